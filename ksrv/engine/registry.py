@@ -403,7 +403,10 @@ class ModelRegistry:
     def _update(self, served: ModelVersions | None, entry: ModelEntry) -> list[KsrvError]:
         """Load the versions of a model that differ from the serving versions, and log each load."""
         if served is not None and not _differs(served, entry):
-            return []  # another worker has seen the same
+            # Another worker has seen the same change. Its outcome decides what replaced workers load.
+            return [
+                HandlerFailed(one.reason) for one in served.states.values() if not served.dormant
+            ]
         if self._lazy and (served is None or served.dormant):
             self._put(entry.name, dormant_versions(entry, _fingerprints(entry)))
             return []

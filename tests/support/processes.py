@@ -1,6 +1,10 @@
-"""The processes that a process has started."""
+"""The processes that a process has started, and what each worker of a server answers."""
 
-from collections.abc import Collection
+import os
+import signal
+from collections.abc import Callable, Collection, Hashable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.wait_until import wait_until
@@ -24,3 +28,39 @@ def another_child(pid: int, known: Collection[int]) -> int:
     """
     wait_until(lambda: set(children(pid)) - set(known))
     return (set(children(pid)) - set(known)).pop()
+
+
+@contextmanager
+def resting(pids: Collection[int]) -> Iterator[None]:
+    """Stop processes, and let them go on afterwards."""
+
+    def rests(pid: int) -> bool:
+        return all(
+            (task / "stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+            for task in Path(f"/proc/{pid}/task").iterdir()
+        )
+
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        wait_until(lambda: all(map(rests, pids)))
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def answers_of_each(pid: int, ask: Callable[[], Hashable]) -> list[set[Hashable]]:
+    """Return the different answers of each worker of a server, which is asked four times while the other workers rest.
+
+    Args:
+        pid: The master process.
+        ask: Asks the server over a connection of its own.
+    """
+    answers = []
+    workers = set(children(pid))
+    for worker in workers:
+        # Several clients: the connection of one may wake a worker that rests, and no other.
+        with resting(workers - {worker}), ThreadPoolExecutor(4) as pool:
+            answers.append(set(pool.map(lambda _: ask(), range(4))))
+    return answers

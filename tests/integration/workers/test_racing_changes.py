@@ -1,18 +1,15 @@
 """Loads, unloads and changes of settings that several workers are asked for at once: all workers end alike."""
 
-import contextlib
 import itertools
-import os
-import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from pathlib import Path
 
 import pytest
 import requests
 
 from ksrv.testing import Server
 from tests.support.models import ECHO, VECTOR, write_model
+from tests.support.processes import answers_of_each, children, resting
 from tests.support.wait_until import wait_until
 
 pytestmark = pytest.mark.long
@@ -63,38 +60,9 @@ def wait_for_workers(server):
     wait_until(lambda: server.log.count("ready: True") >= WORKERS)
 
 
-def children(server):
-    found = Path(f"/proc/{server.pid}/task/{server.pid}/children")
-    return list(map(int, found.read_text().split()))
-
-
-@contextlib.contextmanager
-def resting(pids):
-    """Stop workers, so that the others answer."""
-
-    def rests(pid):
-        return all(
-            (task / "stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
-            for task in Path(f"/proc/{pid}/task").iterdir()
-        )
-
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        wait_until(lambda: all(map(rests, pids)))
-        yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
-
-
 def of_each(server, ask):
     """What each worker answers while the others rest."""
-    answers = []
-    for pid in children(server):
-        # Several clients: the connection of one may wake a worker that rests, and no other.
-        with resting(set(children(server)) - {pid}), ThreadPoolExecutor(4) as pool:
-            answers.append(set(pool.map(lambda _: ask(server), range(4))))
+    answers = answers_of_each(server.pid, lambda: ask(server))
     assert len(answers) == WORKERS and all(len(one) == 1 for one in answers), answers
     return [one.pop() for one in answers]
 
@@ -150,7 +118,7 @@ def test_workers_agree_after_racing_changes_of_the_log_level(models):
 def test_a_call_does_not_wait_for_ever_for_a_worker_that_is_stopped(models):
     with serving(models) as server, ThreadPoolExecutor(4) as pool:
         wait_for_workers(server)
-        stopped = children(server)[0]
+        stopped = children(server.pid)[0]
         with resting([stopped]):
             # Several clients: the connection of one may wake the worker that rests, and no other.
             calls = [pool.submit(change, server, "unload") for _ in range(4)]
@@ -170,7 +138,7 @@ def test_what_another_worker_could_not_load_is_told_to_the_caller(models):
     )
     with serving(models) as server:
         wait_for_workers(server)
-        failing = children(server)[0]
+        failing = children(server.pid)[0]
         handler = models / "m" / "handler.py"
         handler.write_text(source.replace("== 0", f"== {failing}"))
         # Whichever worker is asked, the caller learns that the change does not hold everywhere.

@@ -13,7 +13,7 @@ from tritonclient import grpc as triton
 
 from ksrv.testing import Server
 from tests.support.models import BROKEN, DOUBLE, VECTOR, write_broken, write_double, write_model
-from tests.support.processes import children
+from tests.support.processes import answers_of_each, children
 from tests.support.wait_until import wait_until
 from tests.support.wire.http_reader import read_answer
 
@@ -101,13 +101,19 @@ def test_a_new_model_that_polling_cannot_load_leaves_the_server_ready(tmp_path, 
     with Server(tmp_path, workers=workers, poll_interval=0.1) as server:
         wait_until(lambda: server.log.count("ready: True") == workers)
         folder = write_broken(tmp_path)
-        unready = 'ksrv_model_ready{model="broken",version=""}'
-        wait_until(lambda: {tuple(reading(server, unready)) for _ in range(4)} == {("0.0",)})
+
+        def broken():
+            line = index(server).get("broken", {})
+            return line.get("state"), "the weights are gone" in line.get("reason", "")
+
+        # One worker knows the model before another one does.
+        wait_until(
+            lambda: answers_of_each(server.pid, broken) == [{("UNAVAILABLE", True)}] * workers
+        )
+        assert reading(server, 'ksrv_model_ready{model="broken",version=""}') == ["0.0"]
         assert {status(server, "/v2/health/ready") for _ in range(8)} == {200}
         with triton.InferenceServerClient(server.grpc) as client:
             assert client.is_server_ready() and not client.is_model_ready("broken")
-        line = index(server)["broken"]
-        assert line["state"] == "UNAVAILABLE" and "the weights are gone" in line["reason"]
         # A worker that takes the place of another does not require the model either.
         os.kill(children(server.pid)[0], signal.SIGKILL)
         wait_until(lambda: server.log.count("ready: True") == workers + 1)

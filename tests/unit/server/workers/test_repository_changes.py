@@ -6,10 +6,13 @@ from typing import Any
 import pytest
 
 from ksrv.engine.changes import RepositoryChange
+from ksrv.engine.engine import Engine
 from ksrv.errors import NotReady
+from ksrv.repository.layout import Repository
 from ksrv.server.shared.worker_table import State, WorkerTable
-from ksrv.server.workers.change_log import ChangeLog
+from ksrv.server.workers.change_log import ChangeLog, what_is_left
 from ksrv.server.workers.repository_changes import ChangeReplicator
+from tests.support.models import write_broken, write_double
 from tests.support.wait_until import wait_until
 
 
@@ -103,3 +106,22 @@ def test_a_change_succeeds_although_a_worker_that_leaves_cannot_make_it():
         threading.Thread(target=replicator.run, args=(one,), daemon=True).start()
     replicators[0].carry_out(lambda: [RepositoryChange(kind="load", name="m")])
     assert engine.made == [("load", "m")]
+
+
+def test_update_that_two_workers_ask_for_and_none_can_make_leaves_nothing(tmp_path):
+    write_double(tmp_path)
+    engine = Engine(Repository([tmp_path]))
+    engine.start()
+    table = WorkerTable()
+    log = ChangeLog(table.read_by_all)
+    slot = table.allocate()
+    replicator = ChangeReplicator(log, table, slot)
+    table.set_state(slot, State.READY)
+    threading.Thread(target=replicator.run, args=(engine,), daemon=True).start()
+    write_broken(tmp_path)
+    for _ in range(2):
+        entry = engine.with_files(engine.repository.scan())["broken"]
+        update = RepositoryChange(kind="update", name="broken", entry=entry)
+        replicator.carry_out(lambda update=update: [update])
+    wait_until(lambda: what_is_left(log.read()) == [])
+    engine.close()
