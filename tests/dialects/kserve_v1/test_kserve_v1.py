@@ -120,7 +120,7 @@ def test_images(served):
         ("echo", {"instances": [[1, 2], [3]]}, "not of one shape"),
         ("two", {"instances": [{"a": [1, None], "b": [1, 2]}]}, "'a' (index 0) holds null"),
         ("echo", {"instances": [1]}, "expects [-1, -1]"),
-        ("echo", {"instances": [{"z": [1]}]}, "no input 'z'"),
+        ("echo", {"instances": [{"z": [1]}]}, "unknown input 'z'"),
         ("echo", {"instances": [{"x": [1]}, {"y": [1]}]}, "instance 1 does not have"),
         ("echo", {"instances": [{"x": [1]}, 3]}, "instance 1 does not have"),
         ("echo", {"instances": [{}]}, "'x' is missing"),
