@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t
 
 
-# Nanoseconds by stage of a batch that ran through the default stages; NOT_RUN for one that was not.
+# Nanoseconds for each default stage of a batch. NOT_RUN for a stage that was not run.
 cdef struct StageTimes:
     int64_t preprocess
     int64_t inference
@@ -33,10 +33,10 @@ cdef class BatchOutputs:
     cdef public object only
     cdef public dict parts
     cdef StageTimes times
-    # None: not asked for, and empty (the timings: as `times` has them).
+    # None until first read, because most are empty (`timings` is then made from `times`).
     cdef dict timings_by_stage, failed, fields, extra, dialect_facts
 
-    # Whether its requests are answered by their tensors alone.
+    # Whether the answer has only tensors: no failures, headers, parameters or dialect facts.
     cdef bint is_bare(self) noexcept
 
 

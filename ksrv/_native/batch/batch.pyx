@@ -1,5 +1,5 @@
-# It relies on the GIL: attributes that are plain.
-"""The inputs of a batch as an executor takes them, and the outputs that it answers with."""
+# Needs the GIL: attributes are plain, without locks.
+"""The inputs of a batch that an executor runs, and the outputs that it returns."""
 
 cimport cython
 
@@ -11,20 +11,19 @@ if not cython.compiled:
 
 
 cdef class BatchInputs:
-    """The batch that the engine hands to an executor: tensors, and the requests they belong to.
+    """The batch that the engine passes to an executor: tensors, and their requests.
 
     Args:
-        tensors: Inputs by name; every first dimension is `rows` where the model batches.
-        rows: The number of rows in the batch.
+        tensors: Inputs by name. Every first dimension is `rows` if the model batches.
         requests: The requests in row order; their slices cover the rows without gaps.
-        explain: Whether to explain rather than infer; a batch has one mode only.
-        emit: Takes an intermediate answer while the batch runs; None where no client streams.
+        explain: Whether to explain rather than infer. A batch never mixes the two.
+        emit: Receives intermediate answers while the batch runs. None if no client streams.
 
     Attributes:
-        handles: The requests in the queue, in the process that has it; else None.
-        beside_others: Whether the thread that hands on its calls of other models serves other
-            batches too, and must not wait for them.
-        inherited: What its calls of other models inherit, once it has made one; see
+        handles: The requests in the queue. None outside of the process that has the queue.
+        beside_others: Whether the thread that forwards calls to other models also serves other
+            batches, so that it must not block.
+        inherited: Set by the first call to another model, and passed on to all of them. See
             `ksrv.engine.composition`.
     """
 
@@ -47,7 +46,7 @@ cdef class BatchInputs:
         self.emit = emit
 
     def lengths(self) -> list[tuple[Mapping[str, int], int]]:
-        """Return for each request the lengths of its rows without padding, and how many it has."""
+        """Return, for each request, the lengths of its unpadded rows and how many rows it has."""
         return [(one.lengths, one.rows) for one in self.requests]
 
     def __eq__(self, other):
@@ -69,17 +68,17 @@ cdef class BatchOutputs:
     """The answer of an executor to a batch.
 
     Args:
-        tensors: The outputs, first dimension `rows`, failed rows included.
+        tensors: The outputs. The first dimension is `rows`, including failed rows.
         failures: The error of each request that failed, by its index in `BatchInputs.requests`.
         timings: Nanoseconds by stage.
-        exclusive: Whether the holders of these arrays alone can reach their memory, so that
-            they may be sent from where they lie.
-        only: The requests that an intermediate answer is for; None for all of them.
+        exclusive: Whether nothing else refers to the memory of these arrays, so that they can be
+            sent without a copy.
+        only: Indexes of the requests that an intermediate answer is for. None for all requests.
         last: Whether the requests in `only` end with this intermediate answer.
-        facts: What the dialect of a request reads beside its tensors, by request index.
-        parts: Where requests have tensors of their own, which need not fit those of others: the
-            first and the end of each request's in `tensors`, by request index. None where every
-            tensor has a row for each row of the batch.
+        facts: Data that a request's dialect needs in addition to the tensors, by request index.
+        parts: For each request index, the first and the end index of its entries in `tensors`. Used
+            if requests have separate tensors, whose shapes need not match. None if every tensor has
+            a row for each row of the batch.
     """
 
     tensors: list[Tensor]
@@ -144,13 +143,13 @@ cdef class BatchOutputs:
 
     @property
     def facts(self) -> dict[int, Any]:
-        """What the dialect of a request reads beside its tensors, by request index."""
+        """Data that a request's dialect needs in addition to the tensors, by request index."""
         if self.dialect_facts is None:
             self.dialect_facts = {}
         return self.dialect_facts
 
     def add_notes(self, batch: Any) -> None:
-        """Add what a handler noted for requests of its batch: failures, headers and parameters.
+        """Add the failures, headers and parameters that a handler set for requests of its batch.
 
         Args:
             batch: The `ksrv.handlers.batch.Batch`.
@@ -181,7 +180,7 @@ cdef tuple _outputs(BatchOutputs one):
 
 
 cdef dict ksrv_timings(const StageTimes &times):
-    """Nanoseconds by stage, of the stages that were run."""
+    """Return the nanoseconds of each stage that ran."""
     cdef dict found = {}
     if times.preprocess != NOT_RUN:
         found["preprocess"] = times.preprocess
@@ -193,9 +192,9 @@ cdef dict ksrv_timings(const StageTimes &times):
 
 
 cdef BatchOutputs ksrv_batch_outputs(list tensors, StageTimes times, dict timings):
-    """Make the answer to a batch in which nothing failed and nothing was added.
+    """Make the answer to a batch without failures, headers or parameters.
 
-    `timings` holds the nanoseconds by stage where others than the default ones were timed; else
+    `timings` has the nanoseconds by stage if others than the default stages were timed, else it is
     None.
     """
     cdef BatchOutputs made = BatchOutputs.__new__(BatchOutputs)

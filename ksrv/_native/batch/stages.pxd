@@ -12,13 +12,14 @@ cdef class BoundBatch:
 cdef class RunningBatch:
     cdef public str stage
     cdef public bint passes_outputs_through
-    cdef StageTimes times         # of the default stages, until `timings` is asked for
+    cdef StageTimes times         # of the default stages, until `timings` is read
     cdef dict timings_by_stage
     cdef object inputs
     cdef object made
     cdef object make_batch
-    cdef unsigned long thread     # that runs the batch
-    cdef BoundBatch bound         # for the threads that it has started, if any
+    cdef unsigned long thread     # the thread that runs the batch
+    # shared with the threads that the batch has started; None if it started none
+    cdef BoundBatch bound
 
     cdef BoundBatch bind(self)
     cdef bint is_here(self) noexcept

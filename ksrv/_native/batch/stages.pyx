@@ -1,7 +1,7 @@
-# It relies on the GIL: attributes that are plain.
-"""A batch on its way through the stages of a handler: what every request passes, compiled.
+# Needs the GIL: attributes are plain, without locks.
+"""Runs a batch through the stages of a handler. Compiled, because every request takes this path.
 
-`ksrv.handlers` has the rest: loading, the stages themselves, and what is wrong where one fails.
+`ksrv.handlers` has the rest: loading, the stages themselves, and the error texts.
 """
 
 import sys
@@ -35,7 +35,8 @@ cdef extern from "base/clock.hpp" namespace "ksrv" nogil:
 
 cdef extern from *:
     """
-    static thread_local PyObject *ksrv_running = nullptr;  // borrowed: a runner holds it meanwhile
+    // borrowed: the runner keeps it alive meanwhile
+    static thread_local PyObject *ksrv_running = nullptr;
     """
     PyObject *ksrv_running
 
@@ -47,7 +48,7 @@ cdef StageTimes NONE_RUN = StageTimes(NOT_RUN, NOT_RUN, NOT_RUN)
 
 
 cdef bint _is_stream(object result) noexcept:
-    """Whether a result is made piece by piece, or later."""
+    """Whether a result is a generator or a coroutine, which yields or returns its value later."""
     if type(result) is list and len(<list>result) > 0:
         result = (<list>result)[0]
     kind = type(result)
@@ -55,7 +56,7 @@ cdef bint _is_stream(object result) noexcept:
 
 
 WORKS_FOR: ContextVar[BoundBatch | None] = ContextVar("works_for", default=None)
-"""The batch that a coroutine, or a thread that a handler started, works for."""
+"""The batch that a coroutine, or a thread started by a handler, works for."""
 
 
 def current_context() -> Any:
@@ -64,7 +65,7 @@ def current_context() -> Any:
 
 
 def bound_batch() -> BoundBatch | None:
-    """Return the batch that this thread works for: one that it runs, else that of `WORKS_FOR`."""
+    """Return the batch that this thread runs or, if it runs none, the batch in `WORKS_FOR`."""
     if ksrv_running != NULL:
         return (<RunningBatch>ksrv_running).bind()
     return WORKS_FOR.get()
@@ -73,10 +74,10 @@ def bound_batch() -> BoundBatch | None:
 cdef class BoundBatch:
     """The batch that threads and coroutines of a handler work for.
 
-    All attributes are None once the batch has its answer.
+    All attributes are None after the batch has been answered.
 
     Attributes:
-        owner: The context whose batch this is.
+        owner: The context that runs the batch.
         inputs: The batch as the engine made it.
         made: The batch as handlers see it.
     """
@@ -89,12 +90,12 @@ cdef class BoundBatch:
         self.made = made
 
     def release(self) -> None:
-        """Let go of the batch, which has its answer."""
+        """Drop all references to the batch, because it has been answered."""
         self.owner = self.inputs = self.made = None
 
 
 def no_batch() -> HandlerFailed:
-    """Return the error for code that asks for a batch and works for none."""
+    """Return the error for `context.batch` in code that does not work for a batch."""
     return HandlerFailed(
         "the handler asked its context for the batch in code that works for none: in initialize,"
         " or in a thread that was not started by a stage, or that went on after the batch had its"
@@ -103,16 +104,16 @@ def no_batch() -> HandlerFailed:
 
 
 cdef class RunningBatch:
-    """What a handler's context knows of the batch that is running.
+    """The running batch of a handler's context.
 
     The batch belongs to the thread that runs it, and to the threads that its stages start.
 
     Args:
-        make_batch: Makes the batch as handlers see it out of the inputs, or None.
+        make_batch: Makes the batch that handlers see from the inputs, or None.
 
     Attributes:
         stage: The stage that is running.
-        passes_outputs_through: Whether `postprocess` is the default one.
+        passes_outputs_through: Whether `postprocess` is the default stage.
     """
 
     def __init__(self, make_batch: Callable[[BatchInputs], Any] | None = None):
@@ -121,7 +122,8 @@ cdef class RunningBatch:
         self.timings_by_stage = {}
 
     cdef BoundBatch bind(self):
-        """The running batch for threads that are started now; on the thread that runs it."""
+        """Return the running batch for threads that it starts. Called on the thread that runs
+        it."""
         if self.bound is None:
             self.bound = BoundBatch(self, self.inputs, self.batch)
         return self.bound
@@ -131,13 +133,13 @@ cdef class RunningBatch:
         return self.inputs is not None and self.thread == PyThread_get_thread_ident()
 
     cdef BoundBatch bound_here(self):
-        """The running batch if this thread was started in it, else None."""
+        """Return the running batch if this thread was started by it, else None."""
         bound = WORKS_FOR.get()
         return bound if bound is not None and (<BoundBatch?>bound).owner is self else None
 
     @property
     def timings(self) -> dict[str, int]:
-        """Nanoseconds by stage of the batch that is running."""
+        """Nanoseconds by stage of the running batch."""
         if self.inputs is not None and not self.is_here() and self.bound_here() is None:
             raise no_batch()
         if self.timings_by_stage is None:
@@ -153,7 +155,7 @@ cdef class RunningBatch:
         """The batch that this thread works for.
 
         Raises:
-            HandlerFailed: It works for none.
+            HandlerFailed: The thread does not work for a batch.
         """
         cdef BoundBatch bound
         if not self.is_here():
@@ -161,13 +163,13 @@ cdef class RunningBatch:
             if bound is None:
                 raise no_batch()
             return bound.made
-        # Made on first use: the default stages do without it.
+        # Made on first use: the default stages do not need it.
         if self.made is None and self.make_batch is not None:
             self.made = self.make_batch(self.inputs)
         return self.made
 
     def running_inputs(self) -> BatchInputs | None:
-        """Return the batch that this thread works for as the engine made it; None without one."""
+        """Return this thread's batch as the engine made it, or None if it has no batch."""
         cdef BoundBatch bound
         if self.is_here():
             return self.inputs
@@ -175,21 +177,22 @@ cdef class RunningBatch:
         return None if bound is None else bound.inputs
 
     def made_batch(self) -> Any:
-        """Return the batch that is running if a stage has asked for it, else None."""
+        """Return the running batch if a stage has read it, else None."""
         return self.made
 
     def timing_stage(self, name: str) -> bool:
-        """Whether `name` is the stage that is being timed already."""
+        """Whether `name` is the stage that ksrv is already timing."""
         return self.stage == name
 
     def add_time(self, name: str, nanoseconds: int) -> None:
         """Add to the time of a stage in this batch.
 
         Args:
-            name: The stage, or a name of the handler's own.
+            name: A stage, or a name that the handler chose.
 
         Raises:
-            HandlerFailed: The time is no whole number of nanoseconds, or the sum passes 63 bits.
+            HandlerFailed: The time is not a whole number of nanoseconds, or the sum exceeds 63
+                bits.
         """
         add_stage_time(self.timings, name, nanoseconds)
 
@@ -221,14 +224,14 @@ cdef str _shown(object value):
 cpdef object infer_and_postprocess(
     object handler, object inputs, RunningBatch context: Any, int64_t began
 ):
-    """Run inference and postprocess on what `preprocess` returned.
+    """Run inference and postprocess on the value that `preprocess` returned.
 
     Args:
         inputs: The value that `preprocess` returned.
-        began: The monotonic clock in nanoseconds when the stage before ended.
+        began: The monotonic clock in nanoseconds when the previous stage ended.
 
     Returns:
-        What `postprocess` returned.
+        The value that `postprocess` returned.
     """
     cdef int64_t now
     context.stage = "inference"
@@ -254,7 +257,7 @@ cpdef object infer_and_postprocess(
 
 
 cdef int _note(RunningBatch context, str name, int64_t *stage, int64_t nanoseconds) except -1:
-    """Note the time of a default stage: without a dict, unless there is one."""
+    """Store the time of a default stage. A dict is used only if one exists already."""
     if context.timings_by_stage is None:
         stage[0] = nanoseconds
     else:
@@ -263,7 +266,7 @@ cdef int _note(RunningBatch context, str name, int64_t *stage, int64_t nanosecon
 
 
 cdef int _note_outputs(RunningBatch context, int64_t nanoseconds) except -1:
-    """Count the making of the answer's tensors as postprocessing of a handler with stages."""
+    """Add the time for making the answer's tensors to postprocess, if the handler has stages."""
     if context.timings_by_stage is None:
         if context.times.postprocess != NOT_RUN:
             context.times.postprocess += nanoseconds
@@ -273,18 +276,18 @@ cdef int _note_outputs(RunningBatch context, int64_t nanoseconds) except -1:
 
 
 cdef object _infer(handler, inputs, RunningBatch context):
-    # To ask an abstract class about an array runs Python code.
+    # isinstance() with an abstract class would run Python code for an array.
     if cnp.PyArray_CheckExact(inputs):
         return handler.inference(inputs)
     if inputs is context.made:
-        return handler.inference(inputs)  # a batch that `preprocess` passed on as it is
+        return handler.inference(inputs)  # the batch, passed on unchanged by `preprocess`
     if type(inputs) is dict or isinstance(inputs, Mapping):
         return handler.inference(**inputs)
     return handler.inference(inputs)
 
 
 cdef class RunnerCalls:
-    """Runs batches with a runner of this process; the base of the inline executor.
+    """Runs batches with a runner of this process. The base of the inline executor.
 
     Attributes:
         runner: The runner, or None while the model is not loaded.
@@ -293,7 +296,7 @@ cdef class RunnerCalls:
     cdef public object runner
 
     def run(self, batch: BatchInputs, deadline_ns: int | None) -> BatchOutputs:
-        """See `Executor.run`; a deadline cannot end a handler that runs here."""
+        """See `Executor.run`. A deadline cannot end a handler that runs in this process."""
         if self.runner is None:
             raise self._not_loaded()
         try:
@@ -303,14 +306,14 @@ cdef class RunnerCalls:
 
 
 cdef class StageRunner:
-    """Runs batches through a handler; the base of `ksrv.handlers.runner.Runner`.
+    """Runs batches through a handler. The base of `ksrv.handlers.runner.Runner`.
 
     Attributes:
         handler: The handler object, or None before it is loaded.
-        context: Its context, or None.
-        outputs: Reads what the handler returns.
-        declared: Reads a result that is just what is declared, or None.
-        passes_inputs_through: Whether the stages before inference are the default ones.
+        context: The handler's context, or None.
+        outputs: Reads the handler's results.
+        declared: Fast reader for results that have exactly the declared form, or None.
+        passes_inputs_through: Whether all stages before inference are the default stages.
     """
 
     cdef public object handler
@@ -344,14 +347,14 @@ cdef class StageRunner:
         context.timings_by_stage = None
         context.times = NONE_RUN
         context.stage = "handle"
-        outer = ksrv_running  # a handler that calls another model may run it on this thread
+        outer = ksrv_running  # nested: a handler that calls another model may run it on this thread
         ksrv_running = <PyObject *>context
         began = now_ns()
         try:
             arrays = self.arrays(inputs)
             if arrays is None:
                 result = self.handler.handle(context.batch, context)
-                if not context.timings:  # a `handle` of its own may have run no stage that is timed
+                if not context.timings:  # a custom `handle` may not have run any timed stage
                     context.timings = {"inference": now_ns() - began}
             else:
                 context.times.preprocess = 0
@@ -371,7 +374,7 @@ cdef class StageRunner:
             failure = self.failure_of(error, context.stage, inputs)
         finally:
             batch = context.made
-            # Nothing here keeps the batch's memory alive.
+            # After this, the batch's memory is no longer kept alive here.
             context.inputs = context.made = None
             if context.bound is not None:
                 context.bound.release()
@@ -388,7 +391,7 @@ cdef class StageRunner:
         return made
 
     cdef object arrays(self, BatchInputs inputs):
-        """The inputs as the default preprocess returns them, or None where it has work to do."""
+        """Return the inputs if the default preprocess would pass them on unchanged, else None."""
         if not self.passes_inputs_through or inputs.explain or self.handler.model is not None:
             return None
         for value in inputs.tensors.values():

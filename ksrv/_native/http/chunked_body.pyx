@@ -1,6 +1,6 @@
-# What is decoded is written by the call that decodes it.
+# Safe without the GIL: each call writes only objects that it created.
 # cython: freethreading_compatible = True
-"""The decoder of chunked bodies, as the tests see it."""
+"""The decoder of chunked bodies, for tests."""
 
 cimport cython
 from libc.stddef cimport size_t
@@ -19,16 +19,17 @@ def read_chunks(
     size_t most_chunks=65536,
     uint64_t most_bytes=1048576,
 ) -> tuple[str, int, bytes]:
-    """Decode a chunked body as it comes.
+    """Decode a chunked body that arrives in pieces.
 
     Args:
-        data: The bytes behind the head.
-        pieces: Sizes of earlier reads: the body is decoded behind each of them, as far as it came.
-        most_chunks: Chunks that it may have.
-        most_bytes: Bytes that its chunks may announce together.
+        data: The bytes that follow the head.
+        pieces: Sizes of earlier reads. The decoder runs after each of them, on the bytes received
+            so far.
+        most_chunks: The most chunks that the body may have.
+        most_bytes: The most bytes that all chunks together may announce.
 
     Returns:
-        "incomplete", "whole" or the fault, one of `FAULTS`; the bytes that were read; the contents.
+        "incomplete", "whole" or one of `FAULTS`; the number of bytes read; the contents.
     """
     cdef ChunkDecoder decoder
     cdef size_t filled = 0, at = 0, total = len(data), run

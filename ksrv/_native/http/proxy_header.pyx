@@ -1,6 +1,6 @@
-# Rules are written by the call that makes them.
+# Safe without the GIL: rules are written only by the call that creates them.
 # cython: freethreading_compatible = True
-"""The header of the PROXY protocol, as Python and the tests see it."""
+"""The header of the PROXY protocol, for Python and the tests."""
 
 import ipaddress
 import socket
@@ -21,15 +21,15 @@ cdef ProxyVersions _versions(str name) except *:
 
 
 cdef class ProxyRules:
-    """Which connections begin with a header of the PROXY protocol.
+    """Rules for which connections begin with a header of the PROXY protocol.
 
     Args:
-        versions: "v1", "v2" or "auto" for both; "off" for none.
-        trusted: Addresses and networks whose connections must begin with one; "*" for all. Any
-            other connection must not.
+        versions: "v1", "v2", "auto" for both, or "off".
+        trusted: Addresses and networks whose connections must begin with a header; "*" for all.
+            Other connections must not have a header.
 
     Raises:
-        ValueError: One of them is none.
+        ValueError: `versions` is unknown, or an entry of `trusted` is not an address or a network.
     """
 
     def __init__(self, str versions not None, trusted: Iterable[str] = ()):
@@ -43,14 +43,14 @@ cdef class ProxyRules:
             found = ipaddress.ip_network(text, strict=False)
             packed = found.network_address.packed
             network.bits = found.prefixlen
-            if found.version == 4:  # as an IPv4-mapped IPv6 address
+            if found.version == 4:  # stored as an IPv4-mapped IPv6 address
                 packed = bytes(10) + b"\xff\xff" + packed
                 network.bits += 96
             memcpy(network.address, <const char *>packed, 16)
             self.rules.trusted.push_back(network)
 
     def trusts(self, str address not None) -> bool:
-        """Tell whether connections from an IP address must begin with a header."""
+        """Return whether connections from an IP address must begin with a header."""
         cdef sockaddr_storage peer
         cdef bytes packed
         cdef unsigned char *raw = <unsigned char *>&peer
@@ -65,16 +65,16 @@ def read_proxy_header(
     bytes data not None,
     str versions="auto",
 ) -> str | tuple[int, tuple[str, int] | None]:
-    """Judge the first bytes of a connection.
+    """Parse the first bytes of a connection.
 
     Args:
-        data: What has come.
-        versions: As of `ProxyRules`.
+        data: The bytes received so far.
+        versions: As for `ProxyRules`.
 
     Returns:
-        "incomplete", "absent" or what is wrong with the header, as a sentence; for a whole header
-        its length and the address that it tells: host and port, "::" and 0 for an unknown client,
-        None where the proxy speaks for itself.
+        "incomplete", "absent", or a sentence about the fault in the header. For a whole header, its
+        length and the client's address: host and port, "::" and 0 if the client is unknown, or None
+        if the proxy connects on its behalf (LOCAL).
     """
     cdef ProxySource source
     cdef ProxyVerdict verdict = read_header(data, len(data), _versions(versions), &source)

@@ -1,6 +1,6 @@
-# Rules and results are written by the call that makes them.
+# Safe without the GIL: rules and results are written only by the call that creates them.
 # cython: freethreading_compatible = True
-"""The request-head classifier, as Python and the tests see it."""
+"""The classifier of request heads, for Python and the tests."""
 
 cimport cython
 from libc.stddef cimport size_t
@@ -21,20 +21,19 @@ ROUTES = ("none", "infer", "live", "ready", "server", "metadata", "model ready")
 
 
 cdef class HeadRules:
-    """Which heads are accepted, and which of them the native server serves itself.
+    """Which heads are accepted, and which requests the native server answers itself.
 
     Args:
-        body: The greatest Content-Length that the fast path takes.
-        json: Bytes of it that may be JSON; None for all.
-        head: Bytes of a head that is served natively.
-        longest_head: Bytes of a head.
-        request_line: Bytes of the request line without its line end.
-        field_size: Bytes of one header field with its line end.
+        body: The largest Content-Length that the fast path takes.
+        json: How many of these bytes may be JSON. None for all.
+        head: The longest head, in bytes, of a request that the native server answers itself.
+        longest_head: The longest head, in bytes, that is accepted.
+        request_line: The longest request line in bytes, without its line end.
+        field_size: The longest header field in bytes, with its line end.
         compression: Whether answers may be compressed, so that Accept-Encoding matters.
         origins: Whether answers tell web pages who may read them, so that Origin matters.
-        own_hosts: Whether the app looks at every head whose Host `is_foreign_host`.
-        scheme_names: gunicorn's `secure_scheme_headers`; of which a head may have
-            one at most.
+        own_hosts: Whether the app checks every head whose Host is foreign (see `is_foreign_host`).
+        scheme_names: gunicorn's `secure_scheme_headers`. A head may have at most one of them.
         mount: The prefix of all paths, such as "/models"; "" for none.
 
     Raises:
@@ -92,23 +91,23 @@ cdef class HeadRules:
 
 
 cdef class HeadVerdict:
-    """The verdict on the bytes at the start of a message.
+    """The verdict on the first bytes of a message.
 
     Attributes:
-        verdict: "native" for a head that the native server takes, "app" for a message of the Falcon
-            app, "refused" for a head with a fault, or "incomplete".
-        fault: Why it is refused: one of `FAULTS`.
-        route: Which of `ROUTES` a native head asks for, else "none".
+        verdict: "native" for a request that the native server answers itself, "app" for a request
+            for the Falcon app, "refused" for a head with a fault, or "incomplete".
+        fault: The reason for "refused", one of `FAULTS`.
+        route: The route of a native request, one of `ROUTES`; otherwise "none".
         name: The model's name in the target, or "".
         version: The version in the target, or "".
-        length: Bytes of the head with its empty line; 0 while it was not found.
-        content_length: Bytes of the body that follow.
+        length: Bytes of the head including its empty line; 0 until the end of the head is found.
+        content_length: Bytes of the body.
         json_length: The Inference-Header-Content-Length, or None.
-        close: Whether the connection ends with the message's answer.
-        http_1_0: Whether it is a message of HTTP/1.0.
-        chunked: Whether its body comes in chunks.
+        close: Whether the connection is closed after the answer.
+        http_1_0: Whether the message is HTTP/1.0.
+        chunked: Whether the body is chunked.
         expects_continue: Whether its sender waits for 100 Continue.
-        question: Whether it asks for what the server knows without a handler.
+        question: Whether the request can be answered without a handler.
     """
 
     cdef readonly str verdict
@@ -154,19 +153,19 @@ cdef HeadVerdict _verdict(Verdict verdict, const Head &head, const unsigned char
 
 
 def is_host(bytes value not None) -> bool:
-    """Tell whether a value of Host, without blanks around it, is a host (:port) or empty."""
+    """Return whether a value of Host, without surrounding blanks, is empty or host[:port]."""
     return bool(is_host_text(value, len(value)))
 
 
 def is_own_host(bytes value not None) -> bool:
-    """Tell whether a value of Host is empty, an address, or a name that only this machine has."""
+    """Return whether a value of Host is empty, an address, or a name that only this machine has."""
     return bool(is_own_host_text(value, len(value)))
 
 
 def is_foreign_host(bytes value not None) -> bool:
-    """Tell whether a stranger can point a value of Host at this machine (DNS rebinding).
+    """Return whether a stranger can make a value of Host resolve to this machine (DNS rebinding).
 
-    Those are names with a dot that are not the machine's own.
+    That is possible for names with a dot, except this machine's names.
     """
     return bool(is_foreign_host_text(value, len(value)))
 
@@ -174,11 +173,11 @@ def is_foreign_host(bytes value not None) -> bool:
 def classify_head(
     bytes data not None, HeadRules rules not None, pieces: Iterable[int] = ()
 ) -> HeadVerdict:
-    """Judge the bytes at the start of a message.
+    """Classify the first bytes of a message.
 
     Args:
-        pieces: Sizes of earlier reads: the bytes are judged after each of them, as a connection
-            would, until the verdict is no longer "incomplete".
+        pieces: Sizes of earlier reads. The bytes are classified after each of them, as a connection
+            would do, until the verdict is no longer "incomplete".
 
     Returns:
         The `HeadVerdict`.

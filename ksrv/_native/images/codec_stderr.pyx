@@ -1,6 +1,6 @@
-# Its state is the thread's; the redirection is behind a mutex.
+# Safe without the GIL: the state is thread-local, and a mutex guards the redirection.
 # cython: freethreading_compatible = True
-"""Keeps the lines that image codecs print about damaged files; `codec_stderr.hpp` says how."""
+"""Captures the lines that image codecs print about damaged files. See codec_stderr.hpp."""
 
 cdef extern from "images/codec_stderr.hpp" namespace "ksrv" nogil:
     cdef enum:
@@ -15,19 +15,19 @@ cdef extern from "images/codec_stderr.hpp" namespace "ksrv" nogil:
 
 
 def begin() -> None:
-    """Keep what this thread writes to the C library's standard error stream until `end`.
+    """Capture what this thread writes to the C library's stderr stream until `end`.
 
-    Calls do not nest, and each is followed by one of `end` on the same thread. Python's own
-    `sys.stderr`, descriptor 2 and other threads are not concerned.
+    Calls do not nest. Each must be followed by `end` on the same thread. Python's `sys.stderr`,
+    file descriptor 2 and other threads are not affected.
     """
     begin_noise()
 
 
 def end() -> bytes:
-    """Stop keeping it.
+    """Stop capturing.
 
     Returns:
-        The first 200 bytes of what was written; empty where nothing was.
+        The first 200 bytes that were written, or b"".
     """
     cdef const Noise *noise = &end_noise()
     return noise.text[:noise.length] if noise.length else b""

@@ -1,9 +1,9 @@
-# A Conversion is written by its initialiser alone.
+# Safe without the GIL: a Conversion is written only by its initialiser.
 # cython: freethreading_compatible = True
 """Pixels to model numbers: the native loops behind array-like arguments.
 
-A conversion takes C-ordered pixels of numpy arrays (rows may have gaps), writes into memory that
-the caller owns, allocates no result and releases the GIL while it works.
+A conversion reads C-ordered pixels of numpy arrays (rows may have gaps) and writes into memory of
+the caller. It allocates nothing and releases the GIL.
 """
 
 cimport cython
@@ -83,10 +83,11 @@ cdef class Conversion:
     """How pixels become numbers: which channels, which arithmetic.
 
     Args:
-        channels: For each channel of the result the source's channel it comes from, as in
-            (2, 1, 0) for BGR to RGB; None keeps all in order.
-        mean: Subtracted after that; one value for each channel, one for all, or none.
-        std: Divided by after that; likewise.
+        channels: For each channel of the result, the source channel to copy: (2, 1, 0) turns BGR
+            into RGB. None keeps all channels in order.
+        mean: Subtracted from the reordered channels; one value for each channel, one for all, or
+            none.
+        std: The result is divided by it; likewise.
         exact: Compute ((x / scale) - mean) / std rounding each step to the result's precision,
             rather than x * a + b.
 
@@ -134,7 +135,7 @@ cdef class Conversion:
 
     @property
     def keeps_values(self) -> bool:
-        """Whether values stay as they are, apart from the datatype and the channels' order."""
+        """Whether values do not change, apart from their datatype and the order of channels."""
         return self.coefficients.arithmetic == ARITHMETIC_NONE
 
     def __call__(
@@ -147,7 +148,7 @@ cdef class Conversion:
     ) -> None:
         """Convert every pixel of `source` into `target`.
 
-        Values are rounded to the nearest even and saturated where `target` holds integers.
+        Values are rounded to nearest, ties to even, and saturated if `target` holds integers.
 
         Args:
             source: [height, width] or [height, width, channels] of uint8, uint16, int16, float32
@@ -184,7 +185,7 @@ cdef class Conversion:
     cdef int aim(
         self, Plane b, Py_ssize_t channels, bint planar, bint bfloat16, PixelTarget *to
     ) except -1:
-        """Describe where the numbers of pixels with so many channels go."""
+        """Describe the target memory for pixels with `channels` channels."""
         cdef Py_ssize_t i
         cdef int channel
         if b.format not in _DATATYPES:

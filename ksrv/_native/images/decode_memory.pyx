@@ -1,6 +1,6 @@
-# The memory is behind a mutex.
+# Safe without the GIL: a mutex guards the counts.
 # cython: freethreading_compatible = True
-"""The bytes of the pictures that a process is decoding, as Python takes and gives them."""
+"""Reserves memory for the pictures that a process decodes."""
 
 from libc.stdint cimport uint64_t
 
@@ -11,10 +11,10 @@ TOO_LARGE: int = <int>DecodeRoom.too_large
 
 
 cdef class DecodeMemory:
-    """The bytes of the pictures that are being decoded.
+    """The bytes reserved for pictures that are being decoded.
 
     Args:
-        of_process: Whether it is the process's, which decoders without the GIL use as well.
+        of_process: Whether to use the process-wide counts, which decoders without the GIL also use.
     """
 
     cdef CDecodeMemory *memory
@@ -28,15 +28,15 @@ cdef class DecodeMemory:
 
     @property
     def waiting(self) -> int:
-        """How many threads wait for room."""
+        """How many threads are waiting for memory."""
         return self.memory.waiting()
 
     def take(self, uint64_t nbytes) -> int:
-        """Reserve bytes, or wait for a moment until there may be room.
+        """Reserve bytes, or wait briefly until there may be enough.
 
         Returns:
-            TAKEN; WAIT where others are still being decoded; NO_ROOM, or TOO_LARGE, where waiting
-            does not help.
+            TAKEN; WAIT if other pictures are being decoded, so that a retry may succeed; NO_ROOM or
+            TOO_LARGE if a retry cannot succeed.
         """
         cdef DecodeRoom room
         with nogil:

@@ -1,9 +1,8 @@
-# The pool's tasks are behind a mutex.
+# Safe without the GIL: a mutex guards the pool's tasks.
 # cython: freethreading_compatible = True
-"""The threads that decode a batch of images, of which the caller is one.
+"""A pool of threads that decode a batch of images together with the calling thread.
 
-The decoding itself is cv2's and is called from `ksrv.images.preparer`; this module does not import
-cv2.
+cv2 does the decoding, called from `ksrv.images.preparer`. This module does not import cv2.
 """
 
 cimport cython
@@ -23,7 +22,7 @@ cdef struct Share:
 
 cdef void _run_chunk(void *context, size_t chunk) noexcept nogil:
     cdef Share *share = <Share *>context
-    # The first chunks are one longer when the count does not divide evenly.
+    # If the count does not divide evenly, the last chunks are one longer.
     cdef size_t start = share.count * chunk // share.chunks
     cdef size_t stop = share.count * (chunk + 1) // share.chunks
     with gil:
@@ -34,13 +33,13 @@ cdef void _run_chunk(void *context, size_t chunk) noexcept nogil:
 
 
 cdef class DecodePool:
-    """Threads that decode batches, the caller's among them.
+    """Threads that decode a batch together with the calling thread.
 
     Args:
-        threads: How many threads work on one batch, the caller included; 1 or more.
+        threads: How many threads work on one batch, including the caller; at least 1.
 
     Raises:
-        ValueError: There is no thread.
+        ValueError: `threads` is below 1.
     """
 
     def __cinit__(self, Py_ssize_t threads):
@@ -49,7 +48,7 @@ cdef class DecodePool:
         self.pool = new CDecodePool(<size_t>threads)
 
     def __dealloc__(self):
-        # Helpers that wait for the GIL must get it before they can be joined.
+        # Release the GIL while joining, because a helper may be waiting for it.
         cdef CDecodePool *pool = self.pool
         if pool != NULL:
             with nogil:
@@ -61,10 +60,10 @@ cdef class DecodePool:
         return self.pool.threads()
 
     def chunks(self, size_t count, uint64_t work_ns) -> int:
-        """Return how many ranges to make of pictures; one where this thread alone is the quickest.
+        """Return into how many ranges to divide the work. 1 if this thread alone is fastest.
 
         Args:
-            work_ns: How long one thread takes to decode them.
+            work_ns: How long one thread takes for all `count` pictures.
         """
         return self.pool.chunks(count, work_ns)
 
@@ -72,12 +71,13 @@ cdef class DecodePool:
         """Call `work(start, stop)` until the ranges have covered `count` items.
 
         Args:
-            work: Called on several threads at once, with the GIL; it pays when it releases it.
-            chunks: How many ranges to make of them; with 1, everything runs on this thread.
+            work: Called on several threads at once, with the GIL. Faster only if it releases the
+                GIL.
+            chunks: The number of ranges. With 1, everything runs on this thread.
 
         Raises:
             ValueError: A negative count.
-            BaseException: What `work` raised first; the other ranges have run all the same.
+            BaseException: The first exception that `work` raised. All other ranges still ran.
         """
         cdef Share share
         cdef list failures = []

@@ -37,5 +37,5 @@ cdef extern from "images/decode/cost.hpp" namespace "ksrv" nogil:
     uint64_t c_row_decoder_bytes "ksrv::row_decoder_bytes"(const ImageHeader &header) noexcept
 
 
-# The parts of a `Header` that tell what decoding costs, and how the picture is turned.
+# The fields of a `Header` that determine decoding cost and orientation.
 cdef ImageHeader known_header(header) except *

@@ -1,6 +1,6 @@
-# Locals.
+# Safe without the GIL: functions use only local variables.
 # cython: freethreading_compatible = True
-"""Headers of encoded images, read before any decoder sees the file."""
+"""Reads the headers of encoded images, before a decoder sees the file."""
 
 from typing import NamedTuple
 
@@ -12,35 +12,36 @@ if not cython.compiled:
     from typing_extensions import Buffer
 
 DECODED_APART_NS: int = DECODED_APART
-"""From here on a request's pictures are decoded apart from those of other requests."""
+"""From this decode time on, a request's pictures are decoded separately from other requests."""
 
 
 FORMATS = ("jpeg", "png", "webp", "bmp", "tiff", "gif")
 
 
 class ImageError(ValueError):
-    """Bytes whose header does not say what picture follows; the text follows a name for them."""
+    """The header does not describe a picture. The message lacks a subject, which callers add."""
 
 
 class UnknownFormat(ImageError):
-    """Bytes of no format that is decoded."""
+    """The bytes are not in a supported image format."""
 
 
 class Header(NamedTuple):
-    """What a picture's header says.
+    """The properties of a picture, as its header states them.
 
     Attributes:
         format: One of `FORMATS`.
-        channels: As cv2 decodes unchanged; 0 where the header does not tell.
+        channels: As cv2 decodes with IMREAD_UNCHANGED; 0 if the header does not say.
         bit_depth: Bits of a decoded sample, 8 or 16.
-        orientation: How EXIF turns the decoded picture, from 1 to 8; 1 is upright. A TIFF is turned
-            by its decoder, and its width and height are those it has then.
-        components: Of a JPEG; 0 for other formats.
-        scans: Of a JPEG, each of which is a pass over its pixels; 1 where the first holds them all.
-        pixel_bytes: What the decoder holds for one pixel at its peak.
-        stored_bits: Bits of a sample in a JPEG or TIFF, which may be of no variant that is decoded.
-        coding: Of a JPEG the marker of its frame, of a TIFF its Compression; 0 for other formats.
-        separate: Whether a TIFF stores each channel apart.
+        orientation: EXIF orientation of the decoded picture, from 1 (upright) to 8. The decoder
+            already turns a TIFF, so its width and height are of the turned picture.
+        components: Number of components of a JPEG; 0 for other formats.
+        scans: Number of scans of a JPEG; each is a pass over all pixels. 1 if the first scan has
+            all.
+        pixel_bytes: Bytes per pixel that the decoder needs at its peak.
+        stored_bits: Bits of a sample in a JPEG or TIFF. The decoder may not support the value.
+        coding: The frame marker of a JPEG, or the Compression tag of a TIFF; 0 for other formats.
+        separate: Whether a TIFF stores each channel in a separate plane.
     """
 
     format: str
@@ -57,27 +58,27 @@ class Header(NamedTuple):
     separate: bool
 
 
-# From here on the walk may take long enough for other threads to want the GIL.
+# From this size on the walk may take long enough for other threads to need the GIL.
 cdef enum:
     LONG_FILE_BYTES = 1 << 20
 
 
 def probe(data: Buffer) -> Header:
-    """Read the header of an encoded picture; no pixel memory is allocated.
+    """Read the header of an encoded picture. Allocates no memory for pixels.
 
     Args:
         data: The whole file, as any contiguous buffer.
 
     Raises:
-        ImageError: There is nothing, no known format, no header that can be followed, or a part
-            that announces more than the file holds.
+        ImageError: The file is empty, its format is unknown, its header is damaged, or a part
+            announces more bytes than the file has.
     """
     cdef ExportedBytes file
     cdef ImageHeader header
     cdef ImageFault error
     file.take(data)
     if file.length == 0:
-        raise ImageError("cannot be read: there are no bytes")
+        raise ImageError("cannot be read: the file is empty")
     if file.length < LONG_FILE_BYTES:
         error = read_image_header(file.data, file.length, &header)
     else:
@@ -85,7 +86,7 @@ def probe(data: Buffer) -> Header:
             error = read_image_header(file.data, file.length, &header)
     cdef const char *named = image_format_name(<ImageFormat>header.format)
     if named == NULL:
-        raise UnknownFormat("cannot be read: the first bytes are of no known image format")
+        raise UnknownFormat("cannot be read: the first bytes match no known image format")
     name = named.decode("ascii")
     if error == ImageFault.unknown_format:
         raise UnknownFormat(f"is {name}, which is not decoded")
@@ -121,18 +122,10 @@ cdef ImageHeader known_header(header) except *:
 
 
 def decode_ns(header: Header) -> int:
-    """Return about how many nanoseconds one thread takes to decode a picture.
-
-    Args:
-        header: Its `Header`.
-    """
+    """Return about how many nanoseconds one thread takes to decode a picture."""
     return c_decode_ns(known_header(header))
 
 
 def row_decoder_bytes(header: Header) -> int:
-    """Return the bytes that a JPEG's decoder holds at its peak where no whole picture is kept.
-
-    Args:
-        header: Its `Header`.
-    """
+    """Return the peak memory, in bytes, of decoding a JPEG row by row."""
     return c_row_decoder_bytes(known_header(header))

@@ -1,4 +1,4 @@
-"""Plans of the rows of a batch, for the batches of fast-path requests."""
+"""Resize plans for the rows of a batch, used by fast-path batches."""
 
 from libc.stdint cimport uint32_t, uint64_t
 
@@ -50,4 +50,4 @@ cdef class PlanTable:
     cdef object make
     cdef dict plans
     cdef Py_ssize_t most
-    cdef CRowPlans native  # the same for whoever decodes without Python
+    cdef CRowPlans native  # the same plans, for decoding without Python

@@ -1,4 +1,4 @@
-# A plan does not change; every call works on its own jobs. A table of plans relies on the GIL.
+# Needs the GIL: the dict of a plan table. Plans do not change, and each call has separate jobs.
 """The JPEGs of a batch, decoded into its rows without the GIL."""
 
 cimport cython
@@ -28,24 +28,25 @@ if not cython.compiled:
     from ksrv.request import Array, Element
 
 cdef enum:
-    BORDER = 32  # bytes that BatchedJpeg has for a pixel
+    BORDER = 32  # size of BatchedJpeg.border
 
 
 cdef class RowPlan:
     """How JPEGs of one size become rows of a batch.
 
     Args:
-        size: Height and width of the decoded picture, which `reduction` has divided.
-        slot: A row of the batch, [height, width, channels]; only its layout is looked at.
+        size: Height and width of the decoded picture, after scaling down by `reduction`.
+        slot: A row of the batch, [height, width, channels]. Only its layout is used.
         part: Top, left, height and width of the part of the row that the picture fills.
         conversion: From the resized values to the numbers of the row.
         full: Height and width of the whole resized picture.
         offset: Top and left of the part in it.
         kind: One of `row_resize.KINDS` that `resizes_by_rows`.
         order: One of `jpeg_decoder.ORDERS`.
-        reduction: By what the decoder scales down: 1, 2, 4 or 8.
+        reduction: The factor by which the decoder scales down: 1, 2, 4 or 8.
         bfloat16: Whether a row of uint16 holds the bit patterns of BF16.
-        border: One pixel of the row's datatype for what lies around the part; empty for nothing.
+        border: One pixel, in the row's datatype, that fills the row around the part. Empty for
+            none.
 
     Raises:
         ValueError: Sizes, channels or types that do not fit.
@@ -96,12 +97,12 @@ cdef class RowPlan:
 
 
 cdef class PlanTable:
-    """The plans of one image input for rows of one shape, by the size of a picture.
+    """The plans of one image input for rows of one shape, by picture size.
 
     Args:
-        make: Returns the `RowPlan` for height, width and channels of a picture, or None where it is
-            not decoded row by row.
-        most: How many plans are kept; then a new table begins.
+        make: Returns the `RowPlan` for the height, width and channels of a picture, or None if the
+            picture cannot be decoded row by row.
+        most: How many plans to keep. When the table is full it is emptied.
     """
 
     def __init__(self, make not None: Callable[[int, int, int], RowPlan | None], Py_ssize_t most):
@@ -110,14 +111,14 @@ cdef class PlanTable:
         self.plans = {}
 
     def find(self, uint32_t height, uint32_t width, uint32_t channels) -> RowPlan | None:
-        """Return the plan for a picture, or None where it is not decoded row by row.
+        """Return the plan for a picture, or None if it cannot be decoded row by row.
 
         Args:
-            channels: The picture's: 1 or 3.
+            channels: 1 or 3.
         """
         cdef object key = (height, width, channels)
         cdef BatchedJpeg no_plan
-        cdef dict plans = self.plans  # another thread may begin a new one meanwhile
+        cdef dict plans = self.plans  # keep this dict: another thread may replace it meanwhile
         if key in plans:
             return plans[key]
         if len(plans) >= self.most:
@@ -132,7 +133,7 @@ cdef class PlanTable:
 WHOLE = 0
 ELSEWHERE = 1
 ENDED = 2
-"""What became of a picture: decoded; left to another decoder; passed over with its request."""
+"""Results of `decode_rows`: decoded; left to another decoder; skipped because its request ended."""
 
 
 def decode_rows(
@@ -150,20 +151,19 @@ def decode_rows(
 
     Args:
         plans: The `RowPlan` of each picture.
-        files: The whole file of each.
-        headers: The `Header` of each.
-        rows: The row of each.
+        files: The encoded bytes of each picture.
+        headers: The `Header` of each picture.
+        rows: The row number of each picture.
         out: [rows, height, width, channels], C-ordered and writable, of the plans' row.
-        requests: The handle of each picture's request, or None; None for no requests.
-        upright: Whether pictures are turned as EXIF says; the plans are for the sizes that they
-            have then.
+        requests: The handle of each picture's request (or None), or None for no requests.
+        upright: Whether to turn pictures as EXIF says. Plans are then for the turned sizes.
 
     Returns:
-        WHOLE, ELSEWHERE or ENDED for each. The rows of the latter two are zero.
+        WHOLE, ELSEWHERE or ENDED for each picture. Rows that were not decoded are zero.
 
     Raises:
         ValueError: Lengths, rows or a layout that do not fit.
-        MemoryError: There is no memory for the list.
+        MemoryError: Not enough memory for the list.
         BufferError: `out` is read-only.
     """
     cdef Py_ssize_t count = len(plans), i, row

@@ -1,9 +1,9 @@
-# Every call works on its own job; the rows are the thread's.
+# Safe without the GIL: each call has a separate job, and the row memory is thread-local.
 # cython: freethreading_compatible = True
-"""JPEGs by libjpeg-turbo, as whole pictures; native/images/resize resizes them by rows.
+"""Decodes whole JPEGs with libjpeg-turbo. native/images/resize resizes them row by row.
 
-The GIL is released while a picture is decoded. False says that a file is left to another decoder;
-see native/images/decode/jpeg_decoder.hpp.
+The GIL is released during decoding. False means that another decoder must read the file. See
+native/images/decode/jpeg_decoder.hpp.
 """
 
 cimport cython
@@ -17,10 +17,10 @@ if not cython.compiled:
 
 
 VERSION: str = jpeg_decoder_version().decode() if has_jpeg_decoder() else ""
-"""libjpeg-turbo's version; "" where ksrv was built without it."""
+"""libjpeg-turbo's version. "" if ksrv was built without it."""
 
 READS_CODES: bool = library_tells_mcus()
-"""Whether ksrv reads the Huffman codes of baseline files itself."""
+"""Whether ksrv decodes the Huffman codes of baseline files itself."""
 
 ORDERS: dict[str, int] = {
     "GRAY": <int>PixelOrder.grey, "BGR": <int>PixelOrder.bgr, "RGB": <int>PixelOrder.rgb,
@@ -42,7 +42,7 @@ cdef int fill_job(
 
 cdef bint is_whole(Decoded result) except -1:
     if result == Decoded.no_memory:
-        raise MemoryError("there is no memory to decode the picture")
+        raise MemoryError("not enough memory to decode the picture")
     return result == Decoded.whole
 
 
@@ -57,19 +57,19 @@ def decode_jpeg_into(
     """Decode a JPEG into memory.
 
     Args:
-        picture: uint8 [height, width, channels], writable, of the file's size divided by
-            `reduction` and rounded up.
+        picture: uint8 [height, width, channels], writable. Height and width are the file's, divided
+            by `reduction` and rounded up.
         order: "GRAY" for one channel, "BGR" or "RGB" for three.
-        reduction: By what the decoder scales down: 1, 2, 4 or 8.
-        codes_by_library: Leaves Huffman codes to the library, to compare the two.
+        reduction: The factor by which the decoder scales down: 1, 2, 4 or 8.
+        codes_by_library: Let the library decode Huffman codes, to compare both implementations.
 
     Returns:
-        Whether the picture was decoded. If not, it holds anything, and another decoder must look:
-        the file is damaged, or not in grey or YCbCr with 8 bits a sample.
+        Whether the picture was decoded. If not, its contents are undefined and another decoder must
+        read the file: it is damaged, or not 8-bit grey or YCbCr.
 
     Raises:
         ValueError: Sizes, channels or types that do not fit.
-        MemoryError: There is no memory for the decoder.
+        MemoryError: Not enough memory for the decoder.
         BufferError: `picture` is read-only.
     """
     cdef Plane plane = Plane(picture, "picture", True)

@@ -1,8 +1,8 @@
-# Every call works on its own job; rows are the thread's.
+# Safe without the GIL: each call has a separate job, and the row memory is thread-local.
 # cython: freethreading_compatible = True
-"""Resized pictures: while a JPEG is decoded, or of pixels in memory.
+"""Resizes pictures, either while a JPEG is decoded or from pixels in memory.
 
-The functions release the GIL while they work, and write into memory that the caller owns.
+The functions release the GIL while they work, and write into memory of the caller.
 """
 
 cimport cython
@@ -63,7 +63,7 @@ cdef int fill_window(
 
 
 def resizes_by_rows(str kind, size: Sequence[int], full: Sequence[int]) -> bool:
-    """Tell whether a picture can be resized while it is decoded.
+    """Return whether a picture can be resized while it is decoded.
 
     Args:
         kind: One of `KINDS`.
@@ -88,7 +88,7 @@ def decode_jpeg_resized(
     int reduction=1,
     bint bfloat16=False,
 ) -> bool:
-    """Decode a JPEG, resize it and convert it, without keeping a whole picture.
+    """Decode a JPEG, resize it and convert it, without storing the whole picture.
 
     Args:
         size: The file's height and width, divided by `reduction` and rounded up.
@@ -102,11 +102,11 @@ def decode_jpeg_resized(
         bfloat16: Whether a uint16 `target` holds the bit patterns of BF16.
 
     Returns:
-        As `decode_jpeg_into`.
+        As for `decode_jpeg_into`.
 
     Raises:
         ValueError: Sizes, channels or types that do not fit.
-        MemoryError: There is no memory for the decoder or its rows.
+        MemoryError: Not enough memory for the decoder or its rows.
         BufferError: `target` is read-only.
     """
     cdef Plane slot = Plane(target, "target", True)
@@ -154,7 +154,7 @@ def resize_rows(
 
     Raises:
         ValueError: Sizes, channels or types that do not fit.
-        MemoryError: There is no memory for the rows.
+        MemoryError: Not enough memory for the rows.
         BufferError: `target` is read-only.
     """
     cdef Plane picture = Plane(source, "source")
@@ -183,7 +183,7 @@ def resize_rows(
                     <uint32_t>row, <const uint8_t *>picture.view.buf + row * picture.row_bytes
                 )
     if not prepared:
-        raise MemoryError("there is no memory to resize the picture")
+        raise MemoryError("not enough memory to resize the picture")
 
 
 def resize_pillow(
@@ -195,21 +195,21 @@ def resize_pillow(
     *,
     bint alpha=True,
 ) -> npt.NDArray[Any]:
-    """Resize 8-bit pixels as Pillow's BILINEAR filter does, bit for bit, or a window of that.
+    """Resize 8-bit pixels exactly as Pillow's BILINEAR filter does, entirely or in a window.
 
     Args:
         source: uint8 [height, width] or [height, width, channels].
-        target: uint8 with the source's channels that receives the result, or the window of it that
-            lies at `offset` and has the target's size; None allocates the whole result.
+        target: uint8 with the source's channels. It receives the whole result, or the window at
+            `offset` that has its size. None allocates the whole result.
         offset: Top and left of the window in the whole result.
-        alpha: Whether four channels are RGBA, whose colours Pillow weighs by opacity.
+        alpha: Whether four channels are RGBA. Pillow weights their colours by opacity.
 
     Returns:
         `target`, or the new array.
 
     Raises:
         ValueError: Sizes, channels or types that do not fit.
-        MemoryError: There is no memory for the scratch space.
+        MemoryError: Not enough memory for the scratch space.
         BufferError: `target` is read-only.
     """
     cdef Plane a = Plane(source, "source")
@@ -238,5 +238,5 @@ def resize_pillow(
             )
             process_pool().release(scratch)
     if scratch == NULL:
-        raise MemoryError("there is no memory to resize the picture")
+        raise MemoryError("not enough memory to resize the picture")
     return target

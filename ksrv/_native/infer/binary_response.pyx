@@ -1,9 +1,9 @@
-# It relies on the GIL: Python objects change hands between threads.
-"""The answer that nearly every binary request gets, written without a JSON library.
+# Needs the GIL: Python objects pass from one thread to another.
+"""Writes the most common binary answers without a JSON library.
 
-It is the same text, byte for byte, as the general renderer writes. What is not of the common form
-(an output as JSON, parameters, headers of the handler, a name that needs escaping, an array that
-must be made contiguous first) is left to that renderer.
+The text is byte for byte the text of the general renderer. Answers of any other form (an output as
+JSON, parameters, headers of the handler, a name that needs escaping, an array that must be made
+contiguous) are left to the general renderer.
 """
 
 cimport cython
@@ -25,7 +25,7 @@ cdef extern from "infer/binary_response.hpp" namespace "ksrv" nogil:
         size_t length()
         bint full()
 
-    # 4 KiB hold the text of nearly every answer; longer ones are the general renderer's.
+    # 4 KiB is enough for nearly every answer. Longer answers are left to the general renderer.
     cdef cppclass Text "ksrv::TextRoom<4096>"(TextWriter):
         Text()
 
@@ -51,7 +51,7 @@ cdef struct Words:
 
 
 cdef bint words(object text, Words *out) except -1:
-    """The UTF-8 of a string; False for a value that is no string."""
+    """Read the UTF-8 of a string. False if the value is not a string."""
     cdef Py_ssize_t length = 0
     if type(text) is not str:
         return False
@@ -61,7 +61,7 @@ cdef bint words(object text, Words *out) except -1:
 
 
 cdef Py_ssize_t block_bytes(object data) except -2:
-    """The bytes of an array that can be sent as it lies; -1 for any other array."""
+    """Return the bytes of an array that can be sent without a copy, or -1 for any other array."""
     cdef Py_buffer view
     cdef Py_ssize_t nbytes = -1
     if not PyObject_CheckBuffer(data):
@@ -93,8 +93,8 @@ def binary_reply(object response, object request) -> tuple[bytes, list[Any]] | N
         request: The `InferRequest` that it answers.
 
     Returns:
-        The header lines that Falcon would send and the parts of the body, or None where the
-        general renderer is needed.
+        The header lines that Falcon would send and the parts of the body, or None if the general
+        renderer is needed.
     """
     cdef Text out
     cdef Text fields

@@ -1,4 +1,4 @@
-"""C declarations of infer_header_reader.hpp and the headers that it includes."""
+"""C declarations for infer_header_reader.hpp and the headers that it includes."""
 
 from libc.stdint cimport int64_t, uint64_t
 from libcpp cimport bool as cbool

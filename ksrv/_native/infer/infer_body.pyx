@@ -1,10 +1,10 @@
-# Headers are written by the call that makes them.
+# Safe without the GIL: a header is written only by the call that creates it.
 # cython: freethreading_compatible = True
-"""HTTP body to JSON header and tensor views: Python face of infer_header_reader.hpp.
+"""Reads an HTTP body into a JSON header and tensor views, with infer_header_reader.hpp.
 
-Tensors of fixed size become arrays over the body's own memory where they lie aligned to their item
-size; any other block is copied, once, and counted. BYTES blocks and JSON data are left as offsets
-for the readers of those forms. What is wrong with a body is raised as numbers, not as a sentence.
+Tensors of fixed size become arrays over the body's memory if they are aligned to their item size.
+Other blocks are copied once, and the copy is counted. For BYTES blocks and JSON data only offsets
+are returned. A fault is raised as numbers and names, without a sentence.
 """
 
 from cpython.buffer cimport (
@@ -40,7 +40,7 @@ cdef extern from "Python.h":
     object PyUnicode_DecodeUTF8(const char *text, Py_ssize_t size, const char *errors)
 
 cdef enum:
-    # Headers longer than this are read without the GIL; for shorter ones giving it up costs more.
+    # Longer headers are read without the GIL. For shorter headers, releasing it costs more.
     JSON_WITHOUT_GIL_BYTES = 32768
 
 cdef object ndarray = np.ndarray
@@ -83,17 +83,17 @@ cdef dict CODES = {
 
 
 class BodyError(ValueError):
-    """What is wrong with a body, in numbers and names.
+    """A fault in a body, as numbers and names.
 
     Attributes:
         code: The kind of fault, such as "size_mismatch".
-        offset: The byte of the body at which it shows.
+        offset: The byte of the body at which the fault is.
         place: "request", "input" or "output".
-        index: Which input or output.
-        owner: Its name, or "" when the fault comes before the name.
-        field: The protocol's word for the part at fault, and `wanted` what it must be.
-        name: The client's word at fault.
-        expected: The number that was expected, and `received` the one that came.
+        index: The number of the input or output.
+        owner: The name of the input or output; "" if the fault precedes the name.
+        field: The protocol's name for the faulty part. `wanted` says what the part must be.
+        name: The faulty name or word from the client.
+        expected: The expected number. `received` is the client's number.
     """
 
     code: str
@@ -134,11 +134,11 @@ class BodyError(ValueError):
 
 
 cdef class Bounds:
-    """The limits that a header is read within.
+    """Limits for reading a header.
 
     Args:
-        depth: Levels of nesting, at most 512.
-        size_list: Sizes in the list form of binary_data_size.
+        depth: The most levels of nesting, at most 512.
+        size_list: The most sizes in the list form of binary_data_size.
     """
 
     cdef HeaderLimits limits
@@ -161,15 +161,15 @@ cdef Bounds DEFAULT_BOUNDS = Bounds()
 @cython.final
 @cython.freelist(16)
 cdef class Input:
-    """One input of the header, with its place in the body.
+    """One input of the header, and its position in the body.
 
     Attributes:
         elements: The product of the shape.
         data: Begin and end of the JSON `data` array in the body, or None.
-        offset: The first byte of the binary block, whose size is `length`.
+        offset: The first byte of the binary block of `length` bytes.
         sizes: The list form of binary_data_size, or None.
         shared_memory: Region, offset and size, or None.
-        array: The tensor, when it is binary and its datatype has a fixed size.
+        array: The tensor, if it is binary and its datatype has a fixed size.
     """
 
     cdef readonly str name
@@ -364,10 +364,10 @@ cdef object _error(const HeaderFault &fault):
 
 
 def digits(str text not None, uint64_t limit) -> int:
-    """Return the number that `text` writes in 1 to 10 ASCII digits and nothing else.
+    """Return the number that `text` writes in 1 to 10 ASCII digits without anything else.
 
     Returns:
-        The number; -1 when the text is not of that form, -2 when it is longer or above the limit.
+        The number; -1 if the text has another form, -2 if it is longer or exceeds the limit.
     """
     cdef bytes encoded = text.encode("utf-8", "surrogatepass")
     cdef Cursor cursor
@@ -388,17 +388,17 @@ def view(
     str name not None="",
     size_t index=0,
 ) -> npt.NDArray[np.generic]:
-    """Return the tensor that begins at `offset` of the buffer.
+    """Return the tensor at `offset` of the buffer.
 
     Args:
         datatype: A KServe v2 datatype of fixed size.
 
     Returns:
-        An array over the buffer's memory, or a counted copy where that is not aligned.
+        An array over the buffer's memory, or a counted copy if the bytes are not aligned.
 
     Raises:
         BodyError: A BOOL byte is neither 0 nor 1.
-        ValueError: There is no such datatype, or the tensor does not lie within the buffer.
+        ValueError: The datatype is unknown, or the tensor exceeds the buffer.
     """
     cdef bytes encoded = datatype.encode("utf-8", "surrogatepass")
     cdef Datatype found = datatype_of(encoded, <size_t>len(encoded))
@@ -416,12 +416,12 @@ def view(
 
 
 def read(buffer: Buffer, size_t json_length, Bounds bounds=None) -> Header:
-    """Return the JSON header that the body begins with, and where each tensor lies.
+    """Read the JSON header at the start of the body, and where each tensor is.
 
     Args:
         buffer: The whole body; any C-contiguous buffer.
-        json_length: The bytes of it that are JSON, at most the body's length.
-        bounds: The limits, by default those of the protocol notes.
+        json_length: How many bytes of the body are JSON.
+        bounds: The limits, by default the limits of the protocol notes.
 
     Raises:
         BodyError: The body is not a well-formed infer request.

@@ -1,6 +1,6 @@
-# Locals.
+# Safe without the GIL: functions use only local variables.
 # cython: freethreading_compatible = True
-"""Base64 text into bytes; native/json/base64.hpp says what is accepted."""
+"""Decodes base64 text. native/json/base64.hpp says what is accepted."""
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -24,7 +24,7 @@ class Base64Error(ValueError):
     """Text that is not base64."""
 
 
-# From here on decoding takes long enough for other threads to want the GIL.
+# From this length on decoding takes long enough for other threads to need the GIL.
 cdef enum:
     LONG_TEXT_BYTES = 1 << 16
 
@@ -47,14 +47,14 @@ cdef bytes _decoded(const unsigned char *text, size_t length):
 
 
 def decode(text: str | Buffer) -> bytes:
-    """Return the bytes that a text stands for.
+    """Return the decoded bytes of a text.
 
     Args:
         text: A str, or the text's bytes in any contiguous buffer.
 
     Raises:
-        Base64Error: A character outside of the standard alphabet, white space, missing or misplaced
-            padding, or bits beyond the last byte.
+        Base64Error: The text has a character outside of the standard alphabet, white space, missing
+            or misplaced padding, or bits after the last byte.
     """
     cdef ExportedBytes given
     cdef Py_ssize_t length

@@ -1,6 +1,6 @@
-# Locals.
+# Safe without the GIL: functions use only local variables.
 # cython: freethreading_compatible = True
-"""The numbers of a JSON tensor into an array, and back: Python face of number_array.hpp."""
+"""Reads the numbers of a JSON tensor into an array, and writes them, with number_array.hpp."""
 
 cimport cython
 from cpython.buffer cimport (
@@ -45,12 +45,12 @@ cdef dict CODES = {
 
 
 class NumbersError(ValueError):
-    """What is wrong with the numbers of a JSON tensor.
+    """A fault in the numbers of a JSON tensor.
 
     Attributes:
         code: "syntax", "end", "kind", "fraction", "range" or "count".
         offset: The byte, counted from the opening bracket.
-        count: The index of the value at fault; for "count" how many values there are.
+        count: The index of the faulty value; for "count" the number of values in the text.
     """
 
     code: str
@@ -74,14 +74,14 @@ def read(
     """Return the values of a JSON array, flat or nested, as a one-dimensional array.
 
     Args:
-        begin: Where in it the opening bracket is.
-        end: Where the byte behind the closing bracket is.
+        begin: Offset of the opening bracket.
+        end: Offset of the byte after the closing bracket.
         datatype: A KServe v2 datatype other than BYTES, FP16 and BF16.
         count: The number of values that the shape asks for.
 
     Raises:
         NumbersError: The array does not hold exactly `count` values of the datatype.
-        ValueError: JSON does not carry the datatype, or the span lies outside the buffer.
+        ValueError: JSON cannot represent the datatype, or the span exceeds the buffer.
     """
     cdef bytes encoded = datatype.encode("utf-8", "surrogatepass")
     cdef Datatype found = datatype_of(encoded, <size_t>len(encoded))
@@ -97,10 +97,10 @@ def read(
     text.take(buffer)
     if begin > end or end > text.length:
         raise ValueError(f"the span {begin} to {end} does not lie within {text.length} bytes")
-    # A value takes two bytes at least; a count that cannot be met is not allocated for.
+    # A value takes at least two bytes, so memory is not allocated for an impossible count.
     if count <= (end - begin) / 2:
         capacity = count
-    # Of a large array the memory can be lent to a handler process, as that of a body can.
+    # A large block can be lent to a handler process, like the memory of a body.
     block = buffer_pool.lease_body(capacity * item_size_of(found))
     array = np.ndarray(capacity, dtype_string(datatype), block)
     PyObject_GetBuffer(array, &target, PyBUF_SIMPLE | PyBUF_WRITABLE)
@@ -117,14 +117,14 @@ def read(
 
 
 def write(array: Buffer, str datatype not None) -> bytes:
-    """Return the values of an array as the text of a flat JSON array; NaN and infinities are null.
+    """Return the values of an array as a flat JSON array. NaN and infinities become null.
 
     Args:
         array: Any C-contiguous buffer of the datatype's values.
         datatype: A KServe v2 datatype other than BYTES, FP16 and BF16.
 
     Raises:
-        ValueError: JSON does not carry the datatype, or the buffer does not hold whole values.
+        ValueError: JSON cannot represent the datatype, or the buffer does not hold whole values.
     """
     cdef bytes encoded = datatype.encode("utf-8", "surrogatepass")
     cdef Datatype found = datatype_of(encoded, <size_t>len(encoded))

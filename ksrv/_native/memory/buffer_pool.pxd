@@ -80,5 +80,5 @@ cdef class Block:
     cdef CBlock *_leased(self) except NULL
 
 
-# Turns one reference of the caller into a Python object; the caller must not release it afterwards.
+# Turns the caller's reference into a Python object. The caller must not release the reference.
 cdef Block ksrv_wrap(CBlock *block)

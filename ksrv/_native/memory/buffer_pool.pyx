@@ -1,10 +1,11 @@
-# One pool behind mutexes, counts that are atomic; a Block's pointer is set once.
+# Safe without the GIL: mutexes guard the pool, counts are atomic, and a Block's pointer is set
+# once.
 # cython: freethreading_compatible = True
-"""Leased blocks as Python sees them: buffers whose memory returns to the pool with the last view.
+"""Leased blocks for Python: buffers whose memory returns to the pool when the last view is gone.
 
 A `Block` owns one reference to its memory. Everything made from it (memoryviews, arrays, torch
-tensors) keeps the `Block` alive, so memory is never recycled under a view, however long a handler
-holds on to it; and no view reaches beyond the bytes that were asked for.
+tensors) keeps the `Block` alive. So memory is never reused while a view of it exists, no matter how
+long a handler keeps the view. No view exceeds the bytes that were leased.
 """
 
 cimport cython
@@ -30,7 +31,7 @@ cdef extern from "memory/malloc_tuning.hpp" namespace "ksrv" nogil:
     bint c_keep_freed "ksrv::keep_freed"(int keep) noexcept
     bint c_trim_malloc "ksrv::trim_malloc"() noexcept
 
-cdef int _kept = 0            # as tune_malloc and keep_freed set it
+cdef int _kept = 0            # free bytes that each heap keeps, as set by tune_malloc or keep_freed
 
 
 cdef Block ksrv_wrap(CBlock *block):
@@ -40,9 +41,9 @@ cdef Block ksrv_wrap(CBlock *block):
 
 
 cdef class Block:
-    """A leased piece of memory, 64-byte aligned; exports a writable buffer of the bytes asked for.
+    """Leased memory, 64-byte aligned. Exports a writable buffer of the bytes that were leased.
 
-    Made by `lease` and `adopt_fd` only.
+    Made only by `lease` and `adopt_fd`.
     """
 
     def __dealloc__(self):
@@ -58,12 +59,12 @@ cdef class Block:
 
     @property
     def fd(self) -> int:
-        """The memfd behind the block, for sending to another process; -1 for heap memory."""
+        """The memfd of the block, to send to another process; -1 for heap memory."""
         return self._leased().fd
 
     @property
     def capacity(self) -> int:
-        """Bytes that the block occupies; at least `len(block)`."""
+        """Bytes that the block occupies, at least `len(block)`."""
         return self._leased().capacity
 
     @property
@@ -73,14 +74,15 @@ cdef class Block:
 
     @property
     def pinned(self) -> bool:
-        """Whether a device reads and writes the block without the system's copy."""
+        """Whether the block is pinned, so that a device accesses it without an extra copy."""
         return self._leased().pinned.load()
 
     def pin(self) -> bool:
-        """Pin the block for the device that `use_pinning` named; it stays pinned until it is freed.
+        """Pin the block for the device of `use_pinning`. It stays pinned until it is freed.
 
         Returns:
-            Whether it is pinned; False for heap memory, without a device, and where that refuses.
+            Whether it is pinned. False for heap memory, without a device, and if the device
+            refuses.
         """
         cdef CBlock *block = self._leased()
         cdef bint pinned = block.pinned.load()
@@ -91,7 +93,7 @@ cdef class Block:
 
     @property
     def holders(self) -> int:
-        """How many references to the memory there are: this object's, and those of native code."""
+        """The number of references to the memory: from this object and from native code."""
         return holders_of(self._leased())
 
     cdef CBlock *_leased(self) except NULL:
@@ -101,20 +103,20 @@ cdef class Block:
 
 
 def lease(nbytes: int, *, bint memfd=False, bint pages=False, bint fresh=False) -> Block:
-    """Take a block of at least `nbytes` from the pool, or a new one.
+    """Take a block of at least `nbytes` from the pool, or allocate a block.
 
     Args:
-        nbytes: How many bytes views of the block shall cover; 0 is allowed.
+        nbytes: The size of the views of the block; 0 is allowed.
         memfd: Whether another process must be able to map the block (see `Block.fd`).
-        pages: Whether the block has its pages to itself, so that it can be pinned.
-        fresh: Whether to take a new one, whose memory the system gives as it is written.
+        pages: Whether the block shares its pages with nothing else, so that it can be pinned.
+        fresh: Whether to allocate a block whose pages the system provides on first write.
 
     Returns:
         The block. Its contents are undefined until the caller writes them.
 
     Raises:
         ValueError: `nbytes` is negative.
-        MemoryError: There is no memory of that size.
+        MemoryError: Not enough memory.
     """
     if nbytes < 0:
         raise ValueError(f"a block has 0 bytes or more, not {nbytes}")
@@ -126,40 +128,40 @@ def lease(nbytes: int, *, bint memfd=False, bint pages=False, bint fresh=False) 
         with nogil:
             block = process_pool().lease(size, backend, fresh)
     if block == NULL:
-        raise MemoryError(f"there is no memory for a block of {nbytes} bytes")
+        raise MemoryError(f"not enough memory for a block of {nbytes} bytes")
     return ksrv_wrap(block)
 
 
 def lease_body(nbytes: int, *, bint fresh=False) -> Block:
-    """Take a block for the body of a request; a large one can be lent to a handler process.
+    """Take a block for the body of a request. A large block can be lent to a handler process.
 
     Args:
-        nbytes: How many bytes views of the block shall cover; 0 is allowed.
+        nbytes: The size of the views of the block; 0 is allowed.
         fresh: See `lease`.
 
     Returns:
         The block. Its contents are undefined until the caller writes them.
 
     Raises:
-        MemoryError: There is no memory of that size.
+        MemoryError: Not enough memory.
     """
     cdef CBlock *block = NULL
     cdef size_t size = nbytes
     with nogil:
         block = process_pool().lease_body(size, fresh)
     if block == NULL:
-        raise MemoryError(f"there is no memory for a block of {nbytes} bytes")
+        raise MemoryError(f"not enough memory for a block of {nbytes} bytes")
     return ksrv_wrap(block)
 
 
 def block_under(object buffer not None) -> tuple[Any, int]:
-    """Return the block that a memoryview is one of, as the owner of arrays over the view's bytes.
+    """Return the block under a memoryview, to be the base of arrays over the view's bytes.
 
-    An array over the memoryview itself could not be told from other views of the same bytes.
+    If the memoryview were the base, the arrays would look like any other view of the same bytes.
 
     Returns:
-        The block and where in it the view begins; for any other buffer, and for a view that must
-        not be written through, the buffer itself and 0.
+        The block and the view's offset in it. For any other buffer, and for a read-only view, the
+        buffer itself and 0.
     """
     cdef Py_buffer bytes_of
     cdef size_t start
@@ -173,14 +175,14 @@ def block_under(object buffer not None) -> tuple[Any, int]:
 
 
 def give_back(view not None: memoryview, size_t begin, size_t end) -> None:
-    """Give memory of a received body back to the system before its block goes.
+    """Return memory of a received body to the system, before its block is released.
 
     Args:
         view: A memoryview of a block, whose bytes are not read again.
-        begin: The first byte of the view that is not needed any more.
+        begin: The first byte of the view that is no longer needed.
 
     Raises:
-        TypeError: The view is not one of a block.
+        TypeError: The view is not a view of a block.
     """
     cdef Block block = <Block?>view.obj
     cdef Py_buffer bytes_of
@@ -188,26 +190,25 @@ def give_back(view not None: memoryview, size_t begin, size_t end) -> None:
     cdef size_t start = <size_t>(<unsigned char *>bytes_of.buf - block.block.data)
     end = min(end, <size_t>bytes_of.len)
     PyBuffer_Release(&bytes_of)
-    block.block.unwritten = True  # its next holder would find no memory there
+    block.block.unwritten = True  # the pool must not reuse it: pages are missing
     if begin < end:
         give_back_pages(block.block, start + begin, start + end)
 
 
 def adopt_fd(int fd, size_t nbytes, *, bint borrowed=False) -> Block:
-    """Map a memfd that another process sent, and take over its descriptor.
+    """Map a memfd that another process sent, and take ownership of its descriptor.
 
     Args:
-        fd: The descriptor; closed with the block. It stays the caller's when this raises.
-        nbytes: How many bytes views of the block shall cover; at least 1.
-        borrowed: Whether the other process shall not see what is written to the block here.
+        fd: The descriptor. It is closed with the block, but stays open if this raises.
+        nbytes: The size of the views of the block; at least 1.
+        borrowed: Whether writes to the block here stay invisible to the other process.
 
     Returns:
-        The block; when its last view dies it is unmapped, not pooled.
+        The block. When its last view is gone it is unmapped, not pooled.
 
     Raises:
-        ValueError: The descriptor is no memfd of ordinary pages sealed against shrinking, or is too
-            short.
-        OSError: It is not a descriptor, or cannot be mapped.
+        ValueError: The memfd is not sealed against shrinking, has huge pages, or is too short.
+        OSError: `fd` is not a descriptor, or cannot be mapped.
     """
     cdef AdoptError error = ADOPT_OK
     cdef CBlock *block
@@ -220,18 +221,20 @@ def adopt_fd(int fd, size_t nbytes, *, bint borrowed=False) -> Block:
     if error == ADOPT_SIZE:
         raise ValueError(f"the shared block is empty or shorter than the {nbytes} bytes announced")
     if error == ADOPT_SEALS:
-        raise ValueError("the shared block is no memfd of ordinary pages sealed against shrinking")
+        raise ValueError(
+            "a shared block must be a memfd of ordinary pages, sealed against shrinking"
+        )
     raise OSError(f"descriptor {fd} cannot be mapped as a shared block")
 
 
 def use_pinning(uintptr_t pin, uintptr_t unpin) -> None:
-    """Name the functions that pin blocks for `Block.pin`, and unpin them when they are freed.
+    """Set the functions that pin blocks for `Block.pin`, and unpin them when they are freed.
 
     Args:
-        pin: The address of a C function such as `cudaHostRegister`: it is called with an address, a
-            number of bytes and the flag 1, and returns 0 when it is done; 0 for none.
-        unpin: The address of one such as `cudaHostUnregister`, called with the address; 0 for none.
-            Any thread calls it, also one without Python.
+        pin: The address of a C function such as `cudaHostRegister`, called with an address, a
+            number of bytes and the flag 1. It returns 0 on success. 0 for no function.
+        unpin: The address of a function such as `cudaHostUnregister`, called with the address; 0
+            for none. It is called on any thread, also on threads without Python.
     """
     process_pool().use_pinning(<PinFunction>pin, <UnpinFunction>unpin)
 
@@ -245,15 +248,16 @@ def array(
     """View part of a block as a C-ordered, writable array.
 
     Args:
-        block: The block; it is the array's base and lives as long as any view of the array.
+        block: The block. It is the base of the array, and stays alive while a view of the array
+            exists.
         dtype: A numpy dtype or its string, such as "<f4".
-        offset: Where in the block the array begins, in bytes.
+        offset: The offset of the array in the block, in bytes.
 
     Returns:
-        The array. Writing to it writes to the block.
+        The array. Writing to the array writes to the block.
 
     Raises:
-        TypeError: The array does not fit into the block.
+        TypeError: The array exceeds the block.
         ValueError: The shape or the offset is negative.
     """
     if offset < 0:
@@ -265,12 +269,12 @@ def array(
 
 
 def count_copy(size_t nbytes) -> None:
-    """Note that tensor bytes were copied; tests hold the ways that promise not to."""
+    """Count copied tensor bytes. Tests check with the count that a path copies nothing."""
     count_copied(nbytes)
 
 
 def copied_bytes() -> int:
-    """Return the tensor bytes that the process has copied so far."""
+    """Return how many tensor bytes the process has copied so far."""
     return process_pool().copied_bytes.load()
 
 
@@ -278,9 +282,9 @@ def statistics() -> dict[str, int]:
     """Return the pool's counters.
 
     Returns:
-        `leased` and `pooled` (blocks), `leased_bytes` and `pooled_bytes` (their capacities), `cap`
-        (the most bytes that are pooled), `hits` and `misses` (leases served from the pool or not),
-        `pinned_bytes` (of leased and pooled blocks), `copied_bytes`.
+        `leased` and `pooled` (blocks), `leased_bytes` and `pooled_bytes` (capacities), `cap` (the
+        most pooled bytes), `hits` and `misses` (leases served from the pool or not), `pinned_bytes`
+        (leased and pooled blocks), `copied_bytes`.
     """
     cdef BufferPoolStatistics s = process_pool().statistics()
     return {
@@ -302,17 +306,16 @@ def configure(
     idle_seconds: float | None = None,
     lendable_above: int | None = None,
 ) -> None:
-    """Set the pool's bounds; None leaves one as it is.
+    """Set limits of the pool. None leaves a limit unchanged.
 
     Args:
-        cap_bytes: The most bytes that wait in the pool (256 MiB unless set); 0 turns pooling off.
-        idle_seconds: How long a block waits before the next one to come back frees it (30 unless
-            set).
-        lendable_above: Bytes above which the block of a body can be lent; without handler processes
-            no block can.
+        cap_bytes: The most bytes in the pool (default 256 MiB). 0 turns pooling off.
+        idle_seconds: How long a block stays in the pool; checked when a block returns (default 30).
+        lendable_above: Bodies above this size get a block that can be lent. Without handler
+            processes no block can be lent.
 
     Raises:
-        ValueError: A bound is negative.
+        ValueError: A limit is negative.
     """
     for bound in (cap_bytes, idle_seconds, lendable_above):
         if bound is not None and bound < 0:
@@ -328,13 +331,13 @@ def configure(
 
 
 def trim(double idle_seconds=0.0) -> int:
-    """Free pooled blocks that were not used for a while; for an engine that has nothing to do.
+    """Free pooled blocks that were not used for a while. For an idle engine.
 
     Args:
         idle_seconds: How long a block must have waited; 0 frees every pooled block.
 
     Returns:
-        The bytes that were freed.
+        The number of bytes freed.
     """
     cdef uint64_t idle = <uint64_t>(idle_seconds * 1e9) if idle_seconds > 0 else 0
     cdef uint64_t freed
@@ -344,24 +347,24 @@ def trim(double idle_seconds=0.0) -> int:
 
 
 def tune_malloc(*, int keep=48 << 20, bint no_mmap=False) -> bool:
-    """Stop glibc from giving every image-sized buffer back to the kernel.
+    """Keep glibc from returning every image-sized buffer to the kernel.
 
-    A decoded image is a fresh allocation of a megabyte or more, and so is what each layer of a
-    network returns. By default glibc maps such memory anew each time, and the page faults cost up
-    to as much as decoding. This raises the size from which malloc maps to 32 MiB, the greatest that
-    it takes. It also bounds the heaps, of which glibc makes eight for each core: what is freed in
-    one is no use to the threads of another. A process that ksrv owns calls it once, when it starts
-    and before it has threads; nothing else should.
+    A decoded image is an allocation of a megabyte or more, and so is the result of each layer of a
+    network. By default glibc maps such memory anew each time, and the page faults can cost as much
+    as decoding. This raises malloc's mmap threshold to 32 MiB, the largest value that glibc
+    accepts. It also limits the number of heaps (by default eight for each core), because memory
+    freed in one heap is not available to threads of another. A process that ksrv owns calls this
+    once, at start and before it has threads. Libraries must not call it.
 
     Args:
-        keep: The free bytes that a heap keeps at its end, for the whole process. From 64 MiB on,
-            which is all that the heap of a thread may have, those keep everything, also the pieces
-            of which large gRPC messages are made.
-        no_mmap: Never map single allocations, which also helps buffers above 32 MiB (images of more
-            than 11 megapixels) but keeps freed memory in the process for good.
+        keep: The free bytes that each heap keeps at its end. From 64 MiB on, the largest heap of a
+            thread, heaps of threads keep all free memory, including the pieces of large gRPC
+            messages.
+        no_mmap: Never map single allocations. This also helps buffers above 32 MiB (images of more
+            than 11 megapixels), but the process never returns freed memory.
 
     Returns:
-        Whether the C library took the settings; False for any but glibc.
+        Whether the C library accepted the settings; always False for other libraries than glibc.
     """
     global _kept
     _kept = keep
@@ -369,7 +372,7 @@ def tune_malloc(*, int keep=48 << 20, bint no_mmap=False) -> bool:
 
 
 def keep_freed(int keep) -> bool:
-    """Raise what a heap keeps at its end, where `tune_malloc` was called; elsewhere do nothing.
+    """Raise the free bytes that heaps keep. Does nothing if `tune_malloc` was not called.
 
     Args:
         keep: See `tune_malloc`.
@@ -385,10 +388,10 @@ def keep_freed(int keep) -> bool:
 
 
 def trim_malloc() -> bool:
-    """Give the free memory in all heaps of the C library back to the system.
+    """Return the free memory of all heaps to the system.
 
     Returns:
-        Whether there was any; always False where the C library is not glibc.
+        Whether there was any; always False for other C libraries than glibc.
     """
     cdef bint done
     with nogil:

@@ -1,4 +1,4 @@
-"""The bytes of a Python object for as long as a function runs.
+"""The bytes of a Python object, exported while a function runs.
 
 A typed memoryview in a signature would add 18,000 lines of C++ to the module.
 """
@@ -7,7 +7,8 @@ cdef extern from *:
     """
     namespace {
 
-    // On the stack of a function that holds the GIL; gives the buffer back when the function ends.
+    // Lives on the stack of a function that holds the GIL. Releases the buffer when the function
+    // ends.
     struct ExportedBytes {
         const unsigned char *data = nullptr;
         std::size_t length = 0;
@@ -32,4 +33,4 @@ cdef extern from *:
     cppclass ExportedBytes:
         const unsigned char *data
         size_t length
-        int take(object owner) except -1  # TypeError where the object has no bytes
+        int take(object owner) except -1  # TypeError if the object does not export bytes

@@ -1,4 +1,4 @@
-"""The C++ of memory_budget.hpp; its functions need neither the GIL nor a lock."""
+"""C++ declarations for memory_budget.hpp. The functions need neither the GIL nor a lock."""
 
 from libc.stdint cimport uint64_t
 from libcpp cimport bool as cbool

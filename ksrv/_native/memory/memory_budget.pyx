@@ -1,20 +1,17 @@
-# Counts that are atomic.
+# Safe without the GIL: counts are atomic.
 # cython: freethreading_compatible = True
-"""The process's one budget of bytes, for Python and for the other compiled modules."""
+"""The memory budget of a process, for Python and for the other compiled modules."""
 
 from libc.stdint cimport uint64_t
 
 SMALL_REQUEST: int = SMALL_REQUEST_BYTES
 SMALL_SHARE: int = SMALL_SHARE_PARTS
-"""One part in so many is kept for requests of at most SMALL_REQUEST bytes."""
+"""The budget is divided by this number: the part is reserved for requests of at most SMALL_REQUEST
+bytes."""
 
 
 cdef class MemoryBudget:
-    """Bytes that requests and answers may hold together; see `PROCESS` for the process's own.
-
-    Args:
-        bound: The bound in bytes.
-    """
+    """A limit in bytes on the memory of all requests and answers; see `PROCESS`."""
 
     def __cinit__(self, uint64_t bound=<uint64_t>-1):
         self.budget = new CMemoryBudget()
@@ -39,7 +36,7 @@ cdef class MemoryBudget:
         return self.budget.held()
 
     def most(self, *, bint small=False) -> int:
-        """Return what one request may hold when it is alone.
+        """Return the most bytes that a single request may reserve when it is alone.
 
         Args:
             small: Whether the request has at most SMALL_REQUEST bytes.
@@ -47,28 +44,24 @@ cdef class MemoryBudget:
         return self.budget.most(small)
 
     def reserve(self, uint64_t nbytes, *, bint small=False) -> bool:
-        """Take bytes if there is room for them; `give_back` is due for each call that returns True.
+        """Reserve bytes if the budget allows it. Each call that returns True needs a `give_back`.
 
         Args:
-            small: Whether the whole request that they belong to has at most SMALL_REQUEST bytes; it
-                may then use the share that is kept for such requests.
+            small: Whether the whole request has at most SMALL_REQUEST bytes. It may then also use
+                the part that is reserved for such requests.
         """
         return self.budget.reserve(nbytes, small)
 
     def give_back(self, uint64_t nbytes) -> None:
-        """Give reserved bytes back.
-
-        Args:
-            nbytes: How many of the reserved bytes.
-        """
+        """Give reserved bytes back."""
         self.budget.give_back(nbytes)
 
     def reserve_answer(self, uint64_t nbytes) -> AnswerBytes | None:
-        """Take the bytes of an answer that is about to be sent.
+        """Reserve the bytes of an answer before it is sent.
 
         Returns:
-            What holds them until its `close`, or None where there is no room. The only answer that
-            finds none is let through, beside the bound.
+            An object that holds the bytes until its `close`, or None if the budget does not allow
+            it. A single answer may exceed the budget, so that a large answer can be sent at all.
         """
         cdef AnswerBytes answer
         cdef AnswerRoom room = self.budget.reserve_answer(nbytes)
@@ -82,7 +75,7 @@ cdef class MemoryBudget:
 
 
 cdef class AnswerBytes:
-    """The bytes of one answer, held until `close` or until this object goes."""
+    """The bytes of one answer, reserved until `close` or until this object is deleted."""
 
     cdef MemoryBudget owner
     cdef uint64_t nbytes

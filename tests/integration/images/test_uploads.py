@@ -246,7 +246,7 @@ def test_json_carries_images(client, content_type, form):
         ("data:;base64", "data:TYPE;base64,TEXT"),
         ("data:" + "x" * 300 + ";base64,aaaa", "data:TYPE;base64,TEXT"),
         ("data:;base64,a", "not a multiple of 4"),
-        ("", "there are no bytes"),
+        ("", "the file is empty"),
         ({"b64": 3}, "is not a string"),
         ({"b64": "a"}, "not a multiple of 4"),
         ({"b64": "aaaa", "more": 1}, "is not a string"),

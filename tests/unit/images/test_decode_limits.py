@@ -46,7 +46,7 @@ def test_other_files_cannot_be_read(file):
 @pytest.mark.parametrize(
     ("file", "says"),
     [
-        (b"", "there are no bytes; expected a whole, undamaged file"),
+        (b"", "the file is empty; expected a whole, undamaged file"),
         (
             files.jpeg(9, 8)[:20],
             "the JPEG ends before its dimensions; expected a whole, undamaged file",

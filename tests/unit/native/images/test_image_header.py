@@ -143,7 +143,7 @@ def test_fill_bytes_and_markers_without_parameters_are_passed():
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        (b"", "there are no bytes"),
+        (b"", "the file is empty"),
         (b"\xff", "no known image format"),
         (b"GIF88a", "no known image format"),
         (b"\xff\xd8\xff", "JPEG ends before its dimensions"),
