@@ -1,5 +1,5 @@
-# It relies on the GIL: what `serve` brings home is read before its thread calls it again.
-"""Serves a handler process without Python, and brings home the batches that need it."""
+# Needs the GIL: the fields that `serve` fills are read before the same thread calls it again.
+"""Serves a handler process without Python, and returns the batches that need Python."""
 
 cimport cython
 from cpython.list cimport PyList_New, PyList_SET_ITEM
@@ -87,18 +87,18 @@ cdef tuple NAMES = DATATYPE_NAMES
 
 
 cdef class DispatchedBatch:
-    """A batch that a handler process was given, and that Python has to end.
+    """A batch that was sent to a handler process, and that Python must finish.
 
     Attributes:
-        ring: The process's.
-        handles: Its requests, in row order; those that ended before it was run as well.
-        batch_number: Its number on the channel.
-        began_ns: When the handler came to it, on the clock of `time.monotonic_ns`.
-        deadline_ns: When to give up, or None.
+        ring: The ring of the process.
+        handles: The requests in row order, including requests that ended before the batch ran.
+        batch_number: The batch's number on the channel.
+        began_ns: When the handler began the batch, on the clock of `time.monotonic_ns`.
+        deadline_ns: When the batch times out, or None.
         assemble_ns: How long joining the requests took.
-        outputs: The outputs; None where they are not in the ring.
-        timings: Nanoseconds by stage, beside outputs.
-        fault: What is wrong with the answer in the ring; "" where nothing is.
+        outputs: The outputs, or None if they are not in the ring.
+        timings: Nanoseconds by stage, set together with `outputs`.
+        fault: The fault in the answer in the ring, or "".
     """
 
     cdef readonly WorkerRing ring
@@ -118,17 +118,17 @@ cdef class DispatchedBatch:
 
 
 cdef class BatchDispatcher:
-    """Takes batches for an instance whose handler runs in a process.
+    """Takes batches for one instance whose handler runs in a process.
 
     Args:
-        ring: The process's; a process that replaces it has another one.
+        ring: The ring of the process. A replacement process gets another ring.
         stats: Counts the batches that are served without Python.
-        room: The most requests that one batch joins.
-        delay_ns: How long the oldest request of a batch waits for a full one.
-        run_timeout_ns: How long a batch may run; 0 for as long as its requests wait.
+        room: The most requests in a batch.
+        delay_ns: How long the oldest request of a batch waits for the batch to fill.
+        run_timeout_ns: How long a batch may run. 0 for as long as its requests wait.
 
     Attributes:
-        ring: The process's.
+        ring: The ring of the process.
     """
 
     cdef CBatchDispatcher *dispatcher
@@ -156,11 +156,11 @@ cdef class BatchDispatcher:
         del self.dispatcher
 
     def serve(self) -> Any:
-        """Serve the process until Python is needed; the GIL is free meanwhile.
+        """Serve the process until Python is needed. Releases the GIL meanwhile.
 
         Returns:
-            As `Queue.take`, or a `DispatchedBatch`, or the number of the batch that runs, which has
-            sent a message or has calls to look after.
+            The result of `Queue.take`, a `DispatchedBatch`, or the number of the running batch if
+            its process has sent a message or its calls to other models need attention.
         """
         cdef Served served
         self.terms.has_calls = self.ring.batches.wants_looks
@@ -187,16 +187,16 @@ cdef class BatchDispatcher:
         return handles
 
     def running(self) -> list[Any]:
-        """Return the requests of the batch that runs, in row order."""
+        """Return the requests of the running batch in row order."""
         return _handles_of(<CDispatchedBatch *>&self.dispatcher.running())
 
     def hand_over(self) -> DispatchedBatch:
-        """Return the batch that runs, for Python to end; its process has ended, or is to."""
+        """Return the running batch for Python to finish, because its process is ending."""
         self.dispatcher.hand_over(HAND_BACK_ON_CHANNEL)
         return self._started()
 
     def put_back(self) -> None:
-        """Put batches that the handler has not come to back into the queue: its process ended."""
+        """Return batches that the handler has not begun to the queue, because its process ended."""
         self.dispatcher.put_back()
 
     cdef DispatchedBatch _started(self):
@@ -223,7 +223,7 @@ cdef class BatchDispatcher:
         cdef cnp.ndarray array
         cdef uint32_t i
         cdef int k
-        # No stage takes longer than the process has had the batch.
+        # Cap reported stage times at the time since the batch was dispatched.
         cdef uint64_t most_ns = <uint64_t>(now_ns() - self.dispatcher.batch.dispatched_ns)
         made.outputs = []
         for i in range(answer.outputs):

@@ -1,10 +1,10 @@
-# It relies on the GIL: a process's arrays and tensors are made and read one batch after the other.
-"""The memory for batches that a worker and a handler process share: `WorkerRing` and `ProcessRing`.
+# Needs the GIL: arrays and tensors of a process are made and read one batch at a time.
+"""The shared memory for batches of a worker and a handler process: `WorkerRing` and `ProcessRing`.
 
-In the process one compiled loop runs the batches: it copies the rows of a batch into arrays of the
-process's own, which a handler may keep, calls the runner, and writes the outputs into the answer's
-place. What does not fit there goes over the channel. The rows of a large batch are not copied: a
-handler that keeps their arrays keeps the place that they lie in from being filled again.
+In the process a compiled loop runs the batches. It copies the rows of a batch into arrays that a
+handler may keep, calls the runner, and writes the outputs to the answer slot. Outputs that do not
+fit are sent over the channel. The rows of a large batch are not copied: while a handler keeps an
+array over them, their memory is not filled again.
 """
 
 import fcntl
@@ -49,26 +49,26 @@ cdef extern from "base/clock.hpp" namespace "ksrv" nogil:
 cdef tuple DTYPES = DATATYPE_DTYPES
 
 FIRST_BATCH_NUMBER: int = 1 << 63
-"""On the channel, the number of a batch in the ring is this plus its number there."""
+"""A batch in the ring has this number plus its ring number on the channel."""
 
-# What a process looks for its next batch before it sleeps: about what its waking up would take.
+# How long a process polls for its next batch before it sleeps: about the cost of waking it up.
 cdef int64_t SPIN_NS = 5000
 
 
 cdef class WorkerRing:
-    """A worker's end.
+    """The worker's end of a ring.
 
     Args:
         channel: The descriptor of the worker's end of the process's channel. It is duplicated, so
-            that a thread may wait for it when the channel is closed.
+            that a thread can wait for it while the channel is being closed.
 
     Attributes:
-        collect: Gives the outputs of a batch that the ring could not answer: called with the batch
-            and its `DispatchedBatch`.
+        collect: Returns the outputs of a batch that did not fit the ring. Called with the batch and
+            its `DispatchedBatch`.
         batches: The `ksrv.engine.processes.batches.ProcessBatches` of the process.
 
     Raises:
-        OSError: There is no memory, or no descriptor, for it.
+        OSError: Not enough memory or file descriptors.
     """
 
     collect: Callable[[Any, Any], Any]
@@ -87,30 +87,30 @@ cdef class WorkerRing:
             os.close(self.channel)
 
     def fileno(self) -> int:
-        """Return the descriptor of the memory, for the process; -1 once it was closed."""
+        """Return the descriptor of the memory, to pass to the process; -1 after it was closed."""
         return self.ring.fd()
 
     def seal(self) -> bool:
-        """Keep the memory from being taken away, once the process has mapped it.
+        """Prevent the memory from being truncated. Called after the process has mapped it.
 
         Returns:
-            False where there is no memory, or the process has sealed the descriptor itself.
+            False if memory is short, or the process has sealed the descriptor itself.
         """
         return self.ring.seal()
 
     def close_fd(self) -> None:
-        """Close the descriptor; the memory stays."""
+        """Close the descriptor. The memory stays mapped."""
         self.ring.close_fd()
 
     @property
     def used(self) -> bool:
-        """Whether the process was ever given a batch."""
+        """Whether the process was ever sent a batch."""
         return self.ring.used.load()
 
 
 @cython.final
 cdef class RingRequests:
-    """The requests of a batch from the ring, in row order; made when a handler reads them."""
+    """The requests of a batch from the ring, in row order. Built on first use."""
 
     cdef bytes text
     cdef uint32_t count
@@ -157,16 +157,16 @@ Sequence[Any].register(RingRequests)
 
 @cython.final
 cdef class LargePlace:
-    """A large place while arrays of this process lie in it."""
+    """Keeps a large slot in use while arrays of this process refer to it."""
 
     cdef ProcessRing ring
     cdef int number
 
     def pin(self) -> bool:
-        """Pin the place for the process's device; it stays pinned, and in memory, to the end.
+        """Pin the slot for the process's device, until the process ends.
 
         Returns:
-            Whether it is pinned; False without a device, and where that refuses.
+            Whether it is pinned. False without a device, and if the device refuses.
         """
         cdef void *data = self.ring.ring.large(self.number)
         if self.ring.pinned[self.number] == 0:
@@ -190,19 +190,19 @@ cdef LargePlace _large_place(ProcessRing ring, int number):
 
 
 cdef class ProcessRing:
-    """A handler process's end.
+    """The handler process's end of a ring.
 
     Args:
-        descriptor: Of the memory; it stays the caller's.
+        descriptor: The descriptor of the memory. The caller keeps it.
         channel: The descriptor of the process's end of the channel.
-        inputs: Name, datatype and the dimensions behind the first of each input; -1 is the length
-            of padded rows.
-        make_requests: Makes what a handler sees of a batch's requests out of the rows, the length
-            of the rows without padding, the id, the head, the deadline and the places of the
-            outputs asked for of each.
+        inputs: For each input its name, datatype and the dimensions after the first. -1 is the
+            length of padded rows.
+        make_requests: Makes the requests that a handler sees. Called with, for each request, the
+            rows, the unpadded row length, the id, the head, the deadline and the indexes of the
+            requested outputs.
 
     Raises:
-        ValueError: The descriptor is not that of a ring.
+        ValueError: The descriptor does not refer to a ring.
     """
 
     cdef BatchRing *ring
@@ -212,7 +212,7 @@ cdef class ProcessRing:
     cdef uint64_t completed
     cdef BatchInputs running
     cdef object after_calls
-    cdef int pinned[RING_LARGE_PLACES]  # 1 if a large place is, -1 if the device refused
+    cdef int pinned[RING_LARGE_PLACES]  # 1: the large slot is pinned; -1: the device refused
 
     def __cinit__(
         self,
@@ -237,12 +237,12 @@ cdef class ProcessRing:
         del self.ring
 
     def begin_call(self, object batch, after_calls: Callable[[], None]) -> int | None:
-        """Return the number on the channel of the batch that runs; None where that is another one.
+        """Return the channel number of the running batch, or None if `batch` is not running.
 
         Args:
-            after_calls: Called where the batch has run, before its answer.
+            after_calls: Called after the batch has run, before it is answered.
         """
-        # One step with the next line, for threads that outlive their batch.
+        # One step with the next line under the GIL, because a batch's threads may outlive it.
         if batch is not self.running:
             return None
         self.after_calls = after_calls
@@ -254,12 +254,14 @@ cdef class ProcessRing:
         answer: Callable[[int, Any], None],
         fail: Callable[[int, BaseException], None],
     ) -> None:
-        """Run batches until a message waits on the channel, or the channel is closed.
+        """Run batches until a message arrives on the channel, or the channel is closed.
 
         Args:
             run: Runs a batch, as `Runner.run`.
-            answer: Sends outputs that do not fit the ring: called with a number and them.
-            fail: Sends an exception of the two: called with a number and the exception.
+            answer: Sends outputs that do not fit the ring. Called with the batch number and the
+                outputs.
+            fail: Sends an exception of `run` or `answer`. Called with the batch number and the
+                exception.
         """
         cdef Bell bell
         cdef uint64_t number
@@ -345,11 +347,11 @@ cdef class ProcessRing:
                 array = new_array(
                     dtype, rank, sizes, <void *>(place + at), cnp.NPY_ARRAY_WRITEABLE
                 )
-                Py_INCREF(large)  # which the array takes
+                Py_INCREF(large)  # owned by the array from here on
                 cnp.PyArray_SetBaseObject(array, large)
             nbytes = <size_t>cnp.PyArray_NBYTES(array)
             if nbytes > most or at > most - nbytes:
-                raise ValueError(f"the rows of the input {name} do not lie in the ring")
+                raise ValueError(f"the rows of the input {name} exceed the ring")
             if large is None:
                 memcpy(cnp.PyArray_DATA(array), place + at, nbytes)
             at += ring_aligned(nbytes)
@@ -357,7 +359,7 @@ cdef class ProcessRing:
         return batch
 
     cdef bint _write(self, RingAnswer *place, uint64_t number, BatchOutputs outputs) except -1:
-        """Write the outputs of a batch; False where they have to go over the channel."""
+        """Write the outputs of a batch. False if they must be sent over the channel."""
         cdef unsigned char *rows = <unsigned char *>self.ring.answer_rows(number)
         cdef list tensors = outputs.tensors
         cdef dict timings = outputs.timings

@@ -1,13 +1,13 @@
-# It relies on the GIL: lists and a buffer of a Link are used by one thread after the other.
+# Needs the GIL: one thread at a time uses the lists and the buffer of a Link.
 """The messages between a worker and its handler process, over a socket that carries descriptors.
 
-A sequenced packet socket keeps the bounds of messages, so nothing is ever read in part. A message
-is a fixed head, the housekeeping of the shared blocks (which are new, with their descriptors; which
-go back to the other side; which are disowned) and a payload. A payload too long for the socket lies
-in a block. Tensors are never in a message.
+A sequenced packet socket preserves message boundaries, so nothing is ever read in part. A message
+has a fixed head, changes of the shared blocks (new blocks with their descriptors, blocks that are
+returned to the other side, disowned blocks) and a payload. A payload that is too long for the
+socket is put into a block. Tensors are never in a message.
 
-Every number that arrives is checked before memory is touched: the other side runs user code, and
-what does not add up raises `ChannelError`. Waiting, sending and receiving happen without the GIL.
+Every number that arrives is checked before memory is touched, because the other side runs user
+code. Inconsistent messages raise `ChannelError`. Waiting, sending and receiving release the GIL.
 """
 
 import os
@@ -61,7 +61,7 @@ class ChannelClosed(Exception):
 
 
 class ChannelError(Exception):
-    """The other end sent something that no peer in its right mind sends."""
+    """The other end violated the protocol."""
 
 
 cdef struct Head:
@@ -78,7 +78,7 @@ cdef struct Head:
 cdef struct Announced:
     uint64_t number
     uint64_t size
-    uint64_t lent  # 1: for this message alone
+    uint64_t lent  # 1: lent for this message only
 
 cdef struct Spilled:
     uint64_t number
@@ -97,7 +97,7 @@ cdef class Channel:
     """One end of a sequenced packet socket.
 
     Args:
-        end: A connected SOCK_SEQPACKET socket; the channel owns it.
+        end: A connected SOCK_SEQPACKET socket. The channel owns it.
     """
 
     cdef object _socket
@@ -110,7 +110,7 @@ cdef class Channel:
 
     @staticmethod
     def pair() -> tuple[Channel, socket.socket]:
-        """Return a channel and the socket for the other process to make its own from."""
+        """Return a channel, and the socket from which the other process makes its end."""
         mine, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         return Channel(mine), other
 
@@ -123,12 +123,12 @@ cdef class Channel:
 
         Args:
             message: At most 160 KiB.
-            descriptors: Descriptors that the receiver gets copies of, at most 128.
-            wait: Whether to wait for room; otherwise BlockingIOError is raised when there is none.
+            descriptors: Descriptors to pass to the receiver, at most 128.
+            wait: Whether to block while the socket buffer is full, or else raise BlockingIOError.
 
         Raises:
             ChannelClosed: The other end is closed.
-            BlockingIOError: There is no room, and `wait` is false.
+            BlockingIOError: The socket buffer is full, and `wait` is false.
             ValueError: The message is too long or carries too many descriptors.
         """
         cdef int numbers[MESSAGE_DESCRIPTORS]
@@ -166,10 +166,10 @@ cdef class Channel:
     cdef Py_ssize_t _receive(
         self, void *data, size_t room, object deadline_ns, int *descriptors, int *count
     ) except -1:
-        """Receive one message; the descriptors are the caller's unless this raises."""
+        """Receive one message. The caller owns the descriptors unless this raises."""
         cdef bint bounded = deadline_ns is not None
         cdef int64_t deadline = deadline_ns if bounded else 0
-        cdef bint looks = bounded and deadline <= now_ns()  # which needs no poll
+        cdef bint looks = bounded and deadline <= now_ns()  # only look: no poll needed
         cdef Wait waited = CHANNEL_READY
         cdef Py_ssize_t length = -1
         cdef int truncated = 0
@@ -184,7 +184,7 @@ cdef class Channel:
                     )
                 error = errno
             if waited == CHANNEL_PASSED or (looks and length < 0 and error == EAGAIN):
-                raise TimeoutError("no message came before the deadline")
+                raise TimeoutError("no message arrived before the deadline")
             if waited == CHANNEL_READY and length >= 0:
                 break
             if waited == CHANNEL_FAILED or error != EINTR:
@@ -198,14 +198,14 @@ cdef class Channel:
         return length
 
     def shutdown(self) -> None:
-        """Wake the threads that wait for a message, at both ends; stays open."""
+        """Wake the threads that wait for a message, at both ends. The socket stays open."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
-            return  # shut down before, or never connected: no thread waits
+            return  # already shut down, or never connected: no thread waits
 
     def finish(self) -> None:
-        """Tell the other end that nothing more is sent; its messages are still received.
+        """End sending: the other end reads an end of file. Its messages are still received.
 
         Raises:
             ChannelClosed: The other end is gone.
@@ -217,7 +217,8 @@ cdef class Channel:
 
     def close(self) -> None:
         """Close the socket."""
-        self._fd = -1  # first: a late result must not be sent to the next owner of the number
+        # first, because a late result must not be sent to the next owner of the descriptor
+        self._fd = -1
         self._socket.close()
 
 
@@ -228,13 +229,12 @@ cdef void close_all(const int *descriptors, int first, int count) noexcept:
 
 
 cdef class Frame:
-    """A message that was received and whose blocks were taken in.
+    """A received message, after its blocks were mapped.
 
     Attributes:
-        kind: Its subject, a number that both ends know.
-        batch_number: Of the batch that it belongs to; 0 outside of one.
-        payload: Its payload.
-        lenient: Whether the JSON in it is the standard library's, with NaN and lone surrogates.
+        kind: The message type, a number that both ends know.
+        batch_number: The batch that the message belongs to, or 0.
+        lenient: Whether the JSON was written by the standard library, with NaN and lone surrogates.
     """
 
     cdef readonly int kind
@@ -244,7 +244,7 @@ cdef class Frame:
 
 
 cdef class Link:
-    """A channel with the blocks of both sides: it turns payloads into messages and back.
+    """A channel with the shared blocks of both sides. Turns payloads into messages and back.
 
     Args:
         borrows: Whether the other side may lend blocks; see `ImportedBlocks`.
@@ -283,17 +283,18 @@ cdef class Link:
         """Send a message.
 
         Args:
-            kind: Its subject, a number that both ends know.
-            batch_number: Of the batch that it belongs to.
-            blocks: The blocks of this side that the payload refers to, and what it lends.
-            lenient: Whether the JSON is the standard library's.
-            wait: Whether to wait for room in the socket.
+            kind: The message type, a number that both ends know.
+            batch_number: The batch that the message belongs to.
+            blocks: The blocks of this side that the payload refers to, and the blocks that it
+                lends.
+            lenient: Whether the JSON was written by the standard library.
+            wait: Whether to block while the socket buffer is full.
 
         Raises:
             ChannelClosed: The other end is closed.
-            BlockingIOError: There is no room, and `wait` is false.
-            MemoryError: There is no memory for a long payload.
-            TooLarge: The other side takes no payload of this size.
+            BlockingIOError: The socket buffer is full, and `wait` is false.
+            MemoryError: Not enough memory for a long payload.
+            TooLarge: The other side does not accept payloads of this size.
         """
         cdef Head head
         cdef Spilled spilled
@@ -327,7 +328,7 @@ cdef class Link:
         except KeyError:
             if self.channel._fd >= 0:
                 raise
-            raise ChannelClosed("this end is closed") from None  # `close` has let go of the blocks
+            raise ChannelClosed("this end is closed") from None  # `close` has released the blocks
         self._returns.extend(self.imported.unused())
         self._retired.extend(self.exported.retired())
         if len(unknown) > MESSAGE_DESCRIPTORS:
@@ -372,34 +373,34 @@ cdef class Link:
             raise
 
     def owes_blocks(self) -> bool:
-        """Tell whether the next message gives blocks back to the other side."""
+        """Return whether the next message returns blocks to the other side."""
         self._returns.extend(self.imported.unused())
         return len(self._returns) > 0
 
     def receive(self, deadline_ns: int | None = None) -> Frame:
-        """Wait for a message and take in the blocks that came with it.
+        """Wait for a message and map the blocks that came with it.
 
         Args:
-            deadline_ns: `time.monotonic_ns` at which the wait ends, or None to wait for ever.
+            deadline_ns: The time of `time.monotonic_ns` at which to give up, or None.
 
         Raises:
-            ChannelClosed: No message will come any more.
+            ChannelClosed: No more messages will arrive.
             TimeoutError: The deadline passed.
-            ChannelError: The message does not add up.
+            ChannelError: The message is inconsistent.
         """
         cdef int descriptors[MESSAGE_DESCRIPTORS]
         cdef int count = 0
         cdef int adopted = 0
         cdef unsigned char *buffer = self._buffer
         cdef size_t length = 1
-        while length == 1:  # a bell: see batch_ring.hpp
+        while length == 1:  # one byte is a wake-up, see batch_ring.hpp
             close_all(descriptors, 0, count)
             length = <size_t>self.channel._receive(
                 buffer, MESSAGE_BYTES, deadline_ns, descriptors, &count
             )
             if length == 1 and deadline_ns is not None and now_ns() >= <int64_t>deadline_ns:
                 close_all(descriptors, 0, count)
-                raise TimeoutError("no message came before the deadline")
+                raise TimeoutError("no message arrived before the deadline")
         try:
             return self._parse(buffer, length, descriptors, count, &adopted)
         except (BlockError, ValueError) as error:
@@ -455,7 +456,7 @@ cdef class Link:
                 raise ValueError("its payload is not where it should be")
             memcpy(&spilled, at, sizeof(Spilled))
             block = self.imported.part(spilled.number, spilled.offset, head.length)
-            # Copied, so that checking and reading see the same bytes whatever the other side does.
+            # Copied, so that the other side cannot change the bytes between checking and reading.
             frame.payload = (<char *>block.block.data + spilled.offset)[: head.length]
         else:
             if left != head.length:
@@ -471,7 +472,7 @@ cdef class Link:
         return frame
 
     def close(self) -> None:
-        """Close the socket and let go of every block."""
+        """Close the socket and release every block."""
         self.channel.close()
         self.exported.clear()
         self.imported.clear()

@@ -1,4 +1,4 @@
-"""The shared blocks, for tensor_descriptors.pyx and channel.pyx."""
+"""Shared blocks, for tensor_descriptors.pyx and channel.pyx."""
 
 from libc.stdint cimport uint64_t
 

@@ -1,21 +1,22 @@
-# It relies on the GIL: the books of named and returned blocks are written when arrays die.
-"""Blocks of memory that two processes share, and which of them may write to them when.
+# Needs the GIL: the lists of named and returned blocks are written when arrays are deleted.
+"""Blocks of memory that two processes share, and which process may write to them when.
 
-Each side makes the blocks that it writes (`ExportedBlocks`) and maps those of the other
-(`ImportedBlocks`). A block's descriptor travels once, with the first message that refers to it;
-later messages name the block by a number that is never used again. A block is leased anew only when
-nothing here refers to it and the other side has said that nothing there does: a handler may keep
-its inputs for ever, a client may read its answer slowly, and neither will see another request's
+Each side makes the blocks that it writes (`ExportedBlocks`) and maps the blocks of the other side
+(`ImportedBlocks`). A block's descriptor is sent once, with the first message that refers to the
+block. Later messages use a number that is never reused. A block is leased again only after nothing
+refers to it here and the other side has reported that nothing refers to it there. So a handler may
+keep its inputs for ever and a client may read its answer slowly, and neither sees another request's
 bytes.
 
-Whether something refers to a block is asked of its reference counts: every array and memoryview
-over a block holds one of the object, and native code that reads from it without the GIL holds one
-of the memory. A block that the other side does not give back is disowned: this side unmaps it, and
-it lives for as long as it is used there.
+Whether a block is referred to is read from its reference counts: every array and memoryview over a
+block holds a reference to the object, and native code that reads the block without the GIL holds a
+reference to the memory. A block that the other side does not return is disowned: this side unmaps
+it, and the memory lives for as long as it is used there.
 
-The body of a large request is not copied into such a block: the block that it was received in is
-lent for one message. The other side cannot write there, maps it for as long as anything
-there refers to it, and gives nothing back; this side goes on with it as if it had not been lent.
+The body of a large request is not copied into such a block. Instead the block that received the
+body is lent for one message. The other side cannot write to it, keeps it mapped while anything
+there refers to it, and returns nothing. This side continues to use the block as if it had not been
+lent.
 """
 
 import os
@@ -52,15 +53,15 @@ cdef size_t PEER_BLOCKS = 1024
 
 
 class BlockError(Exception):
-    """The other side named a block, or a part of one, that does not exist."""
+    """The other side named a block, or part of a block, that does not exist."""
 
 
 class TooLarge(Exception):
-    """A message of this side has more bytes than the other side takes."""
+    """A message of this side exceeds the size that the other side accepts."""
 
 
 cdef class Shared:
-    """A block and its number; on its own it is the only thing that refers to the block."""
+    """A block and its number. If unused, it holds the only reference to the block."""
 
     def __cinit__(self, uint64_t number, Block block not None):
         self.number = number
@@ -72,7 +73,7 @@ cdef inline bint unreferenced(Shared shared) noexcept:
 
 
 cdef size_t rounded(size_t nbytes) noexcept:
-    """Return the size of the block for `nbytes`: whole pages, in steps of at most an eighth."""
+    """Return the block size for `nbytes`: whole pages, at most an eighth larger."""
     cdef size_t step = 4096
     if nbytes <= SMALLEST:
         return SMALLEST
@@ -82,10 +83,10 @@ cdef size_t rounded(size_t nbytes) noexcept:
 
 
 cdef Block make(size_t nbytes):
-    """Return a new block behind a memfd of its own.
+    """Return a new block with a separate memfd.
 
-    Not a lease of the buffer pool, which would hand the memory to others while a handler process
-    still has it mapped.
+    It is not leased from the buffer pool, because the pool would reuse the memory while a handler
+    process still has it mapped.
     """
     cdef int descriptor
     with nogil:
@@ -100,7 +101,7 @@ cdef Block make(size_t nbytes):
 
 
 cdef bint keeps_its_memory(Shared shared) noexcept:
-    """Whether a block that the other side has mapped has all its pages, and keeps them."""
+    """Whether a block that the other side has mapped has all its pages, and cannot lose them."""
     if not shared.sealed:
         with nogil:
             shared.sealed = keep_pages(shared.block.block.fd, shared.block.block.size)
@@ -108,33 +109,33 @@ cdef bint keeps_its_memory(Shared shared) noexcept:
 
 
 cdef class ExportedBlocks:
-    """The blocks that this side makes and writes; safe to use from several threads.
+    """The blocks that this side makes and writes. Thread-safe.
 
     Attributes:
-        most_bytes: Bytes that the tensors of one message, or its payload, may have; the other side
-            takes no more.
-        most_kept: Bytes that the blocks of this side may have together; the other takes no more.
+        most_bytes: The most bytes in the tensors of a message, or in its payload, that the other
+            side accepts.
+        most_kept: The most bytes in all blocks of this side together that the other side accepts.
     """
 
     def __cinit__(self):
         self.most_bytes = UINT64_MAX
         self.most_kept = UINT64_MAX
         self._lock = threading.Lock()
-        self._shared = []  # in the order in which they were named last
+        self._shared = []  # in the order of their last use in a message
         self._retired = []
         self._next = 1
 
     cpdef Block lease(self, size_t nbytes):
-        """Return a block of at least `nbytes` that nothing refers to.
+        """Return a block of at least `nbytes` that nothing else refers to.
 
         Raises:
-            MemoryError: There is no memory for it.
+            MemoryError: Not enough memory.
         """
         with self._lock:
             return self._leased(nbytes)
 
     cdef int check_size(self, uint64_t nbytes) except -1:
-        """Raise `TooLarge` where the other side takes no message of so many bytes."""
+        """Raise `TooLarge` if the other side does not accept a message of this size."""
         if nbytes > self.most_bytes:
             raise TooLarge(f"{nbytes} bytes; a message has at most {self.most_bytes}")
         return 0
@@ -159,13 +160,13 @@ cdef class ExportedBlocks:
             kept += shared.block.block.size
         if kept + rounded(nbytes) > self.most_kept:
             raise MemoryError(
-                f"there is no memory for a block of {nbytes} bytes: the blocks that are in use "
-                f"have {kept} bytes, and at most {self.most_kept} together"
+                f"not enough memory for a block of {nbytes} bytes: the blocks in use "
+                f"have {kept} bytes of at most {self.most_kept}"
             )
         try:
             block = make(rounded(nbytes))
         except OSError as error:
-            raise MemoryError(f"there is no memory for a block of {nbytes} bytes") from error
+            raise MemoryError(f"not enough memory for a block of {nbytes} bytes") from error
         self._shared.append(Shared(self._next, block))
         self._next += 1
         return block
@@ -174,7 +175,7 @@ cdef class ExportedBlocks:
         """Return the number of a block that `lease` returned.
 
         Raises:
-            KeyError: It is none, or was disowned.
+            KeyError: The block is unknown, or was disowned.
         """
         with self._lock:
             return self.shared_of(block).number
@@ -186,13 +187,13 @@ cdef class ExportedBlocks:
             return [shared.number for shared in self._shared]
 
     def clear(self) -> None:
-        """Disown every block, because the other side is gone; views that exist stay valid."""
+        """Disown every block, because the other side is gone. Existing views stay valid."""
         with self._lock:
             self._shared.clear()
             self._retired.clear()
 
     cdef Block containing(self, const void *data, size_t nbytes):
-        """Return the block that the bytes lie in, or None."""
+        """Return the block that contains the bytes, or None."""
         cdef Shared shared
         cdef const unsigned char *first = <const unsigned char *>data
         with self._lock:
@@ -220,10 +221,10 @@ cdef class ExportedBlocks:
         for shared in self._shared:
             if shared.block is block:
                 return shared
-        raise KeyError("this block is not one of these")
+        raise KeyError("unknown block")
 
     cdef list note_named(self, list blocks):
-        """Note that the next message refers to these blocks; return those not announced yet."""
+        """Mark blocks as used by the next message. Return the blocks that it must announce."""
         cdef Shared shared
         cdef list unknown = []
         with self._lock:
@@ -242,18 +243,18 @@ cdef class ExportedBlocks:
         return unknown
 
     cdef int returned(self, uint64_t number) except -1:
-        """Note that the other side no longer refers to a block."""
+        """Mark a block as no longer used by the other side."""
         cdef Shared shared
         if not 0 < number < self._next:
-            raise BlockError(f"block {number} was given back, and there is no such block")
+            raise BlockError(f"block {number} was given back, but was never announced")
         with self._lock:
             for shared in self._shared:
                 if shared.number == number:
                     shared.named = False
-        return 0  # not found: it was disowned while the message was on its way
+        return 0  # unknown: it was disowned while the message was on its way
 
     cdef list retired(self):
-        """Disown blocks that are held too long or not needed; return the new numbers."""
+        """Disown idle blocks and blocks that are used too long. Return their numbers."""
         cdef list numbers
         cdef list named
         cdef Shared shared
@@ -261,7 +262,7 @@ cdef class ExportedBlocks:
             if len(self._shared) > <Py_ssize_t>IDLE_BLOCKS:
                 named = [shared for shared in self._shared if shared.named]
                 for shared in named[: max(0, len(named) - <Py_ssize_t>NAMED_BLOCKS)]:
-                    # The maker of a message that is not sent yet refers to its blocks as well.
+                    # A message that is still being made refers to its blocks, too.
                     if unreferenced(shared):
                         self._disown(shared)
                 self._trim(IDLE_BLOCKS)
@@ -270,7 +271,7 @@ cdef class ExportedBlocks:
         return numbers
 
     cdef int _trim(self, size_t spared) except -1:
-        """Disown idle blocks beyond the bounds, the longest idle first."""
+        """Disown idle blocks beyond the limits, the longest idle first."""
         cdef Shared shared
         cdef size_t size = 0
         cdef Py_ssize_t surplus = -<Py_ssize_t>IDLE_BLOCKS
@@ -295,7 +296,7 @@ cdef class ExportedBlocks:
 
 
 cdef Block mapped(dict known, uint64_t number, uint64_t nbytes, int descriptor, bint borrowed):
-    """Return an announced block that is not known yet; the descriptor is closed."""
+    """Map an announced block that is not known yet, and close its descriptor."""
     cdef Block block
     if number in known or len(known) >= <Py_ssize_t>PEER_BLOCKS or number == 0:
         raise BlockError(f"block {number} was announced twice, or is one too many")
@@ -303,22 +304,22 @@ cdef Block mapped(dict known, uint64_t number, uint64_t nbytes, int descriptor, 
         block = buffer_pool.adopt_fd(descriptor, nbytes, borrowed=borrowed)
     except (ValueError, OSError) as error:
         raise BlockError(str(error)) from error
-    # The mapping needs no descriptor, and this process has few.
+    # A mapping does not need its descriptor, and this process has few descriptors.
     os.close(block.block.fd)
     block.block.fd = -1
     return block
 
 
 cdef class ImportedBlocks:
-    """The blocks of the other side that are mapped here; used by one thread at a time.
+    """The blocks of the other side that are mapped here. Used by one thread at a time.
 
     Attributes:
-        most_bytes: Bytes that the tensors of one message, or its payload, may have. The sizes of
-            blocks do not bound them: a block may have pages that were never written, and may be
-            named many times.
-        most_kept: Bytes that the blocks which are mapped may have together.
-        borrows: Whether the other side may lend blocks: a worker may to its handler process, whose
-            user code has no such hold on the worker.
+        most_bytes: The most bytes in the tensors of a message, or in its payload. The sizes of
+            blocks do not limit them, because a block may have pages that were never written, and
+            may be named many times.
+        most_kept: The most bytes in all mapped blocks together.
+        borrows: Whether the other side may lend blocks. Only a worker may lend to its handler
+            process: the handler's user code must not keep memory of the worker alive.
     """
 
     def __cinit__(self, *, bint borrows=False):
@@ -327,25 +328,25 @@ cdef class ImportedBlocks:
         self.most_kept = UINT64_MAX
         self._by_number = {}
         self._held = []
-        self._arrived = {}  # borrowed by messages whose tensors were not read yet
+        self._arrived = {}  # lent blocks of messages whose tensors have not been read yet
 
     def numbers(self) -> list[int]:
-        """Return the numbers of the blocks that are mapped."""
+        """Return the numbers of the mapped blocks."""
         return list(self._by_number)
 
     def held(self) -> list[int]:
-        """Return the numbers of the blocks that messages named and that were not given back."""
+        """Return the numbers of the blocks that messages named and that were not returned."""
         cdef Shared shared
         return [shared.number for shared in self._held]
 
     def clear(self) -> None:
-        """Let go of every block; views that exist stay valid."""
+        """Release every block. Existing views stay valid."""
         self._by_number.clear()
         self._held.clear()
         self._arrived.clear()
 
     cdef int adopt(self, uint64_t number, uint64_t nbytes, int descriptor) except -1:
-        """Map a block that was announced; its descriptor stays the caller's if that fails."""
+        """Map an announced block. If that fails, the caller keeps the descriptor."""
         cdef Shared shared
         cdef uint64_t kept = 0
         for shared in self._by_number.values():
@@ -360,7 +361,7 @@ cdef class ImportedBlocks:
         return 0
 
     cdef int borrow(self, uint64_t number, uint64_t nbytes, int descriptor) except -1:
-        """As `adopt`, for a block that a message lends; `settle` is due behind its tensors."""
+        """As `adopt`, for a block that a message lends. Call `settle` after reading its tensors."""
         if not self.borrows:
             raise BlockError(f"block {number} was lent, and nothing may be lent here")
         block = mapped(self._arrived, number, nbytes, descriptor, True)
@@ -368,12 +369,12 @@ cdef class ImportedBlocks:
         return 0
 
     cdef int settle(self, uint64_t number) except -1:
-        """Let a borrowed block live as long as its views from now on."""
+        """From now on a borrowed block lives only as long as its views."""
         self._arrived.pop(number, None)
         return 0
 
     cdef Block part(self, uint64_t number, uint64_t offset, uint64_t nbytes):
-        """Return the block `number`, of which a message names `nbytes` from `offset` on."""
+        """Return block `number`, of which a message names `nbytes` bytes at `offset`."""
         cdef Shared shared = self._by_number.get(number)
         cdef Block block = self._arrived.get(number) if shared is None else shared.block
         if block is None:
@@ -383,20 +384,20 @@ cdef class ImportedBlocks:
                 f"{nbytes} bytes from byte {offset} on of block {number} were named, which has"
                 f" {block.block.size}"
             )
-        if shared is not None and not shared.named:  # here: named by a message and not given back
+        if shared is not None and not shared.named:  # already marked as used here, and not returned
             shared.named = True
             self._held.append(shared)
         return block
 
     cdef int forget(self, uint64_t number) except -1:
-        """Let go of a block that the other side has disowned; it is unmapped with its last view."""
+        """Release a block that the other side has disowned. It is unmapped with its last view."""
         cdef Shared shared = self._by_number.pop(number, None)
         if shared is not None and shared.named:
             self._held.remove(shared)
         return 0
 
     cdef list unused(self):
-        """Return the numbers of the blocks to give back: named, and referred to no longer."""
+        """Return the numbers of blocks to return: named by a message, and no longer referred to."""
         cdef Shared shared
         cdef list numbers = []
         for shared in self._held:

@@ -1,12 +1,12 @@
-# It relies on the GIL: the books of shared_blocks.
-"""Tensors of a message: written once on one side, viewed on the other.
+# Needs the GIL, as shared_blocks.pyx does.
+"""Tensors of a message: written once on one side, viewed on the other side.
 
-A descriptor names the block, the offset in it, the datatype and the shape. An array that already
-lies in one of this side's blocks is referred to where it is. All other arrays are copied: into the
-message itself if they are small together, else into one block. An array whose axes are a
-permutation of contiguous memory (an NHWC batch that the handler sees as NCHW) keeps its memory
-order, and the other side sees the same view. BYTES elements lie one after the other behind a table
-of their sizes; in the place of one that is not copied lies a reference to it.
+A descriptor has the block, the offset in it, the datatype and the shape. An array that is already
+in one of this side's blocks is referred to and not copied. All other arrays are copied: into the
+message if they are small together, else into one block. An array whose axes are a permutation of
+contiguous memory (an NHWC batch that the handler sees as NCHW) keeps its memory order, and the
+other side sees the same view. BYTES elements are stored one after the other, after a table of their
+sizes. A long element may be replaced by a reference to it.
 
 An array or a long element in the large body of a request is not copied: its block is lent.
 """
@@ -48,9 +48,9 @@ if not cython.compiled:
 cnp.import_array()
 
 MOST_TENSORS: int = 65536
-"""The most of one message."""
+"""The most tensors in one message."""
 ELEMENT_VIEW_BYTES: int = 64 * 1024
-"""BYTES elements of this size and above are views; smaller ones are copied out."""
+"""BYTES elements of at least this size become views. Smaller elements are copied."""
 
 
 cdef struct Inlined:
@@ -59,13 +59,15 @@ cdef struct Inlined:
 
 
 cdef enum:
-    INLINE_BYTES = 32 * 1024  # of a message's tensors; above it a block costs less
-    DIRECT_BLOCKS = 64  # of one message; further ones are copied, because descriptors are few
+    INLINE_BYTES = 32 * 1024  # of tensors in a message; for more, a block is cheaper
+    # referred to by one message; more arrays are copied, because file descriptors are few
+    DIRECT_BLOCKS = 64
     RELEASE_GIL_BYTES = 128 * 1024
 
 cdef size_t VIEW_BYTES = ELEMENT_VIEW_BYTES
 cdef uint32_t TENSOR_LIMIT = MOST_TENSORS
-cdef uint64_t REFERRED_TO = <uint64_t>1 << 63  # in an element's size: a reference is in its place
+# flag in an element's size: a reference replaces the element
+cdef uint64_t REFERRED_TO = <uint64_t>1 << 63
 
 cdef tuple DTYPES = _datatype.DTYPES
 cdef tuple NAMES = _datatype.NAMES
@@ -73,8 +75,8 @@ cdef tuple NAMES = _datatype.NAMES
 
 cdef struct Head:
     uint32_t count
-    uint32_t described  # bytes of all descriptors, behind this head
-    uint32_t inlined    # bytes of small tensors, behind the descriptors
+    uint32_t described  # bytes of all descriptors, which follow this head
+    uint32_t inlined    # bytes of small tensors, which follow the descriptors
 
 
 cdef struct TensorDescriptor:
@@ -83,7 +85,7 @@ cdef struct TensorDescriptor:
     uint8_t permuted
     uint8_t unused[5]
     uint64_t elements
-    uint64_t block  # 0 where there are no bytes, or they are in the message itself
+    uint64_t block  # 0 if the tensor is empty, or its bytes are in the message
     uint64_t offset
     uint64_t nbytes
 
@@ -98,20 +100,20 @@ cdef inline size_t aligned(size_t size) noexcept:
 
 
 def write(tensors: Iterable[Any], ExportedBlocks exported not None) -> tuple[bytes, list[Any]]:
-    """Put tensors into a message and into shared blocks.
+    """Write tensors into a message and into shared blocks.
 
     Args:
         tensors: At most `MOST_TENSORS` objects with `name`, `datatype`, `shape` and `data`: an
             array of the datatype's dtype, or a list of BYTES elements.
 
     Returns:
-        The head, the descriptors and the bytes in the message, as `read` takes them, and the blocks
-        that they refer to; the caller keeps the blocks until the message is sent.
+        The head, the descriptors and the bytes in the message, in the form that `read` takes, and
+        the blocks that they refer to. The caller must keep the blocks until the message is sent.
 
     Raises:
-        TypeError: An array's dtype is not its datatype's.
-        MemoryError: There is no memory for a block.
-        TooLarge: The other side takes no message with so many bytes of tensors.
+        TypeError: An array's dtype does not match its datatype.
+        MemoryError: Not enough memory for a block.
+        TooLarge: The other side does not accept a message with this many bytes of tensors.
     """
     cdef list places = []
     cdef list blocks = []
@@ -142,7 +144,7 @@ def write(tensors: Iterable[Any], ExportedBlocks exported not None) -> tuple[byt
 
 
 cdef bytes describe(list places, ExportedBlocks exported, list blocks, size_t total):
-    """Copy tensors into the message or into a block, and return the message's part."""
+    """Copy tensors into the message or into a block, and return the bytes for the message."""
     cdef Place place
     cdef Head head
     cdef Block scratch = None
@@ -184,7 +186,7 @@ cdef bytes describe(list places, ExportedBlocks exported, list blocks, size_t to
 
 
 cdef class Place:
-    """A tensor's descriptor, and where its bytes are: an array in memory order, or elements."""
+    """A tensor's descriptor and its bytes: an array in memory order, or a list of elements."""
 
     cdef TensorDescriptor descriptor
     cdef int64_t shape[RANK_LIMIT]
@@ -192,17 +194,17 @@ cdef class Place:
     cdef object array
     cdef const unsigned char *data  # of the array
     cdef list elements
-    cdef vector[Reference] references  # for each element; empty where all are copied
+    cdef vector[Reference] references  # one per element; empty if all elements are copied
     cdef bint is_copied
 
     cdef size_t described(self) noexcept:
-        """Return the bytes of the descriptor, the shape and the order of the axes."""
+        """Return the size of the descriptor, the shape and the order of the axes."""
         cdef size_t rank = self.descriptor.rank
         return sizeof(TensorDescriptor) + rank * (sizeof(int64_t) + self.descriptor.permuted)
 
 
 cdef bint lies_here(Place place, ExportedBlocks exported, list blocks) except -1:
-    """Whether an array lies in a block of this side, which is named then."""
+    """Whether an array is in a block of this side. If so, refer to the block."""
     cdef Block block = None
     if len(blocks) < DIRECT_BLOCKS:
         block = exported.containing(place.data, place.descriptor.nbytes)
@@ -218,11 +220,11 @@ cdef bint is_lent(
     object owner, const unsigned char *data, ExportedBlocks exported, list blocks,
     uint64_t *number, uint64_t *offset,
 ) except -1:
-    """Whether data lies in the body of a request, whose block is lent with the message then.
+    """Whether data is in the body of a request. If so, lend its block with the message.
 
     Args:
-        owner: The array or the view that holds the data.
-        offset: Receives the place of the data in the block.
+        owner: The array or view over the data.
+        offset: Receives the offset of the data in the block.
     """
     cdef Block block
     cdef Shared lent = None
@@ -248,7 +250,7 @@ cdef bint is_lent(
 
 
 cdef int refer_to_lent(Place place, ExportedBlocks exported, list blocks) except -1:
-    """Refer to the long elements of a BYTES tensor that lie in the bodies of requests."""
+    """Refer to long elements of a BYTES tensor that are in the bodies of requests."""
     cdef Reference found
     cdef Py_buffer view
     cdef Py_ssize_t i
@@ -287,7 +289,7 @@ cdef Place place_of(object tensor):
     if isinstance(data, list):
         if code != DT_BYTES:
             raise TypeError(f"tensor {tensor.name!r} is {tensor.datatype} and a list of elements")
-        place.elements = list(data)  # which its owner may make longer meanwhile
+        place.elements = list(data)  # copy: its owner may append to the list meanwhile
         for element in place.elements:
             size += len(element)
         place.descriptor.rank = <uint8_t>len(tensor.shape)
@@ -373,17 +375,17 @@ def read(
     bytes payload not None,
     ImportedBlocks imported not None,
 ) -> tuple[list[tuple[str, tuple[int, ...], Any]], int]:
-    """View the tensors that the other side wrote.
+    """Return views of the tensors that the other side wrote.
 
     Args:
-        payload: What `write` wrote, and anything behind it.
+        payload: The bytes from `write`, which other bytes may follow.
 
     Returns:
-        Datatype, shape and data of each tensor, and where in the payload the rest begins. Arrays
-        and long elements in blocks are views of them; what lay in the message is copied out.
+        Datatype, shape and data of each tensor, and the offset of the rest of the payload. Arrays
+        and long elements in blocks are views. Data in the message is copied.
 
     Raises:
-        ValueError: A descriptor does not add up, or the tensors are larger than `imported` allows.
+        ValueError: A descriptor is inconsistent, or the tensors exceed the limit of `imported`.
         BlockError: A descriptor names bytes that do not exist.
     """
     cdef list tensors = []
@@ -407,7 +409,7 @@ def read(
     if head.described > left or head.inlined > left - head.described:
         raise ValueError(
             f"{head.described} bytes of descriptors and {head.inlined} of tensors were announced, "
-            f"and {left} bytes came"
+            f"but {left} bytes arrived"
         )
     rest = sizeof(Head) + head.described + head.inlined
     inlined.data = at + head.described
@@ -452,10 +454,10 @@ cdef tuple read_one(
     """Return a tensor as `read` does.
 
     Args:
-        order: The order of its axes, where they are permuted.
+        order: The order of the tensor's axes if they are permuted.
         imported: See `read`.
-        allowed: The bytes that may still be referred to; what this tensor refers to is taken off.
-        numbers: Receives the numbers of the blocks that are referred to.
+        allowed: How many bytes may still be referred to. Reduced by the bytes of this tensor.
+        numbers: Receives the numbers of the blocks that the tensor refers to.
     """
     cdef SizeLimits limits
     cdef uint64_t elements = 0
@@ -510,7 +512,7 @@ cdef tuple read_one(
 cdef const unsigned char *bytes_of(
     const TensorDescriptor *descriptor, Inlined inlined
 ) except NULL:
-    """Return the bytes of a tensor that are in the message."""
+    """Return the bytes of a tensor that is in the message."""
     if (descriptor.offset > inlined.nbytes
             or descriptor.nbytes > inlined.nbytes - descriptor.offset):
         raise ValueError(
@@ -547,7 +549,7 @@ cdef list read_elements(
     left -= 8 * count
     at = 8 * count
     for i in range(count):
-        # Read once: the other side may change it between a check and a second look.
+        # Read once, because the other side may change it between the check and a second read.
         memcpy(&size, sizes + 8 * i, 8)
         if size & REFERRED_TO:
             size ^= REFERRED_TO

@@ -1,10 +1,10 @@
-# Headers are written by the call that makes them.
+# Safe without the GIL: a scan's results are written only by the call that creates them.
 # cython: freethreading_compatible = True
-"""The wire form of ModelInferRequest, as Python sees it.
+"""Reads the wire form of ModelInferRequest.
 
-`scan` notes the fields of a received message and where they lie; tensors stay in the message's own
-bytes until their values are asked for. The reading itself lives in infer_request.hpp, the wire
-format below it in wire_format.hpp; answers are written by infer_response.pyx.
+`scan` records the fields of a received message and their offsets. Tensors stay in the message's
+bytes until their values are needed. infer_request.hpp does the reading, on top of the wire format
+in wire_format.hpp. infer_response.pyx writes answers.
 """
 
 cimport cython
@@ -138,10 +138,10 @@ VIEW_BYTES = 65536
 
 cdef enum:
     VIEW_FROM = 65536
-    RELEASE_FROM = 65536  # bytes from which packed values may take long enough to leave the GIL
+    RELEASE_FROM = 65536  # packed values of this size or more are decoded without the GIL
     BYTES_FIELD = 8
 
-# The one field of InferTensorContents that belongs to a datatype; the others have none.
+# The typed field of InferTensorContents for each datatype. FP16 and BF16 have none.
 _FIELDS = {
     "BOOL": BOOL_CONTENTS,
     "INT8": INT_CONTENTS, "INT16": INT_CONTENTS, "INT32": INT_CONTENTS, "INT64": INT64_CONTENTS,
@@ -152,11 +152,11 @@ _FIELDS = {
 
 
 class MessageError(ValueError):
-    """The bytes are not a request that ksrv reads; the text is meant for the client."""
+    """The bytes are not a request that ksrv reads. The text is for the client."""
 
 
 class MessageLimit(MessageError):
-    """A count in the message is above a limit.
+    """A count in the message exceeds a limit.
 
     Attributes:
         limit: The name of the limit.
@@ -173,8 +173,7 @@ class ValueOutOfRange(MessageError):
     """A typed value does not fit its tensor's datatype.
 
     Attributes:
-        index: Its place in the flat tensor.
-        value: The value.
+        index: The index in the flat tensor.
     """
 
     index: int
@@ -187,19 +186,19 @@ class ValueOutOfRange(MessageError):
 
 
 def contents_field(str datatype not None) -> int:
-    """Return the number of the typed field that holds this datatype; 0 where there is none."""
+    """Return the number of the typed field of this datatype, or 0 if it has none."""
     return _FIELDS.get(datatype, 0)
 
 
 @cython.final
 cdef class Input:
-    """One entry of a request's `inputs`, its values still in the message.
+    """One entry of a request's `inputs`. Its values are still in the message.
 
     Attributes:
-        fields: The typed fields with values, as bits `1 << number`.
-        elements: How many values the only typed field has.
+        fields: The typed fields that have values, as bits `1 << number`.
+        elements: The number of values, if only one typed field has values.
         has_contents: Whether `contents` is present, even if empty.
-        packed: Offset and length of the packed values of a typed field that is not BYTES.
+        packed: Offset and length of the packed values, if the typed field is not BYTES.
     """
 
     cdef readonly str name
@@ -230,14 +229,14 @@ cdef class Output:
 
 @cython.final
 cdef class Request:
-    """What one scan found.
+    """The result of a scan.
 
     Attributes:
         raw: Offset and length of every entry of raw_input_contents.
     """
 
     cdef readonly object message
-    cdef const unsigned char *base  # the first byte; `message` holds it
+    cdef const unsigned char *base  # first byte of `message`
     cdef readonly str model_name
     cdef readonly str model_version
     cdef readonly str id
@@ -257,16 +256,16 @@ cdef class Request:
         Input entry not None,
         out not None: npt.NDArray[Any] | bytearray | memoryview,
     ) -> None:
-        """Write the packed varints of an input into a buffer of its datatype.
+        """Decode the packed varints of an input into a buffer of its datatype.
 
         Args:
-            entry: One of this request's inputs, whose only typed field is an integer or BOOL field
-                that belongs to its datatype.
+            entry: An input of this request with values in one typed field only: the integer or BOOL
+                field of its datatype.
             out: A writable C-contiguous buffer for exactly `entry.elements` items.
 
         Raises:
             ValueOutOfRange: A value does not fit the datatype.
-            ValueError: The buffer has another size, or the datatype has no such field.
+            ValueError: The buffer has another size, or the datatype has no varint field.
         """
         cdef bytes encoded = entry.datatype.encode()
         cdef Datatype datatype = datatype_of(encoded, <size_t>len(encoded))
@@ -303,7 +302,7 @@ cdef class Request:
         """Return the elements of an input's bytes_contents, in order.
 
         Args:
-            views: Whether all elements are memoryviews, rather than those of 64 KiB or more.
+            views: Whether all elements are memoryviews, instead of only elements of 64 KiB or more.
         """
         cdef const unsigned char *base = self.base
         cdef size_t at = entry._contents.offset
@@ -447,21 +446,21 @@ def scan(
     size_t parameters=1024,
     size_t text=67108864,
 ) -> Request | None:
-    """Note what a serialized ModelInferRequest holds.
+    """Record the fields of a serialized ModelInferRequest.
 
     Args:
-        message: The bytes as received, as bytes or another contiguous buffer.
-        inputs: The most inputs, raw entries and requested outputs, each counted alone.
-        rank: The most dimensions of a shape; at most 32.
-        parameters: The most parameters, those of inputs and outputs included.
-        text: The most bytes of all names and strings together.
+        message: The received bytes; any contiguous buffer.
+        inputs: Limit for the inputs, for the raw entries and for the requested outputs, each.
+        rank: Limit for the dimensions of a shape; at most 32.
+        parameters: Limit for all parameters, including the parameters of inputs and outputs.
+        text: Limit for the bytes of all names and strings together.
 
     Returns:
-        The request, or None when the message is not in the ordinary form and the protobuf class
-        must rewrite it first. The limits hold in both cases.
+        The request, or None if the message is valid but not in the usual form. The caller must then
+        re-encode it with the protobuf class first. The limits were checked in both cases.
 
     Raises:
-        MessageError: The bytes are no such message.
+        MessageError: The bytes are not a ModelInferRequest.
         MessageLimit: A limit is exceeded.
     """
     cdef CRequest notes
@@ -479,8 +478,9 @@ def scan(
     PyObject_GetBuffer(message, &view, PyBUF_SIMPLE)
     base = <const char *>view.buf
     cdef size_t size = <size_t>view.len
-    # Not kept until `made` ends: the collector may clear a memoryview whose buffer is exported,
-    # which crashes CPython 3.11. A received message is neither resized nor released.
+    # Released now and not when `made` is deleted, because the collector may clear a memoryview
+    # whose buffer is exported, which crashes CPython 3.11. A received message is never resized or
+    # released.
     PyBuffer_Release(&view)
     if size >= RELEASE_FROM:
         with nogil:

@@ -1,10 +1,10 @@
-# Locals.
+# Safe without the GIL: functions use only local variables.
 # cython: freethreading_compatible = True
-"""ModelInferResponse messages, written with one copy of their tensors, or with none.
+"""Writes ModelInferResponse messages, with one copy of their tensors or without a copy.
 
-The small fields are encoded first; then the message is allocated once, at its size, and every
-tensor is copied into its place in raw_output_contents. Where the message may come in parts, large
-tensors stay where they are. The wire format lives in wire_format.hpp.
+The small fields are encoded first. Then the message is allocated once, in its final size, and every
+tensor is copied into raw_output_contents. If the message may be sent in parts, large tensors are
+not copied. wire_format.hpp has the wire format.
 """
 
 cimport cython
@@ -50,8 +50,9 @@ cdef extern from "protobuf/wire_format.hpp" namespace "ksrv::protobuf" nogil:
 MAX_MESSAGE = 2147483647
 
 cdef enum:
-    RELEASE_FROM = 65536  # bytes from which a copy is worth leaving the GIL for
-    APART_FROM = 65536    # bytes of a tensor that is not copied where the message is in parts
+    RELEASE_FROM = 65536  # copies of this size or more are made without the GIL
+    # tensors of this size or more are not copied if the message is sent in parts
+    APART_FROM = 65536
     # Fields of InferParameter.
     BOOL_PARAM = 1
     INT64_PARAM = 2
@@ -132,7 +133,7 @@ cdef int _write_output(
 
 @cython.final
 cdef class _Payload:
-    """Owns the buffer exports of one output's data: one array, or the elements of BYTES."""
+    """Holds the exported buffers of one output: of one array, or of the elements of BYTES."""
 
     cdef Py_buffer *exports
     cdef Py_ssize_t count
@@ -168,7 +169,7 @@ cdef class _Payload:
             PyMem_Free(self.exports)
 
     cdef bint stays(self):
-        """Whether the bytes are a part of their own in a message in parts."""
+        """Whether the bytes become a separate part of a message in parts."""
         return not self.elements and self.size >= APART_FROM
 
     cdef unsigned char *copy(self, unsigned char *out) noexcept nogil:
@@ -190,7 +191,7 @@ cdef bytes _written(Writer &out):
 
 
 cdef list _parts(Writer &head, list payloads):
-    """A message in parts: bytes, and the tensors that stay. None where none does."""
+    """Return the parts of a message: bytes and uncopied tensors. None if all are copied."""
     cdef list parts = []
     cdef _Payload payload
     cdef bint any_stays = False
@@ -234,17 +235,15 @@ def render(
     """Serialize a ModelInferResponse with its tensors in raw_output_contents.
 
     Args:
-        model_version: Its version, or "".
-        id: The request's id, or "".
         parameters: The response's parameters by name: bool, int, float or str.
         outputs: For each output its name, datatype, shape, parameters and data: a C-contiguous
             little-endian buffer, or the list of elements of a BYTES tensor.
-        stream: Whether the answer is wrapped into a ModelStreamInferResponse.
-        apart: Whether the message may come in parts, of which large tensors are the caller's
+        stream: Whether to wrap the answer into a ModelStreamInferResponse.
+        apart: Whether the message may be returned in parts, with large tensors left in the caller's
             memory.
 
     Returns:
-        The message, into which tensors are copied once, or the list of its parts.
+        The message, or the list of its parts.
 
     Raises:
         ValueError: The message would be longer than protobuf allows.

@@ -19,7 +19,7 @@ cdef extern from "queue/request.hpp" namespace "ksrv" nogil:
     void retain_sequence "ksrv::retain"(CSequence *sequence) noexcept
     void release_sequence "ksrv::release"(CSequence *sequence) noexcept
 
-# These two are called with the GIL.
+# These two callbacks are called with the GIL.
 ctypedef void *(*Taken)(CRequest *request) except NULL
 ctypedef void (*Answered)(CRequest *request, void *answer) noexcept
 
@@ -94,7 +94,7 @@ cdef class NativeHandle:
     cdef object _lengths(self)
 
 
-# Makes `handle` a handle of a request that was submitted without one.
+# Makes `handle` the handle of a request that was submitted without a handle.
 cdef void ksrv_bind_handle(NativeHandle handle, CRequest *request) noexcept
 
 # Runs the callbacks of handles whose requests ended without the GIL.

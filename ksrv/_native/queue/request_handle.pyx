@@ -1,12 +1,12 @@
-# It relies on the GIL: a handle's answer and callbacks are plain attributes.
-"""Handles of requests in the native queues, as Python sees them, and the completions of requests.
+# Needs the GIL: a handle's answer and callbacks are plain attributes.
+"""Handles of requests in the native queues, and the completion of requests.
 
-A `NativeHandle` owns one reference to its request. While the queue has the request, the request in
-turn owns one reference to the handle, which passes to the batch that takes it. When the timer, or
-another thread without the GIL, ends a waiting request, the request goes to the list of completions.
-The next thread that calls `wait_completions`, or waits for or cancels a handle, releases that
-reference and runs the handle's callbacks, unless it is inside of a callback: then it does so
-afterwards. A thread that sleeps in `NativeHandle.join` is woken before that, without the GIL.
+A `NativeHandle` owns one reference to its request. While the request is queued, the request owns
+one reference to the handle; the batch that takes the request takes over this reference. If the
+timer, or another thread without the GIL, ends a waiting request, the request is added to the list
+of completions. The next thread that calls `wait_completions`, or that waits for or cancels a
+handle, releases that reference and runs the handle's callbacks. Inside of a callback it does so
+after the callback. A thread in `NativeHandle.join` is woken earlier, without the GIL.
 """
 
 cimport cython
@@ -40,10 +40,10 @@ NO_DEADLINE: int = <int64_t>NEVER
 
 
 def deadline_of(timeout_us: int, /) -> int:
-    """Return when a timeout ends that begins now, on the clock of `time.monotonic_ns`.
+    """Return the end of a timeout that begins now, on the clock of `time.monotonic_ns`.
 
     Args:
-        timeout_us: Microseconds, at least 0; from about thirty years on they count as thirty years.
+        timeout_us: Microseconds, at least 0. Capped at about thirty years.
     """
     return now_ns() + 1000 * <int64_t>min(timeout_us, <object>LONGEST_TIMEOUT_US)
 
@@ -66,10 +66,10 @@ cdef void _handle_freed(CRequest *request) noexcept nogil:
 
 
 cdef int ksrv_run_completions() except -1:
-    """Release handles whose requests ended in the queue, and run the callbacks of all.
+    """Release handles whose requests ended in the queue, and run all of their callbacks.
 
-    A callback may cancel and join other handles. Theirs run after it, in this loop: thousands of
-    requests that end together would be too deep a recursion.
+    A callback may cancel and join other handles. Their callbacks run after it, in this loop,
+    because thousands of requests that end together would exceed the recursion limit.
     """
     global runs_completions
     cdef CRequest *request
@@ -93,15 +93,15 @@ cdef int ksrv_run_completions() except -1:
 
 
 def wake_waiters() -> None:
-    """Wake the waiters that `Queue.finish` left for later on this thread."""
+    """Wake the waiters that `Queue.finish(later=True)` has deferred on this thread."""
     with nogil:
         publish_all()
 
 
 def wait_completions() -> None:
-    """Sleep until a request ended without Python, then do what Python owes it.
+    """Sleep until a request has ended without Python, then run its callbacks.
 
-    For a thread of its own that calls this in a loop; `wake_completions` makes it return.
+    For a dedicated thread that calls this in a loop. `wake_completions` makes it return.
     """
     with nogil:
         completions().wait()
@@ -109,20 +109,20 @@ def wait_completions() -> None:
 
 
 def wake_completions() -> None:
-    """Let every thread in `wait_completions` return."""
+    """Make `wait_completions` return in all threads."""
     completions().wake()
 
 
 cdef void _call(object callback, NativeHandle handle) noexcept:
-    """Call back; what that raises goes to `sys.unraisablehook`, and others are answered still."""
+    """Run a callback. Exceptions go to `sys.unraisablehook`, so that other callbacks still run."""
     callback(handle)
 
 
 cdef class SequenceOrder:
-    """The order of a sequence's requests: one instance runs them one after the other.
+    """The order of a sequence's requests: one instance runs them one at a time.
 
     Attributes:
-        slot: As given.
+        slot: The slot of the instance.
     """
 
     def __cinit__(self, size_t slot):
@@ -135,19 +135,20 @@ cdef class SequenceOrder:
 
 
 cdef class NativeHandle:
-    """One submitted request.
+    """A submitted request.
 
     Args:
-        request: What is asked; handed on as it is.
-        rows: How many rows it adds to a batch.
-        batch_key: Requests of equal numbers may be joined.
-        priority: 1 is the most urgent; 0 comes after all others.
-        deadline_ns: `time.monotonic_ns` at which it expires, or None.
-        nbytes: What it adds to the bytes in flight.
-        counted: Whether queue and stats count its end; not so of the parts of a split request.
+        request: The request, which is passed on unchanged.
+        rows: The number of rows that the request adds to a batch.
+        batch_key: Only requests with equal keys may be batched together.
+        priority: 1 is the most urgent. 0 is less urgent than all other priorities.
+        deadline_ns: When the request expires, on the clock of `time.monotonic_ns`, or None.
+        nbytes: The request's share of the bytes in flight.
+        counted: Whether queue and statistics count the request's end. False for parts of a split
+            request.
 
     Attributes:
-        sequence: The sequence that it belongs to, or None.
+        sequence: The request's sequence, or None.
     """
 
     def __init__(
@@ -167,7 +168,7 @@ cdef class NativeHandle:
         self.native.taken = _handle_taken
         self.native.ended = _handle_ended
         self.native.freed = _handle_freed
-        # Borrowed until a push is accepted, when the request gets a reference of its own.
+        # Borrowed until a push is accepted. Then the request owns a reference.
         self.native.payload = <void *>self
         self.native.rows = rows
         self.native.batch_key = batch_key
@@ -180,14 +181,14 @@ cdef class NativeHandle:
     def __dealloc__(self):
         if self.native != NULL:
             if self.native.payload == <void *>self:
-                self.native.payload = NULL  # a notice of the request's end may still be on its way
+                self.native.payload = NULL  # a notice of the request's end may still be pending
             release_request(self.native)
 
     def follow(self, SequenceOrder order not None, object sequence) -> None:
-        """Make the request one of a sequence, before it is pushed.
+        """Make the request part of a sequence, before it is pushed.
 
         Args:
-            sequence: What `NativeHandle.sequence` is from then on.
+            sequence: The new value of `NativeHandle.sequence`.
         """
         if self.native.sequence != NULL or self.native.state.load() != STATE_NEW:
             raise ValueError("a handle follows one sequence, before it is pushed")
@@ -209,14 +210,14 @@ cdef class NativeHandle:
 
     @property
     def request(self) -> Any:
-        """What is asked."""
+        """The request, as it was submitted."""
         if self._request is None:
             self._request = self._make_request()
         return self._request
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The request's headers, found without the rest of it where that was not made yet."""
+        """The request's headers, read without building the rest of the request."""
         return self._headers()
 
     cdef object _headers(self):
@@ -224,7 +225,7 @@ cdef class NativeHandle:
 
     @property
     def lengths(self) -> Mapping[str, int]:
-        """The lengths of the request's rows, by the names that the model gives them."""
+        """The lengths of the request's rows, by the model's names for these lengths."""
         return self._lengths()
 
     cdef object _lengths(self):
@@ -232,32 +233,32 @@ cdef class NativeHandle:
 
     @property
     def rows(self) -> int:
-        """How many rows it adds to a batch."""
+        """The number of rows that the request adds to a batch."""
         return self.native.rows
 
     @property
     def batch_key(self) -> int:
-        """The number that joinable requests share."""
+        """Only requests with equal keys may be batched together."""
         return self.native.batch_key
 
     @property
     def deadline_ns(self) -> int:
-        """When it expires, on the clock of `time.monotonic_ns`; `NO_DEADLINE` for never."""
+        """When the request expires, on the clock of `time.monotonic_ns`, or `NO_DEADLINE`."""
         return self.native.deadline_ns
 
     @property
     def enqueued_ns(self) -> int:
-        """When the queue accepted it."""
+        """When the queue accepted the request."""
         return self.native.enqueued_ns
 
     @property
     def started_ns(self) -> int:
-        """When a handler got it, or 0."""
+        """When a handler got the request, or 0."""
         return self.native.started_ns
 
     @property
     def ended_ns(self) -> int:
-        """When it was answered, expired or cancelled, or 0."""
+        """When the request was answered, expired or was cancelled, or 0."""
         return self.native.ended_ns
 
     @property
@@ -267,21 +268,21 @@ cdef class NativeHandle:
 
     @property
     def ended_running(self) -> bool:
-        """Whether a handler had it when it was expired or cancelled."""
+        """Whether the request expired or was cancelled while a handler ran it."""
         return self.native.ended_in == STATE_RUNNING
 
     def done(self) -> bool:
-        """Tell whether the request has ended."""
+        """Return whether the request has ended."""
         return self.native.done.load() != 0
 
     def join(self, object until_ns: int | None = None) -> bool:
-        """Sleep until the request has ended; the GIL is released and signals are heeded.
+        """Sleep until the request has ended. Releases the GIL and handles signals.
 
         Args:
-            until_ns: `time.monotonic_ns` at which to give up, or None.
+            until_ns: The time of `time.monotonic_ns` at which to give up, or None.
 
         Returns:
-            Whether it has ended.
+            Whether the request has ended.
         """
         cdef int64_t until = NEVER if until_ns is None else until_ns
         cdef Waited waited = WAIT_DONE
@@ -297,10 +298,10 @@ cdef class NativeHandle:
         return True
 
     def cancel(self) -> bool:
-        """End the request as cancelled; a running request is detached from its batch.
+        """End the request as cancelled. If it is running, its batch continues without it.
 
         Returns:
-            Whether this ended it; False when it had ended before or was never accepted.
+            Whether this call ended the request. False if it had ended before or was never accepted.
         """
         cdef bint ended
         with nogil:
@@ -310,17 +311,17 @@ cdef class NativeHandle:
         return ended
 
     def add_done_callback(self, callback not None: Callable[[Any], object]) -> None:
-        """Have `callback(handle)` called once the request has ended; at once if it has already.
+        """Call `callback(handle)` when the request has ended, or at once if it has ended already.
 
         Args:
-            callback: Called on whichever thread ends the request; it must not block, and what it
-                raises goes to `sys.unraisablehook`.
+            callback: Called on the thread that ends the request. It must not block. Its exceptions
+                go to `sys.unraisablehook`.
         """
         if self.callbacks is None:
             self.callbacks = []
         self.callbacks.append(callback)
         if self.native.done.load() == 0 and self.answer is not None:
-            publish(self.native)  # answered, but its waiters were to be woken later
+            publish(self.native)  # answered, but its waiters have not been woken yet
         if self.native.done.load() != 0:
             self._call_back()
 

@@ -1,5 +1,5 @@
-# It relies on the GIL: the handles of a batch are answered and called back in turn.
-"""The native queues as Python sees them: handles go in, batches of handles come out."""
+# Needs the GIL: the handles of a batch are answered and called back one after the other.
+"""The native queues for Python: handles go in, batches of handles come out."""
 
 cimport cython
 from cpython.list cimport PyList_New, PyList_SET_ITEM
@@ -38,11 +38,11 @@ assert len(COUNTED) == COUNTERS
 
 
 def regroup_delay(uint64_t rows, int64_t ran_ns) -> int:
-    """Return for how many nanoseconds an instance waits for the requests behind a batch.
+    """Return how many nanoseconds an instance waits for more requests after a batch.
 
     Args:
-        rows: Of the batch that it ran last.
-        ran_ns: How long the batch ran.
+        rows: The rows of the last batch.
+        ran_ns: How long the last batch ran.
     """
     return regroup_delay_ns(rows, ran_ns)
 
@@ -52,7 +52,7 @@ cdef class Queue:
 
     Args:
         capacity: How many requests may wait.
-        name: Of the model, for `repr`.
+        name: The model's name, for `repr`.
     """
 
     def __cinit__(self, size_t capacity, str name=""):
@@ -70,14 +70,14 @@ cdef class Queue:
         return f"<Queue {self.name!r}: {self.waiting} waiting, {self.open} open>"
 
     def push(self, NativeHandle handle not None) -> int:
-        """Accept a handle, or say at once why not.
+        """Accept a handle, or return the reason for refusing it. Never blocks.
 
         Returns:
             `OK`, `FULL`, `BYTES_IN_FLIGHT`, `CLOSED`, `EXPIRED` or `NO_MEMORY`.
         """
         if handle.native.state.load() != STATE_NEW:
             raise ValueError("a handle is pushed once")
-        # A short critical section: releasing the GIL for it costs more than it gives.
+        # A short critical section: releasing the GIL would cost more than it saves.
         Py_INCREF(handle)
         cdef Push pushed = self.queue.push(handle.native, NULL)
         if pushed != PUSH_OK:
@@ -91,8 +91,8 @@ cdef class Queue:
         The caller then runs the handle on that instance, finishes it and calls `return_slot`.
 
         Args:
-            caller_blocks: Whether the caller would only wait for the handle, so that
-                `inline_for_blocked` is enough.
+            caller_blocks: Whether the caller would otherwise only wait for the handle. Then
+                `inline_for_blocked` is sufficient for a claim.
         """
         cdef Push pushed
         cdef size_t slot = 0
@@ -106,15 +106,15 @@ cdef class Queue:
         return -1 - <int>slot if pushed == PUSH_INLINE else <int>pushed
 
     def return_slot(self, size_t slot) -> None:
-        """Give a claimed slot back to its instance."""
+        """Return a claimed slot to its instance."""
         self.queue.return_slot(slot)
 
     def nudge(self, size_t slot) -> None:
-        """Have `take` return no handles on the thread of an instance, once it is idle."""
+        """Make `take` return no handles on the thread of an instance, once the instance is idle."""
         self.queue.nudge(slot)
 
     def add_slot(self) -> int:
-        """Return the number of a new slot; each instance has one."""
+        """Return the number of a new slot. Each instance has one slot."""
         cdef size_t slot = self.queue.add_slot()
         if slot == <size_t>-1:
             raise MemoryError
@@ -130,13 +130,13 @@ cdef class Queue:
         """Wait for work as an idle instance.
 
         Args:
-            room: The most requests that one batch joins.
-            max_rows: The most rows of a batch; one request is taken whatever its rows.
-            delay_ns: How long the oldest request of a batch waits for a full one.
+            room: The most requests in a batch.
+            max_rows: The most rows of a batch. A single request may have more.
+            delay_ns: How long the oldest request of a batch waits for the batch to fill.
 
         Returns:
-            The handles of a batch in order (none after a nudge), True when a ready batch is to
-            be run, or None when the queue is closed and nothing is left.
+            The handles of a batch in order (an empty list after a nudge), True if a ready batch
+            must be run, or None if the queue is closed and empty.
         """
         cdef vector[CRequest *] requests
         cdef size_t count = 0
@@ -156,13 +156,13 @@ cdef class Queue:
         """Wait for work as the prefetcher, while every instance is busy.
 
         Args:
-            rows: How many the open batch holds; 0 when none is open.
-            oldest_ns: When the open batch's oldest request was accepted.
-            delay_ns: How long the oldest request of a batch waits for a full one.
+            rows: The rows of the open batch; 0 if no batch is open.
+            oldest_ns: When the oldest request of the open batch was accepted.
+            delay_ns: How long the oldest request of a batch waits for the batch to fill.
 
         Returns:
-            Handles for the open batch (the first ones open it), True when it is to be closed now,
-            or None when the queue is closed and nothing is left.
+            Handles for the open batch (or for a new open batch), True if the open batch must be
+            closed now, or None if the queue is closed and empty.
         """
         cdef vector[CRequest *] requests
         cdef size_t count = 0
@@ -182,22 +182,23 @@ cdef class Queue:
         """End the prefetcher's turn.
 
         Args:
-            ready: Whether an instance has a batch to take over; False when all of it has ended.
+            ready: Whether the batch is ready for an instance. False if all of its requests have
+                ended.
         """
         self.queue.close_open_batch(ready)
 
     def requeue(self) -> None:
-        """Have an instance take over a batch that its own instance could not run."""
+        """Let an instance take a batch that another instance could not run."""
         self.queue.requeue()
 
     def start(self, list handles not None: list[Any]) -> list[Any]:
-        """Move the handles of a batch to running.
+        """Mark the handles of a batch as running.
 
         Args:
-            handles: What `take` returned.
+            handles: The handles that `take` returned.
 
         Returns:
-            The handles whose requests have not ended meanwhile; the others leave the batch.
+            The handles whose requests have not ended in the meantime. The others leave the batch.
         """
         cdef vector[CRequest *] requests
         cdef vector[unsigned char] alive
@@ -214,7 +215,8 @@ cdef class Queue:
             return handles
         for i in range(alive.size()):
             if not alive[i]:
-                (<NativeHandle>handles[i])._call_back()  # the batch's may be the last reference
+                # drop the reference of the batch only now: it may be the last
+                (<NativeHandle>handles[i])._call_back()
         return [handles[i] for i in range(alive.size()) if alive[i]]
 
     def finish(
@@ -228,15 +230,16 @@ cdef class Queue:
 
         Args:
             handles: Handles that `take` or `start` returned.
-            answers: For each its response, or the exception that it failed with.
-            later: Wake the waiters only when this thread next calls `take` or `wake_waiters`, once
-                the GIL is free for them. Then the thread must call one of the two soon.
-            count: Called with what is returned, but False for parts of split requests, before an
-                answer is sent, so that whoever has an answer finds it counted; it must not block.
-
+            answers: For each handle its response, or the exception that it failed with.
+            later: Whether to wake the waiters only when this thread next calls `take` or
+                `wake_waiters`, when the GIL is free for them. The thread must make one of these
+                calls soon.
+            count: Called with the return value, with False for parts of split requests, before an
+                answer is sent, so that a client that has its answer finds it counted. It must not
+                block.
         Returns:
-            For each whether it was answered now; False where it had expired or was cancelled, or
-            was finished before.
+            For each handle whether this call answered it. False if it had expired, was cancelled,
+            or was finished before.
         """
         cdef vector[CRequest *] requests
         cdef vector[unsigned char] won
@@ -248,7 +251,7 @@ cdef class Queue:
         won.resize(len(handles))
         for handle in handles:
             requests.push_back(handle.native)
-        # Nothing behind this raises: this thread must answer the requests that it wins.
+        # Nothing after this raises, because this thread must answer the requests that it wins.
         self.queue.finish(requests.data(), requests.size(), won.data())
         for i in range(won.size()):
             result[i] = won[i] != 0
@@ -257,7 +260,7 @@ cdef class Queue:
         for i in range(won.size()):
             handle = <NativeHandle>handles[i]
             if not won[i]:
-                handle._call_back()  # the batch's may be the last reference
+                handle._call_back()  # the reference of the batch may be the last
                 continue
             if handle.native.answered != NULL:
                 handle.native.answered(handle.native, <void *>answers[i])
@@ -275,11 +278,11 @@ cdef class Queue:
         return result
 
     def close(self) -> None:
-        """Accept nothing more; what waits is still served."""
+        """Accept no more requests. Waiting requests are still served."""
         self.queue.close()
 
     def take_all(self) -> list[Any]:
-        """Take out every handle that still waits, whatever its batch key, without blocking."""
+        """Take out every waiting handle, whatever its batch key, without blocking."""
         cdef vector[CRequest *] requests
         cdef size_t count
         requests.resize(self.queue.waiting())
@@ -287,13 +290,13 @@ cdef class Queue:
         return _handles(requests.data(), count)
 
     def wait_empty(self, object until_ns: int | None = None) -> bool:
-        """Sleep until nothing accepted is left.
+        """Sleep until no accepted request is left.
 
         Args:
-            until_ns: `time.monotonic_ns` at which to give up, or None.
+            until_ns: The time of `time.monotonic_ns` at which to give up, or None.
 
         Returns:
-            Whether nothing is left.
+            Whether the queue is empty.
         """
         cdef int64_t until = NEVER if until_ns is None else until_ns
         cdef bint empty
@@ -303,7 +306,7 @@ cdef class Queue:
 
     @property
     def may_prefetch(self) -> bool:
-        """Whether the prefetcher is to work while every instance is busy."""
+        """Whether the prefetcher may work while every instance is busy."""
         return self.queue.may_prefetch.load()
 
     @may_prefetch.setter
@@ -311,12 +314,12 @@ cdef class Queue:
         self.queue.may_prefetch.store(value)
 
     def note_run(self, int64_t ran_ns, int64_t assembled_ns) -> None:
-        """Have the prefetcher work beside runs, or not, by the last one and its assembly."""
+        """Decide from the last run and its assembly whether the prefetcher works during runs."""
         self.queue.note_run(ran_ns, assembled_ns)
 
     @property
     def inline_for_all(self) -> bool:
-        """Whether any thread that pushes a request may claim a slot: the handler is quick."""
+        """Whether any pushing thread may claim a slot. True if the handler is quick."""
         return self.queue.inline_for_all.load()
 
     @inline_for_all.setter
@@ -334,12 +337,12 @@ cdef class Queue:
 
     @property
     def waiting(self) -> int:
-        """Requests that take a place: queued, or in a batch that does not run yet."""
+        """Requests that count against the capacity: queued, or in a batch that has not started."""
         return self.queue.waiting()
 
     @property
     def open(self) -> int:
-        """Requests that were accepted and are still held by the queue or a batch."""
+        """Accepted requests that the queue or a batch still refers to."""
         return self.queue.open()
 
     @property
@@ -358,16 +361,16 @@ cdef class Queue:
         return self.queue.closed()
 
     def count(self, reason: str) -> None:
-        """Note the end of a request that was not queued as one, by a reason of `counts`."""
+        """Count the end of a request that was never queued, by a reason of `counts`."""
         self.queue.counters[<size_t>COUNTED.index(reason)].fetch_add(1)
 
     def counts(self) -> dict[str, int]:
-        """Return what happened to requests here, but for answers, by the reasons of `COUNTED`."""
+        """Return how many requests ended without an answer, by the reasons of `COUNTED`."""
         return {reason: self.queue.counters[i].load() for i, reason in enumerate(COUNTED)}
 
 
 cdef void _call(object count, list result) noexcept:
-    """Call what counts answers; what it raises goes to `sys.unraisablehook`."""
+    """Run the `count` callback. Its exceptions go to `sys.unraisablehook`."""
     count(result)
 
 

@@ -1,6 +1,6 @@
-# It relies on the GIL: a batch's handles are read in turn. The sums have a mutex, and a thread that
-# holds it runs no Python code, which might let go of the GIL.
-"""Counts and times of one instance: a few additions a request, summed over instances when read."""
+# Needs the GIL: the handles of a batch are read one after the other. A mutex guards the sums. A
+# thread that holds the mutex runs no Python code, because Python code might release the GIL.
+"""Counts and times of one instance. Recording costs a few additions per request."""
 
 cimport cython
 from libc.stdint cimport uint64_t
@@ -29,10 +29,10 @@ BOUNDS_NS: tuple[int, ...] = tuple([DURATION_BOUNDS[i] for i in range(BOUNDS)])
 
 
 cdef class Stats:
-    """Counts and times of one instance, or of requests that no instance has run."""
+    """Counts and times of one instance, or of requests that never reached an instance."""
 
     def failed(self, uint64_t count) -> None:
-        """Note requests that failed before they reached a handler."""
+        """Count requests that failed before they reached a handler."""
         self.sums.mutex.lock()
         self.sums.stages[<int>STAGE_FAILED].add(0, count)
         self.sums.mutex.unlock()
@@ -40,11 +40,11 @@ cdef class Stats:
     def split_request(
         self, uint64_t ns, dict timings: dict[str, int] | None
     ) -> None:
-        """Note a request that was run in parts.
+        """Record a request that was run in parts.
 
         Args:
-            ns: Nanoseconds from its arrival to its answer.
-            timings: Nanoseconds by stage, of all parts together; None if it failed.
+            ns: Nanoseconds from the arrival of the request to its answer.
+            timings: Nanoseconds by stage, summed over all parts. None if the request failed.
         """
         cdef uint64_t times[STAGES]
         cdef int stage
@@ -61,10 +61,10 @@ cdef class Stats:
         self.sums.mutex.unlock()
 
     def looked_up(self, bint hit, uint64_t nanoseconds) -> None:
-        """Note that the response cache was asked for a request's answer.
+        """Record a lookup in the response cache.
 
         Args:
-            hit: Whether it had the answer, so that the request was answered.
+            hit: Whether the cache had the answer.
         """
         self.sums.mutex.lock()
         if hit:
@@ -84,13 +84,14 @@ cdef class Stats:
         uint64_t ran_ns,
         dict timings not None: dict[str, int],
     ) -> None:
-        """Note a batch that was run.
+        """Record a batch that was run.
 
         Args:
-            answers: Their answers; exceptions are failures. None where nothing failed.
-            won: For each whether it was answered now, rather than expired or cancelled before.
+            answers: The answers of the batch; exceptions count as failures. None if nothing failed.
+            won: For each request, whether it was answered now or had expired or was cancelled
+                before.
             assemble_ns: How long the batch took to be assembled.
-            timings: Nanoseconds by stage, as the handler's runner gave them.
+            timings: Nanoseconds by stage, from the handler's runner.
         """
         cdef NativeHandle handle
         cdef vector[CRequest *] served, failed
@@ -133,19 +134,19 @@ cdef class Stats:
 
     @property
     def last_ms(self) -> int:
-        """Milliseconds since the epoch of the last answer; 0 for none."""
+        """Milliseconds since the epoch of the last answer; 0 without an answer."""
         self.sums.mutex.lock()
         cdef int64_t found = self.sums.last_ms
         self.sums.mutex.unlock()
         return found
 
     def snapshot(self) -> Snapshot:
-        """Return the counts and times so far.
+        """Return the counts and times.
 
         Returns:
-            `rows`, `batches` and `last_ms`; `stages` with, by name, the histogram's buckets (not
-            cumulated; one more than there are bounds), the count and the nanoseconds; `sizes` with,
-            by rows, the batches and the nanoseconds of input, inference and output.
+            `rows`, `batches` and `last_ms`. `stages` has, by name, the histogram's buckets (not
+            cumulative; one more than there are bounds), the count and the nanoseconds. `sizes` has,
+            by number of rows, the batches and the nanoseconds of input, inference and output.
         """
         cdef dict stages = {}
         cdef dict sizes = {}

@@ -1,4 +1,4 @@
-# It relies on the GIL: `servers` and `running` are changed by several threads.
+# Needs the GIL: several threads change `servers` and `running`.
 """The event loop of a worker: the I/O threads that serve the connections of all its servers."""
 
 from ksrv._native.reactor.event_loop cimport CEventLoop
@@ -14,10 +14,10 @@ cdef class EventLoop:
     """The event loop that an `HttpServer` and a `GrpcServer` may share.
 
     Args:
-        threads: Its I/O threads; each is a call of `run`.
+        threads: The number of I/O threads. Each is a call of `run`.
 
     Raises:
-        ValueError: There are no threads.
+        ValueError: `threads` is below 1.
         OSError: epoll could not be set up.
     """
 
@@ -34,7 +34,7 @@ cdef class EventLoop:
         del self.loop
 
     def run(self, int index) -> None:
-        """Be I/O thread number `index`, without the GIL, until `stop` is called."""
+        """Run I/O thread number `index`, without the GIL, until `stop` is called."""
         self.running += 1
         with nogil:
             self.loop.run(index)
@@ -43,10 +43,10 @@ cdef class EventLoop:
             self.servers.clear()
 
     def stop(self) -> None:
-        """Have every call of `run` return."""
+        """Make every call of `run` return."""
         with nogil:
             self.loop.stop()
 
     def stuck(self) -> float:
-        """Return for how many seconds the busiest thread has not been back at the sockets."""
+        """Return how many seconds ago the busiest thread last was in epoll or began a request."""
         return self.loop.stuck_ns() / 1e9

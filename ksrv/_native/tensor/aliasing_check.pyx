@@ -1,14 +1,15 @@
-# It relies on the GIL: it reads reference counts, which mean something else without the GIL.
-"""Tells which outputs may be sent from where they lie: those whose memory nothing else can reach.
+# Needs the GIL: without the GIL, reference counts have another meaning.
+"""Finds the outputs that can be sent without a copy: nothing else can reach their memory.
 
-Everything is copied but what is proven to be exclusive. The proof needs both:
+An output is copied unless both conditions are proven:
 
 - The memory belongs to an array that owns its data, to a block of the buffer pool, or to a storage
-  that torch allocated. Of any other owner (a DLPack capsule, a memoryview, an object with
-  `__array_interface__`) it is not known who else writes to its memory.
-- Every reference to the owner, and to each array between it and the output, is accounted for: it
-  belongs to the outputs, or it was there before the handler ran (`InputReferences`), because a
-  handler may answer with its input. None of them has a weak reference, which no count shows.
+that torch allocated. For any other owner (a DLPack capsule, a memoryview, an object with
+`__array_interface__`) other writers may exist.
+- Every reference to the owner, and to each array between the owner and the output, is accounted
+for. It belongs to the outputs, or it existed before the handler ran (`InputReferences`), because a
+handler may return its input. No weak references exist, because reference counts do not include
+them.
 """
 
 cimport cython
@@ -26,16 +27,16 @@ cnp.import_array()
 
 
 cdef extern from "Python.h":
-    # On pointers, because a conversion to an object would itself count as a reference.
+    # Takes a pointer, because a conversion to an object would itself count as a reference.
     Py_ssize_t Py_REFCNT(PyObject *thing) noexcept
     PyObject *PyList_GET_ITEM(PyObject *listed, Py_ssize_t index) noexcept
-    # Null, or of a type without weak references, where nothing refers to the object weakly.
+    # The list is NULL if the object has no weak references. Requires a type that supports them.
     bint PyType_SUPPORTS_WEAKREFS(type kind) noexcept
     PyObject **PyObject_GET_WEAKREFS_LISTPTR(PyObject *thing) noexcept
 
 
 cdef inline object _identity(object one):
-    """Return what `id` does, without its audit event, to which `own_writes` would listen."""
+    """Return `id(one)` without its audit event, which `own_writes` would otherwise see."""
     return <size_t><PyObject *>one
 
 
@@ -47,12 +48,12 @@ cdef inline bint _weakly_held(object thing) noexcept:
 
 
 cdef inline Py_ssize_t _references(list objects, Py_ssize_t index) noexcept:
-    """The references to an object of a list, the list's own among them."""
+    """The references to an object of a list, including the reference of the list."""
     return Py_REFCNT(PyList_GET_ITEM(<PyObject *>objects, index))
 
 
 cdef list _chain(object array):
-    """The array and its bases, down to the owner of the memory."""
+    """The array and its bases, up to the owner of the memory."""
     cdef list chain = [array]
     while cnp.PyArray_CheckExact(array) and array.base is not None:
         array = array.base
@@ -64,7 +65,7 @@ cdef class InputReferences:
     """The references to the inputs of a batch, counted before the handler runs.
 
     Args:
-        tensors: The inputs. They are held here, so that their own references stay.
+        tensors: The inputs. They are stored, so that their references do not change.
     """
 
     cdef list tensors
@@ -87,15 +88,16 @@ cdef class InputReferences:
 
 
 def unshared(list tensors not None: list[Tensor], InputReferences before=None) -> list[bool]:
-    """Tell of outputs whether their memory can be reached through these outputs only.
+    """Return for each output whether its memory can be reached only through these outputs.
 
     Args:
         tensors: The outputs; each holds its array, or a list of elements, in `data`.
-        before: Of the batch's inputs; None where these may not be sent from where they lie.
+        before: The references of the batch's inputs. None if inputs must not be sent without a
+            copy.
 
     Returns:
-        True for each tensor that may be sent from where it lies. Elements are `bytes`, which
-        never change.
+        True for each tensor that can be sent without a copy. Always true for elements, because
+        `bytes` are immutable.
     """
     cdef object tensor, data
     # The common case: the array owns its memory, and only the tensor and `data` refer to it.
@@ -110,7 +112,7 @@ def unshared(list tensors not None: list[Tensor], InputReferences before=None) -
 
 
 cdef inline bint _owns_alone(object data) noexcept:
-    # The argument is no reference of its own: the caller's variable is, and the tensor's.
+    # Two references: the caller's variable and the tensor. A cdef argument adds none.
     return (
         cnp.PyArray_CheckExact(data)
         and cnp.PyArray_CHKFLAGS(data, cnp.NPY_ARRAY_OWNDATA)
@@ -120,12 +122,12 @@ cdef inline bint _owns_alone(object data) noexcept:
 
 
 cdef list _proven(list tensors, InputReferences before):
-    cdef list chains = []    # for each tensor, the places of its chain in `objects`
-    cdef list objects = []   # the inputs' first
-    cdef dict place = {}     # in `objects`, by `id`
-    cdef list expected = []  # references to each that are accounted for
+    cdef list chains = []    # for each tensor, the indexes of its chain in `objects`
+    cdef list objects = []   # the objects of the inputs first
+    cdef dict place = {}     # index in `objects`, by `id`
+    cdef list expected = []  # references to each object that are accounted for
     cdef set children = set()
-    cdef set reached = set()  # the objects that something else can reach
+    cdef set reached = set()  # the objects that others can reach
     cdef list own
     cdef Py_ssize_t i, inputs = 0
     cdef object tensor, one, key, child
@@ -134,7 +136,7 @@ cdef list _proven(list tensors, InputReferences before):
         for one in before.objects:
             place[_identity(one)] = len(objects)
             objects.append(one)
-            expected.append(before.counted[_identity(one)] + 1)  # by `objects`
+            expected.append(before.counted[_identity(one)] + 1)  # and by `objects`
     for tensor in tensors:
         own = []
         chains.append(own)
@@ -160,7 +162,7 @@ cdef list _proven(list tensors, InputReferences before):
     reached.update([i for i, one in enumerate(objects) if _weakly_held(one)])
     one = None
     if not reached.isdisjoint(range(inputs)):
-        reached.update(range(inputs))  # in one block: who has one of them finds the others
+        reached.update(range(inputs))  # all inputs, because they may share one block of memory
     return [
         not own or (reached.isdisjoint(own) and _is_known(objects[own[len(own) - 1]]))
         for own in chains
@@ -168,7 +170,7 @@ cdef list _proven(list tensors, InputReferences before):
 
 
 cdef bint _is_known(object owner) except -1:
-    """Whether all ways to an owner's memory are references to the owner."""
+    """Whether the owner's memory can be reached only through references to the owner."""
     if cnp.PyArray_CheckExact(owner):
         return cnp.PyArray_CHKFLAGS(owner, cnp.NPY_ARRAY_OWNDATA)
     if type(owner) is Block:

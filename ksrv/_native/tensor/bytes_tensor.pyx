@@ -1,9 +1,11 @@
-# Locals; an exported buffer cannot be resized, and a second pass checks for room.
+# Safe without the GIL: local variables only. An exported buffer cannot be resized, and a second
+# pass checks for room.
 # cython: freethreading_compatible = True
-"""BYTES tensors in both directions: received bytes to a list of elements, and back.
+"""Reads BYTES tensors into lists of elements, and writes them.
 
-An element of 64 KiB or more, and every image, is a memoryview into the received buffer; smaller
-ones are `bytes`, which cost less to make than a view. The reading rule lives in bytes_tensor.hpp.
+An element of 64 KiB or more, and every image, is a memoryview into the received buffer. Smaller
+elements are `bytes`, which cost less to make than a view. bytes_tensor.hpp has the rule for
+reading.
 """
 
 cimport cython
@@ -38,11 +40,11 @@ cdef uint64_t LONGEST = 0xFFFFFFFF
 
 
 class ElementsError(ValueError):
-    """The bytes do not hold the elements that they should; the text is meant for the client."""
+    """The bytes are not the expected elements. The text is for the client."""
 
 
 cdef str _quote(str name):
-    # The rule of ksrv.errors.quote, which compiled modules do not import.
+    # The rule of ksrv.errors.quote, which compiled modules must not import.
     cdef str shown = ascii(name[:QUOTED + 1])
     shown = shown[1:len(shown) - 1]
     if len(name) > QUOTED or len(shown) > QUOTED:
@@ -51,7 +53,7 @@ cdef str _quote(str name):
 
 
 cdef class _Received:
-    """Owns one buffer export and nothing else."""
+    """Holds an exported buffer."""
 
     cdef Py_buffer export
     cdef object source
@@ -131,7 +133,7 @@ cdef list _prefixed(_Received received, uint64_t count, bint as_views):
 
 
 def signature(buffer: Buffer) -> str | None:
-    """Return the image format that the bytes begin like ("jpeg", "png", ...), or None."""
+    """Return the image format of the signature at the start ("jpeg", "png", ...), or None."""
     cdef _Received received = _Received(buffer)
     cdef const char *found = image_format_name(
         image_signature(received.data(), received.length())
@@ -140,13 +142,13 @@ def signature(buffer: Buffer) -> str | None:
 
 
 def decode(buffer: Buffer, uint64_t count, str name not None="") -> list[bytes | memoryview]:
-    """Return the elements of exactly `count` length-prefixed elements that use up the buffer.
+    """Return exactly `count` length-prefixed elements, which must use up the buffer.
 
     Args:
-        name: The input's name, for the error's text.
+        name: The input's name, for the error text.
 
     Raises:
-        ElementsError: The bytes are not that many prefixed elements.
+        ElementsError: The bytes are not `count` prefixed elements.
     """
     cdef _Received received = _Received(buffer)
     cdef ElementFault fault
@@ -164,9 +166,9 @@ def split_sizes(
     """Return bare elements that follow each other with the given sizes.
 
     Args:
-        sizes: One size for each element; their sum must be the buffer's length.
+        sizes: One size for each element. The sum must be the buffer's length.
         is_image: Whether every element is a memoryview, however small.
-        name: The input's name, for the error's text.
+        name: The input's name, for the error text.
 
     Raises:
         ElementsError: A size is negative, or the sizes do not add up to the buffer's length.
@@ -200,16 +202,17 @@ def read(
     bint is_image,
     str name not None,
 ) -> list[bytes | memoryview]:
-    """Return the elements of a BYTES tensor, by the one rule that REST and gRPC share.
+    """Return the elements of a BYTES tensor, by the rule that REST and gRPC share.
 
-    With `sizes` the elements are bare. Without, exactly `count` length-prefixed elements must use
-    up the buffer; for a single image that does not, the whole buffer is the image.
+    With `sizes` the elements are bare. Without `sizes`, exactly `count` length-prefixed elements
+    must use up the buffer. Otherwise, if `count` is 1 and the input takes images, the whole buffer
+    is the image.
 
     Args:
         buffer: The tensor's bytes; any C-contiguous buffer.
         sizes: The client's size list, or None.
         is_image: Whether the model's input takes encoded images.
-        name: The input's name, for the error's text.
+        name: The input's name, for the error text.
 
     Returns:
         One `bytes` per element; a memoryview for each image and each element of 64 KiB or more.
@@ -245,7 +248,7 @@ cdef Py_ssize_t _size_of(object item, Py_ssize_t index) except -1:
         try:
             PyUnicode_AsUTF8AndSize(item, &size)
         except UnicodeEncodeError as error:
-            raise ElementsError(f"element {index} is a string that UTF-8 cannot hold") from error
+            raise ElementsError(f"element {index} is a string that has no UTF-8 form") from error
     elif type(item) is memoryview or type(item) is bytearray:
         try:
             PyObject_GetBuffer(item, &export, PyBUF_SIMPLE)
@@ -264,7 +267,7 @@ cdef Py_ssize_t _size_of(object item, Py_ssize_t index) except -1:
 
 
 cdef Py_ssize_t _copy_into(object item, unsigned char *target, Py_ssize_t room) except -1:
-    # `room` is what the first pass counted; a bytearray that has grown since does not write on.
+    # `room` is the result of the first pass. A bytearray that has grown since must not overflow.
     cdef Py_ssize_t size
     cdef Py_buffer export
     cdef const char *text
@@ -288,7 +291,7 @@ cdef Py_ssize_t _copy_into(object item, unsigned char *target, Py_ssize_t room) 
 
 
 def encode(elements: Iterable[bytes | bytearray | memoryview | str]) -> bytes:
-    """Return the elements one after the other, each behind its 4-byte little-endian length.
+    """Return the elements one after the other, each after its 4-byte little-endian length.
 
     Args:
         elements: An iterable of bytes, bytearray, memoryview or str (written as UTF-8).

@@ -1,6 +1,6 @@
-# Constants.
+# Safe without the GIL: the module holds only constants.
 # cython: freethreading_compatible = True
-"""The datatype table and the checked size computation, as Python sees them."""
+"""The datatype table and the checked size computation, for Python."""
 
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
@@ -34,11 +34,11 @@ NAMES: tuple[str, ...] = _names()
 DTYPES: tuple[numpy.dtype[Any] | None, ...] = tuple([
     numpy.dtype(_DTYPES[name]) if name in _DTYPES else None for name in NAMES
 ])
-"""The numpy dtypes in the order of NAMES; None for BYTES."""
+"""The numpy dtypes in the order of NAMES. None for BYTES."""
 
 
 class ShapeError(ValueError):
-    """A shape that has no size: too many dimensions, a bad one, or a product beyond the limit."""
+    """The shape has too many dimensions, an invalid dimension, or a size above the limit."""
 
 
 cdef Datatype _lookup(str name):
@@ -47,7 +47,7 @@ cdef Datatype _lookup(str name):
 
 
 def is_datatype(str name not None) -> bool:
-    """Tell whether `name` is a KServe v2 datatype."""
+    """Return whether `name` is a KServe v2 datatype."""
     return _lookup(name) != DT_INVALID
 
 
@@ -55,7 +55,7 @@ def item_size(str name not None) -> int:
     """Return the bytes of one element; 0 for BYTES.
 
     Raises:
-        KeyError: There is no such datatype.
+        KeyError: Unknown datatype.
     """
     cdef Datatype datatype = _lookup(name)
     if datatype == DT_INVALID:
@@ -64,10 +64,10 @@ def item_size(str name not None) -> int:
 
 
 def dtype_string(str name not None) -> str:
-    """Return the numpy dtype string in little-endian order; BF16 is its 16-bit patterns.
+    """Return the little-endian numpy dtype string. For BF16, the dtype of its bit patterns.
 
     Raises:
-        KeyError: BYTES, or no such datatype.
+        KeyError: BYTES, or an unknown datatype.
     """
     return _DTYPES[name]
 
@@ -77,19 +77,19 @@ def sizes(
     shape: Sequence[int],
     uint64_t limit=<uint64_t>0xFFFFFFFFFFFFFFFF,
 ) -> tuple[int, int]:
-    """Return the number of elements and of bytes that a tensor of this shape has.
+    """Return the number of elements and of bytes of a tensor of this shape.
 
     Args:
-        datatype: A KServe v2 datatype; for BYTES each element counts as one byte.
-        shape: A sequence of ints, at most 32 of them, each from 0 to 2^31 - 1.
+        datatype: A KServe v2 datatype. For BYTES each element counts as one byte.
+        shape: At most 32 integers, each from 0 to 2^31 - 1.
         limit: The most bytes that are accepted.
 
     Returns:
         The elements and the bytes.
 
     Raises:
-        KeyError: There is no such datatype.
-        ShapeError: The shape has no size within the limits.
+        KeyError: Unknown datatype.
+        ShapeError: The shape is invalid or exceeds the limits.
     """
     cdef Datatype dt = _lookup(datatype)
     cdef int64_t dims[RANK_LIMIT]

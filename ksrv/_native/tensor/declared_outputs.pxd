@@ -10,7 +10,7 @@ cdef class DeclaredOutputs:
     cdef list datatypes
     cdef list dtypes
     cdef vector[vector[int64_t]] tails
-    cdef list shapes_of_one    # of outputs of one row
+    cdef list shapes_of_one    # shapes of outputs with one row
 
     cdef list tensors(self, object result, int64_t rows)
     cdef bint fits(self, cnp.ndarray array, Py_ssize_t place, int64_t rows) noexcept

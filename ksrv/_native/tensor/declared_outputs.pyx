@@ -1,9 +1,9 @@
-# What an object holds is set once.
+# Safe without the GIL: objects do not change after construction.
 # cython: freethreading_compatible = True
-"""A handler's result that is just what the model declares: the common case, found without Python.
+"""A fast reader for handler results that have exactly the form that the model declares.
 
-Whatever is of another form (a tensor, a list, an array to be cast or copied) is read by
-`ksrv.handlers.outputs`, which also says what is wrong with it.
+Results of any other form (a tensor, a list, an array to be cast or copied) are left to
+`ksrv.handlers.outputs`, which also writes the error texts.
 """
 
 from libc.stdint cimport int64_t
@@ -26,10 +26,10 @@ cnp.import_array()
 
 @cython.final
 cdef class DeclaredOutputs:
-    """The outputs of one model, where all of them have fixed dimensions behind the first.
+    """The outputs of a model, if their dimensions after the first are all fixed.
 
     Args:
-        outputs: For each its name, datatype, dtype and the dimensions behind the first.
+        outputs: For each output its name, datatype, dtype and the dimensions after the first.
     """
 
     def __cinit__(
@@ -55,7 +55,7 @@ cdef class DeclaredOutputs:
         """Return the tensors of a result that has exactly the declared form.
 
         Returns:
-            The tensors in the declared order; None where there is more to do than to name them.
+            The tensors in the declared order, or None if the result has another form.
         """
         return self.tensors(result, rows)
 
@@ -82,7 +82,7 @@ cdef class DeclaredOutputs:
         cdef cnp.npy_intp *shape = cnp.PyArray_DIMS(array)
         cdef size_t i, rank = <size_t>cnp.PyArray_NDIM(array)
         cdef vector[int64_t] *tail = &self.tails[<size_t>place]
-        # Equal dtypes are nearly always one object.
+        # Equal dtypes are nearly always the same object.
         if <object>cnp.PyArray_DESCR(array) is not <object>self.dtypes[place]:
             return False
         if rank != tail.size() + 1 or shape[0] != rows or not cnp.PyArray_IS_C_CONTIGUOUS(array):

@@ -1,4 +1,4 @@
-"""Arrays of a datatype, over memory that is there or their own; its users call `import_array`."""
+"""Arrays of a datatype, over existing or new memory. Callers must `import_array` first."""
 
 cimport numpy as cnp
 from cpython.object cimport PyObject, PyTypeObject
@@ -16,8 +16,8 @@ cdef extern from "numpy/arrayobject.h":
 cdef inline cnp.ndarray new_array(
     object dtype, int rank, const cnp.npy_intp *sizes, void *data=NULL, int flags=0
 ):
-    """Return a contiguous array; without data, of memory of its own that is not set."""
-    Py_INCREF(dtype)  # the array takes this reference
+    """Return a contiguous array. Without `data`, of uninitialized memory that it owns."""
+    Py_INCREF(dtype)  # the array takes over this reference
     return PyArray_NewFromDescr(
         &PyArray_Type, <cnp.dtype>dtype, rank, sizes, NULL, data, flags, NULL
     )

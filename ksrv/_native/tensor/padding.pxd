@@ -23,7 +23,7 @@ cdef extern from "tensor/padding.hpp" namespace "ksrv" nogil:
 
 
 cdef enum:
-    WITHOUT_GIL_BYTES = 131072  # of rows that are copied without the GIL
+    WITHOUT_GIL_BYTES = 131072  # rows of this size or more are copied without the GIL
 
 
 cdef class LengthBuckets:

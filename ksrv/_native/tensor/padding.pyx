@@ -1,5 +1,5 @@
-# What an object holds is set once.
-"""Rows of different lengths: which are joined, and the padded rows of a batch."""
+# Needs no locks: objects do not change after construction.
+"""Rows of different lengths: which rows share a batch, and how they are padded."""
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libcpp.vector cimport vector
@@ -18,11 +18,11 @@ cnp.import_array()
 
 
 LENGTH_KEYS: int = FIRST_LENGTH_KEY
-"""The batch key of a request whose rows have one length, in the bucket n, is LENGTH_KEYS + 4 n."""
+"""The batch key of a request whose rows have one length is LENGTH_KEYS + 4 * bucket."""
 
 
 cdef struct Part:
-    const unsigned char *source  # NULL: the part of a mask that is made
+    const unsigned char *source  # NULL for a mask that ksrv generates
     int64_t shape[RANK_LIMIT]
     unsigned char *target
     int64_t target_shape[RANK_LIMIT]
@@ -30,12 +30,12 @@ cdef struct Part:
 
 @cython.final
 cdef class LengthBuckets:
-    """Which lengths of rows are joined, and what they are padded to.
+    """Which row lengths share a batch, and how far they are padded.
 
     Args:
-        multiple: Padded lengths are multiples of it.
-        waste: The largest share of padding in a row, beyond what `multiple` adds.
-        most: The longest that a row may be.
+        multiple: Padded lengths are multiples of this number.
+        waste: The largest share of padding in a row, in addition to rounding up to `multiple`.
+        most: The longest row.
     """
 
     def __cinit__(self, uint32_t multiple, double waste, uint32_t most):
@@ -45,11 +45,11 @@ cdef class LengthBuckets:
         del self.native
 
     def padded(self, uint64_t length) -> int:
-        """Return the length of a batch whose longest row has this one."""
+        """Return the padded row length of a batch whose longest row has this length."""
         return self.native.padded(length)
 
     def bucket(self, uint64_t length) -> int:
-        """Return the number of a length's bucket; rows of one bucket are joined."""
+        """Return the bucket of a length. Rows of the same bucket share batches."""
         return self.native.bucket(length)
 
 
@@ -59,16 +59,16 @@ def join_padded(
     bytes padding not None,
     bytes value not None,
 ) -> None:
-    """Copy the rows of requests into those of a batch, and fill what is left with padding.
+    """Copy the rows of requests into the rows of a batch, and fill the rest with padding.
 
     Args:
-        parts: For each request its array, or rows and length of a mask that is `value` all over.
-        out: The rows of the batch, in C order; none is shorter than a request's in any dimension.
+        parts: For each request its array, or rows and length of a mask that is filled with `value`.
+        out: The rows of the batch, in C order. No dimension is smaller than a request's.
         padding: The bytes of one element of padding.
         value: The bytes of one element of a mask.
 
     Raises:
-        ValueError: A shape or a size is not as said.
+        ValueError: A shape or a size does not match.
     """
     cdef vector[Part] made
     cdef Part part

@@ -1,5 +1,5 @@
-# It relies on the GIL: attributes that are plain.
-"""A named tensor: what requests, batches and answers are made of."""
+# Needs the GIL: attributes are plain, without locks.
+"""A named tensor, of which requests, batches and answers are made."""
 
 cimport cython
 
@@ -17,9 +17,9 @@ cdef class Tensor:
 
     Args:
         datatype: A KServe v2 datatype name.
-        data: A C-ordered array of `shape` (BF16 as uint16 bit patterns); for BYTES the flat list
+        data: A C-ordered array of `shape` (for BF16 uint16 bit patterns). For BYTES the flat list
             of elements in row-major order.
-        parameters: The tensor's own parameters, without those of the wire form.
+        parameters: The tensor's parameters, without the parameters that describe its wire form.
     """
 
     name: str
@@ -43,7 +43,7 @@ cdef class Tensor:
 
     @property
     def parameters(self) -> Mapping[str, bool | int | float | str]:
-        """The tensor's own parameters, without those of the wire form."""
+        """The tensor's parameters, without the parameters that describe its wire form."""
         if self.its_parameters is None:
             self.its_parameters = {}
         return self.its_parameters
@@ -60,11 +60,11 @@ cdef class Tensor:
         return int(self.data.nbytes)
 
     def rows(self, Py_ssize_t start, Py_ssize_t end) -> Tensor:
-        """Return rows of the tensor, whose first dimension counts them, without a copy.
+        """Return some rows of the tensor, without a copy. The first dimension counts the rows.
 
         Args:
             start: The first row.
-            end: The row after the last one.
+            end: The row after the last.
         """
         cdef Py_ssize_t width = 1
         if isinstance(self.data, list):

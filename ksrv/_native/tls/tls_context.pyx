@@ -1,4 +1,4 @@
-"""TLS of the native servers: the system's OpenSSL, and what the connections of a server share."""
+"""TLS of the native servers: OpenSSL, and the settings shared by a server's connections."""
 
 cimport cython
 
@@ -7,16 +7,16 @@ if not cython.compiled:
 
 
 def why_no_tls() -> str | None:
-    """Say why the native servers have no TLS here; None where they have it."""
+    """Return why the native servers have no TLS here, or None if they have it."""
     cdef const char *why = load_openssl()
     return None if why == NULL else (<bytes>why).decode()
 
 
 def openssl_version() -> str:
-    """Return the name and the version of the library that the native servers use.
+    """Return the name and version of the OpenSSL library in use.
 
     Raises:
-        RuntimeError: There is none.
+        RuntimeError: OpenSSL is missing.
     """
     why = why_no_tls()
     if why is not None:
@@ -25,11 +25,11 @@ def openssl_version() -> str:
 
 
 cdef class TicketKeys:
-    """The keys of session tickets, renewed every hour and the same in all processes forked behind.
+    """The keys of session tickets, renewed every hour and shared by all processes forked later.
 
     Raises:
-        RuntimeError: There is no OpenSSL.
-        MemoryError: There is no memory that processes can share.
+        RuntimeError: OpenSSL is missing.
+        MemoryError: No shared memory is available.
     """
 
     def __cinit__(self):
@@ -40,24 +40,24 @@ cdef class TicketKeys:
 
 
 cdef class TlsContext:
-    """A certificate, its key and the rules of the connections that are made with them.
+    """A certificate, its key, and the rules for connections that use them.
 
     Args:
-        chain: A PEM file with the server's certificate, and those up to its authority.
-        key: A PEM file with its key, without a password.
-        authority: A PEM file with the authorities of clients' certificates.
-        asks: Whether clients are asked for a certificate.
-        demands: Whether a client without one is refused.
-        verify_flags: OpenSSL's flags for the look at clients' certificates.
-        least_version: The least version of TLS, as `ssl.TLSVersion`; 0 is OpenSSL's own.
-        ciphers: Those of TLS 1.2, in OpenSSL's notation; "" are OpenSSL's own.
-        protocols: What may be chosen by ALPN, the best one first; none leaves ALPN out.
-        ticket_keys: Sessions resume in every context that has the same ones; None makes keys that
-            no other context has.
+        chain: A PEM file with the server's certificate and its intermediate certificates.
+        key: A PEM file with the certificate's key, without a password.
+        authority: A PEM file with the authorities that sign clients' certificates.
+        asks: Whether to ask clients for a certificate.
+        demands: Whether to refuse clients without a certificate.
+        verify_flags: OpenSSL's flags for verifying clients' certificates.
+        least_version: The lowest version of TLS, as in `ssl.TLSVersion`. 0 for OpenSSL's default.
+        ciphers: The ciphers of TLS 1.2 in OpenSSL's notation. "" for OpenSSL's default.
+        protocols: The protocols that ALPN may choose, in order of preference. Empty for no ALPN.
+        ticket_keys: Sessions resume in every context with the same keys. None for keys that no
+            other context has.
 
     Raises:
         ValueError: A file or a rule cannot be used.
-        RuntimeError: There is no OpenSSL.
+        RuntimeError: OpenSSL is missing.
     """
 
     def __cinit__(
