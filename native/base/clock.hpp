@@ -1,4 +1,4 @@
-// Clocks. Every deadline is on the monotonic one, the clock of `time.monotonic_ns`.
+// Clocks. Every deadline uses the monotonic clock, which `time.monotonic_ns` reads as well.
 
 #pragma once
 
@@ -10,7 +10,7 @@ namespace ksrv {
 
 inline constexpr std::int64_t NEVER = INT64_MAX;
 
-// A longer timeout (about thirty years) counts as this one, because the clock has no room for it.
+// Longer timeouts (about thirty years) are cut to this value, so that deadlines cannot overflow.
 inline constexpr std::uint64_t LONGEST_TIMEOUT_US = 1'000'000'000'000'000;
 
 inline std::int64_t nanoseconds_of(clockid_t clock) noexcept {
@@ -21,10 +21,10 @@ inline std::int64_t nanoseconds_of(clockid_t clock) noexcept {
 
 inline std::int64_t now_ns() noexcept { return nanoseconds_of(CLOCK_MONOTONIC); }
 
-// The same for connections, which count from the start of the clock.
+// The monotonic clock as an unsigned number, for connections.
 inline std::uint64_t unsigned_now_ns() noexcept { return static_cast<std::uint64_t>(now_ns()); }
 
-// Exact to a few milliseconds, and cheap.
+// Coarse (a few milliseconds), but cheap.
 inline std::uint64_t coarse_nanoseconds() noexcept {
 #ifdef CLOCK_MONOTONIC_COARSE
     return static_cast<std::uint64_t>(nanoseconds_of(CLOCK_MONOTONIC_COARSE));

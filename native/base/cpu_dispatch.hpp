@@ -1,9 +1,8 @@
-// One macro: compile a function several times and pick the variant that the processor can run.
+// KSRV_CLONES compiles a function in several variants, of which the fastest that the processor supports is used.
 //
-// Only glibc resolves such functions when the program starts, and only gcc builds them for C++ the
-// way used here; everywhere else, and under a sanitizer (which runs before the resolver may), the
-// macro is empty and the portable variant is used. The arithmetic is the same in all variants: the
-// build turns the contraction of a * b + c off, so results do not depend on the machine.
+// Only glibc resolves such functions at program start, and only gcc builds them for C++ in this way. Elsewhere, and
+// under a sanitizer (which runs before the resolver may), the macro is empty and the portable variant is used. All
+// variants compute the same results on every machine, because the build turns off the contraction of a * b + c.
 
 #pragma once
 

@@ -1,8 +1,8 @@
-// The Authorization values that the server has admitted: their next requests need no look by Python.
+// Authorization values that Python has already accepted, so that later requests with them need no Python.
 //
-// Strategy: Python alone decides who may call. A value that it has admitted is remembered to the byte, so
-// that nothing is decided twice; every other value is Python's again. Values are only ever added, for a
-// worker's tokens never change: a reload replaces the worker.
+// Strategy: only Python decides who may call. An accepted value is stored byte for byte, so that the decision is not
+// repeated; Python decides about every other value. Values are never removed, because a worker's tokens do not change: a
+// reload starts a new worker.
 
 #pragma once
 
@@ -18,8 +18,8 @@ class KnownCallers {
   public:
     static constexpr size_t MOST = 64, LONGEST = 512;
 
-    // Whether a value was admitted. How long it takes tells nothing of the bytes of a value, for all bytes
-    // of each value of the same length are compared.
+    // Whether a value was accepted. The time does not depend on the bytes of the value: all stored values of the same
+    // length are compared completely.
     bool knows(const unsigned char *value, size_t length) const noexcept {
         bool found = false;
         const size_t count = count_.load(std::memory_order_acquire);
@@ -33,7 +33,7 @@ class KnownCallers {
         return found;
     }
 
-    // Remembers a value. One that is too long, or one more than there is room for, stays Python's.
+    // Stores a value. Values that are too long, or that exceed the capacity, are not stored: Python decides each time.
     void add(const unsigned char *value, size_t length) noexcept {
         if (length == 0 || length > LONGEST) return;
         std::lock_guard<std::mutex> guard(mutex_);

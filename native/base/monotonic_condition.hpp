@@ -1,7 +1,7 @@
-// A condition variable whose timed waits count on the monotonic clock, with every glibc.
+// A condition variable whose timed waits use the monotonic clock, with every version of glibc.
 //
-// std::condition_variable does that by pthread_cond_clockwait, which came with glibc 2.30. Built for an
-// older one it waits on the wall clock, and a step of that clock would delay deadlines.
+// std::condition_variable needs pthread_cond_clockwait for this, which exists since glibc 2.30. Built for an older
+// version it waits on the wall clock, and a step of that clock would delay deadlines.
 
 #pragma once
 
@@ -33,7 +33,7 @@ class MonotonicCondition {
         pthread_cond_wait(&condition_, lock.mutex()->native_handle());
     }
 
-    // Returns at the latest when CLOCK_MONOTONIC shows `until_ns`; earlier for any reason.
+    // Returns at the latest when CLOCK_MONOTONIC reaches `until_ns`, or earlier for any reason.
     void wait_until(std::unique_lock<std::mutex> &lock, std::int64_t until_ns) noexcept {
         timespec until{};
         until.tv_sec = until_ns / 1000000000ll;

@@ -67,7 +67,7 @@ bool is_own_host(const unsigned char *text, size_t length) noexcept {
 
 bool is_foreign_host(const unsigned char *text, size_t length) noexcept {
     const char *const name = reinterpret_cast<const char *>(text);
-    const size_t last = length && name[length - 1] == '.';  // of a name that is complete
+    const size_t last = length && name[length - 1] == '.';  // a fully qualified name
     return memchr(name, '.', length - last) && !is_own_host(text, length);
 }
 

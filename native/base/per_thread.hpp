@@ -1,7 +1,7 @@
-// An object that each thread has of its own, made at the thread's first use and deleted at the thread's end.
+// A separate object for each thread, created on first use and deleted when the thread ends.
 //
-// A thread_local whose destructor does something would end the process where there is no memory, because glibc notes the
-// destructor in memory that it allocates.
+// A thread_local with a destructor would terminate the process if memory is short, because glibc allocates memory to
+// register the destructor.
 
 #pragma once
 
@@ -11,10 +11,10 @@
 
 namespace ksrv {
 
-// One that is static, as the key is never given back.
+// Instances must be static, because the pthread key is never freed.
 template <typename Object> class PerThread {
   public:
-    // The calling thread's; null where there is no memory.
+    // Returns the calling thread's object, or null if memory is short.
     Object *get() noexcept {
         if (!made_) return nullptr;
         if (void *own = pthread_getspecific(key_)) return static_cast<Object *>(own);

@@ -1,9 +1,9 @@
-// Calls into Python from native frames, safe at the interpreter's end.
+// Calls into Python from native frames that are safe during interpreter shutdown.
 //
-// Strategy: while CPython (up to 3.13) finalizes, every thread that asks for the GIL is ended by
-// pthread_exit, which unwinds its stack, and a frame that is `noexcept` turns that into an abort of the
-// whole process. So a thread that is being ended so stops where native code called Python, and sleeps
-// until the process is gone. It holds neither the GIL nor a lock then.
+// Strategy: while CPython (up to 3.13) finalizes, it ends every thread that asks for the GIL with pthread_exit. This
+// unwinds the stack, and a `noexcept` frame turns the unwinding into an abort of the whole process. Therefore such a
+// thread stops at the native frame that called Python, and sleeps until the process is gone. It holds neither the GIL
+// nor a lock at that point.
 
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace ksrv {
 
-// There is no object behind the reference when a thread is ended so, of which the sanitizer would tell.
+// A forced unwind has no exception object, which the sanitizer would report.
 template <typename Call> __attribute__((no_sanitize_undefined)) void call_python(Call call) noexcept {
     try {
         call();

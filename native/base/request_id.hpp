@@ -1,8 +1,8 @@
-// The id of a request: its client's, where that can stand in a log and in a header, or else one made here.
+// The id of a request: the client's id if it is safe in logs and headers, otherwise a generated id.
 //
-// A client names it in `X-Request-ID`; where that is missing, the trace id of its `traceparent` stands in for it.
-// A name that is longer than REQUEST_ID_BYTES, that occurs twice, or that holds another byte than a letter, a
-// digit or one of - . _ ~ : / + = @ is not repeated: another id replaces it, a UUID of version 4.
+// A client sends the id in `X-Request-ID`. Without this header, the trace id of `traceparent` is used. An id that is
+// longer than REQUEST_ID_BYTES, that occurs twice, or that has other characters than letters, digits and - . _ ~ : / +
+// = @ is replaced by a UUID of version 4.
 
 #pragma once
 
@@ -17,8 +17,8 @@ namespace ksrv {
 constexpr size_t REQUEST_ID_BYTES = 128;
 
 struct RequestId {
-    uint8_t length = 0;  // 0: there is none yet
-    bool given = false;  // whether it is what the client sent as its only X-Request-ID
+    uint8_t length = 0;  // 0 before an id was chosen
+    bool given = false;  // the id was the only X-Request-ID of the request
     char text[REQUEST_ID_BYTES];
 
     void set(const char *from, size_t count, bool is_given) noexcept {
@@ -38,7 +38,7 @@ inline bool is_request_id(const char *text, size_t length) noexcept {
     return true;
 }
 
-// The trace id of a W3C `traceparent`; null where it is none.
+// The trace id in a W3C `traceparent`, or null if the value is malformed.
 inline const char *trace_id_of(const char *text, size_t length) noexcept {
     constexpr size_t VERSION_0 = 55, TRACE = 3, TRACE_BYTES = 32;
     if (length < VERSION_0 || memcmp(text, "ff", 2) == 0) return nullptr;
@@ -57,7 +57,7 @@ inline const char *trace_id_of(const char *text, size_t length) noexcept {
     return trace && span ? text + TRACE : nullptr;
 }
 
-// xorshift128+ for each thread, seeded by the kernel: ids are to differ, they are no secret.
+// xorshift128+ for each thread, seeded by the kernel. Ids must be unique, but need not be unpredictable.
 inline uint64_t next_random() noexcept {
     thread_local uint64_t state[2] = {0, 0};
     if (!(state[0] | state[1])) {
@@ -95,7 +95,7 @@ inline void make_request_id(RequestId *id) noexcept {
     id->given = false;
 }
 
-// Chooses the id of a request; a length of 0 stands for a field that is missing, or not the only one.
+// Chooses the id of a request. Pass length 0 for a field that is missing or repeated.
 inline void choose_request_id(RequestId *id, const char *given, size_t length, const char *trace,
                               size_t trace_length) noexcept {
     constexpr size_t TRACE_BYTES = 32;
@@ -108,7 +108,7 @@ inline void choose_request_id(RequestId *id, const char *given, size_t length, c
     }
 }
 
-// The bytes of a head in which the id stands; the last X-Request-ID of such a head counts.
+// Bytes of a head after the id was added as the last X-Request-ID, which is the value that counts.
 inline size_t identified_head_bytes(size_t head_length, const RequestId &id) noexcept {
     return id.given ? head_length : head_length + id.length + 16;
 }
@@ -116,7 +116,7 @@ inline size_t identified_head_bytes(size_t head_length, const RequestId &id) noe
 inline void put_identified_head(char *to, const unsigned char *head, size_t length, const RequestId &id) noexcept {
     memcpy(to, head, length);
     if (id.given) return;
-    to += length - 2;  // in place of the empty line
+    to += length - 2;  // overwrites the empty line
     memcpy(to, "x-request-id: ", 14);
     memcpy(to + 14, id.text, id.length);
     memcpy(to + 14 + id.length, "\r\n\r\n", 4);

@@ -1,8 +1,7 @@
 // A growing array whose first elements live inside the object.
 //
-// Strategy: an infer request has one or two inputs, so its header is read without asking the
-// allocator for anything; a larger one moves to the heap. For trivially copyable elements only, which
-// is what makes moving them a memcpy.
+// Strategy: an infer request has one or two inputs, so that its header is read without allocating memory. A larger
+// request moves the elements to the heap. Elements must be trivially copyable, so that moving them is a memcpy.
 
 #pragma once
 
@@ -26,8 +25,7 @@ public:
         if (!is_inside()) std::free(data_);
     }
 
-    // Room for `count` more elements at the end, not made yet; null without memory. Earlier pointers
-    // become invalid.
+    // Adds room for `count` elements at the end, uninitialised; null if memory is short. Invalidates earlier pointers.
     T *extend(std::size_t count) noexcept {
         if (count > capacity_ - size_ && !grow(size_ + count)) return nullptr;
         T *first = data_ + size_;
@@ -35,7 +33,7 @@ public:
         return first;
     }
 
-    // A fresh element at the end; null without memory.
+    // Adds a default element at the end; null if memory is short.
     T *add() noexcept {
         T *place = extend(1);
         return place ? new (place) T() : nullptr;
@@ -47,7 +45,7 @@ public:
         new (place) T(value);
     }
 
-    // Adds `count` elements; they must not be the vector's own.
+    // Adds `count` elements, which must not be elements of this vector.
     void append(const T *from, std::size_t count) {
         if (count == 0) return;
         T *place = extend(count);

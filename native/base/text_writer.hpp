@@ -1,6 +1,6 @@
-// Text written into a buffer of fixed size, without a library call for each number.
+// Writes text into a buffer of fixed size, without a library call for each number.
 //
-// Strategy: what does not fit sets `full` and is left out; the writer checks `full` once, at the end.
+// Strategy: text that does not fit is dropped and sets `full`, which the caller checks once at the end.
 
 #pragma once
 
@@ -26,7 +26,7 @@ class TextWriter {
 
     template <std::size_t N> void put(const char (&text)[N]) noexcept { put(text, N - 1); }
 
-    // Has `fill` write at most `most` bytes from where it is told to, and return where they end.
+    // Calls `fill` with a position where it may write up to `most` bytes. `fill` returns the end of the written bytes.
     template <class Fill> void write(std::size_t most, Fill &&fill) noexcept {
         if (most > static_cast<std::size_t>(end_ - at_)) {
             full_ = true;
@@ -41,7 +41,7 @@ class TextWriter {
         if (done.ec == std::errc()) at_ = done.ptr;
     }
 
-    // Nanoseconds as milliseconds with three places.
+    // Nanoseconds as milliseconds with three decimals.
     void milliseconds(std::uint64_t nanoseconds) noexcept {
         const std::uint64_t micros = (nanoseconds + 500) / 1000;
         const std::uint64_t places = micros % 1000;
@@ -52,7 +52,7 @@ class TextWriter {
         put(text, 4);
     }
 
-    // A JSON string; false, and nothing written, where it would need an escape.
+    // A JSON string. False, and nothing is written, if the text needs escapes.
     bool quoted(const char *text, std::size_t length) noexcept {
         for (std::size_t i = 0; i < length; ++i) {
             const unsigned char c = static_cast<unsigned char>(text[i]);
@@ -73,7 +73,7 @@ class TextWriter {
     bool full_ = false;
 };
 
-// A writer with room of its own.
+// A writer with a buffer.
 template <std::size_t Size> class TextRoom : public TextWriter {
   public:
     TextRoom() noexcept : TextWriter(room_, Size) {}

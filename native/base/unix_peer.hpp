@@ -1,5 +1,5 @@
-// Who a client on a unix socket was when it connected. It stands in a connection's address, in place of the client's path,
-// which nobody reads.
+// The identity of a client on a unix socket when it connected. It is stored in the connection's address instead of the
+// client's path, which is not used.
 
 #pragma once
 
@@ -16,7 +16,7 @@ struct UnixPeer {
     gid_t gid = 0;
 };
 
-// Notes who has connected a socket (unix(7): SO_PEERCRED), where it is a unix socket.
+// If the socket is a unix socket, stores who connected to it (unix(7): SO_PEERCRED).
 inline void note_unix_peer(int socket, sockaddr_storage *address, socklen_t *length) noexcept {
     if (address->ss_family != AF_UNIX) return;
     ucred credentials;
@@ -31,7 +31,7 @@ inline void note_unix_peer(int socket, sockaddr_storage *address, socklen_t *len
     *length = sizeof peer;
 }
 
-// Who an address of a unix socket's client stands for; of any other address nothing is known.
+// The identity that is stored in the address of a unix socket's client. Empty for other addresses.
 inline UnixPeer unix_peer(const sockaddr_storage &address) noexcept {
     UnixPeer peer;
     if (address.ss_family == AF_UNIX) memcpy(static_cast<void *>(&peer), &address, sizeof peer);

@@ -8,7 +8,7 @@
 
 namespace ksrv {
 
-// The length of the UTF-8 sequence at `s`, or 0 when it is not a valid one.
+// The length of the UTF-8 sequence at `s`, or 0 if the sequence is invalid.
 inline std::size_t utf8_sequence(const unsigned char *s, std::size_t left) noexcept {
     const auto tail = [&](std::size_t i) { return (s[i] & 0xC0) == 0x80; };
     if (s[0] < 0x80) return 1;

@@ -40,8 +40,8 @@ ssize_t keep_or_write(void *, const char *data, std::size_t size) noexcept {
 
 struct Redirection {
     std::mutex mutex;
-    long decoding = 0;          // threads within begin and end
-    FILE *own = nullptr;        // made once and never closed: a writer may still hold it
+    long decoding = 0;          // threads between begin and end
+    FILE *own = nullptr;        // created once and never closed, because a writer may still use it
     FILE *before = nullptr;
 };
 

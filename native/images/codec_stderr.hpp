@@ -1,13 +1,13 @@
-// Keeps the complaints of image codecs about damaged files, which go to the C library's `stderr`, from the log.
+// Keeps messages of image codecs about damaged files out of the log. Codecs print them to the C library's `stderr`.
 //
-// libjpeg and libpng print a line or more for a damaged file, and nothing in cv2's interface stops
-// them, so clients could fill the log with uploads. Redirecting descriptor 2 would take the last words
-// of a dying process along. So only the *variable* `stderr` is set to a stream of our own, only while
-// some thread decodes, and the stream asks who writes: a thread within `begin` and `end` writes into
-// its own small buffer, every other thread straight to descriptor 2, unbuffered as before.
+// libjpeg and libpng print at least a line for a damaged file, and cv2 cannot turn this off, so that clients could fill
+// the log with uploads. Redirecting file descriptor 2 would lose the last message of a crashing process. Therefore only
+// the *variable* `stderr` is set to a custom stream, and only while a thread decodes. The stream checks which thread
+// writes: a thread between `begin` and `end` writes into a small thread-local buffer, all other threads write
+// unbuffered to descriptor 2 as before.
 //
-// glibc lets `stderr` be assigned and its streams have user-given functions; elsewhere this does
-// nothing, and the lines come as they do. Nothing here throws or knows Python.
+// glibc allows assigning `stderr`, and streams with custom functions. With other C libraries this does nothing, and the
+// messages are printed. Nothing here throws or uses Python.
 
 #pragma once
 
@@ -19,14 +19,14 @@ inline constexpr std::size_t NOISE_BYTES = 200;
 
 struct Noise {
     bool listening = false;
-    std::size_t length = 0;  // of the kept text, the beginning
+    std::size_t length = 0;  // of the stored text, which is the beginning of the output
     char text[NOISE_BYTES];
 };
 
-// Keeps what this thread writes to `stderr` from now on; not nested.
+// Captures what this thread writes to `stderr` from now on. Calls do not nest.
 void begin_noise() noexcept;
 
-// Ends it. The kept text stays readable until the next beginning.
+// Stops capturing. The text stays valid until the next call of `begin_noise`.
 const Noise &end_noise() noexcept;
 
 }  // namespace ksrv

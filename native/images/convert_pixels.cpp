@@ -9,9 +9,9 @@ namespace ksrv {
 
 namespace {
 
-// ---- arithmetic on a run of values whose coefficients repeat --------------------------------
+// ---- arithmetic on runs of values with periodic coefficients --------------------------------
 
-// 48 holds whole pixels of 1, 2, 3 and 4 channels, and whole vectors of 4, 8 and 16 floats.
+// 48 is a multiple of 1, 2, 3 and 4 channels, and of vectors of 4, 8 and 16 floats.
 constexpr std::size_t PERIOD = 48;
 constexpr std::size_t RUN = 8 * PERIOD;
 
@@ -22,7 +22,7 @@ struct Constants {
     T scale;
 };
 
-// `step` values in a row belong to one pixel; a plane has step 1 and the channel `channel`.
+// `step` consecutive values belong to one pixel. A plane has step 1 and only values of `channel`.
 template <typename T>
 KSRV_INLINE void constants_of(const Coefficients &c, int arithmetic, std::size_t channel, T *first,
                               T *second) noexcept {
@@ -56,7 +56,7 @@ KSRV_INLINE T compute(T value, const Constants<T> &c, std::size_t i) noexcept {
     return value;
 }
 
-// `count` contiguous values, the first of them at the start of the period.
+// Computes `count` contiguous values. The first is at the start of the period.
 template <int ARITHMETIC, typename S, typename T>
 KSRV_INLINE void compute_run(const S *__restrict source, T *__restrict target, std::size_t count,
                              const Constants<T> &c) noexcept {
@@ -68,10 +68,10 @@ KSRV_INLINE void compute_run(const S *__restrict source, T *__restrict target, s
         target[i] = compute<ARITHMETIC>(static_cast<T>(source[i]), c, j);
 }
 
-// ---- storing --------------------------------------------------------------------------------
+// ---- storing results ------------------------------------------------------------------------
 
-// Rounds to the nearest even, as OpenCV and numpy do: adding 2^23 with the value's sign drops the
-// fraction. Values of 2^23 and more are whole already.
+// Rounds to nearest, ties to even, as OpenCV and numpy do: adding 2^23 with the value's sign drops the fraction. Values
+// of at least 2^23 are integers already.
 KSRV_INLINE float round_even(float value) noexcept {
     constexpr float whole = 8388608.0f;
     const float magic = value < 0.0f ? -whole : whole;
@@ -81,20 +81,20 @@ KSRV_INLINE float round_even(float value) noexcept {
 
 template <typename I>
 KSRV_INLINE I saturate(float value, float low, float high) noexcept {
-    value = value > low ? value : low;  // NaN becomes the lowest value
+    value = value > low ? value : low;  // NaN becomes the smallest value
     value = value < high ? value : high;
     return static_cast<I>(static_cast<std::int32_t>(round_even(value)));
 }
 
-// IEEE half precision, to nearest even; too large becomes infinity, NaN stays NaN.
+// IEEE half precision, rounded to nearest even. Values that are too large become infinity, NaN stays NaN.
 KSRV_INLINE std::uint16_t half_bits(float value) noexcept {
     std::uint32_t bits;
     std::memcpy(&bits, &value, 4);
     const std::uint32_t sign = bits >> 16 & 0x8000u;
     bits &= 0x7FFFFFFFu;
-    // Normal numbers: rebias the exponent, round the 13 bits that go.
+    // Normal numbers: rebias the exponent, and round away the lowest 13 bits.
     const std::uint32_t normal = (bits - 0x38000000u + 0xFFFu + (bits >> 13 & 1u)) >> 13;
-    // Subnormal ones: adding 0.5 lines the mantissa up, and the addition itself rounds.
+    // Subnormal numbers: adding 0.5 aligns the mantissa, and the addition rounds.
     float magnitude;
     std::memcpy(&magnitude, &bits, 4);
     magnitude += 0.5f;
@@ -116,7 +116,7 @@ KSRV_INLINE std::uint16_t bfloat_bits(float value) noexcept {
     return static_cast<std::uint16_t>((bits & 0x7FFFFFFFu) > 0x7F800000u ? nan : rounded);
 }
 
-// A function of its own: inlined into each of its callers it would be most of the core's code.
+// A separate function, because inlining it into all callers would make up most of the core's code.
 KSRV_CLONES
 static void store_others(int datatype, const float *__restrict values, unsigned char *target,
                          std::size_t count) noexcept {
@@ -154,7 +154,7 @@ static void store_others(int datatype, const float *__restrict values, unsigned 
                 out[i] = saturate<std::int16_t>(values[i], -32768.0f, 32767.0f);
             return;
         }
-        default: {  // DT_INT32; the highest float below 2^31
+        default: {  // DT_INT32; the largest float below 2^31
             auto *out = reinterpret_cast<std::int32_t *>(target);
             for (std::size_t i = 0; i < count; ++i)
                 out[i] = saturate<std::int32_t>(values[i], -2147483648.0f, 2147483520.0f);
@@ -176,10 +176,10 @@ KSRV_INLINE void store_run(int, const double *__restrict values, unsigned char *
     std::memcpy(target, values, count * 8);
 }
 
-// ---- the general way: load, compute and store runs of one row --------------------------------
+// ---- the general path: load, compute and store runs of one row -------------------------------
 
-// Each of the three is compiled for itself: one function with every source and every arithmetic
-// would take as long to compile as a fifth of the core.
+// The three steps are separate functions: one function for every combination of source and arithmetic would take a
+// fifth of the core's compile time.
 
 template <typename S, typename T>
 KSRV_INLINE void load_channels(const PixelSource &source, const PixelTarget &target,
@@ -270,7 +270,7 @@ void convert_rows(const PixelSource &source, const PixelTarget &target,
     }
 }
 
-// ---- the direct way: 8-bit to FP32 ----------------------------------------------------------
+// ---- the direct path: 8-bit to FP32 ---------------------------------------------------------
 
 template <int ARITHMETIC, bool REVERSED>
 KSRV_INLINE void pixel_row(const std::uint8_t *__restrict source, float *__restrict target,
@@ -303,7 +303,7 @@ KSRV_INLINE void direct_rows(const PixelSource &source, const PixelTarget &targe
     const auto packed = static_cast<std::ptrdiff_t>(width * source.channels);
     const std::ptrdiff_t target_packed = 4 * (target.planar ? static_cast<std::ptrdiff_t>(width) : packed);
     if (source.row_bytes == packed && target.row_bytes == target_packed) {
-        width *= height;  // no gaps: the picture is one long row
+        width *= height;  // rows without gaps are one long row
         height = 1;
     }
     if (target.planar && target.channels == 3) {
@@ -345,10 +345,10 @@ static void convert_direct(const PixelSource &source, const PixelTarget &target,
     }
 }
 
-// Whether nothing but bytes move: the same type, order and layout, and no arithmetic.
+// Whether the conversion only copies bytes: same type, order and layout, and no arithmetic.
 bool same_bytes(const PixelSource &source, const PixelTarget &target,
                 const Coefficients &c) noexcept {
-    constexpr int SAME[] = {DT_UINT8, DT_UINT16, DT_INT16, DT_FP32, DT_FP64};  // by PixelType
+    constexpr int SAME[] = {DT_UINT8, DT_UINT16, DT_INT16, DT_FP32, DT_FP64};  // indexed by PixelType
     bool same = c.arithmetic == ARITHMETIC_NONE && target.datatype == SAME[source.type] &&
                 source.channels == target.channels && (!target.planar || target.channels == 1);
     for (std::size_t i = 0; i < target.channels; ++i)
@@ -364,7 +364,7 @@ void copy_rows(const PixelSource &source, const PixelTarget &target) noexcept {
                      source.data + source.row_bytes * static_cast<std::ptrdiff_t>(y), row);
 }
 
-// Whether every channel stays, in the same or in the reversed order.
+// Whether all channels are kept, in the same or in reversed order.
 bool direct_order(const PixelSource &source, const PixelTarget &target) noexcept {
     if (source.channels != target.channels) return false;
     bool same = true, reversed = target.channels == 3;

@@ -1,10 +1,9 @@
-// From pixels to the numbers that a model reads, in one pass: channel order, arithmetic, datatype,
-// layout.
+// Converts pixels to a model's numbers in one pass: channel order, arithmetic, datatype, layout.
 //
-// Strategy: rows go through a buffer that stays in the first-level cache: load (any source type, any
-// channel order) to float or double, compute, store (any datatype, rounded to nearest even and
-// saturated). The one conversion that matters most, 8-bit to FP32, has direct loops without the
-// buffer. All loops are scalar and left to the compiler's vectoriser; see base/cpu_dispatch.hpp.
+// Strategy: rows pass through a buffer that stays in the first-level cache: load (any source type, any channel order)
+// to float or double, compute, store (any datatype, rounded to nearest even and saturated). The most common conversion,
+// 8-bit to FP32, has direct loops without the buffer. All loops are scalar, for the compiler to vectorise; see
+// base/cpu_dispatch.hpp.
 //
 // `fast` is x * a + b with a = 1 / (scale * std) and b = -mean / std, rounded once to float.
 // `exact` is ((x / scale) - mean) / std, each step rounded to float: what numpy, torch and
@@ -33,20 +32,20 @@ struct PixelSource {
     const unsigned char *data;
     int type;
     std::size_t height, width, channels;
-    std::ptrdiff_t row_bytes;  // pixels of a row are contiguous
+    std::ptrdiff_t row_bytes;  // the pixels of a row are contiguous
 };
 
 struct PixelTarget {
     unsigned char *data;
     int datatype;
     std::size_t channels;
-    int from[MAX_CHANNELS];   // the source channel of each channel
-    bool planar;              // channels, height, width instead of height, width, channels
-    std::ptrdiff_t row_bytes;    // from row to row; pixels (or a plane's values) are contiguous
-    std::ptrdiff_t plane_bytes;  // from plane to plane, when planar
+    int from[MAX_CHANNELS];   // source channel for each target channel
+    bool planar;              // order is channels, height, width instead of height, width, channels
+    std::ptrdiff_t row_bytes;    // from row to row; the pixels of a row (or the values of a plane) are contiguous
+    std::ptrdiff_t plane_bytes;  // from plane to plane, if planar
 };
 
-// Whether the target has the source's channels in the source's order.
+// Whether the target has the same channels as the source, in the same order.
 inline bool keeps_order(const PixelTarget &target, std::size_t channels) noexcept {
     bool kept = target.channels == channels;
     for (std::size_t c = 0; kept && c < target.channels; ++c)
@@ -54,12 +53,12 @@ inline bool keeps_order(const PixelTarget &target, std::size_t channels) noexcep
     return kept;
 }
 
-// Converts every pixel. The caller has checked the sizes, the channel numbers and the datatype.
+// Converts all pixels. The caller must have checked sizes, channel numbers and the datatype.
 void convert_pixels(const PixelSource &source, const PixelTarget &target,
                     const Coefficients &c) noexcept;
 
-// Writes what convert_pixels computes a row's values with, `count` of each: `fast` multiplies by `first`
-// and adds `second`; `exact` divides by the scale, subtracts `first` and divides by `second`.
+// Writes the constants with which convert_pixels computes a row, `count` of each: `fast` multiplies by `first` and adds
+// `second`; `exact` divides by the scale, subtracts `first` and divides by `second`.
 void row_constants(const Coefficients &c, int arithmetic, std::size_t channels, std::size_t count,
                    float *first, float *second) noexcept;
 

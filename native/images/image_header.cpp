@@ -8,7 +8,7 @@ namespace ksrv {
 
 namespace {
 
-// A bounded view of the file; reads outside of it give 0, so callers check `has` first.
+// A bounded view of the file. Reads outside of it return 0, so callers check `has` first.
 struct ByteView {
     const unsigned char *data;
     std::size_t size;
@@ -37,9 +37,9 @@ struct ByteView {
     }
 };
 
-// ---- TIFF directories, which EXIF uses too --------------------------------------------------
+// ---- TIFF directories, which EXIF also uses -------------------------------------------------
 
-// The first directory of a TIFF or BigTIFF.
+// The first directory of a TIFF or BigTIFF file.
 class TiffDirectory {
   public:
     explicit TiffDirectory(ByteView bytes) noexcept : bytes_(bytes) {
@@ -53,13 +53,13 @@ class TiffDirectory {
         first_ = at + count_bytes;
     }
 
-    // Whether the file holds all entries, without which no decoder reads a TIFF.
+    // Whether the file has all entries. Otherwise no decoder reads the TIFF.
     bool is_whole() const noexcept {
         return first_ != 0 && count_ <= (bytes_.size - first_) / entry_bytes();
     }
 
-    // The first number of the first entry of a tag, as libtiff reads it: any whole number is taken for any other.
-    // 0: the entry holds none.
+    // The first number in the first entry of a tag, read as libtiff does: all integer types are interchangeable.
+    // Returns 0 if the entry has no number.
     std::uint32_t number(std::uint32_t tag, std::uint32_t without_entry) const noexcept {
         std::size_t entry = first_;
         for (std::uint64_t i = 0; i < count_ && bytes_.has(entry, entry_bytes()); ++i) {
@@ -103,15 +103,14 @@ class TiffDirectory {
     std::uint64_t count_ = 0;
 };
 
-// How a picture is turned: the orientation of EXIF, with or without the name that JPEG puts in front, or of a TIFF.
-// 0: it does not say.
+// The orientation in EXIF data (with or without JPEG's prefix) or in a TIFF file; 0 if it is missing.
 int orientation(ByteView exif) noexcept {
     const std::size_t name = exif.is(0, "Exif\0\0", 6) ? 6 : 0;
     const std::uint32_t found = TiffDirectory(exif.from(name, exif.size)).number(0x0112, 0);
     return found <= 8 ? static_cast<int>(found) : 1;
 }
 
-// ---- one reader for each format -------------------------------------------------------------
+// ---- readers for each format ----------------------------------------------------------------
 
 constexpr std::uint32_t JPEG_LS = 0xF7;
 
@@ -120,15 +119,15 @@ bool jpeg_marker_is_frame(std::uint32_t marker) noexcept {
            (marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 && marker != 0xCC);
 }
 
-// Whether a segment with a length follows: not behind a stuffed zero, a restart or an unknown marker,
-// which are passed over by their two bytes.
+// Whether a segment with a length follows the marker. Not after a stuffed zero, a restart marker or an unknown marker,
+// which are two bytes long.
 bool jpeg_marker_has_length(std::uint32_t marker) noexcept {
     return (marker >= 0xC0 && marker <= 0xCF) || (marker >= 0xDA && marker <= 0xEF) ||
            marker == JPEG_LS || marker == 0xFE;
 }
 
-// Moves behind the next marker; 0 where there is none. As libjpeg's next_marker, it passes over all bytes before the
-// marker, stuffed zeros and fill bytes.
+// Moves past the next marker and returns it; 0 at the end. As libjpeg's next_marker, skips all bytes before the marker,
+// including stuffed zeros and fill bytes.
 std::uint32_t next_jpeg_marker(ByteView file, std::size_t *at) noexcept {
     while (*at < file.size) {
         const void *found = std::memchr(file.data + *at, 0xFF, file.size - *at);
@@ -142,7 +141,7 @@ std::uint32_t next_jpeg_marker(ByteView file, std::size_t *at) noexcept {
     return 0;
 }
 
-// Takes what the frame says; the segment begins with its length.
+// Reads a frame header. The segment begins with its length.
 ImageFault read_jpeg_frame(ByteView file, std::size_t at, ImageHeader *header) noexcept {
     if (!file.has(at, 8)) return ImageFault::truncated;
     header->stored_bits = static_cast<int>(file.u8(at + 2));
@@ -155,8 +154,8 @@ ImageFault read_jpeg_frame(ByteView file, std::size_t at, ImageHeader *header) n
     return ImageFault::none;
 }
 
-// Follows the segments as libjpeg does (jdmarker.c), up to the end where each scan is a pass over all pixels: a JPEG
-// that is neither progressive nor without components in its first scan is read in that scan alone.
+// Follows the segments as libjpeg does (jdmarker.c), to the end if each scan is a pass over all pixels. Otherwise (a
+// JPEG that is not progressive and has all components in its first scan) only the first scan is decoded.
 ImageFault read_jpeg(ByteView file, ImageHeader *header) noexcept {
     std::size_t at = 2;
     int sample_bytes = 0;
@@ -186,8 +185,8 @@ ImageFault read_jpeg(ByteView file, ImageHeader *header) noexcept {
     return header->components ? ImageFault::none : ImageFault::truncated;
 }
 
-// Walks over the chunks behind the first that cv2 reads, all but those behind the first frame of an animation: it
-// allocates what any of them announces.
+// Walks over the chunks that follow IHDR. cv2 reads them all, except those after the first frame of an animation, and
+// allocates as much memory as a chunk announces.
 ImageFault read_png_chunks(ByteView file, ImageHeader *header, bool *transparent,
                             bool *animated) noexcept {
     bool before_pixels = true, in_frame = false;
@@ -234,7 +233,7 @@ ImageFault read_png(ByteView file, ImageHeader *header) noexcept {
     const ImageFault error = read_png_chunks(file, header, &transparent, &animated);
     if (error != ImageFault::none) return error;
     switch (color) {
-        case 0: header->channels = 1; break;  // cv2 drops the transparent grey
+        case 0: header->channels = 1; break;  // cv2 ignores transparency of grey pictures
         case 2:
         case 3: header->channels = transparent ? 4 : 3; break;
         case 4:
@@ -245,7 +244,7 @@ ImageFault read_png(ByteView file, ImageHeader *header) noexcept {
     return ImageFault::none;
 }
 
-// The first EXIF chunk's, of those that RIFF counts.
+// The orientation in the first EXIF chunk, within the length that RIFF announces.
 int webp_orientation(ByteView file) noexcept {
     const ByteView riff = file.from(0, std::size_t{8} + file.le32(4));
     for (std::size_t at = 12; riff.has(at, 8);) {
@@ -304,7 +303,7 @@ ImageFault read_gif(ByteView file, ImageHeader *header) noexcept {
     return ImageFault::none;
 }
 
-// The size is that of the decoded picture: cv2 turns a TIFF as it says, whatever it is asked for.
+// Width and height are of the decoded picture: cv2 always turns a TIFF by its orientation.
 ImageFault read_tiff(ByteView file, ImageHeader *header) noexcept {
     const TiffDirectory tiff(file);
     if (!tiff.is_whole()) return ImageFault::truncated;

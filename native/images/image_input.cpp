@@ -11,7 +11,7 @@ bool ImageInputReader::read(std::size_t offset, std::size_t length, EncodedImage
     const unsigned char *file = body_ + offset;
     const std::size_t seen = std::min(length, WALKED - walked_);
     if (read_image_header(file, seen, &header) != ImageFault::none || header.format != IMAGE_JPEG) return false;
-    if (!has_one_scan(header)) {  // its scans were counted as far as was looked
+    if (!has_one_scan(header)) {  // only scans in the first `seen` bytes were counted
         if (seen < length) return false;
         walked_ += length;
     }

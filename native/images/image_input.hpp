@@ -1,9 +1,9 @@
-// Which encoded images of a request need no Python: JPEGs about which nothing is left to decide.
+// Selects the encoded images of a request that need no Python: JPEGs within the input's rules.
 //
-// Strategy: the header of every image is read where the request was received, and compared with what the input
-// takes. Images of other formats, those that break a limit or need a look at their whole file first, and wrong
-// ones are left to the general way, which says what is wrong. What is noted of an image is its place in the
-// body, its size, and what decoding it costs.
+// Strategy: the header of every image is read when the request was received, and compared with the input's rules.
+// Images in other formats, images that exceed a limit or must be read completely first, and invalid images are left to
+// the general path, which reports errors. For an accepted image its position in the body, its size and the cost of
+// decoding are recorded.
 
 #pragma once
 
@@ -15,45 +15,45 @@ namespace ksrv {
 class DecodePool;
 class RowPlans;
 
-// What an input takes. Its defaults take nothing.
+// The images that an input accepts. By default none.
 struct ImageRules {
     bool accepted = false;
-    bool strict = true;    // an image must have the input's channels
-    bool upright = false;  // EXIF's orientation is applied
+    bool strict = true;    // the image must have the input's channels
+    bool upright = false;  // apply EXIF's orientation
     bool resized = true;   // images may have another size than the input
     int channels = 3;
-    std::uint32_t height = 0, width = 0;  // the input's
+    std::uint32_t height = 0, width = 0;  // of the input
     std::uint64_t image_pixels = 0, request_pixels = 0;
     std::uint32_t scans = 0, scans_per_component = 0;
-    RowPlans *plans = nullptr;   // how they become rows; as long as the model's endpoint
+    RowPlans *plans = nullptr;   // how images become rows; lives as long as the model's endpoint
     DecodePool *pool = nullptr;
 };
 
 struct EncodedImage {
     std::size_t offset, length;  // in the body
-    std::uint32_t width, height;  // as it is seen
+    std::uint32_t width, height;  // after EXIF's orientation
     std::uint32_t channels;
-    int orientation;  // EXIF's, where that is applied; else 1
+    int orientation;  // EXIF's if it is applied, else 1
     std::uint64_t decode_ns, decoder_bytes;
 };
 
-// Images of one input that need no Python; a request with more of them is rare.
+// The most images of an input that need no Python. More are rare.
 inline constexpr std::size_t FAST_IMAGES = 256;
 
-// Reads the images of one input, one after the other.
+// Reads the images of one input in order.
 class ImageInputReader {
   public:
     ImageInputReader(const ImageRules &rules, const unsigned char *body) noexcept
         : rules_(rules), body_(body) {}
 
-    // False: the image is left to the general way, and the request with it.
+    // False if the image, and with it the request, must be left to the general path.
     bool read(std::size_t offset, std::size_t length, EncodedImage *out) noexcept;
 
-    // About how long one thread takes to decode them.
+    // About how long one thread takes to decode all images.
     std::uint64_t total_ns() const noexcept { return total_ns_; }
 
   private:
-    // Bytes of files with several scans that are walked through on the thread that owns the sockets.
+    // The most bytes of files with several scans that are walked on an I/O thread.
     static constexpr std::size_t WALKED = 1u << 18;
 
     const ImageRules &rules_;

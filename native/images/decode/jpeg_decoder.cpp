@@ -8,7 +8,7 @@
 #include <jerror.h>
 #endif
 
-// libjpeg-turbo's mark; older libraries of that name know no BGR.
+// Defined only by libjpeg-turbo. Older libraries of the same name do not support BGR.
 #ifdef JCS_EXTENSIONS
 
 #include <csetjmp>
@@ -20,17 +20,17 @@
 namespace ksrv {
 namespace {
 
-// Rows that are asked for in one call: as many as the decoder has ready together where colours have half
-// of the height. More of them would push the decoder's tables out of the first-level cache.
+// Rows to request in one call: as many as the decoder makes at once if colours have half the height. More rows would
+// evict the decoder's tables from the first-level cache.
 constexpr unsigned ROWS_PER_READ = 2;
 
-// Rows lie this far behind a vector's alignment. To aligned rows the library writes past the caches, which
-// suits a picture in memory and costs a row that is read at once a tenth of the whole decoding.
-constexpr std::size_t BESIDE = 1;
+// Rows are deliberately unaligned by this many bytes. To aligned rows the library uses non-temporal stores, which suits
+// a picture in memory, but makes decoding 10 % slower if each row is read at once.
+constexpr std::size_t MISALIGNMENT = 1;
 constexpr std::size_t VECTOR = 64;
 
-// Blocks of columns that must be left out for a crop to be worth its beginning.
-constexpr unsigned WORTH_CROPPING = 4;
+// Cropping pays only if it skips at least this many blocks of columns.
+constexpr unsigned LEAST_CROPPED_BLOCKS = 4;
 
 struct ErrorManager {
     jpeg_error_mgr base;
@@ -44,7 +44,7 @@ void leave(j_common_ptr common) {
     std::longjmp(errors->back, 1);
 }
 
-// A warning means that the decoder made pixels up; cv2 decodes the file then.
+// After a warning the pixels are partly guessed. Such files are left to cv2.
 void leave_at_warning(j_common_ptr common, int level) {
     if (level < 0) leave(common);
 }
@@ -67,8 +67,8 @@ J_COLOR_SPACE color_space(PixelOrder order) noexcept {
     return JCS_UNKNOWN;
 }
 
-// Whether the scans of a progressive file leave out bits of its coefficients. The library makes these up from the
-// neighbours of a block, each version in its own way, and from others where columns are left out.
+// Whether the scans of a progressive file leave out bits of coefficients. The library then smooths them from
+// neighbouring blocks, in a way that depends on its version and on cropping.
 bool lacks_coefficients(const jpeg_decompress_struct &state) noexcept {
     if (!state.coef_bits) return false;  // the file is not progressive
     for (int component = 0; component < state.num_components; ++component)
@@ -77,17 +77,17 @@ bool lacks_coefficients(const jpeg_decompress_struct &state) noexcept {
     return false;
 }
 
-// Skipping and cropping keep all other pixels as they are from this version on.
+// From this version on, skipping and cropping do not change the remaining pixels.
 #if LIBJPEG_TURBO_VERSION_NUMBER >= 2001000
 
-// Has the decoder leave out columns beside the box where these are many; returns the first one it gives.
-// Colours are spread over their neighbours, so a block more on each side keeps the pixels the same.
+// Makes the decoder skip columns outside of the box if there are many. Returns the first column that it outputs. One
+// more block is kept on each side, because chroma upsampling reads neighbours.
 JDIMENSION crop_columns(j_decompress_ptr state, const PixelBox &box, unsigned width) noexcept {
     const unsigned block = static_cast<unsigned>(state->max_h_samp_factor) * DCTSIZE;
     JDIMENSION left = box.left > block ? box.left - block : 0;
     const unsigned right = width - box.left - box.width > block ? box.left + box.width + block : width;
     JDIMENSION wanted = right - left;
-    if (state->scale_denom != 1 || wanted + WORTH_CROPPING * block > width) return 0;
+    if (state->scale_denom != 1 || wanted + LEAST_CROPPED_BLOCKS * block > width) return 0;
     jpeg_crop_scanline(state, &left, &wanted);
     return left;
 }
@@ -116,7 +116,7 @@ PixelBox decoded_box(const RowReceiver &, unsigned height, unsigned width) noexc
 
 #endif
 
-// Between setjmp and its return no object with a destructor may begin to live here.
+// Between setjmp and its return no object with a destructor may be created here.
 Decoded decode_with(Decompressor &one, const JpegJob &job, RowReceiver &receiver) noexcept {
     jpeg_decompress_struct *const state = &one.state;
     *state = jpeg_decompress_struct{};
@@ -128,7 +128,8 @@ Decoded decode_with(Decompressor &one, const JpegJob &job, RowReceiver &receiver
         jpeg_destroy_decompress(state);
         return one.errors.out_of_memory ? Decoded::no_memory : Decoded::elsewhere;
     }
-    // Made anew for each picture: it would read a file without tables with those of the file before.
+    // A new decompressor for each picture: a reused decompressor would apply the tables of the previous file to a file
+    // without tables.
     jpeg_create_decompress(state);
     jpeg_mem_src(state, job.data, static_cast<unsigned long>(job.size));
     if (jpeg_read_header(state, TRUE) != JPEG_HEADER_OK) leave(reinterpret_cast<j_common_ptr>(state));
@@ -150,7 +151,7 @@ Decoded decode_with(Decompressor &one, const JpegJob &job, RowReceiver &receiver
     const JDIMENSION left = crop_columns(state, box, width);
     const std::size_t stride =
         (static_cast<std::size_t>(width) * channels + VECTOR - 1) / VECTOR * VECTOR;
-    std::uint8_t *const own = one.rows.reserve(stride * ROWS_PER_READ + BESIDE);
+    std::uint8_t *const own = one.rows.reserve(stride * ROWS_PER_READ + MISALIGNMENT);
     if (!own) {
         jpeg_destroy_decompress(state);
         return Decoded::no_memory;
@@ -163,14 +164,14 @@ Decoded decode_with(Decompressor &one, const JpegJob &job, RowReceiver &receiver
         const unsigned wanted = end - first < ROWS_PER_READ ? end - first : ROWS_PER_READ;
         for (unsigned i = 0; i < wanted; ++i) {
             std::uint8_t *const place = receiver.place(first + i);
-            lines[i] = (place ? place : own + BESIDE + i * stride) + left * channels;
+            lines[i] = (place ? place : own + MISALIGNMENT + i * stride) + left * channels;
         }
         const unsigned got = jpeg_read_scanlines(state, lines, wanted);
         for (unsigned i = 0; i < got; ++i) receiver.take(first + i, lines[i] - left * channels);
     }
-    // The codes below are read all the same, the last row as well, so that damage there is seen.
+    // Codes below the box, including the last row, are read to detect damage there.
     if (end + 1 < height) skip_rows(state, height - 1 - end);
-    lines[0] = own + BESIDE;
+    lines[0] = own + MISALIGNMENT;
     if (end < height) jpeg_read_scanlines(state, lines, 1);
     jpeg_finish_decompress(state);
     jpeg_destroy_decompress(state);

@@ -1,9 +1,9 @@
-// A JPEG's rows by libjpeg-turbo, handed on while it decodes them.
+// Decodes a JPEG with libjpeg-turbo and passes its rows on during decoding.
 //
-// Strategy: a thread keeps the few rows that the decoder gives at a time, and nothing of the pictures
-// before; a whole picture is only in memory where the receiver keeps it. Pixels are those of cv2, which uses
-// the same library with the same settings. Whatever is not an undamaged 8-bit picture in grey or YCbCr is
-// refused with `Decoded::elsewhere`: cv2 decides then, so that there is one opinion about every file.
+// Strategy: only the few rows that the decoder makes at a time are in memory. A whole picture is in memory only if the
+// receiver stores it. Pixels equal cv2's, because cv2 uses the same library with the same settings. Every file that is
+// not an undamaged 8-bit picture in grey or YCbCr is refused with `Decoded::elsewhere` and left to cv2, so that only
+// cv2 decides which files are valid.
 
 #pragma once
 
@@ -17,8 +17,8 @@ namespace ksrv {
 enum class PixelOrder : int { grey = 0, bgr, rgb };
 
 enum class Decoded : int {
-    whole,      // every row was handed on
-    elsewhere,  // another decoder must look at this file; rows may have been handed on before
+    whole,      // all rows were passed on
+    elsewhere,  // another decoder must read this file; some rows may have been passed on
     no_memory,
 };
 
@@ -26,12 +26,12 @@ struct JpegJob {
     const unsigned char *data;
     std::size_t size;
     PixelOrder order;
-    unsigned reduction;            // 1, 2, 4 or 8: the decoder scales down by it
-    std::uint32_t height, width;   // what the header check saw, reduced
-    bool codes_by_library = false;    // leaves Huffman codes to the library, to compare the two
+    unsigned reduction;            // 1, 2, 4 or 8: the decoder scales down by this factor
+    std::uint32_t height, width;   // from the header, divided by `reduction`
+    bool codes_by_library = false;    // let the library decode Huffman codes, to compare both implementations
 };
 
-// Keeps the picture.
+// Stores the whole picture.
 class WholePicture final : public RowReceiver {
   public:
     WholePicture(std::uint8_t *pixels, std::ptrdiff_t row_bytes) noexcept
@@ -46,10 +46,10 @@ class WholePicture final : public RowReceiver {
     std::ptrdiff_t row_bytes_;
 };
 
-// Whether this build has the library.
+// Whether ksrv was built with the library.
 bool has_jpeg_decoder() noexcept;
 
-// The library's version, such as "2.1.5"; empty without one.
+// The library's version, such as "2.1.5"; empty without the library.
 const char *jpeg_decoder_version() noexcept;
 
 Decoded decode_jpeg(const JpegJob &job, RowReceiver &receiver) noexcept;

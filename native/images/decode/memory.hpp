@@ -1,8 +1,8 @@
-// The memory of pictures while they are decoded: it counts among the bytes in flight.
+// The memory of pictures during decoding, which counts as bytes in flight.
 //
-// Strategy: who decodes reserves the bytes before the decoder starts and gives them back when the pictures lie
-// in their rows. Where the bytes do not suffice while other pictures of the process are decoded, it waits for
-// one of those, because they soon give theirs back; where none is, it is refused.
+// Strategy: bytes are reserved before the decoder starts, and given back when the pictures are in their rows. If too
+// few bytes are free while other pictures of the process are being decoded, the reservation waits for them, because
+// they finish soon. Otherwise it is refused.
 
 #pragma once
 
@@ -16,9 +16,9 @@ namespace ksrv {
 
 enum class DecodeRoom : int {
     taken,
-    wait,       // others are still being decoded: ask again, unless nobody wants the pictures any more
-    none,       // nobody will make room
-    too_large,  // even alone
+    wait,       // others are being decoded: retry, unless the pictures are no longer needed
+    none,       // no other pictures are being decoded, so that waiting is useless
+    too_large,  // exceeds the limit even when alone
 };
 
 class DecodeMemory {
@@ -27,22 +27,22 @@ class DecodeMemory {
 
     static bool is_small(std::uint64_t nbytes) noexcept { return nbytes <= MemoryBudget::SMALL_REQUEST; }
 
-    // Reserves bytes, or sleeps for WAIT_NS at most until there may be room.
+    // Reserves bytes, or sleeps for at most WAIT_NS until bytes may be free.
     DecodeRoom take(std::uint64_t nbytes) noexcept;
 
     void give_back(std::uint64_t nbytes) noexcept;
 
-    // How many sleep in `take`.
+    // The number of threads that sleep in `take`.
     int waiting() noexcept;
 
   private:
     std::mutex mutex_;
     MonotonicCondition changed_;
-    std::uint64_t held_ = 0;  // how many reservations there are
+    std::uint64_t held_ = 0;  // number of reservations
     int waiting_ = 0;
 };
 
-// The process's own; never destroyed, because threads outlive exit.
+// The process-wide instance. Never destroyed, because threads outlive exit.
 inline DecodeMemory &process_decode_memory() noexcept {
     static DecodeMemory *made = new DecodeMemory;
     return *made;

@@ -34,17 +34,17 @@ struct DecodePool::State {
 };
 
 std::size_t DecodePool::chunks(std::size_t count, std::uint64_t work_ns) const noexcept {
-    // Below this, waking a thread costs more than it saves.
+    // For less work, waking a thread costs more than it saves.
     constexpr std::uint64_t shared_ns = 200000;
     if (count < 2 || work_ns < shared_ns || helpers_ == 0) return 1;
-    // Small ones, since a thread that is kept from its processor has the others wait for its last chunk.
+    // Small chunks, because the threads wait for the last chunk of a thread that was preempted.
     return static_cast<std::size_t>(
         std::min<std::uint64_t>(count, std::max<std::uint64_t>(2, 2 * work_ns / shared_ns)));
 }
 
 DecodePool::~DecodePool() {
     if (state_ == nullptr) return;
-    if (state_->owner != getpid()) return;  // the threads stayed behind in the parent
+    if (state_->owner != getpid()) return;  // forked child: the threads exist only in the parent
     {
         std::lock_guard<std::mutex> guard(state_->lock);
         state_->closing = true;
@@ -110,12 +110,12 @@ DecodePool::State *DecodePool::started() noexcept {
     if (state == nullptr) return nullptr;
     state->owner = getpid();
     sigset_t all, before;
-    sigfillset(&all);  // signals are for the thread that waits for them
+    sigfillset(&all);  // signals are handled by the threads that wait for them
     pthread_sigmask(SIG_SETMASK, &all, &before);
     try {
         for (std::size_t i = 0; i < helpers_; ++i) state->threads.emplace_back(help, state);
     } catch (...) {
-        // As many helpers as there are; with none, the tasks still complete on their callers.
+        // Continue with fewer helpers. Without any helper, the caller does all the work.
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
     state_ = state;

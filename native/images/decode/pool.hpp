@@ -1,9 +1,9 @@
-// A few threads that share a batch of decoding work with the thread that brings it.
+// A few threads that share a batch of decoding work with the calling thread.
 //
-// Strategy: a task is a number of chunks and a function; the caller and any idle helper claim chunks
-// from one counter until none is left, and the caller returns when the last helper has let go of the
-// task. Nothing is allocated per task. Helpers start with the first task, so that a process which
-// forks first and works later has its own; a child forked later starts new ones.
+// Strategy: a task is a number of chunks and a function. The caller and idle helpers claim chunks from a shared counter
+// until none is left, and the caller returns when the last helper has finished. Nothing is allocated per task. Helpers
+// start with the first task, so that a process that forks first has separate helpers. A child that is forked later
+// starts new helpers.
 
 #pragma once
 
@@ -17,7 +17,7 @@ using ChunkFunction = void (*)(void *context, std::size_t chunk);
 
 class DecodePool {
   public:
-    // `threads` counts the caller: 1 means no helpers.
+    // `threads` includes the caller: 1 means no helpers.
     explicit DecodePool(std::size_t threads) : helpers_(threads > 0 ? threads - 1 : 0) {}
     ~DecodePool();
     DecodePool(const DecodePool &) = delete;
@@ -25,10 +25,10 @@ class DecodePool {
 
     std::size_t threads() const noexcept { return helpers_ + 1; }
 
-    // How many chunks to make of the decoding of so many pictures; one where this thread alone is the quickest.
+    // Into how many chunks to divide the decoding of `count` pictures. 1 if this thread alone is fastest.
     std::size_t chunks(std::size_t count, std::uint64_t work_ns) const noexcept;
 
-    // Calls `function` once for each chunk, on this thread and on helpers; returns when all are done.
+    // Calls `function` once for each chunk, on this thread and on helpers. Returns when all calls have returned.
     void run(std::size_t chunks, ChunkFunction function, void *context) noexcept;
 
   private:
@@ -38,7 +38,7 @@ class DecodePool {
     static void work(Task &task) noexcept;
     static void help(State *state) noexcept;
 
-    // The helpers, or null when the system gives no thread: the caller then does all the work.
+    // The helpers, or null if the system cannot start a thread: the caller then does all the work.
     State *started() noexcept;
 
     std::size_t helpers_;

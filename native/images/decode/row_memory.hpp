@@ -1,4 +1,4 @@
-// Memory for a few rows of a picture, which is kept from one picture to the next.
+// Memory for a few rows of a picture, reused from picture to picture.
 
 #pragma once
 
@@ -17,7 +17,7 @@ class RowMemory {
     RowMemory(const RowMemory &) = delete;
     RowMemory &operator=(const RowMemory &) = delete;
 
-    // At least `nbytes`, aligned to a cache line, with whatever was in it; null without memory.
+    // At least `nbytes`, aligned to a cache line, with undefined contents; null if memory is short.
     std::uint8_t *reserve(std::size_t nbytes) noexcept {
         const std::size_t rounded = (nbytes + SLACK + LINE - 1) / LINE * LINE;
         if (rounded < nbytes) return nullptr;
@@ -29,7 +29,7 @@ class RowMemory {
         return data_;
     }
 
-    // Gives memory back that only a huge picture needed.
+    // Frees memory that only a huge picture needed.
     void trim() noexcept {
         if (size_ <= KEPT) return;
         std::free(data_);
@@ -37,7 +37,7 @@ class RowMemory {
         size_ = 0;
     }
 
-    static constexpr std::size_t SLACK = 64;  // behind the rows, for loops that read whole vectors
+    static constexpr std::size_t SLACK = 64;  // after the rows, because loops read whole vectors
 
   private:
     static constexpr std::size_t LINE = 64;
@@ -46,7 +46,7 @@ class RowMemory {
     std::size_t size_ = 0;
 };
 
-// The calling thread's.
+// The row memory of the calling thread.
 class ThreadRowMemory {
   public:
     std::uint8_t *reserve(std::size_t nbytes) noexcept {

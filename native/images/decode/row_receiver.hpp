@@ -1,4 +1,4 @@
-// The receiver of a picture's rows while it is decoded.
+// The interface that receives a picture's rows during decoding.
 
 #pragma once
 
@@ -7,19 +7,19 @@
 
 namespace ksrv {
 
-// The part of a picture whose pixels are looked at. The others may be anything.
+// The part of a picture whose pixels are used. Other pixels may be undefined.
 struct PixelBox {
     std::uint32_t top, left, height, width;
 };
 
-// Takes rows, from the top of the picture to its bottom, each once.
+// Receives each row once, from top to bottom.
 class RowReceiver {
   public:
-    // `pixels` is the row's first pixel; outside of the box the row holds anything.
+    // `pixels` is the row's first pixel. Outside of the box the row is undefined.
     virtual void take(std::uint32_t row, const std::uint8_t *pixels) noexcept = 0;
-    // Memory for a row, for a receiver that wants the decoder to write there; null for any.
+    // Memory for a row, if the receiver wants the decoder to write there, else null.
     virtual std::uint8_t *place(std::uint32_t) noexcept { return nullptr; }
-    // What the receiver reads of a picture of that size. Rows above and below it may not be handed on.
+    // The part that the receiver needs of a picture of this size. Rows outside of it may be left out.
     virtual PixelBox box(std::uint32_t height, std::uint32_t width) const noexcept {
         return {0, 0, height, width};
     }

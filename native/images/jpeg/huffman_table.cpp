@@ -7,7 +7,7 @@
 namespace ksrv {
 namespace {
 
-constexpr unsigned ZERO_RUN = 0xF0;  // sixteen coefficients of zero
+constexpr unsigned ZERO_RUN = 0xF0;  // run/size symbol for sixteen zero coefficients
 
 }  // namespace
 
@@ -33,7 +33,7 @@ bool HuffmanTable::build() noexcept {
             if (kind_ == Kind::dc && symbol > 15) return false;
             if (length <= LOOKED_AT) enter(code, length, symbol);
         }
-        behind_[length] = code << (LONGEST - length);
+        code_end_[length] = code << (LONGEST - length);
     }
     return true;
 }
@@ -60,7 +60,7 @@ void HuffmanTable::enter(unsigned code, unsigned length, unsigned symbol) noexce
 HuffmanTable::Code HuffmanTable::long_code(std::uint64_t ahead) const noexcept {
     const std::uint32_t top = static_cast<std::uint32_t>(ahead >> (64 - LONGEST));
     for (unsigned length = LOOKED_AT + 1; length <= LONGEST; ++length) {
-        if (top >= behind_[length]) continue;
+        if (top >= code_end_[length]) continue;
         const int code = static_cast<int>(top >> (LONGEST - length));
         return {symbols_[code + symbol_place_[length]], length};
     }

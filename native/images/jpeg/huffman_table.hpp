@@ -1,8 +1,8 @@
-// A JPEG's Huffman table, read by the next bits of the file.
+// Lookup table for a JPEG's Huffman codes.
 //
-// Strategy: an entry for each value of the next ten bits has what they say: most codes are short enough for
-// the bits of the value behind them to be among the ten, and one look-up then gives the value and how many
-// coefficients it moves on. For other codes it gives the symbol, and the longest are compared length by length.
+// Strategy: the table is indexed by the next ten bits. Most codes are short enough for their value's bits to be among
+// these ten, so that a lookup gives the value and the number of coefficients to skip. For other codes it gives the
+// symbol. The longest codes are compared length by length.
 
 #pragma once
 
@@ -15,23 +15,23 @@ class HuffmanTable {
   public:
     enum class Kind { dc, ac };
 
-    // What the next bits say; `bits` are consumed with it.
+    // The meaning of the next bits, of which `bits` are consumed.
     struct Entry {
-        std::int16_t value;  // a coefficient, or the symbol where `step` is 0
-        std::uint8_t step;   // how many coefficients it moves on; BLOCK_END at the end of the block
-        std::uint8_t bits;   // 0: a longer code than the table has entries for, or none
+        std::int16_t value;  // a coefficient, or the symbol if `step` is 0
+        std::uint8_t step;   // how many coefficients to move on; BLOCK_END at the end of the block
+        std::uint8_t bits;   // 0: the code is longer than the index, or invalid
     };
     struct Code {
-        unsigned symbol, bits;  // 0 bits: no code
+        unsigned symbol, bits;  // 0 bits: invalid code
     };
 
     static constexpr unsigned BLOCK_END = 64;
 
-    // Becomes the table with `counts[n]` codes of n bits, from 1 to 16, and their symbols in order. A table that is
-    // so already is kept. False: there is no such table.
+    // Builds the table from `counts[n]` codes of n bits, for n from 1 to 16, and their symbols in order. Does nothing
+    // if the table is already built from the same codes. False if the codes are invalid.
     bool become(const std::uint8_t counts[17], const std::uint8_t symbols[256], Kind kind) noexcept;
 
-    // Both take the next bits of the file from the top.
+    // Both functions take the next bits of the file in the highest bits.
     Entry entry(std::uint64_t ahead) const noexcept { return entries_[ahead >> (64 - LOOKED_AT)]; }
     Code long_code(std::uint64_t ahead) const noexcept;
 
@@ -45,14 +45,14 @@ class HuffmanTable {
     Kind kind_ = Kind::dc;
     std::uint8_t counts_[LONGEST + 1] = {};
     std::uint8_t symbols_[256] = {};
-    // By the length of codes: the first one that is too large, from the top of 16 bits, and what leads from a
-    // code to the place of its symbol.
-    std::uint32_t behind_[LONGEST + 1] = {};
+    // By code length: the first value (in 16 bits, left-aligned) that is too large for a code of this length, and the
+    // offset from a code to the index of its symbol.
+    std::uint32_t code_end_[LONGEST + 1] = {};
     int symbol_place_[LONGEST + 1] = {};
     Entry entries_[1u << LOOKED_AT] = {};
 };
 
-// The number that `bits` bits, from 1 to 16, stand for behind a symbol: those with a leading 0 are negative.
+// Decodes the `bits` extra bits (1 to 16) after a symbol. Values with a leading 0 are negative (ITU-T T.81 F.2.2.1).
 inline int extended(unsigned value, unsigned bits) noexcept {
     const int number = static_cast<int>(value);
     return value >> (bits - 1) ? number : number - static_cast<int>(1u << bits) + 1;

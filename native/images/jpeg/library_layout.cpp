@@ -17,7 +17,7 @@ extern "C" {
 namespace ksrv {
 namespace {
 
-// Grey, of one value, with quantisers of 1: every block has this one coefficient.
+// The test picture: grey, a single value, quantisers of 1. Every block has only this coefficient.
 constexpr unsigned WIDTH = 24, HEIGHT = 16, MCUS = 6;
 constexpr JCOEF COEFFICIENT = 576;
 constexpr unsigned char PICTURE[] = {
@@ -35,8 +35,8 @@ struct Trial {
     jpeg_error_mgr errors;
     std::jmp_buf back;
     boolean (*original)(j_decompress_ptr, JBLOCKROW *);
-    bool looks;      // at the blocks, which is safe once the calls are known to be those of MCUs
-    unsigned known;  // calls as they should be
+    bool compares;      // compare the blocks, which is safe once the calls are known to be for MCUs
+    unsigned expected;  // number of calls with the expected arguments
 };
 
 Trial &trial_of(void *client_data) noexcept { return *static_cast<Trial *>(client_data); }
@@ -49,18 +49,18 @@ void leave_at_warning(j_common_ptr state, int level) {
 
 boolean count_mcu(j_decompress_ptr state, JBLOCKROW *blocks) {
     Trial &trial = trial_of(state->client_data);
-    if (!trial.looks) {
-        ++trial.known;
+    if (!trial.compares) {
+        ++trial.expected;
         return trial.original(state, blocks);
     }
     const JCOEF *const block = *blocks[0];
     const bool is_zeroed = std::all_of(block, block + DCTSIZE2, [](JCOEF one) { return one == 0; });
     const boolean result = trial.original(state, blocks);
-    if (is_zeroed && block[0] == COEFFICIENT) ++trial.known;
+    if (is_zeroed && block[0] == COEFFICIENT) ++trial.expected;
     return result;
 }
 
-// Another function than the library's own, or none at all, would stand at another place of the structure.
+// If the layout differs, the field holds a function of another library, or no function.
 bool is_of_library(void *function) noexcept {
     Dl_info one, library;
     return function && dladdr(function, &one) != 0 &&
@@ -68,16 +68,16 @@ bool is_of_library(void *function) noexcept {
            one.dli_fbase == library.dli_fbase;
 }
 
-// Whether each MCU of the picture comes to the decoder. No object with a destructor may begin to live here.
-bool run(Trial &trial, bool looks) noexcept {
+// Whether the decoder is called for each MCU of the picture. No object with a destructor may be created here.
+bool run(Trial &trial, bool compares) noexcept {
     jpeg_decompress_struct *const state = &trial.state;
     *state = jpeg_decompress_struct{};
     state->err = jpeg_std_error(&trial.errors);
     trial.errors.error_exit = leave;
     trial.errors.emit_message = leave_at_warning;
     state->client_data = &trial;
-    trial.looks = looks;
-    trial.known = 0;
+    trial.compares = compares;
+    trial.expected = 0;
     if (setjmp(trial.back) != 0) {
         jpeg_destroy_decompress(state);
         return false;
@@ -94,7 +94,7 @@ bool run(Trial &trial, bool looks) noexcept {
     while (state->output_scanline < HEIGHT) jpeg_read_scanlines(state, &row, 1);
     jpeg_finish_decompress(state);
     jpeg_destroy_decompress(state);
-    return trial.known == MCUS;
+    return trial.expected == MCUS;
 }
 
 }  // namespace

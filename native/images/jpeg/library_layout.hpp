@@ -1,14 +1,14 @@
-// Whether the libjpeg that runs lets itself be told who decodes an MCU, as the header says it does.
+// Checks that the loaded libjpeg has the structure layout of the header that ksrv was compiled with.
 //
-// That place lies in a structure of the library's own, which its public interface does not promise. A system may
-// bring a newer library under the same name after ksrv was compiled. So the library decodes a small picture once,
-// with a decoder in that place that counts and calls the library's.
+// The pointer to the MCU decoder is in an internal structure, whose layout the public interface does not guarantee. A
+// system may replace the library by a newer version after ksrv was compiled. Therefore the library decodes a small
+// picture once with a replaced MCU decoder, which counts the calls and calls the original decoder.
 
 #pragma once
 
 namespace ksrv {
 
-// Tried once; false without the library as well.
+// Tested once. Also false without the library.
 bool library_tells_mcus() noexcept;
 
 }  // namespace ksrv

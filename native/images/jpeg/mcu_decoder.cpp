@@ -21,11 +21,11 @@ namespace {
 
 static_assert(std::is_same<JCOEF, std::int16_t>::value && DCTSIZE2 == 64 && D_MAX_BLOCKS_IN_MCU == 10,
               "the blocks are the library's");
-// The first two fields have been these in every version of the library; see library_layout.hpp for the one that runs.
+// All versions of the library begin with these two fields. library_layout.hpp checks the loaded version.
 static_assert(offsetof(jpeg_entropy_decoder, decode_mcu) == sizeof(void *),
-              "the library's own decoder of MCUs is where it always was");
+              "the pointer to the decoder of MCUs has the expected offset");
 
-// Where the coefficients of a block lie, in the order of their codes. A run may lead behind the last one.
+// Natural positions of a block's coefficients in code (zigzag) order. Runs may exceed the last coefficient.
 constexpr std::uint8_t PLACES[64] = {
     0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40, 48,
     41, 34, 27, 20, 13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23,
@@ -51,7 +51,7 @@ std::uint64_t big_endian_word(const std::uint8_t *at) noexcept {
     return word;
 }
 
-// At least 56 bits are sure then: a code with its value, and two short ones before.
+// Afterwards at least 56 bits are valid: enough for two short codes and one code with its value.
 template <typename Bits>
 KSRV_INLINE void read_ahead(Bits &bits) noexcept {
     bits.ahead |= big_endian_word(bits.next) >> bits.count;
@@ -65,7 +65,7 @@ KSRV_INLINE void consume(Bits &bits, unsigned count) noexcept {
     bits.count -= count;
 }
 
-// The value behind a code whose symbol tells its length.
+// The value that follows a code whose symbol has its length.
 template <typename Bits>
 KSRV_INLINE int read_value(Bits &bits, unsigned length) noexcept {
     const int value = extended(static_cast<unsigned>(bits.ahead >> (64 - length)), length);
@@ -73,7 +73,7 @@ KSRV_INLINE int read_value(Bits &bits, unsigned length) noexcept {
     return value;
 }
 
-// A symbol that `entry` did not tell with its value.
+// Decodes a symbol for which `entry` had no value.
 template <typename Bits>
 KSRV_INLINE bool read_symbol(const HuffmanTable &table, HuffmanTable::Entry entry, Bits &bits,
                              unsigned *symbol) noexcept {
@@ -102,7 +102,7 @@ KSRV_INLINE bool McuDecoder::fill_block(const BlockTables &tables, Bits &bits, s
     block[0] = static_cast<std::int16_t>(dc);
     for (unsigned at = 0; at < LAST;) {
         read_ahead(bits);
-        // Three short codes leave as many bits as a long one may have with its value.
+        // Three short codes leave enough bits for a code of maximal length with its value.
         for (int i = 0; i < 3; ++i) {
             entry = tables.ac->entry(bits.ahead);
             if (entry.step == 0) break;
@@ -139,12 +139,12 @@ KSRV_CLONES bool McuDecoder::fill_blocks(Bits &bits, Block **blocks) noexcept {
     return true;
 }
 
-// Below 0: more was read than there is. The window must have the segment's last byte.
+// Negative if more bits were read than exist. Requires that the window has the segment's last byte.
 std::int64_t McuDecoder::unread_bits() const noexcept {
     return (bytes_.end() - bits_.next) * 8 + static_cast<std::int64_t>(bits_.count);
 }
 
-// Whether the codes end where the segment does, but for bits that fill its last byte.
+// Whether the codes end with the segment, except for padding bits in its last byte.
 bool McuDecoder::is_at_end() noexcept {
     bits_.next = bytes_.refill(bits_.next);
     return bytes_.is_whole() && unread_bits() >= 0 && unread_bits() < 8;
@@ -212,7 +212,7 @@ bool McuDecoder::take_over(jpeg_decompress_struct *state) noexcept {
 
 }  // namespace ksrv
 
-#else  // without the library, or without the header that says how it is told
+#else  // without the library, or without the header that declares the MCU decoder
 
 namespace ksrv {
 

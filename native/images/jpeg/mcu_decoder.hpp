@@ -1,11 +1,11 @@
-// The Huffman codes of a baseline JPEG, in the place of libjpeg-turbo's decoder for them.
+// Decodes the Huffman codes of baseline JPEGs, instead of libjpeg-turbo's decoder.
 //
-// Strategy: codes are two thirds of what a photograph costs, and the library looks up a code and then reads its
-// value. Here a look-up mostly gives both (`HuffmanTable`), with the stuffed zeros taken out before
-// (`ScanBytes`). The library decodes what comes behind: values to pixels. It lets itself be told how an MCU is
-// decoded, which its own kinds of codes rely on.
+// Strategy: codes take two thirds of the time of a photograph, because the library looks up a code and then reads its
+// value. Here one lookup gives both in most cases (`HuffmanTable`), after the stuffed zeros were removed (`ScanBytes`).
+// The library still turns values into pixels. Its structure for entropy decoders allows replacing the function that
+// decodes an MCU.
 //
-// At the first thing that an undamaged file does not have, the library's way for errors is taken.
+// Anything that an undamaged file does not have is reported through the library's error handler.
 
 #pragma once
 
@@ -20,19 +20,20 @@ namespace ksrv {
 
 class McuDecoder {
   public:
-    // Takes over the codes of a picture whose decoding was started and of which no row was read; the decoder must
-    // outlive it. False: the picture is of another kind, and the library decodes all of it.
+    // Takes over decoding the codes of a picture that was started and of which no row was read. The library's
+    // decompressor must outlive this object. False if the picture is of another kind: the library then decodes all of
+    // it.
     bool take_over(jpeg_decompress_struct *state) noexcept;
 
     using Block = std::int16_t[64];
 
-    // Fills the zeroed blocks of the next MCU; null skips it.
+    // Fills the zeroed blocks of the next MCU. Null skips the MCU.
     void decode(jpeg_decompress_struct *state, Block **blocks);
 
   private:
     static constexpr unsigned BLOCKS = 10, TABLES = 4, COMPONENTS = 4;
 
-    // Bits that were read ahead, from the top; `count` of them are sure.
+    // Bits that were read ahead, left-aligned. The first `count` bits are valid.
     struct Bits {
         std::uint64_t ahead;
         const std::uint8_t *next;

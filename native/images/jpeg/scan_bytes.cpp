@@ -27,7 +27,7 @@ const std::uint8_t *ScanBytes::refill(const std::uint8_t *at) noexcept {
         out += plain;
         file_ += plain;
         if (!found) continue;
-        if (file_end_ - file_ < 2 || file_[1] != 0) {  // a marker, or the end of a file that was cut
+        if (file_end_ - file_ < 2 || file_[1] != 0) {  // a marker, or the end of a truncated file
             is_whole_ = true;
             break;
         }

@@ -1,7 +1,7 @@
-// The coded bytes of a JPEG's scan, up to its next marker, without the zeros that are stuffed into them.
+// The coded bytes of a JPEG's scan up to the next marker, without stuffed zeros.
 //
-// Strategy: a few thousand bytes at a time lie in a window, always as many as an MCU can have codes for, so that
-// nothing is checked between the codes of an MCU. Behind the last byte before a marker the window has zeros.
+// Strategy: a window of a few thousand bytes always has at least as many bytes as the codes of one MCU can take, so
+// that no check is needed within an MCU. After the last byte before a marker the window has zeros.
 
 #pragma once
 
@@ -12,31 +12,31 @@ namespace ksrv {
 
 class ScanBytes {
   public:
-    // Ten blocks of 64 values, each with a code of 16 bits and 15 bits of its own.
+    // Ten blocks of 64 values, each with a code of 16 bits and a value of 15 bits.
     static constexpr std::size_t MCU_BYTES = 10 * 64 * (16 + 15) / 8;
-    // Behind them a reader may look, and begin that far behind the last byte.
+    // A reader may read this many bytes more, and may begin this many bytes after the last byte.
     static constexpr std::size_t WORD = 8;
 
-    // Bytes from `begin` on, which is at the first code, to `end`, where the file ends.
+    // Starts with the bytes from `begin`, the first code, to `end`, the end of the file.
     void start(const unsigned char *begin, const unsigned char *end) noexcept;
 
-    // Makes an MCU's bytes readable; returns where the byte at `at` lies now.
+    // Makes an MCU's bytes readable. Returns the new position of the byte at `at`.
     const std::uint8_t *ahead(const std::uint8_t *at) noexcept {
         const bool is_enough = is_whole_ || end_ - at >= static_cast<std::ptrdiff_t>(MCU_BYTES + WORD);
         return is_enough ? at : refill(at);
     }
 
-    // Makes all bytes readable that fit; the window then ends with the segment, unless more than an MCU is left.
+    // Fills the window. It then ends with the segment, unless more than an MCU is left.
     const std::uint8_t *refill(const std::uint8_t *at) noexcept;
 
-    // Whether the window has the last byte before the marker.
+    // Whether the window includes the last byte before the marker.
     bool is_whole() const noexcept { return is_whole_; }
 
-    // Where the window's bytes begin and end.
+    // Begin and end of the window's bytes.
     const std::uint8_t *begin() const noexcept { return window_; }
     const std::uint8_t *end() const noexcept { return end_; }
 
-    // Where the file goes on behind the window's bytes: at the marker where these are the last ones.
+    // The position in the file that follows the window's bytes: the marker, if the window is whole.
     const unsigned char *file() const noexcept { return file_; }
 
   private:

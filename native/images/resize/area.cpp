@@ -29,18 +29,18 @@ double scale_of(std::size_t from, std::size_t to) noexcept {
     return 1.0 / (static_cast<double>(to) / static_cast<double>(from));
 }
 
-// By how much a side shrinks, where that is a whole number; else 0.
+// The factor by which a side shrinks if it is an integer, else 0.
 std::size_t whole_scale(std::size_t from, std::size_t to) noexcept {
     const double scale = scale_of(from, to), rounded = std::nearbyint(scale);
     return std::fabs(scale - rounded) < DBL_EPSILON ? static_cast<std::size_t>(rounded) : 0;
 }
 
-// Most shares of the results [start, start + count); each result has whole pixels and one at each end.
+// The most shares of the results [start, start + count). Each result has whole pixels and one pixel at each end.
 std::size_t most_shares(std::size_t from, std::size_t to, std::size_t count) noexcept {
     return count * (static_cast<std::size_t>(scale_of(from, to)) + 3);
 }
 
-// Writes the shares in OpenCV's steps and precisions; returns their number.
+// Computes the shares with OpenCV's steps and precision. Returns their number.
 std::size_t make_shares(std::size_t from, std::size_t to, std::size_t start, std::size_t count,
                         Share *shares) noexcept {
     const double scale = scale_of(from, to), size = static_cast<double>(from);
@@ -74,8 +74,8 @@ void sum_shares(const std::uint8_t *pixels, std::size_t channels, const Share *s
 }
 
 #ifdef KSRV_SSE41
-// Three channels and a value too many, which the next pixel overwrites. `count` shares, none of which
-// is of the row's last pixel.
+// Writes three channels and a fourth value, which the next pixel overwrites. None of the `count` shares may be of the
+// row's last pixel.
 KSRV_SSE41 void sum_shares_rgb(const std::uint8_t *pixels, const Share *shares, std::size_t count,
                                float *row) noexcept {
     for (std::size_t i = 0; i < count;) {
@@ -109,7 +109,7 @@ KSRV_CLONES void add_to_sum(const float *__restrict row, float part, std::size_t
     for (std::size_t i = 0; i < count; ++i) sum[i] += part * row[i];
 }
 
-// To the nearest, halves to even: adding 2^23 drops the fraction of what is below it.
+// Rounds to nearest even: adding 2^23 drops the fraction of smaller values.
 KSRV_CLONES void store_sum(const float *__restrict sum, std::size_t count,
                            std::uint8_t *__restrict out) noexcept {
     for (std::size_t i = 0; i < count; ++i) {
@@ -179,7 +179,7 @@ void AreaResize::take_whole(std::uint32_t row, const std::uint8_t *pixels) noexc
             for (std::size_t c = 0; c < channels; ++c) sums_[x * channels + c] += *from++;
     if (row + 1 != (window_.top + next_ + 1) * whole_y_) return;
     std::uint8_t *const out = rows_out_.place(next_);
-    if (whole_x_ == 2 && whole_y_ == 2) {  // OpenCV rounds halves up here, and to even elsewhere
+    if (whole_x_ == 2 && whole_y_ == 2) {  // here OpenCV rounds halves up, elsewhere to even
         for (std::size_t i = 0; i < values_; ++i)
             out[i] = static_cast<std::uint8_t>((sums_[i] + 2) >> 2);
     } else {
@@ -197,7 +197,7 @@ void AreaResize::take_shares(std::uint32_t row, const std::uint8_t *pixels) noex
 #ifdef KSRV_SSE41
     if (window_.channels == 3 && has_sse41()) {
         quick = column_count_;
-        // The last result's shares, which may be of the last pixel, are for the loop that reads no further.
+        // The last result may include the last pixel, so its shares are left to the loop that does not read further.
         const std::uint32_t last = columns_[quick - 1].result;
         while (quick && columns_[quick - 1].result == last) --quick;
         sum_shares_rgb(pixels, columns_, quick, row_);

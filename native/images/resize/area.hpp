@@ -1,8 +1,8 @@
-// OpenCV's area resize of bytes to a smaller picture, row by row while it is decoded, bit for bit.
+// OpenCV's area resize of bytes to a smaller picture, bit for bit, row by row during decoding.
 //
-// Strategy: a value of the result is the sum over the pixels under it, each with the share of it that
-// lies there: first along a row, then down the rows, in floats and in OpenCV's order. Where both sides
-// shrink by whole numbers the pixels under a value are added as integers instead, as OpenCV does.
+// Strategy: a value of the result is the weighted sum of the pixels that it covers, with weights by the covered area:
+// first along a row, then down the rows, in floats and in OpenCV's order. If both sides shrink by integer factors, the
+// pixels are added as integers instead, as OpenCV does.
 
 #pragma once
 
@@ -16,7 +16,7 @@ namespace ksrv {
 
 class AreaResize final : public RowResize {
   public:
-    // What one column or row of the result has of one of the source.
+    // The share of a source column or row in a column or row of the result.
     struct Share {
         std::uint32_t source, result;
         float part;
@@ -34,14 +34,14 @@ class AreaResize final : public RowResize {
     void take_shares(std::uint32_t row, const std::uint8_t *pixels) noexcept;
 
     ResizeWindow window_;
-    std::size_t values_;  // of a row of the result
+    std::size_t values_;  // in a row of the result
     ByteRows rows_out_;
     PixelBox box_;
-    std::size_t whole_x_ = 0, whole_y_ = 0;  // by which both sides shrink, where these are whole numbers
+    std::size_t whole_x_ = 0, whole_y_ = 0;  // the factors by which the sides shrink, if both are integers
     const Share *columns_ = nullptr, *rows_ = nullptr;
     std::size_t column_count_ = 0, row_count_ = 0;
-    std::size_t next_share_ = 0;  // of `rows_`
-    std::size_t next_ = 0;        // row of the window that is made next
+    std::size_t next_share_ = 0;  // index in `rows_`
+    std::size_t next_ = 0;        // the next row of the window to compute
     float *row_ = nullptr, *sum_ = nullptr;
     std::int32_t *sums_ = nullptr;
 };

@@ -1,8 +1,7 @@
-// Rows of bytes on their way to the numbers that a model reads.
+// Stores rows of bytes, or converts them to the numbers of a model.
 //
-// Strategy: where bytes are all that the model reads, a row is written where it stays. Otherwise a few rows
-// are collected in the cache and converted together, since beginning a conversion costs as much as a
-// row of it.
+// Strategy: if the model reads bytes, a row is written to its final position. Otherwise a few rows are collected in the
+// cache and converted together, because starting a conversion costs as much as converting a row.
 
 #pragma once
 
@@ -18,16 +17,16 @@ class ByteRows {
     ByteRows(const PixelTarget &target, const Coefficients &coefficients, std::size_t height,
              std::size_t width, std::size_t channels) noexcept;
 
-    // The memory that `use` wants.
+    // Size of the memory to pass to `use`.
     std::size_t nbytes() const noexcept { return direct_ ? 0 : ROWS * row_bytes_; }
     void use(std::uint8_t *memory) noexcept { rows_ = memory; }
 
-    // Where row `y` is written, exactly its bytes; rows come in order.
+    // Where to write row `y`, and no byte more. Rows must be written in order.
     std::uint8_t *place(std::size_t y) noexcept {
         if (direct_) return target_.data + static_cast<std::ptrdiff_t>(y) * target_.row_bytes;
         return rows_ + (y - first_) * row_bytes_;
     }
-    // Row `y` is written.
+    // Row `y` is complete.
     void done(std::size_t y) noexcept {
         if (!direct_ && (y + 1 == first_ + ROWS || y + 1 == height_)) convert(y + 1);
     }
@@ -42,7 +41,7 @@ class ByteRows {
     std::size_t height_, width_, channels_, row_bytes_;
     bool direct_;
     std::uint8_t *rows_ = nullptr;
-    std::size_t first_ = 0;  // the row that lies first in the memory
+    std::size_t first_ = 0;  // the first row in the memory
 };
 
 }  // namespace ksrv

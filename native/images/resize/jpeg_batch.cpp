@@ -20,7 +20,7 @@ bool has_ended(const BatchedJpeg &one) noexcept {
     return one.ended && one.ended->load(std::memory_order_acquire) != 0;
 }
 
-// Fills a row with copies of a pixel; each step doubles what is there.
+// Fills a row with copies of a pixel. Each step doubles the filled part.
 void fill_border(const BatchedJpeg &one) noexcept {
     std::size_t filled = std::min(one.border_bytes, one.row_bytes);
     std::memcpy(one.row, one.border, filled);
@@ -48,7 +48,7 @@ template <typename Upright>
 Decoded decode_turned(const BatchedJpeg &one, Upright &&upright, RowReceiver &resize) noexcept {
     if (!upright.prepare()) return Decoded::no_memory;
     JpegJob stored = one.jpeg;
-    if (is_stored_lying(one.orientation)) std::swap(stored.height, stored.width);
+    if (is_stored_transposed(one.orientation)) std::swap(stored.height, stored.width);
     const Decoded result = decode_jpeg(stored, upright);
     if (result == Decoded::whole) upright.hand_on(resize);
     return result;
@@ -76,7 +76,7 @@ void decode_one(BatchedJpeg &one) noexcept {
 
 void decode_chunk(void *context, std::size_t chunk) {
     const Share &share = *static_cast<Share *>(context);
-    // The last chunks are one longer when the count does not divide evenly.
+    // If the count does not divide evenly, the last chunks are one longer.
     const std::size_t end = share.count * (chunk + 1) / share.chunks;
     for (std::size_t i = share.count * chunk / share.chunks; i < end; ++i) decode_one(share.jpegs[i]);
 }

@@ -1,4 +1,4 @@
-// The JPEGs of a batch, decoded and resized into its rows by a decode pool without the GIL.
+// Decodes and resizes the JPEGs of a batch into its rows, with a decode pool and without the GIL.
 
 #pragma once
 
@@ -15,37 +15,38 @@
 
 namespace ksrv {
 
-// One of them, of the size that it is seen in. `ended` tells whether its request has ended; null for an image of no request.
+// A JPEG of a batch. Sizes are after EXIF's orientation. `ended` returns whether its request has ended; null if the
+// image has no request.
 struct BatchedJpeg {
     JpegJob jpeg{};
     ResizeKind kind{};
     ResizeWindow window{};
     PixelTarget target{};
     const Coefficients *coefficients = nullptr;
-    // The batch's row; all zero where the picture was not decoded, so that no byte of another is seen.
+    // The row in the batch. All zero if the picture was not decoded, so that no data of other requests is visible.
     unsigned char *row = nullptr;
     std::size_t row_bytes = 0;
-    std::size_t part_offset = 0;  // of the part that the picture fills, from the row's first byte on
-    // One pixel of what lies around a letterbox; none where the picture fills its row.
+    std::size_t part_offset = 0;  // offset, from the row's first byte, of the part that the picture fills
+    // One pixel of a letterbox's border. Unused if the picture fills its row.
     unsigned char border[32] = {};
     std::size_t border_bytes = 0;
     std::uint64_t decode_ns = 0;
-    std::uint64_t decoder_bytes = 0;  // without what a turned picture takes
+    std::uint64_t decoder_bytes = 0;  // without the memory for turning the picture
     int orientation = 1;  // EXIF's, which is applied
     const std::atomic<std::int32_t> *ended = nullptr;
     Decoded result = Decoded::elsewhere;
-    bool passed_over = false;  // its request had ended
+    bool passed_over = false;  // not decoded, because its request had ended
 };
 
-// Decodes them in order, on several threads when that pays, as many at once as there is memory for. Where there
-// is none for the largest of them alone, all are left to `Decoded::elsewhere`, which says so.
+// Decodes the JPEGs in order, on several threads if that is faster, as many at once as memory allows. If memory is too
+// short for the largest alone, all are left to another decoder (`Decoded::elsewhere`), which reports the error.
 void decode_jpegs(DecodePool &pool, DecodeMemory &memory, BatchedJpeg *jpegs, std::size_t count) noexcept;
 
-// How the pictures of one image input become rows, by the size that they are seen in: jobs without file, row, costs
-// and request, or without coefficients where they are not decoded row by row. Any thread may ask.
+// The resize plans of one image input by picture size (after EXIF's orientation): jobs without file, row, costs and
+// request. Jobs without coefficients are for sizes that cannot be decoded row by row. Thread-safe.
 class RowPlans {
   public:
-    // False: the size has not come yet.
+    // False if the size has no plan yet.
     bool find(std::uint32_t height, std::uint32_t width, std::uint32_t channels, BatchedJpeg *plan) noexcept {
         const std::lock_guard lock(mutex_);
         const auto found = plans_.find(key(height, width, channels));

@@ -17,7 +17,7 @@ namespace ksrv {
 namespace {
 
 constexpr int WEIGHT_BITS = 11;
-constexpr int DROPPED_BITS = 4;  // of a value that is resized in width
+constexpr int DROPPED_BITS = 4;  // dropped from a value that is resized in width
 constexpr std::size_t SLACK_VALUES = 16;
 
 ThreadRowMemory &memory() noexcept {
@@ -25,18 +25,18 @@ ThreadRowMemory &memory() noexcept {
     return kept;
 }
 
-// A weight as OpenCV rounds it: to the nearest, halves to even.
+// A weight as OpenCV rounds it: to nearest even.
 std::int16_t fixed(float weight) noexcept {
     return static_cast<std::int16_t>(std::nearbyint(weight * static_cast<float>(1 << WEIGHT_BITS)));
 }
 
 #ifdef KSRV_AVX2
-// Two pixels of three channels a turn: each half of a vector holds one, and a value too many, which the
-// next pixel overwrites.
+// Two pixels of three channels per iteration. Each half of a vector has one pixel and a fourth value, which the next
+// pixel overwrites.
 KSRV_AVX2 void resize_width_rgb(const std::uint8_t *row, const std::uint32_t *offsets,
                                 const std::int16_t *weights, std::size_t pixels,
                                 std::int16_t *out) noexcept {
-    // Each value beside its right neighbour.
+    // Each value next to its right neighbour.
     const __m128i order = _mm_setr_epi8(0, 3, 1, 4, 2, 5, -1, -1, 8, 11, 9, 12, 10, 13, -1, -1);
     const __m256i spread = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
     for (std::size_t x = 0; x + 2 <= pixels; x += 2) {
@@ -109,7 +109,7 @@ void LinearBytes::resize_width(const std::uint8_t *pixels, std::int16_t *out) co
 #endif
     for (; x < window_.out_width; ++x) {
         const std::uint8_t *const left = pixels + offsets_[x];
-        // Behind the last column there is none: its weight is zero.
+        // The last column has no right neighbour: its weight is zero.
         const std::uint8_t *const right = offsets_[x] < last ? left + channels : left;
         for (std::size_t c = 0; c < channels; ++c)
             out[x * channels + c] = static_cast<std::int16_t>(

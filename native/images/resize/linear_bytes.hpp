@@ -1,7 +1,7 @@
-// OpenCV's linear resize of bytes, row by row while a picture is decoded, bit for bit.
+// OpenCV's linear resize of bytes, bit for bit, row by row during decoding.
 //
-// Strategy: weights are integers of eleven bits. A row that is resized in width has its values shifted down
-// to sixteen bits, which is what OpenCV's sum over rows begins with, so that a vector holds sixteen.
+// Strategy: weights are integers of eleven bits. Values that were resized in width are shifted down to sixteen bits, as
+// OpenCV's vertical pass expects, so that a vector has sixteen of them.
 
 #pragma once
 
@@ -29,9 +29,9 @@ class LinearBytes final : public RowResize {
     void resize_width(const std::uint8_t *pixels, std::int16_t *out) const noexcept;
 
     ResizeWindow window_;
-    std::size_t values_;  // of a row of the result
+    std::size_t values_;  // in a row of the result
     ByteRows rows_out_;
-    std::size_t whole_vectors_ = 0;            // pixels of a row that may be read eight bytes at a time
+    std::size_t whole_vectors_ = 0;            // pixels of a row that may be read in pieces of eight bytes
     const std::uint32_t *offsets_ = nullptr;   // of the left pixel of each column, in values
     const std::int16_t *weights_ = nullptr;    // of each column's left and right neighbour
     LinearRows<std::int16_t> rows_;

@@ -16,13 +16,13 @@
 namespace ksrv {
 namespace {
 
-// A row's arithmetic, as convert_pixels does it: constants for each of its values.
+// A row's arithmetic as in convert_pixels, with constants for each value of the row.
 struct RowArithmetic {
     const float *first, *second;
     float scale;
 };
 
-// A picture's rows and columns stay below 2^24, so that nothing here overflows; see read_image_header.
+// A picture has fewer than 2^24 rows and columns (see read_image_header), so that nothing here overflows.
 ThreadRowMemory &memory() noexcept {
     static ThreadRowMemory kept;
     return kept;
@@ -34,7 +34,7 @@ void resize_width_portable(const Sample *row, std::size_t channels, const std::u
                         float *out) noexcept {
     for (std::size_t x = begin; x < end; ++x) {
         const Sample *const left = row + offsets[x];
-        // Behind the last column there is none: its weight is zero.
+        // The last column has no right neighbour: its weight is zero.
         const Sample *const right = offsets[x] < last ? left + channels : left;
         const float b = weights[x], a = 1.0f - b;
         for (std::size_t c = 0; c < channels; ++c)
@@ -43,12 +43,12 @@ void resize_width_portable(const Sample *row, std::size_t channels, const std::u
 }
 
 #ifdef KSRV_AVX2
-// Two pixels of three channels a turn: each half of a vector holds one, and a value too many, which the
-// next pixel overwrites.
+// Two pixels of three channels per iteration. Each half of a vector has one pixel and a fourth value, which the next
+// pixel overwrites.
 KSRV_AVX2 void resize_width_rgb(const std::uint8_t *row, const std::uint32_t *offsets,
                                 const float *weights, std::size_t pixels, float *out) noexcept {
     const __m256 one = _mm256_set1_ps(1.0f);
-    // The bytes of two left pixels, then those of their right neighbours.
+    // The bytes of two left pixels, then the bytes of their right neighbours.
     const __m128i order = _mm_setr_epi8(0, 1, 2, -1, 8, 9, 10, -1, 3, 4, 5, -1, 11, 12, 13, -1);
     const __m256i spread = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
     for (std::size_t x = 0; x + 2 <= pixels; x += 2) {

@@ -1,11 +1,11 @@
-// OpenCV's linear resize of pixels that were cast to float, row by row while a picture is decoded.
+// OpenCV's linear resize of pixels that were cast to float, row by row during decoding.
 //
-// Strategy: two source rows are enough for a row of the result, so two rows of floats are kept, resized
-// in width; a source row that no row of the result reads is not looked at. Integers become floats in the
-// vector registers and are never stored as such, and the rows of the result are converted to the model's
-// numbers while they are in the cache. The arithmetic is that of OpenCV's own code, bit for bit: left
-// times (1 - a) plus right times a, and likewise for rows. (Where OpenCV calls Intel's IPP instead,
-// which rounds coefficients more coarsely, it differs by up to 0.012 of 255.)
+// Strategy: a row of the result needs two source rows, so only two rows of floats are stored, resized in width. Source
+// rows that no row of the result needs are skipped. Integers are converted to floats in vector registers and never
+// stored as floats, and rows of the result are converted to the model's numbers while they are in the cache. The
+// arithmetic equals OpenCV's code bit for bit: left times (1 - a) plus right times a, and likewise for rows. (OpenCV
+// may call Intel's IPP instead, which rounds coefficients more coarsely. The results then differ by up to 0.012 of
+// 255.)
 
 #pragma once
 
@@ -22,7 +22,7 @@ namespace ksrv {
 
 class LinearFloats final : public RowResize {
   public:
-    // `sample` is PIXEL_U8 or PIXEL_U16: of the rows that are taken. `target` says where the window goes.
+    // `sample` is the type of the source rows, PIXEL_U8 or PIXEL_U16. `target` is the memory for the window.
     LinearFloats(const ResizeWindow &window, int sample, const PixelTarget &target,
                  const Coefficients &coefficients) noexcept;
 
@@ -37,14 +37,14 @@ class LinearFloats final : public RowResize {
     ResizeWindow window_;
     int sample_;
     PixelTarget target_;
-    Coefficients coefficients_;           // of the arithmetic that is left behind the resize
-    int arithmetic_ = ARITHMETIC_NONE;    // done together with it
-    const float *constants_ = nullptr;    // of that, for each value of a row: the first ones, the second ones
-    bool direct_;                         // results are the target's numbers as they are
-    std::size_t values_;                  // of a row of the result
-    std::size_t whole_vectors_ = 0;       // pixels of a row that may be read eight bytes at a time
+    Coefficients coefficients_;           // for the arithmetic that follows the resize
+    int arithmetic_ = ARITHMETIC_NONE;    // the arithmetic that is done together with the resize
+    const float *constants_ = nullptr;    // for each value of a row: first constants, then second constants
+    bool direct_;                         // the results are stored in the target without conversion
+    std::size_t values_;                  // in a row of the result
+    std::size_t whole_vectors_ = 0;       // pixels of a row that may be read in pieces of eight bytes
     const std::uint32_t *offsets_ = nullptr;  // of the left pixel of each column, in values
-    const float *weights_ = nullptr;          // of its right neighbour
+    const float *weights_ = nullptr;          // of each column's right neighbour
     LinearRows<float> rows_;
     float *made_ = nullptr;
 };

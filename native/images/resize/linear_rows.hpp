@@ -1,4 +1,4 @@
-// The two source rows between which a row of a linear resize lies, resized in width.
+// Stores the two source rows, resized in width, between which a linear resize interpolates.
 
 #pragma once
 
@@ -13,17 +13,17 @@ namespace ksrv {
 
 template <typename Value> struct LinearRows {
     Value *rows[2] = {nullptr, nullptr};
-    std::size_t held[2] = {SIZE_MAX, SIZE_MAX};  // which source rows are resized in `rows`
-    std::size_t next = 0;                        // row of the window that is made next
+    std::size_t held[2] = {SIZE_MAX, SIZE_MAX};  // the source rows whose resized values are in `rows`
+    std::size_t next = 0;                        // the next row of the window to compute
 
-    // Takes a source row. Calls `resize(out)` where the row is read, and `emit(row, upper, lower, weight)`
-    // for each row of the window that is complete with it.
+    // Takes a source row. Calls `resize(out)` if the row is needed, and `emit(row, upper, lower, weight)` for each row
+    // of the window that can then be computed.
     template <typename Resize, typename Emit>
     void take(const ResizeWindow &window, std::uint32_t row, Resize resize, Emit emit) noexcept {
         const std::ptrdiff_t last = static_cast<std::ptrdiff_t>(window.height) - 1;
         while (next < window.out_height) {
             const Neighbours wanted = between_neighbours(window.top + next, window.height, window.full_height);
-            // A row outside is the one at the border, but keeps its weight, as in OpenCV.
+            // A row outside of the picture is replaced by the border row, but keeps its weight, as in OpenCV.
             const std::size_t upper = static_cast<std::size_t>(std::clamp<std::ptrdiff_t>(wanted.first, 0, last));
             const std::size_t lower =
                 static_cast<std::size_t>(std::clamp<std::ptrdiff_t>(wanted.first + 1, 0, last));

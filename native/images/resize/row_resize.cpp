@@ -16,7 +16,7 @@
 namespace ksrv {
 namespace {
 
-// The rows or columns that the results [start, start + count) read.
+// The range of rows or columns that the results [start, start + count) need.
 Lines linear_reach(std::size_t start, std::size_t count, std::size_t from, std::size_t to) noexcept {
     const auto last = static_cast<std::ptrdiff_t>(from) - 1;
     const auto inside = [last](std::ptrdiff_t at) { return std::clamp<std::ptrdiff_t>(at, 0, last); };
@@ -34,7 +34,7 @@ bool keeps_size(const ResizeWindow &window) noexcept {
     return window.full_height == window.height && window.full_width == window.width;
 }
 
-// A window of a picture that is not resized.
+// Copies a window of a picture without resizing.
 class RowCopies final : public RowResize {
   public:
     RowCopies(const ResizeWindow &window, const PixelTarget &target,

@@ -1,6 +1,6 @@
-// The resizes that take a picture row by row, while it is decoded, and convert their result on the way.
+// Resizes that process a picture row by row during decoding, and convert the result.
 //
-// Each gives the pixels of the library that it is named after, bit for bit; see the classes.
+// Each result equals the result of the library in the class's name bit for bit. See the classes.
 
 #pragma once
 
@@ -16,27 +16,27 @@ namespace ksrv {
 enum class ResizeKind : int {
     linear_floats = 0,  // OpenCV's linear resize of pixels that were cast to float
     linear_bytes,       // OpenCV's linear resize of bytes
-    area,               // OpenCV's area resize of bytes, where it makes pictures smaller
+    area,               // OpenCV's area resize of bytes, if it makes pictures smaller
     pillow,             // Pillow's bilinear resize of bytes
 };
 
 class RowResize : public RowReceiver {
   public:
     virtual ~RowResize() = default;
-    // False where there is no memory.
+    // False if memory is short.
     virtual bool prepare() noexcept = 0;
 };
 
-// Whether a picture can be resized without keeping it.
+// Whether a picture can be resized row by row.
 bool resizes_by_rows(ResizeKind kind, const ResizeWindow &window) noexcept;
 
-// Null where there is no memory. `sample` is PIXEL_U8, or PIXEL_U16 for `linear_floats`. `target` says
-// where the window goes.
+// Null if memory is short. `sample` is PIXEL_U8, or PIXEL_U16 for `linear_floats`. `target` is the memory for the
+// window.
 std::unique_ptr<RowResize> make_row_resize(ResizeKind kind, const ResizeWindow &window, int sample,
                                            const PixelTarget &target,
                                            const Coefficients &coefficients) noexcept;
 
-// The rows and columns of a picture that results read which lie between their neighbours.
+// The source rows and columns that a linear resize needs.
 PixelBox linear_box(const ResizeWindow &window) noexcept;
 
 }  // namespace ksrv

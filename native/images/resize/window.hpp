@@ -1,4 +1,4 @@
-// What is computed of a resized picture.
+// The part of a resized picture that is computed.
 
 #pragma once
 
@@ -14,7 +14,7 @@ struct ResizeWindow {
     std::size_t top, left, out_height, out_width;
 };
 
-// Some rows or columns that lie together.
+// A range of rows or columns.
 struct Lines {
     std::size_t first, count;
 };

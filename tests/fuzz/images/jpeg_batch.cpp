@@ -152,7 +152,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
         if (whole && job.orientation != 1) {
             const auto resize = ksrv::make_row_resize(kind, job.window, ksrv::PIXEL_U8, job.target, coefficients);
             ksrv::UprightPicture picture(job.orientation, job.jpeg.height, job.jpeg.width, CHANNELS);
-            if (ksrv::is_stored_lying(job.orientation)) std::swap(job.jpeg.height, job.jpeg.width);
+            if (ksrv::is_stored_transposed(job.orientation)) std::swap(job.jpeg.height, job.jpeg.width);
             std::memset(job.row, 0, row_bytes);
             require(resize && resize->prepare() && picture.prepare());
             require(ksrv::decode_jpeg(job.jpeg, picture) == ksrv::Decoded::whole);

@@ -5,7 +5,7 @@
 
 #include "base/cpu_dispatch.hpp"
 
-// Vectors are passed between functions that are always inlined: no calling convention is involved.
+// These functions pass vectors by value but are always inlined, so that the calling convention does not matter.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wpsabi"
 
@@ -17,10 +17,10 @@ using u8x16 = std::uint8_t __attribute__((vector_size(16)));
 using i32x8 = std::int32_t __attribute__((vector_size(32)));
 
 constexpr int PRECISION = 22;
-constexpr std::size_t SUM_LANES = 8;   // sums in one vector: what 256-bit registers hold
+constexpr std::size_t SUM_LANES = 8;   // sums in one 256-bit vector register
 
-// Sums of 8 * COUNT neighbouring bytes, kept in registers. The pragmas unroll before registers are
-// assigned; the loops over plain arrays are the form in which gcc recognises widening conversions.
+// Sums of 8 * COUNT neighbouring bytes, kept in registers. The pragmas unroll before registers are assigned. gcc
+// recognises widening conversions only in loops over plain arrays.
 template <std::size_t COUNT>
 struct Sums {
     i32x8 sum[COUNT];
@@ -49,7 +49,7 @@ struct Sums {
     }
 };
 
-// The bytes of two vectors in turn, from their lower or their upper halves.
+// Interleaves the bytes of the lower or upper halves of two vectors.
 #if defined(__clang__) || __GNUC__ >= 12
 KSRV_INLINE u8x16 interleave_low(u8x16 a, u8x16 b) noexcept {
     return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
@@ -69,7 +69,7 @@ KSRV_INLINE u8x16 interleave_high(u8x16 a, u8x16 b) noexcept {
 }
 #endif
 
-// Sixteen rows of sixteen bytes, mirrored at the diagonal.
+// Transposes sixteen rows of sixteen bytes.
 KSRV_INLINE void transpose_16x16(u8x16 (&rows)[LANES]) noexcept {
     u8x16 next[LANES];
     for (int stage = 0; stage < 4; ++stage) {
@@ -81,11 +81,11 @@ KSRV_INLINE void transpose_16x16(u8x16 (&rows)[LANES]) noexcept {
     }
 }
 
-// `rows` rows (at most 16) of `length` bytes become `length` groups of sixteen bytes.
+// Regroups `rows` (at most 16) rows of `length` bytes into `length` groups of sixteen bytes, a column each.
 KSRV_INLINE void gather_rows(const std::uint8_t *source, std::ptrdiff_t row_bytes, std::size_t rows,
                              std::size_t length, std::uint8_t *groups) noexcept {
     const std::uint8_t *row[LANES];
-    for (std::size_t r = 0; r < LANES; ++r)  // missing rows repeat the last; their result is not read
+    for (std::size_t r = 0; r < LANES; ++r)  // missing rows repeat the last row; their results are not used
         row[r] = source + row_bytes * static_cast<std::ptrdiff_t>(r < rows ? r : rows - 1);
     std::size_t x = 0;
     u8x16 tile[LANES];

@@ -1,4 +1,4 @@
-// The two passes of Pillow's bilinear resize, over its fixed-point weights.
+// The two passes of Pillow's bilinear resize, with its fixed-point weights.
 
 #pragma once
 
@@ -9,38 +9,38 @@
 
 namespace ksrv::pillow {
 
-constexpr std::size_t LANES = 16;  // rows that the horizontal pass takes at once
+constexpr std::size_t LANES = 16;  // rows that the horizontal pass processes at once
 
-// The weights of one axis: output i reads `count[i]` inputs from `first[i]` on.
+// The weights of one axis: output i reads `count[i]` inputs, starting at `first[i]`.
 struct Axis {
     std::size_t outputs = 0, taps = 0;
     std::int32_t *first = nullptr, *count = nullptr, *weight = nullptr;  // weight[i * taps + tap]
 };
 
-// The taps that an output has at the most.
+// The most taps of an output.
 std::size_t most_taps(std::size_t input, std::size_t output) noexcept;
 
-// Fills `axis` for the outputs [start, start + axis.outputs) of a resize from `input` to `output`;
-// `weights` is scratch for `axis.taps` values.
+// Fills `axis` for the outputs [start, start + axis.outputs) of a resize from `input` to `output`. `weights` is scratch
+// memory for `axis.taps` values.
 void make_axis(Axis *axis, std::size_t input, std::size_t output, std::size_t start,
                double *weights) noexcept;
 
-// The inputs that the outputs of an axis read.
+// The range of inputs that the outputs of an axis read.
 Lines reach(const Axis &axis) noexcept;
 
-// Rows of `source`, which begin where the first output reads, become rows of `target`; `groups` (LANES rows
-// of the source) and `results` (LANES rows of the target) are scratch.
+// Resizes rows of `source`, which begin at the first input that is needed, into rows of `target`. `groups` (LANES rows
+// of the source) and `results` (LANES rows of the target) are scratch memory.
 void horizontal_pass(const std::uint8_t *source, std::ptrdiff_t source_bytes, std::size_t rows,
                      std::size_t channels, const Axis &axis, std::uint8_t *target,
                      std::ptrdiff_t target_bytes, std::uint8_t *groups,
                      std::uint8_t *results) noexcept;
 
-// Row i of `target` is the weighted sum of rows of `source`, whose row 0 is input row `origin`.
+// Row i of `target` is the weighted sum of rows of `source`. Row 0 of `source` is input row `origin`.
 void vertical_pass(const std::uint8_t *source, std::ptrdiff_t source_bytes, std::size_t length,
                    const Axis &axis, std::size_t origin, std::uint8_t *target,
                    std::ptrdiff_t target_bytes) noexcept;
 
-// Hands out pieces of one scratch block, each aligned to 64 bytes; measures when it has no block.
+// Divides one scratch block into pieces that are aligned to 64 bytes. Without a block, only measures.
 struct Scratch {
     unsigned char *data = nullptr;
     std::size_t used = 0;
@@ -50,7 +50,7 @@ struct Scratch {
         used += (count * sizeof(T) + 63) & ~std::size_t{63};
         return piece;
     }
-    // An axis of so many outputs, whose weights are not filled in.
+    // An axis for `outputs` outputs. The weights are not filled in.
     Axis axis(std::size_t outputs, std::size_t input, std::size_t output) noexcept;
 };
 

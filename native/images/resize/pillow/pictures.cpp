@@ -35,7 +35,7 @@ void divide_by_alpha(std::uint8_t *pixels, std::size_t count) noexcept {
 
 }  // namespace
 
-// Which pass Pillow (13 and later) runs first; the rounding between the passes makes it visible.
+// Whether Pillow (13 and later) resizes in height first. The order matters, because it rounds between the passes.
 bool pillow_goes_down_first(const ResizeWindow &job) noexcept {
     const auto less_height = static_cast<std::int64_t>(job.height) -
                              static_cast<std::int64_t>(job.full_height);
@@ -74,7 +74,7 @@ std::size_t resample_pillow(const ResizeWindow &job, bool has_alpha, const std::
     }
     make_axis(&across, job.width, job.full_width, job.left, weights);
     make_axis(&down, job.height, job.full_height, job.top, weights);
-    // The part of the source that the window needs: the rest is not touched.
+    // The source rows that the window needs. Other rows are not read.
     const Lines rows = vertical ? reach(down) : Lines{job.top, job.out_height};
     const Lines columns = horizontal ? reach(across) : Lines{job.left, job.out_width};
     source += source_bytes * static_cast<std::ptrdiff_t>(rows.first) + columns.first * job.channels;

@@ -25,7 +25,7 @@ std::size_t PillowRows::lay_out(unsigned char *data) noexcept {
     collected_ = pieces.take<std::uint8_t>(source_row * LANES);
     groups_ = pieces.take<std::uint8_t>(source_row * LANES);
     results_ = pieces.take<std::uint8_t>(row_bytes_ * LANES);
-    // Twice what a row of the result reads, so that rows are moved seldom.
+    // Twice the rows that a row of the result needs, so that rows are rarely moved.
     kept_most_ = 2 * (down_.taps + LANES);
     kept_ = pieces.take<std::uint8_t>(row_bytes_ * kept_most_);
     rows_out_.use(pieces.take<std::uint8_t>(rows_out_.nbytes()));

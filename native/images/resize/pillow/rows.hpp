@@ -1,8 +1,7 @@
-// Pillow's bilinear resize, row by row while a picture is decoded, bit for bit.
+// Pillow's bilinear resize, bit for bit, row by row during decoding.
 //
-// Strategy: sixteen rows are collected, which the horizontal pass takes together, and their results are
-// kept as long as a row of the result reads them. Pictures that Pillow resizes in height first are not
-// resized like this.
+// Strategy: sixteen rows are collected for the horizontal pass, and their results are stored while a row of the result
+// needs them. Pictures that Pillow resizes in height first are not supported.
 
 #pragma once
 
@@ -25,7 +24,7 @@ class PillowRows final : public RowResize {
 
     bool prepare() noexcept override;
     void take(std::uint32_t row, const std::uint8_t *pixels) noexcept override;
-    // Known when it is prepared.
+    // Valid after `prepare`.
     PixelBox box(std::uint32_t, std::uint32_t) const noexcept override {
         return {static_cast<std::uint32_t>(rows_.first), static_cast<std::uint32_t>(columns_.first),
                 static_cast<std::uint32_t>(rows_.count), static_cast<std::uint32_t>(columns_.count)};
@@ -37,17 +36,17 @@ class PillowRows final : public RowResize {
     void make_rows() noexcept;
 
     ResizeWindow window_;
-    std::size_t row_bytes_;  // of the result
+    std::size_t row_bytes_;  // of a row of the result
     ByteRows rows_out_;
     pillow::Axis across_, down_;
-    Lines columns_, rows_;  // of the source that the window reads
+    Lines columns_, rows_;  // of the source, as needed by the window
     double *weights_ = nullptr;
     std::uint8_t *collected_ = nullptr, *groups_ = nullptr, *results_ = nullptr;
     std::size_t collected_count_ = 0;
     std::uint8_t *kept_ = nullptr;                 // rows that are resized in width
-    std::size_t kept_first_ = 0, kept_count_ = 0;  // which of the source they are
+    std::size_t kept_first_ = 0, kept_count_ = 0;  // the source rows in `kept_`
     std::size_t kept_most_ = 0;
-    std::size_t next_ = 0;  // row of the window that is made next
+    std::size_t next_ = 0;  // the next row of the window to compute
 };
 
 }  // namespace ksrv

@@ -16,7 +16,8 @@ ThreadRowMemory &memory() noexcept {
 
 std::size_t most_lines(std::size_t count, std::size_t from) noexcept { return std::min(2 * count, from); }
 
-// Writes the rows or columns that the results [start, start + count) lie between, each once; returns how many.
+// Writes the rows or columns that the results [start, start + count) interpolate between, each once. Returns their
+// number.
 std::size_t pick(std::size_t start, std::size_t count, std::size_t from, std::size_t to,
                  std::uint32_t *lines) noexcept {
     const auto last = static_cast<std::ptrdiff_t>(from) - 1;
@@ -52,7 +53,7 @@ void spread_pixels(const std::uint8_t *pixels, const std::uint32_t *lines, std::
 
 UprightLines::UprightLines(int orientation, const ResizeWindow &window) noexcept
     : window_(window),
-      lies_(is_stored_lying(orientation)),
+      transposed_(is_stored_transposed(orientation)),
       rows_{nullptr, 0, static_cast<std::uint32_t>(window.height), is_stored_from_bottom(orientation)},
       columns_{nullptr, 0, static_cast<std::uint32_t>(window.width), is_stored_from_right(orientation)} {}
 
@@ -78,20 +79,20 @@ bool UprightLines::prepare() noexcept {
 }
 
 PixelBox UprightLines::box(std::uint32_t, std::uint32_t) const noexcept {
-    const Picked &down = lies_ ? columns_ : rows_, &across = lies_ ? rows_ : columns_;
+    const Picked &down = transposed_ ? columns_ : rows_, &across = transposed_ ? rows_ : columns_;
     return {down.first_stored(), across.first_stored(), down.last_stored() - down.first_stored() + 1,
             across.last_stored() - across.first_stored() + 1};
 }
 
 void UprightLines::take(std::uint32_t row, const std::uint8_t *pixels) noexcept {
-    const Picked &down = lies_ ? columns_ : rows_, &across = lies_ ? rows_ : columns_;
+    const Picked &down = transposed_ ? columns_ : rows_, &across = transposed_ ? rows_ : columns_;
     if (taken_ == down.count) return;
     const std::size_t index = down.reversed ? down.count - 1 - taken_ : taken_;
     if (down.stored(index) != row) return;
     ++taken_;
     const std::size_t channels = window_.channels, row_bytes = columns_.count * channels;
-    std::uint8_t *const out = pixels_ + index * (lies_ ? channels : row_bytes);
-    const std::size_t step = lies_ ? row_bytes : channels;
+    std::uint8_t *const out = pixels_ + index * (transposed_ ? channels : row_bytes);
+    const std::size_t step = transposed_ ? row_bytes : channels;
     const std::ptrdiff_t first = across.reversed ? static_cast<std::ptrdiff_t>(across.size) - 1 : 0;
     const std::ptrdiff_t direction = across.reversed ? -1 : 1;
     if (channels == 3) {

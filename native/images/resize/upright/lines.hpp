@@ -1,9 +1,9 @@
-// The pixels of a picture turned by EXIF's orientation that a linear resize reads.
+// Turns a picture by EXIF's orientation, but only the pixels that a linear resize needs.
 //
-// Strategy: each row of the result lies between two rows of the upright picture, and each column between two
-// columns, so that of a large picture few pixels are read. Those are picked out of the stored rows while they are
-// decoded, and lie in memory as they are seen. They are then handed on in rows as wide as the picture,
-// which hold anything elsewhere, so that the resize has the same numbers as from a whole picture.
+// Strategy: each row of the result lies between two rows of the upright picture, and each column between two columns,
+// so that few pixels of a large picture are needed. These are picked from the stored rows during decoding and stored
+// upright. They are then passed on in rows that are as wide as the picture, with undefined pixels elsewhere, so that
+// the resize computes with the same numbers as from a whole picture.
 
 #pragma once
 
@@ -17,27 +17,27 @@ namespace ksrv {
 
 class UprightLines final : public RowReceiver {
   public:
-    // The window is that of the upright picture, `orientation` is from 1 to 8.
+    // `window` refers to the upright picture. `orientation` is from 1 to 8.
     UprightLines(int orientation, const ResizeWindow &window) noexcept;
     ~UprightLines();
     UprightLines(const UprightLines &) = delete;
     UprightLines &operator=(const UprightLines &) = delete;
 
-    // The most memory that it takes.
+    // The most memory that an object allocates.
     static std::uint64_t nbytes(const ResizeWindow &window) noexcept;
 
-    // Makes room for the pixels. False: there is no memory.
+    // Allocates memory for the pixels. False if memory is short.
     bool prepare() noexcept;
 
-    // Stored rows. `box` is that of the stored picture.
+    // Takes stored rows. `box` refers to the stored picture.
     void take(std::uint32_t row, const std::uint8_t *pixels) noexcept override;
     PixelBox box(std::uint32_t, std::uint32_t) const noexcept override;
 
-    // Hands on the upright rows that were picked.
+    // Passes on the picked rows, upright.
     void hand_on(RowReceiver &receiver) noexcept;
 
   private:
-    // Rows or columns of the upright picture in order, and whether they are stored from the last one to the first.
+    // Rows or columns of the upright picture in order, and whether they are stored in reverse order.
     struct Picked {
         std::uint32_t *lines;
         std::size_t count;
@@ -52,10 +52,10 @@ class UprightLines final : public RowReceiver {
     };
 
     const ResizeWindow window_;
-    const bool lies_;  // rows are stored as columns
+    const bool transposed_;  // upright rows are stored as columns
     Picked rows_, columns_;
     std::uint8_t *pixels_ = nullptr, *row_ = nullptr;
-    std::size_t taken_ = 0;  // stored rows
+    std::size_t taken_ = 0;  // number of stored rows taken so far
 };
 
 }  // namespace ksrv

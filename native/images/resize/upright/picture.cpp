@@ -13,14 +13,14 @@ ThreadRowMemory &memory() noexcept {
     return kept;
 }
 
-// Copies `count` pixels that lie `step` bytes apart.
+// Copies `count` pixels whose distance is `step` bytes.
 template <std::size_t CHANNELS>
 void gather(const std::uint8_t *from, std::ptrdiff_t step, std::size_t count, std::uint8_t *out) noexcept {
     for (; count != 0; --count, from += step)
         for (std::size_t c = 0; c < CHANNELS; ++c) *out++ = from[c];
 }
 
-// Spreads pixels that lie side by side over rows, the same column of each.
+// Spreads adjacent pixels over rows, into the same column of each row.
 template <std::size_t CHANNELS>
 void spread(const std::uint8_t *from, std::ptrdiff_t step, std::size_t count, std::uint8_t *out,
             std::size_t row_bytes) noexcept {
@@ -35,7 +35,7 @@ UprightPicture::UprightPicture(int orientation, std::uint32_t height, std::uint3
     : height_(height),
       width_(width),
       channels_(channels),
-      lies_(is_stored_lying(orientation)),
+      transposed_(is_stored_transposed(orientation)),
       from_right_(is_stored_from_right(orientation)),
       from_bottom_(is_stored_from_bottom(orientation)) {}
 
@@ -52,8 +52,8 @@ bool UprightPicture::prepare() noexcept {
     return true;
 }
 
-// Rows that are stored as columns: pixel x of row y is pixel y of the stored row x, each from its end where that
-// is asked for.
+// Makes rows that are stored as columns: pixel x of row y is pixel y of the stored row x, both counted from the other
+// end if the orientation reverses them.
 void UprightPicture::make_rows(std::uint32_t first, std::uint32_t count) noexcept {
     const std::size_t row_bytes = width_ * channels_;
     const std::ptrdiff_t pixel = static_cast<std::ptrdiff_t>(channels_), step = from_bottom_ ? -pixel : pixel;
@@ -73,10 +73,10 @@ void UprightPicture::hand_on(RowReceiver &receiver) noexcept {
     const PixelBox box = receiver.box(height_, width_);
     const std::size_t row_bytes = width_ * channels_;
     for (std::uint32_t at = box.top; at < box.top + box.height;) {
-        const std::uint32_t most = lies_ ? ROWS_AT_ONCE : 1;
+        const std::uint32_t most = transposed_ ? ROWS_AT_ONCE : 1;
         const std::uint32_t count = std::min(most, box.top + box.height - at);
         const std::uint8_t *row = rows_;
-        if (lies_) {
+        if (transposed_) {
             make_rows(at, count);
         } else {
             row = place(from_bottom_ ? height_ - 1 - at : at);
