@@ -1,6 +1,6 @@
-// The answer that nearly every infer request gets: its JSON and its header lines.
+// Writes the JSON and the header lines of the most common infer responses.
 //
-// The same text, byte for byte, as the general renderer writes. Plain C++ without Python.
+// The text equals the general renderer's byte for byte. C++ without Python.
 
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace ksrv {
 
-// All but the outputs; false where a text needs an escape.
+// Writes everything before the outputs. False if a text needs escapes.
 inline bool begin_reply(TextWriter &out, const char *model, std::size_t model_length,
                         const char *version, std::size_t version_length, const char *id,
                         std::size_t id_length) noexcept {
@@ -27,8 +27,8 @@ inline bool begin_reply(TextWriter &out, const char *model, std::size_t model_le
     return true;
 }
 
-// The beginning of an output: name, datatype and shape. `Size` is any integer type of dimensions. `rows` stands
-// in for the first one where it is not negative.
+// Writes the beginning of an output: name, datatype and shape. `Size` is any integer type of dimensions. If `rows` is
+// not negative, it replaces the first dimension.
 template <class Size>
 bool begin_output(TextWriter &out, bool first, const char *name, std::size_t name_length,
                   const char *datatype, std::size_t datatype_length, const Size *shape, int rank,
@@ -47,14 +47,14 @@ bool begin_output(TextWriter &out, bool first, const char *name, std::size_t nam
     return true;
 }
 
-// The rest of an output whose bytes follow the JSON.
+// Writes the rest of an output whose bytes follow the JSON.
 inline void end_binary_output(TextWriter &out, std::int64_t nbytes) noexcept {
     out.put(",\"parameters\":{\"binary_data_size\":");
     out.number(nbytes);
     out.put("}}");
 }
 
-// The same of an output that is written as numbers.
+// Writes the rest of an output as JSON numbers.
 inline void end_json_output(TextWriter &out, Datatype datatype, const unsigned char *data,
                             std::uint64_t count) noexcept {
     out.put(",\"data\":");
@@ -66,7 +66,7 @@ inline void end_reply(TextWriter &out) noexcept { out.put("]}"); }
 
 inline void begin_json_fields(TextWriter &fields) noexcept { fields.put("content-type: application/json\r\n"); }
 
-// The same where bytes follow the JSON.
+// Begins the header fields of an answer with bytes after the JSON.
 inline void begin_fields(TextWriter &fields, std::size_t json_length) noexcept {
     fields.put("content-type: application/octet-stream\r\ninference-header-content-length: ");
     fields.number(static_cast<std::int64_t>(json_length));

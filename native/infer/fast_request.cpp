@@ -19,7 +19,7 @@ bool is_declared(const InferHeader &header, const InputHeader &input, const Inpu
            take_shape(declared, place, header.shapes.data() + input.shape_first, input.rank, layout);
 }
 
-// Whether an input is sent as BYTES of one image a row behind the JSON.
+// Whether an input consists of BYTES after the JSON, with one image per row.
 bool holds_images(const InferHeader &header, const InputHeader &input) noexcept {
     return !input.shared.given && !input.has_data && input.parameters_count == 0 &&
            (input.rank == 1 || (input.rank == 2 && header.shapes[input.shape_first + 1] == 1));
@@ -33,7 +33,7 @@ bool find_images(const InferHeader &header, const InputHeader &input, const Mode
                                listed ? header.sizes.data() + input.sizes_first : nullptr, layout);
 }
 
-// Sets memory aside behind the body for an input that is copied.
+// Reserves memory after the body for an input that must be copied.
 void place_behind(const unsigned char *body, std::size_t place, const CopiedValues &values, std::size_t nbytes,
                   FastRequestLayout *layout) noexcept {
     layout->copied[place] = values;
@@ -63,7 +63,7 @@ bool find_inputs(const InferHeader &header, const ModelSignature &signature, con
     if (header.inputs.size() > count) return false;
     for (std::size_t i = 0; i < header.inputs.size(); ++i) {
         const InputHeader &input = header.inputs[i];
-        std::size_t place = 0;  // no two inputs of a request have one name
+        std::size_t place = 0;  // input names of a request are unique
         while (place < count && !input.name.is(signature.inputs[place].name.data(),
                                                signature.inputs[place].name.size()))
             ++place;
@@ -185,7 +185,7 @@ bool read_fast_request(const ModelSignature &signature, const unsigned char *bod
     if (signature.max_rows && layout->rows > signature.max_rows) return false;
     if (!find_outputs(header, signature, layout)) return false;
     if (header.id.length) {
-        if (header.id.data < text || header.id.data >= text + json_length) return false;  // unescaped
+        if (header.id.data < text || header.id.data >= text + json_length) return false;  // a name without escapes
         layout->id_offset = static_cast<std::size_t>(header.id.data - text);
         layout->id_length = header.id.length;
     }
@@ -224,7 +224,7 @@ bool take_image_elements(const ModelSignature &signature, const unsigned char *b
     case BYTES_PREFIXED:
         return take_images(signature, body, place, count, layout,
                            [&](std::size_t, std::size_t *where, std::size_t *nbytes) {
-                               const std::uint32_t size = element_length(body + at);  // it was walked
+                               const std::uint32_t size = element_length(body + at);  // `walk_prefixed` has checked it
                                at += PREFIX_BYTES;
                                return take(size, where, nbytes);
                            });

@@ -1,14 +1,13 @@
-// Which infer requests need no Python before their handler.
+// Decides which infer requests reach their handler without Python.
 //
-// Strategy: the header is read by the one reader that every route has, and what was read is compared
-// with the model's signature. The fast path takes a request when nothing about it is left to decide: inputs
-// of the declared names, datatypes and shapes, either binary or as numbers in the JSON; outputs
-// that the model has, in either form; no parameters but those of the protocol. Everything else, wrong requests
-// above all, is left to the general way, which says what is wrong with them.
+// Strategy: the header is read by the reader that all routes share, and compared with the model's signature. The fast
+// path takes a request only if nothing remains to be decided: inputs with the declared names, datatypes and shapes, in
+// binary or as JSON numbers; outputs that the model has, in either form; only parameters of the protocol. All other
+// requests, and above all invalid requests, are left to the general path, which reports errors.
 //
-// Numbers in the JSON, and binary values that do not lie aligned to their item size, get memory behind the body, in
-// one block with it: so every input of a fast-path request lies aligned at an offset from its body, whatever it was
-// sent as. Encoded images stay where they are; the layout notes where each of them lies and what its header says.
+// JSON numbers, and binary values that are not aligned to their item size, are copied to memory after the body, in the
+// same block. So every input of a fast-path request is aligned, and is found at an offset from the body. Encoded images
+// are not copied: the layout has their positions and the contents of their headers.
 
 #pragma once
 
@@ -26,28 +25,28 @@ namespace ksrv {
 constexpr int FAST_INPUTS = 4;
 constexpr int FAST_OUTPUTS = 8;
 
-// Where the values of an input lie that get memory behind the body, as offsets into the body.
+// The source, as offsets into the body, of an input that is copied to memory after the body.
 struct CopiedValues {
-    std::size_t begin = 0, end = 0;  // equal: the input stays where it is
-    bool numbers = false;            // the brackets of `data` in the JSON; else binary values
+    std::size_t begin = 0, end = 0;  // equal: the input is not copied
+    bool numbers = false;            // between the brackets of `data` in the JSON; otherwise binary values
 };
 
 struct FastRequestLayout {
     std::size_t id_offset = 0, id_length = 0;  // in the body
     std::uint32_t rows = 0;
-    std::uint64_t row_length = 0;             // where the model's rows are padded; else 0
-    bool given[FAST_INPUTS] = {};             // which of the declared inputs the request has
-    std::size_t offsets[FAST_INPUTS] = {};    // of the declared inputs, from the body's first byte on
+    std::uint64_t row_length = 0;             // unpadded, if the model's rows are padded; else 0
+    bool given[FAST_INPUTS] = {};             // whether the request has the declared input
+    std::size_t offsets[FAST_INPUTS] = {};    // of the declared inputs, from the body's first byte
     CopiedValues copied[FAST_INPUTS];         // of the declared inputs
-    // Of the declared inputs, one for each row; null where an input has no encoded images.
+    // Of the declared inputs: an image per row, or null if the input has no encoded images.
     std::unique_ptr<EncodedImage[]> images[FAST_INPUTS];
     std::uint64_t decode_ns = 0;              // of all images
-    std::size_t length = 0;                   // of the body with the memory of copied inputs behind it
+    std::size_t length = 0;                   // of the body, including the memory of copied inputs after it
     std::uint64_t timeout_us = 0;
     std::uint32_t priority = 0;
     std::uint8_t wanted_count = 0;            // 0: all outputs
-    std::uint8_t wanted[FAST_OUTPUTS] = {};   // their places in ModelSignature::outputs
-    bool binary[FAST_OUTPUTS] = {};           // whether each of them, or output of the model, is binary
+    std::uint8_t wanted[FAST_OUTPUTS] = {};   // their indexes in ModelSignature::outputs
+    bool binary[FAST_OUTPUTS] = {};           // for each of them, or of the model's outputs: send it in binary
 
     bool has_images() const noexcept {
         for (const auto &one : images)
@@ -55,42 +54,42 @@ struct FastRequestLayout {
         return false;
     }
 
-    // Whether a thread that owns sockets may decode its images.
+    // Whether an I/O thread may decode the images.
     bool decodes_quickly() const noexcept { return decode_ns <= 1000000; }
 
-    // The place of an answer's output among the outputs of the handler.
+    // The index of an answer's output among the handler's outputs.
     int place_of(int output) const noexcept { return wanted_count ? wanted[output] : output; }
 };
 
-// Whether the fast path takes the body; then `layout` says where its parts are. `body` is as aligned as
-// the memory will be that inputs are copied into.
+// Whether the fast path takes the body. If so, fills `layout`. `body` must have the alignment of the memory that inputs
+// are copied to.
 bool read_fast_request(const ModelSignature &signature, const unsigned char *body, std::size_t body_length,
                 std::size_t json_length, FastRequestLayout *layout) noexcept;
 
-// Notes that an input's binary values are at `offset`, and sets memory aside for them where that is not aligned.
+// Sets an input's binary values to `offset`, and reserves memory for a copy if that is not aligned.
 void place_binary(const unsigned char *body, std::size_t offset, std::size_t length, std::size_t item,
                   std::size_t place, FastRequestLayout *layout) noexcept;
 
-// Notes that a request has an input of the shape; false where it is not declared so, or its rows have not the length
-// of those of another input.
+// Records the shape of an input. False if it does not match the declaration, or its row length differs from another
+// input's.
 bool take_shape(const InputSignature &declared, std::size_t place, const std::int64_t *shape, std::size_t rank,
                 FastRequestLayout *layout) noexcept;
 
-// Whether a request has all inputs but for masks, which are made.
+// Whether a request has all inputs. Masks may be missing, because they are generated.
 bool has_inputs(const ModelSignature &signature, const FastRequestLayout &layout) noexcept;
 
 // The batch key of a request.
 std::uint64_t batch_key_of(const ModelSignature &signature, const FastRequestLayout &layout) noexcept;
 
-// Whether a batch of this request alone differs from what was received.
+// Whether a batch of only this request would differ from the received tensors.
 bool needs_padding(const ModelSignature &signature, const FastRequestLayout &layout) noexcept;
 
-// Copies the rows of one input into those of a batch whose rows have the length `row_length`.
+// Copies the rows of an input to a batch with the row length `row_length`.
 void copy_rows(const InputSignature &declared, const FastRequestLayout &layout, const unsigned char *body,
                std::size_t place, std::uint64_t row_length, unsigned char *to) noexcept;
 
-// Takes the images of one input, of which `next(i, &offset, &length)` tells the i-th; false ends that. False
-// where an image is left to the general way.
+// Takes the images of one input. `next(i, &offset, &length)` finds the i-th image, or returns false to stop. False if
+// an image must be left to the general path.
 template <class Next>
 bool take_images(const ModelSignature &signature, const unsigned char *body, std::size_t place, std::int64_t count,
                  FastRequestLayout *layout, Next next) noexcept {
@@ -109,14 +108,13 @@ bool take_images(const ModelSignature &signature, const unsigned char *body, std
     return layout->decode_ns < DECODED_APART_NS;
 }
 
-// The same for images that are the elements of a BYTES tensor: with `sizes` bare ones, else behind their lengths
-// or, where it is only one, as the whole tensor.
+// Takes images that are the elements of a BYTES tensor: bare elements if `sizes` is given, otherwise elements with
+// length prefixes, or a single image that is the whole tensor.
 bool take_image_elements(const ModelSignature &signature, const unsigned char *body, std::size_t place,
                          std::size_t offset, std::size_t length, std::int64_t count, const std::uint64_t *sizes,
                          FastRequestLayout *layout) noexcept;
 
-// Copies inputs into the memory behind the body. False: the numbers of the JSON are not those that datatype and
-// shape ask for.
+// Copies inputs to the memory after the body. False if the numbers in the JSON do not match datatype and shape.
 bool copy_inputs(const ModelSignature &signature, const FastRequestLayout &layout, unsigned char *body) noexcept;
 
 }  // namespace ksrv

@@ -1,4 +1,4 @@
-// The JSON of an infer header, read value by value: what each scan of it does, and where it found a fault.
+// Base class for reading the JSON of an infer header value by value, and for reporting faults.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace ksrv {
 
-// Base of the reader. A method that returns false has set the fault.
+// A method that returns false has set the fault.
 class HeaderScanner {
 public:
     HeaderScanner(const char *data, std::size_t length, const HeaderLimits &limits, InferHeader *out,
@@ -43,7 +43,7 @@ protected:
     bool skip() noexcept { return check(json::skip_value(c_, depth_, limits_.depth)); }
     bool more() noexcept { return c_.at != c_.end || fail(HEADER_END); }
 
-    // Consumes null; an absent value and a null one mean the same. A wrong word is a fault.
+    // Consumes null, which means the same as a missing value. Sets a fault for another word.
     bool null(bool *absent) noexcept {
         *absent = *c_.at == 'n';
         return !*absent || check(json::skip_word(c_, "null", 4));
@@ -55,7 +55,8 @@ protected:
         if (!check(json::skip_string(c_, &escaped))) return false;
         *text = {start, static_cast<std::size_t>(c_.at - 1 - start)};
         if (!escaped) return true;
-        // Decoded strings are never longer than raw ones, so one block of the header's size serves all.
+        // Decoded strings are never longer than their encoded form, so that a block of the header's size is enough
+        // for all.
         if (!out_.decoded) out_.decoded.reset(new char[static_cast<std::size_t>(c_.end - begin_)]);
         char *target = out_.decoded.get() + out_.decoded_length;
         text->length = json::decode_string(start, c_.at - 1, target);

@@ -19,7 +19,7 @@ public:
         json::skip_space(c_);
         if (c_.at == c_.end) return fail(HEADER_EMPTY);
         if (*c_.at != '{') {
-            // A document of another kind is told by its type, broken JSON by its fault.
+            // Report another JSON type by its name, and broken JSON by its fault.
             const char *start = c_.at;
             if (!skip()) return false;
             c_.at = start;
@@ -47,7 +47,7 @@ private:
         return true;
     }
 
-    // Reads a parameters object. `reserved(key, &handled)` takes the names with a meaning of their own.
+    // Reads a parameters object. `reserved(key, &handled)` handles names that have a special meaning.
     template <class Reserved>
     bool parameters(std::size_t *first, std::size_t *count, Reserved &&reserved) {
         bool absent = false;
@@ -114,7 +114,7 @@ private:
         return fail(HEADER_NUMBER, start);
     }
 
-    // 1e-400 is 0 as everywhere; 1e400 is refused rather than read as infinity.
+    // 1e-400 becomes 0, as in other readers. 1e400 is refused instead of becoming infinity.
     bool real(const char *start, const char *end, double *value) noexcept {
         const std::from_chars_result result = std::from_chars(start, end, *value);
         if (result.ec == std::errc() && std::isfinite(*value)) return true;
@@ -143,7 +143,7 @@ private:
             return once(seen, 8, key) &&
                    boolean_field("'triton_enable_empty_final_response'", &out_.mark_final);
         if (key.length >= 7 && std::memcmp(key.data, "triton_", 7) == 0) return fail(HEADER_RESERVED);
-        *handled = false;  // what follows is checked here and still reaches the handler
+        *handled = false;  // checked here, but still passed to the handler
         const char *start = c_.at;
         std::uint64_t number = 0;
         int flag = 0;

@@ -1,13 +1,12 @@
 // Reads the JSON header of an infer request, strictly and in one pass.
 //
-// Strategy: a recursive-descent reader whose nesting is that of the protocol, not of the client;
-// whatever else the client nests is skipped without recursion. Every size goes through
-// `checked_nbytes`, every count is bounded while it grows, and nothing is allocated that the
-// received bytes do not pay for.
+// Strategy: a recursive-descent reader for the levels of nesting that the protocol has. Other nested values from the
+// client are skipped without recursion. Every size is computed by `checked_nbytes`, every count is checked while it
+// grows, and memory grows only in proportion to the received bytes.
 //
-// Decisions where RFC 8259 leaves a choice: a key that the protocol knows, and a parameter's name,
-// may stand once in its object; unknown keys are checked and skipped; null means absent. Plain C++
-// without Python, so that an I/O thread can call it without the GIL and a fuzzer can drive it.
+// Choices that RFC 8259 allows: a key of the protocol, and the name of a parameter, may occur once in an object;
+// unknown keys are checked and skipped; null means absent. C++ without Python, so that an I/O thread can call it
+// without the GIL and a fuzzer can drive it.
 
 #pragma once
 
@@ -15,7 +14,7 @@
 
 namespace ksrv {
 
-// Reads the JSON header in `data[0:length]`. On a fault `*fault` says which one and where.
+// Reads the JSON header in `data[0:length]`. On failure, `*fault` describes the fault and its position.
 HeaderError scan_infer_header(const char *data, std::size_t length, const HeaderLimits &limits,
                               InferHeader *header, HeaderFault *fault) noexcept;
 

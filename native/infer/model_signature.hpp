@@ -1,4 +1,4 @@
-// The declared inputs and outputs of a model, as the native server checks them.
+// A model's declared inputs and outputs, which the native server checks requests against.
 
 #pragma once
 
@@ -21,40 +21,40 @@ struct Request;
 struct InputSignature {
     std::string name;
     Datatype datatype = DT_INVALID;
-    // The dimensions behind the first. All of them are fixed, but for one of -1 where rows are padded.
+    // The dimensions after the first. All are fixed, except for one -1 if rows are padded.
     std::vector<std::int64_t> tail;
-    std::uint64_t row_bytes = 0;  // where rows are padded: for a length of 1
-    ImageRules images;  // encoded images that are taken as BYTES in its place
-    bool padded = false;  // one of its dimensions is the length of the rows
-    bool made = false;    // a mask, which is made where a request leaves it out
-    unsigned char padding[8] = {}, one[8] = {};  // an element of its padding, and of a mask that is made
+    std::uint64_t row_bytes = 0;  // bytes of a row; if rows are padded, of a row of length 1
+    ImageRules images;  // encoded images that are accepted as BYTES instead
+    bool padded = false;  // one dimension is the length of the rows
+    bool made = false;    // a mask, which is generated if a request does not have it
+    unsigned char padding[8] = {}, one[8] = {};  // one element of padding, and one element of a generated mask
 
     std::uint64_t bytes_of_row(std::uint64_t length) const noexcept {
         return padded ? row_bytes * length : row_bytes;
     }
 };
 
-// One version of a model as the HTTP server knows it. Counted: the routes and each request hold it.
+// One version of a model, for the HTTP server. The routes and each request hold a reference.
 struct ModelSignature {
     std::atomic<long> refs{1};
-    Queue *queue = nullptr;     // held by the endpoint
-    void *endpoint = nullptr;   // the Python object that made it, which outlives its other holders
-    // Called for its fast-path requests; see `Request`.
+    Queue *queue = nullptr;     // kept alive by the endpoint
+    void *endpoint = nullptr;   // the Python object that made it, and outlives all other references
+    // Callbacks for its fast-path requests; see `Request`.
     void *(*taken)(Request *request) = nullptr;
     void (*answered)(Request *request, void *answer) = nullptr;
     std::string model, version;
     std::vector<InputSignature> inputs;
-    std::vector<std::string> outputs;  // none where the model declares none
+    std::vector<std::string> outputs;  // empty if the model declares none
     std::vector<std::uint32_t> cut;    // for each output a bit for each dimension that is the length of the rows
-    std::unique_ptr<LengthBuckets> lengths;  // where rows are padded: which are joined
-    std::uint64_t max_rows = 0;        // of a batch; 0: requests are not joined
-    std::int64_t timeout_ns = 0;       // 0: none
+    std::unique_ptr<LengthBuckets> lengths;  // which rows share batches, if rows are padded
+    std::uint64_t max_rows = 0;        // of a batch; 0: the model does not batch
+    std::int64_t timeout_ns = 0;       // 0: no timeout
     HeaderLimits limits;
     std::size_t json_limit = 0;
-    bool nan_literals = false;         // NaN in JSON answers is Python's word for it
-    bool hides_token = false;          // whether a handler must not see the header that holds a token
-    Sampler recorded;                  // chooses the requests that Python shall record
-    // The answer past the deadline: {prefix}{milliseconds}{waiting or running}.
+    bool nan_literals = false;         // write NaN in JSON answers as Python does
+    bool hides_token = false;          // hide the header with the token from the handler
+    Sampler recorded;                  // chooses the requests that Python records
+    // The answer after the deadline: {prefix}{milliseconds}{waiting or running}.
     std::string late_status, late_fields, late_prefix, late_waiting, late_running;
 
     void retain() noexcept { refs.fetch_add(1, std::memory_order_relaxed); }

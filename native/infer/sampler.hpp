@@ -1,4 +1,4 @@
-// Chooses requests by chance, for models that have a share of their requests recorded.
+// Chooses a random share of requests, for models whose requests are recorded.
 
 #pragma once
 
@@ -7,17 +7,17 @@
 
 namespace ksrv {
 
-// Any thread asks it. Each question takes the next number of SplitMix64 (Steele, Lea and Flood, "Fast splittable
-// pseudorandom number generators", 2014), whose state is a counter, so that no thread waits for another.
+// Thread-safe. Each call takes the next number of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom
+// number generators", 2014). The generator's state is a counter, so that threads never wait for each other.
 class Sampler {
 public:
-    // `share`: 0 to 1, both included. Called before anybody asks.
+    // `share`: from 0 to 1. Must be called before `chooses`.
     void set(double share, std::uint64_t seed) noexcept {
         threshold_ = static_cast<std::uint64_t>(share * static_cast<double>(RANGE));
         state_.store(seed, std::memory_order_relaxed);
     }
 
-    // Whether the request that asks is one of the share.
+    // Whether this request is chosen.
     bool chooses() noexcept {
         if (!threshold_) return false;
         std::uint64_t number = state_.fetch_add(STEP, std::memory_order_relaxed) + STEP;
@@ -27,7 +27,7 @@ public:
     }
 
 private:
-    static constexpr std::uint64_t RANGE = std::uint64_t{1} << 53;  // a double has each number up to it
+    static constexpr std::uint64_t RANGE = std::uint64_t{1} << 53;  // a double represents every integer up to this
     static constexpr std::uint64_t STEP = 0x9e3779b97f4a7c15;
 
     std::uint64_t threshold_ = 0;

@@ -1,8 +1,7 @@
-// The tensor blocks behind the JSON header: which bytes of the body belong to which input.
+// The tensor blocks after the JSON header: which bytes of the body belong to which input.
 //
-// Strategy: one pass over the inputs in their order. A size comes from the shape or from the client;
-// where both speak they must agree, and the sizes together must use up the body to the byte. Nothing
-// here allocates, throws or knows Python.
+// Strategy: one pass over the inputs in order. A size is derived from the shape or given by the client. If both exist
+// they must agree, and the sizes together must use up the body exactly. Nothing here allocates, throws or uses Python.
 
 #pragma once
 
@@ -10,7 +9,7 @@
 
 namespace ksrv {
 
-// Gives every input without JSON data its block of the body, whose header is `json_length` long.
+// Assigns a block of the body to every input without JSON data. The header is `json_length` bytes long.
 HeaderError split_blocks(InferHeader *header, std::size_t json_length, std::size_t body_length,
                          HeaderFault *fault) noexcept;
 

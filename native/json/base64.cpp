@@ -53,7 +53,7 @@ std::size_t decode_base64(const unsigned char *text, std::size_t length, unsigne
     for (; at + 16 <= whole; at += 16, out += 12) {
         const std::uint32_t a = group(text + at), b = group(text + at + 4), c = group(text + at + 8),
                             d = group(text + at + 12);
-        if ((a | b | c | d) & WRONG) break;  // the loop below finds the group
+        if ((a | b | c | d) & WRONG) break;  // the loop below finds the wrong group
         store(a, out), store(b, out + 3), store(c, out + 6), store(d, out + 9);
     }
     for (; at < whole; at += 4, out += 3) {

@@ -19,7 +19,7 @@ namespace {
 constexpr std::uint64_t SMALL_POWERS[] = {1,      10,      100,      1000,     10000,
                                                  100000, 1000000, 10000000, 100000000};
 
-// The number that eight digit values write, the first of them in the lowest byte.
+// The number written by eight digit values. The first digit is in the lowest byte.
 std::uint32_t eight_digits(std::uint64_t values) noexcept {
     values = values * 10 + (values >> 8);
     return static_cast<std::uint32_t>(
@@ -28,11 +28,11 @@ std::uint32_t eight_digits(std::uint64_t values) noexcept {
         32);
 }
 
-// Appends digits to `*value`, which wraps silently: the caller counts the digits. The byte at `end`
-// is never read; the caller's last byte is a bracket, so that a run always stops before it.
+// Appends digits to `*value`, which wraps silently, because the caller counts the digits. The byte at `end` is never
+// read: the caller's last byte is a bracket, so that digits always end before it.
 //
-// Eight bytes are looked at together. Where the run ends among them its digits are shifted to the
-// end of the word, behind zeros, so that runs of any length cost the same and nothing is guessed.
+// Eight bytes are processed together. If the digits end among them, they are shifted to the end of the word, after
+// zeros. So digits of any number cost the same, without branches to predict.
 const char *gather_digits(const char *at, const char *end, std::uint64_t *value) noexcept {
     std::uint64_t sum = *value;
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
@@ -54,7 +54,7 @@ const char *gather_digits(const char *at, const char *end, std::uint64_t *value)
     return at;
 }
 
-// 10^0 to 10^24; the last ones wrapped, as the digits that they are for.
+// 10^0 to 10^24. The last powers wrap around, as the digits that they multiply do.
 struct Tens {
     std::uint64_t power[25] = {1};
     constexpr Tens() {
@@ -65,7 +65,7 @@ struct Tens {
 constexpr Tens TENS;
 
 #if defined(__SSE2__)
-// The bytes among the 32 at `at` that are no digits, the first of them in the lowest bit.
+// A mask of the 32 bytes at `at` that are not digits. The first byte is the lowest bit.
 std::uint32_t others_of_32(const char *at) noexcept {
     const __m128i zero = _mm_set1_epi8('0'), nine = _mm_set1_epi8(9);
     const auto others_of_16 = [&](const char *from) {
@@ -77,8 +77,8 @@ std::uint32_t others_of_32(const char *at) noexcept {
     return others_of_16(at) | others_of_16(at + 16) << 16;
 }
 
-// Appends `count` digits, 24 at most, of the 24 bytes at `at` to `value`. All counts take the same
-// instructions: a guess about the length of a fraction would be wrong every other time.
+// Appends `count` digits, at most 24, of the 24 bytes at `at` to `value`. All counts run the same instructions, because
+// a branch on the length of a fraction would be mispredicted half of the time.
 std::uint64_t append_digits(const char *at, int count, std::uint64_t value) noexcept {
     const int most = 8, none = 0;
     const int first = std::min(count, most);
@@ -86,7 +86,7 @@ std::uint64_t append_digits(const char *at, int count, std::uint64_t value) noex
     const int third = std::max(count - 16, none);
     const auto part = [&](int word, int digits) {
         const std::uint64_t values = json::load8(at + 8 * word) ^ json::repeat('0');
-        const int half = 4 * (8 - digits);  // a shift by 64 in one would be undefined
+        const int half = 4 * (8 - digits);  // a single shift by 64 would be undefined
         return std::uint64_t{eight_digits(values << half << half)};
     };
     std::uint64_t sum = part(0, first) * SMALL_POWERS[second] + part(1, second);
@@ -98,8 +98,7 @@ std::uint64_t append_digits(const char *at, int count, std::uint64_t value) noex
 #ifdef __SIZEOF_INT128__
 constexpr int MOST_POWER = 27;  // 5^27 is the last power of five below 2^63
 
-// 10^n for n from -27 to 27 as mantissa * 2^exponent, the mantissa's highest bit set and what does
-// not fit cut off.
+// 10^n for n from -27 to 27 as mantissa * 2^exponent, with the mantissa's highest bit set and lower bits cut off.
 struct PowersOfTen {
     std::uint64_t mantissa[2 * MOST_POWER + 1] = {};
     int exponent[2 * MOST_POWER + 1] = {};
@@ -112,7 +111,7 @@ struct PowersOfTen {
             mantissa[MOST_POWER + n] = five << (64 - bits);
             exponent[MOST_POWER + n] = n + bits - 64;
             if (n == 0) continue;
-            // 2^(63 + bits) / 5^n by long division: the quotient has 64 bits, since 5^n is no power of 2.
+            // 2^(63 + bits) / 5^n by long division. The quotient has 64 bits, because 5^n is not a power of 2.
             std::uint64_t quotient = 0;
             unsigned __int128 remainder = 1;
             for (int i = 0; i < 63 + bits; ++i) {
@@ -130,10 +129,10 @@ struct PowersOfTen {
 };
 constexpr PowersOfTen POWERS_OF_TEN;
 
-// digits * 10^exponent where that is certainly the nearest double; false where it may not be.
+// digits * 10^exponent if that is certainly the nearest double, false if it may not be.
 //
-// The product of 64 bits of digits and 64 bits of the power lies less than 3 units of its 64th bit
-// below the true value. It is rounded to 53 bits, unless a midpoint lies in those 3 units.
+// The product of 64 bits of digits and 64 bits of the power is less than 3 units of its 64th bit below the true value.
+// It is rounded to 53 bits, unless a midpoint is within these 3 units.
 bool scale_fast(std::uint64_t digits, std::int64_t exponent, double *value) noexcept {
     if (exponent < -MOST_POWER || exponent > MOST_POWER) return false;
     if (digits == 0) {
@@ -146,7 +145,7 @@ bool scale_fast(std::uint64_t digits, std::int64_t exponent, double *value) noex
     const int top = static_cast<int>(product >> 127);
     const auto mantissa = static_cast<std::uint64_t>(product >> (63 + top));
     if (((mantissa + 3) & 0x7FF) - 0x400 <= 3) return false;
-    // A carry out of the mantissa raises the exponent, as it should.
+    // A carry out of the mantissa correctly raises the exponent.
     const std::uint64_t rounded = (mantissa >> 11) + (mantissa >> 10 & 1);
     const std::int64_t power = POWERS_OF_TEN.exponent[MOST_POWER + exponent] - zeros + 63 + top + 11;
     const auto biased = static_cast<std::uint64_t>(power + 1075 - 1);
@@ -165,7 +164,7 @@ public:
 
     template <class T>
     bool run(T *out, std::uint64_t capacity) noexcept {
-        // The last byte is a bracket, so no token can run into the end.
+        // The last byte must be a bracket, so that no token exceeds the end.
         if (begin_ == end_ || *at_ != '[') return fail(NUMBERS_SYNTAX);
         if (end_[-1] != ']') {
             at_ = end_;
@@ -173,7 +172,7 @@ public:
         }
         std::uint64_t count = 0;
         unsigned level = 0;
-        bool opened = false;  // directly behind an opening bracket
+        bool opened = false;  // immediately after an opening bracket
         for (;;) {
             if (!space()) return stop(NUMBERS_END, count);
             if (*at_ == '[') {
@@ -187,7 +186,7 @@ public:
                 if (!scalar(&value)) return stop(result_.error, count);
                 if (count < capacity) out[count] = value;
                 ++count;
-                if (at_ != end_ && *at_ == ',') {  // the common case, without white space
+                if (at_ != end_ && *at_ == ',') {  // the usual case, without white space
                     ++at_;
                     opened = false;
                     continue;
@@ -288,8 +287,8 @@ private:
                                                                                  : NUMBERS_SYNTAX;
     }
 
-    // A sign or none, one digit, a point and up to 24 digits, as most numbers are written; everything
-    // about it is found by one look at 32 bytes. False, with the cursor where it was, for all others.
+    // A number in the usual form: an optional sign, one digit, a point and up to 24 digits. It is parsed from a single
+    // load of 32 bytes. For other forms returns false, with the cursor unchanged.
     bool common_real(std::uint64_t *digits, int *fraction) noexcept {
 #if defined(__SSE2__)
         if (end_ - at_ < 32) return false;
@@ -361,27 +360,27 @@ private:
         if (count > 19 || !scale_fast(digits, exponent, &result)) {
             if (!scale_exactly(first, &result)) return fail(NUMBERS_RANGE, start);
         }
-        static constexpr double SIGNS[] = {1.0, -1.0};  // read, since a branch would be guessed wrongly
+        static constexpr double SIGNS[] = {1.0, -1.0};  // a lookup, because a branch would be mispredicted
         *value = static_cast<T>(result * SIGNS[negative]);
-        // A double beyond FP32's range would become infinite.
+        // A double above FP32's range would become infinite.
         if (!std::isfinite(*value)) return fail(NUMBERS_RANGE, start);
         return true;
     }
 
-    // How many digits of the fraction before the cursor count: zeros in front are none.
+    // How many digits of the fraction before the cursor are significant: leading zeros are not.
     std::ptrdiff_t significant(const char *fraction) const noexcept {
         while (*fraction == '0') ++fraction;
         return at_ - fraction;
     }
 
-    // The nearest double of the token that ends at the cursor; false where it is infinite.
+    // The nearest double of the token that ends at the cursor. False if it is infinite.
     bool scale_exactly(const char *first, double *result) noexcept {
         const std::from_chars_result parsed = std::from_chars(first, at_, *result);
         if (parsed.ec == std::errc()) return std::isfinite(*result);
-        // Out of range: too large, or so small that it is zero. A zero with any exponent is zero.
+        // Out of range: too large, or so small that the result is zero. A zero with any exponent is zero.
         const char *e = first;
         bool zero = true, leading = true;
-        std::int64_t magnitude = 0;  // of the first digit that is not zero, as a power of ten
+        std::int64_t magnitude = 0;  // of the first nonzero digit, as a power of ten
         bool fraction = false;
         for (; e != at_ && (*e | 0x20) != 'e'; ++e) {
             if (*e == '.') {

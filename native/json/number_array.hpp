@@ -1,14 +1,13 @@
-// The numbers of a JSON tensor, flat or nested, straight into typed memory.
+// Reads the numbers of a JSON tensor, flat or nested, directly into typed memory.
 //
-// Strategy: one pass, no recursion; brackets only raise and lower a level, so ragged nesting is
-// judged by the count alone, as everywhere in the protocol's family. Digits are gathered eight at a
-// time. A real number of at most 19 digits is multiplied by a power of ten of 64 bits and rounded
-// once; where that rounding could differ from the correct one, and for everything else,
-// std::from_chars decides. Integers are exact over their whole range and range-checked. NaN,
-// Infinity and -Infinity are accepted for real datatypes, a number that no finite value is near
-// (1e400) never becomes one of them.
+// Strategy: one pass without recursion. Brackets only change a level, so that ragged nesting is checked only by the
+// number of values, as in other servers of the protocol. Digits are processed eight at a time. A real number of at most
+// 19 digits is multiplied by a 64-bit power of ten and rounded once. If that rounding could differ from the correct
+// rounding, and for all other numbers, std::from_chars is used. Integers are exact over their whole range and
+// range-checked. NaN, Infinity and -Infinity are accepted for real datatypes. A number too large for a finite value
+// (1e400) is an error.
 //
-// Nothing here allocates, throws or knows Python.
+// Nothing here allocates, throws or uses Python.
 
 #pragma once
 
@@ -23,20 +22,20 @@ enum NumbersFault : int {
     NUMBERS_OK = 0,
     NUMBERS_SYNTAX,
     NUMBERS_END,
-    NUMBERS_KIND,      // a value of another kind: null, a string, true where a number belongs
-    NUMBERS_FRACTION,  // a fraction or exponent where an integer belongs
+    NUMBERS_KIND,      // null, a string or true instead of a number
+    NUMBERS_FRACTION,  // a fraction or exponent, but the datatype is an integer
     NUMBERS_RANGE,     // outside the datatype's range
-    NUMBERS_DATATYPE,  // not a datatype that JSON can carry
+    NUMBERS_DATATYPE,  // the datatype cannot be represented in JSON
 };
 
 struct NumbersResult {
     NumbersFault error = NUMBERS_OK;
     std::size_t offset = 0;   // of the fault
-    std::uint64_t count = 0;  // values read, and so the index of the value at fault
+    std::uint64_t count = 0;  // values read, which is the index of the faulty value
 };
 
-// Reads the JSON array `data[0:length]` into at most `capacity` values at `out`. All values are
-// counted and checked, also those beyond the capacity.
+// Reads the JSON array `data[0:length]` into at most `capacity` values at `out`. Values beyond the capacity are still
+// counted and checked.
 NumbersFault read_numbers(const char *data, std::size_t length, Datatype datatype, void *out,
                           std::uint64_t capacity, NumbersResult *result) noexcept;
 

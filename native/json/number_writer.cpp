@@ -9,8 +9,7 @@ namespace ksrv {
 
 namespace {
 
-// How many digits in front of the point a number without an exponent has at most; 0 and below counts the
-// zeros behind the point, of which there are fewer.
+// The most digits before the point of a number without an exponent. 0 and negative values count zeros after the point.
 template <class T> struct Plain;
 template <> struct Plain<float> {
     static constexpr int most = 13, least = -6;
@@ -59,19 +58,19 @@ constexpr double TENS[] = {
     1e36, 1e37, 1e38, 1e39, 1e40, 1e41, 1e42, 1e43, 1e44, 1e45,
 };
 
-// The shortest digits that read back as a positive number, and the closest of those to it: *digits * 10^*power.
-// False where the doubles that are reckoned with may be too coarse to tell.
+// The shortest decimal that reads back as `value` (positive), and the closest such decimal: *digits * 10^*power. False
+// if doubles may be too coarse to decide.
 //
-// A number and its neighbours are scaled so that the numbers which read back as it lie within less than ten
-// whole numbers. Where a multiple of ten is among these it is the shortest, else the closest whole number. With
-// 24 bits of a float scaled numbers stay below 2^28, and their errors below 2^-23.
+// The value is scaled so that the numbers that read back as it are within an interval shorter than ten. If the interval
+// has a multiple of ten, that is the shortest, otherwise the closest integer. With the 24 bits of a float, scaled
+// numbers are below 2^28, and their errors below 2^-23.
 bool find_shortest(float value, std::uint32_t *digits, int *power) noexcept {
     std::uint32_t bits;
     std::memcpy(&bits, &value, sizeof bits);
-    if ((bits & 0x7FFFFF) == 0) return false;  // a power of two, whose lower neighbour is nearer
+    if ((bits & 0x7FFFFF) == 0) return false;  // a power of two has a closer lower neighbour
     const int biased = static_cast<int>(bits >> 23);
     const int exponent = (biased != 0 ? biased : 1) - 150;  // of the distance between neighbours
-    *power = (exponent * 78913) >> 18;                      // its floor(log10)
+    *power = (exponent * 78913) >> 18;                      // floor(log10) of that distance
     const double scale = TENS[-*power - LEAST_TEN];
     const std::uint64_t half_bits = static_cast<std::uint64_t>(exponent - 1 + 1023) << 52;
     double half;
@@ -79,7 +78,8 @@ bool find_shortest(float value, std::uint32_t *digits, int *power) noexcept {
     const double scaled = static_cast<double>(value) * scale;
     const double low = scaled - half * scale, high = scaled + half * scale;
     constexpr double near = 1e-6;
-    const auto pick = [&](std::uint32_t below, std::uint32_t step) {  // 0: neither reads back; -1: too close
+    // 0: neither reads back as `value`; -1: too close to decide
+    const auto pick = [&](std::uint32_t below, std::uint32_t step) {
         const double down = below, up = down + step;
         if (std::fabs(down - low) < near || std::fabs(up - high) < near) return -1;
         if (down <= low && up >= high) return 0;
@@ -118,7 +118,7 @@ char *put_value(char *at, T value) noexcept {
         *at++ = '-';
         value = -value;
     }
-    // Below the precision of the type a whole number's own digits are the shortest.
+    // Below the precision of the type, the digits of an integer are the shortest.
     constexpr auto whole = static_cast<T>(std::uint64_t{1} << std::numeric_limits<T>::digits);
     if (value < whole) {
         const auto number = static_cast<std::uint64_t>(value);
@@ -142,7 +142,7 @@ char *put_value(char *at, T value) noexcept {
     return std::to_chars(at, at + 20, value).ptr;
 }
 
-// Values need not be aligned in the rows of a batch.
+// Values in the rows of a batch may be unaligned.
 template <class T> T value_at(const unsigned char *data, std::uint64_t index) noexcept {
     if constexpr (std::is_same_v<T, bool>) {
         return data[index] != 0;

@@ -14,7 +14,7 @@ int hex_value(char c) noexcept {
     return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
 }
 
-// Reads the four digits of a \u escape; -1 when they are not there.
+// Reads the four digits of a \u escape. -1 if they are invalid.
 long hex4(const char *at, const char *end) noexcept {
     if (end - at < 4) return -1;
     long value = 0;
@@ -26,7 +26,7 @@ long hex4(const char *at, const char *end) noexcept {
     return value;
 }
 
-// How many bytes are marked in a word that has nothing but high bits set.
+// The number of marked bytes in a word in which only high bits are set.
 unsigned count_marks(std::uint64_t marks) noexcept {
     return static_cast<unsigned>((marks >> 7) * repeat(1) >> 56);
 }
@@ -135,7 +135,7 @@ Fault skip_value(Cursor &c, unsigned depth, unsigned deepest) noexcept {
             fault = skip_number(c, &integral);
         }
         if (fault) return fault;
-        for (;;) {  // behind a value
+        for (;;) {  // after a value
             if (open == 0) return OK;
             const bool object = objects[(open - 1) / 64] >> ((open - 1) % 64) & 1;
             skip_space(c);
@@ -155,7 +155,7 @@ Fault skip_value(Cursor &c, unsigned depth, unsigned deepest) noexcept {
 
 namespace {
 
-// Whether the 32 bytes at `at` hold neither brackets nor braces nor quotes, nor what `skip_array` takes for them.
+// Whether the 32 bytes at `at` have neither brackets, braces nor quotes, nor bytes that `skip_array` mistakes for them.
 bool none_marked(const char *at) noexcept {
 #if defined(__SSE2__)
     const __m128i bits = _mm_set1_epi8(0x26), bracket = _mm_set1_epi8(0x7F), quote = _mm_set1_epi8('"');
@@ -185,8 +185,8 @@ Fault skip_array(Cursor &c, unsigned depth, unsigned deepest) noexcept {
                 while (end - at >= 32 && none_marked(at)) at += 32;
                 continue;
             }
-            // Where nothing but brackets is marked, and they neither end the array nor reach the
-            // limit whatever their order, their numbers are enough.
+            // If only brackets are marked, and they can neither end the array nor reach the depth limit in any order,
+            // their count is enough.
             const std::uint64_t opening = zero_bytes(word ^ repeat('['));
             const std::uint64_t closing = zero_bytes(word ^ repeat(']'));
             if (marks == (opening | closing) && count_marks(closing) < open &&

@@ -1,9 +1,8 @@
-// The lexical level of JSON (RFC 8259) for the native readers: strings, digits, numbers, skipping.
+// Lexical functions for JSON (RFC 8259) that the native readers share: strings, digits, numbers, skipping.
 //
-// Strategy: a cursor over received bytes that never reads beyond their end and never recurses; a
-// value that is not asked for is still checked, with one bit of memory for each level. The one
-// liberty is `skip_array`, which finds the end of a tensor's data at memory speed and leaves the
-// checking to the reader of the data. Nothing here allocates, throws or knows Python.
+// Strategy: a cursor over received bytes that never reads beyond their end and never recurses. Skipped values are still
+// checked, with one bit of memory for each level. The exception is `skip_array`, which finds the end of a tensor's data
+// at memory speed and leaves checking to the reader of the data. Nothing here allocates, throws or uses Python.
 
 #pragma once
 
@@ -17,10 +16,10 @@ namespace ksrv::json {
 
 enum Fault : int {
     OK = 0,
-    END,        // the bytes end inside a value
-    SYNTAX,     // a byte that cannot stand here
+    END,        // the bytes end within a value
+    SYNTAX,     // an unexpected byte
     DEPTH,      // nested deeper than allowed
-    CONTROL,    // a control character inside a string
+    CONTROL,    // a control character within a string
     ESCAPE,     // an unknown or incomplete escape, or half of a surrogate pair
     UTF8,       // bytes that are not UTF-8
 };
@@ -38,9 +37,9 @@ inline void skip_space(Cursor &c) noexcept {
     while (c.at != c.end && (*c.at == ' ' || *c.at == '\n' || *c.at == '\r' || *c.at == '\t')) ++c.at;
 }
 
-// The one parser for a client's numbers that are digits: ASCII digits only, no sign, at most
-// `most_digits` of them and at most `limit`. Moves the cursor behind them; false leaves it where
-// the fault is, and `*too_large` tells a number beyond the bounds from no number at all.
+// The only parser for numbers from clients that consist of digits: ASCII digits without a sign, at most `most_digits`
+// of them and at most `limit`. Moves the cursor past the digits. On failure the cursor stays at the fault, and
+// `*too_large` is set if there were digits.
 inline bool parse_digits(Cursor &c, unsigned most_digits, std::uint64_t limit, std::uint64_t *value,
                          bool *too_large) noexcept {
     *too_large = false;
@@ -67,7 +66,7 @@ inline std::uint64_t load8(const char *at) noexcept {
     return word;
 }
 
-// One high bit for each zero byte of `word`, exactly.
+// Sets the high bit of each zero byte of `word`, exactly.
 inline std::uint64_t zero_bytes(std::uint64_t word) noexcept {
     constexpr std::uint64_t LOW7 = 0x7F7F7F7F7F7F7F7FULL;
     return ~(((word & LOW7) + LOW7) | word | LOW7);
@@ -77,19 +76,19 @@ inline constexpr std::uint64_t repeat(unsigned char byte) noexcept {
     return 0x0101010101010101ULL * byte;
 }
 
-// The code point of the \u escape (or pair) whose `u` is at `*at`, which is moved behind it; -1 for
-// bad digits or half a pair.
+// The code point of the \u escape (or surrogate pair) whose `u` is at `*at`. Moves `*at` past it. -1 for invalid digits
+// or half of a pair.
 long unicode_escape(const char **at, const char *end) noexcept;
 
-// Checks a string whose opening quote is at the cursor, which moves behind the closing one.
+// Checks a string whose opening quote is at the cursor. Moves the cursor past the closing quote.
 inline Fault skip_string(Cursor &c, bool *escaped) noexcept {
     *escaped = false;
     ++c.at;
     while (c.at != c.end) {
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
         if (c.end - c.at >= 8) {
-            // Quotes, backslashes, control characters and bytes beyond ASCII; borrows disturb only
-            // bytes behind the first one that is marked.
+            // Marks quotes, backslashes, control characters and bytes above ASCII. Borrows disturb only bytes after the
+            // first marked byte.
             const std::uint64_t word = load8(c.at);
             const std::uint64_t quote = word ^ repeat('"'), backslash = word ^ repeat('\\');
             const std::uint64_t marks =
@@ -133,11 +132,10 @@ inline Fault skip_string(Cursor &c, bool *escaped) noexcept {
     return END;
 }
 
-// Writes the decoded form of a checked string's inside to `out`; it is never longer than its raw
-// form. Returns the number of bytes written.
+// Decodes the inside of a checked string to `out`. Returns the length, which never exceeds the encoded length.
 std::size_t decode_string(const char *at, const char *end, char *out) noexcept;
 
-// Checks a number's grammar; `*integral` tells whether it has neither fraction nor exponent.
+// Checks a number's grammar. `*integral` is set if it has neither a fraction nor an exponent.
 inline Fault skip_number(Cursor &c, bool *integral) noexcept {
     *integral = true;
     if (c.at != c.end && *c.at == '-') ++c.at;
@@ -176,13 +174,13 @@ inline Fault skip_word(Cursor &c, const char *word, std::size_t length) noexcept
     return OK;
 }
 
-// Checks one value of any kind without recursion. `depth` is how deep the cursor already is.
+// Checks a value of any kind without recursion. `depth` is the current depth of the cursor.
 Fault skip_value(Cursor &c, unsigned depth, unsigned deepest) noexcept;
 
-// Moves behind the array whose bracket is at the cursor, looking only at brackets and quotes.
+// Moves past the array whose bracket is at the cursor, looking only at brackets, braces and quotes.
 //
-// The text between them is checked by the reader of the data, objects here. Brackets and braces are
-// the bytes that become 0x7F when 0x26 is set in them, with 'Y', '_', 'y' and DEL, which are passed over.
+// Text between them is checked later by the reader of the data; objects are checked here. Brackets and braces are the
+// bytes that become 0x7F when 0x26 is set in them. So do 'Y', '_', 'y' and DEL, which are skipped.
 Fault skip_array(Cursor &c, unsigned depth, unsigned deepest) noexcept;
 
 }  // namespace ksrv::json

@@ -19,13 +19,13 @@
 
 namespace ksrv {
 
-#ifndef F_SEAL_FUTURE_WRITE  // headers before Linux 5.1, which refuses it
+#ifndef F_SEAL_FUTURE_WRITE  // for headers before Linux 5.1, which does not support it
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
 
 namespace {
 
-// ---- back ends: allocate and free memory, nothing else --------------------------------------
+// ---- back ends, which only allocate and free memory -----------------------------------------
 
 std::size_t whole_pages(std::size_t nbytes) noexcept {
     const std::size_t page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
@@ -42,7 +42,7 @@ bool heap_allocate(Block *block, std::size_t nbytes) noexcept {
     return true;
 }
 
-// The descriptor is sealed against shrinking, so that no holder of it can make another one's mapping fault.
+// The memfd is sealed against shrinking, so that no other holder can make accesses to a mapping fault.
 bool memfd_allocate(Block *block, std::size_t nbytes) noexcept {
     const std::size_t capacity = whole_pages(nbytes);
     const int fd = make_memfd("ksrv-block", capacity, 0, F_SEAL_SHRINK);
@@ -58,7 +58,7 @@ bool memfd_allocate(Block *block, std::size_t nbytes) noexcept {
     return true;
 }
 
-// Shared, so that a fork copies no page which a device still writes to at its old place.
+// MAP_SHARED, because a fork must not copy a page that a device still writes to at its old address.
 bool pages_allocate(Block *block, std::size_t nbytes) noexcept {
     const std::size_t capacity = whole_pages(nbytes);
     void *data =
@@ -77,7 +77,7 @@ bool allocate(Block *block, std::size_t nbytes) noexcept {
     }
 }
 
-// Has a memfd's descriptor replace the heap memory of a block, and moves its bytes there.
+// Replaces the heap memory of a block by a memfd, and copies the bytes.
 bool move_to_memfd(Block *block, std::size_t nbytes) noexcept {
     Block made;
     if (!memfd_allocate(&made, nbytes)) return false;
@@ -106,7 +106,7 @@ bool heap_grow(Block *block, std::size_t nbytes) noexcept {
     if (data == nullptr) return false;
     block->data = static_cast<unsigned char *>(data);
     block->capacity = capacity;
-    if (reinterpret_cast<std::uintptr_t>(data) % BLOCK_ALIGNMENT != 0) {  // it was copied
+    if (reinterpret_cast<std::uintptr_t>(data) % BLOCK_ALIGNMENT != 0) {  // realloc copied to an unaligned address
         void *aligned = nullptr;
         if (posix_memalign(&aligned, BLOCK_ALIGNMENT, capacity) != 0) return false;
         memcpy(aligned, data, block->size);
@@ -116,15 +116,15 @@ bool heap_grow(Block *block, std::size_t nbytes) noexcept {
     return true;
 }
 
-// Of huge pages, of which a mapping may have none, a memfd lies in another file system.
+// A memfd with huge pages is in another file system (hugetlbfs). Mappings of huge pages may lack pages.
 bool has_ordinary_pages(int fd) noexcept {
     struct statfs system;
     return fstatfs(fd, &system) == 0 && system.f_type == TMPFS_MAGIC;
 }
 
-// Maps another process's memfd. One that its sender can still shrink, or whose pages the system may lack, is refused:
-// reading what is not there is a SIGBUS. Of a longer one only the pages of `nbytes` are mapped: a file of holes costs its
-// sender nothing, and would use up addresses here. On success the block owns `fd`.
+// Maps another process's memfd. Refuses a memfd that can still shrink, or whose pages the system may be unable to
+// provide, because reading a missing page raises SIGBUS. Maps only the pages of `nbytes`: a sparse file costs its
+// sender nothing, and mapping all of it would use up addresses. On success the block owns `fd`.
 AdoptError memfd_adopt(Block *block, int fd, std::size_t nbytes, int backend) noexcept {
     struct stat status;
     if (fstat(fd, &status) != 0) return ADOPT_STAT;
@@ -152,14 +152,14 @@ void free_memory(const Block *block) noexcept {
     if (block->fd >= 0) close(block->fd);
 }
 
-// Takes the first pages of a memfd. A signal interrupts that, and what was taken stays.
+// Allocates the first pages of a memfd. EINTR keeps the pages that were already allocated.
 bool take_pages(int fd, std::size_t nbytes) noexcept {
-    if (nbytes == 0) return true;  // which posix_fallocate refuses
+    if (nbytes == 0) return true;  // posix_fallocate refuses 0 bytes
     int error;
     do {
         error = posix_fallocate(fd, 0, static_cast<off_t>(nbytes));
     } while (error == EINTR);
-    errno = error;  // which posix_fallocate leaves alone
+    errno = error;  // posix_fallocate does not set errno
     return error == 0;
 }
 
@@ -174,12 +174,12 @@ int make_memfd(const char *name, std::size_t nbytes, std::size_t taken, int seal
     return -1;
 }
 
-// A hole that the other process punches would take pages from this one, whose next writes ask for them again: where there
-// are none left, that is a SIGBUS. The seal refuses holes (fallocate and MADV_REMOVE alike) and leaves mappings as they
-// are. What was punched before is filled here.
+// If the other process punched a hole, the next write here would need new pages, and raise SIGBUS if memory is short.
+// The seal refuses punching (by fallocate or MADV_REMOVE) and does not affect existing mappings. Afterwards the pages
+// of earlier holes are allocated again.
 bool keep_pages(int fd, std::size_t nbytes) noexcept {
     const bool sealed = fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0;
-    if (!sealed && errno != EINVAL) return false;  // Linux before 5.1 has no such seal
+    if (!sealed && errno != EINVAL) return false;  // Linux before 5.1 has no F_SEAL_FUTURE_WRITE
     return take_pages(fd, nbytes);
 }
 
@@ -210,11 +210,11 @@ Block *BufferPool::lease_body(std::size_t nbytes, bool fresh) noexcept {
     Block *block = nullptr;
     if (nbytes > lendable_above.load(std::memory_order_relaxed)) block = lease(nbytes, BACKEND_MEMFD, fresh);
     if (block == nullptr) return lease(nbytes, BACKEND_HEAP, fresh);
-    std::memset(block->data, 0, BLOCK_ALIGNMENT);  // a body's first byte may lie behind
+    std::memset(block->data, 0, BLOCK_ALIGNMENT);  // the alignment gap before a body must not expose old bytes
     return block;
 }
 
-// No byte of an earlier body goes to the other process.
+// Clears the rest of the block, so that the other process sees no bytes of an earlier body.
 bool BufferPool::lend(Block *block) noexcept {
     if (block->backend != BACKEND_MEMFD || block->lent) return block->lent;
     const std::size_t end = std::min(whole_pages(block->size), block->capacity);
@@ -255,8 +255,8 @@ bool BufferPool::grow(Block *block, std::size_t nbytes) noexcept {
     return true;
 }
 
-// Exchanges a block's memory with that of a pooled one, and copies the bytes. Without this, each body whose length is
-// not announced would begin with a small block and leave a further large one in the pool.
+// Swaps a block's memory with that of a pooled block, and copies the bytes. Without this, each body of unknown length
+// would begin with a small block and leave another large block in the pool.
 bool BufferPool::move_to_pooled(Block *block, std::size_t nbytes, int backend) noexcept {
     Block *pooled = take(nbytes, backend);
     if (pooled == nullptr) return false;
@@ -328,7 +328,7 @@ bool BufferPool::pin(Block *block) noexcept {
 }
 
 void BufferPool::free_block(Block *block) noexcept {
-    // What a parent pinned is the parent's: a device does not work on the other side of a fork.
+    // Only the process that pinned a block may unpin it: devices do not work across a fork.
     if (block->pinned.load(std::memory_order_acquire) &&
         block->generation == generation_.load(std::memory_order_relaxed)) {
         pinned_bytes_.fetch_sub(block->capacity, std::memory_order_relaxed);
@@ -405,13 +405,13 @@ Block *BufferPool::take(std::size_t nbytes, int backend) noexcept {
     return nullptr;
 }
 
-// The block that comes back is the warmest one: older ones make room for it.
+// The returned block is the warmest, so older blocks are freed to make room for it.
 void BufferPool::put(Block *block) noexcept {
     const std::uint64_t cap = cap_bytes.load(std::memory_order_relaxed);
     const std::uint64_t now = coarse_nanoseconds();
     const std::uint64_t idle = idle_nanoseconds.load(std::memory_order_relaxed);
     const bool is_aligned = reinterpret_cast<std::uintptr_t>(block->data) % BLOCK_ALIGNMENT == 0;
-    if (block->capacity > cap || !is_aligned) {  // which one is not that failed to grow
+    if (block->capacity > cap || !is_aligned) {  // a block that failed to grow may be unaligned
         free_block(block);
         return;
     }

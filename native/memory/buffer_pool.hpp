@@ -1,22 +1,22 @@
-// Aligned, pooled, reference-counted blocks of memory: where bodies are received and batches built.
+// Aligned, pooled, reference-counted blocks of memory, for received bodies and for batches.
 //
-// Strategy: a block is leased for a number of bytes, counted by its holders and returned to a pool
-// when the last of them lets go; the pool hands out the newest block that fits (it is still in the
-// cache, and its pages are mapped) and is bounded in bytes and in age. A block is taken for n bytes
-// when its capacity lies between n and 4n + 64 KiB, so that a small body never pins a huge block.
+// Strategy: a block is leased for a number of bytes and returned to a pool when its last reference is released. The
+// pool hands out the newest block that fits, because its data may still be in the cache and its pages are mapped. The
+// pool is limited in bytes and in age. A block is reused for n bytes if its capacity is between n and 4n + 64 KiB, so
+// that a small body never occupies a huge block.
 //
-// Each thread prefers one of a few shards, so threads rarely meet on a lock; a miss looks into the
-// others before it allocates. The memory itself comes from a back end: the heap, pages of the block's own,
-// or a sealed memfd that another process can map. After a fork the child forgets every block of the last
-// two, because their pages are shared with the parent.
+// Each thread prefers one of a few shards, so that threads rarely compete for a lock. On a miss the other shards are
+// searched before memory is allocated. Back ends provide the memory: the heap, separate pages, or a sealed memfd that
+// another process can map. After a fork, the child abandons all blocks of the last two kinds, because the parent shares
+// their pages.
 //
-// A large body lies in a memfd where there are handler processes, so that one of them can be lent it: such a
-// process reads the body where it was received and cannot write there, and the block is not used again.
+// If there are handler processes, a large body is received into a memfd, so that it can be lent to such a process. The
+// process reads the body in place and cannot write to it. A lent block is not pooled.
 //
-// A block whose pages are its own can be pinned: a device then reads and writes it without the system's
-// copy. It stays pinned while it is pooled, because pinning costs more than the copy does.
+// A block with separate pages can be pinned, so that a device accesses it without a copy by the system. It stays pinned
+// while it is pooled, because pinning costs more than the copy.
 //
-// Nothing here throws, knows Python, or touches the bytes of a block.
+// Nothing here throws or uses Python. The bytes of a block are only touched where a comment says it.
 
 #pragma once
 
@@ -31,25 +31,25 @@ enum Backend : int {
     BACKEND_HEAP = 0,
     BACKEND_MEMFD,
     BACKEND_ADOPTED,   // another process's memfd
-    BACKEND_BORROWED,  // the same, and what is written here is seen here alone
+    BACKEND_BORROWED,  // another process's memfd, mapped so that writes stay private
     BACKEND_PAGES,
 };
 
 inline constexpr std::size_t BLOCK_ALIGNMENT = 64;
 inline constexpr std::size_t BLOCK_SLACK = 64 * 1024;
-inline constexpr std::size_t BLOCK_LIMIT = std::size_t{1} << 39;  // refused without asking malloc
+inline constexpr std::size_t BLOCK_LIMIT = std::size_t{1} << 39;  // larger requests fail without calling malloc
 
 struct Block {
     unsigned char *data = nullptr;
-    std::size_t capacity = 0;  // bytes behind `data`
-    std::size_t size = 0;      // bytes the holder asked for; no view reaches beyond
+    std::size_t capacity = 0;  // bytes at `data`
+    std::size_t size = 0;      // requested bytes; no view exceeds them
     int fd = -1;
     int backend = BACKEND_HEAP;
-    bool pooled_before = false;  // its pages are in memory already
-    bool unwritten = false;      // set by a holder that left part of it untouched: it is not pooled
-    bool lent = false;           // another process may have it mapped: it is not pooled either
+    bool pooled_before = false;  // the pages are already in memory
+    bool unwritten = false;      // a holder has released some of its pages, so that it must not be pooled
+    bool lent = false;           // another process may have it mapped, so that it must not be pooled
     std::atomic<bool> pinned{false};
-    std::uint64_t generation = 0;  // of the pool that made it; another one after a fork
+    std::uint64_t generation = 0;  // of the pool when the block was made; changes with a fork
     std::uint64_t idle_since = 0;  // nanoseconds, while pooled
     Block *newer = nullptr, *older = nullptr;
     std::atomic<long> refs{0};
@@ -59,15 +59,15 @@ inline long holders_of(const Block *block) noexcept {
     return block->refs.load(std::memory_order_acquire);
 }
 
-// A new memfd, closed on exec and sealed against what `seals` say; -1 and errno where there is none. Its first `taken`
-// bytes have their pages, so that a lack of memory shows here and not as a SIGBUS of a writer.
+// A new memfd, closed on exec, with the given seals; -1 and errno on failure. The pages of its first `taken` bytes are
+// allocated, so that a lack of memory is an error here and not a SIGBUS later.
 int make_memfd(const char *name, std::size_t nbytes, std::size_t taken, int seals) noexcept;
 
-// Has all pages of the first `nbytes` of a memfd that another process has mapped, which nobody takes away from now on.
-// False where there is no memory, or the other process has sealed the descriptor itself.
+// Allocates all pages of the first `nbytes` of a memfd that another process has mapped, and prevents their removal.
+// False if memory is short, or if the other process has sealed the descriptor itself.
 bool keep_pages(int fd, std::size_t nbytes) noexcept;
 
-// A device's own functions, such as CUDA's cudaHostRegister and cudaHostUnregister; both return 0 for done.
+// Functions of a device, such as CUDA's cudaHostRegister and cudaHostUnregister. Both return 0 on success.
 using PinFunction = int (*)(void *data, std::size_t nbytes, unsigned flags);
 using UnpinFunction = int (*)(void *data);
 
@@ -81,49 +81,50 @@ struct BufferPoolStatistics {
 class BufferPool {
   public:
     static constexpr int SHARDS = 8;
-    static constexpr int SHARD_BLOCKS = 64;  // bounds the search; more are freed, oldest first
+    static constexpr int SHARD_BLOCKS = 64;  // limits the search; more blocks are freed, oldest first
 
     std::atomic<std::uint64_t> cap_bytes{256ull << 20};
     std::atomic<std::uint64_t> idle_nanoseconds{30ull * 1000000000ull};
     std::atomic<std::uint64_t> copied_bytes{0};
-    std::atomic<std::uint64_t> lendable_above{UINT64_MAX};  // bytes of a body
+    std::atomic<std::uint64_t> lendable_above{UINT64_MAX};  // larger bodies get a block that can be lent
 
-    // One reference for the caller, or null when there is no memory. The contents are undefined.
-    // A `fresh` one was not in use before: the system gives it memory only where it is written.
+    // Returns one reference, or null if memory is short. The contents are undefined. A `fresh` block was never in use:
+    // the system provides its pages when they are written.
     Block *lease(std::size_t nbytes, int backend, bool fresh = false) noexcept;
 
-    // As `lease`, for a body of a request: a block that can be lent where it is large.
+    // As `lease`, for a request body. A large body gets a block that can be lent.
     Block *lease_body(std::size_t nbytes, bool fresh = false) noexcept;
 
-    // Lets another process map a body's block by its descriptor, to read it: no process can map it for writing
-    // from now on. False for blocks that cannot be lent.
+    // Allows another process to map a body's block by its descriptor, read-only: from now on no process can map it for
+    // writing. False if the block cannot be lent.
     bool lend(Block *block) noexcept;
 
-    // As `lease`, for a descriptor that another process sent: BACKEND_ADOPTED or BACKEND_BORROWED. Such a block is
-    // never pooled.
+    // As `lease`, for a descriptor from another process: BACKEND_ADOPTED or BACKEND_BORROWED. The block is never
+    // pooled.
     Block *adopt(int fd, std::size_t nbytes, int backend, AdoptError *error) noexcept;
 
     static void retain(Block *block) noexcept {
         block->refs.fetch_add(1, std::memory_order_relaxed);
     }
 
-    // Makes room for `nbytes` in the block of a body of one holder, whose bytes may move; false when there is no
-    // memory. A pooled block that fits is taken first; otherwise the system moves a large block's pages instead of copying them.
+    // Grows a body's block to `nbytes`. The block must have a single holder, and its bytes may move. False if memory is
+    // short. Prefers a pooled block that fits, otherwise the system moves a large block's pages instead of copying
+    // them.
     bool grow(Block *block, std::size_t nbytes) noexcept;
 
-    // Gives the whole pages between two bytes of a body's block back to the system; what they held is lost.
+    // Returns the whole pages between two offsets of a body's block to the system. Their contents are lost.
     static void give_back(Block *block, std::size_t begin, std::size_t end) noexcept;
 
     void release(Block *block) noexcept;
 
-    // Has the process's device pin blocks from now on; null functions pin no more.
+    // Sets the functions that pin and unpin blocks for the process's device. Null disables pinning.
     void use_pinning(PinFunction pin, UnpinFunction unpin) noexcept;
 
-    // Whether the block is pinned, now or since before: false where its pages are not its own, or soon gone, without a
-    // device, and where the device refuses. A holder calls it, on a thread that uses the device.
+    // Pins the block. True if it is pinned now or was before. False if the block shares pages, is borrowed, or the
+    // device is missing or refuses. The caller must hold the block, and must be a thread that uses the device.
     bool pin(Block *block) noexcept;
 
-    // The same for memory that is no block, for as long as the process lives; the caller asks once.
+    // Pins other memory for as long as the process lives. Must be called once for the same memory.
     bool pin_memory(void *data, std::size_t nbytes) noexcept;
 
     // Frees pooled blocks that have not been used for `idle` nanoseconds; 0 frees all of them.
@@ -131,7 +132,7 @@ class BufferPool {
 
     BufferPoolStatistics statistics() const noexcept;
 
-    // Around fork: no thread may hold a lock, and the child gives up what it shares with the parent.
+    // Around fork: no thread may hold a lock. The child abandons memory that it shares with the parent.
     void before_fork() noexcept;
     void after_fork_in_parent() noexcept;
     void after_fork_in_child() noexcept;
@@ -170,15 +171,15 @@ class BufferPool {
     std::atomic<std::uint64_t> leased_blocks_{0}, leased_bytes_{0};
     std::atomic<std::uint64_t> pooled_blocks_{0}, pooled_bytes_{0};
     std::atomic<std::uint64_t> hits_{0}, misses_{0}, pinned_bytes_{0};
-    std::mutex pinning_;  // two threads may pin one block
+    std::mutex pinning_;  // two threads may pin the same block
     std::atomic<PinFunction> pin_{nullptr};
     std::atomic<UnpinFunction> unpin_{nullptr};
 };
 
-// The process's pool. Never destroyed, because threads outlive exit.
+// The process-wide pool. Never destroyed, because threads outlive exit.
 BufferPool &process_pool() noexcept;
 
-// Notes that tensor bytes were copied; tests hold the ways that promise not to.
+// Counts copied tensor bytes. Tests check with the count that a path copies nothing.
 inline void count_copy(std::size_t nbytes) noexcept {
     process_pool().copied_bytes.fetch_add(nbytes, std::memory_order_relaxed);
 }

@@ -1,12 +1,11 @@
-// The bound on the bytes that requests and answers of a process hold together.
+// The limit on the bytes that the requests and answers of a process use together.
 //
-// Strategy: bytes are counted when they come and not when they are announced, so that no client
-// reserves bytes that it never sends. An eighth is kept for requests of at most a mebibyte, which are served while
-// large uploads use up the rest. An answer that finds no room is refused, unless it is the only one of
-// that kind: such an answer stands beside the bound, so that one larger than all of it can be sent and
-// keeps nobody else from being served.
+// Strategy: bytes are counted when they arrive and not when they are announced, so that no client reserves bytes that
+// it never sends. An eighth is reserved for requests of at most a mebibyte, which are therefore served even if large
+// uploads use up the rest. An answer that exceeds the limit is refused, unless no other such answer exists: it is then
+// counted outside of the limit. So an answer larger than the limit can be sent, and other requests are still served.
 //
-// Nothing here throws, waits or knows Python.
+// Nothing here throws, waits or uses Python.
 
 #pragma once
 
@@ -20,23 +19,23 @@ enum class AnswerRoom : std::uint8_t { none, shared, beside };
 class MemoryBudget {
   public:
     static constexpr std::uint64_t SMALL_REQUEST = 1u << 20;
-    static constexpr std::uint64_t SMALL_SHARE = 8;  // the part of the bound that is theirs alone
+    static constexpr std::uint64_t SMALL_SHARE = 8;  // 1/8 of the limit is reserved for small requests
 
     std::uint64_t bound() const noexcept { return bound_.load(std::memory_order_relaxed); }
     void set_bound(std::uint64_t nbytes) noexcept { bound_.store(nbytes, std::memory_order_relaxed); }
 
-    // What a request may hold at most when it is alone.
+    // The most bytes that a request may reserve when it is alone.
     std::uint64_t most(bool small) const noexcept {
         const std::uint64_t whole = bound();
         return small ? whole : whole - whole / SMALL_SHARE;
     }
 
-    // What is held now, with an answer that stands beside the bound.
+    // The reserved bytes, including an answer outside of the limit.
     std::uint64_t held() const noexcept {
         return bytes_.load(std::memory_order_relaxed) + beside_.load(std::memory_order_relaxed);
     }
 
-    // Takes bytes if there is room. `small` says that the whole request is of SMALL_REQUEST bytes at most.
+    // Reserves bytes if the limit allows it. `small`: the whole request has at most SMALL_REQUEST bytes.
     bool reserve(std::uint64_t nbytes, bool small) noexcept {
         const std::uint64_t allowed = most(small);
         std::uint64_t seen = bytes_.load(std::memory_order_relaxed);
@@ -46,14 +45,14 @@ class MemoryBudget {
         return true;
     }
 
-    // Takes bytes that are held whether there is room or not; for few and small ones.
+    // Reserves bytes regardless of the limit. Only for few and small amounts.
     void take(std::uint64_t nbytes) noexcept { bytes_.fetch_add(nbytes, std::memory_order_relaxed); }
 
     void give_back(std::uint64_t nbytes) noexcept {
         if (nbytes) bytes_.fetch_sub(nbytes, std::memory_order_relaxed);
     }
 
-    // The same for an answer, which is there already.
+    // Reserves the bytes of an answer that already exists.
     AnswerRoom reserve_answer(std::uint64_t nbytes) noexcept {
         if (reserve(nbytes, nbytes <= SMALL_REQUEST)) return AnswerRoom::shared;
         std::uint64_t none = 0;
@@ -71,7 +70,7 @@ class MemoryBudget {
     std::atomic<std::uint64_t> bound_{UINT64_MAX};
 };
 
-// The process's own; never destroyed, because threads outlive exit.
+// The process-wide budget. Never destroyed, because threads outlive exit.
 inline MemoryBudget &process_budget() noexcept {
     static MemoryBudget *made = new MemoryBudget;
     return *made;

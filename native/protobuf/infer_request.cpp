@@ -56,7 +56,7 @@ class Scanner {
         return c.skip(field, type);
     }
 
-    // Calls `take` with each field of `within` up to number `last`; all of them have a length.
+    // Calls `take` for each field of `within` with a number up to `last`. All of these are length-delimited.
     template <typename Take>
     Outcome parts(const Span &within, std::uint64_t last, Take &&take) noexcept {
         Cursor c(base_, within.offset, within.offset + within.length);
@@ -146,7 +146,7 @@ class Scanner {
             std::uint64_t field;
             unsigned type;
             if (!c.tag(&field, &type, &request_.unsure)) return malformed(c);
-            if (field == 3 && type == protobuf::VARINT) {  // unpacked: counted, not read
+            if (field == 3 && type == protobuf::VARINT) {  // unpacked: counted, but not read
                 request_.unsure = true;
                 if (!c.skip(field, type)) return malformed(c);
                 if (++made->rank > limits_.rank) return limit(RANK, made->rank);
@@ -212,7 +212,7 @@ class Scanner {
                 made->fields |= bit;
                 return OK;
             }
-            if (values.length == 0) return OK;  // a packed field without values is not set
+            if (values.length == 0) return OK;  // a packed field without values counts as absent
             if (made->fields & bit) request_.unsure = true;
             made->fields |= bit;
             made->packed = values;

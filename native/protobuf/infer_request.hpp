@@ -1,15 +1,14 @@
-// The wire form of ModelInferRequest, read in one pass.
+// Reads the wire form of ModelInferRequest in one pass.
 //
-// Strategy: the scan copies nothing. It notes where names, shapes, parameters and tensor bytes lie in
-// the received message and counts everything that repeats, so that no later step can be made to
-// allocate more than the message justifies. It knows the ordinary form of the message, the one that
-// every generated encoder emits, for certain. Whatever else the wire format allows (unknown fields
-// and groups, unpacked scalars, a scalar or submessage given twice, varints with needless bytes) it
-// does not interpret: it marks the message as unsure and goes on counting, and the caller has the
-// protobuf class bring the message into the ordinary form first.
+// Strategy: the scan copies nothing. It records the offsets of names, shapes, parameters and tensor bytes in the
+// received message, and counts everything that repeats, so that no later step can be made to allocate more than the
+// message's size justifies. It reads only the usual form of the message, which every generated encoder emits. If a
+// message uses other forms that the wire format allows (unknown fields and groups, unpacked scalars, a scalar or
+// submessage that occurs twice, varints with needless bytes), the scan marks it as unsure and continues to count. The
+// caller then re-encodes the message with the protobuf class.
 //
-// A message is called malformed only where every protobuf reader refuses it. Nothing here recurses:
-// the depth is that of the four nested message types.
+// A message is malformed only if every protobuf reader refuses it. Nothing here recurses: the depth is that of the four
+// nested message types.
 
 #pragma once
 
@@ -29,7 +28,7 @@ enum Outcome : int {
     RANK,        // more dimensions in a shape than allowed
     PARAMETERS,  // more parameters than allowed
     TEXT,        // more bytes of names and strings than allowed
-    MEMORY,      // the notes themselves could not be allocated
+    MEMORY,      // not enough memory for the notes
 };
 
 // Fields of InferTensorContents.
@@ -44,7 +43,7 @@ enum Contents : unsigned {
     BYTES_CONTENTS = 8,
 };
 
-// Fields of InferParameter's oneof; 0 where none is set.
+// Fields of InferParameter's oneof; 0 if none of them is set.
 enum Choice : unsigned {
     NO_CHOICE = 0,
     BOOL_PARAM = 1,
@@ -57,7 +56,7 @@ enum Choice : unsigned {
 struct Parameter {
     Span key;
     Span text;               // of a STRING_PARAM
-    std::uint64_t bits = 0;  // of the others, as on the wire
+    std::uint64_t bits = 0;  // of other types, as on the wire
     unsigned choice = NO_CHOICE;
 };
 
@@ -65,12 +64,12 @@ struct Input {
     Span name;
     Span datatype;
     Span contents;               // the whole submessage
-    Span packed;                 // the packed values where one of fields 1 to 7 is set
+    Span packed;                 // the packed values, if one of fields 1 to 7 is set
     std::int64_t shape[MAX_RANK];
     std::size_t rank = 0;
     std::size_t first_parameter = 0;
     std::size_t parameters = 0;
-    std::uint64_t elements = 0;  // values in the typed field that was seen last
+    std::uint64_t elements = 0;  // values in the typed field that occurred last
     unsigned fields = 0;         // bit 1 << field for every typed field with a value
     bool has_contents = false;
 };
@@ -92,21 +91,21 @@ struct Request {
     Span model_name;
     Span model_version;
     Span id;
-    SmallVector<Parameter, 4> parameters;        // the request's own
-    SmallVector<Parameter, 4> inner_parameters;  // those of inputs and outputs
+    SmallVector<Parameter, 4> parameters;        // of the request
+    SmallVector<Parameter, 4> inner_parameters;  // of inputs and outputs
     SmallVector<Input, 2> inputs;
     SmallVector<Output, 4> outputs;
     SmallVector<Span, 4> raw;
     std::size_t text = 0;     // bytes of all names and strings
-    std::size_t failed_at = 0;  // where a MALFORMED message stops making sense
-    std::uint64_t counted = 0;  // the number that passed a limit
+    std::size_t failed_at = 0;  // offset of the fault in a MALFORMED message
+    std::uint64_t counted = 0;  // the number that exceeded a limit
     bool unsure = false;
 };
 
 Outcome scan(const unsigned char *message, std::size_t size, const Limits &limits,
              Request &request) noexcept;
 
-// The next element of bytes_contents at or after `*at`, within a contents span that was scanned.
+// The next element of bytes_contents at or after `*at`, within an already scanned contents span.
 bool next_element(const unsigned char *base, std::size_t *at, std::size_t end,
                   Span *element) noexcept;
 

@@ -48,7 +48,7 @@ bool count_varints(const unsigned char *p, std::size_t n, std::uint64_t *count,
     unsigned run = 0;
     for (std::size_t i = 0; i < n; ++i) {
         if (!(p[i] & 0x80)) {
-            if (run == 9 && p[i] > 1) *odd = true;  // bits beyond the 64th
+            if (run == 9 && p[i] > 1) *odd = true;  // bits above the 64th
             run = 0;
         } else if (++run == 10) {
             return false;

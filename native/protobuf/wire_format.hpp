@@ -1,6 +1,6 @@
-// The protobuf wire format, without any message: cursors, varints, packed values and a writer.
+// The protobuf wire format: cursors, varints, packed values and a writer, independent of any message type.
 //
-// Everything here works on caller-owned bytes, never recurses, never throws and knows no Python.
+// Everything here works on bytes of the caller, never recurses, never throws and uses no Python.
 
 #pragma once
 
@@ -17,7 +17,7 @@ constexpr std::size_t MAX_GROUPS = 100;  // nested unknown groups, protobuf's ow
 
 enum WireType : unsigned { VARINT = 0, FIXED64 = 1, BYTES = 2, GROUP = 3, END_GROUP = 4, FIXED32 = 5 };
 
-// A stretch of the message, by offset from its beginning.
+// A range of the message, by offset from its beginning.
 struct Span {
     std::size_t offset = 0;
     std::size_t length = 0;
@@ -25,7 +25,7 @@ struct Span {
 
 // ---- reading ----
 
-// Walks one (sub)message; offsets are those of the whole received message.
+// Walks a message or submessage. Offsets are relative to the whole received message.
 class Cursor {
   public:
     Cursor(const unsigned char *base, std::size_t begin, std::size_t end) noexcept
@@ -34,7 +34,7 @@ class Cursor {
     bool done() const noexcept { return at_ == end_; }
     std::size_t at() const noexcept { return at_; }
 
-    // False where the bytes end within the varint or it has more than ten; `*length` is its size.
+    // Reads a varint. False if the bytes end within it or it has more than ten. `*length` is its size.
     bool varint(std::uint64_t *value, unsigned *length) noexcept {
         std::uint64_t result = 0;
         for (unsigned i = 0; i < 10; ++i) {
@@ -51,7 +51,7 @@ class Cursor {
         return false;
     }
 
-    // A field's number and wire type. `*odd` is set for a tag that no encoder writes like this.
+    // Reads a field's number and wire type. Sets `*odd` for an encoding that no encoder uses.
     bool tag(std::uint64_t *field, unsigned *type, bool *odd) noexcept {
         std::uint64_t value;
         unsigned length;
@@ -62,7 +62,7 @@ class Cursor {
         return true;
     }
 
-    // A length-delimited field's bytes.
+    // Reads the bytes of a length-delimited field.
     bool span(Span *found, bool *odd) noexcept {
         std::uint64_t value;
         unsigned length;
@@ -83,7 +83,7 @@ class Cursor {
 
     const unsigned char *here() const noexcept { return base_ + at_; }
 
-    // Steps over the value of a field that is not understood.
+    // Skips the value of an unknown field.
     bool skip(std::uint64_t field, unsigned type) noexcept;
 
   private:
@@ -92,13 +92,13 @@ class Cursor {
     std::size_t end_;
 };
 
-// Counts the varints in a packed field. False where the last one is cut or one has over ten bytes.
+// Counts the varints in a packed field. False if the last is cut off, or if a varint has more than ten bytes.
 bool count_varints(const unsigned char *p, std::size_t n, std::uint64_t *count,
                    bool *odd) noexcept;
 
-// Decodes packed varints, counted before, into `out`. `Wire` is the field's own type (a varint is cut
-// to its width, as protobuf does) and `Item` the tensor's. Returns `count`, or the index of the first
-// value that `Item` cannot hold, which `*value` then receives.
+// Decodes packed varints, which were counted before, into `out`. `Wire` is the field's type (a varint is truncated to
+// its width, as protobuf does) and `Item` the tensor's type. Returns `count`, or the index of the first value that
+// exceeds `Item`, which is stored in `*value`.
 template <typename Wire, typename Item>
 inline std::size_t decode_varints(const unsigned char *p, std::size_t count, Item *out,
                                   std::int64_t *value) noexcept {
@@ -149,7 +149,7 @@ inline unsigned char *put_varint(unsigned char *out, std::uint64_t value) noexce
     return out;
 }
 
-// A growing buffer for the small fields of a response. `failed` stays set once memory ran out.
+// A growing buffer for the small fields of a response. `failed` is set, and stays set, if memory runs out.
 class Writer {
   public:
     const unsigned char *data() const noexcept { return bytes_.data(); }
