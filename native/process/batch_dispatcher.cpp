@@ -13,12 +13,12 @@ namespace ksrv {
 
 namespace {
 
-// The process finds the rows of each input by `ring_aligned`, where `place_inputs` has put them.
+// The handler process locates the rows of each input with `ring_aligned`, so it must match `place_inputs`.
 static_assert(ring_aligned(1) == ROWS_ALIGNMENT);
 
 FastRequest *fast(Request *request) noexcept { return static_cast<FastRequest *>(request); }
 
-// Writes a head without the line that holds a token; returns its bytes.
+// Copies a head without the line that has the token. Returns the number of bytes.
 std::size_t copy_head(char *to, FastRequest *request) noexcept {
     const char *head = request->head();
     const std::size_t length = request->head_length;
@@ -57,7 +57,7 @@ BatchDispatcher::BatchDispatcher(Queue *queue, BatchRing *ring, int channel, Sum
       answered_(new unsigned char[RING_ANSWER_BYTES]) {
     taken_.reserve(room);
     batch.requests.reserve(room);
-    for (DispatchedBatch &place : places_) place.requests.reserve(room);
+    for (DispatchedBatch &slot : slots_) slot.requests.reserve(room);
 }
 
 BatchDispatcher::~BatchDispatcher() {
@@ -65,25 +65,25 @@ BatchDispatcher::~BatchDispatcher() {
     batch.release_requests();
 }
 
-// ---- into the ring --------------------------------------------------------------------------
+// ---- dispatching into the ring --------------------------------------------------------------
 
-// A large place that neither a batch in the ring nor the process uses, with memory for so many bytes.
-int BatchDispatcher::large_place(std::size_t nbytes) noexcept {
-    bool used[RING_LARGE_PLACES] = {};
+// Finds a large slot that neither a batch in the ring nor the process uses, with memory for `nbytes`; else -1.
+int BatchDispatcher::large_slot(std::size_t nbytes) noexcept {
+    bool used[RING_LARGE_SLOTS] = {};
     for (std::uint64_t number = landed_ + 1; number <= put_; ++number)
         if (at(number).large >= 0) used[at(number).large] = true;
-    for (int i = 0; i < RING_LARGE_PLACES; ++i)
+    for (int i = 0; i < RING_LARGE_SLOTS; ++i)
         if (!used[i] && ring_->control().held[i].load() == 0) return ring_->reserve(i, nbytes) ? i : -1;
     return -1;
 }
 
-// Puts the first `count` of `taken_` into the ring's next place: fast-path requests alone, of not too many bytes.
-// `ahead` tells that another batch runs.
+// Puts the first `count` requests of `taken_` into the next slot of the ring. They must be fast-path requests that fit.
+// `ahead`: another batch is running.
 BatchDispatcher::Way BatchDispatcher::dispatch(std::size_t count, bool ahead) noexcept {
     const std::int64_t began = now_ns();
     const std::uint64_t number = put_ + 1;
     DispatchedBatch &made = at(number);
-    unsigned char *const place = ring_->batch(number);
+    unsigned char *const slot = ring_->batch(number);
     std::size_t first_row = sizeof(RingBatch) + count * sizeof(RingRequest);
     for (std::size_t i = 0; i < count; ++i) {
         if (!is_fast_request(taken_[i])) return Way::python;
@@ -98,19 +98,19 @@ BatchDispatcher::Way BatchDispatcher::dispatch(std::size_t count, bool ahead) no
     if (nbytes > RING_LARGE_BYTES) return Way::python;
     const bool images = rows.has_images();
     if (images) {
-        // Beside a slow run a thread of Python's decodes the next batch; a quick one is not kept waiting for that.
+        // During slow runs a Python thread decodes the next batch. Quick runs must not wait for decoding.
         if (queue_->may_prefetch.load() || (ahead && rows.decode_ns > RUNS_AHEAD_NS)) return Way::python;
         if (!rows.missing.empty()) return Way::plans;
         if (!rows.left.empty()) return Way::python;
     }
     const bool small = nbytes <= RING_BATCH_BYTES - first_row;
-    const int large = small ? -1 : large_place(nbytes);
+    const int large = small ? -1 : large_slot(nbytes);
     if (!small && large < 0) return Way::python;
-    rows.write(small ? place + first_row : ring_->large(large), starts, 0);
+    rows.write(small ? slot + first_row : ring_->large(large), starts, 0);
     if (!rows.left.empty()) return Way::python;
 
     RingBatch head{};
-    unsigned char *record = place + sizeof head;
+    unsigned char *record = slot + sizeof head;
     unsigned char *text = record + count * sizeof(RingRequest);
     made.requests.swap(taken_);
     made.requests.resize(count);
@@ -138,10 +138,10 @@ BatchDispatcher::Way BatchDispatcher::dispatch(std::size_t count, bool ahead) no
     head.row_length = rows.row_length;
     head.requests = static_cast<std::uint32_t>(count);
     head.inputs = static_cast<std::uint32_t>(fast(made.requests[0])->signature->inputs.size());
-    head.text_bytes = static_cast<std::uint32_t>(text - place - sizeof head);
+    head.text_bytes = static_cast<std::uint32_t>(text - slot - sizeof head);
     head.first_row = small ? static_cast<std::uint32_t>(first_row) : 0;
     head.large = static_cast<std::uint32_t>(large + 1);
-    std::memcpy(place, &head, sizeof head);
+    std::memcpy(slot, &head, sizeof head);
     made.number = number;
     made.large = large;
     made.images = images;
@@ -158,7 +158,7 @@ BatchDispatcher::Way BatchDispatcher::dispatch(std::size_t count, bool ahead) no
     return Way::ring;
 }
 
-// `batch` has the first `count` of `taken_` then.
+// Afterwards `batch` has the first `count` requests of `taken_`.
 Served BatchDispatcher::give_to_python(std::size_t count) noexcept {
     batch.release_requests();
     batch.requests.assign(taken_.begin(), taken_.begin() + static_cast<std::ptrdiff_t>(count));
@@ -166,7 +166,7 @@ Served BatchDispatcher::give_to_python(std::size_t count) noexcept {
     return Served::requests;
 }
 
-// The handler has come to a batch, as far as is known here.
+// Marks a batch as begun by the handler, by the worker's knowledge.
 void BatchDispatcher::start(DispatchedBatch &started, std::int64_t began_ns,
                             const DispatchTerms &terms) noexcept {
     started.started = true;
@@ -179,7 +179,7 @@ void BatchDispatcher::start(DispatchedBatch &started, std::int64_t began_ns,
     std::int64_t deadline = 0;
     for (std::size_t i = 0; i < count; ++i)
         if (alive[i]) deadline = std::max(deadline, started.requests[i]->deadline_ns);
-    // A batch whose clients have all gone is no reason to end the process at once.
+    // If all clients have gone, use the model's timeout: that is no reason to end the process at once.
     if (deadline == 0) {
         const std::int64_t timeout = fast(started.requests[0])->signature->timeout_ns;
         deadline = timeout > 0 ? started.began_ns + timeout : NEVER;
@@ -188,10 +188,10 @@ void BatchDispatcher::start(DispatchedBatch &started, std::int64_t began_ns,
     started.deadline_ns = deadline;
 }
 
-// How many batches the ring may hold: those that a quick handler gets through in no time.
+// The most batches in the ring: as many as the handler runs in RUNS_AHEAD_NS.
 std::uint64_t BatchDispatcher::depth() const noexcept {
     return static_cast<std::uint64_t>(
-        std::clamp<std::int64_t>(RUNS_AHEAD_NS / std::max<std::int64_t>(ran_ns_, 1), 1, RING_PLACES));
+        std::clamp<std::int64_t>(RUNS_AHEAD_NS / std::max<std::int64_t>(ran_ns_, 1), 1, RING_SLOTS));
 }
 
 void BatchDispatcher::fill(const DispatchTerms &terms) noexcept {
@@ -207,7 +207,7 @@ void BatchDispatcher::fill(const DispatchTerms &terms) noexcept {
     }
 }
 
-// ---- out of the ring ------------------------------------------------------------------------
+// ---- reading answers out of the ring --------------------------------------------------------
 
 void BatchDispatcher::hand_over(HandBack reason) noexcept {
     batch.release_requests();
@@ -216,10 +216,10 @@ void BatchDispatcher::hand_over(HandBack reason) noexcept {
     why = reason;
 }
 
-// Answers what the process has completed. False: Python has to go on with `batch`.
+// Answers batches that the process has completed. False if Python must continue with `batch`.
 bool BatchDispatcher::land(const DispatchTerms &terms) noexcept {
     const std::uint64_t completed = ring_->control().completed.load();
-    // Python may have ended a batch before the process has counted it.
+    // `completed` may lag by one batch, because Python may finish a batch before the process counts it.
     const bool sane = completed + 1 >= landed_ && completed <= put_;
     if (!sane && in_ring() == 0) return true;  // the next batch ends the process
     while (landed_ < completed || !sane) {
@@ -242,7 +242,7 @@ bool BatchDispatcher::land(const DispatchTerms &terms) noexcept {
     return true;
 }
 
-// Answers the requests of a batch; false where `answer_batch` leaves it to Python.
+// Answers the requests of a batch. False if `answer_batch` leaves them to Python.
 bool BatchDispatcher::finish(DispatchedBatch &done) noexcept {
     const std::size_t count = done.requests.size();
     ReplyPart parts[RING_OUTPUTS];
@@ -260,16 +260,16 @@ bool BatchDispatcher::finish(DispatchedBatch &done) noexcept {
         part.shape = shapes[i];
         part.rank = output.rank;
         if (!set_row_bytes(&part, output.nbytes, done.rows, count == 1)) return false;
-        // Copied, so that the checked bytes are the sent bytes, whatever the process writes meanwhile.
+        // Copied, so that the process cannot change the bytes between checking and sending.
         std::memcpy(answered_.get() + output.offset, ring_->answer_rows(done.number) + output.offset, output.nbytes);
     }
-    // The process writes all of its times: none of them is trusted, nor their difference to fit.
+    // The process writes all of its times. Neither a time nor the sum of two is trusted to be in range.
     const std::uint64_t said =
         static_cast<std::uint64_t>(answer.ended_ns) - static_cast<std::uint64_t>(answer.began_ns);
     const std::int64_t ran =
         std::clamp<std::int64_t>(static_cast<std::int64_t>(said), 0, now_ns() - done.began_ns);
     ReplyStage stages[RING_STAGES + 1] = {{"assemble", 8, done.assemble_ns}};
-    // No stage takes longer than the process has had the batch.
+    // Cap reported stage times at the time since the batch was dispatched.
     const std::uint64_t most_ns = static_cast<std::uint64_t>(now_ns() - done.dispatched_ns);
     for (std::uint32_t i = 0; i < answer.stages; ++i) {
         const RingStage &stage = answer.stage[i];
@@ -288,7 +288,7 @@ bool BatchDispatcher::finish(DispatchedBatch &done) noexcept {
 
 void BatchDispatcher::put_back() noexcept { put_back_from(landed_ + 1); }
 
-// From the last one on, so that they stand in the queue in their order again.
+// Begins with the newest batch, so that the requests are back in the queue in their original order.
 void BatchDispatcher::put_back_from(std::uint64_t first) noexcept {
     for (; put_ >= first; --put_) {
         DispatchedBatch &left = at(put_);
@@ -298,7 +298,7 @@ void BatchDispatcher::put_back_from(std::uint64_t first) noexcept {
     }
 }
 
-// The handler takes long for its batch: those behind it are any instance's again.
+// The current batch runs long: returns the later batches to the queue, so that any instance may take them.
 void BatchDispatcher::take_back() noexcept {
     ran_ns_ = RUNS_AHEAD_NS;
     put_back_from(ksrv::take_back(*ring_, landed_ + 1, put_) + 1);
@@ -306,7 +306,7 @@ void BatchDispatcher::take_back() noexcept {
 
 // ---- the loop -------------------------------------------------------------------------------
 
-// Waits until there may be something to land, or Python has to look at the first batch's process or calls.
+// Waits until an answer may be ready, or Python must look at the first batch's process or calls.
 BatchDispatcher::Woke BatchDispatcher::wait(std::int64_t look_ns) noexcept {
     RingControl &control = ring_->control();
     const DispatchedBatch &first = at(landed_ + 1);
@@ -314,14 +314,14 @@ BatchDispatcher::Woke BatchDispatcher::wait(std::int64_t look_ns) noexcept {
     control.wake_at.store(target);
     control.worker_sleeps.store(1);
     if (control.completed.load() >= target) {
-        if (control.worker_sleeps.exchange(0) == 0) wait_for_bell(channel_, 0);  // it is on its way
+        if (control.worker_sleeps.exchange(0) == 0) wait_for_bell(channel_, 0);  // consume the bell that is on its way
         return Woke::look;
     }
     std::int64_t until = std::min(first.deadline_ns, look_ns);
     if (in_ring() > 1) until = std::min(until, now_ns() + RING_LOOK_NS);
     const Bell bell = wait_for_bell(channel_, until);
     control.worker_sleeps.store(0);
-    // A process that goes on ringing or sending does not put its deadline off.
+    // Check the deadline after each wake-up, because a process may ring or send without end.
     const bool late = now_ns() >= first.deadline_ns && control.completed.load() <= landed_;
     switch (bell) {
     case BELL_RANG:

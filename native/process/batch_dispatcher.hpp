@@ -1,15 +1,15 @@
-// Serves one handler process without Python: batches go from the model's queue into the process's ring, and
-// its answers from there into the connections.
+// Serves one handler process without Python: moves batches from the model's queue into the process's ring, and answers
+// from the ring into the connections.
 //
-// Strategy: the thread of an instance calls `serve`, which returns only where Python is needed: for a size of
-// pictures that came for the first time, for a batch that does not fit the ring, for a message of the process,
-// and for a batch without a common answer: a failure, an answer on the channel, a deadline that passed, a
-// process that died, an answer that is malformed. Python then goes on with that batch, and calls `serve`
-// again. So all rules about failures exist once, in Python. A message leaves the batch where it is.
+// Strategy: the thread of an instance calls `serve`, which returns only if Python is needed: to plan the resize of a
+// new picture size, for a batch that does not fit the ring, for a message from the process, and for a batch without an
+// answer of the common form (a failure, an answer on the channel, a missed deadline, a dead process, a malformed
+// answer). Python then finishes that batch and calls `serve` again. So all rules about failures exist once, in Python.
+// After a message the batch stays in the ring.
 //
-// A quick handler gets its next batches while it still runs the first, so that neither side has to wake the
-// other for each of them. Such a batch stays one that waits (STATE_TAKEN) until the handler has come to it:
-// it expires as a waiting one, and goes back into the queue if the process dies before.
+// A quick handler gets its next batches while it still runs the first, so that the two sides need not wake each other
+// for every batch. The requests of such a batch are still waiting (STATE_TAKEN) until the handler begins it: they
+// expire as waiting requests, and return to the queue if the process dies first.
 
 #pragma once
 
@@ -26,83 +26,83 @@
 namespace ksrv {
 
 enum class Served : int {
-    requests,  // a batch that Python runs: `batch` has it, taken and not started
+    requests,  // `batch` has a taken batch that Python must run
     ready,     // as TAKE_READY_BATCH
     closed,
     nudged,
-    started,   // a batch that was dispatched: `batch` has it, running; Python ends it
-    plans,     // `rows.missing` has sizes of pictures to plan; the batch goes on with the next call
-    message,   // the batch `running` has sent a message, or Python is to look after its calls
+    started,   // `batch` has a dispatched, running batch that Python must finish
+    plans,     // Python must plan the picture sizes in `rows.missing`; the next call continues with the batch
+    message,   // `running` has sent a message, or Python must check its calls
 };
 
 // Why the dispatcher returns a dispatched batch to Python.
 enum class HandBack : int {
-    on_channel = 0,  // the answer is, or will be, a message; or the channel is closed, or the deadline over
-    outputs,         // `answer` has them: they are too large for an answer of the common form
+    on_channel = 0,  // the answer is sent on the channel, the channel is closed, or the deadline has passed
+    outputs,         // `answer` has outputs that are too large for an answer of the common form
     malformed,
 };
 
-// How an instance takes batches.
+// An instance's settings for taking batches.
 struct DispatchTerms {
     std::size_t slot;
     std::uint64_t max_rows;
     std::int64_t delay_ns, run_timeout_ns;
-    bool has_calls;  // calls to other models are under way, which Python looks after now and then
+    bool has_calls;  // calls to other models are in progress, and Python checks them regularly
 };
 
-// One batch in the ring, or on its way to Python. Its requests are held.
+// A batch in the ring, or one that is returned to Python. Holds references to its requests.
 struct DispatchedBatch {
     std::vector<Request *> requests;
     std::uint64_t number = 0, rows = 0, assemble_ns = 0;
     std::int64_t dispatched_ns = 0, began_ns = 0, deadline_ns = NEVER;
-    int large = -1;        // the large place with its rows; -1: they lie in its own
-    bool images = false, started = false;  // the handler has come to it
+    int large = -1;        // the large slot with the rows; -1 if the rows are in the batch's slot
+    bool images = false, started = false;  // started: the handler has begun the batch
 
     void release_requests() noexcept;
 };
 
 class BatchDispatcher {
   public:
-    // All of them must outlive it; `channel` is the channel's descriptor, for bells. A batch has at most
-    // `room` requests. Throws where there is no memory.
+    // All arguments must outlive this object. `channel` is a descriptor on which bells arrive. A batch has at most
+    // `room` requests. The constructor throws if memory is short.
     BatchDispatcher(Queue *queue, BatchRing *ring, int channel, Sums *sums, std::size_t room);
     ~BatchDispatcher();
 
     Served serve(const DispatchTerms &terms) noexcept;
 
-    // Ends the use of the ring: batches that the handler has not come to go back into the queue.
+    // Stops using the ring. Batches that the handler has not begun are returned to the queue.
     void put_back() noexcept;
 
     // The batch that `serve` returned last.
     DispatchedBatch batch;
     HandBack why = HandBack::on_channel;
-    RingAnswer answer;  // of HandBack::outputs
+    RingAnswer answer;  // valid for HandBack::outputs
     RingFault fault = RING_OK;
     RowWriter rows;
 
     std::size_t in_ring() const noexcept { return put_ - landed_; }
 
-    // Gives the first batch of the ring to Python, as `batch`.
+    // Moves the first batch of the ring to `batch`, for Python to finish.
     void hand_over(HandBack why) noexcept;
 
-    // The batch that the handler has come to, as `serve` returned.
+    // The batch that the handler runs.
     const DispatchedBatch &running() noexcept { return at(landed_ + 1); }
 
-    // The model of the requests that wait for plans.
+    // The model of the requests that wait for resize plans.
     const ModelSignature *pending() const noexcept { return static_cast<FastRequest *>(taken_[0])->signature; }
 
   private:
-    // Batches are dispatched ahead of the handler as long as their runs take no longer than this together.
+    // Batches are dispatched ahead only while their runs together take at most this long.
     static constexpr std::int64_t RUNS_AHEAD_NS = 200'000;
-    static constexpr std::int64_t RING_LOOK_NS = 300'000;      // between two looks at a ring with several batches
-    static constexpr std::int64_t CALLS_LOOK_NS = 50'000'000;  // between two looks after calls
-    static constexpr std::int64_t TAKE_BACK_NS = 5'000'000;    // after a run this long the batches behind it go back
+    static constexpr std::int64_t RING_LOOK_NS = 300'000;      // between checks of a ring with several batches
+    static constexpr std::int64_t CALLS_LOOK_NS = 50'000'000;  // between checks of calls to other models
+    static constexpr std::int64_t TAKE_BACK_NS = 5'000'000;    // if a run takes this long, later batches are taken back
 
-    DispatchedBatch &at(std::uint64_t number) noexcept { return places_[number % RING_PLACES]; }
+    DispatchedBatch &at(std::uint64_t number) noexcept { return slots_[number % RING_SLOTS]; }
     enum class Way { ring, python, plans };
 
     Way dispatch(std::size_t count, bool ahead) noexcept;
-    int large_place(std::size_t nbytes) noexcept;
+    int large_slot(std::size_t nbytes) noexcept;
     Served give_to_python(std::size_t count) noexcept;
     void start(DispatchedBatch &batch, std::int64_t began_ns, const DispatchTerms &terms) noexcept;
     bool land(const DispatchTerms &terms) noexcept;
@@ -119,14 +119,14 @@ class BatchDispatcher {
     BatchRing *const ring_;
     const int channel_;
     Sums *const sums_;
-    DispatchedBatch places_[RING_PLACES];
-    // As long as a batch, all of them, so that serving allocates nothing.
+    DispatchedBatch slots_[RING_SLOTS];
+    // Sized for the largest batch in advance, so that serving allocates nothing.
     std::vector<Request *> taken_;
     std::vector<unsigned char> marks_;
-    std::unique_ptr<unsigned char[]> answered_;  // the rows of an answer that is being sent
-    std::size_t pending_ = 0;  // of `taken_`, which wait for plans
-    std::uint64_t put_ = 0, landed_ = 0;  // batches that went into the ring, and that have left it
-    std::int64_t ran_ns_ = RUNS_AHEAD_NS;  // about what the handler takes for a batch
+    std::unique_ptr<unsigned char[]> answered_;  // the rows of the answer that is being sent
+    std::size_t pending_ = 0;  // requests in `taken_` that wait for resize plans
+    std::uint64_t put_ = 0, landed_ = 0;  // counts of batches that entered and left the ring
+    std::int64_t ran_ns_ = RUNS_AHEAD_NS;  // estimated run time of a batch
     std::int64_t regroup_ns_ = 0;
     std::int64_t landed_ns_ = 0;          // when the last batch left the ring
 };

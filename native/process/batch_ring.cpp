@@ -19,7 +19,7 @@
 
 namespace ksrv {
 
-#ifndef MADV_POPULATE_WRITE  // headers before Linux 5.14, which refuses it
+#ifndef MADV_POPULATE_WRITE  // for headers before Linux 5.14, which does not support it
 #define MADV_POPULATE_WRITE 23
 #endif
 
@@ -45,13 +45,13 @@ bool is_stage_name(const char (&name)[RING_STAGE_NAME]) noexcept {
 
 const char *ring_fault_text(RingFault fault) noexcept {
     switch (fault) {
-    case RING_NUMBER: return "it is of another batch";
+    case RING_NUMBER: return "it belongs to another batch";
     case RING_COUNTS: return "it has too many outputs, or batches were completed that were not dispatched";
-    case RING_STAGE: return "the name of a stage is no word";
-    case RING_NAMES: return "the name of an output is no text";
+    case RING_STAGE: return "the name of a stage is not a word";
+    case RING_NAMES: return "the name of an output is not valid UTF-8";
     case RING_DATATYPE: return "an output has an unknown datatype";
-    case RING_SHAPE: return "an output has another size than its shape";
-    case RING_PLACE: return "an output lies outside of the memory for answers";
+    case RING_SHAPE: return "the size of an output does not match its shape";
+    case RING_BOUNDS: return "an output exceeds the memory for answers";
     default: return "";
     }
 }
@@ -89,12 +89,12 @@ void BatchRing::close_fd() noexcept {
     fd_ = -1;
 }
 
-// A page that cannot come when it is touched would be a SIGBUS: it is asked for here.
-bool BatchRing::reserve(int place, std::size_t nbytes) noexcept {
-    std::size_t &reserved = reserved_[place];
+// Allocates the pages now. If memory were short on first access, the process would get SIGBUS.
+bool BatchRing::reserve(int slot, std::size_t nbytes) noexcept {
+    std::size_t &reserved = reserved_[slot];
     if (nbytes <= reserved) return true;
     const std::size_t until = std::min((nbytes + 4095) & ~std::size_t{4095}, RING_LARGE_BYTES);
-    if (madvise(large(place) + reserved, until - reserved, MADV_POPULATE_WRITE) != 0) return false;
+    if (madvise(large(slot) + reserved, until - reserved, MADV_POPULATE_WRITE) != 0) return false;
     reserved = until;
     return true;
 }
@@ -125,7 +125,7 @@ RingFault BatchRing::read_answer(std::uint64_t number, RingAnswer *answer) noexc
             nbytes != output.nbytes)
             return RING_SHAPE;
         if (output.offset > RING_ANSWER_BYTES || nbytes > RING_ANSWER_BYTES - output.offset)
-            return RING_PLACE;
+            return RING_BOUNDS;
     }
     return RING_OK;
 }
@@ -133,7 +133,7 @@ RingFault BatchRing::read_answer(std::uint64_t number, RingAnswer *answer) noexc
 void ring_bell(int channel) noexcept {
     const char one = 1;
     while (send(channel, &one, 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
-        // The kernel has no memory for the byte. The other side says that it sleeps, and would do so for ever.
+        // The kernel has no memory for the byte. Retry, because the other side sleeps until it arrives.
         if (errno == ENOBUFS || errno == ENOMEM) sched_yield();
         else if (errno != EINTR) return;
     }
@@ -159,7 +159,7 @@ std::uint64_t take_back(BatchRing &ring, std::uint64_t kept, std::uint64_t dispa
     control.dispatched.store(kept);
     const std::uint64_t began = control.began.load();
     if (began <= kept) return kept;
-    // It went on meanwhile, and will find nothing behind that batch.
+    // The process began more batches in the meantime. It finds none after `began`.
     kept = began < dispatched ? began : dispatched;
     control.dispatched.store(kept);
     return kept;
@@ -171,7 +171,7 @@ Bell wait_for_batch(BatchRing &ring, int channel, std::uint64_t completed, std::
         if (control.dispatched.load() <= completed) return false;
         control.began.store(completed + 1);
         if (control.dispatched.load() > completed) return true;
-        control.began.store(completed);  // it was taken back
+        control.began.store(completed);  // the worker took the batch back
         return false;
     };
     if (is_there()) return BELL_RANG;
@@ -185,7 +185,8 @@ Bell wait_for_batch(BatchRing &ring, int channel, std::uint64_t completed, std::
     for (;;) {
         control.process_sleeps.store(1);
         if (is_there()) {
-            if (control.process_sleeps.exchange(0) == 0) wait_for_bell(channel, 0);  // it is on its way
+            // consume the bell that is on its way
+            if (control.process_sleeps.exchange(0) == 0) wait_for_bell(channel, 0);
             return BELL_RANG;
         }
         const Bell bell = wait_for_bell(channel, NEVER);

@@ -1,6 +1,6 @@
-// Sending and receiving one message with descriptors, and waiting for one until a deadline.
+// Sends and receives single messages with descriptors, and waits for a message until a deadline.
 //
-// Nothing here throws, knows Python, or interprets a message.
+// Nothing here throws, uses Python, or interprets a message.
 
 #pragma once
 
@@ -11,22 +11,22 @@
 
 namespace ksrv {
 
-// Fits into the default send buffer of a Unix socket on Linux.
+// Fits the default send buffer of a Unix socket on Linux.
 inline constexpr int MESSAGE_BYTES = 160 * 1024;
-// The kernel's own bound is 253.
+// The kernel's limit is 253 (SCM_MAX_FD).
 inline constexpr int MESSAGE_DESCRIPTORS = 128;
 
 enum Wait : int { CHANNEL_READY = 0, CHANNEL_PASSED, CHANNEL_INTERRUPTED, CHANNEL_FAILED };
 
-// Waits until something can be read, or `deadline_ns` of the monotonic clock has passed; NEVER does not.
+// Waits until data can be read, or the monotonic clock reaches `deadline_ns`. NEVER waits without a limit.
 Wait wait_readable(int fd, std::int64_t deadline_ns) noexcept;
 
-// As sendmsg: the bytes sent, or -1 and errno.
+// As sendmsg: returns the bytes sent, or -1 and errno.
 ssize_t send_message(int fd, const void *data, std::size_t length, const int *descriptors,
                      int count, bool wait) noexcept;
 
-// As recvmsg: the bytes received (0 at the end), or -1 and errno. `descriptors` has room for
-// MESSAGE_DESCRIPTORS; received descriptors are the caller's, also after a failure.
+// As recvmsg: returns the bytes received (0 at the end), or -1 and errno. `descriptors` must have room for
+// MESSAGE_DESCRIPTORS. The caller owns received descriptors, also after a failure.
 ssize_t receive_message(int fd, void *data, std::size_t room, int *descriptors, int *count,
                         int *truncated, bool wait) noexcept;
 

@@ -1,4 +1,4 @@
-// How batches are formed: which requests leave together, when, and to which thread.
+// Forms batches: which requests are batched together, when, and for which thread.
 
 #include <algorithm>
 #include <mutex>
@@ -7,8 +7,8 @@
 
 namespace ksrv {
 
-// Takes requests of one batch key in order while they fit; the first request that does not fit fills the batch.
-// `taken` counts the requests that the batch has already: an empty batch takes its first whatever its rows.
+// Takes requests of one batch key in order while they fit. A request that does not fit fills the batch. `taken` counts
+// the requests already in the batch: an empty batch takes its first request whatever its rows.
 std::size_t Queue::collect(std::size_t slot, std::uint64_t batch_key, Request **out, std::size_t room,
                            std::uint64_t rows_left, std::size_t taken,
                            bool *full) noexcept {
@@ -16,7 +16,7 @@ std::size_t Queue::collect(std::size_t slot, std::uint64_t batch_key, Request **
     *full = rows_left == 0 && taken > 0;
     for (auto item = lines_.begin(); item != lines_.end() && !*full;) {
         Line &line = item->second;
-        ++item;  // unlinking the last request of a line may erase it
+        ++item;  // unlinking the last request may erase the line
         for (Request *request = line.first, *next; request != nullptr; request = next) {
             next = request->next;
             if (request->batch_key != batch_key || !fits(request, slot)) continue;
@@ -33,19 +33,19 @@ std::size_t Queue::collect(std::size_t slot, std::uint64_t batch_key, Request **
                 *full = true;
                 break;
             }
-            if (next == nullptr) break;  // the line may be gone
+            if (next == nullptr) break;  // the line may have been erased
         }
     }
     return count;
 }
 
-// Finds the first batch key, in the order of its first request, whose requests may leave now to an instance. Otherwise
-// `*wake` is when the next may without another push.
+// Finds the first batch key, by the order of its first request, whose requests may be taken by an instance now.
+// Otherwise sets `*wake` to when that is possible without another push.
 bool Queue::choose(std::size_t slot, std::uint64_t max_rows, std::int64_t delay_ns,
                    std::int64_t now, std::uint64_t *batch_key, std::int64_t *wake) noexcept {
     *wake = NEVER;
     if (queued_ == 0) return false;
-    constexpr std::size_t GROUPS = 64;  // further keys wait until one of these has left
+    constexpr std::size_t GROUPS = 64;  // more keys wait until some of these have left
     Group groups[GROUPS];
     std::size_t found = 0;
     for (auto &item : lines_) {
@@ -94,7 +94,7 @@ Take Queue::take(std::size_t slot, Request **out, std::size_t room, std::size_t 
             if (taken != TAKE_NOTHING) {
                 --idle_;
                 slots_[slot].idle = false;
-                // More may be there for another instance, or for the prefetcher.
+                // More work may exist for another instance, or for the prefetcher.
                 if (queued_ > 0 || ready_batches_ > 0) {
                     if (idle_ > 0) {
                         wake_instance();
@@ -109,7 +109,7 @@ Take Queue::take(std::size_t slot, Request **out, std::size_t room, std::size_t 
     }
 }
 
-// One look for work, by an instance whose slot is its own. The caller holds the mutex.
+// Looks once for work for the instance of `slot`. The caller holds the mutex.
 Take Queue::try_take(std::size_t slot, Request **out, std::size_t room, std::size_t *count,
                      std::uint64_t max_rows, std::int64_t delay_ns,
                      std::int64_t *wake) noexcept {
@@ -135,7 +135,7 @@ Take Queue::try_take(std::size_t slot, Request **out, std::size_t room, std::siz
     return TAKE_NOTHING;
 }
 
-// Whether the requests of the first one's batch key and kind fill a batch. The caller holds the mutex.
+// Whether requests of the same batch key and kind as `first` fill a batch. The caller holds the mutex.
 bool Queue::fills_a_batch(const Request *first, std::uint64_t max_rows) noexcept {
     if (max_rows == 0) return true;
     std::uint64_t rows = 0;
@@ -171,7 +171,8 @@ void Queue::put_back(Request **requests, std::size_t count) noexcept {
             }
             requests[i] = nullptr;
             if (!request->in_hand) continue;
-            Line &line = lines_.find(level(request))->second;  // the common one, which stays
+            // the line of requests without a priority, which always exists
+            Line &line = lines_.find(level(request))->second;
             request->in_hand = false;
             request->previous = nullptr;
             request->next = line.first;
@@ -195,7 +196,7 @@ Take Queue::prefetch(Request **out, std::size_t room, std::size_t *count,
         std::int64_t wake = NEVER;
         if (!prefetching_) {
             const bool busy = idle_ == 0 && ready_batches_ == 0;
-            // Any instance may take such a batch, so that requests of sequences are not for it.
+            // Any instance may take a prefetched batch, so requests of sequences are excluded.
             Request *leader = busy && may_prefetch.load() && !sequenced_ ? first_queued() : nullptr;
             if (leader != nullptr) {
                 prefetching_ = true;
@@ -224,7 +225,7 @@ void Queue::close_open_batch(bool ready) noexcept {
     std::lock_guard<std::mutex> guard(mutex_);
     prefetching_ = false;
     if (ready) ++ready_batches_;
-    instances_.notify_all();  // requests of the batch's key may be waiting as well
+    instances_.notify_all();  // requests of the batch's key may be waiting, too
 }
 
 void Queue::requeue() noexcept {

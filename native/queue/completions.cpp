@@ -4,7 +4,7 @@ namespace ksrv {
 
 namespace {
 
-// Linked by `next`, which a final request no longer needs, so that keeping one cannot fail.
+// Linked by `next`, which a final request no longer needs, so that adding a request cannot fail.
 thread_local Request *first_answered = nullptr, *last_answered = nullptr;
 
 }  // namespace

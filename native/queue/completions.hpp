@@ -1,4 +1,4 @@
-// For the queue's Python side: waking waiters without the GIL, and the list of completions.
+// Deferred wake-ups and the list of completions, for the Python side of the queue.
 
 #pragma once
 
@@ -11,11 +11,11 @@
 
 namespace ksrv {
 
-// Wakes the waiters of an answered request once this thread has let go of the GIL and calls `publish_all`.
+// Defers waking the waiters of an answered request until this thread calls `publish_all` without the GIL.
 void publish_later(Request *request) noexcept;
 void publish_all() noexcept;
 
-// Entries that ended without the GIL and whose Python side does not know it yet.
+// Requests that ended without the GIL, and of which Python does not know yet.
 struct Completions {
     std::mutex mutex;
     std::condition_variable some;

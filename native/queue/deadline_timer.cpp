@@ -58,7 +58,7 @@ void Timer::after_fork_in_child() noexcept {
 void Timer::start_thread() {
     sigset_t all, before;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for Python's main thread
+    pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are handled by Python's main thread
     try {
         std::thread([this] { run(); }).detach();
         running_ = true;
@@ -85,12 +85,12 @@ void Timer::run() noexcept {
         }
         try {
             due.assign(queues_.begin(), queues_.end());
-        } catch (const std::bad_alloc &) {  // there may be memory again a little later
+        } catch (const std::bad_alloc &) {  // memory may be available again later
             wake_at_.store(now + RETRY_NS, std::memory_order_relaxed);
             continue;
         }
-        // A push that the walk below misses takes its queue's mutex after the walk did, so that
-        // it sees NEVER here and names its own deadline.
+        // Store NEVER before the walk: a push that the walk misses locks its queue's mutex after the walk did, so it
+        // sees NEVER here and reports its deadline.
         wake_at_.store(NEVER, std::memory_order_relaxed);
         for (Queue *queue : due) retain(queue);
         lock.unlock();

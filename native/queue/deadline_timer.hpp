@@ -10,18 +10,18 @@
 
 namespace ksrv {
 
-// One thread that ends requests at their deadlines, for every queue of the process. It never waits
-// for the GIL: what Python has to know of an ended request is left for a Python thread to fetch.
+// One thread that ends requests at their deadlines, for all queues of the process. It never waits for the GIL: a Python
+// thread later handles the requests that it ended.
 class Timer {
   public:
-    // False when the thread cannot be started.
+    // False if the thread cannot be started.
     bool watch(Queue *queue) noexcept;
     void forget(Queue *queue) noexcept;
 
-    // Called after a deadline has been put into a queue's heap.
+    // Must be called after a deadline was added to a queue's heap.
     void expect(std::int64_t deadline) noexcept;
 
-    // Around fork: the child has no timer thread and watches nothing of its parent's.
+    // Around fork: the child has no timer thread and watches none of the parent's queues.
     void before_fork() noexcept { mutex_.lock(); }
     void after_fork_in_parent() noexcept { mutex_.unlock(); }
     void after_fork_in_child() noexcept;
@@ -37,7 +37,7 @@ class Timer {
     bool running_ = false;
 };
 
-// Never destroyed: its thread outlives the exit handlers.
+// Never destroyed, because its thread outlives the exit handlers.
 Timer &process_timer() noexcept;
 
 }  // namespace ksrv

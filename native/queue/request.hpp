@@ -1,11 +1,10 @@
-// One request on its way through a queue, from submission to its single answer.
+// A request from its submission to its answer.
 //
-// Strategy: a request is counted by its holders (the submitter, the queue, waiting threads) and
-// carries two atomics. `state` says who may answer: it leaves the open states once, under the
-// queue's mutex, and the thread that moved it answers. `done` says that the answer may be read: it is set
-// after the answer has been stored, and it is the word that waiters sleep on.
+// Strategy: a request is reference-counted (by the submitter, the queue, waiting threads) and has two atomics. `state`
+// decides who answers: it leaves the open states once, under the queue's mutex, and the thread that changed it answers.
+// `done` says that the answer may be read: it is set after the answer was stored, and waiting threads sleep on it.
 //
-// Nothing here throws, allocates or knows Python.
+// Nothing here throws, allocates or uses Python.
 
 #pragma once
 
@@ -28,8 +27,8 @@ enum State : std::int32_t {
     STATE_NEW = 0,    // not pushed yet, or refused
     STATE_QUEUED,     // waits in the queue
     STATE_TAKEN,      // in a batch that is being assembled
-    STATE_RUNNING,    // a handler has it
-    STATE_ANSWERED,   // the states from here on are final
+    STATE_RUNNING,    // a handler runs it
+    STATE_ANSWERED,   // this state and all later states are final
     STATE_CANCELLED,
     STATE_EXPIRED,
 };
@@ -39,14 +38,14 @@ inline bool is_final(std::int32_t state) noexcept { return state >= STATE_ANSWER
 class Queue;
 struct Request;
 
-// Requests that an instance runs one after the other, in the order of their arrival: the instance has state
-// for them.
+// Requests that an instance runs one at a time, in the order of their arrival, because the instance keeps state for
+// them.
 struct Sequence {
     explicit Sequence(std::size_t instance_slot) noexcept : slot(instance_slot) {}
 
     const std::size_t slot;        // of the instance
-    Request *current = nullptr;    // waits in a line or is in a batch; the queue's, under its mutex
-    std::size_t held_back = 0;     // requests that wait for the current one; likewise
+    Request *current = nullptr;    // in a line or in a batch; guarded by the queue's mutex
+    std::size_t held_back = 0;     // number of requests that wait for `current`; guarded by the queue's mutex
     std::atomic<std::int32_t> refs{1};
 };
 
@@ -58,39 +57,39 @@ inline void release(Sequence *sequence) noexcept {
 }
 
 struct Request {
-    // Set by the submitter before the push and never changed afterwards. The hooks do not throw.
+    // Set by the submitter before the push, and constant afterwards. The hooks must not throw.
     void *payload = nullptr;
-    // Called when a batch takes the request, with the GIL: a new reference to the Python object that
-    // stands for it, or null with a Python error set.
+    // Called with the GIL when a batch takes the request. Returns a new reference to its Python object, or null with a
+    // Python error set.
     void *(*taken)(Request *request) = nullptr;
-    // Called once by the answering thread, with the GIL and the response or exception it answers with,
-    // before `publish`; null where the Python object keeps the answer.
+    // Called once by the answering thread, with the GIL and the response or exception, before `publish`. Null if the
+    // Python object keeps the answer.
     void (*answered)(Request *request, void *answer) = nullptr;
-    // Called once after `publish` by the thread that expired or cancelled the request, with or
-    // without the GIL, no lock held.
+    // Called once after `publish` by the thread that expired or cancelled the request, with or without the GIL, without
+    // a lock.
     void (*ended)(Request *request) = nullptr;
-    // Called when the last holder lets go; frees the request.
+    // Called when the last reference is released. Frees the request.
     void (*freed)(Request *request) = nullptr;
-    std::uint64_t batch_key = 0;          // only requests of equal keys are joined
+    std::uint64_t batch_key = 0;          // only requests with equal keys may be batched together
     std::uint32_t rows = 1;
-    std::uint32_t priority = 0;       // 1 is the most urgent; 0 comes after all others
+    std::uint32_t priority = 0;       // 1 is the most urgent; 0 is less urgent than all others
     std::int64_t deadline_ns = NEVER;
     std::uint64_t nbytes = 0;         // counts against the bytes in flight
-    bool reserved = false;            // they are counted already; an accepting queue gives them back
-    bool counted = true;              // its end is counted; a part of a split request is not, for the whole is
-    Sequence *sequence = nullptr;     // that it belongs to, a counted reference; such requests have no priority
+    bool reserved = false;  // the bytes are reserved already; a queue that accepts the request gives them back
+    bool counted = true;              // its end is counted; false for a part of a split request
+    Sequence *sequence = nullptr;     // a counted reference, or null; requests of a sequence have no priority
 
-    // The queue's, under its mutex.
-    Queue *queue = nullptr;            // set by the push, and held until the request is freed
+    // Guarded by the queue's mutex.
+    Queue *queue = nullptr;            // set by the push, and referenced until the request is freed
     Request *previous = nullptr, *next = nullptr;
-    std::size_t heap_index = NOWHERE;  // place among the deadlines
-    bool placed = false;               // takes one of the queue's places
+    std::size_t heap_index = NOWHERE;  // index in the heap of deadlines
+    bool placed = false;               // counts against the queue's capacity
     bool in_hand = false;              // a batch refers to it
-    bool held_back = false;            // an earlier request of its sequence has not left
+    bool held_back = false;            // an earlier request of its sequence has not ended
     std::int64_t enqueued_ns = 0, started_ns = 0, ended_ns = 0;
-    std::int32_t ended_in = STATE_NEW;  // the open state that it was expired or cancelled in
+    std::int32_t ended_in = STATE_NEW;  // the open state in which it expired or was cancelled
 
-    // How long it waited, without the time in which its batch was assembled.
+    // How long it waited, without the time for assembling its batch.
     std::uint64_t queued_ns(std::uint64_t assemble_ns) const noexcept {
         const auto waited = static_cast<std::uint64_t>(started_ns - enqueued_ns);
         return waited > assemble_ns ? waited - assemble_ns : 0;
@@ -104,9 +103,9 @@ struct Request {
 
 inline void retain(Request *request) noexcept { request->refs.fetch_add(1, std::memory_order_relaxed); }
 
-void release(Request *request) noexcept;  // the last holder lets go of the queue as well
+void release(Request *request) noexcept;  // the last release also releases the queue
 
-// Lets waiters read the answer. The thread that moved the state to a final one calls this, once.
+// Makes the answer readable for waiters. Called once, by the thread that moved the state to a final state.
 inline void publish(Request *request) noexcept {
     request->done.store(1, std::memory_order_seq_cst);
     if (request->waiters.load(std::memory_order_seq_cst) != 0)
@@ -116,7 +115,7 @@ inline void publish(Request *request) noexcept {
 
 enum Waited : int { WAIT_DONE = 0, WAIT_TIMEOUT, WAIT_INTERRUPTED };
 
-// Sleeps until the answer may be read, the clock passes `until_ns`, or a signal arrives.
+// Sleeps until the answer may be read, the clock reaches `until_ns`, or a signal arrives.
 Waited wait_done(Request *request, std::int64_t until_ns) noexcept;
 
 }  // namespace ksrv

@@ -9,7 +9,7 @@
 
 namespace ksrv {
 
-// ---- entering and leaving -------------------------------------------------------------------
+// ---- entering and leaving the queue ---------------------------------------------------------
 
 std::size_t Queue::add_slot() noexcept {
     std::lock_guard<std::mutex> guard(mutex_);
@@ -21,14 +21,14 @@ std::size_t Queue::add_slot() noexcept {
     return slots_.size() - 1;
 }
 
-// The request becomes a running one without having waited. The caller holds the mutex.
+// Starts the request without waiting in a line. The caller holds the mutex.
 void Queue::run(Request *request, std::int64_t now) noexcept {
     request->started_ns = now;
     request->in_hand = true;
     request->state.store(STATE_RUNNING, std::memory_order_release);
 }
 
-// An idle instance's slot for the request, which then runs. The caller holds the mutex.
+// Claims the slot of an idle instance for the request, and starts it. The caller holds the mutex.
 bool Queue::claim_slot(Request *request, std::size_t *slot, std::int64_t now) noexcept {
     if (idle_ == 0 || queued_ > 0 || ready_batches_ > 0 || prefetching_) return false;
     for (std::size_t i = slots_.size(); i-- > 0;) {
@@ -58,7 +58,7 @@ void Queue::nudge(std::size_t slot) noexcept {
     instances_.notify_all();
 }
 
-// Makes the request one of the queue's, and a line for it. The caller holds the mutex.
+// Adds the request to the queue, and finds its line. The caller holds the mutex.
 Push Queue::admit(Request *request, Line **line, std::int64_t now) noexcept {
     if (closed_) return PUSH_CLOSED;
     if (places_ >= capacity_) return PUSH_FULL;
@@ -86,7 +86,7 @@ void Queue::append(Line *line, Request *request) noexcept {
     line->last = request;
 }
 
-// Puts a request into the lines, or claims a slot for it. The caller holds the mutex.
+// Puts a request into a line, or claims a slot for it. The caller holds the mutex.
 Push Queue::accept(Request *request, std::size_t *slot, std::int64_t now) noexcept {
     Line *line = nullptr;
     const Push admitted = admit(request, &line, now);
@@ -120,7 +120,7 @@ Push Queue::accept(Request *request, std::size_t *slot, std::int64_t now) noexce
     return PUSH_OK;
 }
 
-// What the submitter has reserved stays the request's when a push is refused.
+// If a push is refused, the request keeps the bytes that its submitter reserved.
 bool Queue::reserve(const Request *request) noexcept {
     return request->reserved ||
            process_budget().reserve(request->nbytes, request->nbytes <= MemoryBudget::SMALL_REQUEST);
@@ -212,15 +212,15 @@ void Queue::unlink(Request *request) noexcept {
     drop_empty_line(found->first);
 }
 
-// Erases the line of a priority that no request has any more: each request may name another one of 2^32. The line
-// of requests without a priority stays. The caller holds the mutex.
+// Erases a line without requests, because each request may name another of 2^32 priorities. The line of requests
+// without a priority is kept. The caller holds the mutex.
 void Queue::drop_empty_line(std::uint32_t level) noexcept {
     if (level == UINT32_MAX) return;
     const auto found = lines_.find(level);
     if (found != lines_.end() && found->second.first == nullptr) lines_.erase(found);
 }
 
-// The request is not in the way of its sequence's next one any more. The caller holds the mutex.
+// Lets the next request of the sequence proceed. The caller holds the mutex.
 void Queue::leave_sequence(Request *request) noexcept {
     Sequence *sequence = request->sequence;
     if (sequence == nullptr || sequence->current != request) return;
@@ -241,14 +241,14 @@ void Queue::leave_place(Request *request) noexcept {
     --places_;
 }
 
-// The queue's side is done with a request that has ended and that no batch refers to. The caller
-// still holds the mutex; releasing the request and the queue is left to it.
+// Drops a request that has ended and that no batch refers to. The caller holds the mutex, and must release the request
+// and the queue afterwards.
 void Queue::let_go(Request *request) noexcept {
     process_budget().give_back(request->nbytes);
     if (--open_ == 0) empty_.notify_all();
 }
 
-// True when this call ended the request. It is then out of the lines and the deadlines.
+// Ends the request and removes it from the lines and the deadlines. False if it had ended before.
 bool Queue::end(Request *request, State state, std::int64_t now) noexcept {
     const std::int32_t before = request->state.load(std::memory_order_relaxed);
     if (before == STATE_NEW || is_final(before)) return false;
@@ -264,7 +264,7 @@ bool Queue::end(Request *request, State state, std::int64_t now) noexcept {
     return true;
 }
 
-// ---- running and ending ---------------------------------------------------------------------
+// ---- running and ending requests ------------------------------------------------------------
 
 void Queue::start(Request **requests, std::size_t count, unsigned char *alive) noexcept {
     const std::int64_t now = now_ns();
@@ -290,7 +290,7 @@ void Queue::start(Request **requests, std::size_t count, unsigned char *alive) n
     if (gone != 0) release_parted(requests, count, alive);
 }
 
-// The batch does not refer to the request any more. The caller holds the mutex.
+// The batch no longer refers to the request. The caller holds the mutex.
 void Queue::part_with(Request *request) noexcept {
     request->in_hand = false;
     leave_sequence(request);
@@ -318,7 +318,7 @@ void Queue::finish(Request **requests, std::size_t count, unsigned char *won) no
             gone += won[i] == PARTED;
         }
     }
-    // The queue's references to won requests pass to the caller, who publishes and releases them.
+    // The queue's references to won requests pass to the caller, which publishes and releases them.
     if (gone != 0) release_parted(requests, count, won);
 }
 
@@ -339,7 +339,7 @@ bool Queue::cancel(Request *request) noexcept {
 }
 
 bool cancel(Request *request) noexcept {
-    // `queue` is written before the first state of an accepted request: a thread that sees the state sees it.
+    // `queue` is written before the first state of an accepted request, so that it is visible together with the state.
     if (request->state.load(std::memory_order_acquire) == STATE_NEW) return false;
     return request->queue->cancel(request);
 }
@@ -383,7 +383,7 @@ void Queue::close() noexcept {
     if (open_ == 0) empty_.notify_all();
 }
 
-// The request that is to leave first. The caller holds the mutex.
+// The request that must leave first. The caller holds the mutex.
 Request *Queue::first_queued() noexcept {
     for (auto &item : lines_)
         if (item.second.first != nullptr) return item.second.first;

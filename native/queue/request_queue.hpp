@@ -1,23 +1,22 @@
-// Bounded queues, deadlines and batch forming: one queue for each model version.
+// Bounded request queues with deadlines and batching, one for each model version.
 //
-// Strategy: everything about a queue is guarded by its one mutex, which is held for a few list and
-// heap operations at a time. Waiting requests stand in one list for each priority, in order of
-// arrival. A batch takes the first request and, in the same order, those of equal batch key that fit.
-// All deadlines of a queue, of waiting and of running requests, stand in one heap; one timer thread
-// for the process sleeps until the earliest of all queues. A request ends once: its state leaves
-// the open ones under the mutex, and the thread that moved it answers it, after the mutex is released.
+// Strategy: one mutex guards the whole queue, and is held for a few list and heap operations at a time. Waiting
+// requests are in a list for each priority, in order of arrival. A batch takes the first request and then, in order,
+// requests with the same batch key that fit. The deadlines of all waiting and running requests of a queue are in one
+// heap. A timer thread for the process sleeps until the earliest deadline of all queues. A request ends once: its state
+// leaves the open states under the mutex, and the thread that changed the state answers it after releasing the mutex.
 //
-// Two kinds of threads take requests. An instance takes a batch when it is idle. The prefetcher takes
-// requests while every instance is busy, tops its open batch up as long as they are, and then closes it: it
-// is a ready batch, which an instance takes before anything else. The queue knows only the batch's key.
+// Two kinds of threads take requests. An instance takes a batch when it is idle. The prefetcher takes requests while
+// every instance is busy, adds to its open batch for as long as that lasts, and then closes the batch. It is then a
+// ready batch, which an instance takes before anything else. The queue knows only the batch's key.
 //
-// Each instance has a slot. While the instance is idle and nothing waits, a thread that pushes a request may
-// claim the slot: it then runs the request on the instance itself, and no other thread is woken.
+// Each instance has a slot. While the instance is idle and no request waits, a thread that pushes a request may claim
+// the slot: it then runs the request on the instance itself, so that no other thread is woken.
 //
-// A request of a sequence is for the one instance that has the sequence's state, and only one request of a
-// sequence stands in the lines or is in a batch at a time. Those behind it are held back in a line of their own.
+// A request of a sequence can run only on the instance that has the sequence's state, and only one request of a
+// sequence is in the lines or in a batch at a time. Later requests of the sequence are held back in a separate line.
 //
-// Nothing here throws or knows Python. `push` may find no memory and says so.
+// Nothing here throws or uses Python. `push` returns an error if memory is short.
 
 #pragma once
 
@@ -35,20 +34,20 @@ namespace ksrv {
 
 enum Push : int {
     PUSH_OK = 0,
-    PUSH_FULL,     // every place is taken
-    PUSH_BYTES,    // the bytes in flight are at their bound
-    PUSH_CLOSED,   // the version no longer accepts; look for its successor
-    PUSH_EXPIRED,  // the deadline had passed already
+    PUSH_FULL,     // the queue is at its capacity
+    PUSH_BYTES,    // the limit on bytes in flight is reached
+    PUSH_CLOSED,   // the version no longer accepts requests; retry with its successor
+    PUSH_EXPIRED,  // the deadline has passed already
     PUSH_MEMORY,
-    PUSH_INLINE,     // nothing waits and an instance is idle: the caller runs the request on it
+    PUSH_INLINE,     // no request waits and an instance is idle: the caller runs the request on it
 };
 
 enum Take : int {
     TAKE_REQUESTS = 0,
-    TAKE_READY_BATCH,   // a batch that was put together before is there to be run
-    TAKE_CLOSED,  // closed, and nothing is left
+    TAKE_READY_BATCH,   // a batch that was assembled before must be run
+    TAKE_CLOSED,  // closed and empty
     TAKE_INSTANCE_IDLE,   // (prefetcher) an instance is idle: close the open batch now
-    TAKE_NUDGED,  // `nudge` was called: the instance's thread looks at its executor
+    TAKE_NUDGED,  // `nudge` was called: the instance's thread must check its executor
     TAKE_NOTHING,
 };
 
@@ -57,22 +56,23 @@ enum Counter : int {
     COUNT_FULL,
     COUNT_BYTES,
     COUNT_CANCELLED,
-    COUNT_EXPIRED_QUEUED,   // its handler never saw it
+    COUNT_EXPIRED_QUEUED,   // no handler ran it
     COUNT_EXPIRED_RUNNING,
-    COUNT_INVALID,          // refused before the queue: it does not fit the model
+    COUNT_INVALID,          // refused before the queue, because it does not match the model
     COUNTERS,
 };
 
-// Clients that were answered together send their next requests one after the other. So that the first of these does not become
-// a batch of one, an instance waits for a share of the time that its last batch took, where that batch joined requests.
+// How long an instance waits after a batch that had several requests. Their clients, which were answered together, send
+// their next requests one after the other. The wait keeps the first of these from becoming a batch of one.
 inline std::int64_t regroup_delay_ns(std::uint64_t rows, std::int64_t ran_ns) noexcept {
     constexpr std::int64_t SHARE = 200, SHORTEST_NS = 100'000, LONGEST_NS = 2'000'000;
     if (rows <= 1 || ran_ns < SHARE * SHORTEST_NS) return 0;
     return std::min(ran_ns / SHARE, LONGEST_NS);
 }
 
-// Whether the next batch is to be assembled while one runs. The prefetcher takes requests before the run ends, so its batch lacks
-// all that arrive until then, and two small batches take turns where one could be large: assembly must be worth that.
+// Whether the next batch should be assembled while one runs. The prefetcher takes requests before the run ends, so that
+// its batch misses all that arrive until then, and two small batches alternate instead of one large batch. Assembly
+// must be slow enough to justify that.
 inline bool assembles_beside_run(std::int64_t ran_ns, std::int64_t assembled_ns) noexcept {
     constexpr std::int64_t SHORTEST_RUN_NS = 2'000'000, SHARE = 20;
     return ran_ns >= SHORTEST_RUN_NS && assembled_ns >= ran_ns / SHARE;
@@ -86,19 +86,19 @@ class Queue {
     std::atomic<long> refs{1};
     std::atomic<bool> may_prefetch{false};
     std::atomic<bool> inline_for_all{false};      // any thread may claim a slot
-    std::atomic<bool> inline_for_blocked{false};  // threads that only wait for their request may
+    std::atomic<bool> inline_for_blocked{false};  // only threads that would wait for their request may claim a slot
 
-    // Has the prefetcher work beside runs like the last one, or not.
+    // Decides from the last run whether the prefetcher works during runs.
     void note_run(std::int64_t ran_ns, std::int64_t assembled_ns) noexcept {
         const bool beside = assembles_beside_run(ran_ns, assembled_ns);
         if (may_prefetch.load(std::memory_order_relaxed) != beside) may_prefetch.store(beside);
     }
 
-    // Makes a slot for an instance; SIZE_MAX when there is no memory.
+    // Adds a slot for an instance. SIZE_MAX if memory is short.
     std::size_t add_slot() noexcept;
 
-    // Counts a request that `push` refused for good. The I/O threads do not count: a request that they
-    // cannot push is pushed once more, the general way.
+    // Counts a request that `push` refused for good. I/O threads do not count: after a failed push, the general path
+    // pushes the request again.
     void refused(Push pushed) noexcept {
         if (pushed == PUSH_FULL) counters[COUNT_FULL].fetch_add(1, std::memory_order_relaxed);
         if (pushed == PUSH_BYTES) counters[COUNT_BYTES].fetch_add(1, std::memory_order_relaxed);
@@ -106,70 +106,69 @@ class Queue {
             counters[COUNT_EXPIRED_QUEUED].fetch_add(1, std::memory_order_relaxed);
     }
 
-    // Accepts the request, or says why not. An accepted request is held by the queue as well. With
-    // `slot`, an idle instance's slot may be claimed: the request then runs already. `caller_blocks` tells that
-    // the caller has nothing else to do until the request has ended.
+    // Accepts the request, or returns why not. The queue holds a reference to an accepted request. With `slot`, the
+    // slot of an idle instance may be claimed: the request is then running already. `caller_blocks`: the caller would
+    // only wait for the request.
     Push push(Request *request, std::size_t *slot = nullptr, bool caller_blocks = false) noexcept;
 
-    // Accepts requests that arrived together, each with its own result. Where the first may claim an
-    // idle instance's slot, those behind it that fit into its batch run with it. Returns how many do.
+    // Accepts requests that arrived together, each with a separate result. If the first may claim the slot of an idle
+    // instance, the following requests that fit its batch run with it. Returns how many do.
     std::size_t push_some(Request **requests, std::size_t count, std::uint64_t max_rows, Push *results,
                           std::size_t *slot) noexcept;
 
-    // Takes a batch for an idle instance; blocks. At most `room` requests and `max_rows` rows, but
-    // one request always. `delay_ns` is how long the oldest of a batch waits for a full one.
+    // Takes a batch for an idle instance. Blocks. Takes at most `room` requests and `max_rows` rows, but at least one
+    // request. `delay_ns` is how long the oldest request of a batch waits for the batch to fill.
     Take take(std::size_t slot, Request **out, std::size_t room, std::size_t *count,
               std::uint64_t max_rows, std::int64_t delay_ns) noexcept;
 
-    // Takes a further batch for an instance that is busy, where the batch would be this instance's anyway: no
-    // other instance is idle, and nothing stands before it. Requests of one kind and without a
-    // priority only, the kind being told by their `taken`; where requests are joined, a full batch only. Returns how many; never blocks.
+    // Takes the next batch for a busy instance. Returns the number of requests, which is 0 unless no other instance is
+    // idle and the queue's head is eligible: without a priority, with the given `taken` callback, and, if the model
+    // batches, enough requests for a full batch. Never blocks.
     std::size_t take_ahead(std::size_t slot, void *(*kind)(Request *), Request **out, std::size_t room,
                            std::uint64_t max_rows) noexcept;
 
-    // Puts taken requests without a priority, which no handler has seen, back to where they were, in their
-    // order. The array is used up.
+    // Returns taken requests, which no handler has seen and which have no priority, to their previous positions in
+    // order. Overwrites the array.
     void put_back(Request **requests, std::size_t count) noexcept;
 
-    // Has `take` return on the instance's own thread, once its slot is not claimed.
+    // Makes `take` return on the instance's thread, as soon as its slot is not claimed.
     void nudge(std::size_t slot) noexcept;
 
-    // The prefetcher's turn; blocks. `rows` are those already in its open batch (0: none is open)
-    // and `oldest_ns` is when the oldest of them arrived.
+    // Takes requests for the prefetcher. Blocks. `rows` are the rows of its open batch (0: no open batch) and
+    // `oldest_ns` is when the oldest request of the batch arrived.
     Take prefetch(Request **out, std::size_t room, std::size_t *count, std::uint64_t max_rows,
                     std::uint64_t rows, std::int64_t oldest_ns, std::int64_t delay_ns) noexcept;
 
-    // The prefetcher's open batch is complete: an instance takes it (`ready`), or all of it has ended.
+    // Closes the prefetcher's open batch: an instance takes it (`ready`), or all of its requests have ended.
     void close_open_batch(bool ready) noexcept;
 
-    // A batch that must be run again, or on another instance.
+    // Announces a batch that must be run again, or on another instance.
     void requeue() noexcept;
 
-    // Moves taken requests to running. `alive[i]` is 0 for a request that ended meanwhile, or that
-    // `finish` had before; it is no longer the batch's.
+    // Marks taken requests as running. `alive[i]` is 0 if a request has ended or was passed to `finish` before: it is
+    // then no longer part of the batch.
     void start(Request **requests, std::size_t count, unsigned char *alive) noexcept;
 
-    // Ends a batch. `won[i]` is 1 where the caller now answers, publishes and releases the request; the
-    // others had ended before. A batch may be finished twice: that changes nothing about requests that
-    // had ended.
+    // Ends a batch. If `won[i]` is 1, the caller must answer, publish and release the request; otherwise the request
+    // had ended before. Ending a batch twice does not change requests that have ended.
     void finish(Request **requests, std::size_t count, unsigned char *won) noexcept;
 
     // Ends the claim of a slot.
     void return_slot(std::size_t slot) noexcept;
 
-    // Ends one request that is still open, as cancelled. False when it had ended before.
+    // Ends an open request as cancelled. False if it had ended before.
     bool cancel(Request *request) noexcept;
 
-    // Ends the requests that are past their deadlines. Returns the next deadline, or NEVER.
+    // Ends requests whose deadlines have passed. Returns the next deadline, or NEVER.
     std::int64_t expire(std::int64_t now) noexcept;
 
-    // No more pushes; queued requests are still served.
+    // Refuses further pushes. Queued requests are still served.
     void close() noexcept;
 
-    // Takes out everything that still waits, as TAKEN; for a version that failed for good.
+    // Takes out all waiting requests, in STATE_TAKEN, for a version that has failed for good.
     std::size_t take_all(Request **out, std::size_t room) noexcept;
 
-    // Waits until nothing accepted is left, or the clock passes `until_ns`.
+    // Waits until no accepted request is left, or the clock reaches `until_ns`.
     bool wait_empty(std::int64_t until_ns) noexcept;
 
     std::size_t waiting() noexcept { return read(places_); }
@@ -182,7 +181,7 @@ class Queue {
     bool closed() noexcept { return read(closed_); }
     bool full() noexcept { return read(places_) >= capacity_; }
 
-    // Whether it is full; a request that is told so is counted.
+    // Whether the queue is full. If so, counts a refused request.
     bool turns_away() noexcept {
         const bool turned = full();
         if (turned) refused(PUSH_FULL);
@@ -194,8 +193,8 @@ class Queue {
         Request *first = nullptr, *last = nullptr;
     };
     struct Slot {
-        bool idle = false;  // its instance's thread is inside `take`
-        bool claimed = false;  // by a thread that runs a request on it
+        bool idle = false;  // its instance's thread is in `take`
+        bool claimed = false;  // a thread runs a request on it
         bool nudged = false;
     };
     struct Group {
@@ -213,9 +212,9 @@ class Queue {
         return request->priority == 0 ? UINT32_MAX : request->priority;
     }
 
-    // A thread that sleeps on a claimed slot would swallow a wake-up meant for another one.
+    // Wakes all instances if one waiter might swallow a wake-up meant for another: its slot may be claimed,
     void wake_instance() noexcept {
-        if (claimed_ > 0 || sequenced_) {  // or on an instance that has not the state of the request
+        if (claimed_ > 0 || sequenced_) {  // or the instance may lack the state of a sequence
             instances_.notify_all();
         } else {
             instances_.notify_one();
@@ -234,7 +233,7 @@ class Queue {
     void unlink(Request *request) noexcept;
     void leave_place(Request *request) noexcept;
     void let_go(Request *request) noexcept;
-    // Between the two marks of `start` and `finish`: the queue's reference is to be let go of.
+    // Mark between the marks of `start` and `finish`: the queue's reference must be released.
     static constexpr unsigned char PARTED = 2;
     void part_with(Request *request) noexcept;
     void release_parted(Request **requests, std::size_t count, unsigned char *marks) noexcept;
@@ -281,16 +280,16 @@ class Queue {
     std::map<std::uint32_t, Line> lines_;
     std::vector<Request *> deadlines_;
     const std::size_t capacity_;
-    Line held_back_;           // requests behind others of their sequences
+    Line held_back_;           // requests that wait for others of their sequences
     std::size_t queued_ = 0;   // in the lines
-    std::size_t places_ = 0;   // queued, or taken and not yet running
-    std::size_t open_ = 0;     // accepted, and still held by the queue or a batch
-    std::size_t idle_ = 0;     // instances inside `take` whose slots are not claimed
+    std::size_t places_ = 0;   // queued, or taken but not running
+    std::size_t open_ = 0;     // accepted, and still referenced by the queue or a batch
+    std::size_t idle_ = 0;     // instances in `take` whose slots are not claimed
     std::size_t claimed_ = 0;
     std::vector<Slot> slots_;
     std::size_t ready_batches_ = 0;
     bool closed_ = false;
-    bool sequenced_ = false;   // a request of a sequence was here
+    bool sequenced_ = false;   // a request of a sequence was pushed at least once
     bool prefetching_ = false;
     std::uint64_t prefetched_key_ = 0;
 };
@@ -309,8 +308,7 @@ inline void release(Request *request) noexcept {
     if (queue != nullptr) release(queue);
 }
 
-// Ends a request as cancelled, in whichever queue it is. False when it had ended before, or was not
-// accepted by any.
+// Ends a request as cancelled in whichever queue it is. False if it had ended before, or was never accepted.
 bool cancel(Request *request) noexcept;
 
 }  // namespace ksrv

@@ -1,4 +1,4 @@
-// Counts and times of one instance, written by one thread at a time.
+// Counts and times of one instance.
 //
 // Strategy: a few integer comparisons put a time into its bucket. A mutex guards writers and readers, because a
 // thread that serves a handler process has no GIL. Readers take a copy.
@@ -18,7 +18,7 @@
 
 namespace ksrv {
 
-// Upper bounds in nanoseconds; times above the last one go into one more bucket.
+// Upper bounds in nanoseconds. One more bucket counts longer times.
 inline constexpr std::uint64_t DURATION_BOUNDS[] = {
     100000ull,     250000ull,     500000ull,      1000000ull,     2500000ull,     5000000ull,
     10000000ull,   25000000ull,   50000000ull,    100000000ull,   250000000ull,   500000000ull,
@@ -32,9 +32,9 @@ struct Histogram {
 
     void add(std::uint64_t value) noexcept { add(value, 1); }
 
-    // `times` occurrences that took `value` each.
+    // Adds `times` occurrences of `value`.
     void add(std::uint64_t value, std::uint64_t times) noexcept {
-        int bucket = 0;  // searched from the shortest on, because most times are short
+        int bucket = 0;  // searched from the shortest, because most times are short
         while (bucket < BOUNDS && DURATION_BOUNDS[bucket] < value) ++bucket;
         buckets[bucket] += times;
         count += times;
@@ -52,15 +52,15 @@ struct Histogram {
 inline std::int64_t unix_milliseconds() noexcept { return nanoseconds_of(CLOCK_REALTIME) / 1'000'000; }
 
 enum Stage : int {
-    STAGE_REQUEST = 0,  // arrival to answer, of requests that were answered well
-    STAGE_FAILED,       // the same of requests that failed
+    STAGE_REQUEST = 0,  // from arrival to answer, of successful requests
+    STAGE_FAILED,       // from arrival to answer, of failed requests
     STAGE_QUEUE,
     STAGE_ASSEMBLE,
     STAGE_PREPROCESS,
     STAGE_INFERENCE,
     STAGE_POSTPROCESS,
-    STAGE_CACHE_HIT,   // looking a request up that the response cache answered
-    STAGE_CACHE_MISS,  // the same of requests whose answers it had not
+    STAGE_CACHE_HIT,   // cache lookups that found an answer
+    STAGE_CACHE_MISS,  // cache lookups without a result
     STAGES,
 };
 
@@ -68,7 +68,7 @@ struct SizeSums {
     std::uint64_t batches = 0, input_ns = 0, infer_ns = 0, output_ns = 0;
 };
 
-// Batch sizes that are told apart. Where a model does not batch, its clients choose the sizes.
+// The most batch sizes with separate sums. If a model does not batch, its clients choose the sizes.
 inline constexpr std::size_t MOST_SIZES = 1024;
 
 // The times of one batch.
@@ -77,15 +77,15 @@ struct BatchTimes {
 };
 
 struct Sums {
-    std::mutex mutex;  // of all below; taken by the callers where nothing else is said
+    std::mutex mutex;  // guards all fields; locked by the callers unless a comment says otherwise
     Histogram stages[STAGES];
-    std::map<std::uint64_t, SizeSums> sizes;  // by rows
+    std::map<std::uint64_t, SizeSums> sizes;  // by number of rows
     std::uint64_t rows = 0, batches = 0;
     std::int64_t last_ms = 0;
-    SizeSums lost;  // where not even one size could be kept
+    SizeSums lost;  // used if memory is short even for the first size
 
-    // The sums of batches of so many rows. Once many sizes are known, or there is no memory for one
-    // more, those of the next larger size that is known, or of the largest.
+    // The sums of batches with `count` rows. If there are too many sizes already, or memory is short, the sums of the
+    // next larger known size, or of the largest.
     SizeSums &of_size(std::uint64_t count) noexcept {
         auto found = sizes.lower_bound(count);
         if (found != sizes.end() && found->first == count) return found->second;
@@ -99,13 +99,13 @@ struct Sums {
         return (found != sizes.end() ? found : std::prev(found))->second;
     }
 
-    // One request of a batch that was answered well.
+    // Adds a request of a batch that was answered successfully.
     void add_served(const Request &request, const BatchTimes &times) noexcept {
         stages[STAGE_REQUEST].add(static_cast<std::uint64_t>(request.ended_ns - request.enqueued_ns));
         stages[STAGE_QUEUE].add(request.queued_ns(times.assemble));
     }
 
-    // A batch, with `served` requests that were answered well.
+    // Adds a batch with `served` successful requests.
     void add_batch(std::uint64_t size, std::uint64_t served, const BatchTimes &times) noexcept {
         if (served != 0) {
             stages[STAGE_ASSEMBLE].add(times.assemble, served);
@@ -123,7 +123,7 @@ struct Sums {
         last_ms = unix_milliseconds();
     }
 
-    // A batch in which nothing failed; `won` has 0 for requests that had ended before. Takes the mutex.
+    // Adds a batch without failures. `won` has 0 for requests that had ended before. Locks the mutex.
     void note_answered(const Request *const *requests, std::size_t count, const unsigned char *won,
                        const BatchTimes &times) noexcept {
         std::uint64_t size = 0, served = 0;

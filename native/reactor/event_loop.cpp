@@ -13,8 +13,8 @@ namespace ksrv {
 
 namespace {
 
-// Turns with as many events as fit, of which one alone has a step of a TLS handshake: more events wait, and some of them may be
-// requests on open connections, behind the first bytes of many handshakes.
+// Turns with a full event buffer, of which only one also runs a TLS handshake. A full buffer means that more events
+// wait. Some may be requests on open connections, which must not wait for the first bytes of many handshakes.
 constexpr unsigned FULL_TURNS = 4;
 
 }  // namespace
@@ -56,10 +56,10 @@ void EventLoop::run(int index) noexcept {
     here = {this, index};
     epoll_event events[EVENTS];
     uint64_t now = unsigned_now_ns();
-    unsigned full_turns = 0;  // in a row
+    unsigned full_turns = 0;  // consecutive
     while (!stopping_.load(std::memory_order_acquire)) {
         busy_since_ns.store(0, std::memory_order_relaxed);
-        send_gathered();  // also what was put together while another thread took the lead
+        send_gathered();  // also answers that were gathered while another thread took over the lead
         if (!turn_.leads(index)) {
             turn_.follow(index);
             now = unsigned_now_ns();
@@ -135,9 +135,9 @@ void EventLoop::take_event(const epoll_event &event, uint64_t now) noexcept {
     }
 }
 
-// Lets one TLS handshake take a step. A signature takes as long as a hundred requests: those of open connections wait for one in
-// each turn, however many are asked for. The queue keeps the order of their coming, so that a flood of new ones cannot hold up
-// those that came before it.
+// Runs one step of one TLS handshake per turn, however many wait, because a signature takes as long as a hundred
+// requests on open connections. The queue is in order of arrival, so that a flood of new handshakes cannot delay
+// earlier handshakes.
 void EventLoop::go_on_with_handshake() noexcept {
     uint64_t tag;
     if (!handshakes_.pop(&tag)) return;
@@ -163,8 +163,8 @@ bool EventLoop::wants_python() const noexcept {
 
 bool EventLoop::work_in_python() noexcept {
     here.worked = false;
-    // The GIL is held from the first round to the last: a thread that gave it away in between would wait for it, and its requests
-    // with it, for as long as another thread runs Python.
+    // Hold the GIL from the first to the last round: if this thread released it in between, it and its requests would
+    // wait for as long as another thread runs Python.
     call_python([this] {
         hold_gil_([](EventLoop *loop) {
             while (loop->run_round() && loop->wants_python()) loop->send_gathered();
@@ -174,8 +174,8 @@ bool EventLoop::work_in_python() noexcept {
     return here.worked;
 }
 
-// Each protocol takes its share. False: the round has found nothing to do. A protocol that has looked twice for a request has run
-// one.
+// Lets each protocol use its share. False if no protocol had work. A protocol that called `begin_request` twice has run
+// at least one request.
 bool EventLoop::run_round() noexcept {
     bool worked = false;
     each([&worked](Protocol *protocol) {

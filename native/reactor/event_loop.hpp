@@ -1,9 +1,11 @@
-// The event loop of a worker: its I/O threads, which serve the connections of all protocols, without Python and without the GIL.
+// The event loop of a worker: I/O threads that serve the connections of all protocols, without Python and without the
+// GIL.
 //
-// Strategy: one thread leads: it waits in epoll and has each event served to completion, so that a request meets one thread and
-// one warm cache; who leads, and who goes into Python, is python_turn.hpp's. What an event means, its protocol knows: HTTP/1.1
-// (native/server) and HTTP/2 (native/grpc) are two. A sweep, ten times a second, looks at the timers of all connections. Answers
-// that are made while a thread is in Python leave in one piece for each connection, when it comes back.
+// Strategy: one thread leads: it waits in epoll and serves each event to completion, so that a request stays on one
+// thread with a warm cache. python_turn.hpp decides which thread leads and which enters Python. The protocols handle
+// the events: HTTP/1.1 (native/server) and HTTP/2 (native/grpc). Ten times a second a sweep checks the timers of all
+// connections. Answers that are made while a thread is in Python are sent together, in one piece per connection, when
+// it returns.
 
 #pragma once
 
@@ -22,26 +24,27 @@ namespace ksrv {
 
 class EventLoop;
 
-// When a protocol wants the event loop's next turn, if no event comes.
+// When a protocol needs the next turn of the event loop if no event arrives.
 enum class NextTurn : uint8_t { at_once, soon, at_sweep, any };
 
-// What a protocol has for Python: objects whose bytes were sent, or something that is worth a visit.
+// A protocol's work for Python: objects to release, or work that justifies entering Python.
 enum class PythonWork : uint8_t { none, sent, wanted };
 
-// One protocol of an event loop. All functions are called by the loop's threads, most of them by the leader.
+// A protocol of an event loop. All functions are called by the loop's threads, usually by the leader.
 class Protocol : public Listeners::Owner {
   public:
     virtual void on_event(uint64_t tag, uint32_t events, uint64_t now) noexcept = 0;
-    virtual void on_handshake(uint64_t tag, uint64_t now) noexcept = 0;  // of `queue_handshake`
-    virtual void on_turn(uint64_t now) noexcept = 0;  // behind the events of each turn
+    virtual void on_handshake(uint64_t tag, uint64_t now) noexcept = 0;  // a handshake from `queue_handshake`
+    virtual void on_turn(uint64_t now) noexcept = 0;  // after the events of each turn
     virtual void on_sweep(uint64_t now) noexcept = 0;
     virtual NextTurn next_turn() const noexcept = 0;
     virtual PythonWork python_work() const noexcept = 0;
-    // With the GIL: gives back what was sent, and runs requests for as long as `begin_request` allows.
+    // With the GIL: releases sent objects, and runs requests while `begin_request` returns true.
     virtual void work_in_python() noexcept = 0;
-    virtual void send_gathered() noexcept = 0;   // what `gathers` has put off
+    virtual void send_gathered() noexcept = 0;   // sends the answers that `gathers` deferred
 
-    // Tells a connection in epoll and in the queue of handshakes; `generation` tells it from others of the same slot.
+    // Identifies a connection in epoll and in the queue of handshakes. `generation` distinguishes connections that use
+    // the same slot.
     uint64_t tag_of(uint32_t slot, uint32_t generation) const noexcept {
         return static_cast<uint64_t>(generation) << 32 | number_ << NUMBER_SHIFT | slot;
     }
@@ -58,7 +61,7 @@ class Protocol : public Listeners::Owner {
     static constexpr uint32_t SLOT = 0x00ffffff, NUMBER_SHIFT = 24, NUMBER = 0x0f;
     static constexpr uint32_t LISTENER = 0x80000000u;
 
-    uint32_t number_ = 0;  // among the protocols of its loop
+    uint32_t number_ = 0;  // the protocol's index in its loop
 };
 
 class EventLoop final : PythonTurn::Work {
@@ -71,25 +74,25 @@ class EventLoop final : PythonTurn::Work {
     EventLoop &operator=(const EventLoop &) = delete;
     ~EventLoop();
 
-    // Serves a protocol from now on, for its connections, and its listeners once accepting is enabled. False: there is no memory,
-    // no descriptor, or no place for it. The loop's threads may run already.
+    // Serves a protocol from now on: its connections and, once accepting is enabled, its listeners. False if memory or
+    // descriptors are short, or the loop has too many protocols. The loop's threads may be running.
     bool add(Protocol *protocol, uint32_t connections, const int *listeners, size_t count, bool shared) noexcept;
 
-    void run(int index) noexcept;  // one I/O thread; returns after `stop`
+    void run(int index) noexcept;  // runs one I/O thread until `stop`
     void stop() noexcept;
-    uint64_t stuck_ns() const noexcept;  // for how long the busiest thread has neither been in epoll nor begun a request
+    uint64_t stuck_ns() const noexcept;  // how long ago the busiest thread was in epoll or began a request
     int threads() const noexcept { return threads_; }
     int epoll() const noexcept { return epoll_; }
 
-    // Has the leader take a turn soon. The leader itself takes one anyway.
+    // Makes the leader take a turn soon. If the caller leads, it takes one anyway.
     void wake() noexcept {
         if (!leads_here()) wake_up();
     }
-    // Whether what is made now may wait until this thread is through with its turn. Not where Python keeps it, so that another
-    // thread leads.
+    // Whether answers may be deferred until this thread finishes its turn. False if another thread took over the lead,
+    // because this thread was in Python for too long.
     bool gathers() const noexcept { return threads_ > 1 && leads_here(); }
-    // The thread in Python is about to take a protocol's next request. False: the other protocols come first, because this one has
-    // used up its share of the round. A thread outside the loop takes as many as it likes.
+    // Called in Python before a protocol's next request. False if the protocol has used up its share of the round, so
+    // that other protocols must run first. Threads outside of the loop have no limit.
     bool begin_request() noexcept {
         if (here.loop != this) return true;
         const uint64_t now = unsigned_now_ns();
@@ -108,8 +111,9 @@ class EventLoop final : PythonTurn::Work {
   private:
     static constexpr int EVENTS = 32, PROTOCOLS = 4;
     static constexpr uint64_t SWEEP_NS = 100000000u;
-    static constexpr uint64_t GATHER_NS = 200000u;  // of one request, behind which answers wait for no other
-    // What one protocol may take of a round in Python, so that a flood of its requests keeps no other protocol waiting.
+    // if a request takes longer, gathered answers are sent before the next
+    static constexpr uint64_t GATHER_NS = 200000u;
+    // A protocol's share of a round in Python, so that a flood of its requests does not delay other protocols.
     static constexpr uint32_t SHARE_REQUESTS = 64;
     static constexpr uint64_t SHARE_NS = 500'000;
     static constexpr int SOON_MS = 1, PYTHON_MS = 2, IDLE_MS = 1000;  // between two turns without an event
@@ -121,9 +125,9 @@ class EventLoop final : PythonTurn::Work {
     struct Here {
         const EventLoop *loop = nullptr;
         int index = -1;
-        uint32_t requests = 0;       // looks for a request of one protocol in this round,
-        uint64_t share_ends_ns = 0;  // which the protocol takes until then
-        bool worked = false;         // in this visit to Python
+        uint32_t requests = 0;       // of the current protocol in this round
+        uint64_t share_ends_ns = 0;  // when the current protocol's share of the round ends
+        bool worked = false;         // work was done during this visit to Python
     };
     static thread_local Here here;  // of an I/O thread
 
@@ -150,7 +154,7 @@ class EventLoop final : PythonTurn::Work {
     std::atomic<bool> stopping_{false};
     std::atomic<uint64_t> next_sweep_ns_{0};
     TagQueue handshakes_;
-    uint32_t room_ = 0;  // for tags in it
+    uint32_t room_ = 0;  // capacity of `handshakes_`
     Protocol *protocols_[PROTOCOLS] = {};
     std::atomic<uint32_t> count_{0};
 };

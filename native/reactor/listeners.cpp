@@ -24,9 +24,9 @@ bool Listeners::set(const int *fds, size_t count, int epoll, uint64_t tag, bool 
     return true;
 }
 
-// Once `accept_enabled(false)` has returned, the caller may close the listeners: no thread uses their descriptors' numbers from
-// then on, not even for an event from before. What the kernel has told only this process of is accepted first: no other process
-// would hear of it.
+// After `accept_enabled(false)` returns, the caller may close the listeners: no thread uses their descriptors any more,
+// not even for an earlier event. Before that, connections of which the kernel has notified only this process are
+// accepted, because no other process would be notified.
 void Listeners::accept_enabled(bool enabled) noexcept {
     if (enabled) wanted_.store(true);
     {
@@ -42,9 +42,9 @@ void Listeners::accept_enabled(bool enabled) noexcept {
     wanted_.store(false);
     {
         std::lock_guard<std::mutex> guard(mutex_);
-        watch_all(false);  // a connection that closed meanwhile may have resumed accepting
+        watch_all(false);  // a connection that closed in the meantime may have resumed accepting
     }
-    while (using_.load() != 0) sched_yield();  // accepting never waits
+    while (using_.load() != 0) sched_yield();  // accepting never blocks
 }
 
 void Listeners::accept_some(uint16_t listener) noexcept {
@@ -66,8 +66,8 @@ void Listeners::sweep(uint64_t now) noexcept {
     accept_forgotten();
 }
 
-// Several processes may watch a listener, and the kernel tells one of them of a connection. Where that one accepts nothing after
-// that (it was killed, or is at its limit), nobody would until the next client comes.
+// If several processes watch a listener, the kernel notifies only one of them of a connection. If that process accepts
+// nothing (because it was killed, or is at its limit), the connection would wait until the next client connects.
 void Listeners::accept_forgotten() noexcept {
     if (is_paused()) return;
     for (size_t i = 0; i < fds_.size(); ++i) accept_some(static_cast<uint16_t>(i));
@@ -99,13 +99,14 @@ void Listeners::accept_from(uint16_t listener, int most, bool serves) noexcept {
     }
 }
 
-// The kernel wakes the first process in a listener's queue that waits, which would always be the same one while little is to do,
-// and it would get every connection that is kept open. So a process that accepted one goes to the end of the queue.
+// EPOLLEXCLUSIVE wakes the first waiting process in a listener's queue. At low load that would always be the same
+// process, which would get all persistent connections. Therefore a process that accepted a connection moves to the end
+// of the queue.
 void Listeners::requeue(uint16_t listener) noexcept {
     std::lock_guard<std::mutex> guard(mutex_);
     if (!watching_) return;
     if (watch(listener, false) && watch(listener, true)) return;
-    stop_watching(unsigned_now_ns() + DESCRIPTOR_PAUSE_NS);  // there is no memory: the sweep tries again
+    stop_watching(unsigned_now_ns() + DESCRIPTOR_PAUSE_NS);  // memory is short: the sweep tries again
 }
 
 void Listeners::watch_all(bool on) noexcept {
@@ -135,7 +136,7 @@ void Listeners::pause(uint64_t until) noexcept {
     stop_watching(until);
 }
 
-// At the limit of connections the first one that closes resumes; without descriptors, the time.
+// At the connection limit, a closed connection resumes accepting. Without descriptors, a timer does.
 void Listeners::resume(uint64_t now) noexcept {
     std::lock_guard<std::mutex> guard(mutex_);
     if (!paused_.load() || !owner_->has_room()) return;

@@ -1,4 +1,4 @@
-// The listening sockets of one protocol: accepting, pausing where there is no room, and the end of accepting.
+// The listening sockets of one protocol: accepts connections, pauses without capacity, and stops accepting.
 
 #pragma once
 
@@ -21,12 +21,12 @@ struct Accepted {
 
 class Listeners {
   public:
-    // Who gets the accepted sockets.
+    // The receiver of accepted sockets.
     struct Owner {
-        // A place for one more connection; null where there is none, and accepting pauses.
+        // Reserves a slot for a connection. Null if none is free: accepting then pauses.
         virtual void *take_place() noexcept = 0;
         virtual void give_back_place(void *place) noexcept = 0;
-        // Without `serves`, what the client has sent is left to the event loop.
+        // Without `serves`, data that the client has sent is left to the event loop.
         virtual void accepted(void *place, const Accepted &accepted, bool serves) noexcept = 0;
         virtual bool has_room() const noexcept = 0;
         virtual void make_room() noexcept = 0;  // while accepting is paused; called within `use`
@@ -38,23 +38,23 @@ class Listeners {
 
     explicit Listeners(Owner *owner) noexcept : owner_(owner) {}
 
-    // Sets the sockets, before accepting begins. An event of the listener `i` has the tag `tag + i`. With `shared`, other
+    // Sets the sockets before accepting begins. Events of listener `i` have the tag `tag + i`. `shared`: other
     // processes accept from the same sockets.
     bool set(const int *fds, size_t count, int epoll, uint64_t tag, bool shared) noexcept;
     void accept_enabled(bool enabled) noexcept;
     void accept_some(uint16_t listener) noexcept;
     void sweep(uint64_t now) noexcept;
-    // A connection was closed: accepting goes on where it was paused for want of room.
+    // A connection was closed: resumes accepting if it was paused at the connection limit.
     void note_closed(uint64_t now) noexcept {
         last_seen_ns_.store(now, std::memory_order_relaxed);
         if (is_paused()) resume(now);
     }
-    // When a client connected or left last; 0 where none has.
+    // When a client last connected or left; 0 if no client did.
     uint64_t last_seen_ns() const noexcept { return last_seen_ns_.load(std::memory_order_relaxed); }
     bool is_paused() const noexcept { return paused_.load(std::memory_order_relaxed); }
     bool client_waits() const noexcept;  // called within `use`
 
-    // Calls `look`, while accepting is on, so that no descriptor is closed meanwhile; returns its result, or false.
+    // Calls `look` if accepting is on, and keeps the descriptors open meanwhile. Returns its result, or false.
     template <typename Look> bool use(Look look) noexcept {
         using_.fetch_add(1);
         const bool found = wanted_.load() && look();
@@ -63,8 +63,9 @@ class Listeners {
     }
 
   private:
-    static constexpr int ACCEPTS = 16;          // connections taken per event
-    static constexpr int LAST_ACCEPTS = 65536;  // and by a server that stops accepting: a kernel's backlog
+    static constexpr int ACCEPTS = 16;          // connections accepted per event
+    // connections accepted when accepting stops: the largest backlog of a kernel
+    static constexpr int LAST_ACCEPTS = 65536;
     static constexpr uint64_t DESCRIPTOR_PAUSE_NS = 200000000u;
     static constexpr uint64_t UNTIL_ROOM = UINT64_MAX;
 
@@ -85,7 +86,7 @@ class Listeners {
     bool shared_ = false;
     std::mutex mutex_;
     std::atomic<bool> wanted_{false};
-    std::atomic<int> using_{0};  // threads that use the descriptors
+    std::atomic<int> using_{0};  // number of threads that use the descriptors
     bool watching_ = false;
     std::atomic<bool> paused_{false};
     std::atomic<uint64_t> last_seen_ns_{0};

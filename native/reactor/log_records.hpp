@@ -1,4 +1,4 @@
-// Records for a log, until the thread that writes it takes them.
+// Log records that wait for the thread that writes them.
 
 #pragma once
 
@@ -10,13 +10,13 @@
 
 namespace ksrv {
 
-// Any thread keeps records, one takes them; both hold the mutex.
+// Any thread adds records, and one thread takes them. Both lock the mutex.
 template <typename Record> class LogRecords {
   public:
     explicit LogRecords(size_t most_bytes = 16u << 20) noexcept : most_bytes_(most_bytes) {}
 
-    // Keeps a record that takes so many bytes beside its own; false where too many wait, or there is no memory: a line of a log is
-    // not worth a request.
+    // Adds a record with `bytes` of additional memory. False if too many records wait or memory is short: the record is
+    // lost, because serving requests is more important.
     bool keep(Record record, size_t bytes) noexcept {
         std::lock_guard<std::mutex> guard(mutex_);
         if (bytes_ + sizeof record + bytes > most_bytes_) return false;

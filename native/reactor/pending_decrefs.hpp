@@ -1,4 +1,4 @@
-// Python objects whose bytes were sent, until a thread with the GIL gives them back.
+// Python objects whose bytes were sent, and which a thread with the GIL must release.
 
 #pragma once
 
@@ -8,12 +8,12 @@
 
 namespace ksrv {
 
-// A list through `Item::next`. Any thread adds; the next thread that is in Python takes all. Many of them are worth a visit to
-// Python for their own sake, as they are once the sweep has seen them. The list changes under its mutex, and `state_` with it: that
-// is the only thing that is read without the mutex.
+// A list linked by `Item::next`. Any thread adds; the next thread in Python takes all. A large list is a reason to
+// enter Python. So is a small list that a sweep has seen. The mutex guards the list and changes of `state_`, which
+// alone is read without the mutex.
 template <typename Item> class PendingDecrefs {
   public:
-    // Adds a list of items that hold so many bytes. True: they have become worth a visit to Python.
+    // Adds a list of items that hold `bytes` bytes. True if the list has just become a reason to enter Python.
     bool add(Item *first, uint64_t bytes) noexcept {
         Item *last = first;
         while (last->next) last = last->next;
@@ -37,7 +37,7 @@ template <typename Item> class PendingDecrefs {
     bool any() const noexcept { return state_.load() != State::none; }
     bool are_many() const noexcept { return state_.load() == State::many; }
 
-    // They have waited for long enough.
+    // The items have waited for long enough.
     void sweep() noexcept {
         if (!any()) return;
         std::lock_guard<std::mutex> guard(mutex_);
@@ -48,7 +48,7 @@ template <typename Item> class PendingDecrefs {
     static constexpr uint64_t MANY_BYTES = 1u << 20;
     enum class State : uint8_t { none, some, many };
 
-    // Under the mutex. Returns whether they have become many.
+    // The caller holds the mutex. True if the state has just become `many`.
     bool note(State reached) noexcept {
         const State before = state_.load(std::memory_order_relaxed);
         if (reached > before) state_.store(reached);

@@ -2,14 +2,14 @@
 
 namespace ksrv {
 
-// A thread that finds no other one in Python goes there. The look after leaving catches requests that came between the last look
-// and the leaving; a visit that found nothing to do is the last one, so that no thread spins.
+// Enters Python if no other thread is there. The loop checks again after leaving, because requests may have arrived
+// between the last check and leaving. A visit without work ends the loop, so that the thread does not spin.
 void PythonTurn::serve(int index) noexcept {
     uint64_t since = 0;
     for (bool worked = true; worked && work_->wants_python();) {
         int serving = serving_.load();
         if (serving != NOBODY && !late(request_since_ns_.load(), STUCK_NS)) return;
-        if (threads_ > 1 && away_.load() + 1 >= threads_) return;  // this thread is the last one with the sockets
+        if (threads_ > 1 && away_.load() + 1 >= threads_) return;  // this thread is the last at the sockets
         const uint64_t now = unsigned_now_ns();
         if (!since) since = now;
         request_since_ns_.store(now);
@@ -17,14 +17,14 @@ void PythonTurn::serve(int index) noexcept {
         away_.fetch_add(1);
         worked = visit(index, since);
         away_.fetch_sub(1);
-        int mine = index;  // another thread may have taken this one's place
+        int mine = index;  // another thread may have replaced this thread
         in_python_.compare_exchange_strong(mine, NOBODY);
         mine = index;
         serving_.compare_exchange_strong(mine, NOBODY);
     }
 }
 
-// `since`: when the thread has left the sockets, which visits in a row do not renew.
+// `since`: when the thread left the sockets. It stays the same for consecutive visits.
 bool PythonTurn::visit(int index, uint64_t since) noexcept {
     visit_since_ns_.store(since);
     in_python_.store(index);
@@ -40,9 +40,9 @@ void PythonTurn::leave_watch(int index) noexcept {
     if (watching_.compare_exchange_strong(mine, NOBODY)) follow_.notify_one();
 }
 
-// The watcher takes the place of a leader that has been in Python for too long. While requests come, that is a look every two
-// milliseconds, so that entering Python costs no wake-up; else the watcher rests until the leader enters Python, and the watcher
-// alone is woken then.
+// The watcher replaces a leader that has been in Python for too long. While requests arrive, the watcher polls every
+// two milliseconds, so that entering Python needs no wake-up. Otherwise it sleeps until the leader enters Python and
+// wakes it.
 void PythonTurn::follow(int index) noexcept {
     const auto after = [](uint64_t ns) { return static_cast<int64_t>(unsigned_now_ns() + ns); };
     std::unique_lock<std::mutex> lock(mutex_);
@@ -53,22 +53,23 @@ void PythonTurn::follow(int index) noexcept {
             return;
         }
         const uint64_t entered = visit_since_ns_.load();
-        if (in_python_.load() == leader && (late(request_since_ns_.load(), REQUEST_NS) || late(entered, VISIT_NS))) {
+        if (in_python_.load() == leader &&
+            (late(request_since_ns_.load(), LEADER_REQUEST_NS) || late(entered, LEADER_VISIT_NS))) {
             leader_.compare_exchange_strong(leader, index);
             continue;
         }
         const bool watcher = watching_.load() == NOBODY || watching_.load() == index;
         if (!watcher) {
-            follow_.wait_until(lock, after(REST_NS));
+            follow_.wait_until(lock, after(FOLLOWER_SLEEP_NS));
             continue;
         }
         watching_.store(index);
-        if (in_python_.load() != NOBODY || !late(entered, WATCHED_NS)) {
-            watch_.wait_until(lock, after(LOOK_NS));
+        if (in_python_.load() != NOBODY || !late(entered, POLL_AFTER_VISIT_NS)) {
+            watch_.wait_until(lock, after(POLL_INTERVAL_NS));
             continue;
         }
         watcher_rests_.store(true);
-        if (in_python_.load() == NOBODY) watch_.wait_until(lock, after(REST_NS));
+        if (in_python_.load() == NOBODY) watch_.wait_until(lock, after(FOLLOWER_SLEEP_NS));
         watcher_rests_.store(false);
     }
 }

@@ -1,9 +1,10 @@
-// Which thread of an event loop leads it, which is in Python, and who takes their places.
+// Decides which thread of an event loop leads, which thread is in Python, and who replaces them.
 //
-// Strategy: one thread leads: it waits at the sockets. It takes requests that are ready into Python itself, which saves a change of
-// thread. While it is there, one follower watches it, and takes the lead when it does not come back soon; so a thread is always
-// with the sockets. A handler that hangs in Python would keep every later request waiting: where one request has kept its thread
-// for long, another thread goes into Python in its place, and only the last one stays with the sockets.
+// Strategy: one thread leads: it waits at the sockets, and takes ready requests into Python itself, which saves a
+// switch of threads. While it is in Python a follower watches it, and takes the lead if it does not return soon, so
+// that a thread is always at the sockets. A handler that hangs in Python would delay all later requests. Therefore,
+// if one request keeps a thread for long, another thread enters Python in its place. Only the last thread stays at the
+// sockets.
 
 #pragma once
 
@@ -18,10 +19,10 @@ namespace ksrv {
 
 class PythonTurn {
   public:
-    // What threads go into Python for.
+    // The work for which threads enter Python.
     struct Work {
         virtual bool wants_python() const noexcept = 0;
-        // Until nothing is left. False: it found nothing to do.
+        // Works until nothing is left. False if there was no work.
         virtual bool work_in_python() noexcept = 0;
 
       protected:
@@ -33,13 +34,13 @@ class PythonTurn {
     bool leads(int index) const noexcept { return leader_.load() == index; }
     bool is_in_python() const noexcept { return in_python_.load() != NOBODY; }
 
-    // Goes into Python with thread `index`, if there is work and nobody else has it.
+    // Enters Python with thread `index`, if there is work and no other thread is in Python.
     void serve(int index) noexcept;
     // Waits until thread `index` leads, or `stop` was called.
     void follow(int index) noexcept;
     void stop() noexcept;
 
-    // The thread in Python takes its next request. Returns for how long it was with the one before.
+    // Called before the next request in Python. Returns how long the previous request took.
     uint64_t begin_request(uint64_t now) noexcept {
         const uint64_t before = request_since_ns_.exchange(now, std::memory_order_relaxed);
         return now > before ? now - before : 0;
@@ -47,12 +48,12 @@ class PythonTurn {
 
   private:
     static constexpr int NOBODY = -1;
-    // A leader has left when one request keeps it in Python for so long, or all that it took along.
-    static constexpr uint64_t REQUEST_NS = 500000u, VISIT_NS = 2000000u;
-    static constexpr uint64_t STUCK_NS = 20000000u;  // another one serves when one request takes so long
-    static constexpr uint64_t WATCHED_NS = 20000000u;  // that the leader is looked at behind a visit to Python
-    static constexpr uint64_t LOOK_NS = 2000000u;      // between two looks at it
-    static constexpr uint64_t REST_NS = 1000000000u;   // of a follower that is not woken
+    // The leader is replaced if a request, or a whole visit to Python, takes this long.
+    static constexpr uint64_t LEADER_REQUEST_NS = 500'000, LEADER_VISIT_NS = 2'000'000;
+    static constexpr uint64_t STUCK_NS = 20'000'000;  // If a request takes this long, another thread enters Python.
+    static constexpr uint64_t POLL_AFTER_VISIT_NS = 20'000'000;  // How long the leader is polled after a visit.
+    static constexpr uint64_t POLL_INTERVAL_NS = 2'000'000;  // Between two looks at the leader.
+    static constexpr uint64_t FOLLOWER_SLEEP_NS = 1'000'000'000;  // Longest sleep of a follower.
 
     static bool late(uint64_t since, uint64_t allowed) noexcept {
         const uint64_t now = unsigned_now_ns();
@@ -65,14 +66,15 @@ class PythonTurn {
     const int threads_;
     std::atomic<bool> stopping_{false};
     std::atomic<int> leader_{0};
-    std::atomic<int> serving_{NOBODY};    // the thread that takes requests into Python
-    std::atomic<int> in_python_{NOBODY};  // the one that is there
-    std::atomic<int> away_{0};            // threads that are there, those that hang included
+    std::atomic<int> serving_{NOBODY};    // the thread that runs requests in Python
+    // the thread of the current visit; differs from `serving_` only while threads replace each other
+    std::atomic<int> in_python_{NOBODY};
+    std::atomic<int> away_{0};            // threads in Python, including threads that hang
     std::atomic<uint64_t> visit_since_ns_{0}, request_since_ns_{0};
     std::mutex mutex_;
-    std::atomic<int> watching_{NOBODY};       // the one follower that watches the leader
-    std::atomic<bool> watcher_rests_{false};  // until it is woken
-    MonotonicCondition watch_, follow_;       // of the watcher, and of the others
+    std::atomic<int> watching_{NOBODY};       // the only follower that watches the leader
+    std::atomic<bool> watcher_rests_{false};  // the watcher sleeps until it is woken
+    MonotonicCondition watch_, follow_;       // of the watcher, and of the other followers
 };
 
 }  // namespace ksrv

@@ -1,4 +1,4 @@
-// What waits for Python: requests that are ready, the oldest first.
+// Requests that are ready to run in Python, oldest first.
 
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace ksrv {
 
-// A list through the member `next` of what waits. Any thread pushes; the thread that is in Python pops.
+// A list linked by the member `next`. Any thread pushes; the thread in Python pops.
 template <typename Item, Item *Item::*next> class RunQueue {
   public:
     void push(Item *item) noexcept {
@@ -19,12 +19,12 @@ template <typename Item, Item *Item::*next> class RunQueue {
         count_.fetch_add(1);
     }
 
-    // Null where nothing waits.
+    // Null if the queue is empty.
     Item *pop() noexcept {
         return pop_if([](Item *) { return true; });
     }
 
-    // The first one, if `wanted(item)` is true; null otherwise. `wanted` is called under the queue's mutex.
+    // Pops the first item if `wanted(item)` is true, else returns null. `wanted` is called with the mutex locked.
     template <typename Wanted> Item *pop_if(Wanted wanted) noexcept {
         if (empty()) return nullptr;
         std::lock_guard<std::mutex> guard(mutex_);

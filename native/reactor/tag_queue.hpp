@@ -1,4 +1,4 @@
-// Tags of connections that wait for a turn of the event loop, in the order of their coming.
+// Tags of connections that wait for a turn of the event loop, in order of arrival.
 
 #pragma once
 
@@ -11,10 +11,10 @@
 
 namespace ksrv {
 
-// Any thread adds. A tag may outlive its connection: who takes it looks whether the connection is the same still.
+// Any thread adds. A connection may be gone before its tag is taken, so the taker must check the generation.
 class TagQueue {
   public:
-    // Makes room; until so many tags wait, adding them takes no memory.
+    // Allocates memory for `count` tags, so that adding up to `count` tags does not allocate.
     bool reserve(size_t count) noexcept {
         std::lock_guard<std::mutex> guard(mutex_);
         try {
@@ -25,7 +25,7 @@ class TagQueue {
         return true;
     }
 
-    // Returns whether it is the only one that waits.
+    // True if it is the only tag in the queue.
     bool push(uint64_t tag) noexcept {
         std::lock_guard<std::mutex> guard(mutex_);
         const bool first = taken_ == tags_.size();
@@ -64,7 +64,7 @@ class TagQueue {
 
     std::mutex mutex_;
     std::vector<uint64_t> tags_;
-    size_t taken_ = 0;  // of `tags_`, from the front
+    size_t taken_ = 0;  // index of the first tag in `tags_` that was not taken
     std::atomic<bool> waits_{false};
 };
 

@@ -1,4 +1,4 @@
-// When the time of each connection is up.
+// The timers of connections.
 
 #pragma once
 
@@ -10,9 +10,9 @@
 
 namespace ksrv {
 
-// One timer for each connection, by its slot. The owner of a connection sets it for what it waits for now; everybody else may
-// only lower it. A timer changes several times in a request and is almost never reached, so setting one is a plain store and
-// the sweep reads them all: 4,096 of them are 32 KiB.
+// One timer for each connection, by its slot. The owner of a connection sets the timer for its current state; other
+// threads may only lower it. A timer changes several times per request and almost never fires. Therefore setting it is
+// a plain store, and the sweep reads all of them: 4,096 timers are 32 KiB.
 class Timers {
   public:
     static constexpr uint64_t NONE = UINT64_MAX;
@@ -40,7 +40,7 @@ class Timers {
         return at_[slot].load(std::memory_order_relaxed) <= now;
     }
 
-    // Calls `reached(slot)` for each timer at or before `now`.
+    // Calls `reached(slot)` for each timer that is at or before `now`.
     template <typename Reached> void sweep(size_t used, uint64_t now, Reached reached) noexcept {
         for (size_t i = 0; i < used && i < count_; ++i)
             if (due(static_cast<uint32_t>(i), now)) reached(static_cast<uint32_t>(i));

@@ -1,9 +1,8 @@
-// The elements of BYTES tensors: prefixed, bare or size-listed, decided by one rule.
+// Reads the elements of BYTES tensors: length-prefixed, bare, or with a list of sizes.
 //
-// Strategy: every length is checked in a first pass over the received bytes, and only then does the
-// caller allocate, once. Nothing here allocates, throws or knows Python. The rule is that of the
-// protocol notes: sizes if a list is given, else a strict walk of length-prefixed elements, else,
-// for one image, the whole buffer.
+// Strategy: a first pass checks every length in the received bytes. Only then does the caller allocate, once. Nothing
+// here allocates, throws or uses Python. The rule is in the protocol notes: a list of sizes if given, else a strict
+// walk of length-prefixed elements, else, for a single image, the whole buffer.
 
 #pragma once
 
@@ -14,14 +13,14 @@ namespace ksrv {
 
 inline constexpr std::size_t PREFIX_BYTES = 4;
 
-// Where a walk over prefixed elements went wrong.
+// Why a walk over length-prefixed elements failed.
 struct ElementFault {
     std::uint64_t index = 0;      // the element
-    std::uint64_t offset = 0;     // of its length prefix
-    std::uint64_t claimed = 0;    // the length that the prefix claims
-    std::uint64_t remaining = 0;  // bytes behind the prefix, or behind the last element
-    bool short_prefix = false;    // fewer than four bytes were left for the prefix
-    bool trailing = false;        // all elements were read, and bytes remain
+    std::uint64_t offset = 0;     // of the length prefix
+    std::uint64_t claimed = 0;    // the length in the prefix
+    std::uint64_t remaining = 0;  // bytes after the prefix, or after the last element
+    bool short_prefix = false;    // fewer than four bytes are left for the prefix
+    bool trailing = false;        // bytes remain after all elements
 };
 
 enum BytesForm : int {
@@ -42,14 +41,14 @@ inline void write_element_length(unsigned char *prefix, std::uint32_t length) no
     prefix[3] = static_cast<unsigned char>(length >> 24);
 }
 
-// Tells whether exactly `count` prefixed elements use up exactly `length` bytes.
+// Whether exactly `count` prefixed elements use up exactly `length` bytes.
 bool walk_prefixed(const unsigned char *data, std::size_t length, std::uint64_t count,
                    ElementFault *fault) noexcept;
 
-// Decides how the bytes of a BYTES tensor without a size list are to be read.
+// Decides how to read the bytes of a BYTES tensor without a size list.
 //
-// A bare image of just the right size also passes the prefixed walk; it is told apart because it
-// begins like an image while its "element 0" does not.
+// A bare image of just the right size also passes the prefixed walk. It is recognised because the buffer begins with an
+// image signature, and "element 0" does not.
 BytesForm bytes_form(const unsigned char *data, std::size_t length, std::uint64_t count,
                      bool is_image, ElementFault *fault) noexcept;
 

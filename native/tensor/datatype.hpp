@@ -1,7 +1,7 @@
-// The KServe v2 datatypes and the one checked size computation that everything native uses.
+// The KServe v2 datatypes, and the only checked size computation of the native core.
 //
-// Strategy: a size is computed once, here, in unsigned 64-bit arithmetic with overflow detection,
-// before any memory is touched. Nothing in this header allocates, throws or knows Python.
+// Strategy: a size is computed here, once, in unsigned 64-bit arithmetic with overflow detection, before any memory is
+// accessed. Nothing here allocates, throws or uses Python.
 
 #pragma once
 
@@ -33,7 +33,7 @@ enum Datatype : int {
 struct DatatypeInfo {
     const char *name;
     std::size_t name_length;
-    std::size_t item_size;  // 0 for BYTES: its elements have lengths of their own
+    std::size_t item_size;  // 0 for BYTES, whose elements have different lengths
 };
 
 inline constexpr DatatypeInfo DATATYPES[DT_COUNT] = {
@@ -54,15 +54,15 @@ inline std::size_t item_size_of(Datatype datatype) noexcept {
     return datatype < 0 || datatype >= DT_COUNT ? 0 : DATATYPES[datatype].item_size;
 }
 
-// Of a shape, and of one dimension.
+// Limits for a shape and for a dimension.
 inline constexpr int MAX_RANK = 32;
 inline constexpr std::int64_t MAX_DIMENSION = 2147483647;
 
 enum SizeError : int {
     SIZE_OK = 0,
-    SIZE_RANK,       // more dimensions than allowed
-    SIZE_NEGATIVE,   // a dimension below zero
-    SIZE_DIMENSION,  // a dimension above 2^31 - 1
+    SIZE_RANK,       // too many dimensions
+    SIZE_NEGATIVE,   // a dimension is negative
+    SIZE_DIMENSION,  // a dimension exceeds 2^31 - 1
     SIZE_OVERFLOW,   // the product exceeds the limit or 64 bits
 };
 
@@ -74,10 +74,9 @@ struct SizeLimits {
 
 // The number of elements and bytes of a tensor.
 //
-// `item_size` is 1 for BYTES, whose element count alone is bounded. A zero dimension makes the
-// product zero, but the others must still be a size that an array library can compute strides for:
-// their product, too, is held below 2^63. On error `*where` is the index of the dimension at fault
-// and the outputs are untouched.
+// `item_size` is 1 for BYTES, so that only the element count is limited. A zero dimension makes the product zero, but
+// the product of the other dimensions must still be below 2^63, so that array libraries can compute strides. On error
+// `*where` is the index of the faulty dimension, and the outputs are unchanged.
 inline SizeError checked_nbytes(const std::int64_t *shape, std::size_t rank, std::size_t item_size,
                                 const SizeLimits &limits, std::uint64_t *elements,
                                 std::uint64_t *nbytes, std::size_t *where) noexcept {

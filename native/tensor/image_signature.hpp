@@ -1,4 +1,4 @@
-// Which image format a file begins like.
+// Recognises image formats by the first bytes of a file.
 
 #pragma once
 
@@ -14,8 +14,8 @@ enum ImageFormat : int {
     IMAGE_BMP,
     IMAGE_TIFF,
     IMAGE_GIF,
-    // Not decoded; errors name them. The decoders of the last three follow the coded picture and not the header: a
-    // file that says 16x16 makes cv2 and Pillow decode 36 megapixels, and neither can be given a limit.
+    // Not decoded, but named in errors. Decoders of the last three follow the coded picture and not the header: for a
+    // file whose header says 16x16, cv2 and Pillow may decode 36 megapixels, and neither has a limit.
     IMAGE_JPEG2000,
     IMAGE_OPENEXR,
     IMAGE_AVIF,
@@ -25,7 +25,7 @@ enum ImageFormat : int {
 
 ImageFormat image_signature(const unsigned char *data, std::size_t length) noexcept;
 
-// "jpeg" and so on; null for IMAGE_UNKNOWN.
+// "jpeg" and so on. Null for IMAGE_UNKNOWN.
 const char *image_format_name(ImageFormat format) noexcept;
 
 }  // namespace ksrv

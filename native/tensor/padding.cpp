@@ -8,7 +8,7 @@ namespace ksrv {
 
 namespace {
 
-// Below it a bucket would hold one length only, up to a thousand multiples.
+// Below this, a bucket would have only one length for up to a thousand multiples.
 constexpr double LEAST_WASTE = 0.001;
 
 std::size_t bytes_of(const std::int64_t *shape, std::size_t rank, std::size_t item_size) noexcept {
@@ -17,7 +17,7 @@ std::size_t bytes_of(const std::int64_t *shape, std::size_t rank, std::size_t it
     return nbytes;
 }
 
-// The dimensions up to the last that differs between two shapes; those behind it are copied as one.
+// The number of dimensions up to the last that differs. The dimensions after it are copied together.
 std::size_t differing(const std::int64_t *a, const std::int64_t *b, std::size_t rank) noexcept {
     while (rank > 0 && a[rank - 1] == b[rank - 1]) --rank;
     return rank;
@@ -46,7 +46,7 @@ LengthBuckets::LengthBuckets(std::uint32_t multiple, double waste, std::uint32_t
     const double kept = 1.0 - std::min(waste, 0.99);
     for (std::uint64_t first = 1; first <= units(most_);) {
         first_.push_back(first);
-        // The last length of the bucket is the largest of which `first` is the share that is kept.
+        // The bucket's last length is the largest for which `first` is at least the share `kept`.
         const double last = std::floor(static_cast<double>(first) / kept + 1e-9);
         first = std::max(first, static_cast<std::uint64_t>(last)) + 1;
     }
@@ -73,7 +73,7 @@ void copy_padded(const unsigned char *from, const std::int64_t *from_shape, unsi
     }
     const std::size_t from_step = bytes_of(from_shape + 1, rank - 1, item_size);
     const std::size_t to_step = bytes_of(to_shape + 1, rank - 1, item_size);
-    if (to_step == 0) return;  // without values, other dimensions may be as large as they like
+    if (to_step == 0) return;  // without values, other dimensions may be arbitrarily large
     if (outer == 1) {
         const std::size_t nbytes = static_cast<std::size_t>(from_shape[0]) * from_step;
         if (nbytes > 0) std::memcpy(to, from, nbytes);
@@ -95,7 +95,7 @@ void copy_cut(const unsigned char *from, const std::int64_t *from_shape, unsigne
     }
     const std::size_t from_step = bytes_of(from_shape + 1, rank - 1, item_size);
     const std::size_t to_step = bytes_of(to_shape + 1, rank - 1, item_size);
-    if (to_step == 0) return;  // as for `copy_padded`
+    if (to_step == 0) return;  // as in `copy_padded`
     for (std::int64_t i = 0; i < to_shape[0]; ++i, from += from_step, to += to_step)
         copy_cut(from, from_shape + 1, to, to_shape + 1, rank - 1, item_size);
 }

@@ -15,30 +15,31 @@ namespace {
 
 constexpr int64_t PERIOD_NS = TicketKeys::PERIOD_S * 1000000000;
 
-// As SSL_CTX_set_tlsext_ticket_key_cb(3) numbers them.
+// Return values as in SSL_CTX_set_tlsext_ticket_key_cb(3).
 constexpr int FAILED = -1, UNKNOWN = 0, FOUND = 1, FOUND_AND_RENEWED = 2;
 
 }  // namespace
 
 struct TicketKeys::Shared {
-    // HMAC-SHA256 over AES-256-CBC, as RFC 5077 4 recommends.
+    // HMAC-SHA256 over AES-256-CBC, as RFC 5077 section 4 recommends.
     struct Key {
         unsigned char name[TICKET_KEY_NAME], mac[32], cipher[32];
     };
 
     pthread_mutex_t lock;
-    int64_t current_since;  // 0: there are no keys
+    int64_t current_since;  // 0: no keys yet
     bool has_previous;
     Key current, previous;
 
-    // Takes the lock. A process that was killed with it may have left half a key: then there are none.
+    // Locks the mutex. If a process was killed while it held the lock, a key may be incomplete, so the keys are
+    // discarded.
     void hold() noexcept {
         if (pthread_mutex_lock(&lock) != EOWNERDEAD) return;
         current_since = 0;
         pthread_mutex_consistent(&lock);
     }
 
-    // Keys that are right at this time; false where there is no randomness.
+    // Makes the keys current. False if no random bytes are available.
     bool renew(int64_t now) noexcept {
         const int64_t age = now - current_since;
         if (current_since != 0 && age < PERIOD_NS) return true;

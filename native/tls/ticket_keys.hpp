@@ -1,8 +1,8 @@
-// The keys that session tickets are encrypted with (RFC 5077), which are renewed on a clock.
+// The keys that encrypt session tickets (RFC 5077), with periodic renewal.
 //
-// All processes that were forked behind `make` see the same keys: they lie in shared memory, as a session may resume in
-// any of them. Whichever process first needs a key behind its time makes the next one, and forgets the last but one: what
-// was recorded on the wire cannot be read with keys that are taken from the server later.
+// All processes that are forked after `make` use the same keys, in shared memory, because a session may resume in any
+// of them. The first process that needs a key after the end of a period makes the next key, and deletes all but the
+// previous one. So recorded traffic cannot be decrypted with keys that are stolen from the server later.
 
 #pragma once
 
@@ -16,20 +16,20 @@ namespace ksrv {
 
 class TicketKeys {
   public:
-    // A key is used for new tickets for a period, and for the tickets made with it for one period more. A ticket is valid
-    // for a period, so that none outlives its key.
+    // A key encrypts new tickets for one period, and decrypts its tickets for one more. A ticket is valid for one
+    // period, so that no ticket outlives its key.
     static constexpr int64_t PERIOD_S = 3600;
 
     using Clock = int64_t (*)() noexcept;  // in nanoseconds
 
-    // Null where there is no memory or no OpenSSL.
+    // Null if memory is short or OpenSSL is missing.
     static std::shared_ptr<TicketKeys> make(Clock clock = now_ns) noexcept;
 
     TicketKeys(const TicketKeys &) = delete;
     TicketKeys &operator=(const TicketKeys &) = delete;
     ~TicketKeys();
 
-    // What OpenSSL's callback for tickets has to do, with what it has to return: see SSL_CTX_set_tlsext_ticket_key_cb(3).
+    // Implements OpenSSL's ticket callback, with its return values: see SSL_CTX_set_tlsext_ticket_key_cb(3).
     int use(unsigned char *name, unsigned char *iv, EVP_CIPHER_CTX *cipher, EVP_MAC_CTX *mac, bool is_new) noexcept;
 
   private:

@@ -10,13 +10,13 @@ using namespace openssl_value;
 
 namespace {
 
-// Enough for some records: a large body comes with fewer system calls.
+// Room for several records, so that a large body needs fewer system calls.
 constexpr size_t READ_BUFFER = 65536;
 
-// What fits into a CertificateRequest of TLS 1.2 and an extension of TLS 1.3 (RFC 5246 7.4.4, RFC 8446 4.2.4).
+// The limit of a CertificateRequest in TLS 1.2 and of an extension in TLS 1.3 (RFC 5246 7.4.4, RFC 8446 4.2.4).
 constexpr size_t MOST_NAMES = 60000;
 
-int no_password(char *, int, int, void *) { return 0; }  // else the terminal would be asked
+int no_password(char *, int, int, void *) { return 0; }  // otherwise OpenSSL would ask on the terminal
 
 std::string last_error() {
     char text[256] = "OpenSSL gives no reason";
@@ -47,16 +47,16 @@ bool TlsContext::set_up(const TlsRules &rules, std::string *why) {
     const auto control = [this](int what, long value, void *more = nullptr) {
         return openssl.SSL_CTX_ctrl(context_, what, value, more);
     };
-    // A message says how long it is: an end without a farewell cuts nothing short unnoticed.
+    // HTTP messages have an explicit length, so an end of file without close_notify truncates nothing unnoticed.
     openssl.SSL_CTX_set_options(context_, OPTION_NO_COMPRESSION | OPTION_NO_RENEGOTIATION |
                                               OPTION_SERVER_PREFERENCE | OPTION_IGNORE_UNEXPECTED_EOF);
-    // The kernel would send from the memory of the first try; see `send_now`, whose memory moves.
+    // KTLS would send from the memory of the first attempt, but `send_now` may move the memory.
     openssl.SSL_CTX_clear_options(context_, OPTION_KTLS);
     control(CTRL_MODE, MODE_PARTIAL_WRITE | MODE_MOVING_WRITE_BUFFER | MODE_RELEASE_BUFFERS);
     control(CTRL_READ_AHEAD, 1);
     openssl.SSL_CTX_set_msg_callback(context_, TlsSession::see_message);
     openssl.SSL_CTX_set_default_read_buffer_len(context_, READ_BUFFER);
-    // Clients keep their sessions, as tickets: this side remembers none.
+    // Clients keep their sessions as tickets, so the server stores none.
     control(CTRL_SESSION_CACHE, SESSION_CACHE_OFF);
     static constexpr unsigned char sessions[] = "ksrv";
     openssl.SSL_CTX_set_session_id_context(context_, sessions, sizeof sessions - 1);
@@ -102,8 +102,8 @@ bool TlsContext::set_up(const TlsRules &rules, std::string *why) {
     return true;
 }
 
-// The first of the server's protocols that the client offers. A client that offers none of them gets
-// no answer to its offer, and is expected to speak HTTP/1.1.
+// Chooses the first of the server's protocols that the client offers. If the client offers none of them, ALPN is not
+// answered, and the client is expected to use HTTP/1.1.
 int TlsContext::choose_protocol(SSL *, const unsigned char **chosen, unsigned char *length,
                                 const unsigned char *offered, unsigned int offered_length,
                                 void *context) noexcept {
@@ -124,13 +124,13 @@ int TlsContext::choose_protocol(SSL *, const unsigned char **chosen, unsigned ch
 bool TlsContext::name_authorities(const std::string &authority) noexcept {
     stack_st_X509_NAME *names = openssl.SSL_load_client_CA_file(authority.c_str());
     if (!names) return false;
-    openssl.SSL_CTX_set_client_CA_list(context_, names);  // which owns them now
+    openssl.SSL_CTX_set_client_CA_list(context_, names);  // takes ownership of the list
     const auto *stack = reinterpret_cast<const OPENSSL_STACK *>(names);
     size_t length = 0;
     for (int i = 0; i < openssl.OPENSSL_sk_num(stack); ++i)
         length += 2 + static_cast<size_t>(openssl.i2d_X509_NAME(
                           static_cast<const X509_NAME *>(openssl.OPENSSL_sk_value(stack, i)), nullptr));
-    // The message that names more cannot be built. Clients that are told no names choose for themselves.
+    // OpenSSL cannot build a message with more names. Clients that receive no names choose a certificate themselves.
     if (length > MOST_NAMES) openssl.SSL_CTX_set_client_CA_list(context_, nullptr);
     return true;
 }
@@ -141,8 +141,9 @@ int TlsContext::use_ticket_key(SSL *ssl, unsigned char *name, unsigned char *iv,
     return static_cast<TicketKeys *>(keys)->use(name, iv, cipher, mac, is_new != 0);
 }
 
-// A session that resumes verifies no certificate, and its ticket is renewed: without this a client could go on for ever after its
-// certificate has expired. Its ticket is ignored instead, and the full handshake refuses the certificate, or accepts a new one.
+// A resumed session does not verify the client's certificate, and renews its ticket, so that a client could continue
+// for ever after its certificate has expired. Therefore the ticket is ignored if the certificate has expired, and the
+// full handshake verifies the current certificate.
 int TlsContext::judge_ticket(SSL *, SSL_SESSION *session, const unsigned char *, size_t, int status, void *) noexcept {
     if (status != TICKET_SUCCESS && status != TICKET_SUCCESS_RENEW) return TICKET_IGNORE_RENEW;
     const X509 *const peer = openssl.SSL_SESSION_get0_peer(session);

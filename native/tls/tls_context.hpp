@@ -1,4 +1,4 @@
-// What all TLS connections of a server share: its certificate, the authorities for clients' certificates, the rules.
+// The settings that all TLS connections of a server share: certificate, authorities for clients' certificates, rules.
 
 #pragma once
 
@@ -14,14 +14,15 @@ namespace ksrv {
 
 struct TlsRules {
     std::string chain, key;      // paths of PEM files
-    std::string authority;       // of clients' certificates; none where it is empty
-    bool asks = false;           // for a client's certificate
-    bool demands = false;        // and refuses clients without one
+    std::string authority;       // for clients' certificates; empty for none
+    bool asks = false;           // ask for a client's certificate
+    bool demands = false;        // refuse clients without a certificate
     unsigned long verify_flags = 0;
-    long least_version = 0, most_version = 0;  // as on the wire; 0: the library's
+    long least_version = 0, most_version = 0;  // as on the wire; 0 for the library's default
     std::string ciphers;         // of TLS 1.2, in OpenSSL's notation
-    std::vector<std::string> protocols;  // for ALPN, the best one first
-    std::shared_ptr<TicketKeys> ticket_keys;  // sessions resume in every context that has them; none: its own
+    std::vector<std::string> protocols;  // for ALPN, in order of preference
+    // sessions resume in every context with the same keys; null for separate keys
+    std::shared_ptr<TicketKeys> ticket_keys;
 };
 
 class TlsContext {
@@ -31,7 +32,7 @@ class TlsContext {
     TlsContext &operator=(const TlsContext &) = delete;
     ~TlsContext();
 
-    // True, or false and in `why` what cannot be used. Once, before anything else.
+    // Must be called once, first. On failure, `why` says which setting cannot be used.
     bool set_up(const TlsRules &rules, std::string *why);
 
     SSL *new_session() const noexcept { return openssl.SSL_new(context_); }
@@ -45,7 +46,7 @@ class TlsContext {
 
     static int judge_ticket(SSL *, SSL_SESSION *session, const unsigned char *, size_t, int status, void *) noexcept;
 
-    // Tells clients which authorities are trusted, by which those that have several certificates choose one.
+    // Sends clients the names of the trusted authorities, by which a client with several certificates chooses.
     bool name_authorities(const std::string &authority) noexcept;
 
     SSL_CTX *context_ = nullptr;

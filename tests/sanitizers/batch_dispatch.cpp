@@ -50,7 +50,7 @@ void live(BatchRing &ring, int channel, int batches, End end, std::size_t row_by
         const unsigned char *rows = place + head.first_row;
         if (head.large != 0) {
             const int large = static_cast<int>(head.large) - 1;
-            check(large < RING_LARGE_PLACES && large != kept, "a place that is kept is not filled");
+            check(large < RING_LARGE_SLOTS && large != kept, "a place that is kept is not filled");
             ring.control().held[large].store(1);
             if (kept >= 0) ring.control().held[kept].store(0);
             kept = large;

@@ -19,7 +19,7 @@ cdef extern from "process/batch_ring.hpp" namespace "ksrv" nogil:
     const size_t RING_BATCH_BYTES
     const size_t RING_ANSWER_BYTES
     const size_t RING_LARGE_BYTES
-    const int RING_LARGE_PLACES
+    const int RING_LARGE_SLOTS
     size_t ring_aligned(size_t size) noexcept
 
     cdef enum RingFault:

@@ -156,7 +156,7 @@ Sequence[Any].register(RingRequests)
 
 
 @cython.final
-cdef class LargePlace:
+cdef class LargeSlot:
     """Keeps a large slot in use while arrays of this process refer to it."""
 
     cdef ProcessRing ring
@@ -181,8 +181,8 @@ cdef class LargePlace:
             self.ring.ring.control().held[self.number].store(0)
 
 
-cdef LargePlace _large_place(ProcessRing ring, int number):
-    cdef LargePlace made = LargePlace.__new__(LargePlace)
+cdef LargeSlot _large_slot(ProcessRing ring, int number):
+    cdef LargeSlot made = LargeSlot.__new__(LargeSlot)
     made.ring = ring
     made.number = number
     ring.ring.control().held[number].store(1)
@@ -212,7 +212,7 @@ cdef class ProcessRing:
     cdef uint64_t completed
     cdef BatchInputs running
     cdef object after_calls
-    cdef int pinned[RING_LARGE_PLACES]  # 1: the large slot is pinned; -1: the device refused
+    cdef int pinned[RING_LARGE_SLOTS]  # 1: the large slot is pinned; -1: the device refused
 
     def __cinit__(
         self,
@@ -265,7 +265,7 @@ cdef class ProcessRing:
         """
         cdef Bell bell
         cdef uint64_t number
-        cdef RingAnswer *place
+        cdef RingAnswer *slot
         cdef uint32_t form
         while True:
             with nogil:
@@ -276,14 +276,14 @@ cdef class ProcessRing:
             if bell != BELL_RANG:
                 return
             number = self.completed + 1
-            place = <RingAnswer *>self.ring.answer(number)
-            place.number = number
-            place.began_ns = now_ns()
+            slot = <RingAnswer *>self.ring.answer(number)
+            slot.number = number
+            slot.began_ns = now_ns()
             form = RING_OUTPUTS_HERE
             try:
                 outputs = self._run(run, number)
-                place.ended_ns = now_ns()
-                if not self._write(place, number, outputs):
+                slot.ended_ns = now_ns()
+                if not self._write(slot, number, outputs):
                     form = RING_ON_CHANNEL
                     answer(FIRST_BATCH_NUMBER + number, outputs)
             except SystemExit:
@@ -292,7 +292,7 @@ cdef class ProcessRing:
                 form = RING_ON_CHANNEL
                 fail(FIRST_BATCH_NUMBER + number, error)
             outputs = None
-            place.form = form
+            slot.form = form
             self.completed = number
             complete_batch(self.ring[0], self.channel, number)
 
@@ -307,7 +307,7 @@ cdef class ProcessRing:
                 after_calls()
 
     cdef BatchInputs _batch(self, uint64_t number):
-        cdef const unsigned char *place = self.ring.batch(number)
+        cdef const unsigned char *slot = self.ring.batch(number)
         cdef RingBatch head
         cdef BatchInputs batch = BatchInputs.__new__(BatchInputs)
         cdef RingRequests requests = RingRequests.__new__(RingRequests)
@@ -315,24 +315,24 @@ cdef class ProcessRing:
         cdef size_t at, nbytes, most = RING_BATCH_BYTES
         cdef int rank, i
         cdef cnp.ndarray array
-        cdef LargePlace large = None
-        memcpy(&head, place, sizeof(RingBatch))
+        cdef LargeSlot large = None
+        memcpy(&head, slot, sizeof(RingBatch))
         if head.number != number or head.inputs != <uint32_t>len(self.inputs):
             raise ValueError(f"the ring has batch {head.number} with {head.inputs} inputs")
-        if head.large > <uint32_t>RING_LARGE_PLACES:
-            raise ValueError(f"the ring has no large place {head.large}")
+        if head.large > <uint32_t>RING_LARGE_SLOTS:
+            raise ValueError(f"the ring has no large slot {head.large}")
         batch.rows = head.rows
         batch.requests = requests
         requests.count = head.requests
         requests.make_requests = self.make_requests
         requests.text = PyBytes_FromStringAndSize(
-            <const char *>place + sizeof(RingBatch), head.text_bytes
+            <const char *>slot + sizeof(RingBatch), head.text_bytes
         )
         batch.tensors = {}
         at = head.first_row
         if head.large:
-            large = _large_place(self, <int>head.large - 1)
-            place = self.ring.large(large.number)
+            large = _large_slot(self, <int>head.large - 1)
+            slot = self.ring.large(large.number)
             most = RING_LARGE_BYTES
         for name, datatype, dtype, tail in self.inputs:
             rank = <int>len(<tuple>tail) + 1
@@ -345,7 +345,7 @@ cdef class ProcessRing:
                 array = new_array(dtype, rank, sizes)
             else:
                 array = new_array(
-                    dtype, rank, sizes, <void *>(place + at), cnp.NPY_ARRAY_WRITEABLE
+                    dtype, rank, sizes, <void *>(slot + at), cnp.NPY_ARRAY_WRITEABLE
                 )
                 Py_INCREF(large)  # owned by the array from here on
                 cnp.PyArray_SetBaseObject(array, large)
@@ -353,12 +353,12 @@ cdef class ProcessRing:
             if nbytes > most or at > most - nbytes:
                 raise ValueError(f"the rows of the input {name} exceed the ring")
             if large is None:
-                memcpy(cnp.PyArray_DATA(array), place + at, nbytes)
+                memcpy(cnp.PyArray_DATA(array), slot + at, nbytes)
             at += ring_aligned(nbytes)
             batch.tensors[name] = ksrv_tensor(name, datatype, (<object>array).shape, array)
         return batch
 
-    cdef bint _write(self, RingAnswer *place, uint64_t number, BatchOutputs outputs) except -1:
+    cdef bint _write(self, RingAnswer *slot, uint64_t number, BatchOutputs outputs) except -1:
         """Write the outputs of a batch. False if they must be sent over the channel."""
         cdef unsigned char *rows = <unsigned char *>self.ring.answer_rows(number)
         cdef list tensors = outputs.tensors
@@ -388,7 +388,7 @@ cdef class ProcessRing:
             if (<size_t>cnp.PyArray_ITEMSIZE(array) != item_size_of(code)
                     or cnp.PyArray_NDIM(array) > RANK_LIMIT):
                 return False
-            output = &place.output[i]
+            output = &slot.output[i]
             output.nbytes = <uint64_t>cnp.PyArray_NBYTES(array)
             text = PyUnicode_AsUTF8AndSize(tensor.name, &length)
             if (output.nbytes > RING_ANSWER_BYTES or at > RING_ANSWER_BYTES - output.nbytes
@@ -404,17 +404,17 @@ cdef class ProcessRing:
             memcpy(rows + at, cnp.PyArray_DATA(array), output.nbytes)
             at += ring_aligned(output.nbytes)
             i += 1
-        place.outputs = i
+        slot.outputs = i
         i = 0
         for name, nanoseconds in timings.items():
             text = PyUnicode_AsUTF8AndSize(name, &length)
             if length >= <Py_ssize_t>RING_STAGE_NAME:
                 return False
-            memset(place.stage[i].name, 0, RING_STAGE_NAME)
-            memcpy(place.stage[i].name, text, <size_t>length)
-            if not is_stage_name(place.stage[i].name):
+            memset(slot.stage[i].name, 0, RING_STAGE_NAME)
+            memcpy(slot.stage[i].name, text, <size_t>length)
+            if not is_stage_name(slot.stage[i].name):
                 return False
-            place.stage[i].ns = nanoseconds
+            slot.stage[i].ns = nanoseconds
             i += 1
-        place.stages = i
+        slot.stages = i
         return True

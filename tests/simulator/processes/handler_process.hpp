@@ -120,7 +120,7 @@ class HandlerProcess {
         const uint64_t number = completed_ + 1;
         RingBatch head;
         memcpy(&head, ring_->batch(number), sizeof head);
-        if (head.number != number || head.inputs != 1 || head.rows > MOST_ROWS || head.large > RING_LARGE_PLACES)
+        if (head.number != number || head.inputs != 1 || head.rows > MOST_ROWS || head.large > RING_LARGE_SLOTS)
             machine().fail("a process looks for batch %llu and finds batch %llu of %llu rows", (unsigned long long)number,
                            (unsigned long long)head.number, (unsigned long long)head.rows);
         const int large = static_cast<int>(head.large) - 1;
@@ -186,7 +186,7 @@ class HandlerProcess {
         } else {
             ring_->control().held[large].store(0);
         }
-        const int other = static_cast<int>(machine().random.below(RING_LARGE_PLACES));
+        const int other = static_cast<int>(machine().random.below(RING_LARGE_SLOTS));
         if (!kept_[other].rows) return;
         look_again(ring_->large(other), kept_[other]);
         kept_[other].rows = 0;
@@ -232,7 +232,7 @@ class HandlerProcess {
     int channel_;
     const HandlerRules rules_;
     uint64_t completed_ = 0;
-    ChannelMessage kept_[RING_LARGE_PLACES] = {};  // of no rows where the handler has no array in the place
+    ChannelMessage kept_[RING_LARGE_SLOTS] = {};  // of no rows where the handler has no array in the place
     std::thread process_;
     Thread *thread_ = nullptr;
     std::shared_ptr<HandlerProcess *> alive_;
