@@ -13,21 +13,21 @@ _FILES = core_files(Path(__file__).parent.parent)
 
 
 class _CoreLoader(ExtensionFileLoader):
-    """Loads a module of the file, and says what to do where a library that it needs is missing."""
+    """Loads a module of the file. If a library is missing, the error names the remedy."""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         try:
             return super().create_module(spec)
         except ImportError as error:
             raise ImportError(
-                f"the native core cannot be loaded: {error}; install what is missing, or a wheel of `make dist`"
-                " or `make wheels`, which brings its libraries along",
+                f"the native core cannot be loaded: {error}; install the missing library, or a wheel from `make"
+                " dist` or `make wheels`, which includes the libraries",
                 name=spec.name,
             ) from error
 
 
 class CompiledModules:
-    """Tells Python's import that `ksrv._native.<folder>.<module>` lies in the one file."""
+    """Makes Python import each `ksrv._native.<folder>.<module>` from the same file."""
 
     @staticmethod
     def find_spec(
@@ -41,7 +41,7 @@ class CompiledModules:
                 loader = _CoreLoader(name, str(file))
                 return spec_from_file_location(name, file, loader=loader)
         raise ImportError(
-            f"the native core is not built for this Python: there is no {_FILES[0]}. {_FILES[0].parents[2]} is the "
+            f"the native core is not built for this Python: {_FILES[0]} is missing. {_FILES[0].parents[2]} is the "
             "source folder of ksrv: build the core there with `python setup.py build_ext --inplace`, or install ksrv "
             "with `pip install .` and run Python elsewhere",
             name=name,

@@ -1,4 +1,4 @@
-// How answers go out: headers, messages, trailers.
+// Sends answers: headers, messages, trailers.
 
 #include <algorithm>
 #include <charconv>
@@ -14,7 +14,7 @@ namespace {
 
 using http2::field_of;
 
-constexpr uint64_t OVERDUE_SHARE = 10;  // of the time in which an answer must make the least rate
+constexpr uint64_t OVERDUE_SHARE = 10;  // an answer is overdue after this part of the grace period
 
 template <size_t N, size_t M> http2::Field fixed(const char (&name)[N], const char (&value)[M]) noexcept {
     return field_of(name, N - 1, value, M - 1, http2::FIELD_NO_COPY);
@@ -25,7 +25,7 @@ http2::Field id_field(const Call &call) noexcept {
                     http2::FIELD_NO_INDEX);
 }
 
-// The fields that tell of a call's end. The texts must live until they are submitted.
+// The fields at the end of a call. Their texts must stay valid until they are submitted.
 struct Ending {
     char code[12];
     std::string text;
@@ -55,7 +55,7 @@ struct Ending {
 
 }  // namespace
 
-// Sends what a call has to send. Called by the owner, with the stream open.
+// Sends everything that a call has to send. Called by the owner while the stream is open.
 void Connection::answer(Call *call) noexcept {
     bool finished, cancelled, empty;
     {
@@ -64,8 +64,8 @@ void Connection::answer(Call *call) noexcept {
         cancelled = call->cancelled;
         empty = call->out_first == nullptr;
     }
-    if (finished && call->held) {  // it is the server's no more, whether its client takes the answer or not
-        call->held = false;
+    if (finished && call->counted_open) {  // the server is done with it, even if the client does not read the answer
+        call->counted_open = false;
         server_->open_calls.fetch_sub(1, std::memory_order_relaxed);
     }
     if (call->trailed) return;
@@ -102,7 +102,7 @@ void Connection::answer(Call *call) noexcept {
     session_.answer(call->stream, fields, sizeof fields / sizeof *fields, true);
 }
 
-// All of the answer is there, and waits for its client.
+// The answer is complete and waits for its client.
 void Connection::note_untaken(Call *call) noexcept {
     if (call->whole_ns) return;
     call->whole_ns = now_;
@@ -122,8 +122,7 @@ void Connection::note_taken(Call *call) noexcept {
     call->overdue = false;
 }
 
-// Ends half of the answered calls whose clients do not take what they asked for, the oldest first: of those that are
-// overdue, or of all.
+// Drops half of the answers that clients do not read, the oldest first: of the overdue answers, or of all.
 void Connection::end_untaken(bool of_all) noexcept {
     uint32_t most = ((of_all ? untaken : overdue).load(std::memory_order_relaxed) + 1) / 2;
     for (Call *call = oldest_call(); call && most; call = call->previous) {
@@ -134,7 +133,7 @@ void Connection::end_untaken(bool of_all) noexcept {
     }
 }
 
-// Clients of gRPC read this code as RESOURCE_EXHAUSTED.
+// gRPC clients read this error code as RESOURCE_EXHAUSTED.
 void Connection::drop_answer(Call *call) noexcept {
     note_taken(call);
     call->trailed = true;
@@ -166,7 +165,7 @@ size_t Connection::offer(void *stream, size_t most, http2::Behind *behind) noexc
     }
     if (finished && !call->trailed) {
         call->trailed = true;
-        const bool is_call = call->method != nullptr;  // else it was refused by an HTTP status
+        const bool is_call = call->method != nullptr;  // otherwise it was refused with an HTTP status
         if (is_call) send_trailers(call);
         note_taken(call);
         *behind = is_call ? http2::Behind::trailers : http2::Behind::end;
@@ -174,7 +173,7 @@ size_t Connection::offer(void *stream, size_t most, http2::Behind *behind) noexc
     return offered;
 }
 
-// RST_STREAM tells a peer that still sends to stop.
+// RST_STREAM tells a peer that still sends to stop (RFC 9113 8.1).
 void Connection::answer_over(void *stream) noexcept {
     Call *call = static_cast<Call *>(stream);
     if (!call->peer_over) session_.reset(call->stream, http2::NO_ERROR);

@@ -10,7 +10,7 @@ namespace ksrv::grpc {
 
 namespace {
 
-constexpr size_t FORGOTTEN_TOGETHER = 1024;  // messages that were taken
+constexpr size_t FORGOTTEN_TOGETHER = 1024;  // messages that were taken are erased together
 
 }  // namespace
 
@@ -34,7 +34,7 @@ Call::~Call() {
     free_untaken();
     drop_answer();
     if (watched) ksrv::release(watched);
-    if (held) connection->server()->open_calls.fetch_sub(1, std::memory_order_relaxed);
+    if (counted_open) connection->server()->open_calls.fetch_sub(1, std::memory_order_relaxed);
     connection->release();
 }
 
@@ -169,7 +169,7 @@ Next Call::next_message(Message *out, int64_t until_ns) noexcept {
             messages_taken = 0;
         }
     }
-    connection->mail(this);  // its window may be opened
+    connection->mail(this);  // to open its window
     return Next::message;
 }
 

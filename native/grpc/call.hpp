@@ -1,8 +1,8 @@
-// One call: its metadata, its messages in and out, and its end.
+// A gRPC call: its metadata, its messages in both directions, and its end.
 //
-// Strategy: the connection's owner receives; once a message is complete, the call goes to the run queue, and
-// from there on any thread may answer. What both sides touch lies under the call's mutex. A call is counted:
-// by its connection while the stream is open, by the run queue, and by whoever answers it.
+// Strategy: the connection's owner receives. Once a message is complete, the call is added to the run queue, and from
+// then on any thread may answer. The call's mutex guards data of both sides. References to a call are counted: by its
+// connection while the stream is open, by the run queue, and by the code that answers it.
 
 #pragma once
 
@@ -34,18 +34,18 @@ namespace ksrv::grpc {
 
 class Connection;
 
-// What the server knows of a method before it asks Python.
+// Properties of a method that the server uses before it calls Python.
 struct Method {
     std::string path;
-    bool streams = false;  // messages are taken one by one; the call begins with its metadata
-    bool small = false;    // its messages can only be small ones
-    bool infer = false;    // ModelInfer, whose tensors are to lie aligned
-    bool is_open = false;  // everybody may call
-    bool control = false;  // changes models: the control token is asked for, where there is one
+    bool streams = false;  // messages are taken one by one, and the call starts with its metadata
+    bool small = false;    // its messages are never large
+    bool infer = false;    // ModelInfer, whose tensors must be aligned
+    bool is_open = false;  // needs no credentials
+    bool control = false;  // changes models: needs the control token, if one is configured
 };
 
 struct Message {
-    Block *block = nullptr;  // null for an empty one
+    Block *block = nullptr;  // null for an empty message
     size_t offset = 0, length = 0;
     bool compressed = false;
     uint64_t counted = 0;
@@ -55,7 +55,7 @@ using Metadata = std::vector<std::pair<std::string, std::string>>;
 
 void free_message(Message *message, MemoryBudget *budget) noexcept;
 
-// Why a call goes into Python.
+// Why a call needs Python.
 enum RunReason : int { RUN_READY = 1, RUN_ENDED = 2, RUN_CHECK = 4 };
 
 enum class Next : int { message, over, ended, late };
@@ -68,25 +68,25 @@ struct Call {
     void retain() noexcept { refs.fetch_add(1, std::memory_order_relaxed); }
     void release() noexcept;  // connection.cpp
 
-    // ---- for whoever answers; any thread ----
-    void write(Payload *payload) noexcept;  // takes the caller's reference
-    // Ends the call, with a last message if there is one; takes what the text and the metadata hold.
+    // ---- for answering, on any thread ----
+    void write(Payload *payload) noexcept;  // takes over the caller's reference
+    // Ends the call, optionally with a last message. Moves out of `text` and `metadata`.
     void finish(int status, std::string &text, Metadata &metadata, Payload *last = nullptr) noexcept;
     void cancel() noexcept;  // resets the stream without a status
-    void queue(Payload *payload) noexcept;  // takes the caller's reference; under the mutex
-    void drop_answer() noexcept;  // what was not sent of it; under the mutex
-    void free_untaken() noexcept;  // the messages that nobody has taken; under the mutex
-    bool wait_for_room(size_t most) noexcept;  // false: the call has ended
-    // Waits for the next message of a stream until the clock passes `until_ns`.
+    void queue(Payload *payload) noexcept;  // takes over the caller's reference; the caller holds the mutex
+    void drop_answer() noexcept;  // drops the unsent rest of the answer; the caller holds the mutex
+    void free_untaken() noexcept;  // frees messages that were not taken; the caller holds the mutex
+    bool wait_for_room(size_t most) noexcept;  // false if the call has ended
+    // Waits for the next message of a stream until the clock reaches `until_ns`.
     Next next_message(Message *out, int64_t until_ns) noexcept;
     void note_model(const std::string &its_model, const std::string &its_version) noexcept;
-    // Chooses the call's id by its metadata, and takes the entries that name one out.
+    // Chooses the call's id by its metadata, and removes the entries that name an id.
     void identify() noexcept;
     void unwatch() noexcept;
-    void watch(Request *request) noexcept;  // cancelled when the call ends before it is answered
-    bool take_message(Message *out) noexcept;  // the only one of a unary call
-    void admit() noexcept;  // its caller may call
-    // Has a Python object told of the end; false when the call has ended.
+    void watch(Request *request) noexcept;  // cancels the request if the call ends before it is answered
+    bool take_message(Message *out) noexcept;  // takes the only message of a unary call
+    void admit() noexcept;  // the caller is permitted
+    // Sets a Python object that is notified of the end. False if the call has ended.
     bool tell_of_end(void *object) noexcept {
         std::lock_guard<std::mutex> guard(lock);
         if (!ended) callbacks = object;
@@ -97,12 +97,12 @@ struct Call {
         return !ended && !finished;
     }
 
-    Connection *const connection;  // held
-    int32_t stream;                // the owner's
+    Connection *const connection;  // a counted reference
+    int32_t stream;                // used only by the owner
     std::atomic<int> refs{1};
     const Method *method = nullptr;
 
-    // Metadata: lines of "name: value" in `text`; written before the call is shown to others.
+    // Metadata: lines of "name: value" in `text`, written before other threads see the call.
     struct Entry {
         uint32_t name, name_length, value, value_length;
     };
@@ -117,38 +117,38 @@ struct Call {
     enum class Encoding : uint8_t { identity, gzip, deflate, other } encoding = Encoding::identity;
     std::string verb, authority;
     bool is_grpc = false, is_other = false, head_too_large = false, bad_timeout = false;
-    bool head_lost = false;  // there was no memory for it
+    bool head_lost = false;  // not enough memory for the metadata
     bool has_authorization = false, repeats_authorization = false;
     uint64_t timeout_ns = 0;
     bool has_timeout = false;
     std::string path;
-    uint64_t deadline_ns = 0;  // 0: none
+    uint64_t deadline_ns = 0;  // 0 if the call has no deadline
 
-    // ---- receiving; the owner's ----
+    // ---- receiving; used only by the owner ----
     unsigned char prefix[PREFIX];
     size_t prefix_got = 0, got = 0;
     Message incoming;
-    bool discards = false;      // what still comes is not wanted
+    bool discard_body = false;      // drop further DATA: the call is already answered
     bool fields_done = false;
-    bool waits_for_first = false;  // no message has come
-    std::atomic<bool> admitted{false};  // whether more than the first window may come
-    size_t unconsumed = 0;      // of the window
-    uint64_t opened_ns, message_ns = 0;  // since when the message is waited for
+    bool waits_for_first = false;  // no message has arrived
+    std::atomic<bool> admitted{false};  // more than the first window may be sent
+    size_t unconsumed = 0;      // bytes of the window
+    uint64_t opened_ns, message_ns = 0;  // when the wait for the message began
     uint64_t progress_ns = 0;
 
-    // ---- the run queue's ----
+    // ---- used by the run queue ----
     std::atomic<int> run{0};
     Call *run_next = nullptr;
-    FastRequest *fast = nullptr;  // in the run queue, and not in its model's queue yet
-    bool sampled = false;  // it left the fast path, because Python shall record it; written before Python has the call
-    bool held = false;  // counts among the calls that Python has, or will have; the owner's from its answer on
+    FastRequest *fast = nullptr;  // in the run queue, but not yet in its model's queue
+    bool sampled = false;  // left the fast path, because Python records it; written before Python gets the call
+    bool counted_open = false;  // included in Server::open_calls; owner thread only, once the call is answered
     std::atomic<bool> mailed{false};
     Call *mail_next = nullptr;
 
-    // ---- under the mutex ----
+    // ---- guarded by the mutex ----
     std::mutex lock;
     MonotonicCondition changed;
-    SmallVector<Message, 1> messages;  // complete ones, in order
+    SmallVector<Message, 1> messages;  // complete messages in order
     size_t messages_taken = 0;
     bool peer_over = false, ended = false, finished = false, cancelled = false;
     Payload *out_first = nullptr, *out_last = nullptr;
@@ -158,13 +158,13 @@ struct Call {
     std::string model, version;  // for the access log
     Metadata metadata;
     Request *watched = nullptr;
-    void *callbacks = nullptr;  // a Python object to be told of the end; held
+    void *callbacks = nullptr;  // a Python object that is notified of the end; a counted reference
 
-    // ---- answering; the owner's ----
+    // ---- answering; used only by the owner ----
     bool answered = false;   // the response's headers were submitted
-    bool trailed = false;    // and its trailers
-    bool overdue = false;    // the answer has been whole, and waited for its client, for long
-    uint64_t whole_ns = 0;   // since when it is whole and waits; 0: it does not
+    bool trailed = false;    // its trailers were submitted
+    bool overdue = false;    // the complete answer has waited for its client for too long
+    uint64_t whole_ns = 0;   // when the complete answer began to wait for its client; 0 if it does not
     uint64_t answer_ns = 0, answer_sent = 0, answer_before = 0, answer_looked = 0;
     Call *previous = nullptr, *next = nullptr;  // in the connection's list
 

@@ -17,25 +17,26 @@ namespace ksrv::grpc {
 
 namespace {
 
-constexpr size_t READ_BYTES = 256u << 10;   // of one read
-constexpr uint64_t TURN_NS = 200000u;       // of reading, before other connections have their turn
-constexpr size_t SLICE = 1024;              // bytes of small frames between two looks at the clock
-constexpr size_t DIRECT_BYTES = 16384;      // of a message that is read into its block
+constexpr size_t READ_BYTES = 256u << 10;   // read at once
+constexpr uint64_t TURN_NS = 200000u;       // of reading, before it is the turn of other connections
+constexpr size_t SLICE = 1024;              // bytes of small frames between two checks of the clock
+constexpr size_t DIRECT_BYTES = 16384;      // from this size on, the rest of a message is read into its block
 constexpr size_t RECORD = 16384;            // the most bytes of a TLS record
-constexpr size_t SENT_AHEAD = 1u << 20;     // bytes that are made before the socket takes them;
-constexpr size_t COPIED_AHEAD = 64u << 10;  // of small frames, which take memory of their own
-constexpr int LINGER_READS = 4;             // of a turn
-constexpr uint64_t LINGER_NS = 2000000000u;  // for the peer to receive the last frames
-constexpr int LARGE_PIECE_BYTES = 256 << 10;  // of large messages that come fast, each of which costs an event
-constexpr int SMALL_PIECE_BYTES = 64 << 10;   // of large messages near their end; fewer bytes do not wait for more
-constexpr uint64_t SLOW_NS = 100000000u;    // before large pieces are waited for again
-constexpr size_t UNREAD_FRAMES = 256;       // that a peer may leave behind them before nothing more is read
+constexpr size_t SENT_AHEAD = 1u << 20;     // answers are made ahead of the socket up to this size,
+constexpr size_t COPIED_AHEAD = 64u << 10;  // and small frames, which are copied, up to this size
+constexpr int LINGER_READS = 4;             // reads per turn
+constexpr uint64_t LINGER_NS = 2000000000u;  // how long the peer may take to receive the last frames
+// piece size for large messages that arrive fast, because each piece costs an event
+constexpr int LARGE_PIECE_BYTES = 256 << 10;
+constexpr int SMALL_PIECE_BYTES = 64 << 10;   // piece size near the end of a large message; smaller rests do not wait
+constexpr uint64_t SLOW_NS = 100000000u;    // how long a slow peer is read without large pieces
+constexpr size_t UNREAD_FRAMES = 256;       // reading pauses while this many frames wait for the peer
 
 struct ReadBuffer {
     unsigned char bytes[READ_BYTES];
 };
 
-// The thread's own; null where there is no memory.
+// The calling thread's buffer; null if memory is short.
 unsigned char *read_buffer() noexcept {
     static PerThread<ReadBuffer> buffers;
     ReadBuffer *const own = buffers.get();
@@ -70,7 +71,7 @@ bool Connection::open() noexcept {
     http2::SessionLimits limits;
     limits.streams = server_->config.streams;
     limits.head = server_->config.head;
-    // A caller whose token is unknown may send no more than a small message before Python checks the token.
+    // Before Python has checked a token, a caller may send no more than a small message.
     limits.stream_window = server_->config.checks_callers ? 65535 : 1u << 20;
     const int on = 1;
     setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -84,14 +85,14 @@ void Connection::post(uint32_t events) noexcept {
 }
 
 void Connection::begin(bool opened, uint32_t events) noexcept {
-    retain();  // closing gives the server's reference back
+    retain();  // closing releases the server's reference
     if (!opened) close_now();
     events_.fetch_or(events, std::memory_order_acq_rel);
     own();
     release();
 }
 
-// Works until nothing is left. The caller has counted the first in `work_`.
+// Works until `work_` is 0. The caller has made the first increment of `work_`.
 void Connection::own() noexcept {
     retain();
     uint32_t seen;
@@ -104,7 +105,7 @@ void Connection::own() noexcept {
 
 void Connection::mail(Call *call) noexcept {
     if (call->mailed.exchange(true, std::memory_order_acq_rel)) {
-        // It is in the mailbox; the owner takes it after this, and sees what this thread has changed.
+        // `work_` makes the changes of this thread visible to the owner, which then reads the mailbox.
         server_->send_later(this);
         return;
     }
@@ -182,7 +183,7 @@ void Connection::say_goodbye() noexcept {
     look_by(now_ + GOODBYE_NS);
 }
 
-// All is said. Closing while the peer still sends would reset the connection, and could take GOAWAY with it.
+// All frames are sent. Closing while the peer still sends would reset the connection, and the peer might lose GOAWAY.
 void Connection::linger() noexcept {
     if (hung_up_ || ended_) {
         close_now();
@@ -199,11 +200,12 @@ void Connection::linger() noexcept {
     drain_lingering();
 }
 
-// The peer may send no end of it, but only until the time is up.
+// Discards data until the peer closes or the time is up.
 void Connection::drain_lingering() noexcept {
     unsigned char *buffer = read_buffer();
     for (int turns = 0; buffer && turns < LINGER_READS; ++turns) {
-        const ssize_t got = recv(fd_, buffer, READ_BYTES, MSG_DONTWAIT | MSG_TRUNC);  // which TCP does not copy
+        // MSG_TRUNC: TCP discard_body without copying
+        const ssize_t got = recv(fd_, buffer, READ_BYTES, MSG_DONTWAIT | MSG_TRUNC);
         if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
         if (got <= 0) {
             close_now();
@@ -214,7 +216,7 @@ void Connection::drain_lingering() noexcept {
     server_->read_again(this);
 }
 
-// A peer that does not take what answers its frames (resets, acknowledgements, refusals) is not read from.
+// Stops reading from a peer that does not read the answers to its frames (resets, acknowledgements, refusals).
 bool Connection::may_read() const noexcept { return session_.queued() <= UNREAD_FRAMES; }
 
 void Connection::read_some() noexcept {
@@ -232,18 +234,18 @@ void Connection::read_some() noexcept {
     await_large_piece();
 }
 
-// The kernel makes no event for fewer bytes than this.
+// Sets SO_RCVLOWAT: the kernel reports fewer bytes only at the end of the connection.
 void Connection::set_low_water(int bytes) noexcept {
     if (low_water_ == bytes || setsockopt(fd_, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes) != 0) return;
     low_water_ = bytes;
 }
 
-// An event for each frame of a large message would cost more than its bytes. What the peer may send of the
-// message that came last is waited for in large pieces; whatever else it sends waits a millisecond with them.
+// An event for each frame of a large message would cost more than handling its bytes. Therefore the rest of the last
+// message is awaited in large pieces. Other frames of the peer then wait a millisecond, too.
 void Connection::await_large_piece() noexcept {
     size_t left = 0;
     const Call *call = static_cast<const Call *>(session_.stream_of_last_data(&left));
-    const bool receives = call && !call->discards && call->incoming.block;
+    const bool receives = call && !call->discard_body && call->incoming.block;
     left = receives ? std::min(left, call->incoming.length - call->got) : 0;
     if (tls_ || broken_ || hung_up_ || now_ < slow_until_ns_ || left < SMALL_PIECE_BYTES) {
         set_low_water(1);
@@ -253,27 +255,27 @@ void Connection::await_large_piece() noexcept {
     if (low_water_ > 1 && server_->read_soon(this)) gathered_bytes_ = received_bytes_;
 }
 
-// A peer that is not fast enough for them is read as its bytes come.
+// If the peer is too slow for large pieces, its bytes are read as they arrive.
 void Connection::end_gathering() noexcept {
     if (low_water_ == 1) return;
     readable_ = true;
     if (received_bytes_ - gathered_bytes_ < static_cast<uint64_t>(SMALL_PIECE_BYTES)) slow_until_ns_ = now_ + SLOW_NS;
 }
 
-// Reads once, the bytes of a large message into its block. False: the connection is at its end.
+// Reads once; bytes of a large message go directly into its block. False if the connection has ended.
 bool Connection::read_once(bool *more) noexcept {
     unsigned char *buffer = read_buffer();
     if (!buffer) return false;
     if (!early_.empty()) {
         const std::string bytes = take_early();
-        received_ns_ = now_;  // the time for what is read late is not forgiven twice
+        received_ns_ = now_;  // so that the time for late reading is forgiven only once
         return take_bytes(reinterpret_cast<const unsigned char *>(bytes.data()), bytes.size()) || ended();
     }
     iovec parts[2];
     int count = 0;
     size_t direct = 0, left = 0;
     Call *call = static_cast<Call *>(session_.stream_in_data(&left));
-    if (call && !call->discards && call->incoming.block) {
+    if (call && !call->discard_body && call->incoming.block) {
         direct = std::min(left, call->incoming.length - call->got);
         if (direct < DIRECT_BYTES || !count_message(call, direct)) direct = 0;
     }
@@ -284,7 +286,7 @@ bool Connection::read_once(bool *more) noexcept {
     const ssize_t got = receive_into(parts, count);
     if (got < 0 && errno == EINTR) return true;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-        *more = tls_.unread;  // its turn is over, and the socket may hold more
+        *more = tls_.unread;  // its turn is over, and the socket may have more
         return true;
     }
     if (got <= 0) {
@@ -295,8 +297,8 @@ bool Connection::read_once(bool *more) noexcept {
     }
     note_received(static_cast<size_t>(got));
     size_t whole = static_cast<size_t>(got);
-    // A short read has emptied the socket, and an event tells of more; but the event of the end may have come
-    // with these bytes. Under TLS what is short may be the rest of a record, or what the library held.
+    // A short read has emptied the socket, and an event will report more bytes. But the event of the end may have
+    // arrived with these bytes. Under TLS a short read may be the rest of a record, or come from the library's buffer.
     *more = hung_up_ || (tls_ ? tls_.unread || tls_.socket_unread || whole >= DIRECT_BYTES / 2 : whole >= DIRECT_BYTES);
     const size_t first = std::min(direct, whole);
     if (first && !session_.receive(static_cast<unsigned char *>(parts[0].iov_base), first, now_)) return ended();
@@ -306,8 +308,9 @@ bool Connection::read_once(bool *more) noexcept {
     return true;
 }
 
-// Looks for HTTP/2's preface in the first bytes. False: the client speaks another protocol, most likely HTTP/1.1, and is told so
-// in its form. It would take frames of HTTP/2 for an answer, so none is sent before the preface has come.
+// Compares the first bytes with HTTP/2's preface (RFC 9113 3.4). If they differ, the client probably speaks HTTP/1.1,
+// so it gets an HTTP/1.1 error, and the result is false. No frame is sent before the preface, because such a client
+// would take it for an answer.
 bool Connection::find_preface(const unsigned char *data, size_t length) noexcept {
     const size_t some = std::min(length, HTTP2_PREFACE_BYTES - preface_bytes_);
     if (memcmp(data, HTTP2_PREFACE + preface_bytes_, some) == 0) {
@@ -326,16 +329,17 @@ bool Connection::find_preface(const unsigned char *data, size_t length) noexcept
         out_.copy(head, static_cast<size_t>(length_of_head));
         out_.copy(body.data(), body.size());
     } catch (const std::bad_alloc &) {
-        // The connection closes without a word.
+        // The connection is closed without an answer.
     }
     return false;
 }
 
-// Gives bytes to the session, as many as its turn allows: a read may hold thousands of small frames. False: it has ended.
+// Passes bytes to the session, as many as its turn allows, because a read may have thousands of small frames. False if
+// the session has ended.
 bool Connection::take_bytes(const unsigned char *data, size_t length) noexcept {
     if (!speaks_ && !find_preface(data, length)) return false;
     while (length) {
-        size_t some = 0;  // a DATA frame that has begun costs little, however long
+        size_t some = 0;  // the rest of a DATA frame is cheap, however long
         session_.stream_in_data(&some);
         some = std::min(length, some + SLICE);
         if (!session_.receive(data, some, now_)) return false;
@@ -347,7 +351,7 @@ bool Connection::take_bytes(const unsigned char *data, size_t length) noexcept {
     return true;
 }
 
-// Keeps bytes for the connection's next turn; false if there is no room for them.
+// Keeps bytes for the connection's next turn. False if the budget does not allow it.
 bool Connection::keep_early(const unsigned char *data, size_t length) noexcept {
     if (!budget()->reserve(length, true)) return false;
     try {
@@ -366,16 +370,16 @@ std::string Connection::take_early() noexcept {
     return bytes;
 }
 
-// The session has ended: its last frames (GOAWAY) are sent, and then the connection closes.
+// The session has ended: its last frames (GOAWAY) are sent before the connection closes.
 bool Connection::ended() noexcept {
     if (session_.flooded()) server_->count(GRPC_FLOODS);
     return false;
 }
 
-// False: the handshake goes on, or the connection is closed.
+// False if the handshake is not finished, or the connection is closed.
 bool Connection::shake_hands(bool in_turn) noexcept {
     if (in_turn) shakes_ = false;
-    if (!readable_) return false;  // a silent client costs no memory
+    if (!readable_) return false;  // a silent client must not cost memory
     if (!in_turn) {
         if (!shakes_) server_->queue_handshake(*this);
         shakes_ = true;
@@ -401,8 +405,8 @@ ssize_t Connection::receive_into(iovec *parts, int count) noexcept {
     return tls_ ? tls_.receive(parts[0].iov_base, parts[0].iov_len) : readv(fd_, parts, count);
 }
 
-// Sends what the socket takes now. Under TLS small parts leave together in one record, and after EAGAIN the same
-// bytes come first again.
+// Sends what the socket takes now. Under TLS small parts are sent in one record, and after EAGAIN the next call starts
+// with the same bytes.
 ssize_t Connection::send_some() noexcept {
     iovec parts[http2::OutgoingBytes::PARTS];
     const int count = out_.parts(parts);
@@ -455,7 +459,7 @@ void Connection::flush() noexcept {
     }
 }
 
-// Small frames that a peer does not take are in the budget; those that a socket takes at once never are.
+// Counts small frames that wait for the peer in the budget. Frames that the socket takes at once are never counted.
 void Connection::count_copied() noexcept {
     const size_t copied = out_.copied();
     if (copied > counted_copied_) budget()->take(copied - counted_copied_);
@@ -477,14 +481,14 @@ void Connection::make_room() noexcept {
              "send fewer calls at a time",
              server_->config.calls);
     for (Call *call = oldest_call(); call && most; call = call->previous)
-        if (call->waits_for_first && !call->discards) {
+        if (call->waits_for_first && !call->discard_body) {
             server_->count(GRPC_TOO_MANY_CALLS);
             refuse(call, RESOURCE_EXHAUSTED, text, RETRY_SECONDS);
             --most;
         }
 }
 
-// Makes room for another client, unless this client's next call is on its way.
+// Closes an idle connection to make room for another client, unless the next call is arriving.
 void Connection::recycle() noexcept {
     unsigned char next;
     if (!is_idle() || !agreed_ || !early_.empty() || tls_.unread || recv(fd_, &next, 1, MSG_PEEK | MSG_DONTWAIT) > 0)

@@ -1,4 +1,4 @@
-// Connections that wait for the end of a turn, or for the next one.
+// Connections that wait for the end of a turn, or for the next turn.
 
 #pragma once
 
@@ -8,10 +8,11 @@
 
 namespace ksrv::grpc {
 
-// A list through a place in each connection. Any thread adds; the leader of the event loop, or who is in Python, takes all.
+// A list linked through each connection. Any thread adds. The leader of the event loop, or the thread in Python, takes
+// all.
 template <ListPlace Connection::*place> class ConnectionList {
   public:
-    // False where the connection is in the list already.
+    // False if the connection is in the list already.
     bool add(Connection *connection) noexcept {
         if ((connection->*place).listed.exchange(true, std::memory_order_acq_rel)) return false;
         connection->retain();

@@ -1,4 +1,4 @@
-// What a connection and its calls may take, looked at by the sweep.
+// Enforces the time limits of a connection and its calls, in the sweep.
 
 #include <algorithm>
 #include <cstdio>
@@ -10,9 +10,9 @@ namespace ksrv::grpc {
 
 namespace {
 
-constexpr uint64_t LATE_NS = 1000000000u;  // that the engine has to answer a request past its deadline
+constexpr uint64_t LATE_NS = 1000000000u;  // how long the engine has to answer a request after its deadline
 constexpr uint64_t SECOND = 1000000000u;
-constexpr uint64_t SILENT_NS = SECOND;  // that a request which is not whole may be silent while the server stops
+constexpr uint64_t SILENT_NS = SECOND;  // how long an incomplete request may pause while the server stops
 
 }  // namespace
 
@@ -88,7 +88,7 @@ void Connection::look_at_call(Call *call, uint64_t now) noexcept {
         answer_bytes = call->answer_sent + call->out_bytes;
         finished = call->finished;
         watched = call->watched != nullptr;
-        // What the client leaves. Where no byte of an answer is, its end still waits for a window that is open.
+        // Whether the client leaves data unread. Even if no byte of the answer waits, its trailers need an open window.
         is_left = call->out_bytes || (call->finished && !call->trailed && out_.empty());
         waits = call->messages_taken == call->messages.size() && !call->peer_over;
     }
@@ -110,9 +110,10 @@ void Connection::look_at_call(Call *call, uint64_t now) noexcept {
         refuse(call, DEADLINE_EXCEEDED, "Deadline Exceeded");
         return;
     }
-    if (call->discards || !waits) return;
+    if (call->discard_body || !waits) return;
     const bool partial = call->prefix_got != 0;
-    if (!partial && call->method && call->method->streams) return;  // the thread that takes its messages judges their pace
+    // the thread that takes its messages enforces their pace
+    if (!partial && call->method && call->method->streams) return;
     if (silent) {
         refuse(call, UNAVAILABLE, "the server stops, and no whole request message has come; send it again", RETRY_SECONDS);
         return;

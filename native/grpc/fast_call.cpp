@@ -14,8 +14,8 @@ namespace ksrv::grpc {
 
 namespace {
 
-constexpr size_t TENSOR_BYTES = 65536;  // of one answer, which are copied
-constexpr size_t PARAMETERS = 1;  // of a call: there is one that says nothing of its answer
+constexpr size_t TENSOR_BYTES = 65536;  // limit for the copied tensors of an answer
+constexpr size_t PARAMETERS = 1;  // limit for a call's parameters: one may be present that does not affect the answer
 
 Call *call_of(const FastRequest &request) noexcept { return static_cast<Call *>(request.call); }
 
@@ -23,12 +23,12 @@ bool is(const unsigned char *body, const protobuf::Span &span, std::string_view 
     return span.length == text.size() && memcmp(body + span.offset, text.data(), text.size()) == 0;
 }
 
-// Whether a call's parameter is about the responses of a stream: perf_analyzer sends it with every call.
+// Whether a parameter is about the responses of a stream. perf_analyzer sends it with every call.
 bool is_about_streams(const unsigned char *body, const message::Parameter &given) noexcept {
     return given.choice == message::BOOL_PARAM && is(body, given.key, "triton_enable_empty_final_response");
 }
 
-// The images of `bytes_contents`, one a row.
+// Finds the images in `bytes_contents`, one per row.
 bool find_images(const message::Input &input, const unsigned char *body, size_t place,
                  const ModelSignature &signature, FastRequestLayout *layout) noexcept {
     if (input.fields != 1u << message::BYTES_CONTENTS || input.elements != layout->rows) return false;
@@ -47,7 +47,7 @@ bool find_images(const message::Input &input, const unsigned char *body, size_t 
 bool read_input(const message::Request &found, const unsigned char *body, size_t index,
                 const ModelSignature &signature, FastRequestLayout *layout) noexcept {
     const message::Input &input = found.inputs[index];
-    const bool typed = found.raw.size() == 0;  // numbers would have to be converted
+    const bool typed = found.raw.size() == 0;  // numbers would need conversion
     size_t place = 0;
     while (place < signature.inputs.size() && !is(body, input.name, signature.inputs[place].name)) ++place;
     if (place == signature.inputs.size()) return false;
@@ -110,7 +110,7 @@ bool read_message(const message::Request &found, const unsigned char *body, cons
            read_outputs(found, body, signature, layout);
 }
 
-// The metadata in the form of a head of HTTP/1, which every reader of a request's headers knows.
+// The size of the metadata in the form of an HTTP/1 head, which all readers of request headers understand.
 size_t head_bytes(const Call &call) noexcept { return 2 + call.text.size() + 18 + call.request_id.length; }
 
 void put_head(const Call &call, char *to) noexcept {
@@ -167,7 +167,8 @@ void send(FastRequest *request, const ReplyPart *parts, int part_count, int64_t 
         fail_fast_request(request);
         return;
     }
-    payload->count_in(call->connection->budget(), out.size());  // it is small, and is held whether there is room or not
+    // small, so that it is counted even if the budget does not allow it
+    payload->count_in(call->connection->budget(), out.size());
     memcpy(payload->bytes(), out.data(), out.size());
     payload->add(payload->bytes(), out.size());
     payload->close();
@@ -182,7 +183,7 @@ void finish(Call *call, int status, const char *words, size_t length) noexcept {
     try {
         text.assign(words, length);
     } catch (const std::bad_alloc &) {
-        // The status says enough.
+        // The status is sufficient.
     }
     call->finish(status, text, nothing);
 }
@@ -192,10 +193,10 @@ void fail(FastRequest *request) noexcept {
     finish(call_of(*request), INTERNAL, words, sizeof words - 1);
 }
 
-// The signature has the sentence as JSON: {"error":"..."}. Names of models need no escapes there.
+// The signature has the sentence as JSON: {"error":"..."}. Names of models need no escapes in JSON.
 void ended(FastRequest *request) noexcept {
     static constexpr size_t BEFORE = 10, BEHIND = 2;
-    if (request->state.load(std::memory_order_acquire) == STATE_CANCELLED) return;  // its client is gone
+    if (request->state.load(std::memory_order_acquire) == STATE_CANCELLED) return;  // the client is gone
     const ModelSignature &signature = *request->signature;
     const bool running = request->ended_in == STATE_RUNNING;
     const std::string &prefix = signature.late_prefix;

@@ -1,9 +1,9 @@
 // ModelInfer without Python before the handler: from the received message into the model's queue.
 //
-// Strategy: the message is read by the one reader that every message has, and compared with the model's
-// signature, as over HTTP. A request that leaves nothing to decide becomes a request of the same kind
-// in the same queue; its answer is written as protobuf straight from the handler's arrays. Everything else,
-// wrong requests above all, goes the general way, which says what is wrong with them.
+// Strategy: the message is read by the reader that all messages share, and compared with the model's signature, as over
+// HTTP. A request that leaves nothing to decide becomes a request of the same kind in the same queue. Its answer is
+// written as protobuf directly from the handler's arrays. All other requests, and above all invalid requests, are left
+// to the general path, which reports errors.
 
 #pragma once
 
@@ -13,11 +13,10 @@
 
 namespace ksrv::grpc {
 
-// Makes a request of a call's complete message, which the call loses to it; null where the message is not of that
-// kind.
+// Makes a request of a call's complete message, and takes the message over. Null if the general path must read it.
 FastRequest *make_fast_call(Call *call, const RouteTable &routes, uint64_t now) noexcept;
 
-// Gives the call its message back, for the general way.
+// Returns the message to the call, for the general path.
 void undo_fast_call(FastRequest *request) noexcept;
 
 }  // namespace ksrv::grpc

@@ -1,4 +1,4 @@
-// The connections of HTTP/2 that are open, by their slots.
+// The open HTTP/2 connections, by their slots.
 
 #pragma once
 
@@ -14,7 +14,8 @@
 
 namespace ksrv::grpc {
 
-// What it returns is held for the caller. A connection that is listed may not be open yet: its maker owns it until it is.
+// Functions return counted references. A listed connection may not be open yet: the creating thread owns it until it
+// is.
 class OpenConnections {
   public:
     bool reserve(uint32_t most) noexcept {
@@ -29,7 +30,8 @@ class OpenConnections {
         return true;
     }
 
-    // Lists what `make(slot, generation)` makes; null where there is no room, or nothing was made. Not held.
+    // Lists the connection that `make(slot, generation)` creates. Null if no slot is free, or nothing was created. The
+    // result is not a counted reference.
     template <typename Make> Connection *add(Make make) noexcept {
         std::lock_guard<std::mutex> guard(mutex_);
         if (free_.empty()) return nullptr;
@@ -62,7 +64,7 @@ class OpenConnections {
         return connection;
     }
 
-    // Null where the slot has another connection by now.
+    // Null if another connection uses the slot now.
     Connection *at(uint32_t slot, uint32_t generation) noexcept {
         Connection *connection = at(slot);
         if (!connection || connection->generation == generation) return connection;
@@ -70,8 +72,8 @@ class OpenConnections {
         return nullptr;
     }
 
-    // From the last one to the first: what takes the place of a connection that is closed meanwhile was visited before, and none is
-    // left out.
+    // Visits from the last to the first: if a connection is closed meanwhile, the connection that moves to its index
+    // was visited before. So none is skipped.
     template <typename Visit> void each(Visit visit) noexcept {
         for (size_t left = SIZE_MAX; left > 0;) {
             Connection *connection;
@@ -87,7 +89,7 @@ class OpenConnections {
         }
     }
 
-    // The connection for which `measure` returns most, above a bound; null if there is none.
+    // The connection with the largest `measure` above a bound, or null.
     template <typename Measure> Connection *with_most(Measure measure, uint64_t above) noexcept {
         Connection *largest = nullptr;
         uint64_t most = above;
@@ -109,8 +111,8 @@ class OpenConnections {
 
     std::mutex mutex_;
     std::vector<Connection *> by_slot_;
-    std::vector<Connection *> open_;  // in no order; a connection knows its place
-    std::vector<uint32_t> free_;      // slots
+    std::vector<Connection *> open_;  // in no order; a connection knows its index
+    std::vector<uint32_t> free_;      // free slots
     uint32_t generations_ = 0;
     std::atomic<uint32_t> count_{0};
 };

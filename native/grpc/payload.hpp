@@ -1,4 +1,4 @@
-// One gRPC message on its way out: the prefix, and parts that stay where they are until they were sent.
+// An outgoing gRPC message: the prefix, and parts that are not copied before they are sent.
 
 #pragma once
 
@@ -25,14 +25,14 @@ class Server;
 
 class Payload final : public http2::Keeper {
   public:
-    // Room for so many parts, and so many bytes of its own; null when there is no memory.
+    // Allocates memory for `parts` parts and `bytes` bytes. Null if memory is short.
     static Payload *make(Server *server, int parts, size_t bytes) noexcept {
         const size_t room = sizeof(Payload) + sizeof(iovec) * static_cast<size_t>(parts + 1) + PREFIX + bytes;
         void *memory = malloc(room);
         return memory ? new (memory) Payload(server, parts) : nullptr;
     }
 
-    // Bytes without a prefix, which are copied. The budget counts them even if it has no room.
+    // Bytes without a prefix, which are copied. They are counted even if the budget does not allow them.
     static Payload *make_plain(Server *server, MemoryBudget *budget, std::string_view text) noexcept {
         Payload *made = make(server, 1, text.size());
         if (!made) return nullptr;
@@ -61,7 +61,7 @@ class Payload final : public http2::Keeper {
         size += length;
     }
 
-    // Its parts are complete: writes the prefix.
+    // Writes the prefix, after all parts were added.
     void close() noexcept {
         const size_t length = size - PREFIX;
         unsigned char *out = prefix();
@@ -69,7 +69,7 @@ class Payload final : public http2::Keeper {
         for (int i = 0; i < 4; ++i) out[1 + i] = static_cast<unsigned char>(length >> (24 - 8 * i));
     }
 
-    // Appends the next `length` bytes to `out`; false when there is no memory.
+    // Appends the next `length` bytes to `out`. False if memory is short.
     bool take(size_t length, http2::OutgoingBytes *out) noexcept {
         try {
             while (length) {
@@ -102,13 +102,13 @@ class Payload final : public http2::Keeper {
     }
 
     Payload *next = nullptr;
-    void *owner = nullptr;  // the Python object that the parts belong to, if any
+    void *owner = nullptr;  // the Python object that owns the parts, or null
     Block *blocks[PAYLOAD_BLOCKS];
     int block_count = 0;
     MemoryBudget *budget = nullptr;
     uint64_t counted = 0;
     AnswerRoom room = AnswerRoom::none;
-    size_t size = 0, taken = 0;  // with the prefix
+    size_t size = 0, taken = 0;  // including the prefix
 
   private:
     Payload(Server *server, int most) noexcept : server_(server), most_(most) { add(prefix(), PREFIX); }

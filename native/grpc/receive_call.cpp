@@ -1,4 +1,4 @@
-// How calls and their messages come in.
+// Receives calls and their messages.
 
 #include <algorithm>
 #include <cstdio>
@@ -15,15 +15,17 @@ namespace ksrv::grpc {
 namespace {
 
 constexpr size_t COUNTED_STEP = 65536;    // bytes of a message that are counted at once
-constexpr size_t MESSAGES_AHEAD = 2;      // of a stream, complete and not taken
-constexpr size_t MESSAGES_MOST = 4096;    // of a stream, complete and not taken, before it is refused
-constexpr size_t MESSAGES_UNCHECKED = 256;  // the same for a caller whose token was not checked yet
-constexpr size_t MESSAGE_OVERHEAD = 256;  // bytes of memory that a stream's message takes beside its own
-constexpr size_t PROBE_BYTES = 1024;       // of a question about health or a model, which is taken without room too
-constexpr size_t AHEAD = 4u << 20;        // bytes of a message that may be under way
+constexpr size_t MESSAGES_AHEAD = 2;      // messages of a stream that may be complete but not taken
+constexpr size_t MESSAGES_MOST = 4096;    // limit for such messages before the stream is refused
+constexpr size_t MESSAGES_UNCHECKED = 256;  // the same limit before the caller's token is checked
+constexpr size_t MESSAGE_OVERHEAD = 256;  // bytes of memory per message of a stream, in addition to the message
+// limit for health and metadata requests, which are accepted even if the budget is used up
+constexpr size_t PROBE_BYTES = 1024;
+constexpr size_t AHEAD = 4u << 20;        // bytes of a message that may be in flight
 constexpr unsigned RAW_INPUT_CONTENTS = 7;
-constexpr uint64_t LIVED_NS = 10000000u;  // after which a peer may reset a stream: 128 of them are few in this time
-constexpr uint64_t LATEST_NS = 100000000u;  // of which resets are forgiven, where a connection was not read for longer
+constexpr uint64_t LIVED_NS = 10000000u;  // after this time a peer may reset a stream: 128 resets in this time are few
+// if a connection was not read for longer, resets are forgiven for this time only
+constexpr uint64_t LATEST_NS = 100000000u;
 
 template <size_t N> inline bool is(const char *name, size_t length, const char (&text)[N]) noexcept {
     return length == N - 1 && memcmp(name, text, N - 1) == 0;
@@ -33,7 +35,7 @@ template <size_t N> inline bool begins(const char *name, size_t length, const ch
     return length >= N - 1 && memcmp(name, text, N - 1) == 0;
 }
 
-// Where the bytes of the first raw tensor begin in a ModelInferRequest; 0 where that does not show yet.
+// The offset of the first raw tensor's bytes in a ModelInferRequest, or 0 if it is not known yet.
 size_t first_tensor(const unsigned char *message, size_t length) noexcept {
     size_t at = 0;
     const auto number = [&](uint64_t *value) {
@@ -66,7 +68,7 @@ void *Connection::opened(int32_t stream_id) noexcept {
     calls_ = call;
     open_calls.fetch_add(1, std::memory_order_relaxed);
     call->waits_for_first = true;
-    call->message_ns = now_;  // its head is waited for as its message is
+    call->message_ns = now_;  // the head has the same time limit as a message
     unfinished.fetch_add(1, std::memory_order_relaxed);
     if (server_->unfinished.fetch_add(1, std::memory_order_relaxed) >= server_->config.calls)
         server_->end_unfinished();
@@ -78,7 +80,7 @@ void *Connection::opened(int32_t stream_id) noexcept {
 void Connection::field(void *stream, const char *name, size_t name_length, const char *value,
                        size_t value_length) noexcept {
     Call *call = static_cast<Call *>(stream);
-    if (call->fields_done || call->head_lost) return;  // trailers of a client mean nothing
+    if (call->fields_done || call->head_lost) return;  // trailers from a client have no meaning in gRPC
     try {
         if (name[0] == ':') {
             if (is(name, name_length, ":path")) call->path.assign(value, value_length);
@@ -132,7 +134,7 @@ void Connection::fields_over(void *stream, bool whole) noexcept {
     if (!whole) server_->count(GRPC_TOO_LARGE);
     call->fields_done = true;
     spoke_ = true;
-    if (call->discards) return;  // it was refused before its head was whole
+    if (call->discard_body) return;  // refused before its head was complete
     call->message_ns = now_;
     call->identify();
     server_->count(GRPC_CALLS);
@@ -144,7 +146,7 @@ void Connection::fields_over(void *stream, bool whole) noexcept {
         return;
     }
     if (call->head_lost) {
-        refuse(call, RESOURCE_EXHAUSTED, "there is no memory for the call's metadata; try again later", RETRY_SECONDS);
+        refuse(call, RESOURCE_EXHAUSTED, "not enough memory for the call's metadata; try again later", RETRY_SECONDS);
         return;
     }
     if (call->verb != "POST") {
@@ -185,20 +187,21 @@ void Connection::fields_over(void *stream, bool whole) noexcept {
     }
 }
 
-// Whether Python need not look at the host that a call names. Without :authority, Host may name one (RFC 9113 8.3.1).
+// Whether a call's host is this machine, so that Python need not check it. Without :authority, Host may name the host
+// (RFC 9113 8.3.1).
 bool Connection::has_own_host(const Call &call) const noexcept {
     if (!server_->config.own_hosts || address.ss_family == AF_UNIX) return true;
     const std::string &host = call.authority;
     return !host.empty() && !is_foreign_host(reinterpret_cast<const unsigned char *>(host.data()), host.size());
 }
 
-// Null: there is none. Clients call the same method again and again.
+// Null for an unknown method. Clients usually call the same method again.
 const Method *Connection::method_of(const Call &call) noexcept {
     if (!called_last_ || called_last_->path != call.path) called_last_ = server_->method(call.path);
     return called_last_;
 }
 
-// The call waits for its first message no more.
+// The call no longer waits for its first message.
 void Connection::note_first(Call *call) noexcept {
     if (!call->waits_for_first) return;
     call->waits_for_first = false;
@@ -210,8 +213,8 @@ void Connection::data(void *stream, const unsigned char *data, size_t length) no
     Call *call = static_cast<Call *>(stream);
     call->progress_ns = now_;
     call->unconsumed += length;
-    if (length && call->held) refuse_second(call);
-    while (length && !call->discards) {
+    if (length && call->counted_open) refuse_second(call);
+    while (length && !call->discard_body) {
         if (call->prefix_got < PREFIX) {
             if (call->prefix_got == 0 && call->method->streams) call->message_ns = now_;
             const size_t some = std::min(length, PREFIX - call->prefix_got);
@@ -245,7 +248,7 @@ void Connection::data(void *stream, const unsigned char *data, size_t length) no
     if (call->stream > 0) open_window(call);
 }
 
-// The prefix is there: is this message wanted?
+// The prefix is complete: checks whether the message is accepted.
 bool Connection::begin_message(Call *call) noexcept {
     const unsigned char *prefix = call->prefix;
     const ServerConfig &config = server_->config;
@@ -294,7 +297,7 @@ bool Connection::begin_message(Call *call) noexcept {
     return !call->method->streams || count_message(call, 0);
 }
 
-// Finds memory for the message, so that the tensor's first byte lies aligned.
+// Allocates memory for the message, so that the first tensor is aligned.
 bool Connection::place_message(Call *call, const unsigned char *first, size_t length) noexcept {
     Message &message = call->incoming;
     size_t offset = 0;
@@ -303,11 +306,12 @@ bool Connection::place_message(Call *call, const unsigned char *first, size_t le
     message.block = process_pool().lease_body(message.length + offset);
     message.offset = offset;
     if (message.block) return true;
-    refuse(call, RESOURCE_EXHAUSTED, "there is no memory for the message; try again later", RETRY_SECONDS);
+    refuse(call, RESOURCE_EXHAUSTED, "not enough memory for the message; try again later", RETRY_SECONDS);
     return false;
 }
 
-// Counts bytes of a message before they take memory; false where there is no room, and the call is refused.
+// Counts bytes of a message before memory is allocated for them. If the budget does not allow them, refuses the call
+// and returns false.
 bool Connection::count_message(Call *call, size_t more) noexcept {
     Message &message = call->incoming;
     const size_t overhead = call->method->streams ? MESSAGE_OVERHEAD : 0;
@@ -372,21 +376,20 @@ void Connection::end_message(Call *call) noexcept {
         return;
     }
     if (!stored) {
-        refuse(call, RESOURCE_EXHAUSTED, "there is no memory for the message; try again later", RETRY_SECONDS);
+        refuse(call, RESOURCE_EXHAUSTED, "not enough memory for the message; try again later", RETRY_SECONDS);
         return;
     }
     call->prefix_got = call->got = 0;
     call->message_ns = now_;
     if (streams) return;
-    call->discards = true;
-    call->held = true;
+    call->discard_body = true;
+    call->counted_open = true;
     server_->open_calls.fetch_add(1, std::memory_order_relaxed);
     if (call->method->infer && submit_fast(call)) return;
     server_->run_later(call, RUN_READY);
 }
 
-// Puts a complete message into its model's queue, or has it wait for the GIL as a request. False: it goes
-// the general way.
+// Adds a complete message to its model's queue, or to the run queue. False if it is left to the general path.
 bool Connection::submit_fast(Call *call) noexcept {
     const std::shared_ptr<const RouteTable> routes = server_->routes.table();
     if (!routes || server_->budget != &process_budget() || call->messages[0].compressed ||
@@ -416,7 +419,7 @@ bool Connection::submit_fast(Call *call) noexcept {
     return false;
 }
 
-// Lets the peer send more where it is wanted.
+// Lets the peer send more if it is wanted.
 void Connection::open_window(Call *call) noexcept {
     if (!call->unconsumed) return;
     const Message &message = call->incoming;
@@ -434,9 +437,9 @@ void Connection::open_window(Call *call) noexcept {
 
 void Connection::peer_over(void *stream) noexcept {
     Call *call = static_cast<Call *>(stream);
-    const bool partial = call->prefix_got != 0 && !call->discards && call->method;
+    const bool partial = call->prefix_got != 0 && !call->discard_body && call->method;
     bool none;
-    // Before a reader of the stream sees its end: the reader would answer OK.
+    // Before a reader of the stream sees the end, because the reader would answer OK.
     if (partial) {
         server_->count(GRPC_INVALID);
         refuse(call, INVALID_ARGUMENT,
@@ -448,21 +451,21 @@ void Connection::peer_over(void *stream) noexcept {
         none = call->messages.empty();
         call->changed.notify_all();
     }
-    if (partial || call->discards || !call->method) return;
+    if (partial || call->discard_body || !call->method) return;
     if (!call->method->streams && none) {
         server_->count(GRPC_INVALID);
         refuse(call, INVALID_ARGUMENT, "the call requires exactly one request message");
     }
 }
 
-// A unary call has sent more than its message.
+// A unary call has sent more than one message.
 void Connection::refuse_second(Call *call) noexcept {
     server_->count(GRPC_INVALID);
     refuse(call, UNIMPLEMENTED, "the call requires exactly one request message, and further bytes came");
 }
 
 void Connection::stop_receiving(Call *call) noexcept {
-    call->discards = true;
+    call->discard_body = true;
     free_message(&call->incoming, server_->budget);
     note_first(call);
 }
@@ -479,12 +482,12 @@ void Connection::refuse(Call *call, int status, const char *text, unsigned retry
                                   binary_value(retry_details(status, words, retry_seconds)));
         }
     } catch (const std::bad_alloc &) {
-        // The status says enough.
+        // The status is sufficient.
     }
     call->finish(status, words, trailing);
 }
 
-// Ends a request without a status of gRPC. Without memory for the body (JSON) the HTTP status is all of the answer.
+// Ends a request that is not gRPC. If memory is short for the body (JSON), the answer is only the HTTP status.
 void Connection::refuse_http(Call *call, const char *http_status, std::string_view body) noexcept {
     server_->count(GRPC_INVALID);
     stop_receiving(call);
@@ -511,9 +514,10 @@ bool Connection::has_lived(void *stream) noexcept {
     return call->answered || now_ - call->opened_ns >= LIVED_NS;
 }
 
-// Bytes have come. Where nothing was read for long, be it that this server got no CPU, streams may have been opened,
-// have lived and have been reset in that time, and look like young ones. As many are forgiven as could have lived one
-// behind the other, less those that are open: together no more than a peer resets that waits for its streams to live.
+// Called when bytes arrive. If nothing was read for long, for example because this server got no CPU, streams may have
+// been opened and reset in that time after a normal life, but look young. Therefore as many resets are forgiven as
+// streams could have lived in sequence, minus the open streams. A peer gains nothing by it: it could have had as many
+// resets by waiting for its streams to live.
 void Connection::note_received(size_t length) noexcept {
     const uint64_t lives = std::min(now_ - received_ns_, LATEST_NS) / LIVED_NS * server_->config.streams;
     const uint32_t open = open_calls.load(std::memory_order_relaxed);

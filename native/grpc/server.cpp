@@ -52,7 +52,8 @@ void Server::make_room() noexcept {
     if (!has_room() && listeners.client_waits()) recycle_idle();
 }
 
-// Closes the connection that has been without a call for longest, so that idle connections keep nobody out. False: all are in use.
+// Closes the connection that has been without a call for longest, so that idle connections do not lock out clients.
+// False if all are in use.
 bool Server::recycle_idle() noexcept {
     uint64_t tried = 0;
     for (int i = 0; i < RECYCLE_TRIES && !has_room(); ++i) {
@@ -85,7 +86,7 @@ void Server::accepted(void *, const Accepted &made, bool) noexcept {
     connection->address_length = made.peer_length;
     count(GRPC_ACCEPTED);
     const bool opened = connection->open() && watch(connection, made.fd);
-    // A drain that began before this connection was listed has told it nothing.
+    // If a drain began before the connection was listed, the connection was not notified.
     connection->begin(opened, draining.load() ? EVENT_READABLE | EVENT_GOODBYE : EVENT_READABLE);
 }
 
@@ -125,7 +126,7 @@ void Server::record(Call *call, uint64_t now) noexcept {
         const size_t bytes = made.caller_lines.size() + made.path.size() + made.model.size() + made.version.size();
         if (records.keep(std::move(made), bytes)) return;
     } catch (const std::bad_alloc &) {
-        // A line of the access log is not worth a call.
+        // Losing a line of the access log is better than failing a call.
     }
     count(GRPC_LOST_RECORDS);
 }
@@ -137,9 +138,9 @@ void Server::end_unfinished() noexcept {
     largest->release();
 }
 
-// Ends answered calls whose clients take no answers, where there are more of them than the server holds: the oldest of
-// the connection that has most of them. Answers that have just been made are left to their clients while there are less than
-// twice as many. Where the connection has an owner just now, it may be done with them.
+// If too many answered calls wait for their clients, ends the oldest calls of the connection that has most of them. New
+// answers are spared while fewer than twice as many calls wait. If another thread owns the connection, that thread ends
+// them.
 void Server::end_untaken() noexcept {
     uint32_t left = untaken.load(std::memory_order_relaxed), before = 0;
     while (left > config.calls && left != before) {
@@ -219,7 +220,7 @@ void Server::work_in_python() noexcept {
 // ---- calls ----------------------------------------------------------------------------------
 
 void Server::run_later(Call *call, int reason) noexcept {
-    if (call->run.fetch_or(reason, std::memory_order_acq_rel) != 0) return;  // it is in the queue
+    if (call->run.fetch_or(reason, std::memory_order_acq_rel) != 0) return;  // it is in the queue already
     call->retain();
     to_run_.push(call);
     loop_->wake();

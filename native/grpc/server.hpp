@@ -1,8 +1,8 @@
-// The gRPC server of a worker, over HTTP/2: its connections, and the way of calls into Python.
+// The gRPC server of a worker, over HTTP/2: its connections, and the queue of calls for Python.
 //
-// Strategy: the event loop (native/reactor) tells of events; its thread works on the connections with one. Calls that are ready wait
-// in the run queue until that thread takes them into Python. Answers given by the thread that is in Python are sent when it leaves,
-// those of one connection in one piece.
+// Strategy: the event loop (native/reactor) reports events, and its thread works on the connections that have events.
+// Ready calls wait in the run queue until that thread takes them into Python. Answers made in Python are sent when the
+// thread leaves Python, in one piece per connection.
 
 #pragma once
 
@@ -28,28 +28,29 @@
 
 namespace ksrv::grpc {
 
-struct ServerConfig : TimeLimits {  // a message must begin by `head_ns`
+struct ServerConfig : TimeLimits {  // a message must begin within `head_ns`
     uint32_t connections = 1000;
-    uint32_t streams = 128;           // of a connection
-    uint64_t message = 4u << 20;      // bytes of a message
-    bool message_by_budget = false;   // whether it is the budget that bounds it
-    uint64_t small_message = 65536;   // of a method with small messages
+    uint32_t streams = 128;           // per connection
+    uint64_t message = 4u << 20;      // bytes per message
+    bool message_by_budget = false;   // messages are limited by the budget instead
+    uint64_t small_message = 65536;   // limit for methods with small messages
     uint32_t head = 16384;
-    uint32_t calls = 2048;            // without a message; that are run; whose answers are not taken for long
-    uint64_t stream_begin_ns = 600000000000u;  // a stream may wait so long for its next message
-    ConnectionEnd end;  // then a connection is told to end
+    // limit for calls without a message, for running calls, and for answers that clients do not read
+    uint32_t calls = 2048;
+    uint64_t stream_begin_ns = 600000000000u;  // how long a stream may wait for its next message
+    ConnectionEnd end;  // when a connection is asked to end
     uint64_t ping_ns = 60000000000u;
     uint64_t ping_timeout_ns = 20000000000u;
     bool checks_callers = false;
-    bool own_hosts = false;  // Python looks at every call whose :authority is_foreign_host finds
+    bool own_hosts = false;  // Python checks every call whose :authority is foreign (see is_foreign_host)
     bool decompress = true;
-    bool log = false;  // whether records for an access log are kept
+    bool log = false;  // keep records for an access log
 };
 
-// One call that has ended, for the access log.
+// A call that has ended, for the access log.
 struct CallRecord {
     std::string path, request_id, model, version;
-    std::string caller_lines;  // the metadata that says who called: field lines, each with its CRLF
+    std::string caller_lines;  // metadata that identifies the caller: field lines, each with its CRLF
     uint64_t duration_ns = 0, answered_bytes = 0;
     int status = OK;
     sockaddr_storage peer;
@@ -70,11 +71,11 @@ enum GrpcCounter : int {
     GRPC_IDLE_CLOSED,
     GRPC_DISCONNECTED,
     GRPC_FAST_PATH,  // calls that were queued without Python
-    GRPC_LATE,       // and answered without it at their deadline
-    GRPC_LOST_RECORDS,  // of the access log, which was not read in time
-    GRPC_RECYCLED,      // idle connections that made room for others
-    GRPC_ACCEPT_PAUSED,  // for want of room,
-    GRPC_LACKS_DESCRIPTORS,  // and of descriptors
+    GRPC_LATE,       // calls that were answered at their deadline without Python
+    GRPC_LOST_RECORDS,  // lost records of an access log that was not read in time
+    GRPC_RECYCLED,      // idle connections that were closed to make room for others
+    GRPC_ACCEPT_PAUSED,  // pauses of accepting at the connection limit
+    GRPC_LACKS_DESCRIPTORS,  // pauses of accepting because descriptors were short
     GRPC_COUNTERS,
 };
 
@@ -87,11 +88,11 @@ class Server final : public Protocol {
     Server &operator=(const Server &) = delete;
     ~Server();
 
-    void add_method(const Method &method);  // before it listens
+    void add_method(const Method &method);  // before `listen`
     bool listen_on(const int *listeners, size_t count) noexcept;
     void accept_enabled(bool enabled) noexcept { listeners.accept_enabled(enabled); }
-    void drain() noexcept;      // tells every peer that the server stops
-    void close_all() noexcept;  // cuts off what is left
+    void drain() noexcept;      // notifies every peer that the server stops
+    void close_all() noexcept;  // closes all connections
     void post_all(uint32_t events) noexcept;
 
     // ---- for the event loop ----
@@ -117,23 +118,24 @@ class Server final : public Protocol {
 
     // ---- calls ----
     void run_later(Call *call, int reason) noexcept;
-    // The next call for Python with the reasons; null if none waits, or it is another protocol's turn. The caller gets a reference.
+    // The next call for Python, with the reasons. Null if none waits, or if it is another protocol's turn. Returns a
+    // counted reference.
     Call *next_to_run(int *reasons) noexcept;
-    // The fast calls behind one in the run queue, up to the first that goes to another model.
+    // Takes the fast calls after `first` in the run queue, up to the first call to another model.
     size_t take_fast_calls(Call *first, Call **out, size_t room) noexcept;
     void *owner() const noexcept { return owner_; }
-    void send_later(Connection *connection) noexcept;  // when the thread in Python leaves it, or the turn ends
+    void send_later(Connection *connection) noexcept;  // sent when the thread in Python leaves Python, or the turn ends
     void defer_decref(Payload *payload) noexcept {
-        payload->next = nullptr;  // it may have stood among a call's payloads, which are not given back with it
+        payload->next = nullptr;  // it may have been in a call's list of payloads, which are not released with it
         if (decrefs.add(payload, payload->size)) loop_->wake();
     }
 
     // ---- connections ----
     bool watch(Connection *connection, int fd) noexcept;
     void forget(Connection *connection) noexcept;
-    void read_again(Connection *connection) noexcept;  // once others have had their turn
+    void read_again(Connection *connection) noexcept;  // after other connections had their turn
     void queue_handshake(const Connection &connection) noexcept;
-    bool read_soon(Connection *connection) noexcept;   // within a millisecond or two; false: that was asked before
+    bool read_soon(Connection *connection) noexcept;   // within a millisecond or two; false if requested already
     const Method *method(const std::string &path) const noexcept;
     void count(GrpcCounter which) noexcept { counters[which].fetch_add(1, std::memory_order_relaxed); }
     void record(Call *call, uint64_t now) noexcept;
@@ -141,25 +143,25 @@ class Server final : public Protocol {
 
     const ServerConfig config;
     KnownCallers known_callers;
-    Routes routes;  // of the models that take calls without Python before their handler
+    Routes routes;  // to models that take calls without Python before their handler
     void (*fast_answered)(Request *request, void *answer) = nullptr;  // as `Request::answered`
-    std::shared_ptr<const TlsContext> tls;  // set before it listens; null without TLS
-    // JSON: the answer to requests that are not gRPC. Set before it listens.
+    std::shared_ptr<const TlsContext> tls;  // set before `listen`; null without TLS
+    // The JSON body of the answer to requests that are not gRPC. Set before `listen`.
     std::string misdirected_body;
     MemoryBudget *const budget;
-    Timers timers;  // of connections: `tick` sets them, everything else lowers them
+    Timers timers;  // of connections: `tick` sets them, all other functions may only lower them
     LogRecords<CallRecord> records;
     PendingDecrefs<Payload> decrefs;
     std::atomic<uint64_t> counters[GRPC_COUNTERS] = {};
-    std::atomic<uint32_t> unfinished{0};  // calls whose message is not there
-    std::atomic<uint32_t> open_calls{0};  // calls that Python has, or will have
-    std::atomic<uint32_t> untaken{0};     // calls whose whole answer waits for its client
+    std::atomic<uint32_t> unfinished{0};  // calls whose message is incomplete
+    std::atomic<uint32_t> open_calls{0};  // unary calls that Python runs, or that wait to run
+    std::atomic<uint32_t> untaken{0};     // calls whose complete answer waits for its client
     OpenConnections connections;
     std::atomic<bool> draining{false};
 
   private:
     static constexpr int RECYCLE_TRIES = 8;
-    static constexpr uint64_t PIECE_NS = 1000000u;  // for a large piece of a message
+    static constexpr uint64_t PIECE_NS = 1000000u;  // how long a large piece of a message may take
 
     void end_untaken() noexcept;
     bool recycle_idle() noexcept;
@@ -173,8 +175,8 @@ class Server final : public Protocol {
     RunQueue<Call, &Call::run_next> to_run_;
     ConnectionList<&Connection::unread> unread_;       // to be read again
     ConnectionList<&Connection::deferred> deferred_;   // with answers that wait for the end of a turn
-    ConnectionList<&Connection::gathering> gathering_;  // to be read when a large piece is there,
-    std::atomic<uint64_t> gathered_ns_{0};              // or this time has come
+    ConnectionList<&Connection::gathering> gathering_;  // to be read when a large piece has arrived,
+    std::atomic<uint64_t> gathered_ns_{0};              // or at this time
 };
 
 }  // namespace ksrv::grpc

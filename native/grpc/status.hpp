@@ -1,4 +1,4 @@
-// gRPC's words on the wire: status codes, their texts and details, timeouts.
+// The wire form of gRPC status codes, their texts and details, and timeouts.
 
 #pragma once
 
@@ -21,17 +21,17 @@ enum Status : int {
     UNAUTHENTICATED = 16,
 };
 
-// A text as `grpc-message` carries it.
+// Encodes a text for `grpc-message`.
 std::string percent_encoded(const char *text, size_t length);
 
-// What `grpc-status-details-bin` carries where a call may be made again: google.rpc.Status with a RetryInfo.
-// Empty when there is no memory.
+// The value of `grpc-status-details-bin` for a call that may be retried: a google.rpc.Status with a RetryInfo. Empty if
+// memory is short.
 std::string retry_details(int status, const std::string &text, uint64_t seconds);
 
-// Bytes as the value of an entry whose name ends in "-bin": base64 without padding.
+// Encodes bytes for an entry whose name ends in "-bin": base64 without padding.
 std::string binary_value(const std::string &bytes);
 
-// Nanoseconds of a `grpc-timeout`: up to eight digits and a unit. False where it is malformed.
+// Nanoseconds of a `grpc-timeout`: up to eight digits and a unit. False if it is malformed.
 bool read_timeout(const char *text, size_t length, uint64_t *nanoseconds) noexcept;
 
 }  // namespace ksrv::grpc

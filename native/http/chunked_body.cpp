@@ -10,7 +10,7 @@ int hexadecimal(unsigned char c) noexcept {
     return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
 }
 
-// RFC 9110's `token` characters.
+// `token` characters (RFC 9110 5.6.2).
 bool is_token(unsigned char c) noexcept {
     if ((c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z')) return true;
     for (const char mark : "!#$%&'*+-.^_`|~")
@@ -18,7 +18,7 @@ bool is_token(unsigned char c) noexcept {
     return false;
 }
 
-// Blanks, visible characters and those above ASCII.
+// Blanks, visible characters and bytes above ASCII.
 bool is_text(unsigned char c) noexcept { return c == '\t' || (c >= 0x20 && c != 0x7f); }
 
 }  // namespace
@@ -101,14 +101,14 @@ void ChunkDecoder::step(unsigned char c) noexcept {
         return;
     case State::contents:
     case State::ended:
-        return;  // `read` does not come here
+        return;  // not reached from `read`
     default:
         return step_extension(c);
     }
 }
 
-// Behind a size: `*( BWS ";" BWS name [ BWS "=" BWS ( token / quoted ) ] )` and the line's end. Bad blanks
-// are read over in front of what they may stand in front of, as gunicorn does.
+// After a size: `*( BWS ";" BWS name [ BWS "=" BWS ( token / quoted ) ] )` and the line's end (RFC 9112 7.1.1). Bad
+// white space is skipped where the grammar allows it, as gunicorn does.
 void ChunkDecoder::step_extension(unsigned char c) noexcept {
     const bool blank = c == ' ' || c == '\t';
     switch (state_) {
@@ -154,7 +154,7 @@ void ChunkDecoder::step_extension(unsigned char c) noexcept {
     }
 }
 
-// A size and its line have come.
+// The line with a size is complete.
 void ChunkDecoder::end_size() noexcept {
     begin_line();
     if (left_ == 0) {

@@ -1,13 +1,13 @@
 // A connection of the HTTP server.
 //
-// Strategy: a connection belongs to exactly one side at a time. While it is ARMED the kernel holds
-// it (epoll) and either an I/O thread with its event or the sweep with its deadline takes
-// it by one compare-and-swap; while it is OWNED only that thread touches it. Connections are never
-// freed while the server lives, so a stale event may look at one: its generation tells.
+// Strategy: a connection has exactly one owner at a time. While it is ARMED, epoll has it: an I/O thread with its
+// event, or the sweep at its deadline, claims it with one compare-and-swap. While it is OWNED, only that thread uses
+// it. Connections are never freed while the server lives, so a stale event may refer to one: its generation detects
+// this.
 //
-// Epoll goes on reporting a connection that is readable while it is owned. Nearly always it is not, since a
-// client waits for its answer, and so the connection is armed again without a system call. Where it is, the
-// thread that gets the event mutes it, and its owner tells epoll anew.
+// Epoll still reports an owned connection if it is readable. That is rare, because a client usually waits for its
+// answer. So a connection can be armed again without a system call. If such an event occurs, the thread that gets it
+// mutes the connection, and the owner must then arm it with epoll_ctl.
 
 #pragma once
 
@@ -28,14 +28,14 @@ namespace ksrv {
 enum class Phase : uint8_t {
     free,
     proxy_header,     // the header of the PROXY protocol is incomplete
-    handshake,        // TLS has not begun, or is not agreed on
+    handshake,        // the TLS handshake has not begun, or is not finished
     idle,             // between messages, nothing received
     head,             // a head is incomplete
-    awaiting_memory,  // the budget has no room for the next bytes of the body
+    awaiting_memory,  // the next bytes of the body exceed the budget
     body,             // receiving into the block
-    run,              // a message is with the engine or with the app; not armed
+    run,              // the engine or the app has the message; not armed
     send,             // an answer waits for the socket
-    linger,           // answered and shut down; further bytes are thrown away
+    linger,           // answered and shut down; further bytes are discarded
 };
 
 constexpr int PHASES = 10;
@@ -45,57 +45,56 @@ template <class... Others> constexpr uint16_t phases(Phase one, Others... others
     return static_cast<uint16_t>(1u << static_cast<int>(one) | phases(others...));
 }
 
-// Which phases may come behind each; `free` may come behind any.
-constexpr uint16_t BEHIND[PHASES] = {
+// The phases that may follow each phase. `free` may follow any phase.
+constexpr uint16_t ALLOWED_NEXT[PHASES] = {
     /* free */ phases(Phase::idle),
     /* proxy_header */ phases(Phase::handshake, Phase::idle, Phase::head),
     /* handshake */ phases(Phase::idle, Phase::send, Phase::linger),
-    // A place that was just taken is idle before it begins.
+    // A new connection is in `idle` before `begin`.
     /* idle */ phases(Phase::proxy_header, Phase::handshake, Phase::idle, Phase::head),
     /* head */
     phases(Phase::awaiting_memory, Phase::body, Phase::run, Phase::send, Phase::linger, Phase::idle, Phase::head),
     /* awaiting_memory */ phases(Phase::body, Phase::send, Phase::linger),
-    // Idle where a request of the fast path, whole, is refused at once: its queue is full.
+    // To `idle` if a complete fast-path request is refused at once because its queue is full.
     /* body */ phases(Phase::awaiting_memory, Phase::run, Phase::send, Phase::linger, Phase::idle),
-    // Back to `head` once the caller is known, to `body` where the app asks for it.
+    // Back to `head` once the caller is known, and to `body` if the app requests it.
     /* run */
     phases(Phase::head, Phase::body, Phase::awaiting_memory, Phase::run, Phase::send, Phase::linger, Phase::idle),
     /* send */ phases(Phase::run, Phase::idle, Phase::head, Phase::linger),
     /* linger */ phases(),
 };
 
-// Whether a connection waits for bytes of its client.
+// Whether a connection waits for bytes from its client.
 inline bool receives(Phase phase) noexcept {
     return phase == Phase::proxy_header || phase == Phase::handshake || phase == Phase::idle || phase == Phase::head ||
            phase == Phase::body;
 }
 
-// MUTED is owned as well, and epoll reports nothing of the connection; MUTING is the way there, by a thread that
-// does not own it.
+// MUTED: owned, and epoll reports no events of the connection. MUTING: another thread is muting it.
 enum Claim : uint8_t { OWNED, MUTED, MUTING, ARMING, ARMED };
 
 constexpr size_t SHORT_LOOK = 2048;
 
 struct Connection : Transport, ReceiveBuffer, Message {
-    // Read by events that may be stale, hence atomic.
+    // Atomic, because stale events read it.
     std::atomic<uint32_t> generation{0};
     std::atomic<uint8_t> claim{OWNED};
     std::atomic<Phase> phase{Phase::free};
-    std::atomic<bool> saw_bytes{false};  // has sent at least one byte
+    std::atomic<bool> saw_bytes{false};  // at least one byte was received
 
     uint32_t slot = 0;
     uint64_t tag = 0;             // in epoll: its slot and its generation
     uint16_t listener = 0;
-    bool registered = false;      // known to epoll
-    uint32_t reported = 0;        // events that epoll reports of it until it is muted
-    uint64_t ends_ns = UINT64_MAX;          // answers from then on are the connection's last
-    uint64_t requests_left = UINT64_MAX;    // before it ends
+    bool registered = false;      // added to epoll
+    uint32_t reported = 0;        // events that epoll reports until the connection is muted
+    uint64_t ends_ns = UINT64_MAX;          // an answer from this time on is the connection's last
+    uint64_t requests_left = UINT64_MAX;    // before the connection ends
 
-    Connection *next = nullptr;   // in the run queue or in the app's
+    Connection *next = nullptr;   // in the run queue or in the app's queue
     sockaddr_storage peer;
     socklen_t peer_length = 0;
 
-    // Makes a connection that was just taken from the table a new one.
+    // Initialises a connection that was just taken from the table.
     void begin(int socket, uint16_t from, uint64_t its_tag, uint64_t now) noexcept {
         fd = socket;
         tag = its_tag;
@@ -113,14 +112,14 @@ struct Connection : Transport, ReceiveBuffer, Message {
         ends_ns = requests_left = UINT64_MAX;
     }
 
-    // Bytes of the body that have come with the head.
+    // Bytes of the body that arrived with the head.
     size_t came_with_head() const noexcept { return filled - head.length; }
 
-    // Builds for sanitizers and fuzzers stop at a phase that may not come behind the present one.
+    // Builds for sanitizers and fuzzers abort if the transition is not allowed.
     void enter(Phase next, std::memory_order order = std::memory_order_relaxed) noexcept {
 #ifdef KSRV_CHECKS_PHASES
         const int now = static_cast<int>(phase.load(std::memory_order_relaxed));
-        if (next != Phase::free && !(BEHIND[now] >> static_cast<int>(next) & 1)) abort();
+        if (next != Phase::free && !(ALLOWED_NEXT[now] >> static_cast<int>(next) & 1)) abort();
 #endif
         phase.store(next, order);
     }
@@ -130,17 +129,17 @@ struct Connection : Transport, ReceiveBuffer, Message {
             uint8_t seen = ARMED;
             if (claim.compare_exchange_strong(seen, OWNED, std::memory_order_acq_rel)) return true;
             if (seen != ARMED && seen != ARMING) return false;
-            sched_yield();  // another thread is just arming it: the event came before it was done
+            sched_yield();  // another thread is arming it: the event came before that was done
         }
     }
 
-    // Gives an owned connection away again without a word to epoll; false where it was muted.
+    // Arms an owned connection without a system call. False if it was muted.
     bool arm_as_before() noexcept {
         uint8_t seen = OWNED;
         return claim.compare_exchange_strong(seen, ARMED, std::memory_order_release, std::memory_order_acquire);
     }
 
-    // Moves an owned connection to another claim, once no thread mutes it.
+    // Moves an owned connection to another claim, after any muting is done.
     void settle(Claim wanted) noexcept {
         uint8_t seen = OWNED;
         while (!claim.compare_exchange_weak(seen, wanted, std::memory_order_acq_rel)) {
@@ -150,7 +149,7 @@ struct Connection : Transport, ReceiveBuffer, Message {
         }
     }
 
-    // Between two messages, as far as threads that do not own it can tell.
+    // Whether it is between two messages. May be called by threads that do not own it.
     bool is_idle() const noexcept {
         return phase.load(std::memory_order_relaxed) == Phase::idle &&
                saw_bytes.load(std::memory_order_relaxed);
@@ -161,7 +160,7 @@ struct Connection : Transport, ReceiveBuffer, Message {
         return claim.compare_exchange_strong(seen, OWNED, std::memory_order_acq_rel);
     }
 
-    // The message waits for its answer from now on, which one caller of `take` gives.
+    // From now on the message waits for its answer. The only successful caller of `take` gives it.
     Turn begin_turn() noexcept {
         const uint64_t number = (turn.load(std::memory_order_relaxed) + 1) | 1;
         turn.store(number, std::memory_order_release);
@@ -169,7 +168,7 @@ struct Connection : Transport, ReceiveBuffer, Message {
     }
     Turn open_turn() noexcept { return {this, turn.load(std::memory_order_acquire)}; }
 
-    // Whether bytes have come that no thread has looked at, and that epoll knows nothing of.
+    // Whether bytes were received that no thread has handled, and of which epoll does not know.
     bool holds_unseen() const noexcept {
         const Phase now = phase.load(std::memory_order_relaxed);
         return receives(now) && (tls.unread || (now == Phase::head && searched != filled));
@@ -180,7 +179,7 @@ struct Connection : Transport, ReceiveBuffer, Message {
         searched = 0;
     }
 
-    // Chooses the message's id once, by what its head says.
+    // Chooses the message's id once, by its head.
     void identify() noexcept { Message::identify(reinterpret_cast<const char *>(buffer)); }
 };
 

@@ -12,7 +12,7 @@
 
 namespace ksrv {
 
-// All connections: at most `most`, made when they are first needed and then used again.
+// At most `most` connections, created on first use and then reused.
 class Connections {
   public:
     explicit Connections(uint32_t most) : most_(most), table_(most) {}
@@ -21,7 +21,7 @@ class Connections {
         for (Connection *connection : table_) delete connection;
     }
 
-    // NULL when there are `most` already, or no memory.
+    // NULL if `most` connections are in use, or memory is short.
     Connection *take() noexcept {
         std::lock_guard<std::mutex> guard(mutex_);
         Connection *connection = nullptr;

@@ -14,10 +14,10 @@ namespace ksrv {
 
 namespace {
 
-constexpr size_t FIRST_CHUNKS = 16384;  // room for contents when the first chunk comes
-constexpr uint64_t DIRECT_RUN = 16384;  // of contents that are received straight into the block
-constexpr size_t TURN_BYTES = 8u << 20;  // received per turn of a huge body
-constexpr size_t COUNTED_STEP = 65536;   // of a body, before it comes
+constexpr size_t FIRST_CHUNKS = 16384;  // first allocation for a chunked body
+constexpr uint64_t DIRECT_RUN = 16384;  // chunks of at least this size are received directly into the block
+constexpr size_t TURN_BYTES = 8u << 20;  // limit for receiving per turn
+constexpr size_t COUNTED_STEP = 65536;   // bytes that are counted before they are received
 constexpr size_t LOW_WATER_LEAST = 65536, LOW_WATER_MOST = 524288;
 
 }  // namespace
@@ -26,7 +26,7 @@ BodyProgress IncomingBody::begin(Transport *transport, const ReceiveBuffer &buff
                                  size_t *used) noexcept {
     const uint64_t need = head.chunked ? FIRST_CHUNKS : head.content_length;
     const size_t with_head = buffer.filled - head.length;
-    // The JSON ends, and so the first tensor begins, on a border of 64 bytes.
+    // The end of the JSON, and so the first tensor, is aligned to 64 bytes.
     offset = head.has_json_length ? (0 - head.json_length) & 63 : 0;
     block = process_pool().lease_body(offset + need);
     if (!block) return BodyProgress::no_memory;
@@ -36,7 +36,7 @@ BodyProgress IncomingBody::begin(Transport *transport, const ReceiveBuffer &buff
         chunks.begin(limits.chunks);
         chunks.most_bytes = limits.body;
     }
-    // Only a fast-path request is worth it to be counted before it comes.
+    // Counting the whole body in advance pays only for a fast-path request.
     prereserved = head.route == Route::infer && !head.chunked && block->pooled_before && taken < need;
     if (!count(head, 0)) {
         block->unwritten = !block->pooled_before;
@@ -55,8 +55,8 @@ BodyProgress IncomingBody::begin(Transport *transport, const ReceiveBuffer &buff
 
 // ---- the memory budget --------------------------------------------------------------------------
 
-// The next step is as much again as has come, within bounds. A block that was in use before is in memory already, so all of it is
-// counted.
+// Each step doubles the received bytes, within limits. If the block was in use before, all of the body is counted,
+// because its pages exist.
 bool IncomingBody::count(const Head &head, uint64_t more) noexcept {
     const uint64_t come = got + more;
     const uint64_t need = head.chunked ? std::max<uint64_t>(chunks.announced(), come) : head.content_length;
@@ -113,7 +113,7 @@ BodyProgress IncomingBody::receive_announced(Transport *transport, const Head &h
         if (came == 0) break;
         got += static_cast<size_t>(came);
         turn += static_cast<size_t>(came);
-        if (got < need && turn >= TURN_BYTES) {  // the others first
+        if (got < need && turn >= TURN_BYTES) {  // let other connections have their turn
             await_more(transport, need - got);
             return BodyProgress::comes;
         }
@@ -141,9 +141,9 @@ BodyProgress IncomingBody::receive_chunks(Transport *transport, ReceiveBuffer *b
         case Decoded::end:
             return end_unannounced(head);
         }
-        if (turn >= TURN_BYTES) return BodyProgress::comes;  // the others first
+        if (turn >= TURN_BYTES) return BodyProgress::comes;  // let other connections have their turn
         ssize_t came;
-        if (chunks.run() >= DIRECT_RUN) {  // nothing waits in the buffer
+        if (chunks.run() >= DIRECT_RUN) {  // the buffer is empty
             const uint64_t step = std::min<uint64_t>(chunks.run(), COUNTED_STEP * 4);
             const Decoded room = make_room(*head, step);
             if (room == Decoded::no_room) return BodyProgress::no_room;
@@ -169,7 +169,7 @@ BodyProgress IncomingBody::receive_chunks(Transport *transport, ReceiveBuffer *b
     }
 }
 
-// A body whose length was not announced is whole.
+// A body of unknown length is complete.
 BodyProgress IncomingBody::end_unannounced(Head *head) noexcept {
     head->content_length = got;
     block->unwritten = !block->pooled_before && 2 * got < block->capacity;
@@ -181,7 +181,7 @@ BodyProgress IncomingBody::end_unannounced(Head *head) noexcept {
     return end(BodyState::whole);
 }
 
-// Makes room for `more` bytes of contents behind those that have come: counted, and in the block.
+// Makes room for `more` bytes of contents after the received contents: in the budget and in the block.
 IncomingBody::Decoded IncomingBody::make_room(const Head &head, uint64_t more) noexcept {
     const uint64_t contents = got + more;
     if (counted < contents && !count(head, more)) return Decoded::no_room;
@@ -193,11 +193,11 @@ IncomingBody::Decoded IncomingBody::make_room(const Head &head, uint64_t more) n
         block->size = static_cast<size_t>(room);
         return Decoded::all;
     }
-    block->size = offset + got;  // what a move copies
+    block->size = offset + got;  // how many bytes a move copies
     return process_pool().grow(block, static_cast<size_t>(room)) ? Decoded::all : Decoded::no_memory;
 }
 
-// Decodes what waits in the buffer; what it leaves there comes behind the body, or waits for memory.
+// Decodes the data in the buffer. The rest stays there: it follows the body, or waits for memory.
 IncomingBody::Decoded IncomingBody::decode_chunks(ReceiveBuffer *buffer, const Head &head) noexcept {
     const size_t start = head.length;
     size_t at = start;
@@ -228,7 +228,7 @@ IncomingBody::Decoded IncomingBody::decode_chunks(ReceiveBuffer *buffer, const H
     return found;
 }
 
-// The rest of a large body is waited for in large pieces, unless the peer turned out to be slow.
+// Waits for the rest of a large body in large pieces, unless the peer turned out to be slow.
 void IncomingBody::await_more(Transport *transport, size_t left) noexcept {
     if (slow || left < LOW_WATER_LEAST) {
         set_low_water(transport, 1);

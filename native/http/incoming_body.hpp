@@ -1,11 +1,12 @@
-// The body of a message, as far as it has come: its block, what it counts in the memory budget, and how it is received.
+// The body of a message while it is received: its block, and the bytes that it counts in the memory budget.
 //
-// Strategy: a body is received into one block, and counted in steps before its bytes come, so that a client that announces much
-// and sends little takes little. A body with a length goes from the socket straight into the block; chunks wait in the buffer
-// behind the head until they are decoded, but for long ones.
+// Strategy: a body is received into one block, and counted in steps before its bytes arrive, so that a client that
+// announces much and sends little uses little. A body with a length is received directly into the block. Chunks are
+// decoded from the buffer, after the head; only long chunks are received directly.
 //
-// A message owns its body, and only the thread that owns the message's connection calls it: there is no lock. It reads from the
-// transport and never arms, answers or closes it: each call tells by a `BodyProgress` what its caller does next.
+// A message owns its body. Only the thread that owns the message's connection calls it, without a lock. It reads from
+// the transport, but never arms, answers or closes it: each call returns a `BodyProgress`, from which the caller
+// decides what to do next.
 
 #pragma once
 
@@ -21,68 +22,70 @@ namespace ksrv {
 struct Transport;
 struct ReceiveBuffer;
 
-// What has become of a message's body when the app gets the message.
+// The state of a message's body when the app gets the message.
 enum class BodyState : uint8_t {
-    none,       // the message has none
+    none,       // the message has no body
     whole,
-    unread,     // some of it, or nothing, has come, and no more was asked for
-    cut_short,  // the peer ended before the body did
-    too_long,   // its chunks announce more than is asked for
-    malformed,  // its chunks are no chunks
+    unread,     // it is incomplete, and no more was requested
+    cut_short,  // the peer closed before the end of the body
+    too_long,   // its chunks exceed the requested size
+    malformed,  // its chunks are malformed
 };
 
 enum class BodyProgress : uint8_t {
-    comes,      // the socket is empty, or it is the others' turn
-    ended,      // no more of it comes: `state` tells how it ended
-    no_room,    // the budget has no room for the next bytes, now
+    comes,      // the socket is empty, or the turn is over
+    ended,      // nothing more will be received; `state` says how the body ended
+    no_room,    // the next bytes exceed the budget now
     no_memory,
-    broken,     // the connection
+    broken,     // the connection is broken
 };
 
 struct IncomingBody {
     Block *block = nullptr;
-    size_t offset = 0;            // where it begins in the block
+    size_t offset = 0;            // of the body in the block
     size_t got = 0;
-    uint64_t most = 0;            // contents that are received of a body whose length is not announced
-    uint64_t counted = 0;         // bytes that the message holds of the budget
-    ChunkDecoder chunks;          // of a chunked body, whose bytes wait in the buffer behind the head
+    uint64_t most = 0;            // limit for the contents of a body of unknown length
+    uint64_t counted = 0;         // bytes that are counted in the budget
+    ChunkDecoder chunks;          // decodes a chunked body from the buffer
     BodyState state = BodyState::none;
-    bool asked = false;           // the app has asked for it
-    bool prereserved = false;     // all of it is counted, for its block's pages are there
+    bool asked = false;           // the app has requested the body
+    // the whole Content-Length is charged to the memory budget already, because the block was reused and its pages
+    // exist
+    bool prereserved = false;
     bool large = false;           // the last body was larger than the buffer
-    bool slow = false;            // it comes slowly
+    bool slow = false;            // the body arrives slowly
 
     unsigned char *data() noexcept { return block->data + offset; }
 
-    // The bytes that it has, as far as its sender has announced them.
+    // The size of the body, as known from its length or from the chunks read so far.
     uint64_t announced(const Head &head) const noexcept {
         return head.chunked ? chunks.announced() : head.content_length;
     }
 
-    // For the next message of the connection.
+    // Prepares for the next message of the connection.
     void reset() noexcept {
         state = BodyState::none;
         asked = false;
         got = offset = 0;
     }
 
-    // Takes a block and moves what has come with the head into it, `*used` bytes of the buffer with the head; then it `comes`.
-    // Where it has no_room it holds nothing, and may begin again.
+    // Allocates a block and moves the part that came with the head into it. `*used` is the number of buffer bytes used,
+    // including the head. With BodyProgress::no_room nothing was allocated, and the call may be repeated.
     BodyProgress begin(Transport *transport, const ReceiveBuffer &buffer, const Head &head, const HeadLimits &limits,
                        size_t *used) noexcept;
 
-    // Receives until it has ended, the socket is empty, or it is the others' turn. A whole one without an announced length gets its
-    // length in the head.
+    // Receives until the body has ended, the socket is empty, or the turn is over. For a complete body of unknown
+    // length, sets the length in the head.
     BodyProgress receive(Transport *transport, ReceiveBuffer *buffer, Head *head) noexcept;
 
-    // Counts what has come, `more` bytes, and the next step. False: there is no room.
+    // Counts `more` received bytes and the next step. False if the budget does not allow it.
     bool count(const Head &head, uint64_t more) noexcept;
-    // A body that was counted before it came does not come quickly: what is missing is neither counted nor kept in memory any longer.
+    // A body that was counted in advance does not arrive quickly: gives back the memory and budget of the missing part.
     void uncount_missing() noexcept;
-    // The bytes that it holds of the budget are the caller's to give back from here on.
+    // From now on the caller must give back the bytes that the body counts in the budget.
     uint64_t take_counted() noexcept;
     void give_back() noexcept;  // to the budget
-    void release() noexcept;    // the block as well
+    void release() noexcept;    // also releases the block
 
   private:
     enum class Decoded : uint8_t { all, end, beyond, fault, no_room, no_memory };

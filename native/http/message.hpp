@@ -1,4 +1,4 @@
-// One message and its answer: the parser of HTTP/1.1 fills it; the routes, the fast path and the app read it.
+// A message and its answer. The HTTP/1.1 parser fills it; the routes, the fast path and the app read it.
 
 #pragma once
 
@@ -14,53 +14,52 @@
 
 namespace ksrv {
 
-// Of an answer that is sent in pieces: whether the thread that makes them waits for the peer.
+// For an answer that is sent in pieces: whether the thread that makes them waits for the peer.
 enum class StreamState : uint8_t { none, waiting, taken };
 
 struct Request;
 struct FastRequest;
 struct Connection;
 
-// The right to answer one message, once. A thread that answers a message of the engine takes the message's
-// turn first, and finds it gone where it was answered before: the connection may be at another message
-// by then, or another client's.
+// The right to answer a message, once. A thread that answers a message of the engine must take the turn first. This
+// fails if the message was answered before: the connection may then have another message, or another client.
 struct Turn {
     Connection *connection = nullptr;
     uint64_t number = 0;
 
-    // The connection, for the caller to answer or drop. Null where the message was answered before.
+    // The connection, for the caller to answer or drop. Null if the message was answered before.
     Connection *take() const noexcept;
 };
 
 struct Message {
-    std::atomic<uint64_t> turn{0};  // odd while the message waits for its answer; never the same again
+    std::atomic<uint64_t> turn{0};  // odd while the message waits for its answer; a number is never reused
 
     Head head;
-    Verdict verdict = Verdict::incomplete;  // on its head
-    RequestId request_id;         // chosen when its head is complete
-    size_t message_end = 0;       // bytes of the buffer up to which the message goes
+    Verdict verdict = Verdict::incomplete;  // on the head
+    RequestId request_id;         // chosen when the head is complete
+    size_t message_end = 0;       // offset of the message's end in the buffer
     IncomingBody body;
 
-    bool checking = false;        // in the run queue: whether its caller may send a body
-    bool admitted = false;        // and Python has admitted its caller
-    FastRequest *fast_request = nullptr;  // in the run queue, and not in its model's queue yet
-    bool sampled = false;         // it left the fast path, because Python shall record it
-    // The request that waits for its model, while its client is watched; see disconnect_watch.hpp.
+    bool checking = false;        // in the run queue, to check whether its caller may send a body
+    bool admitted = false;        // Python has permitted the caller
+    FastRequest *fast_request = nullptr;  // in the run queue, but not yet in its model's queue
+    bool sampled = false;         // left the fast path, because Python records it
+    // The request in its model's queue while its client is watched; see disconnect_watch.hpp.
     std::atomic<Request *> waiting{nullptr};
-    bool probed = false;          // a client that may be gone has been sent an interim answer
+    bool probed = false;          // an interim answer was sent to a client that may be gone
 
     Outgoing out;
     std::atomic<StreamState> stream{StreamState::none};
     uint64_t answered_bytes = 0;
-    uint64_t answer_counted = 0;  // bytes that its answer holds of the budget
+    uint64_t answer_counted = 0;  // bytes that the answer counts in the budget
     AnswerRoom answer_room = AnswerRoom::none;
     uint16_t status = 0;
     bool close_after = false;     // the answer says Connection: close
 
-    uint64_t message_ns = 0;      // when the message's first byte was seen
-    uint64_t stage_ns = 0;        // when head, body or answer began: what deadlines count from
-    uint64_t memory_wait_ns = 0;  // when it began to wait for memory
-    bool looked_late = false;     // its bytes were read when its deadline had passed
+    uint64_t message_ns = 0;      // when the first byte of the message was seen
+    uint64_t stage_ns = 0;        // when head, body or answer began, which deadlines are relative to
+    uint64_t memory_wait_ns = 0;  // when the wait for memory began
+    bool looked_late = false;     // its bytes were read after its deadline
 
     void reset() noexcept {
         head = Head{};
@@ -73,7 +72,7 @@ struct Message {
         answered_bytes = 0;
     }
 
-    // Chooses its id once, by its head in `text`.
+    // Chooses the id once, by the head in `text`.
     void identify(const char *text) noexcept {
         if (request_id.length) return;
         choose_request_id(&request_id, text + head.request_id.offset, head.request_id.length,

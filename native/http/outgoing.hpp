@@ -1,4 +1,4 @@
-// A message on its way out: its parts, and how far it has come.
+// An outgoing message: its parts, and how much of it was sent.
 
 #pragma once
 
@@ -16,32 +16,31 @@ constexpr size_t ANSWER_HEAD = 768;
 constexpr int ANSWER_PARTS = 64;
 constexpr int ANSWER_BLOCKS = 4;
 
-// The Python objects that an answer's parts belong to; a thread with the GIL gives them back once the last
-// byte was sent.
+// Python objects that own an answer's parts. A thread with the GIL releases them after the last byte was sent.
 struct Owners {
     Owners *next = nullptr;
     void *object = nullptr;
 };
 
-// A message to be sent: its iovecs, how far it has come, and the memory that must live until then.
+// The iovecs of a message, how much was sent, and the memory that must live until then.
 struct Outgoing {
     iovec *parts = nullptr;
     int count = 0;
     int at = 0;
     size_t head_bytes = 0;      // at the beginning of the first part
     iovec inline_parts[4];
-    iovec *spilled = nullptr;   // malloc'ed when there are more than fit inline
+    iovec *spilled = nullptr;   // allocated if there are more parts than fit inline
     char head[ANSWER_HEAD];
-    char *long_head = nullptr;  // malloc'ed when the head is longer than `head`
+    char *long_head = nullptr;  // allocated if the head is longer than `head`
     Owners *owners = nullptr;
-    Block *blocks[ANSWER_BLOCKS];  // parts that lie in the pool need no Python object
+    Block *blocks[ANSWER_BLOCKS];  // parts in the buffer pool need no Python object
     int block_count = 0;
     uint64_t total = 0;
-    // Of all answers on this connection: the kernel's bytes are not only the last answer's.
+    // On this connection, over all answers, because the kernel's buffer may have bytes of earlier answers.
     uint64_t sent = 0;
-    uint64_t taken = 0;         // of those, acknowledged by the peer when it was last looked at
+    uint64_t taken = 0;         // how much of `sent` the peer had acknowledged at the last check
 
-    // Goes on behind bytes that were sent.
+    // Continues after `count` bytes were sent.
     void advance(size_t count) noexcept {
         sent += count;
         while (count > 0) {
@@ -67,7 +66,7 @@ inline void forget_outgoing(Outgoing *out) noexcept {
     out->total = 0;
 }
 
-// Room for `count` parts behind the head; false when there is no memory.
+// Makes room for `count` parts after the head. False if memory is short.
 inline bool reserve_parts(Outgoing *out, int count) noexcept {
     out->parts = out->inline_parts;
     if (count + 1 <= static_cast<int>(sizeof out->inline_parts / sizeof(iovec))) return true;

@@ -9,8 +9,8 @@
 
 namespace ksrv {
 
-// An answer that needs no Python: its status and its application headers, rendered when the worker
-// starts, and its body.
+// An answer that needs no Python: its status and its application headers, rendered when the worker starts, and its
+// body.
 struct PreparedAnswer {
     uint16_t status = 0;
     std::string status_line;  // "503 Service Unavailable"
@@ -18,8 +18,8 @@ struct PreparedAnswer {
     std::string body;
 };
 
-// What a health route says while the server is not ready. It tells why, so it changes while I/O
-// threads send it.
+// The answer of health routes while the server is not ready. It includes the reason, so it may change while I/O threads
+// send it.
 class NotReadyAnswer {
   public:
     void replace(std::shared_ptr<const PreparedAnswer> answer) noexcept {
@@ -41,11 +41,11 @@ enum PreparedAnswerIndex : int {
     ANSWER_LIVE,
     ANSWER_NOT_LIVE,
     ANSWER_READY,
-    ANSWER_TOO_SLOW,      // the head or the body did not come in time
-    ANSWER_BYTES_IN_FLIGHT,       // the bytes in flight are at their bound
-    ANSWER_FAILED,        // the server's own fault
+    ANSWER_TOO_SLOW,      // the head or the body did not arrive in time
+    ANSWER_BYTES_IN_FLIGHT,       // the limit on bytes in flight is reached
+    ANSWER_FAILED,        // a fault of the server
     ANSWER_SERVER,        // name, version and extensions
-    ANSWER_NOT_TLS,       // plain HTTP, where the server has TLS
+    ANSWER_NOT_TLS,       // plain HTTP on a TLS listener
     PREPARED_ANSWERS,
 };
 

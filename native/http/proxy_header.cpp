@@ -21,12 +21,12 @@ bool accepts(ProxyVersions accepted, ProxyVersions version) noexcept {
 
 ProxyVerdict refuse(ProxySource *source, ProxyFault fault) noexcept {
     source->fault = fault;
-    source->length = 0;  // only that of a whole header means anything
+    source->length = 0;  // only set for a complete header
     return ProxyVerdict::malformed;
 }
 
 void set_peer(ProxySource *source, int family, const void *address, uint16_t port) noexcept {
-    source->told = true;
+    source->names_client = true;
     if (family == AF_INET) {
         sockaddr_in peer{};
         peer.sin_family = AF_INET;
@@ -44,8 +44,8 @@ void set_peer(ProxySource *source, int family, const void *address, uint16_t por
     }
 }
 
-// The proxy forwards for a client whose address it does not tell: "::" says that there is none (RFC 4291 2.5.2). Its
-// own address would make the client one of this machine, where the proxy is.
+// The proxy does not say the client's address: "::", the unspecified address (RFC 4291 2.5.2), is used. With the
+// proxy's address instead, the client would count as local, if the proxy runs on this machine.
 void set_unknown_peer(ProxySource *source) noexcept {
     const unsigned char unspecified[16] = {};
     set_peer(source, AF_INET6, unspecified, 0);
@@ -60,7 +60,7 @@ struct Word {
     }
 };
 
-// An address as inet_pton() reads it.
+// An address in the form of inet_pton().
 bool read_address(const Word &word, int family, unsigned char *address) noexcept {
     char text[INET6_ADDRSTRLEN];
     if (word.length >= sizeof text || memchr(word.text, 0, word.length)) return false;
@@ -90,7 +90,7 @@ ProxyVerdict read_line(const unsigned char *data, size_t filled, ProxySource *so
     if (data[length - 2] != '\r') return refuse(source, ProxyFault::line_end);
     source->length = length;
 
-    Word words[5];  // protocol, two addresses, two ports: one blank before each
+    Word words[5];  // protocol, two addresses, two ports, separated by single blanks
     const char *at = reinterpret_cast<const char *>(data) + WORD_LENGTH;
     const char *const end = reinterpret_cast<const char *>(data) + length - 2;
     size_t count = 0;
@@ -98,7 +98,7 @@ ProxyVerdict read_line(const unsigned char *data, size_t filled, ProxySource *so
         const void *blank = memchr(at, ' ', static_cast<size_t>(end - at));
         const char *const stop = blank ? static_cast<const char *>(blank) : end;
         words[count++] = {at, static_cast<size_t>(stop - at)};
-        // Whatever stands behind UNKNOWN is ignored (section 2.1).
+        // Everything after UNKNOWN is ignored (section 2.1).
         if (count == 1 && words[0].is("UNKNOWN")) {
             set_unknown_peer(source);
             return ProxyVerdict::whole;
@@ -129,16 +129,16 @@ ProxyVerdict read_binary(const unsigned char *data, size_t filled, ProxySource *
     if (version != 2) return refuse(source, ProxyFault::version);
     if (command > 1) return refuse(source, ProxyFault::command);
     if (PROXY_V2_HEAD + length > PROXY_HEADER_MOST) return refuse(source, ProxyFault::too_long);
-    const bool told = command == 1;                   // else LOCAL: the proxy speaks for itself
-    const bool known = family != 0 || protocol != 0;  // else UNSPEC
-    if (told && known) {
+    const bool names_client = command == 1;           // otherwise LOCAL: the connection is the proxy's
+    const bool known = family != 0 || protocol != 0;  // otherwise UNSPEC
+    if (names_client && known) {
         if (family == 0 || family > 3 || protocol != 1) return refuse(source, ProxyFault::protocol);
         const size_t needed = family == 1 ? 12u : family == 2 ? 36u : 216u;
         if (length < needed) return refuse(source, ProxyFault::too_short);
     }
     if (filled < PROXY_V2_HEAD + length) return ProxyVerdict::incomplete;
     source->length = PROXY_V2_HEAD + length;
-    if (!told) return ProxyVerdict::whole;
+    if (!names_client) return ProxyVerdict::whole;
     const unsigned char *const block = data + PROXY_V2_HEAD;
     if (!known || family == 3) {
         set_unknown_peer(source);  // a client on a unix socket has no address either
@@ -191,9 +191,9 @@ const char *proxy_fault_text(ProxyFault fault) noexcept {
     case ProxyFault::protocol:
         return "the header names another protocol than TCP over IPv4 or IPv6";
     case ProxyFault::address:
-        return "the header holds something else than an address of its protocol";
+        return "the header has an address that does not match its protocol";
     case ProxyFault::port:
-        return "the header holds something else than a port from 0 to 65535";
+        return "the header has a port that is not a number from 0 to 65535";
     case ProxyFault::version:
         return "the header's version is not 2";
     case ProxyFault::command:
@@ -203,11 +203,11 @@ const char *proxy_fault_text(ProxyFault fault) noexcept {
     case ProxyFault::too_long:
         return "the header is longer than 4096 bytes";
     case ProxyFault::missing:
-        return "the header is missing, which proxy_allow_ips asks of this address";
+        return "the header is missing, but proxy_allow_ips lists this address";
     case ProxyFault::untrusted:
-        return "there is a header, and proxy_allow_ips does not name this address";
+        return "the connection begins with a header, but proxy_allow_ips does not list this address";
     case ProxyFault::slow:
-        return "the header did not come within head_timeout";
+        return "the header did not arrive within head_timeout";
     case ProxyFault::none:
         break;
     }

@@ -1,9 +1,9 @@
-// The header of the PROXY protocol, versions 1 and 2: by whom a proxy was connected to, told before the first byte
-// of HTTP or TLS (https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt; sections in comments).
+// The header of the PROXY protocol, versions 1 and 2, which a proxy sends before the first byte of HTTP or TLS to name
+// its client (https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt; comments refer to its sections).
 //
-// Strategy: a peer whose address is trusted must begin with a header, because the receiver may not guess whether
-// there is one (section 2). Any other peer must not begin with one: it would choose its own address. A verdict
-// never depends on how the bytes were split over reads.
+// Strategy: a trusted peer must begin with a header, because the receiver must not guess whether a header is present
+// (section 2). Other peers must not begin with a header, because they could choose their address. The result never
+// depends on how reads split the bytes.
 
 #pragma once
 
@@ -15,16 +15,15 @@
 
 namespace ksrv {
 
-// The longest line of version 1, with its CRLF (section 2.1).
+// The longest line of version 1, including its CRLF (section 2.1).
 constexpr size_t PROXY_LINE_MOST = 107;
 constexpr size_t PROXY_SIGNATURE = 12, PROXY_V2_HEAD = 16;
-// The longest header of version 2 that is accepted: addresses and type-length-values. They fit into one TCP segment
-// (section 2.2).
+// The longest accepted header of version 2: addresses and type-length-values. It fits one TCP segment (section 2.2).
 constexpr size_t PROXY_HEADER_MOST = 4096;
 
 enum class ProxyVersions : uint8_t { off = 0, v1 = 1, v2 = 2, both = 3 };
 
-// Addresses that share their first bits. IPv4 addresses are held as IPv4-mapped IPv6 addresses.
+// Addresses with the same first bits. IPv4 addresses are stored as IPv4-mapped IPv6 addresses.
 struct Network {
     unsigned char address[16];
     unsigned bits;
@@ -35,14 +34,15 @@ struct ProxyRules {
     bool trusts_all = false;
     std::vector<Network> trusted;
 
-    // Whether a peer may say for whom it connects. A peer on a unix socket may: the socket's mode names who connects.
+    // Whether a peer may name its client. A peer on a unix socket may, because the socket's mode limits who can
+    // connect.
     bool trusts(const sockaddr_storage &peer) const noexcept;
 };
 
 enum class ProxyVerdict : uint8_t {
-    incomplete,  // all bytes so far belong to a header
+    incomplete,  // all bytes so far may belong to a header
     whole,
-    absent,      // the bytes are no header of the accepted versions
+    absent,      // the bytes are not a header of the accepted versions
     malformed,
 };
 
@@ -59,23 +59,22 @@ enum class ProxyFault : uint8_t {
     too_long,   // v2: longer than PROXY_HEADER_MOST
     missing,    // a trusted peer begins without a header
     untrusted,  // a peer that is not trusted begins with one
-    slow,       // it did not come in time
+    slow,       // the header did not arrive in time
 };
 
 struct ProxySource {
-    size_t length = 0;   // bytes of the header, once it is whole
-    bool told = false;   // `peer` is by whom the proxy was connected to, "::" where it does not say; else the proxy
-                         // speaks for itself
+    size_t length = 0;   // of the complete header
+    bool names_client = false;  // `peer` is the proxy's client, "::" if unknown; else the proxy connects itself
     sockaddr_storage peer{};
     socklen_t peer_length = 0;
     ProxyFault fault = ProxyFault::none;
 };
 
-// Judges the first bytes of a connection.
+// Parses the first bytes of a connection.
 ProxyVerdict read_proxy_header(const unsigned char *data, size_t filled, ProxyVersions accepted,
                                ProxySource *source) noexcept;
 
-// What a fault is, as a sentence about the connection.
+// A sentence about the connection that describes the fault.
 const char *proxy_fault_text(ProxyFault fault) noexcept;
 
 }  // namespace ksrv

@@ -1,4 +1,4 @@
-// The bytes that a connection has received and not used up: heads, and chunks behind them.
+// The received but unused bytes of a connection: heads, and the chunks that follow them.
 
 #pragma once
 
@@ -10,12 +10,12 @@ namespace ksrv {
 
 constexpr size_t HEAD_BUFFER = 16384;
 
-// Only the owner of the connection calls it.
+// Used only by the owner of the connection.
 struct ReceiveBuffer {
     unsigned char *buffer = nullptr;  // HEAD_BUFFER bytes, more for a long head
     size_t capacity = 0;
     size_t filled = 0;
-    size_t searched = 0;  // bytes that the search for a head's end has looked at
+    size_t searched = 0;  // bytes in which the end of the head was searched
 
     ReceiveBuffer() = default;
     ReceiveBuffer(const ReceiveBuffer &) = delete;
@@ -31,7 +31,7 @@ struct ReceiveBuffer {
         return true;
     }
 
-    // Gives back what the buffer has beyond the room for heads.
+    // Frees memory beyond the size for heads.
     void shrink() noexcept {
         if (capacity <= HEAD_BUFFER || filled > HEAD_BUFFER) return;
         void *less = realloc(buffer, HEAD_BUFFER);
@@ -40,7 +40,7 @@ struct ReceiveBuffer {
         capacity = HEAD_BUFFER;
     }
 
-    // Keeps no more than the room for heads, for the next connection.
+    // Empties the buffer for the next connection, and keeps only memory for heads.
     void discard() noexcept {
         filled = searched = 0;
         if (capacity <= HEAD_BUFFER) return;
@@ -49,7 +49,7 @@ struct ReceiveBuffer {
         capacity = 0;
     }
 
-    // Throws away the first `count` bytes: a message that is done with.
+    // Removes the first `count` bytes: a finished message.
     void consume(size_t count) noexcept {
         filled -= count;
         if (filled) memmove(buffer, buffer + count, filled);

@@ -19,7 +19,7 @@ struct Table {
         for (int c = 'a'; c <= 'z'; ++c) of[c] |= NAME | FIELD | HOST;
         for (int c = 'A'; c <= 'Z'; ++c) of[c] |= NAME | FIELD | HOST;
         for (const char *c = "abcdefABCDEF"; *c; ++c) of[static_cast<int>(*c)] |= HEX;
-        // No comma, although RFC 3986 has it in names: a list of hosts is none (RFC 9110 7.2).
+        // No comma, although RFC 3986 allows it in names, because a list of hosts is invalid (RFC 9110 7.2).
         for (const char *c = "-._~!$&'()*+;="; *c; ++c) of[static_cast<int>(*c)] |= HOST;
         for (int c = 0; c < 256; ++c)
             if (of[c] & FIELD) of[c] |= TOKEN;
@@ -34,8 +34,8 @@ constexpr Table TABLE{};
 
 bool is(unsigned char c, uint8_t kind) noexcept { return (TABLE.of[c] & kind) != 0; }
 
-// Whether two texts are equal but for the case of letters. Of the bytes that a name or a value may hold, only letters
-// differ in the bit that is set here ("^" and "~" do as well, which no name that is looked for has).
+// Whether two texts are equal except for case. Of the valid bytes of names and values, only letters differ in the bit
+// that is set here (and "^" and "~", which none of the searched names has).
 inline bool same_name(const unsigned char *name, const char *lower, size_t length) noexcept {
     const auto differs = [&](size_t at, auto word) noexcept {
         decltype(word) one, other, fold;
@@ -64,7 +64,7 @@ inline bool prefixed(const unsigned char *name, size_t length, const char (&lowe
     return length >= N - 1 && same_name(name, lower, N - 1);
 }
 
-// One to 18 digits without a leading zero; a lone zero is a number too.
+// Parses one to 18 digits without leading zeros. "0" is allowed.
 bool number(const unsigned char *text, size_t length, uint64_t *value) noexcept {
     if (length == 0 || length > 18 || (length > 1 && text[0] == '0')) return false;
     uint64_t sum = 0;
@@ -76,8 +76,8 @@ bool number(const unsigned char *text, size_t length, uint64_t *value) noexcept 
     return true;
 }
 
-// A length with blanks around it or zeros before it, which the grammar allows (RFC 9112 6.2). One above 18 digits is
-// larger than any limit.
+// Parses a length with surrounding blanks or leading zeros, which the grammar allows (RFC 9112 6.2). More than 18
+// digits are larger than any limit.
 bool loose_number(const unsigned char *at, const unsigned char *end, uint64_t *value) noexcept {
     while (at < end && (*at == ' ' || *at == '\t')) ++at;
     while (end > at && (end[-1] == ' ' || end[-1] == '\t')) --end;
@@ -89,8 +89,8 @@ bool loose_number(const unsigned char *at, const unsigned char *end, uint64_t *v
     return true;
 }
 
-// The end of the run of plain field value bytes that starts at `at`. Eight bytes at a time while all of
-// them are 0x20 to 0x7e, then one by one.
+// The end of the run of plain field value bytes that starts at `at`. Checks eight bytes at a time while all are 0x20 to
+// 0x7e, then single bytes.
 const unsigned char *plain_end(const unsigned char *at, const unsigned char *end) noexcept {
     for (;;) {
         while (end - at >= 8) {
@@ -113,7 +113,7 @@ const unsigned char *plain_end(const unsigned char *at, const unsigned char *end
     }
 }
 
-// `token` between optional blanks, in any case.
+// Matches `token` between optional blanks, ignoring case.
 template <size_t N>
 inline bool single_word(const unsigned char *at, const unsigned char *end, const char (&lower)[N]) noexcept {
     while (at < end && (*at == ' ' || *at == '\t')) ++at;
@@ -121,7 +121,7 @@ inline bool single_word(const unsigned char *at, const unsigned char *end, const
     return named(at, static_cast<size_t>(end - at), lower);
 }
 
-// Whether a list of options has one of a name, in any case.
+// Whether a list of options contains `token`, ignoring case.
 template <size_t N>
 inline bool lists(const unsigned char *at, const unsigned char *end, const char (&lower)[N]) noexcept {
     for (;;) {
@@ -139,12 +139,12 @@ Span trimmed(const unsigned char *at, const unsigned char *end, const unsigned c
     return {static_cast<uint32_t>(at - data), static_cast<uint32_t>(end - at)};
 }
 
-// llhttp takes no tab for a blank in the fields that framing rests on.
+// llhttp does not accept a tab as a blank in fields that determine the framing.
 bool has_tab(const unsigned char *at, const unsigned char *end) noexcept {
     return memchr(at, '\t', static_cast<size_t>(end - at)) != nullptr;
 }
 
-// Whether a content type is that of an image or of a form in parts.
+// Whether the content type is an image or a multipart form.
 bool is_upload(const unsigned char *at, const unsigned char *end) noexcept {
     while (at < end && (*at == ' ' || *at == '\t')) ++at;
     const size_t length = static_cast<size_t>(end - at);
@@ -157,7 +157,7 @@ bool has_quality(const unsigned char *at, const unsigned char *end) noexcept {
     return false;
 }
 
-// What is wrong with a line of the head that does not begin with a name and a colon; `at` is behind the name.
+// The fault in a field line that does not begin with a name and a colon. `at` follows the name.
 HeadFault name_fault(const unsigned char *name, const unsigned char *at, const unsigned char *end) noexcept {
     if (name < end && (*name == ' ' || *name == '\t')) return HeadFault::folded;  // RFC 9112 5.2
     const void *feed = memchr(at, '\r', static_cast<size_t>(end - at));
@@ -166,7 +166,7 @@ HeadFault name_fault(const unsigned char *name, const unsigned char *at, const u
     return colon && *name != ':' ? HeadFault::field_name : HeadFault::field_line;
 }
 
-// Moves a path that lies below the mount prefix behind that prefix.
+// If a path begins with the mount prefix, moves it past the prefix.
 bool below_mount(const unsigned char *&path, const unsigned char *end, const HeadLimits &limits) noexcept {
     const size_t length = limits.mount_length;
     if (static_cast<size_t>(end - path) < length || memcmp(path, limits.mount, length) != 0) return false;
@@ -176,7 +176,7 @@ bool below_mount(const unsigned char *&path, const unsigned char *end, const Hea
     return true;
 }
 
-// Whether an `Accept` may ask for a stream of answers: `text/event-stream`, or lines of JSON.
+// Whether an `Accept` value may ask for a stream of answers: `text/event-stream`, or JSON lines.
 bool names_stream(const unsigned char *at, const unsigned char *end) noexcept {
     for (; end - at >= 5; ++at) {
         const size_t left = static_cast<size_t>(end - at);
@@ -187,8 +187,8 @@ bool names_stream(const unsigned char *at, const unsigned char *end) noexcept {
     return false;
 }
 
-// NAME up to `/`; false where it is empty, longer than 63 bytes or holds any other byte. `.` and `..`
-// are no names: a proxy that reads the target as a path takes them for another path.
+// Parses a name up to `/`. False if it is empty, longer than 63 bytes, or has invalid bytes. `.` and `..` are not
+// names, because a proxy that normalises the path would take them for another path.
 bool segment(const unsigned char *&at, const unsigned char *end, const unsigned char *data,
              Span *span) noexcept {
     const unsigned char *start = at;
@@ -208,13 +208,13 @@ inline bool literal(const unsigned char *&at, const unsigned char *end, const ch
     return true;
 }
 
-// Whether a name is that of a route about all models.
+// Whether a name belongs to a route about all models.
 bool names_no_model(const Span &name, const unsigned char *data) noexcept {
     const unsigned char *at = data + name.offset;
     return literal(at, at + name.length, "stats") && name.length == 5;
 }
 
-// Whether a GET or HEAD of a target asks for what the server knows: metadata, readiness, statistics, metrics.
+// Whether a GET or HEAD can be answered without a handler: metadata, readiness, statistics, metrics.
 bool is_question(const unsigned char *at, const unsigned char *end) noexcept {
     if (!literal(at, end, "/v2") && !literal(at, end, "/v1") && !literal(at, end, "/metrics") &&
         !literal(at, end, "/ping"))
@@ -222,7 +222,7 @@ bool is_question(const unsigned char *at, const unsigned char *end) noexcept {
     return at == end || *at == '/' || *at == '?';
 }
 
-// The route of a target, or Route::none.
+// The route of a target. Route::none if it has none.
 Route target_route(bool post, const unsigned char *at, const unsigned char *end,
                    const unsigned char *data, Head *head) noexcept {
     if (!literal(at, end, "/v2")) return Route::none;
@@ -279,7 +279,7 @@ Ending find_head_end(const unsigned char *data, size_t from, size_t filled, size
                      size_t *length) noexcept {
     const size_t bound = filled < limit ? filled : limit;
     Ending ending = filled >= limit ? Ending::never : Ending::open;
-    size_t at = from, stop = bound;  // what was looked at
+    size_t at = from, stop = bound;  // the searched range
     *length = limit;
     while (at < bound) {
         const void *feed = memchr(data + at, '\n', bound - at);
@@ -301,7 +301,7 @@ Ending find_head_end(const unsigned char *data, size_t from, size_t filled, size
 
 namespace {
 
-// The methods that have letters of their own case only: what IANA has registered, and more of the kind.
+// Methods without lower-case letters: the registered methods (IANA), and others of the same form.
 constexpr size_t METHOD_LEAST = 3, METHOD_MOST = 20;
 
 bool method(const unsigned char *&at, const unsigned char *end) noexcept {
@@ -318,7 +318,7 @@ bool is_absolute(const unsigned char *at, const unsigned char *end) noexcept {
     return at > start && !is(*start, DIGIT) && *start != '-' && literal(at, end, "://");
 }
 
-// What is wrong with a request line that is no request line, or has a method, target or version that is none.
+// The fault in a malformed request line, or in its method, target or version.
 HeadFault line_fault(const unsigned char *at, const unsigned char *end) noexcept {
     const void *feed = memchr(at, '\r', static_cast<size_t>(end - at));
     if (feed) end = static_cast<const unsigned char *>(feed);
@@ -335,7 +335,7 @@ HeadFault line_fault(const unsigned char *at, const unsigned char *end) noexcept
 
 }  // namespace
 
-// Where a refused message ends is not known, and what it said of its body means nothing.
+// The end of a refused message is unknown, and what its head says about the body is not trusted.
 Verdict refuse_head(Head *head, HeadFault fault) noexcept {
     head->fault = fault;
     head->http_1_0 = head->chunked = head->expects_continue = head->has_json_length = false;
@@ -357,11 +357,11 @@ HeadFault HeadReader::begin(const unsigned char *method, const unsigned char *ta
         return static_cast<size_t>(target - method) == length + 1 && memcmp(method, name, length) == 0;
     };
     const bool get = is_method("GET", 3), post = is_method("POST", 4), connects = is_method("CONNECT", 7);
-    // A minor version above 1 is one that adds to 1.1 (RFC 9110 2.5).
+    // A higher minor version is an extension of 1.1 (RFC 9110 2.5).
     native_ = (get || post) && minor <= '1';
     head_.http_1_0 = minor == '0';
     close_ = connects;
-    if (*target != '/') {  // RFC 9112 3.2: the other three forms
+    if (*target != '/') {  // the other three forms of a target, RFC 9112 3.2
         const bool all = target_end - target == 1 && *target == '*';
         if (all ? !is_method("OPTIONS", 7) : !connects && !is_absolute(target, target_end)) return HeadFault::target;
         native_ = false;
@@ -382,7 +382,7 @@ HeadFault HeadReader::field(const unsigned char *name, size_t width, const unsig
     if (++count_ > limits_.fields) return HeadFault::too_many_fields;
     if (static_cast<size_t>(stop - name) + 2 > limits_.field_size) return HeadFault::field_too_long;
     const unsigned char *text = value;
-    if (text < stop && *text == ' ') ++text;  // numbers take one blank at most, before them
+    if (text < stop && *text == ' ') ++text;  // numbers may have one leading blank
     switch (name[0] | 0x20) {
     case 'a':
         if (named(name, width, "accept-encoding")) {
@@ -403,7 +403,7 @@ HeadFault HeadReader::field(const unsigned char *name, size_t width, const unsig
         } else if (named(name, width, "content-type")) {
             if (!first(CONTENT_TYPE)) return HeadFault::content_types;
             upload_ = is_upload(text, stop);
-        } else if (named(name, width, "connection")) {  // a list, and so are several (RFC 9110 5.3)
+        } else if (named(name, width, "connection")) {  // a list, and several such fields are one list (RFC 9110 5.3)
             const bool one = single_word(value, stop, "keep-alive") || single_word(value, stop, "close");
             if (!first(CONNECTION) || !one || (head_.http_1_0 && has_tab(value, stop))) native_ = false;
             close_ = close_ || lists(value, stop, "close");
@@ -416,7 +416,7 @@ HeadFault HeadReader::field(const unsigned char *name, size_t width, const unsig
         if (named(name, width, "expect")) {
             if (!single_word(value, stop, "100-continue")) return HeadFault::expectation;
             if (!first(EXPECT) || head_.http_1_0) native_ = false;
-            head_.expects_continue = !head_.http_1_0;  // of HTTP/1.0 it is ignored (RFC 9110 10.1.1)
+            head_.expects_continue = !head_.http_1_0;  // ignored in HTTP/1.0 (RFC 9110 10.1.1)
         }
         break;
     case 'h':
@@ -434,7 +434,7 @@ HeadFault HeadReader::field(const unsigned char *name, size_t width, const unsig
             if (head_.has_json_length) native_ = false;
             head_.has_json_length = true;
             if (!number(text, static_cast<size_t>(stop - text), &head_.json_length)) {
-                head_.json_length = 0;  // malformed: Python's parser has the sentence for it
+                head_.json_length = 0;  // malformed: Python's parser reports it
                 route_ = Route::none;
             }
         }
@@ -447,7 +447,7 @@ HeadFault HeadReader::field(const unsigned char *name, size_t width, const unsig
         break;
     case 't':
         if (named(name, width, "transfer-encoding")) {
-            // Chunked once, and no other coding: what else there is could be framed in two ways (RFC 9112 6.1).
+            // Only "chunked", once. Other codings could be framed in two ways (RFC 9112 6.1).
             if (head_.chunked || !single_word(value, stop, "chunked")) return HeadFault::coding;
             if (has_tab(value, stop)) native_ = false;
             head_.chunked = true;
@@ -468,7 +468,7 @@ HeadFault HeadReader::field(const unsigned char *name, size_t width, const unsig
     }
     for (size_t i = 0; i < limits_.scheme_count; ++i)
         if (limits_.scheme_length[i] == width && same_name(name, limits_.scheme[i], width) && !first(SCHEME))
-            native_ = false;  // they may contradict each other
+            native_ = false;  // the two may contradict each other
     return HeadFault::none;
 }
 
@@ -497,15 +497,15 @@ Verdict HeadReader::end(size_t length) noexcept {
         if (!head_.http_1_0) return refuse_head(&head_, HeadFault::no_host);
         native_ = false;
     }
-    // RFC 9112 6.1: a message with both may be an attempt to smuggle another one.
+    // RFC 9112 6.1: a message with both may be an attempt at request smuggling.
     if (head_.chunked && counted) return refuse_head(&head_, HeadFault::length_and_coding);
     if (head_.chunked && head_.http_1_0) return refuse_head(&head_, HeadFault::old_coding);
     head_.close = close_ || (head_.http_1_0 && !keep_);
     const uint64_t body = head_.content_length, json = head_.json_length;
     const bool has_json = head_.has_json_length;
-    if (upload_ && !has_json) native_ = false;  // images and forms have limits of their own
+    if (upload_ && !has_json) native_ = false;  // images and forms have separate limits
     if (native_ && route_ == Route::infer) {
-        // Whatever is refused before its body is read is the app's to refuse.
+        // Requests that are refused before their body is read are left to the app.
         const bool json_fits = !has_json || json > 0;
         const bool fits = head_.chunked ? !has_json || json <= limits_.json
                                         : counted && body > 0 && body <= limits_.body &&
@@ -521,14 +521,15 @@ Verdict HeadReader::end(size_t length) noexcept {
 
 namespace {
 
-// The last bytes are an empty line, whose CR ends every run of bytes that is looked for.
+// The head must end with an empty line: its CR ends every search for the end of a run.
 Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &limits, Head *head) noexcept {
     HeadReader reader(data, limits, head);
     head->length = static_cast<uint32_t>(length);
     if (length < 4) return refuse_head(head, HeadFault::request_line);
     const unsigned char *at = data;
-    const unsigned char *const end = data + length - 2;  // the last field's CRLF is still inside
-    if (literal(at, end, "\r\n")) reader.leave_to_app();  // one empty line before it is ignored (RFC 9112 2.2)
+    const unsigned char *const end = data + length - 2;  // the CRLF of the last field is inside
+    // one empty line before the request line is ignored (RFC 9112 2.2)
+    if (literal(at, end, "\r\n")) reader.leave_to_app();
     const unsigned char *const line = at;
     if (!method(at, end)) return refuse_head(head, line_fault(line, end));
     const unsigned char *const target = at;

@@ -1,10 +1,10 @@
-// The parser of HTTP/1.1 request heads (RFC 9112), and the decision who serves a message.
+// Parses HTTP/1.1 request heads (RFC 9112), and decides who answers a message.
 //
-// Strategy: first find where the head ends (an incremental search, linear in the bytes received), then judge the
-// complete head once. It is the only parser of heads in the server. A head that RFC 9112 forbids, or that another
+// Strategy: first find the end of the head (an incremental search, linear in the received bytes), then check the
+// complete head once. This is the only parser of heads in the server. A head that RFC 9112 forbids, or that another
 // parser on the way might frame differently, is refused with a fault that says why.
-// Goals: never frame a message differently than llhttp or gunicorn would; never depend on how the bytes were split
-// over reads; never answer.
+// Goals: never frame a message differently than llhttp or gunicorn; never depend on how reads split the bytes; never
+// answer.
 
 #pragma once
 
@@ -13,11 +13,11 @@
 
 namespace ksrv {
 
-// `native`: served without the Falcon app where nothing else prevents it; `app`: for the Falcon app, with a body
-// whose framing is known; `refused`: the head has a fault, and where the message ends is not known.
+// `native`: the native server answers without the Falcon app, unless something else prevents it. `app`: for the Falcon
+// app, with a body of known framing. `refused`: the head has a fault, and the end of the message is unknown.
 enum class Verdict : uint8_t { incomplete, native, app, refused };
 
-// Why a head is refused. The statuses and sentences are in ksrv/server/http/head_faults.py.
+// Why a head is refused. ksrv/server/http/head_faults.py has the statuses and sentences.
 enum class HeadFault : uint8_t {
     none,
     line_end,               // a line ends with LF alone, or the head holds NUL (RFC 9112 2.2)
@@ -40,18 +40,18 @@ enum class HeadFault : uint8_t {
     old_coding,             // Transfer-Encoding in HTTP/1.0 (RFC 9112 6.1)
     no_host,                // HTTP/1.1 without Host (RFC 9112 3.2)
     hosts,                  // several Host (RFC 9112 3.2)
-    host,                   // Host is no host with an optional port (RFC 9112 3.2)
+    host,                   // Host is not a host with an optional port (RFC 9112 3.2)
     content_types,          // several Content-Type (RFC 9110 8.3)
     expectation,            // Expect is not 100-continue (RFC 9110 10.1.1)
 };
 
-// What a connection of HTTP/2 begins with in place of a head (RFC 9113 3.4).
+// The first bytes of an HTTP/2 connection (RFC 9113 3.4).
 constexpr char HTTP2_PREFACE[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 constexpr size_t HTTP2_PREFACE_BYTES = sizeof HTTP2_PREFACE - 1;
 
 enum class Route : uint8_t { none, infer, live, ready, server, metadata, model_ready };
 
-// Whether a route tells what the server or a model is: to those who may call.
+// Whether a route describes the server or a model, which needs permission.
 inline bool is_description(Route route) noexcept {
     return route == Route::server || route == Route::metadata || route == Route::model_ready;
 }
@@ -62,21 +62,21 @@ constexpr int SCHEME_NAME_BYTES = 48;
 constexpr int MOUNT_BYTES = 128;
 
 struct HeadLimits {
-    size_t head = 16384;          // bytes of a head that is served natively
+    size_t head = 16384;          // bytes of a head that the native server answers
     size_t fields = 100;          // header fields
     size_t request_line = 4094;   // bytes, without CRLF
     size_t field_size = 8190;     // bytes of one field, with CRLF
-    uint64_t body = 0;            // the greatest Content-Length
-    uint64_t json = UINT64_MAX;   // bytes of it that may be JSON
-    size_t chunks = 65536;        // of a chunked body
-    size_t longest_head = 65536;  // bytes of any head
-    bool compression = false;     // answers may be compressed: Accept-Encoding matters
-    bool origins = false;         // answers tell web pages who may read them: Origin matters
-    bool own_hosts = false;       // a Host that is_foreign_host finds is for the app, which refuses it
+    uint64_t body = 0;            // the largest Content-Length
+    uint64_t json = UINT64_MAX;   // the most bytes of JSON in a body
+    size_t chunks = 65536;        // in a chunked body
+    size_t longest_head = 65536;  // the most bytes of any head
+    bool compression = false;     // answers may be compressed, so that Accept-Encoding matters
+    bool origins = false;         // answers have CORS fields, so that Origin matters
+    bool own_hosts = false;       // the app refuses foreign hosts (see is_foreign_host)
     size_t scheme_count = 0;      // gunicorn's secure_scheme_headers, in lower case
     char scheme[SCHEME_NAMES][SCHEME_NAME_BYTES] = {};
     size_t scheme_length[SCHEME_NAMES] = {};
-    size_t mount_length = 0;      // of the prefix that all paths have; 0 for none
+    size_t mount_length = 0;      // of the prefix of all paths; 0 for none
     char mount[MOUNT_BYTES] = {};
 };
 
@@ -88,52 +88,52 @@ struct Span {
 struct Head {
     Route route = Route::none;
     HeadFault fault = HeadFault::none;
-    Span name;                    // the model, for a route that names one
-    Span version;                 // empty where the target names none
-    uint32_t length = 0;          // bytes up to and with the empty line; set once it was found
+    Span name;                    // the model's name, if the route has one
+    Span version;                 // empty if the target has none
+    uint32_t length = 0;          // bytes including the empty line; 0 until the end is found
     uint32_t fields = 0;          // offset of the first field
     uint64_t content_length = 0;
     uint64_t json_length = 0;     // Inference-Header-Content-Length
     bool has_json_length = false;
-    Span authorization;           // the only Authorization's value; empty where there are several
-    Span request_id;              // the same of X-Request-ID
-    Span traceparent;             // and of traceparent
-    bool close = false;           // the connection ends with the answer
-    bool http_1_0 = false;        // the answer is of HTTP/1.0 as well
-    bool chunked = false;         // the body comes in chunks, and its length is not known
+    Span authorization;           // the value of Authorization; empty if it occurs more than once
+    Span request_id;              // likewise X-Request-ID
+    Span traceparent;             // likewise traceparent
+    bool close = false;           // the connection is closed after the answer
+    bool http_1_0 = false;        // the answer is HTTP/1.0, too
+    bool chunked = false;         // the body is chunked, so that its length is unknown
     bool expects_continue = false;  // the sender waits for 100 Continue before it sends the body
-    bool question = false;        // a GET or HEAD of what the server knows, which no handler answers
+    bool question = false;        // a GET or HEAD that can be answered without a handler
 };
 
 enum class Ending : uint8_t { open, found, never };
 
-// Looks for CRLFCRLF in data[0, filled), of which data[0, from) was searched before. `never` means
-// that no head of at most `limit` bytes without a bare line feed or a NUL can begin like this; `*length` is
-// then how far it was right, and the byte behind that.
+// Searches for CRLFCRLF in data[0, filled), of which data[0, from) was searched before. `never`: these bytes cannot
+// begin a head of at most `limit` bytes without a bare line feed or NUL. `*length` is then the number of valid bytes
+// plus one.
 Ending find_head_end(const unsigned char *data, size_t from, size_t filled, size_t limit,
                      size_t *length) noexcept;
 
-// Whether a value of Host names a host with an optional port (RFC 3986 3.2.2), or is empty, as where the target has no
-// authority (RFC 9112 3.2). It has no blanks around it.
+// Whether a value of Host, without surrounding blanks, is a host with an optional port (RFC 3986 3.2.2), or empty, as
+// for a target without authority (RFC 9112 3.2).
 bool is_host(const unsigned char *text, size_t length) noexcept;
 
-// The verdict on a head with a fault.
+// Returns the verdict for a head with a fault.
 Verdict refuse_head(Head *head, HeadFault fault) noexcept;
 
-// Judges a head part by part: its request line, each field, its end. A fault is the last that is told.
+// Checks a head in parts: its request line, each field, its end. Stop at the first fault.
 class HeadReader {
   public:
     HeadReader(const unsigned char *data, const HeadLimits &limits, Head *head) noexcept;
 
-    // The method ends one blank before the target; `minor` is the last digit of HTTP/1.x.
+    // The method must end one blank before the target. `minor` is the last digit of HTTP/1.x.
     HeadFault begin(const unsigned char *method, const unsigned char *target, const unsigned char *target_end,
                     unsigned char minor) noexcept;
-    // A field whose name and value hold the bytes that they may hold.
+    // Checks a field whose name and value have only valid bytes.
     HeadFault field(const unsigned char *name, size_t width, const unsigned char *value,
                     const unsigned char *stop) noexcept;
     Verdict end(size_t length) noexcept;
 
-    // Where a name or a value ends; one that is unusual is for the app. Both may end at `end`, and no later.
+    // The end of a name or a value, at most `end`. Unusual values are left to the app.
     const unsigned char *name_end(const unsigned char *at) noexcept;
     const unsigned char *value_end(const unsigned char *at, const unsigned char *end) noexcept;
     void leave_to_app() noexcept { app_ = true; }
@@ -144,7 +144,7 @@ class HeadReader {
         REQUEST_ID = 128, SCHEME = 256,
     };
 
-    // Whether none of the fields that `which` stands for has come before.
+    // Whether none of the fields in `which` occurred before.
     bool first(unsigned which) noexcept {
         const bool before = seen_ & which;
         seen_ |= which;
@@ -161,8 +161,8 @@ class HeadReader {
     bool native_ = false, app_ = false, upload_ = false, close_ = false, keep_ = false;
 };
 
-// The verdict on what a connection has received since its last message. `searched` remembers how
-// far the search for the end of the head has come; start a message with 0.
+// Classifies the bytes that a connection has received since its last message. `searched` stores the progress of the
+// search for the end of the head. It must be 0 at the start of a message.
 Verdict classify_head(const unsigned char *data, size_t filled, size_t *searched,
                   const HeadLimits &limits, Head *head) noexcept;
 

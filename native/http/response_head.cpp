@@ -12,11 +12,11 @@ namespace {
 
 constexpr size_t DATE_BYTES = 29;
 
-// What every head holds beside the caller's texts; a field that put_head writes as well belongs here, too.
+// The texts of every head, besides the caller's texts. Add each field that put_head writes.
 constexpr char OWN_TEXT[] = "HTTP/1.1 \r\nServer: \r\nDate: \r\nConnection: keep-alive\r\nx-request-id: \r\n\r\n";
 constexpr size_t OWN_BYTES = sizeof OWN_TEXT - 1 + DATE_BYTES;
 
-// "Sun, 06 Nov 1994 08:49:37 GMT", made once a second for each thread.
+// "Sun, 06 Nov 1994 08:49:37 GMT", formatted once per second and thread.
 const char *http_date() noexcept {
     static const char days[] = "SunMonTueWedThuFriSat";
     static const char months[] = "JanFebMarAprMayJunJulAugSepOctNovDec";

@@ -1,4 +1,4 @@
-// The head of every answer over HTTP/1.1, as gunicorn would write it; gRPC has none.
+// Writes the heads of answers over HTTP/1.1, in gunicorn's form. gRPC does not use them.
 
 #pragma once
 
@@ -7,8 +7,8 @@
 
 namespace ksrv {
 
-// Writes status line, Server, Date, Connection, the request's id and the application's fields: what gunicorn
-// writes, in its order. `fields` ends with CRLF or is empty. A ready-made body is copied behind the head.
+// Writes status line, Server, Date, Connection, the request's id and the application's fields, in gunicorn's order.
+// `fields` must end with CRLF or be empty. A prepared body is copied after the head.
 bool put_head(Outgoing *out, const char *status, size_t status_length, const char *fields,
               size_t fields_length, const char *server, size_t server_length, bool close,
               bool http_1_0, const RequestId &id, const char *body = nullptr, size_t body_length = 0) noexcept;

@@ -1,10 +1,10 @@
-// Threads that send an answer piece by piece, and wait until the peer has taken one.
+// Lets threads that send an answer in pieces wait until the peer has read a piece.
 //
-// Strategy: the thread that makes the pieces owns the connection. What the socket takes at once costs it nothing more; else the
-// connection goes to the I/O threads, with their deadlines for slow readers, and the thread waits until they give it back. So at
-// most one piece of a stream lies in memory.
+// Strategy: the thread that makes the pieces owns the connection. If the socket takes a piece at once, nothing else
+// happens. Otherwise the I/O threads get the connection, with their deadlines for slow readers, and the thread waits
+// until they return it. So at most one piece of a stream is in memory.
 //
-// One mutex and one condition for all of them: few wait at a time.
+// One mutex and one condition variable for all of them, because few threads wait at the same time.
 
 #pragma once
 
@@ -19,8 +19,8 @@ class StreamWaits {
   public:
     enum class Outcome : uint8_t { taken, gone, stopped };
 
-    // Waits for the peer of a connection that is `StreamState::waiting` and was given away. `taken`: it is the caller's again;
-    // `gone`: it was closed; `stopped`: nobody serves it any more.
+    // Waits for the peer of a connection in StreamState::waiting that the I/O threads have. `taken`: the caller owns
+    // the connection again; `gone`: it was closed; `stopped`: it is no longer served.
     Outcome wait(Connection *connection, uint64_t turn) noexcept {
         std::unique_lock<std::mutex> lock(mutex_);
         for (;;) {
@@ -33,14 +33,14 @@ class StreamWaits {
         return Outcome::taken;
     }
 
-    // The peer has taken all of a piece: the connection is the waiting thread's. By its owner.
+    // The peer has read a whole piece: the waiting thread owns the connection again. Called by the owner.
     void resume(Connection *connection) noexcept {
         std::lock_guard<std::mutex> guard(mutex_);
         connection->stream.store(StreamState::taken, std::memory_order_release);
         moved_.notify_all();
     }
 
-    // A connection is closed: the thread of its stream, if it has one, need not wait any longer. By its owner.
+    // The connection is closed: the thread of its stream, if any, stops waiting. Called by the owner.
     void end(Connection *connection) noexcept {
         if (connection->stream.load(std::memory_order_acquire) == StreamState::none) return;
         std::lock_guard<std::mutex> guard(mutex_);

@@ -1,5 +1,5 @@
-// How long a connection may take for what it waits for. Read by any thread, and never changed once connections come.
-// HttpServer::expire (server/events.cpp) ends the connections that take longer; grpc/deadlines.cpp has those of HTTP/2.
+// Time limits of a connection. Read by any thread, and constant once connections arrive. HttpServer::expire
+// (server/events.cpp) closes HTTP/1.1 connections that exceed them, grpc/deadlines.cpp HTTP/2 connections.
 
 #pragma once
 
@@ -11,30 +11,30 @@
 namespace ksrv {
 
 struct TimeLimits {
-    uint64_t head_ns = 10000000000u;      // a head must be complete by then
-    uint64_t grace_ns = 10000000000u;     // bodies and answers: the rate counts from here on
-    uint64_t rate = 4096;                 // bytes per second, received or taken by the peer
-    uint64_t transfer_s = 300;            // behind the grace, for a body or an answer of any size
-    uint64_t idle_ns = 75000000000u;      // between messages; 0: every answer closes
-    uint64_t stop_idle_ns = 2000000000u;  // the same while draining, and of a connection at its end
-    uint64_t linger_ns = 2000000000u;     // for the peer to take an answer that closes
-    uint64_t memory_wait_ns = 1000000000u;  // waiting for bytes in flight, before 503
+    uint64_t head_ns = 10'000'000'000;        // for receiving a head
+    uint64_t grace_ns = 10'000'000'000;       // for bodies and answers, before the rate is enforced
+    uint64_t rate = 4096;                     // minimum bytes per second, received or read by the peer
+    uint64_t transfer_s = 300;                // after the grace period, for a body or an answer of any size
+    uint64_t idle_ns = 75'000'000'000;        // between messages; 0: close after every answer
+    uint64_t stop_idle_ns = 2'000'000'000;    // between messages while draining, or when the connection must end
+    uint64_t linger_ns = 2'000'000'000;       // for the peer to receive the answer that closes
+    uint64_t memory_wait_ns = 1'000'000'000;  // for waiting for bytes in flight, before 503
 
-    static constexpr uint64_t PRERESERVED_NS = 1000000000u;  // that a body may be counted before it comes
-    static constexpr uint64_t UNSEEN_NS = 500000000u;  // that bytes wait which have come, where no event tells of them
+    static constexpr uint64_t PRERESERVED_NS = 1'000'000'000;  // Longest time that missing bytes stay counted.
+    static constexpr uint64_t UNSEEN_NS = 500'000'000;  // Longest wait of received bytes that epoll does not report.
 
-    // Bytes per second that are asked of a transfer of so many bytes.
+    // The minimum rate, in bytes per second, of a transfer of `whole` bytes.
     uint64_t least_rate(uint64_t whole) const noexcept {
         const uint64_t least = whole / (transfer_s ? transfer_s : 1);
         return least > rate ? least : rate ? rate : 1;
     }
 
-    // Whether a peer takes an answer fast enough that has taken so many bytes of it in so long.
+    // Whether a peer that has read `bytes` in `elapsed_ns` reads an answer fast enough.
     bool keeps_up(uint64_t bytes, uint64_t elapsed_ns, uint64_t whole) const noexcept {
         return bytes >= elapsed_ns / 1000000u * least_rate(whole) / 1000u;
     }
 
-    // When a connection is looked at next that its owner arms now.
+    // When the sweep must look at a connection that is armed now.
     uint64_t deadline(const Connection &connection, uint64_t now, bool draining) const noexcept {
         if (connection.holds_unseen()) return now + UNSEEN_NS;
         switch (connection.phase.load(std::memory_order_relaxed)) {
@@ -42,7 +42,8 @@ struct TimeLimits {
             const uint64_t timeout = !connection.saw_bytes ? head_ns
                                      : draining            ? std::min(stop_idle_ns, idle_ns)
                                                            : idle_ns;
-            // At its end a connection is closed only if it is silent, so that a busy one is ended by an answer.
+            // When it must end, an idle connection is closed only if it stays silent. A busy connection ends with an
+            // answer.
             const uint64_t end =
                 connection.ends_ns == UINT64_MAX ? UINT64_MAX : std::max(connection.ends_ns, now + stop_idle_ns);
             return std::min(now + timeout, end);
@@ -59,7 +60,7 @@ struct TimeLimits {
             return connection.stage_ns + grace_ns;
         case Phase::linger:
             return connection.stage_ns + linger_ns;
-        default:  // the PROXY protocol's header, and the handshake
+        default:  // PROXY protocol header, and TLS handshake
             return connection.stage_ns + head_ns;
         }
     }

@@ -20,7 +20,7 @@ constexpr size_t RECORD = 16384;
 
 bool would_block(int error) noexcept { return error == EAGAIN || error == EWOULDBLOCK; }
 
-// Small parts leave together in one record; a large one is encrypted where it lies.
+// Sends small parts together in one record, and encrypts large parts in place.
 Sent send_records(TlsSession *tls, Outgoing *out) noexcept {
     unsigned char gathered[RECORD];
     while (out->at < out->count) {
@@ -104,7 +104,7 @@ bool send_continue(Transport *transport) noexcept {
 
 Sent send_now(Transport *transport, Outgoing *out) noexcept {
     if (TlsSession *tls = &transport->tls; *tls) {
-        // The library must be given the unsent bytes again.
+        // OpenSSL must get the unsent bytes again before anything else (SSL_write(3)).
         const Sent before = tls->interim_waits ? send_interim(tls) : Sent::all;
         return before == Sent::all ? send_records(tls, out) : before;
     }

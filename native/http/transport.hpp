@@ -1,7 +1,7 @@
-// The bytes of a connection: its socket, and TLS if the listener has it.
+// Reads and writes the bytes of a connection: through its socket, and TLS if the listener has it.
 //
-// All that the server reads and writes on an accepted connection goes through here. Only the owner of the
-// connection calls these functions.
+// Everything that the server reads and writes on an accepted connection passes through here. Called only by the owner
+// of the connection.
 
 #pragma once
 
@@ -17,49 +17,49 @@ namespace ksrv {
 
 struct Transport {
     int fd = -1;
-    TlsSession tls;  // begun with the first bytes of a handshake
+    TlsSession tls;  // starts with the first bytes of a handshake
     int low_water = 1;  // the socket's SO_RCVLOWAT
 };
 
 enum class Sent : uint8_t { all, blocked, broken };
 
-// What waits to be read: `closed` is the end of what the peer sends.
+// Whether data is available to read. `closed`: the peer sends nothing more.
 enum class Unread : uint8_t { none, some, closed, broken };
 
-// As recv() on a socket that does not block: the bytes received, 0 at the end, or -1 with errno, which is
-// EAGAIN where nothing has come.
+// As recv() on a non-blocking socket: returns the bytes received, 0 at the end, or -1 with errno, which is EAGAIN if
+// nothing has arrived.
 ssize_t receive_some(Transport *transport, void *data, size_t room) noexcept;
 
-// Whether a read that got so many bytes into so much room has left nothing behind.
+// Whether a read of `got` bytes into `room` bytes has emptied the socket.
 inline bool has_emptied(const Transport *transport, size_t got, size_t room) noexcept {
     return transport->tls ? !transport->tls.unread : got < room;
 }
 
-// Looks without reading.
+// Checks without reading.
 Unread look_for_unread(Transport *transport) noexcept;
 
-// The kernel makes no event for fewer bytes than this; with TLS, whose records hold bytes of its own, it always makes one.
+// Sets SO_RCVLOWAT: the kernel reports fewer bytes only at the end. Not used with TLS, because records have additional
+// bytes.
 void set_low_water(Transport *transport, int bytes) noexcept;
 
-// Bytes that were sent and that the peer has not acknowledged, as far as can be told.
+// Bytes that were sent but not acknowledged by the peer; under TLS an estimate.
 uint64_t unacknowledged(Transport *transport) noexcept;
 
-// Whether the peer has gone. One that sends nothing more may read on: it is asked by an interim answer, which
-// `*probed` says was sent.
+// Whether the peer has gone. A half-closed peer may still read, so it gets an interim answer, and `*probed` is set.
 bool is_peer_gone(Transport *transport, bool *probed) noexcept;
 
-// What the peer of an answer in pieces does, as far as can be told without sending: `half_closed` sends nothing
-// more, and may read on.
+// The state of the peer of an answer in pieces, as known without sending. `half_closed`: sends nothing more, but may
+// read.
 enum class Peer : uint8_t { open, half_closed, gone };
 Peer look_at_peer(Transport *transport) noexcept;
 
 // Sends as much of an answer as the socket takes now.
 Sent send_now(Transport *transport, Outgoing *out) noexcept;
 
-// Sends `100 Continue`, which a socket that is full does without; false when the connection is broken.
+// Sends `100 Continue`, or nothing if the socket is full. False if the connection is broken.
 bool send_continue(Transport *transport) noexcept;
 
-// Nothing more is sent on a socket; what the peer still sends is only to be thrown away.
+// Shuts down sending. Data from the peer is discarded from now on.
 void end_sending(Transport *transport) noexcept;
 
 void close_transport(Transport *transport) noexcept;

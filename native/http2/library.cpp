@@ -6,7 +6,7 @@ namespace ksrv::http2 {
 
 namespace {
 
-constexpr int OLDEST = 0x012b00;  // 1.43, in Debian 11 and RHEL 9
+constexpr int OLDEST = 0x012b00;  // 1.43, the version in Debian 11 and RHEL 9
 
 struct Info {
     int age;

@@ -1,8 +1,8 @@
-// libnghttp2, found when the server starts.
+// Loads libnghttp2 when the server starts.
 //
-// Strategy: there is one way to the library, dlopen of its stable name, with declarations of the functions
-// and types that are used here. So one build serves on machines with and without it, and building needs no
-// headers. tests/sanitizers/nghttp2_layout.cpp compares the declarations with the real header.
+// Strategy: the library is loaded with dlopen by its stable name, and its functions and types are declared here. So one
+// build serves on machines with and without the library, and building needs no headers.
+// tests/sanitizers/nghttp2_layout.cpp compares the declarations with the real header.
 
 #pragma once
 
@@ -17,7 +17,7 @@ struct NgSession;
 struct NgCallbacks;
 struct NgOption;
 
-struct FrameHead {  // every frame begins with it
+struct FrameHead {  // the beginning of every frame
     size_t length;
     int32_t stream_id;
     uint8_t type;
@@ -66,7 +66,7 @@ enum FrameType : uint8_t {
 };
 
 constexpr uint8_t FLAG_END_STREAM = 1, FLAG_ACK = 1, FLAG_PADDED = 8;
-constexpr uint8_t FIELD_NO_INDEX = 1;     // it will not come again
+constexpr uint8_t FIELD_NO_INDEX = 1;     // the field will not be repeated
 constexpr uint8_t FIELD_NO_COPY = 2 | 4;  // of the name and of the value
 constexpr uint32_t DATA_EOF = 1, DATA_NO_END_STREAM = 2, DATA_NO_COPY = 4;
 constexpr int SETTING_MAX_STREAMS = 3, SETTING_WINDOW = 4, SETTING_FRAME_SIZE = 5, SETTING_HEADER_LIST = 6;
@@ -85,7 +85,7 @@ enum ErrorCode : uint32_t {
     ENHANCE_YOUR_CALM = 11,
 };
 
-// The functions that are used. Later releases have more limits of their own; those are optional.
+// The functions in use. The functions that set limits of later releases are optional.
 struct Library {
     int version;
     const char *version_text;
@@ -108,8 +108,8 @@ struct Library {
     int (*option_new)(NgOption **);
     void (*option_del)(NgOption *);
     void (*option_no_auto_window_update)(NgOption *, int);
-    void (*option_stream_reset_rate)(NgOption *, uint64_t, uint64_t);  // from 1.57 on, else null
-    void (*option_glitch_rate)(NgOption *, uint64_t, uint64_t);        // from 1.67 on, else null
+    void (*option_stream_reset_rate)(NgOption *, uint64_t, uint64_t);  // since 1.57, else null
+    void (*option_glitch_rate)(NgOption *, uint64_t, uint64_t);        // since 1.67, else null
     int (*server_new)(NgSession **, const NgCallbacks *, void *, const NgOption *);
     void (*session_del)(NgSession *);
     ssize_t (*receive)(NgSession *, const uint8_t *, size_t);
@@ -137,7 +137,7 @@ struct Library {
     const char *(*text_of)(int);
 };
 
-// The library, loaded with the first call; null where there is none that serves.
+// The library, loaded by the first call. Null if it is missing or too old.
 const Library *library() noexcept;
 
 }  // namespace ksrv::http2

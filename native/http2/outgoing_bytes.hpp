@@ -1,4 +1,4 @@
-// Bytes of a connection on their way out: small ones are copied, large ones stay where they are.
+// The outgoing bytes of a connection. Small parts are copied, large parts are not.
 
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace ksrv::http2 {
 
-// Keeps memory until its bytes were sent.
+// Keeps memory alive until its bytes are sent.
 struct Keeper {
     virtual void retain() noexcept = 0;
     virtual void release() noexcept = 0;
@@ -22,7 +22,7 @@ struct Keeper {
 class OutgoingBytes {
   public:
     static constexpr size_t COPIED = 4096;  // shorter parts are copied
-    static constexpr int PARTS = 64;        // of one writev
+    static constexpr int PARTS = 64;        // in one writev
 
     OutgoingBytes() = default;
     OutgoingBytes(const OutgoingBytes &) = delete;
@@ -33,7 +33,7 @@ class OutgoingBytes {
     bool empty() const noexcept { return length_ == 0; }
     size_t copied() const noexcept { return copied_.size(); }
 
-    // These may throw std::bad_alloc, and change nothing then.
+    // These functions may throw std::bad_alloc, and then change nothing.
     void copy(const void *data, size_t length) {
         if (length == 0) return;
         const size_t at = copied_.size();
@@ -57,7 +57,7 @@ class OutgoingBytes {
         length_ += length;
     }
 
-    // The first parts, at most PARTS; how many there are.
+    // Returns the first parts, and their number (at most PARTS).
     int parts(iovec *out) const noexcept {
         int count = 0;
         size_t skip = sent_;
@@ -110,7 +110,7 @@ class OutgoingBytes {
 
     struct Piece {
         const unsigned char *data;
-        Keeper *keeper;  // null: the bytes are in `copied_`, from `at` on
+        Keeper *keeper;  // null: the bytes are in `copied_`, at offset `at`
         size_t at, length;
     };
 
@@ -123,11 +123,12 @@ class OutgoingBytes {
         pieces_.push_back(piece);
     }
 
-    std::vector<Piece> pieces_;  // no deque: that one asks for memory when it is made, where a failure would end the process
-    size_t first_ = 0;           // of `pieces_` that waits; those before were sent
+    // not a deque, because a deque's constructor allocates, and its failure would end the process
+    std::vector<Piece> pieces_;
+    size_t first_ = 0;           // index of the first unsent piece
     std::vector<unsigned char> copied_;
     size_t length_ = 0;
-    size_t sent_ = 0;  // of the first piece
+    size_t sent_ = 0;  // bytes of the first piece
 };
 
 }  // namespace ksrv::http2

@@ -13,7 +13,7 @@ constexpr uint32_t MOST_CREATED = 100000;
 
 Session *self_of(void *user) noexcept { return static_cast<Session *>(user); }
 
-// What a frame costs of which some were earned.
+// The cost of a frame, or 0 if the peer has earned a free frame.
 uint64_t cost_of(uint64_t cost, uint32_t *free) noexcept {
     if (*free == 0) return cost;
     --*free;
@@ -27,7 +27,7 @@ const NgCallbacks *Session::callbacks(const Library *of) noexcept {
     static const NgCallbacks *made = nullptr;
     std::lock_guard<std::mutex> guard(mutex);
     NgCallbacks *set = nullptr;
-    if (made || of->callbacks_new(&set) != 0) return made;  // without memory the next session tries again
+    if (made || of->callbacks_new(&set) != 0) return made;  // if memory is short, the next session tries again
     of->set_begin_headers(set, on_begin_headers);
     of->set_header(set, on_header);
     of->set_begin_frame(set, on_begin_frame);
@@ -47,7 +47,7 @@ const NgOption *Session::options(const Library *of) noexcept {
     NgOption *set = nullptr;
     if (made || of->option_new(&set) != 0) return made;
     of->option_no_auto_window_update(set, 1);
-    // The allowance here is stricter than the library's own limits, which must not come first.
+    // The library's limits must be higher than the allowance here, so that the allowance is used up first.
     if (of->option_stream_reset_rate) of->option_stream_reset_rate(set, MOST_CREATED, MOST_CREATED);
     if (of->option_glitch_rate) of->option_glitch_rate(set, MOST_CREATED, MOST_CREATED);
     return made = set;
@@ -82,15 +82,15 @@ bool Session::receive(const unsigned char *data, size_t length, uint64_t now) no
     }
     data_came_ = false;
     const ssize_t taken = of_->receive(session_, data, length);
-    // The library passes over what a stream sends beyond its content-length, or once it is to be reset, without a word:
-    // how much of the frame is left is not known then.
+    // The library silently skips data that exceeds a stream's content-length, or that follows a pending reset. The rest
+    // of the frame is then unknown.
     if (!data_came_) data_left_ = 0;
     if (flooded_) {
         go_away(ENHANCE_YOUR_CALM, fault_);
         return false;
     }
     if (taken < 0 && taken != RESULT_NO_MEMORY && taken != RESULT_BAD_PREFACE && taken != RESULT_FAILURE) {
-        flooded_ = true;  // one of the library's own limits
+        flooded_ = true;  // a limit of the library
         go_away(ENHANCE_YOUR_CALM, fault_);
     }
     return taken == static_cast<ssize_t>(length) && !failed_;
@@ -157,7 +157,7 @@ void Session::go_away(uint32_t error, const char *why) noexcept {
                             length));
 }
 
-// The stream of an id; null where it has none. Most callbacks are about the stream of the one before.
+// The stream of an id, or null. Most callbacks are about the same stream as the previous callback.
 void *Session::stream_of(int32_t stream_id) noexcept {
     if (seen_id_ != stream_id) {
         seen_id_ = stream_id;
@@ -166,7 +166,7 @@ void *Session::stream_of(int32_t stream_id) noexcept {
     return seen_;
 }
 
-// Takes from the peer's allowance; false where it is used up.
+// Takes from the peer's allowance. False if it is used up.
 bool Session::spend(uint64_t cost) noexcept {
     constexpr uint64_t UNIT_NS = 1000000000u / A_SECOND;
     if (now_ > allowed_at_) {
@@ -191,7 +191,7 @@ int Session::on_begin_headers(NgSession *session, const FrameHead *frame, void *
     }
     void *stream = self->events_->opened(frame->stream_id);
     if (!stream) return RESULT_STREAM_FAILURE;
-    self->allowance_ = std::min(ALLOWANCE, self->allowance_ + REFUSED_STREAM_COST);  // it is not refused
+    self->allowance_ = std::min(ALLOWANCE, self->allowance_ + REFUSED_STREAM_COST);  // the stream is accepted: refund
     self->of_->set_stream_data(session, frame->stream_id, stream);
     self->seen_id_ = frame->stream_id;
     self->seen_ = stream;
@@ -212,11 +212,12 @@ int Session::on_header(NgSession *, const FrameHead *frame, const uint8_t *name,
     }
     if (!self->spend(self->list_bytes_ / BYTES_OF_UNIT - before / BYTES_OF_UNIT)) return RESULT_FAILURE;
     if (self->list_bytes_ <= MOST_LISTS * most) return 0;
-    self->reset(frame->stream_id, ENHANCE_YOUR_CALM);  // before the library does so, which would say INTERNAL_ERROR
+    self->reset(frame->stream_id, ENHANCE_YOUR_CALM);  // now, because the library would reset with INTERNAL_ERROR
     return self->spend(REFUSED_STREAM_COST) ? RESULT_STREAM_FAILURE : RESULT_FAILURE;
 }
 
-// Counts the encoded bytes of a header block before they are decoded: those of a stream that has ended are decoded as well.
+// Counts the encoded bytes of a header block before they are decoded, because blocks of ended streams are decoded as
+// well.
 bool Session::take_block(size_t length) noexcept {
     block_bytes_ += length;
     if (block_bytes_ <= MOST_LISTS * most_list_) return true;
@@ -228,7 +229,7 @@ bool Session::take_block(size_t length) noexcept {
 int Session::on_begin_frame(NgSession *, const FrameHead *frame, void *user) {
     Session *self = self_of(user);
     uint64_t cost = 0;
-    self->data_left_ = 0;  // the frame before it is over
+    self->data_left_ = 0;  // the previous frame is complete
     self->data_came_ = false;
     switch (frame->type) {
     case FRAME_DATA: {
@@ -244,7 +245,7 @@ int Session::on_begin_frame(NgSession *, const FrameHead *frame, void *user) {
     case FRAME_HEADERS:
         self->block_bytes_ = 0;
         if (!self->take_block(frame->length)) return RESULT_FAILURE;
-        cost = REFUSED_STREAM_COST;  // until it is taken
+        cost = REFUSED_STREAM_COST;  // refunded if the stream is accepted
         break;
     case FRAME_PRIORITY:
         cost = 1;
@@ -292,9 +293,10 @@ int Session::on_sent(NgSession *, const FrameHead *frame, void *user) {
         const bool fault = error == PROTOCOL_ERROR || error == FLOW_CONTROL_ERROR || error == STREAM_CLOSED ||
                            error == FRAME_SIZE_ERROR;
         if (fault) self->spend(REFUSED_STREAM_COST);
-        if (error == REFUSED_STREAM || error == CANCEL) self->forgive_resets(1);  // the peer's may be on its way
+        // the peer's reset may already be on its way
+        if (error == REFUSED_STREAM || error == CANCEL) self->forgive_resets(1);
     }
-    // grpc-go measures its bandwidth by a PING behind a DATA frame, one at a time, for as long as answers come.
+    // grpc-go measures bandwidth with a PING after a DATA frame, one at a time, while answers arrive.
     if (frame->type == FRAME_DATA && self->free_pings_ < MOST_FREE) ++self->free_pings_;
     const bool answers = frame->type == FRAME_HEADERS || frame->type == FRAME_DATA;
     if (!answers || !(frame->flags & FLAG_END_STREAM)) return 0;

@@ -1,12 +1,13 @@
-// One server's end of an HTTP/2 connection, without a socket: bytes in, events out, bytes out.
+// The server's end of an HTTP/2 connection, without a socket: bytes in, events out, bytes out.
 //
-// Strategy: libnghttp2 knows the protocol; this adds what the oldest supported release lacks. Frames that make
-// work without asking for any (SETTINGS, PING, PRIORITY, resets, streams above the limit, CONTINUATION, empty DATA,
-// faults for which a stream is reset) take from an allowance that grows with time, and a peer that has used it up is
-// sent away. So do fields beyond the limit of a header list, because one byte of HPACK can name a field of thousands. A PING is
-// free behind a DATA frame of ours: clients measure by it. So is the reset of a stream that has lived, and for each stream that was
-// answered or refused that of another one: clients cancel what takes too long, and what they asked for twice. Nothing is read while
-// the answers wait for a peer that does not take them. A session is used by one thread at a time.
+// Strategy: libnghttp2 implements the protocol. This adds protection that the oldest supported release lacks. Frames
+// that cause work without a request (SETTINGS, PING, PRIORITY, resets, streams above the limit, CONTINUATION, empty
+// DATA, faults for which a stream is reset) reduce an allowance that grows with time. If a peer has used up its
+// allowance, the connection is closed. Fields beyond the limit of a header list reduce it, too, because one byte of
+// HPACK can refer to a field of thousands of bytes. Some frames are free, because clients send them normally: a PING
+// after a DATA frame of this side (clients measure bandwidth with it), the reset of a stream that has lived, and one
+// further reset for each stream that this side answered or refused (clients cancel slow calls and duplicates). Nothing
+// is read while the peer does not read the answers. One thread at a time uses a session.
 
 #pragma once
 
@@ -28,26 +29,26 @@ struct SessionLimits {
     uint32_t stream_window = 65535;
     uint32_t connection_window = 16u << 20;
     uint32_t frame_size = 1u << 20;
-    uint32_t head = 16384;  // bytes of a header list
+    uint32_t head = 16384;  // limit for a header list, in bytes
 };
 
-// What comes behind the bytes of an answer that are offered.
+// The continuation of an answer after the offered bytes.
 enum class Behind : uint8_t { more, trailers, end };
 
-// What happens on the streams. A stream is the pointer that `opened` returned.
+// The events on streams. `stream` is the pointer that `opened` returned.
 struct SessionEvents {
-    virtual void *opened(int32_t stream_id) noexcept = 0;  // null refuses it
+    virtual void *opened(int32_t stream_id) noexcept = 0;  // null refuses the stream
     virtual void field(void *stream, const char *name, size_t name_length, const char *value,
                        size_t value_length) noexcept = 0;
-    // `whole`: the header list is within its limit, and so none was left out.
+    // `whole`: the header list is within its limit, so that no field was dropped.
     virtual void fields_over(void *stream, bool whole) noexcept = 0;
     virtual void data(void *stream, const unsigned char *data, size_t length) noexcept = 0;
     virtual void peer_over(void *stream) noexcept = 0;  // the peer sends nothing more
-    virtual void answer_over(void *stream) noexcept = 0;  // all of the answer is on its way
+    virtual void answer_over(void *stream) noexcept = 0;  // all of the answer was passed to the socket
     virtual void closed(void *stream, uint32_t error) noexcept = 0;
-    // Whether a stream has taken its place for so long that the peer may reset it, or its answer has begun.
+    // Whether the answer has begun, or the stream is old enough that the peer may reset it.
     virtual bool has_lived(void *stream) noexcept = 0;
-    // The bytes of the answer: up to `most` of them may be sent now. 0 with more behind: none yet.
+    // How many bytes of the answer, at most `most`, can be sent now. 0 with Behind::more: none yet.
     virtual size_t offer(void *stream, size_t most, Behind *behind) noexcept = 0;
     virtual bool take(void *stream, size_t length, OutgoingBytes *out) noexcept = 0;
     virtual void pinged() noexcept = 0;  // the peer has answered a ping
@@ -65,33 +66,33 @@ class Session {
 
     bool open(const SessionLimits &limits) noexcept;
 
-    // Takes bytes from the peer. False: the connection is to be closed once `produce` has said why.
+    // Takes bytes from the peer. False if the connection must be closed, after `produce` has made the last frames.
     bool receive(const unsigned char *data, size_t length, uint64_t now) noexcept;
 
-    // Makes bytes to be sent until `most` wait, or `most_copied` of those that are copied. False: the connection is broken.
+    // Makes bytes to send until `most` bytes wait, or `most_copied` copied bytes. False if the connection is broken.
     bool produce(size_t most, size_t most_copied) noexcept;
 
-    // Whether there is anything to be read or sent any more.
+    // Whether nothing remains to be read or sent.
     bool over() const noexcept { return !of_->want_read(session_) && !of_->want_write(session_); }
 
-    // Frames that wait behind what `produce` has made.
+    // The number of frames that are queued after the bytes that `produce` has made.
     size_t queued() const noexcept { return of_->queued(session_); }
 
-    // Where the next bytes of a DATA frame without padding go, and how many come; null between frames, and where that is
-    // not known.
+    // The stream of the next bytes of a DATA frame without padding, and how many bytes follow. Null between frames, and
+    // if that is unknown.
     void *stream_in_data(size_t *left) const noexcept {
         *left = data_left_;
         return data_left_ ? data_stream_ : nullptr;
     }
 
-    // The open stream of the DATA frame that came last, and how many bytes the peer may still send on it.
+    // The open stream of the last DATA frame, and how many bytes the peer may still send on it.
     void *stream_of_last_data(size_t *window) const noexcept;
 
     void answer(int32_t stream_id, const Field *fields, size_t count, bool has_body) noexcept;
     void trailers(int32_t stream_id, const Field *fields, size_t count) noexcept;
     void reset(int32_t stream_id, uint32_t error) noexcept;
     void resume(int32_t stream_id) noexcept { note(of_->resume_data(session_, stream_id)); }
-    // The peer may send as many bytes more on a stream, and on the connection.
+    // Allows the peer to send `length` more bytes on a stream and on the connection.
     void consume(int32_t stream_id, size_t length) noexcept;
     void consume_connection(size_t length) noexcept { note(of_->consume_connection(session_, length)); }
     void widen(int32_t stream_id, size_t window) noexcept;
@@ -104,10 +105,11 @@ class Session {
   private:
     static constexpr uint64_t ALLOWANCE = 4000, A_SECOND = 1000;
     static constexpr uint64_t REFUSED_STREAM_COST = 10, EARLY_RESET_COST = 10;
-    static constexpr size_t FIELD_BYTES = 32;  // that each field counts beside its own (RFC 9113 6.5.2)
-    static constexpr size_t BYTES_OF_UNIT = 64;  // of a header list above its limit, for one unit of the allowance
-    // A header list of so many times its limit ends its stream, and a block of so many encoded bytes its connection: no code of
-    // HPACK is longer than 30 bits, so no list within the limit is encoded in so many.
+    static constexpr size_t FIELD_BYTES = 32;  // added for each field (RFC 9113 6.5.2)
+    // one unit of the allowance per this many bytes of a header list above its limit
+    static constexpr size_t BYTES_OF_UNIT = 64;
+    // A header list of this many times its limit ends its stream. A block of this many encoded bytes ends its
+    // connection: no HPACK code is longer than 30 bits, so that no list within the limit has so many encoded bytes.
     static constexpr size_t MOST_LISTS = 4;
     static constexpr uint32_t MOST_FREE = 1000;
 
@@ -125,7 +127,8 @@ class Session {
     static const NgCallbacks *callbacks(const Library *of) noexcept;
     static const NgOption *options(const Library *of) noexcept;
     void *stream_of(int32_t stream_id) noexcept;
-    // A frame for which there was no memory is not made again, and its stream would wait for ever: the connection ends.
+    // If memory is short for a frame, the frame is lost and its stream would wait for ever. Therefore the connection
+    // ends.
     void note(int result) noexcept { failed_ = failed_ || result == RESULT_NO_MEMORY; }
     bool spend(uint64_t cost) noexcept;
     bool take_block(size_t length) noexcept;
@@ -137,17 +140,18 @@ class Session {
     void *data_stream_ = nullptr;
     int32_t data_stream_id_ = 0;
     size_t data_left_ = 0;
-    bool data_came_ = false;  // bytes of the present frame, in the present call
+    bool data_came_ = false;  // bytes of the current frame arrived in the current call
     int32_t seen_id_ = 0;
-    void *seen_ = nullptr;  // its stream
+    void *seen_ = nullptr;  // the stream of `seen_id_`
     uint64_t allowance_ = ALLOWANCE, allowed_at_ = 0, now_ = 0;
-    size_t most_list_ = 0;              // bytes of a header list
-    size_t list_bytes_ = 0;             // of the present one
-    size_t block_bytes_ = 0;            // the same, encoded
-    const char *fault_ = "too many frames that ask for nothing";  // for which a flood's connection ends
-    uint32_t free_pings_ = 0, free_resets_ = 0;  // one for each DATA frame that was sent, and each stream ended here
+    size_t most_list_ = 0;              // limit for a header list, in bytes
+    size_t list_bytes_ = 0;             // of the current header list
+    size_t block_bytes_ = 0;            // of the current header list, encoded
+    const char *fault_ = "too many frames that ask for nothing";  // reason for ending a flooded connection
+    // one for each sent DATA frame, and one for each stream that this side ended
+    uint32_t free_pings_ = 0, free_resets_ = 0;
     bool flooded_ = false;
-    bool failed_ = false;  // there was no memory for a frame
+    bool failed_ = false;  // memory was short for a frame
 };
 
 }  // namespace ksrv::http2

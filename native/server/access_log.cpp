@@ -7,7 +7,7 @@ namespace ksrv {
 
 namespace {
 
-// The value of `Server-Timing` in an answer's head; empty where it has none.
+// The value of `Server-Timing` in an answer's head, or empty.
 std::string server_timing(const Outgoing &out) {
     static constexpr char name[] = "\r\nserver-timing: ";
     const char *head = out.long_head ? out.long_head : out.head;

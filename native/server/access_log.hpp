@@ -1,6 +1,6 @@
-// What was answered, for the access log.
+// Records of answers for the access log.
 //
-// The server owns it. Any thread that answers keeps records, and one thread of Python's takes them.
+// The server owns it. Any thread that answers adds records, and one Python thread takes them.
 
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace ksrv {
 
-// One answered request, for the access log.
+// An answered request, for the access log.
 struct AccessRecord {
     uint64_t duration_ns;
     uint64_t answered_bytes;
@@ -24,7 +24,7 @@ struct AccessRecord {
     uint16_t listener;
     std::string head;
     std::string request_id;
-    std::string timing;  // the answer's Server-Timing, if it has one
+    std::string timing;  // of the answer, or empty
     sockaddr_storage peer;
     socklen_t peer_length;
     timespec at;
@@ -32,7 +32,7 @@ struct AccessRecord {
 
 class AccessLog {
   public:
-    // Keeps a record of the answer that a connection has sent, `now`. False: it is lost.
+    // Adds a record of the answer that a connection sent at `now`. False if it is lost.
     bool keep(const Connection &connection, uint64_t now) noexcept;
 
     void take(std::vector<AccessRecord> *out) { records_.take(out); }

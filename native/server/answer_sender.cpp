@@ -11,8 +11,8 @@ namespace ksrv {
 
 namespace {
 
-// The bytes of all answers on this connection that the peer has taken. What the kernel has accepted
-// says little, for it buffers megabytes; what the peer has not acknowledged yet is subtracted.
+// The bytes of all answers on this connection that the peer has received. The kernel buffers megabytes, so bytes that
+// the peer has not acknowledged are subtracted from the sent bytes.
 uint64_t acknowledged(Connection *connection) noexcept {
     const uint64_t sent = connection->out.sent, held = unacknowledged(connection);
     return sent > held ? sent - held : 0;
@@ -32,9 +32,9 @@ void AnswerSender::fail(const Turn &turn) noexcept {
     if (Connection *connection = take_turn(turn)) send_prepared(connection, ANSWER_FAILED);
 }
 
-// ---- making -------------------------------------------------------------------------------------
+// ---- making answers -----------------------------------------------------------------------------
 
-// Whether the next answer is the last one of a connection that has its age or its number of requests.
+// Whether the next answer is the last of a connection that reached its maximum age or number of requests.
 bool AnswerSender::is_last(const Connection *connection) const noexcept {
     return connections_->is_draining() || config_->idle_ns == 0 || connection->requests_left <= 1 ||
            (connection->ends_ns != Timers::NONE && unsigned_now_ns() >= connection->ends_ns);
@@ -47,7 +47,7 @@ bool AnswerSender::put(Connection *connection, uint16_t status, const char *line
     if (!reserve_parts(out, parts)) return false;
     connection->status = status;
     connection->close_after = connection->close_after || is_last(connection);
-    if (!connection->request_id.length) make_request_id(&connection->request_id);  // its head is not complete
+    if (!connection->request_id.length) make_request_id(&connection->request_id);  // the head is not complete
     if (!put_head(out, line, line_length, fields, fields_length, config_->server_header.data(),
                   config_->server_header.size(), connection->close_after,
                   connection->head.http_1_0, connection->request_id, body, body_length))
@@ -79,9 +79,9 @@ bool AnswerSender::reserve(Connection *connection, uint64_t nbytes) noexcept {
     return false;
 }
 
-// ---- sending ------------------------------------------------------------------------------------
+// ---- sending answers ----------------------------------------------------------------------------
 
-// The engine's answer, from whatever thread it comes.
+// Sends the engine's answer. Called on any thread.
 bool AnswerSender::send(Connection *connection, Owners *owners) noexcept {
     connections_->disconnects.unwatch(connection);
     const uint64_t now = unsigned_now_ns();
@@ -148,8 +148,8 @@ bool AnswerSender::go_on(Connection *connection, uint64_t now) noexcept {
     return false;
 }
 
-// The answer is out: closes, or makes the connection ready for its next message. True: it is still
-// the caller's, in Phase::idle, or in Phase::head with what had come behind the message.
+// The answer was sent: closes the connection, or prepares it for its next message. True if the caller still owns it, in
+// Phase::idle, or in Phase::head if the next message has begun to arrive.
 bool AnswerSender::finish(Connection *connection, uint64_t now) noexcept {
     counts_->count(SERVER_ANSWERED);
     counts_->count_status(connection->status);
@@ -164,16 +164,16 @@ bool AnswerSender::finish(Connection *connection, uint64_t now) noexcept {
     connection->shrink();
     connection->reset_message();
     connection->enter(Phase::idle);
-    if (connection->filled) {  // the next message was sent without waiting for this answer
+    if (connection->filled) {  // the next message is pipelined
         connection->message_ns = now;
         connection->enter(Phase::head);
     }
     return true;
 }
 
-// The socket takes no more: the rest goes out when the peer has read.
+// The socket is full: the rest is sent when the peer has read.
 void AnswerSender::wait_for_reader(Connection *connection, uint64_t now) noexcept {
-    if (connection->answer_room == AnswerRoom::none) {  // a small one, or an error
+    if (connection->answer_room == AnswerRoom::none) {  // a small answer, or an error
         process_budget().take(connection->out.total);
         connection->answer_counted = connection->out.total;
         connection->answer_room = AnswerRoom::shared;
@@ -184,7 +184,7 @@ void AnswerSender::wait_for_reader(Connection *connection, uint64_t now) noexcep
     connections_->arm(connection, now);
 }
 
-// Whether the peer has taken enough since the last look.
+// Whether the peer has read enough since the last check.
 void AnswerSender::look_at_reader(Connection *connection, uint64_t now) noexcept {
     Outgoing *out = &connection->out;
     const uint64_t before = std::exchange(out->taken, acknowledged(connection));
@@ -213,8 +213,8 @@ bool AnswerSender::send_piece(Connection *connection) noexcept {
     return outcome == StreamWaits::Outcome::taken;
 }
 
-// The server stops: what the connection still sends is the caller's memory, so it is closed before the caller
-// goes on. False.
+// The server stops: the caller owns the memory of unsent parts, so the connection is closed before the caller
+// continues. Returns false.
 bool AnswerSender::take_back_stopped(Connection *connection, uint64_t turn) noexcept {
     while (connection->turn.load(std::memory_order_acquire) == turn) {
         if (connection->stream.load(std::memory_order_acquire) == StreamState::taken ||
@@ -235,7 +235,8 @@ void AnswerSender::linger(Connection *connection, uint64_t now) noexcept {
     connections_->arm(connection, now);
 }
 
-// Closing while the peer still sends would reset the connection and could take the answer with it.
+// Discards data from the peer. Closing while the peer still sends would reset the connection, and the answer might be
+// lost.
 void AnswerSender::drain_lingering(Connection *connection, uint64_t now) noexcept {
     unsigned char waste[16384];
     for (int turns = 0; turns < 16; ++turns) {

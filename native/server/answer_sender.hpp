@@ -1,10 +1,10 @@
-// How answers are made and sent, and how their connections go on or close.
+// Makes and sends answers, and then closes their connections or continues with them.
 //
-// Strategy: the thread that answers sends as much as the socket takes, and gives the connection to the event loop for the rest. A
-// message that is with the engine is answered once: whoever answers takes its turn first (`take_turn`).
+// Strategy: the thread that answers sends as much as the socket takes, and gives the connection to the event loop for
+// the rest. A message that the engine has is answered once: a thread must first take its turn (`take_turn`).
 //
-// The HTTP server owns it, above its connections. Any thread answers, each the connection that it owns; what they share is set
-// before connections come, or atomic, but for `unready` and the log, which have their locks.
+// The HTTP server owns it, in the layer above its connections. Any thread may answer, using a connection that it owns.
+// Shared data is set before connections arrive, or atomic, except for `unready` and the log, which have locks.
 
 #pragma once
 
@@ -24,39 +24,39 @@ class AnswerSender {
 
     HttpConnections &connections() const noexcept { return *connections_; }
 
-    // The connection of a message, for the caller to answer or drop. Null where it was answered before; that is counted.
+    // The connection of a message, for the caller to answer or drop. Null, and counted, if it was answered before.
     Connection *take_turn(const Turn &turn) noexcept;
-    void fail(const Turn &turn) noexcept;  // 500, where it was not answered
+    void fail(const Turn &turn) noexcept;  // answers 500, unless the message was answered before
 
-    // Renders an answer into `connection->out`, with room for `parts` parts of a body that is not copied into it;
-    // false when there is no memory.
+    // Renders an answer into `connection->out`, with room for `parts` parts of a body that is not copied. False if
+    // memory is short.
     bool put(Connection *connection, uint16_t status, const char *line, size_t line_length, const char *fields,
              size_t fields_length, const char *body, size_t body_length, int parts = 1) noexcept;
-    // The same with a ready-made answer, without its body for HEAD.
+    // Renders a prepared answer, without its body for HEAD.
     bool put_prepared(Connection *connection, const PreparedAnswer &made) noexcept;
     bool put_health(Connection *connection) noexcept;
-    // Takes an answer's bytes in place of its message's; false where there is no room for it.
+    // Counts an answer's bytes instead of its message's bytes. False if the budget does not allow them.
     bool reserve(Connection *connection, uint64_t nbytes) noexcept;
 
-    // Sends `connection->out`. True: it is over and `owners` are the caller's to give back; false: the socket is full, and the
-    // server keeps them. The connection is not the caller's any more.
+    // Sends `connection->out`. True if all of it was sent: the caller must release `owners`. False if the socket is
+    // full: the server keeps them. In both cases the caller no longer owns the connection.
     bool send(Connection *connection, Owners *owners) noexcept;
     void send_prepared(Connection *connection, PreparedAnswerIndex which) noexcept;
     void send_prepared(Connection *connection, const PreparedAnswer &made) noexcept;
-    // Answers a message whose rest is not read, and closes.
+    // Answers a message whose rest is not read, and closes the connection.
     void refuse(Connection *connection, const PreparedAnswer &made, ServerCounter counter) noexcept;
     void refuse(Connection *connection, PreparedAnswerIndex which, ServerCounter counter) noexcept {
         refuse(connection, prepared[which], counter);
     }
-    // Sends what lies in `connection->out`, a piece of an answer whose length is not known, and waits until the peer has taken it.
-    // False: the peer has gone, or reads too slowly, and the connection is closed.
+    // Sends `connection->out`, which is a piece of an answer of unknown length, and waits until the peer has read it.
+    // False if the peer has gone or reads too slowly: the connection is then closed.
     bool send_piece(Connection *connection) noexcept;
 
-    // ---- for the event loop; true where the connection is the caller's, to go on with ----
-    bool send_at_once(Connection *connection, uint64_t now) noexcept;  // what was put
-    bool go_on(Connection *connection, uint64_t now) noexcept;         // in Phase::send
-    void look_at_reader(Connection *connection, uint64_t now) noexcept;  // the same at its deadline
-    // Sends no more, and closes when the peer has received the sent bytes.
+    // ---- for the event loop; true if the caller owns the connection and must continue with it ----
+    bool send_at_once(Connection *connection, uint64_t now) noexcept;  // sends a prepared answer
+    bool go_on(Connection *connection, uint64_t now) noexcept;         // continues in Phase::send
+    void look_at_reader(Connection *connection, uint64_t now) noexcept;  // continues at the deadline of Phase::send
+    // Stops sending, and closes the connection when the peer has received everything.
     void linger(Connection *connection, uint64_t now) noexcept;
     void drain_lingering(Connection *connection, uint64_t now) noexcept;
 
@@ -64,7 +64,7 @@ class AnswerSender {
     NotReadyAnswer unready;
     std::atomic<bool> live{true}, ready{false};
     AccessLog log;
-    std::atomic<uint64_t> open_fast_requests{0};  // requests that refer to this
+    std::atomic<uint64_t> open_fast_requests{0};  // requests that refer to this object
 
   private:
     bool is_last(const Connection *connection) const noexcept;

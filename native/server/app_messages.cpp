@@ -4,8 +4,7 @@
 
 namespace ksrv {
 
-// Receives the body of a message for the app, if it is a short one. False: the connection is not the caller's
-// any more.
+// Receives the body of a message for the app, if it is short. False if the caller no longer owns the connection.
 bool HttpServer::start_app_message(Connection *connection, uint64_t now) noexcept {
     const Head &head = connection->head;
     if (!head.chunked && head.content_length == 0) {
@@ -23,8 +22,8 @@ bool HttpServer::start_app_message(Connection *connection, uint64_t now) noexcep
     return start_body(connection, now);
 }
 
-// Gives a message to the app's threads. Unless all of it was received, where the next one would begin is not
-// known: its answer closes the connection.
+// Gives a message to the app's threads. If it was not received completely, the start of the next message is unknown, so
+// that its answer closes the connection.
 void HttpServer::ask_app(Connection *connection, BodyState state) noexcept {
     counts.count(SERVER_APP);
     connection->body.state = state;
@@ -34,12 +33,12 @@ void HttpServer::ask_app(Connection *connection, BodyState state) noexcept {
     app_queue_.push(connection->head.question ? AppQueueKind::metadata : AppQueueKind::others, connection);
 }
 
-// Waits for a message; null once the server stops.
+// Waits for a message. Null once the server stops.
 Connection *HttpServer::next_app_message(AppQueueKind kind) noexcept {
     return app_queue_.pop(kind);
 }
 
-// Receives the body that the app wants; a thread gets the message again when it is there.
+// Receives the body that the app requested. A thread then gets the message again.
 void HttpServer::receive_for_app(Connection *connection, uint64_t most) noexcept {
     const uint64_t now = unsigned_now_ns();
     connection->body.asked = true;

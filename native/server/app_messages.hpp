@@ -1,13 +1,12 @@
-// Messages for the Falcon app: they wait here for a thread of Python's, and go on receiving where the app wants
-// their body.
+// The queue of messages for the Falcon app. Its threads are in Python.
 //
-// Strategy: a thread gets a message when no more of it is waited for, so that it never waits for a client. A
-// body that is short comes before. Of a longer body, or one whose sender waits for 100 Continue, a thread asks the app
-// first whether it is wanted: that looks at the caller, the route and the announced length. Then the body is received
-// here, while the thread goes on to other messages, and the app is called when it is there. So the app is called
-// once for a message.
+// Strategy: a thread gets a message when it need not wait for the client. A short body is received first. For a longer
+// body, or one whose sender waits for 100 Continue, a thread first asks the app whether it wants the body: this checks
+// the caller, the route and the announced length. Then the body is received by the I/O threads, while the thread
+// continues with other messages, and the app is called when the body is complete. So the app is called once for a
+// message.
 //
-// The server owns the queue; any thread pushes, and threads of Python's pop. It has a lock.
+// The server owns the queue. Any thread pushes, and Python threads pop. A mutex guards it.
 
 #pragma once
 
@@ -18,7 +17,7 @@
 
 namespace ksrv {
 
-enum class AppQueueKind : int { metadata, others };  // those that no handler has to answer, and the others
+enum class AppQueueKind : int { metadata, others };  // metadata: messages that need no handler
 
 class AppQueue {
   public:
@@ -31,7 +30,7 @@ class AppQueue {
         list.come.notify_one();
     }
 
-    // Waits for a message; null once `stop` was called and none is left.
+    // Waits for a message. Null once `stop` was called and the queue is empty.
     Connection *pop(AppQueueKind kind) noexcept {
         std::unique_lock<std::mutex> lock(mutex_);
         List &list = lists_[static_cast<int>(kind)];

@@ -15,7 +15,7 @@ Request *const LOOKING = reinterpret_cast<Request *>(1);
 void DisconnectWatch::watch(Message *message, Request *request) noexcept {
     retain(request);
     watched_.fetch_add(1, std::memory_order_relaxed);
-    message->probed = message->head.http_1_0;  // its clients know no interim answers
+    message->probed = message->head.http_1_0;  // clients of HTTP/1.0 do not know interim answers
     message->waiting.store(request, std::memory_order_release);
 }
 
@@ -42,7 +42,7 @@ void DisconnectWatch::look(Connection *connection) noexcept {
     Request *request = connection->waiting.load(std::memory_order_acquire);
     if (request == nullptr || request == LOOKING) return;
     if (!connection->waiting.compare_exchange_strong(request, LOOKING)) return;
-    // A request that no queue has accepted yet cannot be cancelled: the next look is early enough.
+    // A request that no queue has accepted cannot be cancelled yet. The next look is early enough.
     const bool gone =
         request->state.load(std::memory_order_acquire) != STATE_NEW && is_peer_gone(connection, &connection->probed);
     connection->waiting.store(gone ? nullptr : request, std::memory_order_release);

@@ -1,16 +1,15 @@
-// Requests whose client went away while they wait for their model: they are cancelled, and their place
-// is free.
+// Cancels requests whose client has disconnected while they wait for their model, to free their place in the queue.
 //
-// Strategy: a connection whose request is with the engine is not armed, so that epoll does not report
-// its end. The sweep asks the kernel about waiting connections, ten times a second; a request that is run at
-// once costs nothing. `waiting` is the request, held. The sweep puts LOOKING there while it
-// looks, and the answering thread waits for that, so that the descriptor is the connection's all the while.
+// Strategy: a connection whose request the engine has is not armed, so that epoll does not report its end. Ten times a
+// second, the sweep asks the kernel about the waiting connections. So a request that runs at once costs nothing.
+// `waiting` is a counted reference to the request. While the sweep looks at a request it stores LOOKING there, and the
+// answering thread waits for that, so that the connection keeps its descriptor.
 //
-// A peer that has reset the connection is gone. A peer that has closed its own direction may be gone as
-// well, or may read on: its bytes do not tell. So it is sent an interim answer, which every client of
-// HTTP/1.1 skips; the system of a client that is gone answers that with a reset.
+// A peer that has reset the connection is gone. A peer that has shut down sending may be gone, or may still read: its
+// data does not say. Therefore it gets an interim answer, which every HTTP/1.1 client skips (RFC 9110 15.2). If the
+// client is gone, its system answers with a reset.
 //
-// The watch is the HTTP server's connections'. There is no lock.
+// It belongs to the connections of the HTTP server. There is only atomic data, without a lock.
 
 #pragma once
 
@@ -23,18 +22,18 @@ namespace ksrv {
 
 class DisconnectWatch {
   public:
-    // Has a message's connection watched until it is answered or dropped. Before the request is pushed, or with the GIL where only
-    // a thread with the GIL answers. Only while none of its requests is watched.
+    // Watches a message's connection until it is answered or dropped. Must be called before the request is pushed, or
+    // with the GIL if only threads with the GIL answer. No request of the connection may be watched already.
     void watch(Message *message, Request *request) noexcept;
-    // By the thread that answers or drops; waits while a look is under way.
+    // Called by the thread that answers or drops. Waits for a look in progress.
     void unwatch(Message *message) noexcept;
 
-    void look_at_all(Connections *connections) noexcept;  // cancels the requests whose clients are gone
+    void look_at_all(Connections *connections) noexcept;  // cancels requests whose clients are gone
 
   private:
     void look(Connection *connection) noexcept;
 
-    std::atomic<uint32_t> watched_{0};  // messages
+    std::atomic<uint32_t> watched_{0};  // number of messages
 };
 
 }  // namespace ksrv

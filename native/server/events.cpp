@@ -1,4 +1,4 @@
-// What becomes of events and timers: connections begin, go on, and end at their deadlines.
+// Handles events and timers: connections begin, continue, and end at their deadlines.
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -23,7 +23,7 @@ HttpServer::~HttpServer() { connections.close_all(); }
 bool HttpServer::listen_on(const int *fds, size_t count) noexcept {
     if (!connections.timers.made()) return false;
     for (size_t i = 0; i < count; ++i) {
-        const int on = 1;  // inherited by accepted sockets; fails on unix sockets, which need none
+        const int on = 1;  // inherited by accepted sockets; fails on unix sockets, which do not need it
         setsockopt(fds[i], IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     }
     return loop_->add(this, config.connections, fds, count, config.shared);
@@ -45,7 +45,7 @@ void HttpServer::work_in_python() noexcept {
 
 // ---- events and deadlines -------------------------------------------------------------------
 
-// Goes on with a TLS handshake; true when it is done, and the connection is still the caller's.
+// Continues a TLS handshake. True if it is finished and the caller still owns the connection.
 bool HttpServer::shake_hands(Connection *connection, uint64_t now) noexcept {
     if (!connection->tls && !connection->tls.begin(*tls, connection->fd)) {
         connections.drop(connection);
@@ -63,25 +63,26 @@ bool HttpServer::shake_hands(Connection *connection, uint64_t now) noexcept {
     }
     if (outcome == Handshake::failed) {
         counts.count(SERVER_TLS_REFUSED);
-        connection->tls.end();  // which has told the client why
+        connection->tls.end();  // after OpenSSL has sent the reason to the client
         answers.linger(connection, now);
         return false;
     }
     counts.count(connection->tls.resumed() ? SERVER_TLS_RESUMED : SERVER_TLS_AGREED);
-    connection->saw_bytes = true;  // its peer may keep idle connections
+    connection->saw_bytes = true;  // the peer may now keep idle connections
     connection->enter(Phase::idle);
     return true;
 }
 
-// Goes on with the connection of an event. Of a connection that another thread owns, epoll reports nothing more. A handshake waits
-// for its turn, owned by the queue.
+// Continues with the connection of an event. If another thread owns the connection, mutes it. Handshakes wait for their
+// turn, owned by the queue.
 void HttpServer::on_event(uint64_t tag, uint32_t, uint64_t now) noexcept {
     Connection *connection = connections.of(tag);
     if (!connection) return;
     if (!connection->claim_for_event()) {
         connections.mute(connection);
     } else if (connection->phase.load(std::memory_order_relaxed) == Phase::handshake) {
-        loop_->queue_handshake(connection->tag);  // another client may have the place that `tag` was of
+        // use the current tag: `tag` may belong to an earlier client of the slot
+        loop_->queue_handshake(connection->tag);
     } else {
         go_on(connection, now);
     }
@@ -99,11 +100,11 @@ void HttpServer::go_on(Connection *connection, uint64_t now) noexcept {
     case Phase::linger:
         answers.drain_lingering(connection, now);
         return;
-    case Phase::awaiting_memory:  // an event from before that
+    case Phase::awaiting_memory:  // an event from before this phase
         connections.arm(connection, now);
         return;
     default:
-        advance(connection, now);  // where a reset or a half-closed peer shows in recv
+        advance(connection, now);  // recv then reports a reset or a half-closed peer
     }
 }
 
@@ -113,7 +114,7 @@ void HttpServer::on_sweep(uint64_t now) noexcept {
 
 void HttpServer::expire(Connection *connection, uint64_t now) noexcept {
     const Phase phase = connection->phase.load(std::memory_order_relaxed);
-    if (connection->holds_unseen()) {  // and its socket is not writable, or this server is late
+    if (connection->holds_unseen()) {  // the socket is not writable, or this server is late
         advance(connection, now);
         return;
     }
@@ -128,7 +129,8 @@ void HttpServer::expire(Connection *connection, uint64_t now) noexcept {
         retry_memory(connection, now);
         return;
     case Phase::body:
-        if (connection->low_water > 1 && !connection->body.prereserved) {  // bytes below the mark count as well
+        // bytes below the low-water mark count as well
+        if (connection->low_water > 1 && !connection->body.prereserved) {
             connection->body.slow = true;
             receive_body(connection, now);
             return;
@@ -163,7 +165,7 @@ void HttpServer::expire(Connection *connection, uint64_t now) noexcept {
     }
 }
 
-// ---- how connections begin ------------------------------------------------------------------
+// ---- beginning of connections ---------------------------------------------------------------
 
 void *HttpServer::take_place() noexcept {
     Connection *connection = connections.take();
@@ -193,7 +195,7 @@ void HttpServer::accepted(void *place, const Accepted &made, bool serves) noexce
                         : tls                                       ? Phase::handshake
                                                                     : Phase::idle;
     connection->enter(first, std::memory_order_release);
-    // A handshake begins with the client's first bytes: a silent one costs no memory.
+    // A handshake begins with the client's first bytes, because a silent client must not cost memory.
     if (serves && first == Phase::idle) {
         advance(connection, now);
     } else {

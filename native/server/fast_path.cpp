@@ -23,7 +23,7 @@ void free_fast_request(Request *freed) noexcept {
     if (sender) sender->open_fast_requests.fetch_sub(1, std::memory_order_release);
 }
 
-// Answers 504, with how long the request has waited.
+// Answers 504, with the time that the request has waited.
 void send_late(AnswerSender *sender, Connection *connection, const FastRequest &request) noexcept {
     const ModelSignature &signature = *request.signature;
     char room[4096], fields_room[1024];
@@ -45,7 +45,7 @@ void send_late(AnswerSender *sender, Connection *connection, const FastRequest &
     }
 }
 
-// Called by the timer's thread, or by the thread that cancelled the request; without the GIL.
+// Called without the GIL by the timer's thread, or by the thread that cancelled the request.
 void end_fast_request(Request *ended) noexcept {
     FastRequest *request = static_cast<FastRequest *>(ended);
     if (request->answers) {

@@ -1,10 +1,9 @@
 // Fast-path requests: from the socket into the model's queue without Python, and their end at the deadline.
 //
-// Strategy: on a route with a model signature, a message that infer/fast_request.hpp reads becomes a request of
-// the queue. Where handlers are not run on I/O threads the request is pushed at once; else it goes to the run
-// queue, and the thread with the GIL pushes it with the others that came meanwhile. It owns the message's
-// block and a copy of its head, for the connection may be at its next message while a handler still reads
-// them.
+// Strategy: on a route with a model signature, a message that infer/fast_request.hpp can read becomes a request in the
+// queue. If handlers do not run on I/O threads, the request is pushed at once. Otherwise it is added to the run queue,
+// and the thread with the GIL pushes it together with others that arrived meanwhile. The request owns the message's
+// block and a copy of its head, because the connection may have its next message while a handler still reads them.
 
 #pragma once
 
@@ -17,63 +16,63 @@ namespace ksrv {
 struct FastRequest;
 struct ReplyPart;
 
-// How a request is answered that did not come over HTTP. Each of them may be called by any thread.
+// How to answer a request that did not arrive over HTTP. Called by any thread.
 struct FastAnswers {
     // Whether an answer with these rows can be written without Python.
     bool (*fits)(const FastRequest &request, const ReplyPart *parts, int part_count, std::int64_t row) noexcept;
     void (*send)(FastRequest *request, const ReplyPart *parts, int part_count, std::int64_t row,
                  bool alone) noexcept;
-    void (*fail)(FastRequest *request) noexcept;   // without saying why
-    void (*ended)(FastRequest *request) noexcept;  // it expired, or was cancelled
-    void (*freed)(FastRequest *request) noexcept;  // its last reference is gone
+    void (*fail)(FastRequest *request) noexcept;   // without a reason
+    void (*ended)(FastRequest *request) noexcept;  // it expired or was cancelled
+    void (*freed)(FastRequest *request) noexcept;  // its last reference was released
 };
 
 struct FastRequest : Request {
-    const FastAnswers *answers = nullptr;  // null: it came over HTTP
-    void *call = nullptr;                  // theirs
-    ModelSignature *signature = nullptr;                // held
-    AnswerSender *sender = nullptr;      // of one that came over HTTP
+    const FastAnswers *answers = nullptr;  // null for HTTP requests
+    void *call = nullptr;                  // passed to `answers`
+    ModelSignature *signature = nullptr;                // a counted reference
+    AnswerSender *sender = nullptr;      // for HTTP requests
     Turn turn;                           // of the message
-    Block *block = nullptr;              // held: the body, and copied inputs behind it
+    Block *block = nullptr;              // a counted reference: the body, and the copied inputs after it
     std::size_t body_offset = 0;         // in the block
     std::size_t body_length = 0, json_length = 0;
-    std::size_t head_length = 0;         // bytes behind this struct
-    std::int64_t client_deadline_ns = NEVER;  // the one that it asks for; deadline_ns may be earlier
+    std::size_t head_length = 0;         // bytes after this struct
+    std::int64_t client_deadline_ns = NEVER;  // the deadline that the client asked for; deadline_ns may be earlier
     FastRequestLayout layout;
 
     char *head() noexcept { return reinterpret_cast<char *>(this + 1); }
     const unsigned char *body() const noexcept { return block->data + body_offset; }
 };
 
-// A request to a model with room for its head, without its message; null when there is no memory.
+// A request to a model, with memory for its head but without its message. Null if memory is short.
 FastRequest *new_fast_request(ModelSignature *signature, std::size_t head_length) noexcept;
 
-// Gives a body of a fast-path request the longer block that `layout` asks for, with copied inputs behind it. False, and
-// nothing has changed: the body is too long to be copied, there is no memory, or numbers in the JSON are not what the
-// model's inputs ask for.
+// Replaces the block of a fast-path request by the longer block that `layout` needs, with copied inputs after the body.
+// False, without a change, if the body is too long to be copied, memory is short, or the numbers in the JSON do not
+// match the model's inputs.
 //
 // Args:
-//     block: The body's, which is released.
-//     offset: Of the body in either block.
-//     length: Of the body.
-//     counted: Bytes that the process's budget holds for the body.
+// block: The block of the body. It is released.
+// offset: The offset of the body in either block.
+// length: The length of the body.
+// counted: How many bytes the body counts in the memory budget.
 bool extend_body(const ModelSignature &signature, const FastRequestLayout &layout, std::size_t offset,
                  std::size_t length, Block **block, std::uint64_t *counted) noexcept;
 
-// Gives a request the earlier of its model's deadline and one that it asks for; 0 asks for none.
+// Sets the earlier of the model's deadline and the client's deadline. 0: the client has none.
 void set_deadline(FastRequest *request, std::uint64_t now, std::uint64_t wanted_ns) noexcept;
 
-// Makes a fast-path request of a complete message, which loses its block to it; null where the message is
-// not of that kind.
+// Makes a fast-path request of a complete message, and takes over its block. Null if the message must be left to the
+// general path.
 FastRequest *make_fast_request(Connection *connection, ModelSignature *signature, AnswerSender *sender,
                                std::uint64_t now) noexcept;
 
-// Gives the message its block back, for the general way to answer it.
+// Returns the block to the message, for the general path.
 Turn undo_fast_request(FastRequest *request) noexcept;
 
 void fail_fast_request(FastRequest *request) noexcept;
 
-// Whether a request of a queue is one.
+// Whether a queued request is a FastRequest.
 bool is_fast_request(const Request *request) noexcept;
 
 }  // namespace ksrv

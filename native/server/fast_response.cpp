@@ -28,7 +28,7 @@ namespace {
 
 constexpr std::size_t FAST_RESPONSE_FIELDS_BYTES = 1024;
 
-// The most bytes that an output takes in the JSON beside its numbers.
+// The most bytes that an output needs in the JSON besides its numbers.
 std::size_t json_bytes_around(const ReplyPart &part) noexcept {
     return 100 + part.name_length + 24 * static_cast<std::size_t>(part.rank);
 }
@@ -39,15 +39,15 @@ std::uint64_t values_of(const ReplyPart &part, std::int64_t rows) noexcept {
 
 FastRequest *fast(Request *request) noexcept { return static_cast<FastRequest *>(request); }
 
-// Whether a model's answers are cut back to the lengths of their rows.
+// Whether a model's answers are cut back to the unpadded row lengths.
 bool cuts_answers(const ModelSignature &signature) noexcept {
     return std::any_of(signature.cut.begin(), signature.cut.end(), [](std::uint32_t one) { return one != 0; });
 }
 
-// The outputs of one request of a batch, cut back to the length of its rows.
+// The outputs of one request of a batch, cut back to its row length.
 class CutParts {
   public:
-    // False where an output is too large to be copied here, or is not as long as the batch.
+    // False if an output is too large to be copied here, or does not have the batch's row length.
     bool cut(const FastRequest &request, const ReplyPart *parts, int part_count, std::int64_t row) noexcept;
 
     const ReplyPart *parts() const noexcept { return parts_.get(); }
@@ -113,7 +113,7 @@ BatchTimes times_of(const BatchReply &reply) noexcept {
     for (int i = 1; i < reply.stage_count; ++i) {
         const ReplyStage &stage = reply.stages[i];
         const auto is = [&stage](const char *name) { return std::memcmp(stage.name, name, stage.length) == 0; };
-        // No two of these names are of one length.
+        // These names all have different lengths.
         if (stage.length == 9 && is("inference")) times.inference = stage.nanoseconds;
         if (stage.length == 10 && is("preprocess")) times.preprocess = stage.nanoseconds;
         if (stage.length == 11 && is("postprocess")) times.postprocess = stage.nanoseconds;
@@ -121,8 +121,8 @@ BatchTimes times_of(const BatchReply &reply) noexcept {
     return times;
 }
 
-// Whether the outputs are those that the model declares, and can be written as the request asks for them, within the
-// bytes of one answer.
+// Whether the outputs are the declared outputs, and can be written in the requested form within the size limit of an
+// answer.
 bool fits_fast_response(const FastRequest &request, const ReplyPart *parts, int part_count,
                         std::int64_t row) noexcept {
     if (request.answers) return request.answers->fits(request, parts, part_count, row);
@@ -144,7 +144,7 @@ bool fits_fast_response(const FastRequest &request, const ReplyPart *parts, int 
         }
         const std::uint64_t values = values_of(part, rows);
         const std::size_t width = json_value_bytes(part.type);
-        if (width == 0) return false;  // JSON does not carry it
+        if (width == 0) return false;  // JSON cannot represent the datatype
         if (signature.nan_literals && !all_finite(part.type, part.data + row * part.row_bytes, values))
             return false;
         bytes += values * width;
@@ -152,8 +152,8 @@ bool fits_fast_response(const FastRequest &request, const ReplyPart *parts, int 
     return tensors <= FAST_RESPONSE_TENSOR_BYTES && bytes + tensors <= FAST_RESPONSE_BYTES;
 }
 
-// Answers with the rows of a batch that begin at `row`; the only request of a batch gets its outputs in the shapes that
-// they have.
+// Answers with the rows of a batch that begin at `row`. If the batch has only one request, its outputs keep their
+// shapes.
 void send_fast_response(FastRequest *request, const ReplyPart *parts, int part_count, std::int64_t row,
                  bool alone, const ReplyStage *stages, int stage_count) noexcept {
     if (request->answers) {
@@ -239,7 +239,8 @@ bool answer_batch(Queue *queue, Sums *sums, Request **requests, std::size_t coun
 
     // The thread that wins a request must answer it.
     queue->finish(requests, count, won);
-    sums->note_answered(requests, count, won, times_of(reply));  // first: a client may ask as it reads
+    // before the answer is sent, because a client may ask when it has its answer
+    sums->note_answered(requests, count, won, times_of(reply));
     row = 0;
     for (std::size_t i = 0; i < count; ++i) {
         const std::int64_t first = row;

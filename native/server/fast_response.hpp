@@ -1,7 +1,7 @@
-// The answers to a batch of fast-path requests, each written into its connection in one piece: head, JSON and tensors.
+// Answers a batch of fast-path requests. Each answer is written to its connection in one piece: head, JSON and tensors.
 //
-// Strategy: all answers of a batch are looked at before one is sent. So a batch is either answered here as a whole, or
-// left to Python as a whole, which has the answers that are large or not of the common form.
+// Strategy: all answers of a batch are checked before one is sent. So a batch is either answered here completely, or
+// left to Python completely, which handles large and unusual answers.
 
 #pragma once
 
@@ -14,14 +14,14 @@
 
 namespace ksrv {
 
-constexpr std::size_t FAST_RESPONSE_BYTES = 65536;        // JSON and tensors of one answer
-constexpr std::size_t FAST_RESPONSE_TENSOR_BYTES = 8192;  // of that, tensors
+constexpr std::size_t FAST_RESPONSE_BYTES = 65536;        // limit for JSON and tensors of an answer
+constexpr std::size_t FAST_RESPONSE_TENSOR_BYTES = 8192;  // limit for the tensors of an answer
 
-// One output of a whole batch.
+// An output of a whole batch.
 struct ReplyPart {
     const char *name, *datatype;
     std::size_t name_length, datatype_length;
-    Datatype type;  // which `datatype` names
+    Datatype type;  // the value of `datatype`
     const unsigned char *data;
     const std::ptrdiff_t *shape;
     int rank;
@@ -34,11 +34,11 @@ struct ReplyStage {
     std::uint64_t nanoseconds;
 };
 
-// Whether the outputs are those that the model declares.
+// Whether the outputs are the model's declared outputs.
 bool are_declared(const ModelSignature &signature, const ReplyPart *parts, int part_count) noexcept;
 
-// What a handler answered to a batch. `stages` begins with the assembly. Where no stage is the inference, the whole run
-// counts as that.
+// A handler's answer to a batch. `stages` begins with the assembly. If no stage is called inference, the whole run
+// counts as inference.
 struct BatchReply {
     const ReplyPart *parts;
     int part_count;
@@ -47,14 +47,14 @@ struct BatchReply {
     std::uint64_t ran_ns;
 };
 
-// Sets the bytes of a row of an output of a batch with so many rows; false where the output has not these rows. The only
-// request of a batch gets its outputs in the shapes that they have.
+// Sets the bytes per row of an output of a batch with `rows` rows. False if the output has other rows. If the batch has
+// only one request, its outputs keep their shapes.
 bool set_row_bytes(ReplyPart *part, std::uint64_t nbytes, std::uint64_t rows, bool alone) noexcept;
 
-// Answers the requests of a batch that have not ended, and counts the batch in `sums`. What is sent is copied out of the
+// Answers the requests of a batch that have not ended, and counts the batch in `sums`. Sent data is copied from the
 // outputs. `won` has room for a mark for each request.
 //
-// False where an answer is large or not of the common form, or there is no memory to cut it back; none is sent then.
+// False, without sending anything, if an answer is large or unusual, or memory is too short to cut it back.
 bool answer_batch(Queue *queue, Sums *sums, Request **requests, std::size_t count, unsigned char *won,
                   const BatchReply &reply) noexcept;
 

@@ -13,7 +13,7 @@ void HttpConnections::close_all() noexcept {
     }
 }
 
-// ---- places -----------------------------------------------------------------------------------
+// ---- slots ------------------------------------------------------------------------------------
 
 Connection *HttpConnections::of(uint64_t tag) noexcept {
     Connection *connection = at(Protocol::slot_of(tag));
@@ -27,7 +27,7 @@ void HttpConnections::give_back_place(Connection *connection) noexcept {
     give_back(connection);
 }
 
-// One whose next message is on its way is left alone, and one that its peer has closed makes room first.
+// Skips a connection whose next message is arriving. Prefers a connection that its peer has closed.
 bool HttpConnections::recycle_idle() noexcept {
     uint64_t tried = 0;
     for (int i = 0; i < RECYCLE_TRIES; ++i) {
@@ -44,7 +44,7 @@ bool HttpConnections::recycle_idle() noexcept {
         tried = soonest;
         if (!oldest->claim_for_sweep()) continue;
         const Unread unread = look_for_unread(oldest);
-        const bool closed = unread == Unread::closed;  // by its peer, which no event has told yet
+        const bool closed = unread == Unread::closed;  // by its peer, although no event has reported it yet
         const bool silent = unread == Unread::none;
         if (oldest->is_idle() && (silent || closed)) {
             if (silent) counts_->count(SERVER_RECYCLED);
@@ -96,7 +96,7 @@ void HttpConnections::arm(Connection *connection, uint64_t now) noexcept {
     case Phase::send:
         events = EPOLLOUT;
         break;
-    case Phase::awaiting_memory:  // the sweep meant an earlier deadline
+    case Phase::awaiting_memory:  // the sweep used an earlier deadline
         arm_for_sweep(connection);
         return;
     case Phase::run:
@@ -104,17 +104,17 @@ void HttpConnections::arm(Connection *connection, uint64_t now) noexcept {
         drop(connection);
         return;
     default:
-        // Being writable stands in for the event that such bytes do not make; where the client leaves its answers, so
-        // that the socket is not writable, the sweep does.
+        // epoll does not report bytes that were already read. Therefore ask for EPOLLOUT: the socket is usually
+        // writable at once. If the client does not read its answers, the sweep handles these bytes.
         if (connection->holds_unseen() || connection->tls.wants_write) events |= EPOLLOUT;
     }
     timers.set(connection->slot, config_->deadline(*connection, now, is_draining()));
     arm_for(connection, events);
 }
 
-// The connection's deadline must be set; it must not be used afterwards.
+// The deadline must be set before. The caller must not use the connection afterwards.
 void HttpConnections::arm_for(Connection *connection, uint32_t events) noexcept {
-    if (events & EPOLLOUT) events |= EPOLLONESHOT;  // which stays true
+    if (events & EPOLLOUT) events |= EPOLLONESHOT;  // because EPOLLOUT would be reported again and again
     if (events == connection->reported && connection->arm_as_before()) return;
     connection->settle(ARMING);
     connection->reported = events & EPOLLONESHOT ? 0 : events;
@@ -132,7 +132,7 @@ void HttpConnections::arm_until(Connection *connection, uint64_t when) noexcept 
     arm_for_sweep(connection);
 }
 
-// Gives the connection to the sweep alone. Its deadline must be set.
+// Gives the connection only to the sweep. The deadline must be set before.
 void HttpConnections::arm_for_sweep(Connection *connection) noexcept {
     connection->settle(ARMING);
     if (connection->reported != 0 && !tell_epoll(connection, EPOLLONESHOT)) {
@@ -155,7 +155,7 @@ void HttpConnections::begin_run(Connection *connection) noexcept {
     connection->enter(Phase::run);
 }
 
-// Each sweep of a server that drains does this: an owner that looked before the drain began may set its timer after the first.
+// Repeated by each sweep while draining, because an owner that read `draining` before it was set may set a timer later.
 void HttpConnections::end_idle(uint64_t now) noexcept {
     const uint64_t soon = now + config_->stop_idle_ns;
     for (uint32_t slot = 0; Connection *connection = at(slot); ++slot) {
@@ -165,7 +165,7 @@ void HttpConnections::end_idle(uint64_t now) noexcept {
     }
 }
 
-// ---- the end ----------------------------------------------------------------------------------
+// ---- the end of connections -------------------------------------------------------------------
 
 void HttpConnections::release_buffers(Connection *connection) noexcept {
     connection->body.release();
@@ -179,14 +179,14 @@ void HttpConnections::release_buffers(Connection *connection) noexcept {
 
 void HttpConnections::drop(Connection *connection) noexcept {
     if (connection->phase.exchange(Phase::free, std::memory_order_acq_rel) == Phase::free) {
-        counts_->count(SERVER_STRAY);  // a place that is given back twice would be given to two clients
+        counts_->count(SERVER_STRAY);  // a slot that is released twice would be given to two clients
         return;
     }
     if (connection->tls.flooded) counts_->count(SERVER_FLOOD);
     disconnects.unwatch(connection);
     stream_waits.end(connection);
     timers.set(connection->slot, Timers::NONE);
-    connection->settle(MUTED);  // from here on no thread looks at its descriptor
+    connection->settle(MUTED);  // from here on no thread uses its descriptor
     close_transport(connection);
     connection->registered = false;
     connection->reported = 0;

@@ -19,7 +19,7 @@ bool NativeRoutes::put_get(Connection *connection) noexcept {
 bool NativeRoutes::put_description(Connection *connection) noexcept {
     const Route route = connection->head.route;
     const PreparedAnswer *made = &answers_->prepared[ANSWER_SERVER];
-    std::shared_ptr<const RouteTable> table;  // while the answer is copied
+    std::shared_ptr<const RouteTable> table;  // keeps the table alive while the answer is copied
     if (route != Route::server) {
         table = tables.table();
         const ModelRoute *model = table ? table->named_by(connection->buffer, connection->head) : nullptr;
@@ -37,7 +37,7 @@ bool NativeRoutes::is_routed(Connection *connection) noexcept {
 }
 
 bool NativeRoutes::try_route(Connection *connection, bool complete) noexcept {
-    if (!connections_->is_admitted(connection)) return false;  // whom a full queue is not told of
+    if (!connections_->is_admitted(connection)) return false;  // strangers must not learn that the queue is full
     const std::shared_ptr<const RouteTable> table = tables.table();
     if (!table) return false;
     const ModelRoute *route = table->named_by(connection->buffer, connection->head);
@@ -60,8 +60,8 @@ void NativeRoutes::begin_infer(Connection *connection) noexcept {
     queue_to_run(connection);
 }
 
-// Puts a complete message into its model's queue, or has it wait for the GIL. False: it is no fast-path
-// request, Python shall record it, or the queue refuses it.
+// Adds a complete message to its model's queue, or to the run queue. False if it is not a fast-path request, Python
+// must record it, or the queue refuses it.
 bool NativeRoutes::submit_fast_request(Connection *connection, const ModelRoute &route) noexcept {
     FastRequest *request = make_fast_request(connection, route.signature, answers_, unsigned_now_ns());
     if (!request) return false;

@@ -1,8 +1,8 @@
-// What is answered, or put into a model's queue, without the Falcon app: which model a message names, descriptions,
-// full queues, and the run queue of infer requests that wait for a thread in Python.
+// Messages that are answered, or queued for a model, without the Falcon app: finding the model, descriptions, full
+// queues, and the run queue of infer requests for the thread in Python.
 //
-// The HTTP server owns it, above its answers. All functions but `next_to_run` and `take_fast_requests`, which are the thread's in
-// Python, are for the owner of a connection. The run queue and the table have their locks.
+// Owned by the HTTP server, in the layer above its answers. `next_to_run` and `take_fast_requests` are for the thread
+// in Python, all other functions for the owner of a connection. The run queue and the table have locks.
 
 #pragma once
 
@@ -22,23 +22,24 @@ class NativeRoutes {
     NativeRoutes(EventLoop *loop, HttpConnections *connections, AnswerSender *answers, ServerCounts *counts) noexcept
         : loop_(loop), connections_(connections), answers_(answers), counts_(counts) {}
 
-    // Has Python check the credentials, before a body is waited for. True: the connection is not the caller's.
+    // Makes Python check the credentials before the body is received. True if the caller no longer owns the connection.
     bool check_first(Connection *connection) noexcept;
 
-    // Sets up the answer to a GET that needs no Python; false where Python has to answer.
+    // Prepares the answer to a GET that needs no Python. False if Python must answer.
     bool put_get(Connection *connection) noexcept;
-    // Whether requests reach the model that a message names.
+    // Whether the model that a message names is served.
     bool is_routed(Connection *connection) noexcept;
-    // Answers 503 without Python where the model's queue is full. A body that is not `complete` stays unread, and the connection
-    // closes behind the answer. A complete fast-path request goes into the queue. True: the connection is not the caller's.
+    // Answers 503 without Python if the model's queue is full. If the message is not `complete`, its body is not read,
+    // and the connection is closed after the answer. Adds a complete fast-path request to the queue. True if the caller
+    // no longer owns the connection.
     bool try_route(Connection *connection, bool complete) noexcept;
-    // Puts an infer request whose body has come to its end into its model's queue, or has it wait for Python.
+    // Adds an infer request whose body has ended to its model's queue, or to the run queue.
     void begin_infer(Connection *connection) noexcept;
 
-    // The next request; null if none waits, or it is another protocol's turn.
+    // The next request. Null if none waits, or if it is another protocol's turn.
     Connection *next_to_run() noexcept { return loop_->begin_request() ? to_run_.pop() : nullptr; }
     bool any_to_run() const noexcept { return !to_run_.empty(); }
-    // Takes the fast-path request of a connection that `next_to_run` gave out, and the requests behind it up to the first that goes
+    // Takes the fast-path request of a connection from `next_to_run`, and the requests after it up to the first request
     // to another model.
     size_t take_fast_requests(Connection *first, FastRequest **out, size_t room) noexcept;
 

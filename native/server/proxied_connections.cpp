@@ -1,7 +1,8 @@
-// Connections that begin with a header of the PROXY protocol: the peer's address becomes the one that it tells.
+// Connections that begin with a PROXY protocol header, whose address replaces the peer's address.
 //
-// Strategy: exactly the header is read from the socket, because TLS reads what follows from there by itself. What is
-// looked at and turns out to belong to the header is taken out at once, so that epoll reports only further bytes.
+// Strategy: only the header is consumed from the socket, because OpenSSL reads what follows from the socket itself. The
+// bytes are first peeked. The part that belongs to the header is then consumed at once, so that epoll reports only
+// further bytes.
 
 #include <errno.h>
 #include <sys/socket.h>
@@ -10,7 +11,7 @@
 
 namespace ksrv {
 
-// Goes on with a connection in Phase::proxy_header. True: it is the caller's, in Phase::idle or Phase::head.
+// Continues a connection in Phase::proxy_header. True if the caller owns it, in Phase::idle or Phase::head.
 bool HttpServer::take_proxy_header(Connection *connection, uint64_t now) noexcept {
     const bool trusted = config.proxy.trusts(connection->peer);
     if (!connection->reserve(HEAD_BUFFER)) {
@@ -56,7 +57,7 @@ bool HttpServer::take_proxy_header(Connection *connection, uint64_t now) noexcep
             return false;
         }
         connection->filled = 0;
-        if (source.told) {
+        if (source.names_client) {
             connection->peer = source.peer;
             connection->peer_length = source.peer_length;
         }
@@ -64,8 +65,8 @@ bool HttpServer::take_proxy_header(Connection *connection, uint64_t now) noexcep
     }
 }
 
-// Goes on with what stands behind the header, or in its place. The first bytes of a message may have been taken with
-// the look for a header, but none of TLS, which no header begins like.
+// Continues after the header, or without a header. The first bytes of an HTTP message may have been consumed together
+// with the header. TLS bytes were not, because no TLS record begins like a header.
 bool HttpServer::begin_direct(Connection *connection, uint64_t now) noexcept {
     if (!tls) {
         connection->enter(Phase::idle);
@@ -80,13 +81,13 @@ bool HttpServer::begin_direct(Connection *connection, uint64_t now) noexcept {
         connections.drop(connection);
         return false;
     }
-    connections.take_from_epoll(connection);  // handshakes wait in one of their own
+    connections.take_from_epoll(connection);  // the queue of handshakes owns it instead
     connection->enter(Phase::handshake, std::memory_order_release);
     connections.arm(connection, now);
     return false;
 }
 
-// Closes a connection without an answer, and notes why for the log.
+// Closes a connection without an answer, and records the reason for the log.
 void HttpServer::refuse_proxied(Connection *connection, ProxyFault fault) noexcept {
     counts.count(SERVER_PROXY_HEADER);
     refusals.keep({connection->peer, connection->peer_length, "PROXY protocol", proxy_fault_text(fault)}, 0);

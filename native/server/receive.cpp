@@ -1,4 +1,4 @@
-// How messages come in: each head is judged, and its message goes the way that the verdict names.
+// Receives requests: classifies each head, then dispatches it to the fast path, a prepared answer or the app.
 
 #include <errno.h>
 
@@ -13,15 +13,15 @@ namespace {
 
 enum class Preface : uint8_t { none, begun, whole };
 
-// SETTINGS without a setting, which must be the first frame of a server (RFC 9113 3.4), and the head of GOAWAY with the error
-// HTTP_1_1_REQUIRED. A text for people follows.
-constexpr char NO_HTTP2[] = "this address serves REST over HTTP/1.1 only; gRPC has an address of its own";
+// SETTINGS without a setting, which must be a server's first frame (RFC 9113 3.4), and the head of GOAWAY with the
+// error HTTP_1_1_REQUIRED. A text for people follows.
+constexpr char NO_HTTP2[] = "this address serves REST over HTTP/1.1 only; gRPC has a separate address";
 constexpr unsigned char GO_AWAY[] = {0, 0, 0, 4, 0, 0, 0, 0, 0,                             // SETTINGS
                                      0, 0, 8 + sizeof NO_HTTP2 - 1, 7, 0, 0, 0, 0, 0,       // GOAWAY of so many bytes:
                                      0, 0, 0, 0, 0, 0, 0, 0x0d};                            // no stream was served
 
-// Looks for the preface of HTTP/2 (RFC 9113 3.4) at the beginning of a connection. Marks the bytes as searched if the rest of it is
-// still to come.
+// Looks for the preface of HTTP/2 (RFC 9113 3.4) at the beginning of a connection. Marks the bytes as searched if the
+// rest has not arrived.
 Preface look_for_preface(Connection *connection) noexcept {
     if (!connection->filled || connection->buffer[0] != HTTP2_PREFACE[0]) return Preface::none;
     if (connection->out.sent != 0) return Preface::none;
@@ -37,7 +37,7 @@ Preface look_for_preface(Connection *connection) noexcept {
 
 }  // namespace
 
-// Tells a client of HTTP/2 to use HTTP/1.1, in frames, because it would not show an answer of HTTP/1.1 to anybody.
+// Answers an HTTP/2 client in frames, because it would not show an answer of HTTP/1.1.
 void HttpServer::refuse_http2(Connection *connection, uint64_t now) noexcept {
     refusals.keep({connection->peer, connection->peer_length, "HTTP/2", NO_HTTP2}, 0);
     add_part(&connection->out, GO_AWAY, sizeof GO_AWAY);
@@ -49,10 +49,10 @@ void HttpServer::refuse_http2(Connection *connection, uint64_t now) noexcept {
     }
 }
 
-// Goes on with an owned connection until it is armed, in the run queue, with the app or dropped.
+// Continues with an owned connection until it is armed, in the run queue, with the app or dropped.
 void HttpServer::advance(Connection *connection, uint64_t now) noexcept {
     int messages = 0;
-    bool drained = false;  // the last read took everything there was
+    bool drained = false;  // the last read emptied the socket
     if (connection->phase.load(std::memory_order_relaxed) == Phase::proxy_header &&
         !take_proxy_header(connection, now))
         return;
@@ -93,7 +93,7 @@ void HttpServer::advance(Connection *connection, uint64_t now) noexcept {
             }
             if (!answers.send_at_once(connection, now)) return;
             if (++messages == MESSAGES) {
-                connections.arm(connection, now);  // the others first
+                connections.arm(connection, now);  // let other connections have their turn
                 return;
             }
             continue;
@@ -103,14 +103,14 @@ void HttpServer::advance(Connection *connection, uint64_t now) noexcept {
             continue;
         }
         if (verdict == Verdict::refused) {
-            ask_app(connection, BodyState::unread);  // for the sentence; where the message ends is not known
+            ask_app(connection, BodyState::unread);  // which reports the fault; the end of the message is unknown
             return;
         }
         if (drained) {
             connections.arm(connection, now);
             return;
         }
-        // Behind a large body, a short look for the next head leaves less to be moved into the block.
+        // After a large body, a short read for the next head leaves less to be moved into the block.
         const size_t usual = connection->body.large && connection->filled < SHORT_LOOK ? SHORT_LOOK : HEAD_BUFFER;
         const size_t room = connection->filled < HEAD_BUFFER
                                 ? usual
@@ -131,7 +131,7 @@ void HttpServer::advance(Connection *connection, uint64_t now) noexcept {
             connections.arm(connection, now);
             return;
         }
-        if (got == 0) {  // an unfinished head of a peer that will send no more
+        if (got == 0) {  // an incomplete head, and the peer sends nothing more
             connections.drop(connection);
             return;
         }
@@ -157,18 +157,18 @@ void HttpServer::checked(Connection *connection, bool admitted) noexcept {
     advance(connection, unsigned_now_ns());
 }
 
-// Looks at an infer request before its body is received. False: the connection is not the caller's any more.
+// Checks an infer request before its body is received. False if the caller no longer owns the connection.
 bool HttpServer::start_infer(Connection *connection, uint64_t now) noexcept {
     const Head &head = connection->head;
     const uint64_t need = head.content_length;
     const size_t with_head = connection->came_with_head();
-    if (need > process_budget().most(need <= MemoryBudget::SMALL_REQUEST)) {  // the app says so, with 413
+    if (need > process_budget().most(need <= MemoryBudget::SMALL_REQUEST)) {  // the app answers 413
         ask_app(connection, BodyState::unread);
         return false;
     }
     if ((head.chunked || with_head < need) && routes.check_first(connection)) return false;
     const bool waits = head.expects_continue && with_head == 0;
-    if (waits && !routes.is_routed(connection)) {  // the app says so, before the body is sent
+    if (waits && !routes.is_routed(connection)) {  // the app answers 404, before the body is sent
         ask_app(connection, BodyState::unread);
         return false;
     }
@@ -181,7 +181,7 @@ bool HttpServer::start_infer(Connection *connection, uint64_t now) noexcept {
 
 // ---- bodies ---------------------------------------------------------------------------------------
 
-// Has a body begin to come. False: the connection is not the caller's any more.
+// Starts receiving a body. False if the caller no longer owns the connection.
 bool HttpServer::start_body(Connection *connection, uint64_t now) noexcept {
     const BodyProgress progress = connection->body.begin(connection, *connection, connection->head, config.limits,
                                                          &connection->message_end);
@@ -206,7 +206,7 @@ void HttpServer::follow_body(Connection *connection, BodyProgress progress, uint
     case BodyProgress::ended:
         end_body(connection);
         return;
-    case BodyProgress::no_room:  // the sweep looks again soon
+    case BodyProgress::no_room:  // the sweep retries soon
         if (connection->phase.load(std::memory_order_relaxed) != Phase::awaiting_memory) {
             connection->memory_wait_ns = now;
             connection->enter(Phase::awaiting_memory);
@@ -233,25 +233,25 @@ void HttpServer::retry_memory(Connection *connection, uint64_t now) noexcept {
         follow_body(connection, BodyProgress::no_room, now);
         return;
     }
-    connection->stage_ns += now - connection->memory_wait_ns;  // the peer could do nothing meanwhile
+    connection->stage_ns += now - connection->memory_wait_ns;  // the wait for memory does not count against the peer
     connection->enter(Phase::body);
     receive_body(connection, now);
 }
 
-// A body has come to its end, or comes no further.
+// The body has ended, or cannot be received further.
 void HttpServer::end_body(Connection *connection) noexcept {
     const IncomingBody &body = connection->body;
     const Head &head = connection->head;
     if (body.state == BodyState::cut_short) connection->close_after = true;
     const bool infer = head.route == Route::infer;
     const bool ended = body.state == BodyState::whole || body.state == BodyState::cut_short;
-    // The app answers a body in chunks that was cut short, or has less than its JSON.
+    // The app answers a chunked body that was cut short, or that is shorter than its JSON.
     const bool taken = !head.chunked || (body.state == BodyState::whole && body.got && body.got >= head.json_length);
     if (infer && ended && taken) {
         routes.begin_infer(connection);
         return;
     }
-    // The app is asked whether it wants a body that is longer than what is received unasked.
+    // The app must first request a body that is too long to be received unasked.
     const bool asked = infer || body.asked;
     const bool unread = body.state == BodyState::too_long && !asked && body.chunks.fault() == ChunkFault::none;
     ask_app(connection, unread ? BodyState::unread : body.state);

@@ -1,8 +1,8 @@
-// What is known of each model without Python: whether its queue is full, asked before a body is read, and
-// what the routes that describe it answer.
+// Facts about each model that need no Python: whether its queue is full, before a body is read, and the answers that
+// describe it.
 //
-// A route only looks: the queue itself decides when a request is pushed. The table is replaced as a
-// whole when models come and go, and readers hold the one that they found.
+// A route only looks at the queue; the queue decides when a request is pushed. The table is replaced as a whole when
+// models change, and readers keep a reference to the table that they found.
 
 #pragma once
 
@@ -22,15 +22,15 @@ namespace ksrv {
 
 struct ModelRoute {
     std::string name, version;
-    Queue *queue = nullptr;  // held by the table
+    Queue *queue = nullptr;  // referenced by the table
     PreparedAnswer full;
-    PreparedAnswer metadata, model_ready;  // of status 0 where Python answers
-    ModelSignature *signature = nullptr;    // held by the table; null where every request goes through Python
+    PreparedAnswer metadata, model_ready;  // status 0: Python answers
+    ModelSignature *signature = nullptr;    // referenced by the table; null if all requests need Python
 };
 
 class RouteTable {
   public:
-    // `state` is the number of changes to the models that the table knows of.
+    // `state`: the number of changes to models that the table includes.
     explicit RouteTable(uint64_t state) : state(state) {}
     ~RouteTable() {
         for (ModelRoute &route : routes_) {
@@ -72,7 +72,7 @@ class RouteTable {
         return nullptr;
     }
 
-    // What is known of the model that a head names; `data` is where the head begins.
+    // The route of the model that a head names, or null. `data` is the begin of the head.
     const ModelRoute *named_by(const unsigned char *data, const Head &head) const noexcept {
         const char *text = reinterpret_cast<const char *>(data);
         return find(text + head.name.offset, head.name.length, text + head.version.offset,
@@ -89,7 +89,7 @@ class Routes {
   public:
     void replace(std::shared_ptr<const RouteTable> table) noexcept {
         std::lock_guard<std::mutex> guard(mutex_);
-        table_.swap(table);  // the old one goes when its last reader lets go
+        table_.swap(table);  // its last reader releases the old table
     }
 
     std::shared_ptr<const RouteTable> table() noexcept {

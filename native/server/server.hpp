@@ -1,15 +1,15 @@
-// The HTTP server of a worker: its connections of HTTP/1.1 and its messages, without Python and without the GIL.
+// The HTTP server of a worker: its HTTP/1.1 connections and messages, without Python and without the GIL.
 //
-// Strategy: the event loop (native/reactor) tells of events; its thread runs each connection with one to completion. Complete infer
-// requests wait in the run queue until that thread takes them into Python. Every other message goes to the Falcon app, on threads
-// of Python's.
+// Strategy: the event loop (native/reactor) reports events, and its thread runs each connection with an event to
+// completion. Complete infer requests wait in the run queue until that thread takes them into Python. All other
+// messages are left to the Falcon app, on Python threads.
 //
-// HttpServer says what comes next: it follows each connection from phase to phase. What a step does, its owners know, each built on
-// those before it, and none of them calls back: http_connections.hpp places, timers and epoll; answer_sender.hpp how answers
-// go out; native_routes.hpp what needs no app. http/incoming_body.hpp is how bodies come in.
+// HttpServer moves each connection from phase to phase. Its members carry out the steps. Each member uses only the
+// members before it, and none calls back: http_connections.hpp has slots, timers and epoll; answer_sender.hpp sends
+// answers; native_routes.hpp has requests that need no app. http/incoming_body.hpp receives bodies.
 //
-// events.cpp is what becomes of events and timers, receive.cpp how messages come in, app_messages.cpp the way to the app and back,
-// proxied_connections.cpp the PROXY protocol.
+// events.cpp handles events and timers, receive.cpp receives messages, app_messages.cpp exchanges messages with the
+// app, proxied_connections.cpp handles the PROXY protocol.
 
 #pragma once
 
@@ -21,14 +21,14 @@
 
 namespace ksrv {
 
-// Takes requests into Python: called with the GIL, and pops the run queue until that gives none.
+// Runs requests in Python. Called with the GIL; pops the run queue until it returns null.
 using Serve = void (*)(void *owner);
 
-// A connection that was closed for the protocol with which it began, for the log.
+// A connection that was closed because of its protocol, for the log.
 struct Refusal {
     sockaddr_storage peer;
     socklen_t peer_length;
-    const char *protocol, *cause;  // static texts
+    const char *protocol, *cause;  // static strings
 };
 
 class HttpServer final : public Protocol {
@@ -36,11 +36,11 @@ class HttpServer final : public Protocol {
     HttpServer(EventLoop *loop, const HttpServerConfig &config, Serve serve, void *owner);
     ~HttpServer();
 
-    // ---- set up, and the end (events.cpp) ----
+    // ---- start and end (events.cpp) ----
     bool listen_on(const int *listeners, size_t count) noexcept;
     void accept_enabled(bool enabled) noexcept { listeners.accept_enabled(enabled); }
-    void drain() noexcept { connections.drain(); }  // answers close, idle connections end soon
-    void stop() noexcept;   // nobody waits for a message any more; before the event loop is stopped
+    void drain() noexcept { connections.drain(); }  // answers close their connections, and idle connections end soon
+    void stop() noexcept;   // ends waiting for messages; called before the event loop is stopped
 
     // ---- for the event loop (events.cpp) ----
     void on_event(uint64_t tag, uint32_t events, uint64_t now) noexcept override;
@@ -63,7 +63,7 @@ class HttpServer final : public Protocol {
         counts.count(lacks_descriptors ? SERVER_LACKS_DESCRIPTORS : SERVER_ACCEPT_PAUSED);
     }
 
-    // Goes on with a connection that was `checking`: a caller who may not send is the app's to refuse.
+    // Continues with a connection that was `checking`. Messages of callers who are not permitted are left to the app.
     void checked(Connection *connection, bool admitted) noexcept;
 
     // ---- messages for the app (app_messages.cpp) ----
@@ -71,30 +71,30 @@ class HttpServer final : public Protocol {
     void receive_for_app(Connection *connection, uint64_t most) noexcept;
 
     HttpServerConfig config;
-    std::shared_ptr<const TlsContext> tls;  // of all listeners, set before they are; null without TLS
+    std::shared_ptr<const TlsContext> tls;  // for all listeners, set before `listen_on`; null without TLS
     ServerCounts counts;
     HttpConnections connections;
     AnswerSender answers;
     NativeRoutes routes;
-    LogRecords<Refusal> refusals{REFUSALS * sizeof(Refusal)};  // further ones are not logged
+    LogRecords<Refusal> refusals{REFUSALS * sizeof(Refusal)};  // more are not logged
 
   private:
     static constexpr int MESSAGES = 16;         // pipelined messages served per turn
     static constexpr uint64_t MEMORY_RETRY_NS = 20000000u;
-    static constexpr uint64_t EARLY_BODY = 65536;  // received before the app is asked for it
+    static constexpr uint64_t EARLY_BODY = 65536;  // bytes received before the app is asked
     static constexpr size_t REFUSALS = 16;
 
-    // events.cpp
+    // ---- events.cpp ----
     void go_on(Connection *connection, uint64_t now) noexcept;
     void expire(Connection *connection, uint64_t now) noexcept;
     bool shake_hands(Connection *connection, uint64_t now) noexcept;
 
-    // proxied_connections.cpp
+    // ---- proxied_connections.cpp ----
     bool take_proxy_header(Connection *connection, uint64_t now) noexcept;
     bool begin_direct(Connection *connection, uint64_t now) noexcept;
     void refuse_proxied(Connection *connection, ProxyFault fault) noexcept;
 
-    // receive.cpp
+    // ---- receive.cpp ----
     void refuse_http2(Connection *connection, uint64_t now) noexcept;
     void advance(Connection *connection, uint64_t now) noexcept;
     bool start_infer(Connection *connection, uint64_t now) noexcept;
@@ -104,7 +104,7 @@ class HttpServer final : public Protocol {
     void follow_body(Connection *connection, BodyProgress progress, uint64_t now) noexcept;
     void end_body(Connection *connection) noexcept;
 
-    // app_messages.cpp
+    // ---- app_messages.cpp ----
     bool start_app_message(Connection *connection, uint64_t now) noexcept;
     void ask_app(Connection *connection, BodyState state) noexcept;
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char *LIBRARY = "libssl.so.3";
 
-// Finds every function, or tells in `missing` which one there is not.
+// Finds all functions, or lists the missing functions in `missing`.
 bool find_all(void *library, std::string *missing) {
     bool found = true;
 #define KSRV_FIND(result, name, arguments)                                           \
@@ -26,10 +26,10 @@ bool find_all(void *library, std::string *missing) {
     return found;
 }
 
-// A string that lives as long as the process, and is empty where the functions were found.
+// Loads the library once. Returns a string that is never freed, and is empty on success.
 std::string *load() {
     auto *why = new std::string;
-    void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);  // libcrypto comes with it
+    void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);  // loads libcrypto, too
     if (!library) {
         *why = std::string(LIBRARY) + " cannot be loaded";
         return why;

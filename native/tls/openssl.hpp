@@ -1,9 +1,9 @@
-// The functions of OpenSSL that TLS needs, found in the system's library when they are first asked for.
+// The functions of OpenSSL that TLS needs, loaded from the system's library on first use.
 //
-// They are declared here and loaded at run time, never linked: one build serves with TLS where OpenSSL is
-// installed and without TLS where it is not, needs no headers, and a wheel of it uses the library that
-// the system keeps secure. Where Python's ssl module has loaded the library, this is the same one.
-// tests/unit/native/tls/openssl_declarations.cpp compares what is declared here with OpenSSL's own headers.
+// They are declared here and loaded at run time, never linked. So one build serves with TLS if OpenSSL is installed and
+// without TLS otherwise, needs no headers, and uses the library that the system keeps up to date. If Python's ssl
+// module has loaded the library already, this is the same copy. tests/unit/native/tls/openssl_declarations.cpp compares
+// the declarations with OpenSSL's headers.
 
 #pragma once
 
@@ -102,13 +102,13 @@ struct OpenSsl {
 #undef KSRV_DECLARE
 };
 
-// Null until `load_openssl` has succeeded.
+// Empty until `load_openssl` has succeeded.
 extern OpenSsl openssl;
 
-// Finds the functions, once; null, or in one sentence why there are none.
+// Loads the functions once. Returns null, or a sentence with the reason of the failure.
 const char *load_openssl() noexcept;
 
-// The values that OpenSSL's macros have.
+// The values of OpenSSL's macros.
 namespace openssl_value {
 
 constexpr int FILE_PEM = 1;
@@ -127,14 +127,14 @@ constexpr unsigned long LIBRARY_SHIFT = 23, LIBRARY_MASK = 0xff, LIBRARY_SSL = 2
                         REASON_HTTPS_PROXY_REQUEST = 155;
 constexpr int ALPN_CHOSEN = 0, ALPN_IGNORED = 3;
 constexpr int RECORD_HEADER = 256, RECEIVED_SHUTDOWN = 2;
-constexpr int APP_DATA = 0;  // the place of SSL_CTX_set_ex_data that is the application's
+constexpr int APP_DATA = 0;  // index of SSL_CTX_set_ex_data for application data
 constexpr int TICKET_KEY_NAME = 16, TICKET_IV = 16;
 constexpr int TICKET_SUCCESS = 5, TICKET_SUCCESS_RENEW = 6;
 constexpr int TICKET_IGNORE_RENEW = 2, TICKET_USE = 3, TICKET_USE_RENEW = 4;
 constexpr unsigned PARAM_UTF8_STRING = 4, PARAM_OCTET_STRING = 5;
 constexpr const char *MAC_KEY = "key", *MAC_DIGEST = "digest";
 
-// OSSL_PARAM, whose name OpenSSL's own headers define.
+// OSSL_PARAM, under another name because OpenSSL's headers define that name.
 struct Param {
     const char *key;
     unsigned data_type;

@@ -13,13 +13,13 @@ namespace {
 
 constexpr size_t RECORD = 16384;
 
-// A handler that uses OpenSSL on this thread may have left errors, which would pass for this session's.
+// Clears errors of other OpenSSL users on this thread, such as a handler, because they would count as this session's.
 void forget_errors() noexcept {
     openssl.ERR_clear_error();
     errno = 0;
 }
 
-// Calls the library again where a signal has interrupted it: no event would tell of what that left.
+// Repeats a call that a signal interrupted, because no event would report the remaining bytes.
 template <typename Call> int uninterrupted(const Call &call) noexcept {
     for (;;) {
         forget_errors();
@@ -30,21 +30,21 @@ template <typename Call> int uninterrupted(const Call &call) noexcept {
 
 }  // namespace
 
-// A session moves from one owner to another: OpenSSL is told anew whose records it receives.
+// OpenSSL must know which session's records it receives, because a session moves from thread to thread.
 void TlsSession::begin_call() noexcept {
     openssl.SSL_ctrl(ssl, CTRL_SEE_MESSAGE_ARGUMENT, 0, this);
 }
 
-// SSL_read goes on from record to record until one has application data, so that the peer decides how long it takes: a
-// KeyUpdate (RFC 8446 4.6.3) costs 10 us, and renegotiations that are refused do not end it either. Without
-// SSL_MODE_AUTO_RETRY it does the same for as long as its buffer holds bytes. SSL_do_handshake goes on until a message
-// is whole, which may come in records of one byte. So each record is counted where it begins, and a peer that sends too
-// many is treated like one that has closed, which ends the call at once.
+// SSL_read continues from record to record until a record has application data, so that the peer decides how long it
+// takes: a KeyUpdate (RFC 8446 4.6.3) takes 10 us, and refused renegotiations do not end it either. Without
+// SSL_MODE_AUTO_RETRY it does the same while its buffer has bytes. SSL_do_handshake continues until a message is
+// complete, which may arrive in records of one byte. Therefore each record is counted when it begins. If a peer sends
+// too many, the session behaves as if the peer had closed, which ends the call at once.
 void TlsSession::see_message(int is_sent, int, int type, const void *, size_t, SSL *ssl, void *session) noexcept {
     TlsSession *self = static_cast<TlsSession *>(session);
     if (is_sent || type != RECORD_HEADER) return;
     ++self->turn_records;
-    // What is in the record is not known yet: behind the last empty one that is allowed, it may be data.
+    // The record's content is not known yet: after the last permitted empty record, it may be data.
     const uint32_t most = self->agreed ? MOST_EMPTY_RECORDS + 1 : MOST_HANDSHAKE_RECORDS;
     if (++self->empty_records <= most) return;
     self->flooded = true;
@@ -68,7 +68,7 @@ Handshake TlsSession::shake_hands() noexcept {
     const int done = uninterrupted([&] { return openssl.SSL_do_handshake(ssl); });
     if (done == 1) {
         agreed = true;
-        socket_unread = true;  // the library may have read what is behind the handshake
+        socket_unread = true;  // the library may have read bytes after the handshake
         wants_write = false;
         empty_records = turn_records = 0;
         return Handshake::done;
@@ -115,7 +115,7 @@ ssize_t TlsSession::receive(void *data, size_t room) noexcept {
         wants_write = true;
         [[fallthrough]];
     case ERROR_WANT_READ:
-        // A record whose header alone has come is not pending; it was counted.
+        // A record of which only the header has arrived is not pending, but it was counted.
         partial_record = partial_record || turn_records != records_before || openssl.SSL_has_pending(ssl) == 1;
         socket_unread = false;
         turn_records = 0;
@@ -145,7 +145,7 @@ ssize_t TlsSession::send(const void *data, size_t length) noexcept {
 
 void TlsSession::say_farewell() noexcept {
     forget_errors();
-    openssl.SSL_shutdown(ssl);  // where the socket is full, the peer does without
+    openssl.SSL_shutdown(ssl);  // if the socket is full, close_notify is not sent
     openssl.ERR_clear_error();
 }
 

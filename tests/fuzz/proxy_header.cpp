@@ -43,7 +43,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
     }
     if (verdict != ksrv::ProxyVerdict::whole) return 0;
     require(judge(data, whole.length, accepted, &part) == verdict && part.length == whole.length);
-    require(std::memcmp(&part.peer, &whole.peer, sizeof part.peer) == 0 && part.told == whole.told);
+    require(std::memcmp(&part.peer, &whole.peer, sizeof part.peer) == 0 && part.names_client == whole.names_client);
     ksrv::ProxyRules rules;
     rules.trusted.push_back({{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10}, 104});
     (void)rules.trusts(whole.peer);

@@ -8,7 +8,7 @@ from ksrv._native.grpc.grpc_server cimport CCall, CServer, Message, Payload, soc
 cdef class Call:
     cdef CCall *native
     cdef CServer *server
-    cdef object owner  # whose server that is
+    cdef object owner  # keeps the server alive
     cdef readonly str path
     cdef uint64_t counted
     cdef bint finished

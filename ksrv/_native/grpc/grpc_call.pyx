@@ -1,5 +1,5 @@
-# It relies on the GIL: Python objects change hands between threads, and are freed in turn.
-"""One gRPC call of the native server as Python sees it: its metadata, messages and answers."""
+# Needs the GIL: Python objects pass from one thread to another.
+"""A gRPC call of the native server, for Python: its metadata, messages and answers."""
 
 import socket
 import time
@@ -40,16 +40,16 @@ CODES = (
 CODE_OF: dict[str, int] = {name: number for number, name in enumerate(CODES)}
 
 cdef enum:
-    COPIED_BYTES = 16384    # a longer answer stays where it is
-    COUNTED = 65536         # a shorter answer is not counted
-    UNSENT = 1048576        # bytes of a stream's answers that wait for its client
+    COPIED_BYTES = 16384    # longer answers are not copied
+    COUNTED = 65536         # shorter answers are not counted in the memory budget
+    UNSENT = 1048576        # limit for a stream's answers that wait for the client
 
 
 def retry_details(str code not None, str text not None, uint64_t seconds) -> bytes:
-    """Return what `grpc-status-details-bin` says of a call that may be made again.
+    """Return the `grpc-status-details-bin` value for a call that may be retried.
 
     Args:
-        seconds: When the call may be made again.
+        seconds: When the call may be retried.
 
     Returns:
         A `google.rpc.Status` with a `google.rpc.RetryInfo`, serialized.
@@ -59,7 +59,7 @@ def retry_details(str code not None, str text not None, uint64_t seconds) -> byt
 
 
 cdef str ip_address(const sockaddr_storage *address):
-    """Return an address without its port, or "" for a unix socket's."""
+    """Return an address without its port, or "" for a unix socket."""
     cdef const unsigned char *raw = <const unsigned char *>address
     if address.ss_family == socket.AF_INET:
         return socket.inet_ntop(socket.AF_INET, raw[4:8])
@@ -69,7 +69,7 @@ cdef str ip_address(const sockaddr_storage *address):
 
 
 cdef Call call_of(object owner, CServer *server, CCall *native):
-    """Return a call; its owner keeps the server."""
+    """Return a `Call` for a native call. `owner` keeps the server alive."""
     cdef Call call = Call.__new__(Call)
     native.retain()
     call.native = native
@@ -79,9 +79,9 @@ cdef Call call_of(object owner, CServer *server, CCall *native):
     return call
 
 
-@cython.no_gc_clear  # a call that is dropped unanswered is answered at its end
+@cython.no_gc_clear  # __dealloc__ answers a call that was dropped without an answer
 cdef class Call:
-    """One call, with the methods of a `grpc.ServicerContext` that are needed.
+    """A call, with the methods of `grpc.ServicerContext` that ksrv needs.
 
     Attributes:
         path: The method's path.
@@ -95,7 +95,7 @@ cdef class Call:
             self.native.release()
 
     def metadata(self) -> dict[str, str]:
-        """Return the text metadata, names in lower case."""
+        """Return the text metadata, with names in lower case."""
         cdef dict found = {}
         cdef const char *text = self.native.text.data()
         cdef size_t i
@@ -110,35 +110,35 @@ cdef class Call:
 
     @property
     def request_id(self) -> str:
-        """The call's id: the client's, or one made for it."""
+        """The call's id: from the client, or generated."""
         return self.native.request_id.text[:self.native.request_id.length].decode("ascii")
 
     @property
     def authorization(self) -> str | None:
-        """The entry of that name, or None."""
+        """The `authorization` entry, or None."""
         if self.native.authorization.empty():
             return None
         return (<bytes>self.native.authorization).decode("latin-1")
 
     @property
     def host(self) -> str:
-        """The call's `:authority`, or its `host`; "" without either."""
+        """The call's `:authority`, or else its `host`; "" if both are missing."""
         if self.native.authority.empty():
             return self.metadata().get("host", "")
         return (<bytes>self.native.authority).decode("latin-1")
 
     @property
     def repeats_authorization(self) -> bool:
-        """Whether there is more than one entry of that name."""
+        """Whether `authorization` occurs more than once."""
         return self.native.repeats_authorization
 
     @property
     def sampled(self) -> bool:
-        """Whether its request was chosen to be recorded."""
+        """Whether the request was chosen for recording."""
         return self.native.sampled
 
     def note_model(self, str model not None, str version not None) -> None:
-        """Name the model in the access log."""
+        """Set the model for the access log."""
         cdef string name = model.encode()
         cdef string number = version.encode()
         self.native.note_model(name, number)
@@ -154,16 +154,16 @@ cdef class Call:
 
     @property
     def deadline_ns(self) -> int | None:
-        """The `time.monotonic_ns` of the deadline, or None."""
+        """The deadline, on the clock of `time.monotonic_ns`, or None."""
         return self.native.deadline_ns or None
 
     def is_active(self) -> bool:
-        """Tell whether the call has neither ended nor been answered."""
+        """Return whether the call has neither ended nor been answered."""
         return self.native.is_active()
 
     @property
     def encoding(self) -> str | None:
-        """How compressed messages of the call are: "gzip", "deflate", or None."""
+        """The compression of the call's messages: "gzip", "deflate", or None."""
         if self.native.encoding == Encoding.gzip:
             return "gzip"
         return "deflate" if self.native.encoding == Encoding.deflate else None
@@ -181,7 +181,7 @@ cdef class Call:
         return whole[message.offset:message.offset + message.length], compressed
 
     def message(self) -> tuple[bytes | memoryview, bool]:
-        """Return the only message of a unary call, and whether it is compressed; taken once."""
+        """Return the only message of a unary call, and whether it is compressed. Works once."""
         cdef Message message
         if not self.native.take_message(&message):
             raise RuntimeError("the call's message was taken before")
@@ -194,8 +194,8 @@ cdef class Call:
             timeout: Seconds to wait at most.
 
         Returns:
-            The message, and whether it is compressed. None: the client sends no more, or the
-            call has ended. False: none has come in time.
+            The message, and whether it is compressed. None if the client sends no more messages or
+            the call has ended. False if no message arrived in time.
         """
         cdef Message message
         cdef Next found
@@ -207,30 +207,30 @@ cdef class Call:
         return False if found == Next.late else None
 
     def give_back_bytes(self) -> None:
-        """Give the bytes of the message that was taken last back to the budget."""
+        """Return the bytes of the last message that was taken to the budget."""
         if self.counted:
             self.server.budget.give_back(self.counted)
             self.counted = 0
 
     @property
     def admitted(self) -> bool:
-        """Whether the caller needs no check: it was checked, or no credentials are asked for.
+        """Whether the caller needs no check: it was checked, or no credentials are needed.
 
-        Where no token is needed, that is not said of calls that change the repository.
+        Calls that change the repository always need a check, even if no token is needed.
         """
         return self.native.admitted.load() and not self.native.method.control
 
     def admit(self) -> None:
-        """Let the client send a message of any size: its caller may call."""
+        """Allow messages of any size, because the caller is permitted to call."""
         self.native.admit()
 
     # ---- the end ----------------------------------------------------------------------------
 
     def add_callback(self, callback: Callable[[], object]) -> bool:
-        """Have a function called when the call ends; False where it has ended.
+        """Set a function to call when the call ends. False if the call has ended already.
 
         Args:
-            callback: Called on any thread; it must not wait.
+            callback: Called on any thread. It must not block.
         """
         cdef list callbacks
         if self.native.callbacks != NULL:
@@ -244,7 +244,7 @@ cdef class Call:
         return False
 
     def watch(self, NativeHandle handle not None) -> None:
-        """Have a request cancelled if the call ends before it is answered."""
+        """Cancel `handle` if the call ends before it is answered."""
         with nogil:
             self.native.watch(handle.native)
 
@@ -257,10 +257,10 @@ cdef class Call:
     # ---- answers ----------------------------------------------------------------------------
 
     def write(self, message not None: bytes) -> bool | None:
-        """Send one message of a stream; waits while the client takes none.
+        """Send a message of a stream. Blocks while the client does not read.
 
         Returns:
-            Whether the call goes on; None where the budget has no room for the message.
+            Whether the call continues. None if the budget does not allow the message.
         """
         cdef bint open_still
         cdef Payload *payload = self._payload(message)
@@ -276,13 +276,13 @@ cdef class Call:
         object message not None,
         list metadata: list[tuple[str, str]] | None = None,
     ) -> bool:
-        """Send the only message of an answer, and end the call well.
+        """Send the only message of an answer, and end the call with status OK.
 
         Args:
-            message: Contiguous bytes, or a list of such parts, which are held until they were sent.
+            message: Contiguous bytes, or a list of such parts. They are kept until they are sent.
 
         Returns:
-            False where the budget has no room for the answer; the call is open still.
+            False if the budget does not allow the answer. The call is then still open.
         """
         cdef Payload *payload
         if isinstance(message, list):
@@ -301,10 +301,11 @@ cdef class Call:
         str text="",
         list metadata: list[tuple[str, str | bytes]] | None = None,
     ) -> None:
-        """End the call; further calls do nothing.
+        """End the call. Further calls do nothing.
 
         Args:
-            metadata: Trailing metadata as pairs of text; bytes where the name ends in "-bin".
+            metadata: Trailing metadata as pairs of text. Values are bytes if the name ends in
+                "-bin".
         """
         if not self.finished:
             self.finished = True
@@ -330,7 +331,7 @@ cdef class Call:
         return 0
 
     cdef bint _counts(self, Payload *payload, uint64_t length) noexcept:
-        """Count an answer's bytes; without room in the budget the payload is destroyed."""
+        """Count an answer's bytes. If the budget does not allow them, destroy the payload."""
         payload.room = self.server.budget.reserve_answer(length)
         if payload.room == AnswerRoom.none:
             payload.destroy()
@@ -340,7 +341,7 @@ cdef class Call:
         return True
 
     cdef Payload *_parts(self, list parts) except? NULL:
-        """The same for a message in parts."""
+        """Make a payload of a message in parts."""
         cdef list views = [memoryview(part) for part in parts]
         cdef uint64_t total = 0
         cdef Py_buffer view
@@ -352,7 +353,7 @@ cdef class Call:
                 PyObject_GetBuffer(part, &view, PyBUF_SIMPLE)
                 payload.add(view.buf, <size_t>view.len)
                 total += <uint64_t>view.len
-                PyBuffer_Release(&view)  # the memoryview holds the bytes
+                PyBuffer_Release(&view)  # the memoryview keeps the bytes alive
         except BaseException:
             payload.destroy()
             raise
@@ -364,7 +365,7 @@ cdef class Call:
         return payload
 
     cdef Payload *_payload(self, message) except? NULL:
-        """A message to be sent; NULL where the budget has no room for it."""
+        """Make a payload of a message. NULL if the budget does not allow it."""
         cdef Py_buffer view
         cdef Payload *payload
         cdef size_t length
@@ -373,7 +374,7 @@ cdef class Call:
         length = <size_t>view.len
         try:
             if length > COPIED_BYTES:
-                held = memoryview(message)  # which keeps the bytes where they are
+                held = memoryview(message)  # keeps the bytes in place
             payload = Payload.make(self.server, 1, length if length <= COPIED_BYTES else 0)
             if payload == NULL:
                 raise MemoryError()

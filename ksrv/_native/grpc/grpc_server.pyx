@@ -1,5 +1,5 @@
-# It relies on the GIL: Python objects change hands between threads, and are freed in turn.
-"""The gRPC server on libnghttp2 as Python sees it: calls that are ready, answers."""
+# Needs the GIL: Python objects pass from one thread to another.
+"""The gRPC server on libnghttp2, for Python: calls that are ready, and their answers."""
 
 import logging
 import time
@@ -40,17 +40,17 @@ COUNTERS = (
 assert len(COUNTERS) == GRPC_COUNTERS
 
 cdef enum:
-    TOGETHER = 64           # requests that one visit pushes together
+    TOGETHER = 64           # the most requests that are pushed together
 
 
 def library_version() -> str | None:
-    """Return the release of libnghttp2 that is used, or None where there is none."""
+    """Return the version of libnghttp2 in use, or None if it is missing."""
     cdef const Library *found = library()
     return None if found == NULL else (<bytes>found.version_text).decode()
 
 
 cdef void _serve_fast(GrpcServer self, CCall *first) noexcept:
-    """Push a fast call and those behind it to the same model; run them where a slot is claimed."""
+    """Push a fast call and the next calls to the same model, and run them if a slot is claimed."""
     cdef CCall *calls[TOGETHER]
     cdef FastRequest *fast[TOGETHER]
     cdef CRequest *requests[TOGETHER]
@@ -95,7 +95,7 @@ cdef void _fast_answered(CRequest *request, void *answer) noexcept:
         log.exception("an answer over gRPC failed")
 
 
-cdef void _serve(void *owner) noexcept with gil:  # which the event loop holds
+cdef void _serve(void *owner) noexcept with gil:  # the event loop holds the GIL already
     cdef GrpcServer self = <GrpcServer>owner
     cdef CCall *native
     cdef int reasons = 0
@@ -133,7 +133,7 @@ cdef void _run(GrpcServer self, CCall *native, int reasons) noexcept:
                     self.handler(call)
                 else:
                     self.check(call)
-                    call.finished = True  # answered with its message, which comes later
+                    call.finished = True  # a later message finishes it
             except BaseException:
                 call.finish(CODE_OF["INTERNAL"], "the server failed; see its log")
                 log.exception("a gRPC call failed")
@@ -150,26 +150,26 @@ cdef void _run(GrpcServer self, CCall *native, int reasons) noexcept:
         log.exception("a gRPC call failed")
 
 
-@cython.no_gc_clear  # its end needs the loop
+@cython.no_gc_clear  # __dealloc__ needs the loop
 cdef class GrpcServer:
-    """The connections of HTTP/2 that one worker's event loop serves.
+    """The HTTP/2 connections that a worker's event loop serves.
 
     Args:
         loop: The event loop.
         methods: The fields of native/grpc/call.hpp's `Method` for each method.
-        handler: Called with a `Call` that is ready: its message is there, or it takes messages one
-            by one. It must not wait.
-        check: Called with a `Call` whose caller is unknown; it admits or ends it.
-        answered: Called with a `Call`, its request, and a response or an exception, where an answer
-            to a call that was queued without Python takes Python.
-        budget: The bytes that requests and answers may hold together.
-        settings: The fields of native/grpc/server.hpp's `ServerConfig` that are not as there;
-            seconds for times.
-        tls: What all connections are encrypted with; None for cleartext.
-        misdirected_body: JSON, the answer to requests that are not gRPC.
+        handler: Called with a `Call` that is ready: its message is complete, or it takes messages
+            one by one. It must not block.
+        check: Called with a `Call` whose caller is unknown. It admits the call or ends it.
+        answered: Called with a `Call`, its request, and a response or an exception, if a call that
+            was queued without Python needs Python for its answer.
+        budget: The memory budget for requests and answers.
+        settings: Fields of `ServerConfig` in native/grpc/server.hpp that differ from the defaults;
+            times are in seconds.
+        tls: Encrypts all connections. None for cleartext.
+        misdirected_body: The JSON body of the answer to requests that are not gRPC.
 
     Raises:
-        OSError: There is no libnghttp2.
+        OSError: libnghttp2 is missing.
     """
 
     cdef CServer *server
@@ -241,10 +241,10 @@ cdef class GrpcServer:
             del self.server
 
     def set_routes(self, routes: Sequence[tuple[str, str, ModelEndpoint]]) -> None:
-        """Say which models take calls without Python before their handler.
+        """Set the models whose calls need no Python before their handler.
 
         Args:
-            routes: (name, version, endpoint) for each name and version that a request may have.
+            routes: (name, version, endpoint) for each name and version in a request.
         """
         cdef RouteTable *table = new RouteTable(0)
         cdef shared_ptr[const_table] shared = shared_ptr[const_table](<const_table *>table)
@@ -267,10 +267,10 @@ cdef class GrpcServer:
         self.endpoints = [endpoint for endpoint in self.endpoints if not endpoint.unused]
 
     def listen(self, listeners: Sequence[int]) -> None:
-        """Serve listening sockets by their descriptors; accepting begins with `accept(True)`.
+        """Serve listening sockets by their descriptors. Accepting begins with `accept(True)`.
 
         Raises:
-            OSError: There is no memory, or the event loop has no place for one more server.
+            OSError: Memory is short, or the event loop has too many servers.
         """
         cdef vector[int] fds = listeners
         if not self.server.listen_on(fds.data(), fds.size()):
@@ -278,17 +278,17 @@ cdef class GrpcServer:
         self.loop.servers.append(self)
 
     def accept(self, bint enabled) -> None:
-        """Begin or stop accepting connections."""
+        """Start or stop accepting connections."""
         with nogil:
             self.server.accept_enabled(enabled)
 
     def drain(self) -> None:
-        """Tell all clients that the server stops: new calls are to go elsewhere."""
+        """Notify all clients that the server stops, so that they send new calls elsewhere."""
         with nogil:
             self.server.drain()
 
     def close_all(self) -> None:
-        """Cut off every connection."""
+        """Close every connection."""
         with nogil:
             self.server.close_all()
 
@@ -299,28 +299,28 @@ cdef class GrpcServer:
 
     @property
     def last_connected(self) -> float:
-        """When a client was last connected, by `time.monotonic`; 0 where none ever was."""
+        """When a client was last connected, by `time.monotonic`; 0 if no client was."""
         if self.server.connections.count():
             return time.monotonic()
         return self.server.listeners.last_seen_ns() / 1e9
 
     @property
     def open_calls(self) -> int:
-        """The number of unary calls that are being answered."""
+        """The number of unary calls in progress."""
         return self.server.open_calls.load()
 
     @property
     def unfinished(self) -> int:
-        """The number of calls whose message has not come."""
+        """The number of calls whose message is incomplete."""
         return self.server.unfinished.load()
 
     def records(self) -> list[tuple[str, float, str, int, str, str, str, str, bytes]]:
-        """Return and forget the calls that ended since the last call, for the access log.
+        """Return and remove the records of calls that have ended, for the access log.
 
         Returns:
-            A list of (method's path, seconds it took, status, bytes of the answer, peer's IP
-            address, the call's id, model or "", version or "", the lines of the metadata that says
-            who called: `authorization`, `forwarded` and `x-forwarded-for`).
+            A list of (method's path, seconds, status, bytes of the answer, peer's IP address, the
+            call's id, model or "", version or "", the metadata lines that identify the caller:
+            `authorization`, `forwarded` and `x-forwarded-for`).
         """
         cdef vector[CallRecord] taken
         cdef size_t i
@@ -339,5 +339,5 @@ cdef class GrpcServer:
         ]
 
     def counters(self) -> dict[str, int]:
-        """Return what has happened so far, by name."""
+        """Return the counters by name."""
         return {name: self.server.counters[index].load() for index, name in enumerate(COUNTERS)}

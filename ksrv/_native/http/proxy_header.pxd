@@ -39,7 +39,7 @@ cdef extern from "http/proxy_header.hpp" namespace "ksrv" nogil:
 
     cdef cppclass ProxySource:
         size_t length
-        cbool told
+        cbool names_client
         sockaddr_storage peer
         uint32_t peer_length
         ProxyFault fault

@@ -85,7 +85,7 @@ def read_proxy_header(
         return "absent"
     if verdict == ProxyVerdict.malformed:
         return (<bytes>proxy_fault_text(source.fault)).decode()
-    if not source.told:
+    if not source.names_client:
         return source.length, None
     if source.peer.ss_family == socket.AF_INET:
         return source.length, (socket.inet_ntop(socket.AF_INET, raw[4:8]), raw[2] << 8 | raw[3])

@@ -2,5 +2,5 @@
 
 from ksrv._native.server.server cimport CHttpServer, Connection
 
-# The message of a connection that waited for the app.
+# Makes the message of a connection that waited for the app.
 cdef object ksrv_app_message(object owner, CHttpServer *server, Connection *connection)

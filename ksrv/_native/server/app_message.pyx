@@ -1,5 +1,5 @@
-# It relies on the GIL: Python objects change hands between threads, and are freed in turn.
-"""One message for the Falcon app, and its answer."""
+# Needs the GIL: Python objects pass from one thread to another.
+"""A message for the Falcon app, and its answer."""
 
 import logging
 
@@ -35,24 +35,24 @@ PEERS = ("open", "half-closed", "gone")
 FAULTS = ("none", "size", "size bits", "end", "count", "length", "trailer")
 
 
-@cython.no_gc_clear  # as an exchange: a message without an answer gets one when it is freed
+@cython.no_gc_clear  # as in Exchange: __dealloc__ answers a message that has no answer
 cdef class AppMessage(Exchange):
-    """A message that came in whole, as far as its body is wanted; it takes the answer.
+    """A message for the app, with as much of its body as the app wants, and its answer.
 
-    It is answered once: by `answer`, or by `begin_stream` and `send` up to `end_stream`, or given
-    back by `receive`.
+    It is answered once: by `answer`, or by `begin_stream`, `send` and `end_stream`. `receive`
+    returns it without an answer.
 
     Attributes:
         peer: The client's address.
-        listener: The number of the listener that it came to.
-        state: What has become of the body: one of `BODY_STATES`.
-        fault: What is wrong with its chunks: one of `FAULTS`.
-        fault_at: The beginning of the line that is wrong.
-        received: The bytes of the body that have come, or that its chunks announce.
-        asked: Whether the app has asked for the body.
-        head_fault: What is wrong with its head: one of `request_head.FAULTS`.
-        http_1_0: Whether it is a message of HTTP/1.0.
-        closes: Whether its head says that the connection ends with the answer.
+        listener: The index of the listener that accepted the connection.
+        state: The state of the body, one of `BODY_STATES`.
+        fault: The fault in the body's chunks, one of `FAULTS`.
+        fault_at: The beginning of the faulty line.
+        received: The bytes of the body that were received, or that its chunks announce.
+        asked: Whether the app has requested the body.
+        head_fault: The fault in the head, one of `request_head.FAULTS`.
+        http_1_0: Whether the message is HTTP/1.0.
+        closes: Whether the head asks to close the connection after the answer.
     """
 
     cdef readonly object peer
@@ -72,23 +72,23 @@ cdef class AppMessage(Exchange):
     received: int
 
     def __dealloc__(self):
-        if self.streaming != NULL:  # the peer must not take the piece that came last for the end
+        if self.streaming != NULL:  # the peer must not take the last piece for the end of the body
             self.server.connections.drop(self.streaming)
 
     def set_close(self, bint close) -> None:
-        """Say whether the connection ends with the answer; it does where the body is not whole."""
+        """Set whether to close the connection after the answer. An incomplete body always does."""
         cdef Connection *connection = self.turn.connection
         if connection != NULL:
             connection.close_after = close or self.state not in ("none", "whole")
 
     def receive(self, uint64_t most) -> None:
-        """Give the message back until its body is there; a thread gets it again then.
+        """Return the message until its body is received. A thread then gets it again.
 
         Args:
-            most: Bytes of a chunked body that the app takes.
+            most: The most bytes of a chunked body to receive.
 
         Raises:
-            RuntimeError: The message was answered before.
+            RuntimeError: The message was answered already.
         """
         cdef CHttpServer *server = self.server
         cdef Connection *connection = self.take_connection()
@@ -96,24 +96,24 @@ cdef class AppMessage(Exchange):
             server.receive_for_app(connection, most)
 
     def take_counted(self) -> int:
-        """Return the bytes of the budget that the body holds; the caller gives them back."""
+        """Return how many bytes of the budget the body uses. The caller must give them back."""
         if self.turn.connection == NULL:
             return 0
         return self.turn.connection.body.take_counted()
 
     def begin_stream(self, int status, bytes status_line not None, bytes fields not None) -> bool:
-        """Send the head of an answer whose body comes in pieces.
+        """Send the head of an answer whose body is sent in pieces.
 
         Args:
             status_line: Status and phrase, such as `200 OK`.
-            fields: The header lines, each with its CRLF, those of the framing included.
+            fields: The header lines, each with its CRLF, including the framing.
 
         Returns:
-            Whether the client is still there.
+            Whether the client is still connected.
 
         Raises:
-            RuntimeError: The message was answered before.
-            MemoryError: There is no memory for the head; 500 was sent.
+            RuntimeError: The message was answered already.
+            MemoryError: Not enough memory for the head. 500 was sent.
         """
         cdef CHttpServer *server = self.server
         cdef Connection *connection = self.take_connection()
@@ -127,17 +127,17 @@ cdef class AppMessage(Exchange):
         return sent
 
     def send(self, piece not None: bytes | bytearray | memoryview, *, bint chunked) -> bool:
-        """Send a piece of a streamed answer; wait while the client has not taken the one before.
+        """Send a piece of a streamed answer. Blocks until the client has read the previous piece.
 
         Args:
-            piece: Its bytes; an empty piece sends nothing.
-            chunked: Whether it is sent as a chunk.
+            piece: The bytes of the piece. An empty piece sends nothing.
+            chunked: Whether to send the piece as a chunk.
 
         Returns:
-            Whether the client is still there.
+            Whether the client is still connected.
 
         Raises:
-            RuntimeError: No stream was begun, or the client has gone.
+            RuntimeError: `begin_stream` was not called, or the client has gone.
         """
         cdef CHttpServer *server = self.server
         cdef Connection *connection = self.streaming
@@ -167,17 +167,17 @@ cdef class AppMessage(Exchange):
         return sent
 
     def peer_state(self) -> str:
-        """Return what the peer of a streamed answer does, as far as can be told.
+        """Return the state of the peer of a streamed answer, as known without sending.
 
         Returns:
-            `open`; `half-closed` where it sends nothing more and may read on; or `gone`.
+            `open`, `half-closed` (sends nothing more, but may read), or `gone`.
         """
         if self.streaming == NULL:
             return "gone"
         return PEERS[<Py_ssize_t>look_at_peer(self.streaming)]
 
     def end_stream(self, *, bint chunked) -> None:
-        """Send the end of a streamed answer; the connection goes on, or closes.
+        """Send the end of a streamed answer. The connection continues, or is closed.
 
         Args:
             chunked: Whether the pieces were sent as chunks.
@@ -195,7 +195,7 @@ cdef class AppMessage(Exchange):
             server.answers.send(connection, NULL)
 
     def break_stream(self) -> None:
-        """Close the connection of a stream that cannot go on: the client sees that it broke."""
+        """Close the connection of a stream that cannot continue, so the client sees an error."""
         cdef CHttpServer *server = self.server
         cdef Connection *connection = self.streaming
         if connection != NULL:

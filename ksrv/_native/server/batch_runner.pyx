@@ -1,5 +1,5 @@
-# It relies on the GIL: one thread at a time runs an instance.
-"""What an instance does with each batch, compiled: the base of `instances.instance.Instance`."""
+# Needs the GIL: one thread at a time runs an instance.
+"""Runs the batches of an instance, compiled. The base of `instances.instance.Instance`."""
 
 cimport cython
 from cpython.list cimport PyList_GET_SIZE
@@ -22,22 +22,23 @@ cdef extern from "base/clock.hpp" namespace "ksrv" nogil:
     int64_t now_ns() noexcept
 
 QUICK_NS = 1_000_000
-"""A run that takes less earns inline credit."""
+"""A run that takes less than this earns inline credit."""
 MAX_INLINE_CREDIT = 2000
-APART: int = 1 << 62
-"""From here on each batch key belongs to one request, whose images take long to decode."""
+FIRST_UNSHARED_KEY: int = 1 << 62
+"""Batch keys from here on are never shared: each marks a request that runs alone, because its
+images are slow to decode."""
 
 cdef int64_t QUICK = QUICK_NS, MOST_CREDIT = MAX_INLINE_CREDIT
-cdef uint64_t FIRST_APART = APART
+cdef uint64_t FIRST_UNSHARED = FIRST_UNSHARED_KEY
 
 
 cdef class BatchRunner:
-    """Runs the batches of one instance, on whichever thread holds its slot.
+    """Runs the batches of one instance, on the thread that holds its slot.
 
     Attributes:
-        traced: Executes a batch in a span of its own; None without tracing.
+        traced: Runs a batch in a separate span. None without tracing.
         busy_since: The monotonic clock in nanoseconds when the running batch began, or 0.
-        inline_credit: What quick runs have earned: see `ksrv.engine.instances.instance`.
+        inline_credit: Earned by quick runs; see `ksrv.engine.instances.instance`.
     """
 
     cdef readonly Stats stats
@@ -63,7 +64,7 @@ cdef class BatchRunner:
         self.stats = stats
         self.slot = queue.add_slot()
 
-    # What these methods call of `Instance`, which stands above them.
+    # Methods of `Instance` that this class calls, although `Instance` is derived from it.
 
     def _deadline(self, list handles: list[Any], int64_t began) -> int | None:
         raise NotImplementedError
@@ -78,14 +79,14 @@ cdef class BatchRunner:
         raise NotImplementedError
 
     def run_inline(self, list handles not None: list[Any]) -> None:
-        """Run requests on the thread that submitted them, which holds this instance's slot.
+        """Run requests on the thread that submitted them, which has claimed this instance's slot.
 
         Args:
-            handles: The requests. They may be open afterwards: after a death of the executor
-                another instance runs them again.
+            handles: The requests. They may still be open afterwards: if the executor dies, another
+                instance runs them again.
         """
         try:
-            if (<NativeHandle>handles[0]).native.batch_key >= FIRST_APART:
+            if (<NativeHandle>handles[0]).native.batch_key >= FIRST_UNSHARED:
                 self._decode_apart(handles)
             else:
                 batch = self.batch_of(handles)
@@ -97,7 +98,7 @@ cdef class BatchRunner:
             self.queue.queue.return_slot(self.slot)
 
     def _batch_of(self, list handles not None: list[Any]) -> Any:
-        """Return the batch of some requests; None if none of them could be added."""
+        """Return a batch of the requests, or None if none of them could be added."""
         return self.batch_of(handles)
 
     cdef object batch_of(self, list handles):
@@ -110,11 +111,11 @@ cdef class BatchRunner:
             batch.fill(handles, self.queue, self.stats)
             return batch if batch.handles else None
         except BaseException as error:
-            self._fail(handles, error)  # it is the batch's failure, not the thread's
+            self._fail(handles, error)  # fail the batch, but not the thread
             return None
 
     def _run(self, object batch, bint inline) -> None:
-        """Run a batch and answer its requests; an inline execution wakes their threads at once."""
+        """Run a batch and answer its requests. An inline run wakes their threads at once."""
         self.run_batch(batch, inline)
 
     cdef int run_batch(self, batch, bint inline) except -1:
@@ -122,7 +123,7 @@ cdef class BatchRunner:
         cdef list handles = batch.handles if fast is None else fast.handles
         cdef list alive
         try:
-            # An inline batch is counted as running since it was pushed.
+            # An inline batch has been in the running state since the push.
             alive = handles if inline else self.queue.start(handles)
             if PyList_GET_SIZE(alive) != PyList_GET_SIZE(handles):
                 batch.keep(alive)
@@ -133,13 +134,13 @@ cdef class BatchRunner:
         return 0
 
     def _calling_batch(self, list handles not None: list[Any]) -> Any:
-        """Return a batch that runs in the handler's process, for the calls that it makes."""
+        """Return the batch that runs in the handler's process, for its calls to other models."""
         cdef FastBatch batch = ksrv_fast_batch(handles, self.fast_batches)
         batch.tensors = {}
         return batch
 
     def _finish_dispatched(self, object dispatched) -> None:
-        """End a batch that the handler's process was given without Python."""
+        """Finish a batch that was dispatched to the handler's process without Python."""
         cdef FastBatch batch = ksrv_fast_batch(dispatched.handles, self.fast_batches)
         batch.dispatched = dispatched
         try:
@@ -155,7 +156,7 @@ cdef class BatchRunner:
         return 0
 
     def _execute(self, object batch, bint later) -> None:
-        """Execute a batch without a span of its own."""
+        """Execute a batch without a separate span."""
         self.execute_untraced(batch, later)
 
     cdef int execute_untraced(self, batch, bint later) except -1:

@@ -5,14 +5,14 @@ from libc.stdint cimport uint32_t
 from ksrv._native.server.server cimport AnswerSender, Connection, Turn, sockaddr_storage
 
 
-# The address of a peer, as Python's sockets give it.
+# The address of a peer, in the form of Python's sockets.
 cdef object ksrv_address(sockaddr_storage *storage, uint32_t length)
 
 
 cdef class Exchange:
-    cdef object owner  # keeps the HTTP server
+    cdef object owner  # keeps the HTTP server alive
     cdef AnswerSender *answers
-    cdef Turn turn  # its connection is NULL once the exchange was answered
+    cdef Turn turn  # its connection is NULL after the exchange was answered
     cdef readonly str model
     cdef readonly str version
     cdef readonly str header_length
@@ -22,9 +22,9 @@ cdef class Exchange:
     cdef readonly str request_id
     cdef readonly bint sampled
 
-    # Claims the answer: it is the caller's alone from here on.
+    # Claims the right to answer: after this nobody else can.
     cdef Connection *take_connection(self) except NULL
-    # Sets up the head of an answer, with room for parts of a body; without memory 500 is sent.
+    # Makes the head of an answer, with memory for parts of a body. If memory is short, sends 500.
     cdef int put_head(
         self, Connection *connection, int status, bytes line, bytes fields, int parts
     ) except -1
@@ -37,5 +37,5 @@ cdef int ksrv_fill_exchange(
 
 cdef Exchange ksrv_exchange(object owner, AnswerSender *answers, const Turn &turn)
 
-# Gives a request to `handler`, as an exchange; whatever that raises, the request is answered.
+# Passes a request to `handler` as an exchange. The request is answered even if the handler raises.
 cdef void ksrv_route(object owner, AnswerSender *answers, const Turn &turn, object handler) noexcept

@@ -1,5 +1,5 @@
-# It relies on the GIL: Python objects change hands between threads, and are freed in turn.
-"""One infer request of the HTTP server and its answer, as Python sees them."""
+# Needs the GIL: Python objects pass from one thread to another.
+"""An infer request of the HTTP server and its answer, for Python."""
 
 import logging
 import socket
@@ -33,7 +33,7 @@ if not cython.compiled:
 
 log: logging.Logger = logging.getLogger(__name__)
 
-# Below this many bytes an answer is sent with the GIL held: giving it up could cost 5 ms.
+# Smaller answers are sent with the GIL held, because waiting to get it back may take 5 ms.
 cdef enum:
     SENT_WITH_GIL = 65536
     COUNTED = 65536  # a smaller answer is counted only while it waits for its reader
@@ -52,11 +52,11 @@ cdef object ksrv_address(sockaddr_storage *storage, uint32_t length):
 
 
 cdef class HeadFields:
-    """The header fields of a request, read from its head on the first look: a `Mapping`.
+    """The header fields of a request as a `Mapping`, parsed on first use.
 
-    Names are in lower case; a field that occurs several times is joined with commas, as WSGI does.
-    The last `x-request-id` counts: the server puts the request's id behind one of a client's that
-    cannot be it.
+    Names are in lower case. Fields that occur several times are joined with commas, as in WSGI. Of
+    `x-request-id` the last counts, because the server appends the request's id if the client's id
+    is invalid.
 
     Args:
         head: The bytes of a complete head.
@@ -101,11 +101,11 @@ cdef class HeadFields:
         return f"HeadFields({self.read()!r})"
 
     def __reduce__(self):
-        # Pickled and copied as the dict that a handler in a process has.
+        # Pickled and copied as a dict, because a handler in a process gets a dict.
         return dict, (self.read(),)
 
     def get(self, str name, object default=None) -> Any:
-        """Return a field's value, or `default` where it did not occur."""
+        """Return a field's value, or `default` if the field is missing."""
         return self.read().get(name, default)
 
     def keys(self) -> KeysView[str]:
@@ -125,7 +125,7 @@ Mapping[str, str].register(HeadFields)
 
 
 cdef class Held:
-    """The buffers of one answer, kept until its last byte was sent."""
+    """The buffers of an answer, kept until its last byte is sent."""
 
     cdef Owners node
     cdef Py_buffer *views
@@ -139,7 +139,7 @@ cdef class Held:
 
 
 cdef CBlock *_block_under(object thing, const Py_buffer *view) noexcept:
-    """The block of the pool that a part's bytes lie in, or NULL."""
+    """Return the block of the pool that contains a part's bytes, or NULL."""
     cdef CBlock *block
     cdef const unsigned char *start = <const unsigned char *>view.buf
     for _ in range(8):
@@ -156,10 +156,10 @@ cdef CBlock *_block_under(object thing, const Py_buffer *view) noexcept:
 
 
 cdef void _hold_blocks(Held held, list parts, Outgoing *out) noexcept:
-    """Hold parts in blocks of the pool by the blocks alone.
+    """Keep parts that are in blocks of the pool alive by the blocks.
 
-    They go back to the pool with the last byte, and not when Python next gets to run: the next
-    message of the same client finds them there.
+    The blocks return to the pool with the last byte, without waiting for Python. So the next
+    message of the same client can reuse them.
     """
     cdef CBlock *block
     cdef int i
@@ -174,22 +174,22 @@ cdef void _hold_blocks(Held held, list parts, Outgoing *out) noexcept:
             PyBuffer_Release(&held.views[i])
 
 
-@cython.no_gc_clear  # an exchange that is not answered is answered at its end, by the HTTP server
+# __dealloc__ answers an exchange without an answer, which needs the HTTP server
+@cython.no_gc_clear
 cdef class Exchange:
-    """One infer request that came in on the fast path, and the place for its answer.
+    """An infer request of the fast path, and its answer.
 
-    An exchange is answered once, by any thread; an exchange that is dropped unanswered answers 500.
+    It is answered once, by any thread. If it is deleted without an answer, it answers 500.
 
     Attributes:
-        model: The model's name from the target.
-        version: The version from the target, or "".
-        header_length: The `Inference-Header-Content-Length` as it was sent, or None.
-        body: The received bytes, writable, until the exchange is answered; the first tensor behind
+        model: The model's name in the target.
+        version: The version in the target, or "".
+        header_length: The value of `Inference-Header-Content-Length`, or None.
+        body: The received bytes, writable, until the exchange is answered. The first tensor after
             the JSON is aligned.
-        announced: The Content-Length: more than the body holds where the peer broke off.
+        announced: The Content-Length. It exceeds the body if the peer broke off.
         head: The bytes of the head, with the request's id.
-        request_id: The request's id.
-        sampled: Whether the request was chosen to be recorded.
+        sampled: Whether the request was chosen for recording.
     """
 
     header_length: str | None
@@ -201,7 +201,7 @@ cdef class Exchange:
             self.answers.fail(self.turn)
 
     def client_address(self) -> str:
-        """Return the client's IP address; "" for a unix socket, or once this was answered."""
+        """Return the client's IP address; "" for a unix socket, or after the answer."""
         if self.turn.connection == NULL:
             return ""
         address = ksrv_address(&self.turn.connection.peer, self.turn.connection.peer_length)
@@ -217,7 +217,7 @@ cdef class Exchange:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The request's header fields, names in lower case."""
+        """The request's header fields, with names in lower case."""
         return HeadFields.__new__(HeadFields, self.head)
 
     cdef Connection *take_connection(self) except NULL:
@@ -248,18 +248,18 @@ cdef class Exchange:
         bytes fields not None,
         list parts: list[bytes | memoryview],
     ) -> None:
-        """Send the answer; what the socket does not take now follows by itself.
+        """Send the answer. Bytes that the socket cannot take now follow without further calls.
 
         Args:
             status_line: Status and phrase, such as `200 OK`.
-            fields: The application's header lines, each with its CRLF; they give the length.
-            parts: Contiguous buffers that make up the body. They are held until they were sent.
+            fields: The application's header lines, each with its CRLF, including the length.
+            parts: Contiguous buffers that make up the body. They are kept until they are sent.
 
-        One for which the budget of bytes in flight has no room becomes a 503.
+        An answer that exceeds the budget for bytes in flight is replaced by 503.
 
         Raises:
-            RuntimeError: The exchange was answered before.
-            MemoryError: There is no memory for the answer; 500 was sent.
+            RuntimeError: The exchange was answered already.
+            MemoryError: Not enough memory for the answer. 500 was sent.
         """
         cdef Connection *connection
         cdef AnswerSender *answers = self.answers
@@ -301,26 +301,26 @@ cdef class Exchange:
             Py_DECREF(held)
 
     def remember_caller(self) -> None:
-        """Note that the caller may call: the next message with the same token needs no check."""
+        """Remember the permitted caller: later messages with the same token need no check."""
         if self.turn.connection != NULL:
             self.answers.connections().remember_caller(self.turn.connection)
 
     def give_back_bytes(self) -> None:
-        """Give the body's bytes back to the budget; from here on the queue counts the request."""
+        """Give the body's bytes back to the budget, because the queue counts them from now on."""
         if self.turn.connection != NULL:
             self.turn.connection.body.give_back()
 
     def watch(self, NativeHandle handle not None) -> None:
-        """Have the request cancelled if its client vanishes before it is answered.
+        """Cancel the request if its client disconnects before it is answered.
 
-        The request takes the place of one that was watched before.
+        It replaces a request that was watched before.
         """
         if self.turn.connection != NULL:
             self.answers.connections().disconnects.unwatch(self.turn.connection)
             self.answers.connections().disconnects.watch(self.turn.connection, handle.native)
 
     def fail(self) -> None:
-        """Answer 500 without saying why; nothing happens when it was answered before."""
+        """Answer 500 without a reason. Does nothing if the exchange was answered already."""
         cdef Turn turn = self.turn
         self.turn.connection = NULL
         if turn.connection != NULL:
@@ -332,7 +332,7 @@ cdef str _text(const unsigned char *data, uint32_t length):
 
 
 cdef bytes _identified_head(Connection *connection):
-    """The bytes of a head, with the request's id."""
+    """Return the bytes of a head, with the request's id."""
     cdef size_t length = identified_head_bytes(connection.head.length, connection.request_id)
     cdef bytes head = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>length)
     put_identified_head(
@@ -345,9 +345,9 @@ cdef int ksrv_fill_exchange(
     Exchange exchange, object owner, AnswerSender *answers, const Turn &turn, bint take_body,
     bint identified
 ) except -1:
-    """Describe a message to an exchange, which answers it from then on.
+    """Connect a message with an exchange, which answers it from now on.
 
-    `identified`: whether its head is complete, and the request's id is to stand in it.
+    `identified`: whether its head is complete, so that the request's id must be added.
     """
     cdef Connection *connection = turn.connection
     cdef CBlock *block
@@ -366,7 +366,7 @@ cdef int ksrv_fill_exchange(
     exchange.announced = connection.head.content_length
     exchange.sampled = connection.sampled
     block = connection.body.block
-    if take_body and block != NULL:  # a fast-path request has taken its block along
+    if take_body and block != NULL:  # a fast-path request has taken its block
         connection.body.block = NULL
         exchange.body = memoryview(ksrv_wrap(block))[
             connection.body.offset:connection.body.offset + connection.body.got
@@ -376,7 +376,7 @@ cdef int ksrv_fill_exchange(
 
 
 cdef Exchange ksrv_exchange(object owner, AnswerSender *answers, const Turn &turn):
-    """The exchange of a message that is with the engine, which still holds its block."""
+    """Return the exchange of a request that the engine has. The message still owns its block."""
     cdef Exchange exchange = Exchange.__new__(Exchange)
     ksrv_fill_exchange(exchange, owner, answers, turn, True, True)
     return exchange

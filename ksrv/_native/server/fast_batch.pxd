@@ -26,27 +26,28 @@ cdef class FastBatches:
 
 cdef class FastBatch(BatchInputs):
     cdef readonly list failed
-    cdef Py_ssize_t room      # how many rows it may grow to
+    cdef Py_ssize_t room      # the most rows that it may grow to
     cdef Py_ssize_t joined    # how many of its requests have their rows in `joined_rows`
     cdef FastRows joined_rows
     cdef FastBatches source
-    cdef object dispatched  # the record of a batch that a handler process was given, else None
+    # the record of a batch that was dispatched to a handler process, else None
+    cdef object dispatched
     cdef public int64_t spent_ns
     cdef public int64_t ran_ns
     cdef readonly object references  # to the inputs before the batch ran, or None
 
-    cdef FastRequests read  # what a handler has asked for
+    cdef FastRequests read  # the requests that a handler has read
 
-    # `inputs` and `answer` for the other compiled modules.
+    # `inputs` and `answer`, for other compiled modules.
     cdef int prepare(self) except -1
     cdef int reply(self, BatchOutputs outputs, Queue queue, Stats stats, bint later) except -1
 
-    # Brings the rows of the requests that were added into the batch's block.
+    # Copies the rows of added requests into the batch's block.
     cdef int _join(self) except -1
 
 
 cdef FastBatch ksrv_fast_batch(list handles, FastBatches source)
 
-# The same with the images of its requests decoded; those that cannot be run are answered.
+# Makes a batch and decodes the images of its requests. Answers requests that cannot be run.
 cdef FastBatch ksrv_filled_batch(list handles, FastBatches source, object queue, object stats)
 cdef bint ksrv_are_fast(list handles) noexcept

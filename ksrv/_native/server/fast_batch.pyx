@@ -1,10 +1,9 @@
-# It relies on the GIL: Python objects change hands between threads, and are freed in turn.
-"""Batches of fast-path requests alone: their arrays, in the received blocks, and their answers.
+# Needs the GIL: Python objects pass from one thread to another.
+"""Batches of only fast-path requests: their arrays, in the received blocks, and their answers.
 
-The requests themselves are made only when a handler reads them, and small answers are written into
-their connections here. For the rest they go the general way, which `ksrv.engine.batches` has. A
-batch without images joins its requests when it is run, which cannot fail; images are decoded
-before.
+Python requests are made only if a handler reads them, and small answers are written to their
+connections here. Everything else is left to the general path in `ksrv.engine.batches`. A batch
+without images joins its requests when it is run, which cannot fail. Images are decoded before.
 """
 
 from collections.abc import Sequence
@@ -80,20 +79,20 @@ cdef enum:
 
 @cython.final
 cdef class FastBatches:
-    """Makes the batches of fast-path requests of one instance.
+    """Makes the batches of fast-path requests for one instance.
 
     Args:
-        fill: Adds requests to a batch and answers those that cannot be added; takes the batch, the
-            requests, their queue and what counts them.
-        lease: Returns a writable block of at least so many bytes.
-        read_requests: Returns what a handler sees of requests, given their handles.
-        answer_generally: Answers a batch as batches of all requests are answered; takes what
-            `FastBatch.answer` takes behind the batch.
+        fill: Adds requests to a batch and answers requests that cannot be added. Takes the batch,
+            the requests, their queue and their statistics.
+        lease: Returns a writable block of at least the given size.
+        read_requests: Returns the requests that a handler sees, given their handles.
+        answer_generally: Answers a batch in the general form. Takes the batch and then the
+            arguments of `FastBatch.answer`.
     """
 
-    # `copied` tells whether the last batch's answers were copied out of its outputs. Then the
-    # references to the inputs of the next batch are not counted; where its answers cannot be
-    # copied, an answer that is made of its inputs is taken for shared.
+    # `copied`: the last batch's answers were copied from its outputs. Then the references to the
+    # inputs of the next batch are not counted. If its answers cannot be copied, an answer made of
+    # its inputs counts as shared.
 
     def __init__(
         self,
@@ -111,7 +110,7 @@ cdef class FastBatches:
         """Return an empty batch.
 
         Args:
-            room: How many rows it may grow to; its block is leased for these.
+            room: The most rows of the batch. Its block is leased for that many.
         """
         cdef FastBatch made = ksrv_fast_batch([], self)
         made.room = room
@@ -120,7 +119,7 @@ cdef class FastBatches:
 
 @cython.final
 cdef class FastRequests:
-    """`BatchInputs.requests` of fast-path requests: a `Sequence`, made when a handler reads it."""
+    """`BatchInputs.requests` of fast-path requests, as a `Sequence`. Built on first use."""
 
     cdef list read(self):
         if self.made is None:
@@ -143,11 +142,11 @@ cdef class FastRequests:
         return repr(self.read())
 
     def index(self, *given: Any) -> int:
-        """Return the place of a request; see `Sequence.index`."""
+        """Return the index of a request; see `Sequence.index`."""
         return self.read().index(*given)
 
     def count(self, object request) -> int:
-        """Return how often a request is there; see `Sequence.count`."""
+        """Return how often a request occurs; see `Sequence.count`."""
         return self.read().count(request)
 
 
@@ -156,9 +155,9 @@ Sequence[Any].register(FastRequests)
 
 @cython.final
 cdef class FastBatch(BatchInputs):
-    """The requests of one batch, all of them from the fast path; also what an executor takes.
+    """A batch of only fast-path requests, which is also the input of an executor.
 
-    `failed` are requests that cannot be run, with the reason. `rows` is 0 until requests were added
+    `failed` has requests that cannot be run, with the reason. `rows` is 0 until requests were added
     or `inputs` was called. See `ksrv.engine.batches.batch.RunnableBatch`.
     """
 
@@ -168,28 +167,29 @@ cdef class FastBatch(BatchInputs):
 
     @property
     def attempts(self) -> int:
-        """How many executors died of the batch: none, for it is run again as a `PendingBatch`."""
+        """Always 0, because after the death of an executor the batch is run as a `PendingBatch`."""
         return 0
 
     @property
     def streamed(self) -> bool:
-        """Whether a client has got an intermediate answer: none asks for any."""
+        """Always false, because fast-path requests do not stream."""
         return False
 
     @property
     def ended_before(self) -> dict[int, Any]:
-        """The answers of requests that ended before their batch: none, for none streams."""
+        """Always empty, because fast-path requests do not stream."""
         return {}
 
     def takes(self, list handles not None: list[Any]) -> bool:
-        """Tell whether requests can be added, because they are fast-path requests."""
+        """Return whether requests can be added, because they are fast-path requests."""
         return ksrv_are_fast(handles)
 
     def add(self, list handles not None: list[Any]) -> None:
-        """Add requests of the same batch key.
+        """Add requests with the same batch key.
 
         Args:
-            handles: The requests; one whose images cannot be decoded goes to `failed`.
+            handles: The requests. If the images of a request cannot be decoded, it is added to
+                `failed`.
         """
         cdef int64_t began = now_ns()
         cdef bint joins = False
@@ -197,17 +197,17 @@ cdef class FastBatch(BatchInputs):
             joins = joins or ksrv_has_images(handle)
         self.handles.extend(handles)
         self.rows += _rows_of(handles)
-        # Padded rows are joined last, when the longest of the batch is known.
+        # Padded rows are joined last, when the longest row of the batch is known.
         if joins or (len(self.handles) > 1 and not ksrv_pads(self.handles[0])):
             self._join()
         self.spent_ns += now_ns() - began
 
     def fill(self, list handles not None: list[Any], Queue queue not None, stats: Stats) -> None:
-        """Add requests, and answer the requests that cannot be added."""
+        """Add requests, and answer requests that cannot be added."""
         self.source.fill(self, handles, queue, stats)
 
     def truncate(self, Py_ssize_t count) -> None:
-        """Drop all requests but the first ones, after adding others has failed."""
+        """Drop all but the first `count` requests, because adding the others has failed."""
         self.keep(self.handles[:count])
         self.failed = []
 
@@ -250,7 +250,7 @@ cdef class FastBatch(BatchInputs):
 
     @property
     def requests(self) -> FastRequests:
-        """The requests in row order, made when they are read."""
+        """The requests in row order, built on first use."""
         if self.read is None:
             self.read = FastRequests.__new__(FastRequests)
             self.read.handles = self.handles
@@ -258,7 +258,7 @@ cdef class FastBatch(BatchInputs):
         return self.read
 
     def lengths(self) -> list[tuple[Mapping[str, int], int]]:
-        """See `BatchInputs.lengths`; no request is made for it."""
+        """See `BatchInputs.lengths`. Builds no requests."""
         return [(handle.lengths, handle.rows) for handle in self.handles]
 
     def inputs(self) -> BatchInputs:
@@ -292,7 +292,7 @@ cdef class FastBatch(BatchInputs):
         self, BatchOutputs outputs not None, Queue queue not None, Stats stats not None, *,
         bint later
     ) -> None:
-        """See `RunnableBatch.answer`; small answers are written to their connections at once."""
+        """See `RunnableBatch.answer`. Small answers are written to their connections at once."""
         self.reply(outputs, queue, stats, later)
 
     cdef int reply(self, BatchOutputs outputs, Queue queue, Stats stats, bint later) except -1:
@@ -330,7 +330,7 @@ cdef FastBatch ksrv_filled_batch(list handles, FastBatches source, object queue,
 
 
 cdef bint ksrv_are_fast(list handles) noexcept:
-    """Whether a batch holds fast-path requests only."""
+    """Whether all requests of a batch are fast-path requests."""
     for handle in handles:
         if type(handle) is not FastHandle:
             return False
@@ -338,13 +338,13 @@ cdef bint ksrv_are_fast(list handles) noexcept:
 
 
 cdef struct Parts:
-    # The outputs of a batch, as memory of arrays that the caller holds.
+    # The outputs of a batch. The memory belongs to arrays that the caller keeps alive.
     ReplyPart parts[FAST_OUTPUTS]
     int count
 
 
 cdef bint _add_part(Parts *parts, Tensor tensor, uint64_t rows, bint alone) except -1:
-    """Take one output; False where it cannot be cut into rows where it lies."""
+    """Add an output. False if it cannot be divided into rows without a copy."""
     cdef ReplyPart *part = &parts.parts[parts.count]
     cdef Py_ssize_t length = 0
     cdef object data = tensor.data
@@ -369,7 +369,7 @@ cdef bint _add_part(Parts *parts, Tensor tensor, uint64_t rows, bint alone) exce
 
 
 cdef int _stages(ReplyStage *stages, FastBatch batch, BatchOutputs outputs) except -1:
-    """Name the stages with their times; return how many there are, STAGES at most."""
+    """Write the stages and their times. Return their number, at most STAGES."""
     cdef const StageTimes *times = &outputs.times
     cdef Py_ssize_t length = 0
     cdef int count = 1
@@ -396,10 +396,10 @@ cdef int _stages(ReplyStage *stages, FastBatch batch, BatchOutputs outputs) exce
 
 
 cdef bint _reply(FastBatch batch, BatchOutputs outputs, Queue queue, Stats stats) except -1:
-    """Answer the requests of a batch, where their answers are small, and count them.
+    """If the answers of a batch are small, send and count them.
 
     Returns:
-        Whether they were answered, but for those that had expired; see `answer_batch`.
+        Whether requests were answered, except for expired requests; see `answer_batch`.
     """
     cdef Parts parts
     cdef ReplyStage stages[STAGES]

@@ -1,5 +1,5 @@
-# It relies on the GIL: the table of plans does.
-"""How the encoded images of one input become rows, where Python need not look at them."""
+# Needs the GIL, because the table of plans does.
+"""The encoded images of one input, for batches that are built without Python."""
 
 cimport cython
 
@@ -19,8 +19,8 @@ cdef class FastImages:
     """The images of one input of fast-path requests.
 
     Args:
-        plans: How JPEGs become rows, by their size.
-        prepare_left: Decodes the images that the native decoder leaves; see
+        plans: How JPEGs become rows, by image size.
+        prepare_left: Decodes images that the native decoder cannot; see
             `ksrv.images.preparer.ImagePreparer.prepare`.
         shape: Height, width and channels of a row.
         strict: Whether an image must have the row's channels.
@@ -29,7 +29,7 @@ cdef class FastImages:
         image_pixels: The limit on pixels of an image.
         request_pixels: The limit on pixels of the images of a request.
         scans: The limit on scans of a JPEG.
-        scans_per_component: What each of its components adds to that.
+        scans_per_component: Added to the limit for each component of a JPEG.
     """
 
     def __init__(

@@ -50,31 +50,31 @@ cdef class FastRows:
     cdef object lease
     cdef uint64_t room, count
     cdef size_t starts[FAST_INPUTS]
-    cdef uint64_t row_length  # of the padded rows; 0 where they are not padded
+    cdef uint64_t row_length  # of padded rows; 0 if rows are not padded
 
-    # Adds rows of requests, each copied or decoded once. Returns those whose images cannot be
+    # Adds rows of requests, copied or decoded once. Returns requests whose images cannot be
     # decoded, with their errors.
     cdef list add(self, list handles)
 
-    # Drops the rows of the requests that are not kept; `handles` are all that were added.
+    # Drops the rows of requests that are not in `kept`. `handles` are all requests that were added.
     cdef int keep(self, list handles, set kept) except -1
 
-    # The tensors of the rows that are there, by input.
+    # The tensors of the current rows, by input.
     cdef dict tensors(self)
 
 
 cdef FastRows ksrv_fast_rows(ModelEndpoint endpoint, object lease, uint64_t room)
 
-# Plans how the images become rows whose sizes come for the first time.
+# Makes resize plans for image sizes that occur for the first time.
 cdef int ksrv_plan_images(ModelEndpoint endpoint, RowWriter &writer) except -1
 
-# The tensors of one request, in the block that it was received in.
+# The tensors of one request, in the block that received it.
 cdef dict ksrv_received_tensors(object handle)
 
-# Whether a batch of a request alone differs from what was received: padding, or a mask.
+# Whether a batch of only this request differs from the received bytes, by padding or a mask.
 cdef bint ksrv_needs_padding(object handle) noexcept
 
-# Whether the rows of a model's requests are padded, so that they are joined all at once.
+# Whether a model's rows are padded, so that all requests of a batch are joined at once.
 cdef bint ksrv_pads(object handle) noexcept
 
 # Whether a request has encoded images.

@@ -1,9 +1,8 @@
-# It relies on the GIL, which is released while rows are copied and decoded.
-"""The rows of fast-path requests that are joined: copied, or decoded, once into one block.
+# Needs the GIL, but releases it while rows are copied and decoded.
+"""The rows of fast-path requests, copied or decoded once into the block of a batch.
 
-There is no Python for each request or image, but where the native decoder leaves an image: a
-damaged or unusual one, or one for which there is no memory. The preparer of its input looks at it
-then.
+No Python runs for each request or image, unless the native decoder rejects an image, because it is
+damaged or unusual or memory is short. The preparer of the input then reads the image.
 """
 
 from cpython.pyport cimport PY_SSIZE_T_MAX
@@ -84,7 +83,7 @@ cdef cnp.ndarray _array(
         dtype, <int>declared.tail.size() + 1, sizes, block.block.data + offset,
         cnp.NPY_ARRAY_WRITEABLE,
     )
-    Py_INCREF(block)  # which the array takes
+    Py_INCREF(block)  # the array takes over this reference
     cnp.PyArray_SetBaseObject(array, block)
     return array
 
@@ -111,12 +110,13 @@ cdef int ksrv_plan_images(ModelEndpoint endpoint, RowWriter &writer) except -1:
                 size.height, size.width, size.channels
             )
         except Exception:
-            pass  # Python decodes its pictures without a plan, and fails their own requests alone
+            # Python decodes its pictures without a plan, so that only the faulty requests fail
+            pass
     return 0
 
 
 cdef int _reserve(FastRows self, uint64_t rows) except -1:
-    """Lease a block for the room that the batch has, or a larger one for more rows."""
+    """Lease a block for the batch's rows, or a larger block for more rows."""
     cdef ModelSignature *signature = self.endpoint.signature
     cdef size_t starts[FAST_INPUTS]
     cdef size_t nbytes
@@ -146,7 +146,7 @@ cdef unsigned char *_row(FastRows self, size_t place, uint64_t row) noexcept:
 
 
 cdef list _prepare_left(FastRows self, list handles, uint64_t first, vector[ImagePlace] &left):
-    """Have Python decode the images that are left; return requests with errors."""
+    """Decode the remaining images with Python. Return requests with errors."""
     cdef FastRequest *request
     cdef EncodedImage *one
     cdef ImagePlace where
@@ -211,7 +211,7 @@ cdef class FastRows:
         try:
             return _prepare_left(self, handles, first, writer.left)
         except BaseException:
-            self.count = first  # the requests are answered, and others take these rows
+            self.count = first  # the requests are answered, and others reuse these rows
             raise
 
     cdef int keep(self, list handles, set kept) except -1:

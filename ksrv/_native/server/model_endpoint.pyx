@@ -1,8 +1,8 @@
-# It relies on the GIL: Python objects change hands between threads, and are freed in turn.
-"""Fast-path requests where Python meets them: the routes to models, and the requests' handles.
+# Needs the GIL: Python objects pass from one thread to another.
+"""Fast-path requests in Python: the routes to models, and the requests' handles.
 
-The HTTP server puts fast-path requests (infer/fast_request.hpp) into a model's queue by itself. The
-thread that takes them gets handles like any other, whose request is made on first use. Their
+The HTTP server adds fast-path requests (infer/fast_request.hpp) to a model's queue itself. The
+thread that takes them gets ordinary handles, whose Python request is built on first use. Their
 batches are made in fast_batch.pyx.
 """
 
@@ -43,7 +43,7 @@ if not cython.compiled:
 
     from ksrv._native.server.exchange import Exchange
 
-    # What compiled code calls of `ksrv.server.rest.fast_path.FastPath`, which stands above it.
+    # Methods of `ksrv.server.rest.fast_path.FastPath`, which compiled modules must not import.
     class FastPathCalls(Protocol):
         def __call__(self, exchange: Exchange) -> None: ...
 
@@ -60,7 +60,7 @@ if not cython.compiled:
 log: logging.Logger = logging.getLogger(__name__)
 
 cdef enum:
-    TOGETHER = 64             # requests that one visit pushes together
+    TOGETHER = 64             # the most requests that are pushed together
 
 cdef tuple DTYPES = DATATYPE_DTYPES
 
@@ -72,7 +72,7 @@ cdef class FastHandle(NativeHandle):
     cdef object _make_request(self):
         cdef FastRequest *native = <FastRequest *>self.native
         request = ksrv_request_of(native)
-        # A timeout counts from the request's arrival, not from when a handler looks.
+        # A timeout counts from the request's arrival, not from when its handle is made.
         cdef int64_t deadline_ns = native.client_deadline_ns
         request.deadline_ns = None if deadline_ns == NEVER else deadline_ns
         request.lengths = self._lengths()
@@ -149,7 +149,7 @@ cdef void ksrv_serve_fast_requests(CHttpServer *server, Connection *connection) 
     count = server.routes.take_fast_requests(connection, fast, room)
     for i in range(count):
         requests[i] = fast[i]
-        # Now: once it is pushed, the timer may answer it.
+        # Before the push, because after it the timer may answer the request.
         server.connections.disconnects.watch(fast[i].turn.connection, requests[i])
     inlined = signature.queue.push_some(requests, count, signature.max_rows, results, &slot)
     for i in range(count):
@@ -165,7 +165,7 @@ cdef void ksrv_serve_fast_requests(CHttpServer *server, Connection *connection) 
 cdef void ksrv_run_inline(
     ModelEndpoint endpoint, size_t slot, CRequest **requests, Push *results, size_t count
 ) noexcept:
-    """Run the requests that claimed a slot; whatever fails, each of them ends."""
+    """Run the requests that claimed a slot. Each request ends, even after errors."""
     cdef FastHandle handle
     cdef list handles
     cdef bint ours = True
@@ -177,7 +177,7 @@ cdef void ksrv_run_inline(
                 handle = FastHandle.__new__(FastHandle)
                 ksrv_bind_handle(handle, requests[i])
                 handles.append(handle)
-        ours = False  # the slot is the instance's to return
+        ours = False  # the instance must return the slot
         endpoint.runs[slot](handles)
     except BaseException:
         if ours:
@@ -205,26 +205,26 @@ cdef class ModelEndpoint:
     """The native route to one version of a model: its signature, queue and prepared answers.
 
     Args:
-        spec: Its description; every input has fixed dimensions behind the first, but for the length
-            of padded rows.
-        timeout_ns: How long a request may take; 0 for ever.
-        route: Makes the Python requests that are looked at, and gives answers of the general form:
-            see `ksrv.server.rest.fast_path.FastPath`.
-        runs: For each slot what is called with the handles to be run on it, once it is claimed.
-        late: The answer past the deadline: status line, header lines but for the length, and the
-            body in three parts: up to the milliseconds, behind them for a request that waited, and
-            for one that a handler had.
-        json_limit: Bytes of JSON in a request.
-        hides_token: Whether handlers must not see the header that holds a token.
-        nan_literals: Whether JSON answers hold NaN as a literal; such answers are then Python's.
-        images: The `FastImages` of the inputs that take JPEGs as well, by name.
-        padding: Where rows are padded along one length, its name, which lengths are joined, and by
+        spec: The model's description. Every input has fixed dimensions after the first, except for
+            the length of padded rows.
+        timeout_ns: How long a request may take. 0 for no limit.
+        route: Builds Python requests and answers of the general form; see
+            `ksrv.server.rest.fast_path.FastPath`.
+        runs: For each slot, the function to call with handles that run on it, after it was claimed.
+        late: The answer after the deadline: status line, header lines except for the length, and
+            the body in three parts: up to the milliseconds, then the text for a request that
+            waited, and the text for a request that was running.
+        json_limit: The most bytes of JSON in a request.
+        hides_token: Whether to hide the header with the token from handlers.
+        nan_literals: Whether JSON answers write NaN as a literal. Such answers are left to Python.
+        images: The `FastImages` of the inputs that also take JPEGs, by name.
+        padding: If rows are padded along one length: its name, which lengths share batches, and by
             padded input the bytes of an element of padding and of the mask; see
-            `ksrv.engine.batches.padding.BatchPadding.of_one_length`. None where they are not.
-        recorded: The share of the requests, 0 to 1, that leave the fast path to be recorded.
+            `ksrv.engine.batches.padding.BatchPadding.of_one_length`. None if rows are not padded.
+        recorded: The share of requests, from 0 to 1, that leave the fast path to be recorded.
 
     Raises:
-        ValueError: An input is not of that kind.
+        ValueError: An input has another form.
     """
 
     def __cinit__(
@@ -331,5 +331,5 @@ cdef class ModelEndpoint:
 
     @property
     def unused(self) -> bool:
-        """Whether neither an HTTP server's routes nor a request refers to it."""
+        """Whether neither the routes of an HTTP server nor a request refers to it."""
         return self.signature.refs.load() == 1

@@ -1,5 +1,5 @@
-# It relies on the GIL: Python objects change hands between threads, and are freed in turn.
-"""The HTTP server as gunicorn's worker sees it: received requests, answers to send."""
+# Needs the GIL: Python objects pass from one thread to another.
+"""The HTTP server, for gunicorn's worker: received requests, and answers to send."""
 
 import logging
 import time
@@ -58,7 +58,7 @@ PREPARED_ANSWERS_NEEDED = (
 _NO_ANSWER = (0, b"", b"", b"")
 assert len(COUNTERS) == SERVER_COUNTERS and len(PREPARED_ANSWERS_NEEDED) == PREPARED_ANSWERS + 1
 
-cdef void _serve(void *owner) noexcept with gil:  # which the event loop holds
+cdef void _serve(void *owner) noexcept with gil:  # the event loop holds the GIL already
     cdef HttpServer self = <HttpServer>owner
     cdef Connection *connection
     _release_sent(self.server)
@@ -84,10 +84,10 @@ cdef void _release_sent(CHttpServer *server) noexcept:
 
 
 cdef void _check(HttpServer self, Connection *connection) noexcept:
-    """Ask whether a caller may send a body; the connection is the HTTP server's again."""
+    """Check whether a caller may send a body, then return the connection to the HTTP server."""
     cdef cbool admitted
     connection.checking = False
-    connection.close_after = True  # should this fail, the body stays unread
+    connection.close_after = True  # if the check fails, the body is not read
     try:
         admitted = self.check(PyBytes_FromStringAndSize(
             <const char *>connection.buffer, connection.head.length
@@ -109,28 +109,29 @@ cdef int _fill_answer(CPreparedAnswer *made, tuple answer) except -1:
     return 0
 
 
-@cython.no_gc_clear  # its end needs the loop
+@cython.no_gc_clear  # __dealloc__ needs the loop
 cdef class HttpServer:
-    """The connections of HTTP that one worker's event loop serves.
+    """The HTTP/1.1 connections that a worker's event loop serves.
 
     Args:
-        handler: Called with an `Exchange` for each infer request; it must not wait.
+        handler: Called with an `Exchange` for each infer request. It must not block.
         answers: The ready-made answers by name: status, header lines and body.
-        head: Seconds for a request head.
-        grace: Seconds before the least rate of bodies and answers counts.
-        rate: Bytes per second that a body or an answer must make after that.
-        idle: Seconds between two messages; 0 closes behind every answer.
-        age: Seconds after which a connection ends, up to a tenth later; 0: never.
-        requests: Messages after which a connection ends; 0: never.
-        memory_wait: Seconds that a request waits for bytes in flight.
-        transfer: Seconds behind the grace in which a body or an answer of any size must have come.
-        check: Called with a head whose body has not come; whether its caller may send one. The
-            message of a caller who may not goes to the app. None admits every caller.
-        shared: Whether other processes accept from the same listeners; they take turns then.
-        log: Whether records for an access log are kept.
-        tls: What all connections are encrypted with; None for cleartext.
-        server: The `Server` header.
-        proxy: Which connections begin with a header of the PROXY protocol; None for none.
+        head: Seconds in which a request head must arrive.
+        grace: Seconds before the minimum rate of bodies and answers is enforced.
+        rate: The minimum rate of a body or an answer after that, in bytes per second.
+        idle: Seconds between two messages. 0 closes connections after every answer.
+        age: Seconds after which a connection is closed, up to a tenth later. 0 for no limit.
+        requests: Messages after which a connection is closed. 0 for no limit.
+        memory_wait: How many seconds a request may wait for bytes in flight.
+        transfer: Seconds, after `grace`, in which a body or an answer of any size must be
+            transferred.
+        check: Called with a head before the body is received. Returns whether the caller may send
+            the body. Messages of other callers are left to the app. None permits every caller.
+        shared: Whether other processes accept from the same listeners. They then take turns.
+        log: Whether to keep records for an access log.
+        tls: Encrypts all connections. None for cleartext.
+        server: The value of the `Server` header.
+        proxy: Which connections begin with a PROXY protocol header. None if no connection does.
 
     Raises:
         KeyError: An answer is missing.
@@ -187,23 +188,23 @@ cdef class HttpServer:
         self.server = new CHttpServer(loop.loop, config, _serve, <void *>self)
         if tls is not None:
             self.server.tls = tls.context
-        for name in PREPARED_ANSWERS_NEEDED[:PREPARED_ANSWERS]:  # the last one changes
+        for name in PREPARED_ANSWERS_NEEDED[:PREPARED_ANSWERS]:  # the last answer can change
             _fill_answer(&self.server.answers.prepared[index], answers[name])
             index += 1
         self._set_unready(answers["not_ready"])
 
     def __dealloc__(self):
         if self.server != NULL and self.server.answers.open_fast_requests.load():
-            Py_INCREF(self.endpoints)  # a queue still holds requests that refer to all of them
+            Py_INCREF(self.endpoints)  # requests in queues refer to all of them
             Py_INCREF(self.loop)
         else:
             del self.server
 
     def listen(self, listeners: Sequence[int]) -> None:
-        """Serve listening sockets by their descriptors; accepting begins with `accept(True)`.
+        """Serve listening sockets by their descriptors. Accepting begins with `accept(True)`.
 
         Raises:
-            OSError: There is no memory, or the event loop has no place for one more server.
+            OSError: Memory is short, or the event loop has too many servers.
         """
         cdef vector[int] fds = listeners
         if not self.server.listen_on(fds.data(), fds.size()):
@@ -211,16 +212,16 @@ cdef class HttpServer:
         self.loop.servers.append(self)
 
     def stop(self) -> None:
-        """Have every call of `next_app_message` return; before the event loop is stopped."""
+        """Make `next_app_message` return in all threads. Call it before stopping the event loop."""
         self.server.stop()
 
     def accept(self, bint enabled) -> None:
-        """Begin or stop accepting connections."""
+        """Start or stop accepting connections."""
         with nogil:
             self.server.accept_enabled(enabled)
 
     def drain(self) -> None:
-        """From now on answers close their connections, and idle ones end soon."""
+        """From now on answers close their connections, and idle connections are closed soon."""
         self.server.drain()
 
     cdef int _set_unready(self, tuple answer) except -1:
@@ -234,9 +235,10 @@ cdef class HttpServer:
         """Set the answers of the health routes.
 
         Args:
-            live: Whether the server lives.
+            live: Whether the server is live.
             ready: Whether it is ready.
-            unready: The answer while it is not ready, which tells why; None leaves that as it is.
+            unready: The answer while the server is not ready, with the reason. None keeps the
+                current answer.
         """
         if unready is not None:
             self._set_unready(unready)
@@ -249,17 +251,17 @@ cdef class HttpServer:
         return self.server.routes.model_changes.load()
 
     def note_model_change(self) -> None:
-        """Have Python describe the models until routes come that know of this change."""
+        """Describe models with Python until the routes include this change."""
         self.server.routes.model_changes.fetch_add(1)
 
     def set_routes(self, routes: Iterable[Route], uint64_t state=0) -> None:
-        """Say which models requests reach; full queues and descriptions need no Python then.
+        """Set the routes to models. Full queues and descriptions are then answered without Python.
 
         Args:
             routes: For each name and version in a target (name, version, queue, answer when full,
                 endpoint for fast-path requests or None, answer that describes the model or None,
-                answer that it is ready or None).
-            state: The `model_changes` that the routes know of, read before they were gathered.
+                answer that the model is ready or None).
+            state: The value of `model_changes` before the routes were gathered.
         """
         cdef RouteTable *table = new RouteTable(state)
         cdef shared_ptr[const_table] shared = shared_ptr[const_table](<const_table *>table)
@@ -285,7 +287,7 @@ cdef class HttpServer:
         self.forget_endpoints()
 
     def forget_endpoints(self) -> None:
-        """Let go of the endpoints that neither routes nor requests refer to."""
+        """Release endpoints that neither routes nor requests refer to."""
         self.endpoints = [endpoint for endpoint in self.endpoints if not endpoint.unused]
 
     @property
@@ -295,20 +297,20 @@ cdef class HttpServer:
 
     @property
     def last_connected(self) -> float:
-        """When a client was last connected, by `time.monotonic`; 0 where none ever was."""
+        """When a client was last connected, by `time.monotonic`; 0 if no client was."""
         if self.server.connections.open():
             return time.monotonic()
         return self.server.listeners.last_seen_ns() / 1e9
 
     def counters(self) -> dict[str, int]:
-        """Return what has happened so far, by name."""
+        """Return the counters by name."""
         return {
             name: self.server.counts.counters[index].load()
             for index, name in enumerate(COUNTERS)
         }
 
     def errors(self) -> dict[int, int]:
-        """Return how many answers told of an error, by status."""
+        """Return how many answers were errors, by status."""
         cdef dict found = {}
         cdef uint64_t count
         for index in range(STATUSES):
@@ -318,16 +320,16 @@ cdef class HttpServer:
         return found
 
     def next_app_message(self, *, bint questions=False) -> AppMessage | None:
-        """Wait for a message that the app answers.
+        """Wait for a message for the app.
 
         Args:
-            questions: Whether to wait for those that no handler has to answer, or for the others.
+            questions: Whether to wait for messages that need no handler, or for all others.
 
         Returns:
             The `AppMessage`, or None once the server stops.
 
         Raises:
-            MemoryError: There is no memory to describe a message, which was answered 500.
+            MemoryError: Not enough memory for a message. It was answered with 500.
         """
         cdef Connection *connection
         cdef AppQueueKind kind = AppQueueKind.metadata if questions else AppQueueKind.others
@@ -338,11 +340,11 @@ cdef class HttpServer:
         return ksrv_app_message(self, self.server, connection)
 
     def records(self) -> list[tuple[float, float, int, int, int, Address, bytes, str, str]]:
-        """Return and forget the answers since the last call, for the access log.
+        """Return and remove the records of answers, for the access log.
 
         Returns:
-            A list of (time of the answer, seconds it took, status, bytes of the body, listener's
-            index, peer's address, head, the request's id, the answer's `Server-Timing` or "").
+            A list of (time of the answer, seconds, status, bytes of the body, listener's index,
+            peer's address, head, the request's id, the answer's `Server-Timing` or "").
         """
         cdef vector[AccessRecord] taken
         cdef size_t i
@@ -359,7 +361,7 @@ cdef class HttpServer:
         ]
 
     def refusals(self) -> list[tuple[Address, str, str]]:
-        """Return the connections closed for their protocol since the last call, 16 at most.
+        """Return and remove the connections that were closed for their protocol, at most 16.
 
         Returns:
             A list of (peer's address, name of the protocol, sentence with the cause).

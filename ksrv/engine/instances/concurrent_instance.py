@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
-from ksrv._native.server.batch_runner import APART, BatchRunner
+from ksrv._native.server.batch_runner import FIRST_UNSHARED_KEY, BatchRunner
 from ksrv.engine.batches.batch import RunnableBatch
 from ksrv.engine.executor import Executor
 from ksrv.engine.instances.host import InstanceHost
@@ -60,7 +60,7 @@ class ConcurrentInstance:
                     break
             elif taken is True:
                 batch = host.take_ready()
-            elif taken and taken[0].batch_key >= APART:
+            elif taken and taken[0].batch_key >= FIRST_UNSHARED_KEY:
                 host.decode_apart(taken)
             elif taken:
                 batch = instance._batch_of(taken)

@@ -27,7 +27,12 @@ from ksrv._native.process.batch_dispatcher import BatchDispatcher, DispatchedBat
 from ksrv._native.queue.request_handle import NO_DEADLINE, wake_waiters
 from ksrv._native.queue.request_queue import regroup_delay
 from ksrv._native.queue.stats import Stats
-from ksrv._native.server.batch_runner import APART, MAX_INLINE_CREDIT, QUICK_NS, BatchRunner
+from ksrv._native.server.batch_runner import (
+    FIRST_UNSHARED_KEY,
+    MAX_INLINE_CREDIT,
+    QUICK_NS,
+    BatchRunner,
+)
 from ksrv.engine.batches.batch import RunnableBatch, counted_failures, finish
 from ksrv.engine.batches.fast_batch import fast_batches
 from ksrv.engine.batches.pending_batch import PendingBatch
@@ -240,7 +245,7 @@ class Instance(BatchRunner):
                 if self._restarts.due and not self._restarts.restart():
                     break
                 continue
-            if taken is not True and taken and taken[0].batch_key >= APART:
+            if taken is not True and taken and taken[0].batch_key >= FIRST_UNSHARED_KEY:
                 host.decode_apart(taken)
                 continue
             batch = host.take_ready() if taken is True else self._batch_of(taken)

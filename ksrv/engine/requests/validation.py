@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ksrv._native.images.image_header import DECODED_APART_NS
-from ksrv._native.server.batch_runner import APART
+from ksrv._native.server.batch_runner import FIRST_UNSHARED_KEY
 from ksrv._native.tensor import datatype
 from ksrv._native.tensor.padding import LENGTH_KEYS, LengthBuckets
 from ksrv.errors import InvalidRequest, ModelFailed, quote
@@ -98,7 +98,7 @@ class RequestValidator:
         )
         self._groups: dict[object, int] = {}
         self._next_group = itertools.count(4)
-        self._next_apart = itertools.count(APART)
+        self._next_apart = itertools.count(FIRST_UNSHARED_KEY)
         # Group 0 (1 to explain, 2 more for streams) is every request where the description leaves nothing open.
         self._one_group = bool(declared) and all(
             entry.fixed_tail is not None and not entry.spec.optional

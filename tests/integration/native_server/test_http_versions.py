@@ -174,7 +174,7 @@ def test_a_client_of_http_1_0_that_ends_its_sending_gets_no_interim_answer(serve
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-REASON = b"this address serves REST over HTTP/1.1 only; gRPC has an address of its own"
+REASON = b"this address serves REST over HTTP/1.1 only; gRPC has a separate address"
 HTTP_1_1_REQUIRED = 13
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n"
 

@@ -110,7 +110,7 @@ def test_a_header_may_come_in_pieces_and_with_the_message(server, header):
         (LIVE, "the header is missing"),
         (b"\x16\x03\x01", "the header is missing"),
         (b"PROXY TCP4 1.2.3.4 1.2.3.4 1 2\n" + LIVE, "does not end with CR LF"),
-        (b"PROXY TCP4 1.2.3.4 1.2.3.4 x 2\r\n" + LIVE, "something else than a port"),
+        (b"PROXY TCP4 1.2.3.4 1.2.3.4 x 2\r\n" + LIVE, "a port that is not a number"),
         (b"PROXY " + b"x" * 200, "within 107 bytes"),
         (SIGNATURE + b"\x21\x11\xff\xff" + bytes(200), "longer than 4096 bytes"),
     ],
@@ -131,7 +131,7 @@ def test_a_slow_header_is_given_up_with_the_deadline_of_a_head(models):
         for begin in (b"", SIGNATURE[:5], binary()[:-1]):
             with connected(slow, begin) as client, contextlib.suppress(ConnectionError):
                 assert read_all(client) == b""
-        wait_until(lambda: slow.log.count("the header did not come within head_timeout") == 3)
+        wait_until(lambda: slow.log.count("the header did not arrive within head_timeout") == 3)
 
 
 def test_only_trusted_peers_may_send_a_header_and_others_need_none(models):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ksrv._native.images.image_header import DECODED_APART_NS
-from ksrv._native.server.batch_runner import APART
+from ksrv._native.server.batch_runner import FIRST_UNSHARED_KEY
 from ksrv.engine.requests.validation import KNOWN_GROUPS, RequestValidator, shape_text
 from ksrv.errors import InvalidRequest
 from ksrv.model.spec import ANY_SIZE, ModelSpec, OutputImageSpec, TensorSpec
@@ -215,7 +215,7 @@ def test_images_that_take_long_are_joined_with_none():
         return [key(made, files(1)) for _ in range(2)]
 
     assert keys(DECODED_APART_NS - 1) == [0, 0]
-    assert keys(DECODED_APART_NS) == [APART, APART + 1]
+    assert keys(DECODED_APART_NS) == [FIRST_UNSHARED_KEY, FIRST_UNSHARED_KEY + 1]
     assert keys(DECODED_APART_NS, apart=False) == [0, 0]
 
 
