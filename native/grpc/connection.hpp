@@ -106,7 +106,7 @@ class Connection final : public http2::SessionEvents {
     void make_room() noexcept;
     void recycle() noexcept;
     void end_untaken(bool of_all) noexcept;
-    // how long a client may leave an answer unread, whatever the number of others
+    // How long a client may leave an answer unread, whatever the number of others.
     uint64_t overdue_ns() const noexcept;
     Call *oldest_call() const noexcept;
     void say_goodbye() noexcept;

@@ -112,7 +112,7 @@ void Connection::look_at_call(Call *call, uint64_t now) noexcept {
     }
     if (call->discard_body || !waits) return;
     const bool partial = call->prefix_got != 0;
-    // the thread that takes its messages enforces their pace
+    // The thread that takes its messages enforces their pace.
     if (!partial && call->method && call->method->streams) return;
     if (silent) {
         refuse(call, UNAVAILABLE, "the server stops, and no whole request message has come; send it again", RETRY_SECONDS);

@@ -167,7 +167,7 @@ void send(FastRequest *request, const ReplyPart *parts, int part_count, int64_t 
         fail_fast_request(request);
         return;
     }
-    // small, so that it is counted even if the budget does not allow it
+    // Small, so that it is counted even if the budget does not allow it.
     payload->count_in(call->connection->budget(), out.size());
     memcpy(payload->bytes(), out.data(), out.size());
     payload->add(payload->bytes(), out.size());

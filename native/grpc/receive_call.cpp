@@ -19,12 +19,12 @@ constexpr size_t MESSAGES_AHEAD = 2;      // messages of a stream that may be co
 constexpr size_t MESSAGES_MOST = 4096;    // limit for such messages before the stream is refused
 constexpr size_t MESSAGES_UNCHECKED = 256;  // the same limit before the caller's token is checked
 constexpr size_t MESSAGE_OVERHEAD = 256;  // bytes of memory per message of a stream, in addition to the message
-// limit for health and metadata requests, which are accepted even if the budget is used up
+// Limit for health and metadata requests, which are accepted even if the budget is used up.
 constexpr size_t PROBE_BYTES = 1024;
 constexpr size_t AHEAD = 4u << 20;        // bytes of a message that may be in flight
 constexpr unsigned RAW_INPUT_CONTENTS = 7;
 constexpr uint64_t LIVED_NS = 10000000u;  // after this time a peer may reset a stream: 128 resets in this time are few
-// if a connection was not read for longer, resets are forgiven for this time only
+// If a connection was not read for longer, resets are forgiven for this time only.
 constexpr uint64_t LATEST_NS = 100000000u;
 
 template <size_t N> inline bool is(const char *name, size_t length, const char (&text)[N]) noexcept {

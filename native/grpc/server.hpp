@@ -35,7 +35,7 @@ struct ServerConfig : TimeLimits {  // a message must begin within `head_ns`
     bool message_by_budget = false;   // messages are limited by the budget instead
     uint64_t small_message = 65536;   // limit for methods with small messages
     uint32_t head = 16384;
-    // limit for calls without a message, for running calls, and for answers that clients do not read
+    // Limit for calls without a message, for running calls, and for answers that clients do not read.
     uint32_t calls = 2048;
     uint64_t stream_begin_ns = 600000000000u;  // how long a stream may wait for its next message
     ConnectionEnd end;  // when a connection is asked to end

@@ -49,8 +49,8 @@ struct IncomingBody {
     ChunkDecoder chunks;          // decodes a chunked body from the buffer
     BodyState state = BodyState::none;
     bool asked = false;           // the app has requested the body
-    // the whole Content-Length is charged to the memory budget already, because the block was reused and its pages
-    // exist
+    // The whole Content-Length is charged to the memory budget already, because the block was reused and its pages
+    // exist.
     bool prereserved = false;
     bool large = false;           // the last body was larger than the buffer
     bool slow = false;            // the body arrives slowly

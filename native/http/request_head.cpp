@@ -528,7 +528,7 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
     if (length < 4) return refuse_head(head, HeadFault::request_line);
     const unsigned char *at = data;
     const unsigned char *const end = data + length - 2;  // the CRLF of the last field is inside
-    // one empty line before the request line is ignored (RFC 9112 2.2)
+    // One empty line before the request line is ignored (RFC 9112 2.2).
     if (literal(at, end, "\r\n")) reader.leave_to_app();
     const unsigned char *const line = at;
     if (!method(at, end)) return refuse_head(head, line_fault(line, end));

@@ -123,7 +123,7 @@ class OutgoingBytes {
         pieces_.push_back(piece);
     }
 
-    // not a deque, because a deque's constructor allocates, and its failure would end the process
+    // Not a deque, because a deque's constructor allocates, and its failure would end the process.
     std::vector<Piece> pieces_;
     size_t first_ = 0;           // index of the first unsent piece
     std::vector<unsigned char> copied_;

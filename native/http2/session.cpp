@@ -293,7 +293,7 @@ int Session::on_sent(NgSession *, const FrameHead *frame, void *user) {
         const bool fault = error == PROTOCOL_ERROR || error == FLOW_CONTROL_ERROR || error == STREAM_CLOSED ||
                            error == FRAME_SIZE_ERROR;
         if (fault) self->spend(REFUSED_STREAM_COST);
-        // the peer's reset may already be on its way
+        // The peer's reset may already be on its way.
         if (error == REFUSED_STREAM || error == CANCEL) self->forgive_resets(1);
     }
     // grpc-go measures bandwidth with a PING after a DATA frame, one at a time, while answers arrive.

@@ -106,7 +106,7 @@ class Session {
     static constexpr uint64_t ALLOWANCE = 4000, A_SECOND = 1000;
     static constexpr uint64_t REFUSED_STREAM_COST = 10, EARLY_RESET_COST = 10;
     static constexpr size_t FIELD_BYTES = 32;  // added for each field (RFC 9113 6.5.2)
-    // one unit of the allowance per this many bytes of a header list above its limit
+    // One unit of the allowance per this many bytes of a header list above its limit.
     static constexpr size_t BYTES_OF_UNIT = 64;
     // A header list of this many times its limit ends its stream. A block of this many encoded bytes ends its
     // connection: no HPACK code is longer than 30 bits, so that no list within the limit has so many encoded bytes.
@@ -148,7 +148,7 @@ class Session {
     size_t list_bytes_ = 0;             // of the current header list
     size_t block_bytes_ = 0;            // of the current header list, encoded
     const char *fault_ = "too many frames that ask for nothing";  // reason for ending a flooded connection
-    // one for each sent DATA frame, and one for each stream that this side ended
+    // One for each sent DATA frame, and one for each stream that this side ended.
     uint32_t free_pings_ = 0, free_resets_ = 0;
     bool flooded_ = false;
     bool failed_ = false;  // memory was short for a frame

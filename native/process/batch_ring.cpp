@@ -185,7 +185,7 @@ Bell wait_for_batch(BatchRing &ring, int channel, std::uint64_t completed, std::
     for (;;) {
         control.process_sleeps.store(1);
         if (is_there()) {
-            // consume the bell that is on its way
+            // Consume the bell that is on its way.
             if (control.process_sleeps.exchange(0) == 0) wait_for_bell(channel, 0);
             return BELL_RANG;
         }

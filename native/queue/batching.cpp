@@ -171,7 +171,7 @@ void Queue::put_back(Request **requests, std::size_t count) noexcept {
             }
             requests[i] = nullptr;
             if (!request->in_hand) continue;
-            // the line of requests without a priority, which always exists
+            // The line of requests without a priority, which always exists.
             Line &line = lines_.find(level(request))->second;
             request->in_hand = false;
             request->previous = nullptr;

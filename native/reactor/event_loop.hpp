@@ -111,7 +111,7 @@ class EventLoop final : PythonTurn::Work {
   private:
     static constexpr int EVENTS = 32, PROTOCOLS = 4;
     static constexpr uint64_t SWEEP_NS = 100000000u;
-    // if a request takes longer, gathered answers are sent before the next
+    // If a request takes longer, gathered answers are sent before the next.
     static constexpr uint64_t GATHER_NS = 200000u;
     // A protocol's share of a round in Python, so that a flood of its requests does not delay other protocols.
     static constexpr uint32_t SHARE_REQUESTS = 64;

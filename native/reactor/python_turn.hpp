@@ -67,7 +67,7 @@ class PythonTurn {
     std::atomic<bool> stopping_{false};
     std::atomic<int> leader_{0};
     std::atomic<int> serving_{NOBODY};    // the thread that runs requests in Python
-    // the thread of the current visit; differs from `serving_` only while threads replace each other
+    // The thread of the current visit; differs from `serving_` only while threads replace each other.
     std::atomic<int> in_python_{NOBODY};
     std::atomic<int> away_{0};            // threads in Python, including threads that hang
     std::atomic<uint64_t> visit_since_ns_{0}, request_since_ns_{0};

@@ -81,7 +81,7 @@ void HttpServer::on_event(uint64_t tag, uint32_t, uint64_t now) noexcept {
     if (!connection->claim_for_event()) {
         connections.mute(connection);
     } else if (connection->phase.load(std::memory_order_relaxed) == Phase::handshake) {
-        // use the current tag: `tag` may belong to an earlier client of the slot
+        // Use the current tag: `tag` may belong to an earlier client of the slot.
         loop_->queue_handshake(connection->tag);
     } else {
         go_on(connection, now);
@@ -129,7 +129,7 @@ void HttpServer::expire(Connection *connection, uint64_t now) noexcept {
         retry_memory(connection, now);
         return;
     case Phase::body:
-        // bytes below the low-water mark count as well
+        // Bytes below the low-water mark count as well.
         if (connection->low_water > 1 && !connection->body.prereserved) {
             connection->body.slow = true;
             receive_body(connection, now);

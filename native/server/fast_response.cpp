@@ -239,7 +239,7 @@ bool answer_batch(Queue *queue, Sums *sums, Request **requests, std::size_t coun
 
     // The thread that wins a request must answer it.
     queue->finish(requests, count, won);
-    // before the answer is sent, because a client may ask when it has its answer
+    // Before the answer is sent, because a client may ask when it has its answer.
     sums->note_answered(requests, count, won, times_of(reply));
     row = 0;
     for (std::size_t i = 0; i < count; ++i) {

@@ -136,7 +136,7 @@ class HttpConnections final : public Connections {
             due(connection);
         });
     }
-    // idle connections end soon after the next sweep
+    // Idle connections end soon after the next sweep.
     void drain() noexcept { draining.store(true, std::memory_order_release); }
     bool is_draining() const noexcept { return draining.load(std::memory_order_relaxed); }
 

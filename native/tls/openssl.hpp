@@ -38,7 +38,7 @@ using JudgeTicket = int (*)(SSL *, SSL_SESSION *, const unsigned char *, size_t,
 using FillTicket = int (*)(SSL *, void *);
 using UseTicketKey = int (*)(SSL *, unsigned char *, unsigned char *, EVP_CIPHER_CTX *, EVP_MAC_CTX *, int);
 
-// result, name, arguments
+// Result, name, arguments.
 #define KSRV_OPENSSL_FUNCTIONS(F)                                                                    \
     F(const SSL_METHOD *, TLS_server_method, ())                                                     \
     F(SSL_CTX *, SSL_CTX_new, (const SSL_METHOD *))                                                  \

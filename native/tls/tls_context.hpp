@@ -21,7 +21,7 @@ struct TlsRules {
     long least_version = 0, most_version = 0;  // as on the wire; 0 for the library's default
     std::string ciphers;         // of TLS 1.2, in OpenSSL's notation
     std::vector<std::string> protocols;  // for ALPN, in order of preference
-    // sessions resume in every context with the same keys; null for separate keys
+    // Sessions resume in every context with the same keys; null for separate keys.
     std::shared_ptr<TicketKeys> ticket_keys;
 };
 

@@ -26,12 +26,12 @@ struct TlsSession {
     bool interim_waits = false;  // an interim answer must be sent first
     bool agreed = false;         // the handshake is finished
     bool flooded = false;        // the peer has sent too many records without application data
-    // consecutive records without application data; during the handshake, records of the handshake
+    // Consecutive records without application data; during the handshake, records of the handshake.
     uint32_t empty_records = 0;
     uint32_t turn_records = 0;   // records received in this turn
 
     static constexpr uint32_t MOST_EMPTY_RECORDS = 32;       // BoringSSL's limit on consecutive key updates
-    // the longest certificate chain of a client, in records of 256 bytes
+    // The longest certificate chain of a client, in records of 256 bytes.
     static constexpr uint32_t MOST_HANDSHAKE_RECORDS = 512;
     // This many full records have TURN_BYTES of the HTTP server. Decrypting them takes a few milliseconds.
     static constexpr uint32_t MOST_TURN_RECORDS = 512;

@@ -18,7 +18,7 @@ cdef class RunningBatch:
     cdef object made
     cdef object make_batch
     cdef unsigned long thread     # the thread that runs the batch
-    # shared with the threads that the batch has started; None if it started none
+    # Shared with the threads that the batch has started; None if it started none.
     cdef BoundBatch bound
 
     cdef BoundBatch bind(self)

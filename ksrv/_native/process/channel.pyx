@@ -217,7 +217,7 @@ cdef class Channel:
 
     def close(self) -> None:
         """Close the socket."""
-        # first, because a late result must not be sent to the next owner of the descriptor
+        # First, because a late result must not be sent to the next owner of the descriptor.
         self._fd = -1
         self._socket.close()
 

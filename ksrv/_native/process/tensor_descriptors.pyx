@@ -60,13 +60,13 @@ cdef struct Inlined:
 
 cdef enum:
     INLINE_BYTES = 32 * 1024  # of tensors in a message; for more, a block is cheaper
-    # referred to by one message; more arrays are copied, because file descriptors are few
+    # Referred to by one message; more arrays are copied, because file descriptors are few.
     DIRECT_BLOCKS = 64
     RELEASE_GIL_BYTES = 128 * 1024
 
 cdef size_t VIEW_BYTES = ELEMENT_VIEW_BYTES
 cdef uint32_t TENSOR_LIMIT = MOST_TENSORS
-# flag in an element's size: a reference replaces the element
+# Flag in an element's size: a reference replaces the element.
 cdef uint64_t REFERRED_TO = <uint64_t>1 << 63
 
 cdef tuple DTYPES = _datatype.DTYPES

@@ -51,7 +51,7 @@ MAX_MESSAGE = 2147483647
 
 cdef enum:
     RELEASE_FROM = 65536  # copies of this size or more are made without the GIL
-    # tensors of this size or more are not copied if the message is sent in parts
+    # Tensors of this size or more are not copied if the message is sent in parts.
     APART_FROM = 65536
     # Fields of InferParameter.
     BOOL_PARAM = 1

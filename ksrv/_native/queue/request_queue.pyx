@@ -215,7 +215,7 @@ cdef class Queue:
             return handles
         for i in range(alive.size()):
             if not alive[i]:
-                # drop the reference of the batch only now: it may be the last
+                # Drop the reference of the batch only now: it may be the last.
                 (<NativeHandle>handles[i])._call_back()
         return [handles[i] for i in range(alive.size()) if alive[i]]
 

@@ -30,7 +30,7 @@ cdef class FastBatch(BatchInputs):
     cdef Py_ssize_t joined    # how many of its requests have their rows in `joined_rows`
     cdef FastRows joined_rows
     cdef FastBatches source
-    # the record of a batch that was dispatched to a handler process, else None
+    # The record of a batch that was dispatched to a handler process, else None.
     cdef object dispatched
     cdef public int64_t spent_ns
     cdef public int64_t ran_ns
