@@ -1,4 +1,4 @@
-"""Tests of this folder run against both servers, but for those that say which one they mean."""
+"""Tests in this folder run against both gRPC servers, unless a test is marked for one of them."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.support.wire import grpc_calls
 
 @pytest.fixture(autouse=True, params=sorted(grpc_calls.SERVERS))
 def carrier(request, monkeypatch):
-    """What carries gRPC in this test."""
+    """The gRPC server implementation of this test."""
     wanted = request.node.get_closest_marker("carrier")
     if wanted is not None and request.param not in wanted.args:
         pytest.skip(f"this is about {wanted.args[0]}")
@@ -21,7 +21,7 @@ def carrier(request, monkeypatch):
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory):
-    """The models of the engine below."""
+    """The models of the engine."""
     root = tmp_path_factory.mktemp("models")
     write_models(root)
     return root

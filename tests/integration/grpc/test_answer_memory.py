@@ -1,4 +1,4 @@
-"""The memory of an answer while it is made and sent."""
+"""The memory of an answer while it is built and sent."""
 
 import grpc
 import pytest
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.carrier("native")
 
 PATH = f"/{INFERENCE}/ServerLive"
 PARTS, TRIES = 20_000, 200
-"""Each try takes 16 bytes for a part: 64 MB, if nothing is given back."""
+"""Each try allocates 16 bytes per part: 64 MB in total if nothing is freed."""
 MOST_GROWTH = 20 << 20
 
 
@@ -21,7 +21,7 @@ def resident() -> int:
 
 
 def answer_of(engine, monkeypatch, answer):
-    """Return what a call gets that `answer` answers."""
+    """Return the result of a call that `answer` answers."""
     monkeypatch.setattr(NativeGrpcServer, "_ready", lambda _, call: answer(call))
     with running(engine) as address, grpc.insecure_channel(address) as channel:
         return channel.unary_unary(PATH)(b"", timeout=60)

@@ -1,4 +1,4 @@
-"""The calls beside ModelInfer: state, description, repository, refusals, health, reflection, access."""
+"""All calls except ModelInfer: state, description, repository, refusals, health, reflection, access."""
 
 import contextlib
 import logging
@@ -339,7 +339,7 @@ def test_access_is_checked_before_everything_but_health(engine):
             call(channel, "RepositoryModelLoad", model_name="add", metadata=control)
             assert authorizer.peers[-1] == ("127.0.0.1", True, None), name
         assert engine.changes == [("load", "add")] * len(PROXY_HEADERS)
-        # A call whose message has not come yet is looked at once more when it is there.
+        # If the message has not arrived yet, the call is checked again when it has.
         asked = list(dict.fromkeys(authorizer.peers))
         assert asked == [("127.0.0.1", False, None), ("127.0.0.1", True, None)]
 

@@ -1,4 +1,4 @@
-"""Stops, reloads of the server and of a model while calls come: what was run is answered, and nothing else fails."""
+"""Stops, and reloads of the server and of a model, under load: running calls are answered, and no other call fails."""
 
 import queue
 import signal
@@ -43,17 +43,18 @@ class Counted(BaseHandler):
 
 
 class Callers:
-    """Threads that call until they are told to end, or, without streams, the server is gone.
+    """Threads that call until they are stopped or, without streams, until the server is gone.
 
     Args:
         address: The server's.
         cert: The server's certificate, or None without TLS.
-        streams: Whether each sends its requests over a ModelStreamInfer, one after the other. A stream that the server
-            ends is opened anew, and the request that it did not answer is sent again.
+        streams: Whether each thread sends its requests over a ModelStreamInfer, one after the
+            other. If the server ends the stream, a new stream is opened, and an unanswered request
+            is sent again.
 
     Attributes:
         answered: How many calls were answered.
-        refused: The errors of the others.
+        refused: The errors of all other calls.
     """
 
     def __init__(self, address: str, cert: Path | None, *, streams: bool = False) -> None:
@@ -126,14 +127,14 @@ class Callers:
                     asked.put(None)
 
     def answer(self, more: int) -> None:
-        """Wait for so many answers more."""
+        """Wait for `more` further answers."""
         wanted = self.answered + more
         wait_until(lambda: self.answered >= wanted or (self.refused and not self._streams))
 
 
 @pytest.fixture(params=["plain", "tls"])
 def served(request, tmp_path):
-    """A server, its certificate or None, and the file that grows by a byte for each row that was run."""
+    """A server, its certificate or None, and a file that grows by a byte for each row that the model runs."""
     ran = tmp_path / "ran"
     ran.touch()
     model = tmp_path / "models" / "counted"
@@ -184,7 +185,7 @@ def test_loads_of_a_model_lose_no_call(served):
 
 
 def test_streams_lose_nothing_at_reloads_and_a_stop(served):
-    """A stream ends at either, with every request answered that was run."""
+    """A reload or a stop ends the stream, but every running request is answered."""
     server, cert, ran = served
     with Callers(server.grpc, cert, streams=True) as callers:
         callers.answer(40)

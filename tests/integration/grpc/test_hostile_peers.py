@@ -1,4 +1,4 @@
-"""Peers that speak HTTP/2 to harm: floods, answers that nobody takes, frames out of order."""
+"""Malicious HTTP/2 peers: floods, answers that are not read, frames in the wrong order."""
 
 import contextlib
 import gc
@@ -70,7 +70,7 @@ def reset(stream):
 
 
 def flood(address, make, most=200_000):
-    """Send frames until the server hangs up; returns the code of its GOAWAY, or None."""
+    """Send frames until the server closes the connection. Return the code of its GOAWAY, or None."""
     with Wire(address) as wire:
         wire.socket.settimeout(20)
         try:
@@ -124,7 +124,7 @@ def test_floods_end_their_connection_and_others_are_served(engine, make):
 
 
 def test_cancelled_calls_that_have_waited_are_no_flood(engine):
-    """A thousand a second and more, as clients with deadlines make them when a model is too slow."""
+    """Clients with deadlines cancel a thousand calls a second and more if a model is too slow."""
     with running(engine) as address, connect(address) as channel:
         infer = stub_infer(channel)
         kept = infer.future(row_request("slow", id="kept"), timeout=60)
@@ -138,11 +138,11 @@ def test_cancelled_calls_that_have_waited_are_no_flood(engine):
                 one.cancel()
             wait_until(lambda: sum(not handle.done() for handle in list(engine.handles)) <= 1)
         engine.release.set()
-        assert kept.result().id == "kept", "it shares its connection with those that were cancelled"
+        assert kept.result().id == "kept", "it shares its connection with the cancelled calls"
 
 
 def test_calls_that_were_cancelled_while_the_server_slept_are_no_flood(tmp_path):
-    """It reads of a call and of its end at once, as in a container that gets no CPU for some time."""
+    """The server reads a call and its end at once, for example in a container that got no CPU for some time."""
     write_double(tmp_path)
     with Server(tmp_path) as server, Wire(server.grpc) as wire:
         for _ in range(40):
@@ -158,7 +158,7 @@ def test_calls_that_were_cancelled_while_the_server_slept_are_no_flood(tmp_path)
 
 
 def test_calls_that_were_cancelled_are_not_run(engine):
-    """Loads take the few threads that there are for them; others wait, and their callers leave."""
+    """Loads occupy all available threads. Other calls wait, and their callers leave."""
     begun, go = [], threading.Event()
 
     def hold(look):
@@ -187,7 +187,7 @@ def test_calls_that_were_cancelled_are_not_run(engine):
 
 
 def test_each_answer_pays_for_a_call_that_is_cancelled_at_once(engine):
-    """A client that asks twice takes the first answer, and cancels the other call however young it is."""
+    """A client that sends a call twice takes the first answer, and cancels the other call at any age."""
     with running(engine) as address, Wire(address) as wire:
         for _ in range(40):
             answered = {wire.call(LIVE, message=b"") for _ in range(50)}
@@ -200,7 +200,7 @@ def test_each_answer_pays_for_a_call_that_is_cancelled_at_once(engine):
 def test_early_resets_below_the_rate_are_no_flood(engine):
     with running(engine) as address, Wire(address) as wire:
         began = time.monotonic()
-        for number in range(600):  # 400 at once and 100 a second are allowed
+        for number in range(600):  # 400 at once and 100 per second are allowed
             wait_until(lambda number=number: number < 300 + 100 * (time.monotonic() - began))
             wire.socket.sendall(reset(wire.call(INFER)))
         assert b"grpc-status: 0" in wire.until_ended(wire.call(LIVE, message=b""))
@@ -208,7 +208,7 @@ def test_early_resets_below_the_rate_are_no_flood(engine):
 
 @pytest.fixture(params=["cleartext", "TLS"])
 def encryption(request, tmp_path):
-    """What a server encrypts with, and what its client does."""
+    """The server's encryption, and the matching client."""
     if request.param == "cleartext":
         return None, None
     key, chain = self_signed(tmp_path)
@@ -219,7 +219,7 @@ def encryption(request, tmp_path):
 
 
 def test_a_client_that_measures_by_pings_is_served(engine, encryption):
-    """gRPC's Go client sends one behind each answer, however many calls it makes a second."""
+    """gRPC's Go client sends a ping after each answer, however many calls it makes per second."""
     server, client = encryption
     with running(engine, tls=server) as address, Wire(address, client) as wire:
         wire.socket.sendall(frame(WINDOW_UPDATE, 0, 0, (1 << 20).to_bytes(4, "big")))
@@ -233,7 +233,7 @@ def test_a_client_that_measures_by_pings_is_served(engine, encryption):
 
 @pytest.mark.parametrize("encryption", ["TLS"], indirect=True)
 def test_handshakes_that_come_at_once_are_all_finished(engine, encryption):
-    """One takes a step at a time; those that wait need no further event."""
+    """Handshakes take turns; a waiting handshake needs no further event."""
     server, client = encryption
 
     def is_live(address):
@@ -256,7 +256,7 @@ def test_handshakes_that_come_at_once_are_all_finished(engine, encryption):
     ids=["a malformed head", "a window that overflows"],
 )
 def test_faults_for_which_streams_are_reset_are_a_flood(engine, fault):
-    """As many as are open at a time, and only once they are reset the next: the library sees no fault in that."""
+    """The streams are opened in rounds, up to the limit of open streams. To libnghttp2 this is not a fault."""
     with running(engine) as address, connect(address) as channel:
         with Wire(address) as wire:
             for first in range(1, 40_000, 100):
@@ -267,7 +267,7 @@ def test_faults_for_which_streams_are_reset_are_a_flood(engine, fault):
                     wire.read()
                 if wire.over:
                     break
-            # libnghttp2 1.70 ends the connection of a window that overflows by itself.
+            # libnghttp2 1.70 itself ends the connection if a window overflows.
             assert wire.goodbye in (ENHANCE_YOUR_CALM, FLOW_CONTROL_ERROR)
         assert call(channel, "ServerLive").live
 
@@ -290,7 +290,7 @@ def test_faults_for_which_streams_are_reset_are_a_flood(engine, fault):
     ids=lambda sent: sent[:12].hex(),
 )
 def test_frames_that_break_the_protocol_end_their_connection(engine, sent):
-    """Cases of h2spec: idle streams, sizes, streams of the wrong side, broken blocks."""
+    """Cases of h2spec: idle streams, sizes, streams of the wrong side, malformed blocks."""
     with running(engine, head_timeout=2) as address, connect(address) as channel:
         with Wire(address) as wire:
             wire.socket.sendall(sent)
@@ -362,7 +362,7 @@ def test_a_connection_ends_at_its_age_and_its_calls_are_finished(engine):
         assert wire.goodbye == 0
         assert time.monotonic() - began >= 0.25
         with connect(address) as channel:
-            for _ in range(20):  # grpcio opens connections as it is told to
+            for _ in range(20):  # grpcio decides when it opens connections
                 assert call(channel, "ServerLive").live
                 time.sleep(0.05)
 
@@ -382,7 +382,7 @@ def test_an_answer_that_nobody_takes_ends_its_call_and_its_memory_comes_back(eng
 
 
 def test_a_stream_whose_end_nobody_takes_is_reset(engine):
-    """Trailers are not subject to flow control, but they come behind data, for which there is no room."""
+    """Trailers are not subject to flow control, but they follow data that the window does not allow."""
     settings = {"transfer_grace": 0.3, "min_transfer_rate": 1 << 20}
     with running(engine, **settings) as address, Wire(address) as wire:
         stream = wire.call(STREAM)
@@ -435,19 +435,19 @@ EMPTY = b"\x00\x00\x00\x00\x00"
 
 
 def held():
-    """The bytes that requests and answers hold, without those of circles that an earlier test left."""
+    """The bytes that requests and answers use, without reference cycles of an earlier test."""
     gc.collect()
     return PROCESS.held
 
 
 def test_small_messages_of_a_stream_are_counted_with_what_each_takes(engine):
-    """Answers that nobody takes keep the stream's reader back; its messages pile up meanwhile."""
+    """Unread answers block the stream's reader, so that its messages pile up."""
     before = held()
     with running(engine) as address, connect(address) as channel:
         with Wire(address) as wire:
             stream = wire.call(STREAM)
             slow = row_request("slow").SerializeToString()
-            for _ in range(70):  # more than one stream has under way
+            for _ in range(70):  # more than a stream may have in flight
                 wire.send(stream, b"\x00" + len(slow).to_bytes(4, "big") + slow)
             wait_until(lambda: len(engine.handles) >= 60)
             wire.send(stream, EMPTY * 1000)
@@ -455,13 +455,13 @@ def test_small_messages_of_a_stream_are_counted_with_what_each_takes(engine):
             for _ in range(4):
                 wire.send(stream, EMPTY * 1000)
             assert b"messages of the stream wait to be taken" in wire.until_ended(stream)
-        # What the engine still runs may be held; what nobody took is not.
+        # The engine may still use bytes of running requests, but not of unread answers.
         wait_until(lambda: held() - before < 70 * 1024)
         assert call(channel, "ServerLive").live
 
 
 def test_an_end_that_comes_with_the_last_bytes_is_seen(engine):
-    """Data and FIN in one segment make one event, and a short read takes the data alone."""
+    """Data and FIN in one segment cause one event, and a short read returns only the data."""
     with running(engine, max_connections=20) as address, connect(address) as channel:
         for _ in range(3):
             for _ in range(15):
@@ -471,7 +471,8 @@ def test_an_end_that_comes_with_the_last_bytes_is_seen(engine):
                     wire.socket.sendall(reset(stream))
                     wire.socket.shutdown(socket.SHUT_WR)
                     with contextlib.suppress(ConnectionError):
-                        while wire.socket.recv(1 << 16):  # else its place would be kept for minutes
+                        # otherwise the slot would be kept for minutes
+                        while wire.socket.recv(1 << 16):
                             pass
             assert call(channel, "ServerLive").live
 
@@ -486,7 +487,7 @@ def test_streams_above_the_limit_are_a_flood_where_they_never_end(engine):
 
 
 def test_a_peer_that_takes_nothing_is_not_read_from(engine):
-    """It sends pings and takes no answer: it is kept waiting, or sent away within seconds."""
+    """It sends pings and does not read answers: the server pauses it, or closes the connection within seconds."""
     with running(engine) as address, connect(address) as channel:
         with Wire(address) as wire:
             wire.socket.settimeout(1)
@@ -512,7 +513,7 @@ def test_a_caller_who_was_looked_at_before_the_message_came_is_answered(engine, 
     tokens.write_text("good\n")
     settings = ServerSettings(token_file=str(tokens))
     with running(engine, token_file=str(tokens), access=Access(settings)) as address:
-        for _ in range(5):  # each time nobody known calls
+        for _ in range(5):  # each of these calls has unknown credentials
             with Wire(address) as wire:
                 stream = wire.call(f"/{INFERENCE}/ServerMetadata", authorization="Bearer  good")
                 time.sleep(0.05)
@@ -522,7 +523,7 @@ def test_a_caller_who_was_looked_at_before_the_message_came_is_answered(engine, 
 
 
 def test_small_calls_pass_a_large_message_that_stops_coming(engine):
-    """Large messages are waited for in large pieces; what comes instead is answered all the same."""
+    """The server waits for large messages in large pieces, but answers other calls that arrive meanwhile."""
     with running(engine) as address, Wire(address) as wire:
         large = wire.call(INFER)
         wire.begin_message(large, 3 << 20)

@@ -1,4 +1,4 @@
-"""ModelInfer over a real socket: answers, errors, deadlines, cancellation, sizes, bad bytes."""
+"""ModelInfer over a socket: answers, errors, deadlines, cancellation, sizes, malformed bytes."""
 
 import random
 import subprocess
@@ -147,7 +147,7 @@ def test_deadline_reaches_the_engine(engine, channel, busy):
         wait_until(lambda: len(engine.handles) == 4)
     late = []
     give_up = time.monotonic() + 60
-    while not late:  # a deadline may pass before the call is there
+    while not late:  # a deadline may pass before the call arrives
         before = time.monotonic_ns()
         error = code_of(lambda: infer(row_request("slow", id="late"), timeout=0.3))
         assert error.code() == grpc.StatusCode.DEADLINE_EXCEEDED

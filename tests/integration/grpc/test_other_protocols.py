@@ -1,4 +1,4 @@
-"""What comes to the gRPC address and is not gRPC: curl, a browser, a client with the wrong port."""
+"""Clients of other protocols on the gRPC address: curl, a browser, a client with the wrong port."""
 
 import json
 import socket
@@ -62,7 +62,7 @@ def test_bytes_of_another_protocol_are_known_however_they_come(server):
             try:
                 client.sendall(bytes([byte]))
             except OSError:
-                break  # it has been answered
+                break  # the server has answered
         assert document_of(read_all(client))["error"].startswith(SPEAKS)
 
 
@@ -123,7 +123,7 @@ def test_http2_in_cleartext_too(server, method, status):
 
 
 def test_head_over_http2_is_answered_without_a_body(server):
-    """An answer to HEAD with a body is an error of the protocol (RFC 9110 9.3.2)."""
+    """A body in the answer to HEAD is a protocol error (RFC 9110 9.3.2)."""
     with Http2Client(server.grpc) as client:
         answer = client.request("HEAD", "/v2")
     assert (answer.status, answer.body, answer.error) == (405, b"", None)

@@ -1,4 +1,5 @@
-"""Callers without credentials, calls without a message, bombs, idle peers: nobody else notices."""
+"""Callers without credentials, calls without a message, compression bombs and idle peers do not
+affect other clients."""
 
 import contextlib
 import queue
@@ -75,7 +76,7 @@ def assert_serves(address, metadata=None):
 
 
 def silent(channel, path=INFER, metadata=None):
-    """A call whose message never comes, and what lets its client go."""
+    """A call whose message is never sent, and the function that ends its client."""
     feed = queue.Queue()
     future = channel.stream_unary(path).future(iter(feed.get, None), timeout=60, metadata=metadata)
     return future, feed
@@ -89,10 +90,10 @@ def test_calls_without_a_message_do_not_take_the_places_of_others(engine, monkey
     monkeypatch.setattr(bounds, "MAX_CALLS", 20)
     with running(engine) as address, Wire(address) as idle:
         streams = [idle.call(INFER) for _ in range(60)]
-        idle.until_ended(idle.call("/no/such"))  # so the server has seen them all
+        idle.until_ended(idle.call("/no/such"))  # the server has then seen all calls
         for _ in range(3):
             assert_serves(address)
-        # The connection with the most of them makes room.
+        # The server ends calls of the connection that has the most.
         block = idle.until_ended(next(iter(streams)))
         assert b"wait for their messages" in block
         assert_serves(address)
@@ -124,7 +125,7 @@ def test_calls_without_a_message_hold_no_thread(engine, path):
     with running(engine, threads=1) as address, Wire(address) as idle:
         for _ in range(60):
             idle.call(path)
-        idle.until_ended(idle.call("/no/such"))  # so the server has seen them all
+        idle.until_ended(idle.call("/no/such"))  # the server has then seen all calls
         with connect(address) as channel:
             assert call(channel, "ServerLive").live
             assert call(channel, "Check", HEALTH).status == 1
@@ -151,7 +152,7 @@ def test_large_message_must_arrive_within_the_transfer_timeout(engine):
     with running(engine, **limits) as address, Wire(address) as slow:
         stream = slow.call(INFER)
         slow.begin_message(stream, 60_000)
-        slow.send(stream, bytes(500))  # enough for seconds at the least rate
+        slow.send(stream, bytes(500))  # lasts for seconds at the minimum rate
         assert b"transfer_timeout" in slow.until_ended(stream)
     assert not engine.handles
 
@@ -226,7 +227,7 @@ def test_whole_messages_find_no_room_beside_unfinished_ones(engine):
         text = refused("RESOURCE_EXHAUSTED", lambda: stub_infer(channel)(big, timeout=60))
         assert "in-flight" in text
         stub = channel.stream_stream(STREAM, request.SerializeToString, response.FromString)
-        try:  # told on the stream, or with its end where that was seen before the message was whole
+        try:  # the error arrives on the stream, or with its end if that was seen first
             told = next(stub(iter([big]), timeout=60)).error_message
         except grpc.RpcError as error:
             told = error.details()
@@ -245,7 +246,7 @@ def test_whole_messages_find_no_room_beside_unfinished_ones(engine):
 # ---- compressed messages ----------------------------------------------------------------------
 
 BOMB = infer_request("echo", ("x", "FP32", [8 * MIB]), raw=[bytes(32 * MIB)])
-"""Compressed it is a thousandth."""
+"""Compressed, it has a thousandth of the size."""
 
 COMPRESSIONS = [grpc.Compression.Gzip, grpc.Compression.Deflate]
 
@@ -269,7 +270,7 @@ def test_compressed_messages_are_read_by_every_call(engine, compression):
         running(engine) as address,
         connect(address, **{"grpc.default_compression_algorithm": compression.value}) as channel,
     ):
-        model = "a" * 600  # long enough that compressing it pays
+        model = "a" * 600  # long enough for compression to pay
         with_zeros = infer_request("echo", ("x", "FP32", [1000]), raw=[bytes(4000)], id="z")
         assert stub_infer(channel)(with_zeros, timeout=60).id == "z"
         assert "is not found" in refused(
@@ -438,12 +439,12 @@ def test_a_connection_that_says_nothing_is_closed(engine):
         host, _, port = address.rpartition(":")
         with socket.create_connection((host, int(port)), timeout=60) as silent:
             while silent.recv(1000):
-                pass  # the server begins before it has heard anything
+                pass  # the server may start before any message has arrived
 
 
 @contextlib.contextmanager
 def files_allowed(number):
-    """Let the processes that are started here have so many files."""
+    """Limit the open files of processes that are started here."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (number, hard))
     try:
@@ -459,7 +460,7 @@ def test_connections_over_grpc_leave_files_for_rest(repository):
         wires = [stack.enter_context(Wire(server.grpc)) for _ in range(260)]
         for _ in range(5):
             assert requests.get(server.url + "/v2/health/live", timeout=60).status_code == 200
-        # The last one has made room by closing an idle one.
+        # The server closed an idle connection to make room for the last connection.
         assert b"grpc-status" in wires[-1].until_ended(wires[-1].call(LIVE, message=b""))
         wires[0].until_over()
         wait_until(lambda: "the limit of connections is reached" in server.log)
@@ -469,7 +470,7 @@ def test_connections_over_grpc_leave_files_for_rest(repository):
 def test_connections_idle_for_longest_make_room_for_new_clients(engine):
     with running(engine, max_connections=3) as address, contextlib.ExitStack() as stack:
         held = [stack.enter_context(Wire(address)) for _ in range(3)]
-        held[0].call(STREAM)  # which no new client takes away
+        held[0].call(STREAM)  # a new client must not close this connection
         for wire in (held[0], held[2], held[1]):
             wire.until_ended(wire.call(LIVE, message=b""))
         late = stack.enter_context(Wire(address))

@@ -1,4 +1,4 @@
-"""What the native server makes of a call's fields and of the bytes of its messages, one after the other."""
+"""How the native server reads a call's fields and the bytes of its messages, step by step."""
 
 import gzip
 import time

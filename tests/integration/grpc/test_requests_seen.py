@@ -1,4 +1,4 @@
-"""What a handler sees of a request is the same however the request reached it."""
+"""A handler sees the same request whichever way the request took."""
 
 import time
 
@@ -31,7 +31,7 @@ inputs: [{{name: x, datatype: FP32, shape: [-1, 1]}}]
 outputs: [{{name: deadline, datatype: INT64, shape: [-1, 1]}}, {{name: wanted, datatype: INT64, shape: [-1, 1]}}]
 """
 GENERAL = {"custom": 1}
-"""A parameter that takes a request off the fast path."""
+"""A parameter that the fast path does not support."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""When a refused call may be made again: `google.rpc.RetryInfo` beside the trailer `retry-after`."""
+"""Retry hints of refused calls: `google.rpc.RetryInfo` and the trailer `retry-after`."""
 
 import grpc
 import pytest

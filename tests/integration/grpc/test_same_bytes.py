@@ -1,8 +1,9 @@
-"""Where the content of an answer is fixed, both gRPC servers send the same bytes, statuses and metadata.
+"""If the content of an answer is fixed, both gRPC servers send the same bytes, statuses and
+metadata.
 
-A call that fails ends with one head in the native server, and with a head and trailers in grpcio: what they say together
-is compared. Maps have no order on the wire, so the trace settings are compared as a message. An unknown method is
-grpcio's own to refuse, which gives it no request id.
+The native server ends a failed call with a single head, grpcio with a head and trailers: the
+combined fields are compared. Maps have no order on the wire, so trace settings are compared as
+messages. grpcio itself refuses unknown methods, without a request id.
 """
 
 import grpc
@@ -14,7 +15,7 @@ from ksrv.testing import Server
 from tests.support.models import write_all
 from tests.support.wire.grpc_calls import infer_request
 
-pytestmark = pytest.mark.carrier("native")  # which has both here
+pytestmark = pytest.mark.carrier("native")  # the tests start both servers
 
 ROW = np.arange(4, dtype=np.float32)
 RAW = ("x", "FP32", [1, 4])

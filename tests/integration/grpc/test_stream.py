@@ -41,7 +41,7 @@ def add(id, **parameters):
 def test_answers_come_in_the_order_of_the_requests(engine, channel):
     requests = [row_request("slow", id="0"), *(add(str(i)) for i in range(1, 100))]
     answers = stream(channel, iter(requests))
-    wait_until(lambda: len(engine.handles) >= 64)  # later ones do not wait for the first
+    wait_until(lambda: len(engine.handles) >= 64)  # later requests do not wait for the first answer
     engine.release.set()
     found = list(answers)
     assert [answer.infer_response.id for answer in found] == [str(i) for i in range(100)]
@@ -110,7 +110,7 @@ def test_cancelled_stream_gives_its_requests_up(engine, channel):
 
 @contextlib.contextmanager
 def stopped_with_one_under_way(engine):
-    """The answers of a stream whose server has begun to stop while the engine holds a request."""
+    """The answers of a stream whose server starts to stop while the engine has a request."""
     server = new_server(engine, ServerSettings())
     port = server.start("127.0.0.1:0")
     with connect(f"127.0.0.1:{port}") as channel:
@@ -134,7 +134,7 @@ def test_stopping_answers_what_was_accepted_and_ends_the_stream(engine):
 
 
 def test_a_stop_does_not_lose_the_request_that_is_just_being_accepted(engine, monkeypatch):
-    """The engine knows the request some time before `submit` returns."""
+    """The engine has the request before `submit` returns."""
     go_on, submit = threading.Event(), engine.submit
 
     def return_late(*arguments, **options):

@@ -1,4 +1,4 @@
-"""TLS handshakes of the gRPC server that come at once."""
+"""Simultaneous TLS handshakes of the gRPC server."""
 
 import contextlib
 import socket
@@ -15,7 +15,7 @@ from tests.support.wire.client_hello import client_hello
 
 @pytest.mark.carrier("native")
 def test_handshakes_take_their_steps_in_the_order_of_their_coming(tmp_path):
-    """A flood of new ones would hold up those before it, were the newest served first."""
+    """If the newest handshake were served first, a flood of new handshakes would delay earlier handshakes."""
     key, cert = self_signed(tmp_path)
     models = tmp_path / "models"
     models.mkdir()

@@ -177,7 +177,7 @@ def test_description_state_and_repository(engine, client):
 
 
 def test_a_client_that_keeps_its_connection_alive(address):
-    """Pings come more often than calls, and before the first; the connection serves on."""
+    """Pings are more frequent than calls, and begin before the first call. The server continues to serve."""
     options = triton.KeepAliveOptions(
         keepalive_time_ms=50,
         keepalive_timeout_ms=20_000,

@@ -1,4 +1,4 @@
-"""Clients that make calls and take no answers: they cost their own calls, and nobody else's."""
+"""Clients that make calls and do not read the answers: only their calls fail."""
 
 import contextlib
 import re
@@ -23,8 +23,9 @@ INFER = f"/{INFERENCE}/ModelInfer"
 LIVE = f"/{INFERENCE}/ServerLive"
 ENHANCE_YOUR_CALM = 11
 PEERS = MAX_CALLS // CONCURRENT_STREAMS + 4
-CROWD = 2 * MAX_CALLS // CONCURRENT_STREAMS + 4  # whose answers are dropped, however young they are
-PATIENT = {"transfer_grace": 3600, "head_timeout": 3600}  # nothing is dropped for its age or pace
+CROWD = 2 * MAX_CALLS // CONCURRENT_STREAMS + 4  # their answers are dropped at any age
+# nothing is dropped because of age or rate
+PATIENT = {"transfer_grace": 3600, "head_timeout": 3600}
 LARGE = """
 import numpy as np
 
@@ -45,7 +46,7 @@ ROW = rows(1).SerializeToString()
 
 
 def write_patient(folder):
-    """Write a model that refuses none of the calls."""
+    """Write a model that accepts all of the calls."""
     write_model(folder, "double", DOUBLE, f"{VECTOR}queue_size: {MAX_CALLS}\n")
 
 
@@ -67,14 +68,14 @@ def untaken(wires):
 
 
 def take_all(wire, streams):
-    """Take the answers at last: each is whole."""
+    """Read all answers at last. Each must be complete."""
     wire.socket.sendall(window(1 << 16))
     for stream in streams:
         assert b"grpc-status: 0" in wire.until_ended(stream)
 
 
 def no_window(wire):
-    """Make as many calls as one connection may, and take nothing of their answers."""
+    """Make as many calls as a connection may, with a flow-control window of zero."""
     wire.socket.sendall(window(0))
     streams = [wire.call(INFER, message=ROW) for _ in range(CONCURRENT_STREAMS)]
     until_begun(wire, streams)
@@ -82,7 +83,7 @@ def no_window(wire):
 
 
 def small_calls(wire):
-    """The same with calls that no limit refuses."""
+    """Make calls of a size that no limit refuses, with a window of zero."""
     wire.socket.sendall(window(0))
     streams = [wire.call(LIVE, message=b"") for _ in range(CONCURRENT_STREAMS)]
     until_begun(wire, streams)
@@ -90,7 +91,7 @@ def small_calls(wire):
 
 
 def slow_reader(wire):
-    """Take a few bytes of each answer."""
+    """Read a few bytes of each answer."""
     wire.socket.sendall(window(1))
     streams = [wire.call(INFER, message=ROW) for _ in range(CONCURRENT_STREAMS)]
     until_begun(wire, streams)
@@ -100,7 +101,7 @@ def slow_reader(wire):
 
 
 def used_up_connection(wire):
-    """Leave room on each stream, and none on the connection."""
+    """Leave window on each stream, but none on the connection."""
     wire.socket.sendall(window(1 << 20))
     large = rows(5000).SerializeToString()
     streams = [wire.call(INFER)]
@@ -113,7 +114,7 @@ def used_up_connection(wire):
 
 @pytest.fixture(params=["cleartext", "TLS"])
 def served(request, tmp_path):
-    """A server, the TLS of clients, and a way to connect grpcio to it."""
+    """A server, its clients' TLS context, and a function that connects grpcio to it."""
     write_patient(tmp_path / "models")
     if request.param == "cleartext":
         with Server(tmp_path / "models", **PATIENT) as server:
@@ -161,7 +162,7 @@ def test_answers_that_nobody_takes_leave_room_for_others(served, attack):
 
 
 def test_a_client_that_takes_its_answers_late_loses_none(tmp_path):
-    """As long as the server has room for them, however many calls others make meanwhile."""
+    """The server keeps the answers as long as its limits allow, however many calls other clients make."""
     write_patient(tmp_path)
     with (
         Server(tmp_path, **PATIENT) as server,
@@ -177,19 +178,19 @@ def test_a_client_that_takes_its_answers_late_loses_none(tmp_path):
 
 
 def test_answers_of_many_clients_wait_for_them(tmp_path):
-    """Clients that take their answers in time lose none, though more are under way than the server holds for long."""
+    """Clients that read their answers in time lose none, although more are in flight than the server keeps for long."""
     write_patient(tmp_path)
     with Server(tmp_path, **PATIENT) as server, contextlib.ExitStack() as stack:
         wires = [stack.enter_context(Wire(server.grpc)) for _ in range(PEERS)]
         waiting = [(wire, no_window(wire)) for wire in wires]
-        with connect(server.grpc) as channel:  # so that the server has looked at them
+        with connect(server.grpc) as channel:  # the server has then looked at the calls
             assert all(call(channel, "ServerLive").live for _ in range(3))
         for wire, streams in waiting:
             take_all(wire, streams)
 
 
 def test_full_sockets_leave_room_for_others(tmp_path):
-    """A client that reads nothing has only the errors of its calls there, which no window keeps back."""
+    """Flow control does not hold back the errors of calls, so they fill the socket of a client that reads nothing."""
     write_patient(tmp_path)
     write_model(
         tmp_path,
@@ -211,7 +212,7 @@ def test_full_sockets_leave_room_for_others(tmp_path):
         infer = stub_infer(channel)
 
         def is_answered():
-            with contextlib.suppress(grpc.RpcError):  # while those calls are not answered yet
+            with contextlib.suppress(grpc.RpcError):  # until those calls are answered
                 return infer(rows(1), timeout=60).outputs[0].name == "y"
             return False
 
@@ -220,17 +221,17 @@ def test_full_sockets_leave_room_for_others(tmp_path):
 
 
 def fill_socket(wire, message):
-    """Take nothing of an answer that is larger than what the sockets hold."""
+    """Leave an answer unread that is larger than the socket buffers."""
     wire.socket.sendall(window(1 << 24) + frame(WINDOW_UPDATE, 0, 0, (1 << 24).to_bytes(4, "big")))
     wire.call(INFER, message=message)
     while (
         len(wire.socket.recv(1 << 13, socket.MSG_PEEK)) < 1 << 12
-    ):  # whatever else comes is shorter
+    ):  # all other answers are shorter
         continue
 
 
 def held(server):
-    """The bytes that requests and answers in flight hold, as the metrics page says."""
+    """The bytes of requests and answers in flight, from the metrics page."""
     status, page = server.get("/metrics")
     assert status == 200
     return float(re.search(rb"^ksrv_bytes_in_flight (\S+)$", page, re.M)[1])
@@ -257,7 +258,7 @@ def test_dropped_answers_are_counted(tmp_path):
     with (
         Server(
             tmp_path, **PATIENT | {"transfer_grace": 50}
-        ) as server,  # of which they wait a tenth
+        ) as server,  # the answers may wait for a tenth of this
         contextlib.ExitStack() as stack,
     ):
         wires = [stack.enter_context(Wire(server.grpc)) for _ in range(PEERS)]

@@ -1,4 +1,4 @@
-"""How a body may come and how an answer leaves: encodings, chunks, limits, large answers."""
+"""How bodies arrive and answers are sent: encodings, chunks, limits, large answers."""
 
 import gzip
 import json
@@ -44,7 +44,7 @@ def url(server):
 
 @pytest.fixture(scope="module")
 def small(repository):
-    """A server with narrow limits."""
+    """A server with low limits."""
     limits = {"body": 10_000, "chunks": 100, "head": 2000, "inflate_ratio": 50}
     with Server(repository, limits=limits) as running:
         yield running

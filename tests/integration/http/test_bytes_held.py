@@ -1,4 +1,4 @@
-"""What requests and answers hold: only what has come, on every way, and shown by the metrics."""
+"""The memory of requests and answers: only received bytes count, on every path, and the metrics show them."""
 
 import contextlib
 import gzip
@@ -51,7 +51,7 @@ WAYS = {
     "app": ("TE: trailers",),
     "chunked": ("Transfer-Encoding: chunked",),
 }
-"""What has a request go through the HTTP server's fast path, and the Falcon app with and without a length."""
+"""Header fields that select the fast path, and the Falcon app with and without a length."""
 KNOWN = ["native", "app"]
 
 
@@ -74,13 +74,13 @@ def server(tmp_path_factory):
 
 
 def in_flight(server):
-    """The gauge, as an operator sees it."""
+    """The gauge in the metrics."""
     page = requests.get(f"{server.url}/metrics", timeout=30).text
     return float(re.search(r"^ksrv_bytes_in_flight (\S+)$", page, re.M)[1])
 
 
 def pooled(server):
-    """The bytes that are kept for later requests."""
+    """The bytes that are pooled for later requests."""
     page = requests.get(f"{server.url}/metrics", timeout=30).text
     return float(re.search(r"^ksrv_buffer_pool_pooled_bytes (\S+)$", page, re.M)[1])
 
@@ -93,7 +93,7 @@ def connected(server):
 
 
 def message(nbytes, *, wanted=0, waits=False, fields=()):
-    """Head and body of a request with a tensor of about so many bytes, for an answer of `wanted`."""
+    """Head and body of a request with a tensor of about `nbytes` bytes, for an answer of `wanted` bytes."""
     x = np.zeros((1, max(4, nbytes // 4)), np.float32)
     x[0, :3], x[0, -1] = (-1 if waits else 1, wanted, 5), x.shape[1] % 1000
     document = {
@@ -120,7 +120,7 @@ def head(*lines):
 
 
 def send(server, nbytes, **more):
-    """One whole request; its answer, and the connection closes."""
+    """Send a complete request, return its answer and close the connection."""
     with connected(server) as client:
         client.sendall(b"".join(message(nbytes, **more)))
         return read_answer(client)
@@ -166,7 +166,7 @@ def test_what_has_come_is_shown_and_bounded_and_small_requests_have_a_share(serv
             first, body = message(size, fields=upload)
             client.sendall(first + body[:-7])
             slow.append((client, body[-7:]))
-            # What comes is counted in steps: the last few KiB of a body wait for more.
+            # Received bytes are counted in steps: the last few KiB of a body wait for more.
             wait_until(lambda held=number * (size - 65_536): in_flight(server) >= held)
         assert in_flight(server) < 2 * size + 2 * MIB
         for way in WAYS.values():
@@ -181,7 +181,8 @@ def test_what_has_come_is_shown_and_bounded_and_small_requests_have_a_share(serv
 
 
 def test_bodies_in_chunks_take_the_memory_that_others_left(server):
-    """Their length is not known when they begin: each that began with a small block would leave one large block more."""
+    """Their length is unknown at the start. If each body began with a small block, each would leave
+    another large block."""
     choose = random.Random(1)
     before = pooled(server)
     for _ in range(100):
@@ -224,14 +225,14 @@ def test_answers_that_are_not_read_count_and_are_bounded(server, way):
     with connected(server) as first, connected(server) as second:
         ask = b"".join(message(8, wanted=100 * MIB, fields=way))
         first.sendall(ask)
-        assert first.recv(12) == b"HTTP/1.1 200"  # there is room for nothing like it
+        assert first.recv(12) == b"HTTP/1.1 200"  # the budget has no room for a similar answer
         wait_until(lambda: in_flight(server) >= 100 * MIB)
         second.sendall(ask)
         refused = read_answer(second)
         assert refused.status == 503
         assert "--limits-in-flight" in refused.error
         assert refused.headers["retry-after"] == "1"
-        # One that fits is served meanwhile, and so is one without a large answer.
+        # Meanwhile an answer that fits is sent, and so is a small answer.
         assert len(send(server, 8, wanted=20 * MIB, fields=way).body) > 20 * MIB
         assert send(server, 20 * MIB, fields=way).status == 200
         received = 12
@@ -253,14 +254,14 @@ def test_an_answer_whose_reader_leaves_holds_nothing(server, way):
 
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory):
-    """A server that takes any rate of small transfers, but large ones must be quick."""
+    """A server that allows any rate for small transfers, but requires large transfers to be fast."""
     rates = {"transfer_grace": 0.5, "min_transfer_rate": 1, "transfer_timeout": 1}
     with Server(write(tmp_path_factory.mktemp("impatient")), grpc="off", **rates) as running:
         yield running
 
 
 def closed_by_the_server(step):
-    """Go on with small steps of a transfer until the other side ends it."""
+    """Repeat small steps of a transfer until the server closes the connection."""
     give_up = time.monotonic() + 60
     with contextlib.suppress(ConnectionError):
         while step():
@@ -292,7 +293,7 @@ def test_a_large_answer_must_be_read_more_quickly_than_a_small_one(impatient, wa
 
         def step():
             nonlocal received
-            piece = client.recv(65536)  # what sockets hold is read after the end, too
+            piece = client.recv(65536)  # bytes in socket buffers are read after the end, too
             received += len(piece)
             return bool(piece)
 
@@ -316,7 +317,7 @@ def chunk(data):
 
 
 def deflated(data):
-    """The beginning of a gzip stream without its end."""
+    """The beginning of a gzip stream, without its end."""
     machine = zlib.compressobj(0, zlib.DEFLATED, 31)
     return machine.compress(data) + machine.flush(zlib.Z_SYNC_FLUSH)
 
@@ -341,7 +342,7 @@ TOO_MUCH_JSON = {
 @pytest.mark.differs_by("chunked", why="the length is announced")
 @pytest.mark.parametrize("start", TOO_MUCH_JSON.values(), ids=TOO_MUCH_JSON)
 def test_json_above_its_limit_is_refused_before_its_end(terse, start):
-    """None of these is complete: who waited for the rest would never answer 413."""
+    """All of them are incomplete: a server that waits for the rest never answers 413."""
     with connected(terse) as client:
         client.sendall(start)
         refused = read_answer(client)
@@ -433,7 +434,7 @@ def test_who_may_call_sends_the_body_in_any_pieces(guarded, way):
         first, body = message(nbytes, fields=way)
         first = authorized(first, b"good")
         with connected(guarded) as client:
-            for _ in range(2):  # the connection lives on
+            for _ in range(2):  # the connection stays usable
                 client.sendall(first[:-5])
                 client.sendall(first[-5:] + body[:10])
                 client.sendall(body[10:])

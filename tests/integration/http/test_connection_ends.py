@@ -1,4 +1,4 @@
-"""Connections end at their age and after their number of requests, and no request is lost by it."""
+"""Connections end at their maximum age and number of requests, without losing a request."""
 
 import contextlib
 import ssl
@@ -27,7 +27,7 @@ ROW = np.ones((1, 4), np.float32)
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 MISSING = b"GET /v2/models/missing HTTP/1.1\r\nHost: x\r\n\r\n"
 ON_EACH_PATH = [LIVE, MISSING, infer_message(), infer_message("double", None, "X-Unusual: 1")]
-"""Answered without Python, by the app, on the fast path, and on the fast path with a further field."""
+"""Requests that are answered without Python, by the app, on the fast path, and on the fast path with another field."""
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def models(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=["cleartext", "TLS"])
 def security(request, tmp_path_factory):
-    """The settings of a server, and what makes a client's socket of a plain one."""
+    """The settings of a server, and a function that encrypts a client's socket if needed."""
     if request.param == "cleartext":
         return {}, lambda plain: plain
     key, cert = self_signed(tmp_path_factory.mktemp("certificates"), "server")

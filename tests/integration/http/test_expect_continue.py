@@ -1,4 +1,4 @@
-"""`Expect: 100-continue`: the body is asked for once the head is accepted."""
+"""`Expect: 100-continue`: the server asks for the body after it has accepted the head."""
 
 import json
 import socket
@@ -64,6 +64,6 @@ def test_a_body_that_comes_unasked_is_read(server):
     with open_connection(server.http, 30) as connection:
         connection.sendall(head() + BODY)
         start = connection.recv(len(CONTINUE), socket.MSG_WAITALL)
-        if start == CONTINUE:  # which a server may leave out: RFC 9110, 10.1.1
+        if start == CONTINUE:  # optional for a server: RFC 9110 10.1.1
             start = b""
         assert read_message(connection, start)[0].startswith(b"HTTP/1.1 200")

@@ -1,4 +1,4 @@
-"""Messages that are framed wrongly, oddly, or late: one answer each, and never two opinions."""
+"""Messages with wrong, unusual or late framing get one answer, and are never framed in two ways."""
 
 import json
 import socket
@@ -78,7 +78,7 @@ REQUESTS = {
     "app": b"GET /v2/models/double/stats HTTP/1.1\r\n%s\r\n",
     "odd": b"GET /v2/health/live HTTP/1.1\r\nX_Odd: 1\r\n%s\r\n",
 }
-"""What the native server answers itself, what it gives to the app, and a head that only gunicorn's parser reads."""
+"""Requests that the native server answers itself, that it passes to the app, and whose head only gunicorn parses."""
 NO_HOSTS = {
     "none": b"",
     "two": b"Host: a\r\nHost: b\r\n",
@@ -111,7 +111,7 @@ def test_a_request_without_one_possible_host_is_refused(connect, request_, host)
     assert (answer.status, answer.headers["connection"]) == (400, "close")
     error = json.loads(answer.body)["error"]
     check_text(error)
-    assert "Host" in error or "Invalid HTTP Header" in error  # which are gunicorn's words for two
+    assert "Host" in error or "Invalid HTTP Header" in error  # gunicorn's error for two Host fields
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_a_request_without_one_possible_host_is_refused(connect, request_, host)
 )  # fmt: skip
 @pytest.mark.parametrize("request_", REQUESTS.values(), ids=REQUESTS.keys())
 def test_a_request_with_a_possible_host_is_framed(connect, request_, host):
-    """A name with a dot that is not this machine's is refused, and the connection goes on."""
+    """A name with a dot that is not this machine's is refused, but the connection continues."""
     connection = connect()
     status = 403 if host in (b"x.y:8000", b"%41.b") else 200
     for _ in range(2):
@@ -163,8 +163,8 @@ UNENDED = {
     "line feeds alone": (chunked(BODY).replace(b"\r\n", b"\n"), 400),
     "line feed behind the size": (b"5\nab", 400),
     "line feed behind an extension": (b"5;a=b\nab", 400),
-    "line feed behind the chunk": (b"2\r\nab\n", 400),
-    "line feed behind the last chunk": (b"2\r\nab\r\n0\n", 400),
+    "line feed after the chunk": (b"2\r\nab\n", 400),
+    "line feed after the last chunk": (b"2\r\nab\r\n0\n", 400),
     "no digits": (b"zz", 400),
     "blank before the size": (b" 5", 400),
     "sign before the size": (b"+5\r\n", 400),
@@ -275,7 +275,8 @@ def test_a_half_closed_client_still_gets_its_answer(connect):
     connection = connect()
     connection.sendall(GOOD)
     connection.shutdown(socket.SHUT_WR)
-    # Of a client that is half closed and waits for long, the server finds out by an interim answer whether it is there.
+    # If a half-closed client waits for long, the server checks with an interim answer whether it is
+    # still there.
     (answer,) = parse_answers(read_all(connection).removeprefix(INTERIM))
     assert answer.status == 200
 

@@ -1,4 +1,4 @@
-"""Headers that are named like a gateway's variables (SCRIPT_NAME, PATH_INFO) change nothing."""
+"""Headers with the names of gateway variables (SCRIPT_NAME, PATH_INFO) have no effect."""
 
 import json
 import socket

@@ -1,4 +1,4 @@
-"""Every case of `tests.support.wire.http_probes` has the answers that its section asks for."""
+"""The server gives the required answers to every case of `tests.support.wire.http_probes`."""
 
 import json
 import socket
@@ -19,7 +19,7 @@ def server(tmp_path_factory):
         yield running
 
 
-@pytest.mark.differs_by("chunked", why="a relay has an opinion of its own on framing")
+@pytest.mark.differs_by("chunked", why="the relay frames messages differently")
 @pytest.mark.parametrize("probe", PROBES.values(), ids=PROBES)
 def test_a_message_has_the_answers_that_its_section_asks_for(server, probe):
     with open_connection(server.http, 60) as client:
@@ -27,13 +27,13 @@ def test_a_message_has_the_answers_that_its_section_asks_for(server, probe):
         client.shutdown(socket.SHUT_WR)
         statuses, head, body = answers(read_all(client))
     assert statuses == probe.statuses, probe.section
-    if len(statuses) == 1:  # what is refused, or asks for it, ends the connection
+    if len(statuses) == 1:  # a refused message, or a message that asks for it, ends the connection
         assert b"Connection: close" in head
     if statuses[-1] >= 400:
         assert json.loads(body)["error"]
 
 
-@pytest.mark.differs_by("chunked", why="a relay has an opinion of its own on framing")
+@pytest.mark.differs_by("chunked", why="the relay frames messages differently")
 def test_no_message_harms_the_server_or_others(server):
     with open_connection(server.http, 60) as other:
         for probe in PROBES.values():

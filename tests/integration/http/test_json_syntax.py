@@ -1,4 +1,4 @@
-"""Text that is not JSON is a syntax error at a byte, wherever in a request it stands."""
+"""Text that is not JSON is reported as a syntax error at a byte, anywhere in a request."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from ksrv.testing import Server
 from tests.support.models import write_double, write_text
 
 TENSOR = '{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}'
-# What is wrong begins at the mark.
+# The fault is at the mark.
 BROKEN = [
     '{"inputs":[^}',
     '{"inputs": ^oops',

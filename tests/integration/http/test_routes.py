@@ -1,4 +1,4 @@
-"""The routes beside infer: health, metadata, configuration, statistics, repository calls."""
+"""All routes except infer: health, metadata, configuration, statistics, repository calls."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ from tests.support.wire.http_reader import double_body
 
 @pytest.fixture
 def changing(tmp_path):
-    """A server whose repository the test may change."""
+    """A server whose repository the test may modify."""
     write_double(tmp_path)
     write_broken(tmp_path)
     with Server(tmp_path, wait_ready=False, grpc="off") as running:

@@ -1,4 +1,4 @@
-"""Clients that stall keep no thread that answers questions about the server, whatever their framing."""
+"""Stalled clients do not block the threads that answer metadata requests, whatever their framing."""
 
 import contextlib
 import re
@@ -13,7 +13,7 @@ from tests.support.wait_until import wait_until
 from tests.support.wire.http_reader import open_connection, read_all
 
 PATIENT = {"head_timeout": 600, "transfer_grace": 600, "keepalive": 600, "stop_timeout": 1}
-"""Nobody is ended for being slow, so that whoever is kept waiting waits for ever."""
+"""No client is closed for being slow, so that a blocked client would wait for ever."""
 
 POST = b"POST /v2/models/double/infer HTTP/1.1\r\nHost: x\r\n"
 UPLOADS = {
@@ -44,7 +44,7 @@ class Talkative(BaseHandler):
 
 
 def ask(server, message):
-    """What the server answers on a connection that it closes then."""
+    """Send a message and return the answer of a connection that the server then closes."""
     with open_connection(server.http) as client:
         client.sendall(message)
         return read_all(client)
@@ -122,10 +122,10 @@ def test_a_client_that_does_not_read_its_page_keeps_no_thread_either(tmp_path):
             client.sendall(page)
             slow.append(client)
         for client in slow:
-            assert client.recv(1, socket.MSG_PEEK)  # its answer is on the way
+            assert client.recv(1, socket.MSG_PEEK)  # the answer is being sent
         assert requests.get(f"{server.url}/v2", timeout=20).status_code == 200
         first = slow.pop(0)
-        for client in slow:  # their answers may be sent before its rest
+        for client in slow:  # their answers may be sent before their last bytes
             client.close()
         head, _, body = read_all(first).partition(b"\r\n\r\n")
         assert len(body) == int(re.search(rb"(?i)content-length: (\d+)", head)[1]) > 4_000_000

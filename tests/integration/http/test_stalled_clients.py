@@ -1,4 +1,4 @@
-"""Clients over TLS that stall, at the HTTP server and where it is left away: nobody else waits."""
+"""Stalled TLS clients, with and without the native HTTP server, do not delay other clients."""
 
 import contextlib
 import os
@@ -59,7 +59,7 @@ def tls_server(models, certificate, **more):
 
 @pytest.fixture(scope="module")
 def patient(models, certificate):
-    """A server that would wait for ever, for all that a test can see."""
+    """A server whose time limits never expire during a test."""
     with tls_server(
         models, certificate, head_timeout=300, transfer_grace=300, stop_timeout=0
     ) as server:
@@ -68,7 +68,7 @@ def patient(models, certificate):
 
 @pytest.fixture(scope="module")
 def impatient(models, certificate):
-    """A server that waits for a second."""
+    """A server whose time limits are one second."""
     limits = {"head_timeout": 1, "transfer_grace": 1, "keepalive": 1}
     with tls_server(models, certificate, **limits) as server:
         yield server
@@ -144,7 +144,7 @@ def test_those_who_stall_keep_nobody_from_an_answer(patient, stall):
 
 
 def test_long_requests_keep_nobody_from_health(patient, models):
-    """More requests run than there are threads."""
+    """More requests run than the server has threads."""
     with contextlib.ExitStack() as waiting:
         connections = [waiting.enter_context(encrypted(patient)) for _ in range(2 * THREADS)]
         body = double_body()
@@ -160,7 +160,7 @@ def test_long_requests_keep_nobody_from_health(patient, models):
 
 @pytest.mark.parametrize("stall", STALLS, ids=lambda stall: stall.__name__)
 def test_those_who_stall_are_left(impatient, stall):
-    """Each connection ends by itself, whatever it had begun."""
+    """Each connection is closed, whatever it had begun."""
     with stall(impatient) as connection:
         try:
             while connection.recv(1000):
@@ -168,11 +168,11 @@ def test_those_who_stall_are_left(impatient, stall):
         except TimeoutError:
             pytest.fail("the connection was kept")
         except OSError:
-            pass  # that is an end too
+            pass  # closing with an error counts, too
 
 
 def test_many_messages_on_one_connection_are_all_answered(patient):
-    """Also those that come in one record, or in pieces of a byte."""
+    """Including messages in one record, or in pieces of a byte."""
     with encrypted(patient) as connection:
         connection.sendall(LIVE * 50)
         assert [read_answer(connection).status for _ in range(50)] == [200] * 50
@@ -216,7 +216,8 @@ def test_a_worker_that_may_open_no_more_files_serves_on(models, certificate):
     with tls_server(models, certificate) as server:
         worker = worker_of(server)
         before = resource.prlimit(worker, resource.RLIMIT_NOFILE)
-        most = max(map(int, os.listdir(f"/proc/{worker}/fd"))) + 9  # the limit is one on numbers
+        # the limit applies to descriptor numbers
+        most = max(map(int, os.listdir(f"/proc/{worker}/fd"))) + 9
         resource.prlimit(worker, resource.RLIMIT_NOFILE, (most, before[1]))
         with contextlib.ExitStack() as idle:
             for _ in range(most):
@@ -233,7 +234,7 @@ def worker_of(server):
 
 
 class Clients:
-    """Clients over TLS that send one request after the other, and what became of each."""
+    """TLS clients that send requests one after the other, and their results."""
 
     def __init__(self, server, cert, *, count, keep):
         self._url = f"{server.url}/v2/models/double/infer"

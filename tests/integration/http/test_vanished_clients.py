@@ -1,4 +1,4 @@
-"""Clients that leave while their requests wait: nobody runs those, and their places are free."""
+"""If clients disconnect while their requests wait, the requests are not run and their places become free."""
 
 import contextlib
 import json
@@ -42,23 +42,23 @@ warmup: false
 
 
 def plain(value):
-    """A request that the HTTP server queues by itself."""
+    """A request that the HTTP server queues itself."""
     entry = {"name": "x", "datatype": "FP32", "shape": [1, 1]}
     entry["parameters"] = {"binary_data_size": 4}
-    # An answer in JSON would have Python read it.
+    # Python would have to read a request for an answer in JSON.
     text = json.dumps({"inputs": [entry], "parameters": {"binary_data_output": True}}).encode()
     return infer_head(len(text), len(text) + 4, model="m") + text + struct.pack("<f", value)
 
 
 def general(value, *fields):
-    """A request that the HTTP server has Python read; with a field that is not plain, gunicorn."""
+    """A request that Python reads; with an unusual field, gunicorn reads it."""
     entry = {"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [value]}
     text = json.dumps({"inputs": [entry]}).encode()
     return infer_head(None, len(text), *fields, model="m") + text
 
 
 def handed(value):
-    """A request that the HTTP server hands to gunicorn."""
+    """A request that the HTTP server passes to gunicorn."""
     return general(value, "TE: trailers")
 
 
@@ -73,25 +73,25 @@ def divided(value):
 
 
 def divided_and_handed(value):
-    """The same by way of gunicorn."""
+    """A request of three batches by way of gunicorn."""
     return divided(value).replace(b"\r\n", b"\r\nTE: trailers\r\n", 1)
 
 
 def prediction(value):
-    """A request on one of TorchServe's routes."""
+    """A request on a TorchServe route."""
     text = f"{value:g}".encode()
     head = f"POST /predictions/m HTTP/1.1\r\nHost: x\r\nContent-Length: {len(text)}\r\n\r\n"
     return head.encode() + text
 
 
 def reset(client):
-    """Close a connection so that the peer is told at once."""
+    """Close a connection with a reset, so that the peer notices at once."""
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()
 
 
 class Held:
-    """A server whose model's only instance is busy with a request until it is let go."""
+    """A server whose only model instance is busy with a request until `release`."""
 
     def __init__(self, server, folder, first=plain):
         self.server = server
@@ -99,7 +99,7 @@ class Held:
         self.first = first
 
     def seen(self):
-        """The values that the handler was given."""
+        """The values that the handler received."""
         file = self.folder / "seen"
         return [float(value) for value in file.read_text().split()] if file.exists() else []
 
@@ -168,7 +168,7 @@ def test_a_client_that_only_stops_sending_gets_its_answer(held, form):
         received = b""
         while len(received) < len(interim):
             received += client.recv(len(interim) - len(received))
-        assert received == interim  # asked once, whether it is still there
+        assert received == interim  # the server checked once whether the client is still there
         time.sleep(0.6)
         (held.folder / "go").touch()
         assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
@@ -202,7 +202,7 @@ def test_an_earlier_client_is_sent_no_interim_answer(held):
 
 
 def leaves(held, form, parts):
-    """While another runs, a client sends a request and leaves; what the handler was given then."""
+    """Send a request while another runs, and disconnect. Return the values that the handler received."""
     before = held.cancelled
     with held.busy():
         with open_connection(held.server.http) as client:

@@ -1,4 +1,4 @@
-"""The same app under stock gunicorn workers and under gunicorn's own command."""
+"""The same app under gunicorn's stock workers, and under the gunicorn command."""
 
 import gzip
 import os
@@ -194,7 +194,8 @@ def test_http_off_leaves_grpc_alone(repository):
     with Server(repository, http="off") as server:
         assert server.http == ""
         with grpc.insecure_channel(server.grpc) as channel:
-            grpc.channel_ready_future(channel).result(timeout=30)  # nothing else tells of gRPC here
+            # nothing else reports here that gRPC is ready
+            grpc.channel_ready_future(channel).result(timeout=30)
         with triton_grpc.InferenceServerClient(server.grpc) as client:
             assert client.is_server_ready()
     with Server(repository, grpc="off") as server:

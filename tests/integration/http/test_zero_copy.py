@@ -1,4 +1,4 @@
-"""A raw tensor that arrives alone reaches the handler where it was received, or with one copy."""
+"""A single raw tensor reaches the handler without a copy, or with one."""
 
 import gzip
 import json
@@ -51,7 +51,7 @@ def server(tmp_path_factory):
 
 
 def over_rest(server, blanks=0, model="witness", values=VALUES, *, chunked=False, gzipped=False):
-    """Return the facts and the owner; a request to `plain` is one that the HTTP server queues by itself."""
+    """Return the facts and the owner. The HTTP server queues requests to `plain` itself."""
     document = {
         "parameters": {"binary_data_output": model == "plain"},
         "inputs": [
@@ -102,7 +102,7 @@ def test_over_rest_the_handler_reads_the_receive_buffer(server, model):
         assert address % 64 == 0
         assert writable == 1
         counts.append(copied)
-    # What is counted between two requests is at most the small answer of the first.
+    # Between two requests, at most the small answer of the first is counted.
     assert all(later - earlier < 256 for earlier, later in pairwise(counts))
 
 
@@ -141,7 +141,7 @@ def test_a_chunked_body_is_aligned_too(server):
 
 
 def test_over_grpc_the_handler_reads_the_receive_buffer(server):
-    """By the length of the id the tensor lies anywhere in the message, and aligned in memory."""
+    """By the length of the id, the tensor has any offset in the message, but is aligned in memory."""
     unlimited = [("grpc.max_send_message_length", -1)]
     with grpc.insecure_channel(server.grpc, options=unlimited) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)

@@ -9,7 +9,7 @@ from tests.support.native.gunicorn_server import GunicornServer, infer, infer_he
 from tests.support.wire.http_reader import read_all, read_message
 
 LONG = 300_000
-TE = "TE: trailers"  # a field that says nothing here, and that makes a message the app's
+TE = "TE: trailers"  # a field that has no effect, but makes the app answer the message
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Messages of the Falcon app: whole before a thread gets them, answered without waiting for the client."""
+"""Messages of the Falcon app: complete before a thread gets them, and answered without waiting for the client."""
 
 import contextlib
 import gzip
@@ -45,7 +45,7 @@ def connect(server):
 
 
 def held(server):
-    """The bytes that requests and answers hold."""
+    """The bytes that requests and answers use."""
     page = requests.get(f"{server.url}/metrics", timeout=60).text
     return float(re.search(r"^ksrv_bytes_in_flight (\S+)$", page, re.M)[1])
 
@@ -106,7 +106,7 @@ def test_what_is_pipelined_behind_a_message_is_answered_in_its_turn(server, fiel
 
 @pytest.mark.differs_by("chunked", why="a head is sent on when it is whole")
 def test_a_head_is_refused_before_its_end(server):
-    message = INDEX + b"X-Folded: a\x00b\r\n"  # refused with its NUL
+    message = INDEX + b"X-Folded: a\x00b\r\n"  # refused because of its NUL
     assert [answer.status for answer in exchange(server, message)] == [400]
 
 
@@ -167,7 +167,7 @@ def test_every_split_of_an_unusual_message(server):
 def test_a_long_body_is_asked_for_by_its_route_alone(server):
     long = b"Content-Length: 100000\r\n\r\n"
     for line, status in (
-        (b"POST /v2/models/double/explain", 400),  # read, and no JSON
+        (b"POST /v2/models/double/explain", 400),  # read, but not JSON
         (b"POST /v2/models/nope/infer", 404),
         (b"POST /v2/repository/index", 413),
         (b"PUT /v2/models", 405),
@@ -202,12 +202,13 @@ def test_clients_that_vanish_at_any_point_leave_nothing(server):
     assert requests.get(f"{server.url}/v2/models", timeout=60).status_code == 200
 
 
-# ---- the native server alone, with an app of the test's own -------------------------------------------
+# ---- only the native server, with an app of this test
+# -------------------------------------------------
 
 
 @contextlib.contextmanager
 def native(answer):
-    """A native server whose messages one thread gives to `answer`."""
+    """A native server, and a thread that passes its messages to `answer`."""
     loop = EventLoop()
     http_server = HttpServer(
         loop, HeadRules(body=1 << 20), lambda exchange: exchange.fail(),
@@ -251,7 +252,7 @@ def test_a_stream_waits_for_its_reader_and_keeps_the_connection():
         message.end_stream(chunked=True)
 
     with native(answer) as (http_server, address), socket.socket() as client:
-        # The kernel would let the receive buffer of a client that reads grow beyond the whole answer.
+        # If the client read, its kernel would grow the receive buffer beyond the whole answer.
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 18)
         client.settimeout(60)
         client.connect(address)
@@ -260,7 +261,7 @@ def test_a_stream_waits_for_its_reader_and_keeps_the_connection():
             client.recv(100, socket.MSG_PEEK)
             wait_until(lambda: http_server.counters()["app"] > 0)
             time.sleep(0.2)
-            assert len(sent) < 16  # the kernel holds some MiB; the rest waits for this reader
+            assert len(sent) < 16  # the kernel buffers some MiB; the rest waits for this reader
             received = bytearray()
             while not received.endswith(b"0\r\n\r\n"):
                 received += client.recv(1 << 20)
@@ -360,7 +361,7 @@ def test_a_body_that_was_asked_for_comes_with_its_message():
 
 
 def test_slow_readers_of_streams_keep_no_thread_that_other_messages_need():
-    """Sixteen streams whose readers stop, one thread for messages: the next one is answered."""
+    """Sixteen streams with stalled readers and one thread for messages: the next message is answered."""
     environs = []
 
     def app(environ, start_response):

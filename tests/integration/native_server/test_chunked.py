@@ -1,4 +1,4 @@
-"""Chunked infer requests: small plain ones on the fast path, all others answered as before."""
+"""Chunked infer requests: small, simple requests on the fast path, all others on the general path."""
 
 import contextlib
 import json
@@ -57,7 +57,7 @@ def test_a_handler_process_gets_chunked_requests(tmp_path):
         opened(engine) as (http_server, address),
         socket.create_connection(address, 20) as client,
     ):
-        for value in (1, 2, -1, 3):  # the handler raises where it is -1
+        for value in (1, 2, -1, 3):  # the handler raises for -1
             client.sendall(chunked(message("one", {"x": row(value)}), 50))
             head, body, _ = read_message(client)
             assert head.startswith(b"HTTP/1.1 500 " if value < 0 else b"HTTP/1.1 200 ")
@@ -141,7 +141,8 @@ def test_both_ways_answer_the_same(server, request_):
     answers = []
     for way in (b"", SLOWLY):
         with open_connection(server.http) as client:
-            with contextlib.suppress(ConnectionError):  # it may be refused before it was sent
+            # it may be refused before it was sent completely
+            with contextlib.suppress(ConnectionError):
                 client.sendall(
                     request_.replace(b"Host: x\r\n", b"Host: x\r\nConnection: close\r\n" + way)
                 )

@@ -1,4 +1,4 @@
-"""The default heads of common clients take the fast path: recorded from the installed packages."""
+"""The default heads of common clients, recorded from the installed packages, take the fast path."""
 
 import asyncio
 import contextlib
@@ -73,7 +73,7 @@ def by_curl(address):
 
 
 def run_curl(command, body):
-    """Run curl; a sanitizer's library that Python was given is not for it."""
+    """Run curl without a sanitizer library that Python has preloaded."""
     environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
     subprocess.run(
         command, input=body, env=environment, check=True, capture_output=True, timeout=30
@@ -125,7 +125,7 @@ def http_server(tmp_path_factory):
 
 @contextlib.contextmanager
 def recorder():
-    """A socket that records the first head it is sent and answers nothing useful."""
+    """A socket that records the first head that it receives, without a useful answer."""
     heads = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(20)
@@ -147,7 +147,7 @@ def recorder():
 @pytest.mark.parametrize("send", CLIENTS.values(), ids=CLIENTS)
 def test_the_recorded_head_is_native(send):
     with recorder() as (address, heads, thread):
-        with pytest.raises(Exception):  # noqa: B017  (each client says in its own way that nobody answered)
+        with pytest.raises(Exception):  # noqa: B017  (clients raise different exceptions)
             send(address)
         thread.join()
     said = classify_head(heads[0], RULES)
@@ -161,7 +161,7 @@ def test_the_client_is_served_on_the_hot_route(http_server, send):
     send("{}:{}".format(*http_server.address))
     after = http_server.counters()
     assert after["infer"] == before["infer"] + 1
-    assert after["app"] == before["app"] + 1  # the first look at the counters
+    assert after["app"] == before["app"] + 1  # the first reading of the counters
 
 
 def test_urllib_closes_and_is_served_on_the_hot_route(http_server):
@@ -173,7 +173,7 @@ def test_urllib_closes_and_is_served_on_the_hot_route(http_server):
         assert answer.status == 200
     after = http_server.counters()
     assert after["infer"] == before["infer"] + 1
-    assert after["app"] == before["app"] + 1  # the first look at the counters
+    assert after["app"] == before["app"] + 1  # the first reading of the counters
 
 
 def test_curl_which_expects_to_be_asked_for_a_large_body_is_served(http_server):

@@ -1,4 +1,4 @@
-"""GETs of what a server and its models are: the native answers are Python's, and never out of date."""
+"""GETs of server and model descriptions: the native answers equal Python's, and are never outdated."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from tests.support.models import BROKEN, DOUBLE, VECTOR, write_model
 from tests.support.wire.http_reader import open_connection, read_message
 
 SLOWLY = b"TE: trailers\r\n"
-"""A field that says nothing here, and that the request-head classifier leaves to Python."""
+"""A field that has no effect, but that the request-head classifier leaves to Python."""
 
 PATHS = (
     "/v2",

@@ -1,4 +1,4 @@
-"""A full queue is answered without Python and without reading the rest of a large body."""
+"""A full queue is answered without Python, and without reading the rest of a large body."""
 
 import contextlib
 import inspect
@@ -101,7 +101,7 @@ def test_both_routes_say_the_same_and_keep_the_connection(server):
 
 
 def test_a_request_with_a_fault_is_told_that_the_queue_is_full_first(server):
-    """It is not looked at until there is a place; afterwards it is told its fault."""
+    """The request is not read until the queue has room. Then its fault is reported."""
     faulty = infer_head(None, 9) + b'{"inputs"'
     with open_connection(server.http) as client:
         with full(server):
@@ -132,7 +132,7 @@ def test_pipelined_requests_are_each_told(server):
 
 
 def test_it_is_answered_while_a_thread_keeps_the_gil(server):
-    """A request through Python waits for the GIL; one that is turned away does not."""
+    """A request in Python would wait for the GIL, but refusing a request does not."""
     os.mkfifo(pipe := server.folder / "pipe")
     holding = bytearray(infer(16))
     holding[-64:-60] = b"\0\0\x80\x3f"

@@ -122,7 +122,7 @@ outputs: [{name: y, datatype: FP32, shape: [-1, 4]}]
     ):
         hold.begin(first, "one")
         second.sendall(message("one", {"x": row(1)}))
-        threading.Event().wait(0.2)  # until it waits in the queue; a full one is full either way
+        threading.Event().wait(0.2)  # until it waits in the queue, which stays full
         request = message("one", {"x": row(1)}, fields="Expect: 100-continue\r\n")
         third.sendall(request[: request.index(b"\r\n\r\n") + 4])
         answer = read_all(third)
@@ -180,7 +180,7 @@ LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n"
 
 
 def assert_refused(client):
-    """The server's SETTINGS and GOAWAY have come, and then the end of the connection."""
+    """The server has sent SETTINGS and GOAWAY, and has closed the connection."""
     refused = (
         bytes([0, 0, 8 + len(REASON), 7, 0, 0, 0, 0, 0, *bytes(7), HTTP_1_1_REQUIRED]) + REASON
     )

@@ -1,4 +1,4 @@
-"""A server that could not run for a while blames no client for it: what has come is read first."""
+"""A server that could not run for a while does not blame its clients: received data is read first."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ from tests.support.models import write_double
 from tests.support.wire.http_reader import double_body, open_connection, read_message
 
 CLIENTS = 80
-"""More than one round of epoll brings to an I/O thread."""
+"""More than an I/O thread gets in one round of epoll."""
 
 BODY = double_body() + b" " * 200_000
 HEAD = f"POST /v2/models/double/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(BODY)}\r\n\r\n"
@@ -29,7 +29,7 @@ MESSAGES = {
 }
 
 
-@pytest.mark.differs_by("tls", "chunked", why="the relay sends on in its own time")
+@pytest.mark.differs_by("tls", "chunked", why="the relay delays data")
 @pytest.mark.parametrize(("before", "behind"), MESSAGES.values(), ids=MESSAGES)
 def test_bytes_that_came_while_the_server_slept_are_in_time(tmp_path, before, behind):
     write_double(tmp_path)
@@ -38,7 +38,8 @@ def test_bytes_that_came_while_the_server_slept_are_in_time(tmp_path, before, be
         clients = [stack.enter_context(open_connection(server.http, 60)) for _ in range(CLIENTS)]
         for client in clients:
             client.sendall(before)
-        with open_connection(server.http) as last:  # the others are accepted and were looked at
+        # the server has accepted and seen the other connections
+        with open_connection(server.http) as last:
             last.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
             read_message(last)
         os.killpg(server.pid, signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""Stopping, reloading, retiring and dying under load: what was accepted is answered."""
+"""Stops, reloads, retirement and death of workers under load: accepted requests are answered."""
 
 import os
 import signal
@@ -60,14 +60,14 @@ def models(tmp_path):
 
 
 class Load:
-    """Clients that send one request after the other until told to stop, and what became of them.
+    """Clients that send requests one after the other until they are stopped, and the results.
 
     Attributes:
         answered: Requests with a 200 that echoed the input.
-        refused: Connections that were refused: nobody had accepted them.
-        lost: What else happened, as text: accepted requests without their answer. A client that
-            rested between two requests may find its connection closed: a worker that leaves waits
-            for the next one for two seconds.
+        refused: Connections that were refused because no worker accepted them.
+        lost: All other results, as text: accepted requests without an answer. A client that pauses
+            between two requests may find its connection closed, because a retiring worker waits
+            only two seconds for the next request.
     """
 
     def __init__(self, address, clients=8, keep=True):
@@ -163,7 +163,7 @@ def test_sigterm_finishes_what_was_accepted(models):
             idle.sendall(READY)
             read_message(idle)
             os.kill(server.pid, signal.SIGTERM)
-            assert read_all(idle) == b""  # the worker leaves
+            assert read_all(idle) == b""  # the worker is leaving
             (folder / "hold").unlink()
             head, body, _ = read_message(client)
             assert head.startswith(b"HTTP/1.1 200 OK")
@@ -197,7 +197,7 @@ def test_a_killed_worker_leaves_the_other_serving(models):
         Server(models(load=0.5), worker_class=NATIVE, workers=2, grpc="off") as server,
         Load(server.http, keep=False) as load,
     ):
-        # One that still loads answers 503 where no other worker is left.
+        # A worker that is still loading answers 503 if no other worker is left.
         wait_until(lambda: server.log.count("ready: True") == 2 and load.answered > 50)
         killed = workers_of(server.pid)[0]
         os.kill(killed, signal.SIGKILL)
@@ -205,7 +205,7 @@ def test_a_killed_worker_leaves_the_other_serving(models):
         wait_until(lambda: load.answered > count + 50)
         wait_until(lambda: len(set(workers_of(server.pid)) - {killed}) == 2)
         assert load.refused == 0
-        assert len(load.lost) <= 8  # at most what each client had inside the killed worker
+        assert len(load.lost) <= 8  # at most one per client, in the killed worker
         server.wait_ready(20)
 
 
@@ -223,7 +223,7 @@ def test_max_requests_retires_a_worker(tmp_path):
 
 
 def test_a_stuck_io_thread_gets_the_worker_replaced(tmp_path):
-    """The handler of the HTTP server's thread never comes back: the heartbeat stops."""
+    """The handler never returns on the HTTP server's thread, so that the heartbeat stops."""
     with GunicornServer(tmp_path, timeout=4, settings={"drain_delay": 0}) as server:
         first = server.counters()["pid"]
         with server.connect() as client:

@@ -1,4 +1,4 @@
-"""Slow, stalled, idle, vanished and too many peers: each is ended, and nobody else notices."""
+"""Slow, stalled, idle, vanished and too many peers: each is closed, and other clients are not affected."""
 
 import contextlib
 import json
@@ -39,7 +39,7 @@ def http_server(tmp_path_factory, request):
 
 
 def sent(server, data):
-    """A connection with its first bytes; another where they came too late for a short timeout."""
+    """A connection with its first bytes; another connection if they arrived too late for a short timeout."""
     while True:
         began = time.monotonic()
         client = server.connect()
@@ -55,7 +55,7 @@ def sent(server, data):
 
 
 def counters(server):
-    """What the HTTP server has counted."""
+    """The counters of the HTTP server."""
     with sent(server, b"GET /counters HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n") as client:
         return json.loads(read_message(client)[1])
 
@@ -132,7 +132,7 @@ def test_a_trickling_body_is_ended(http_server):
 
 
 def test_a_body_at_the_rate_is_waited_for(http_server):
-    """What came at once makes up for pauses that are longer than the grace: 15 KB for 15 s."""
+    """Bytes that arrive early compensate for pauses longer than the grace period: 15 KB for 15 s."""
     request = infer(5000)
     with sent(http_server, request[:15_000]) as client:
         for start in range(15_000, len(request), 300):
@@ -145,9 +145,7 @@ def test_a_large_body_that_comes_slowly_is_waited_for_and_its_connection_lives_o
     request = infer(300_000)
     with sent(http_server, request[:1000]) as client:
         client.sendall(request[1000:100_000])
-        for start in range(
-            100_000, len(request), 25_000
-        ):  # below what the kernel is told to wait for
+        for start in range(100_000, len(request), 25_000):  # below the kernel's low-water mark
             client.sendall(request[start : start + 25_000])
             time.sleep(0.12)
         assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
@@ -218,10 +216,11 @@ def test_at_the_limit_the_connections_that_are_idle_for_longest_give_way(tmp_pat
         contextlib.ExitStack() as stack,
     ):
         first = stack.enter_context(server.connect())
-        wait_until(lambda: counters_over(first)["open"] == 1)  # nobody else is connected any more
+        # no other client is connected any more
+        wait_until(lambda: counters_over(first)["open"] == 1)
         held = [first, *(stack.enter_context(server.connect()) for _ in range(19))]
         idle, active = held[2:12], [held[0], *held[12:]]
-        for client in (*held, *active):  # the last ones become idle a second time, later
+        for client in (*held, *active):  # the last connections become idle a second time, later
             client.sendall(LIVE)
             read_message(client)
         held[1].sendall(infer(16)[:50])  # not idle
@@ -243,7 +242,7 @@ def test_at_the_limit_the_connections_that_are_idle_for_longest_give_way(tmp_pat
 
 
 def counters_over(client):
-    """What the HTTP server says over a connection that stays open."""
+    """The counters of the HTTP server, over a connection that stays open."""
     client.sendall(b"GET /counters HTTP/1.1\r\nHost: x\r\n\r\n")
     return json.loads(read_message(client)[1])
 
@@ -295,7 +294,7 @@ def test_bytes_in_flight_are_bounded_by_the_memory_unless_told_otherwise(tmp_pat
     quarter = bytes_in_flight(Limits())
     server = GunicornServer(tmp_path, settings={"limits": {"body": quarter}})
     with server, server.connect() as first, server.connect() as second:
-        first.sendall(infer_head(100, quarter // 2) + b" ")  # what is announced holds nothing
+        first.sendall(infer_head(100, quarter // 2) + b" ")  # announced bytes do not use memory
         second.sendall(infer_head(100, quarter))
         head, body, _ = read_message(second)
         assert head.startswith(b"HTTP/1.1 413 ")
@@ -304,7 +303,7 @@ def test_bytes_in_flight_are_bounded_by_the_memory_unless_told_otherwise(tmp_pat
 
 
 def test_health_is_answered_while_a_thread_keeps_the_gil(tmp_path):
-    """The HTTP server needs no GIL for it; whatever goes through Python waits."""
+    """The HTTP server answers health without the GIL. Requests in Python wait."""
     os.mkfifo(pipe := tmp_path / "pipe")
     with (
         GunicornServer(tmp_path, gil=pipe) as server,

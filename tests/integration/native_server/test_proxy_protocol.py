@@ -1,4 +1,4 @@
-"""The PROXY protocol in front of HTTP and TLS: whose address counts, and what is closed with a line in the log."""
+"""The PROXY protocol before HTTP and TLS: which address counts, and which connections are closed with a log line."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ from tests.support.wire.http_reader import double_body, open_connection, read_al
 from tests.support.wire.proxy_headers import SIGNATURE, binary, line
 
 pytestmark = pytest.mark.differs_by(
-    "tls", why="the header stands in front of TLS, and the relay encrypts all that it is sent"
+    "tls", why="the header precedes TLS, but the relay encrypts everything"
 )
 
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -32,7 +32,7 @@ def models(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(models):
-    """A server whose proxies are all peers, and whose log says by whom it was called."""
+    """A server that trusts all proxies, and whose log shows its clients' addresses."""
     with Server(
         models, grpc="off", proxy_protocol="auto", access_log=True, wait_ready=False
     ) as running:
@@ -51,7 +51,7 @@ def connected(server, header=b""):
 @pytest.mark.parametrize(("source", "target"), [("192.0.2.7", "192.0.2.1"), ("2001:db8::7", "::1")])
 def test_the_client_that_a_proxy_names_is_the_peer(server, make, source, target):
     with connected(server, make(source, target, 4711)) as client:
-        for message in (LIVE, INDEX, LIVE):  # one header holds for all messages of a connection
+        for message in (LIVE, INDEX, LIVE):  # one header is valid for all messages of a connection
             client.sendall(message)
             assert read_answer(client).status == 200
     wait_until(lambda: server.log.count(f" {source} - - ") >= 3)
@@ -140,7 +140,7 @@ def test_only_trusted_peers_may_send_a_header_and_others_need_none(models):
     ) as direct:
         for message in (LIVE, INDEX):
             with connected(direct) as client:
-                client.sendall(message[:3])  # which might become PROXY
+                client.sendall(message[:3])  # could become PROXY
                 client.sendall(message[3:])
                 assert read_answer(client).status == 200
         for header in (line(), binary()):

@@ -1,4 +1,4 @@
-"""The two routes give one answer: fast and slow compared, hostile framing, splits and pipelines."""
+"""The fast and the slow path give the same answers: comparisons, malformed framing, splits and pipelines."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ from tests.support.wire.http_heads import HOSTILE
 from tests.support.wire.http_reader import read_all, read_message
 
 SLOWLY = "TE: trailers"
-"""A field that says nothing here, and that the request-head classifier leaves to gunicorn."""
+"""A field that has no effect, but that the request-head classifier leaves to gunicorn."""
 
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 READY = b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -42,7 +42,7 @@ def stock(tmp_path_factory):
 
 
 def without_date(head):
-    """The head of an answer without what differs each time: also the durations of the stages."""
+    """The head of an answer without fields that differ each time, such as the durations of the stages."""
     head = re.sub(rb";dur=[0-9.]+", b"", head)
     return re.sub(rb"\r\n(?:Date|x-request-id): [^\r]+", b"", head)
 
@@ -131,7 +131,7 @@ def test_messages_that_close_are_answered_the_same(http_server, request_):
     assert answers[0].count(b"HTTP/1.1 200 OK") == 1
     assert (
         http_server.counters()["app"] == before + 2
-    )  # one of the two, and this look at the counters
+    )  # this path, and this reading of the counters
 
 
 def test_headers_reach_the_handler_on_both_routes(http_server):
@@ -153,12 +153,12 @@ def status_of(answer):
 
 
 TOLD_BETTER = {
-    "xchunked": [400],  # gunicorn takes an unknown coding for its own fault
-    "expectation twice": [400],  # and asks for the body of a request that it refuses
-    "HTTP/1.2": [400],  # and closes without a word
-    "tab behind the coding": [400],  # and waits for the end of a chunk's size, however long
+    "xchunked": [400],  # gunicorn takes an unknown coding for a server error
+    "expectation twice": [400],  # gunicorn asks for the body of a request that it refuses
+    "HTTP/1.2": [400],  # gunicorn closes without an answer
+    "tab behind the coding": [400],  # gunicorn waits for the end of a chunk size, however long
     "chunked and compressed": [400],
-    "expectation without a body": [200],  # which has nothing to wait for
+    "expectation without a body": [200],  # no body to wait for
 }
 
 
@@ -282,7 +282,7 @@ def read_steadily(server):
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)
 
         def send():
-            with contextlib.suppress(OSError):  # the test ends before all is sent
+            with contextlib.suppress(OSError):  # the test may end before everything is sent
                 client.sendall(LIVE * 100_000)
 
         sender = threading.Thread(target=send)
@@ -301,7 +301,7 @@ def read_steadily(server):
 
 
 def test_a_slow_reader_of_many_short_answers_is_not_taken_for_one_that_stopped(tmp_path):
-    """Each answer is a fraction of what the kernel holds for the peer, which reads steadily."""
+    """Each answer is a fraction of the kernel's buffer for the peer, which reads steadily."""
     settings = {"transfer_grace": 0.3, "min_transfer_rate": 10_000}
     with GunicornServer(tmp_path, settings=settings) as server:
         give_up = time.monotonic() + 60
@@ -310,7 +310,7 @@ def test_a_slow_reader_of_many_short_answers_is_not_taken_for_one_that_stopped(t
             pause = read_steadily(server)
             if server.counters()["too_slow"] == before:
                 break
-            # Only where this process was kept from reading for a good part of the grace.
+            # Only if this process could not read for a large part of the grace period.
             assert pause > 0.1
             assert time.monotonic() < give_up
 
@@ -325,7 +325,7 @@ def test_peers_that_reset_while_they_are_answered_are_forgotten(http_server):
             client.send(LIVE * 3000)
         client.close()
     deadline = time.monotonic() + 60
-    # One look decides: each is a connection itself, which may still be closing at the next.
+    # Read once: each reading is a connection, which may still be closing at the next reading.
     while (left := http_server.counters()["open"]) > before and time.monotonic() < deadline:
         time.sleep(0.05)
     assert left <= before
@@ -334,7 +334,7 @@ def test_peers_that_reset_while_they_are_answered_are_forgotten(http_server):
 
 def test_a_half_closed_peer_gets_its_answer(http_server):
     answer = http_server.exchange(infer(4, sleep=0.2))
-    # The interim answer asks whether the peer is still there.
+    # The interim answer checks whether the peer is still there.
     assert status_of(answer) == [100, 200]
 
 
@@ -393,7 +393,7 @@ def test_chunked_bodies_take_the_slow_route(http_server):
         b"Inference-Header-Content-Length: " + length + b"\r\n\r\n"
     )
     answer = http_server.exchange(head + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body))
-    # A slow server asks a half-closed client by a 100 whether it is there.
+    # A slow server checks with a 100 whether a half-closed client is still there.
     assert [code for code in status_of(answer) if code != 100] == [200]
 
 

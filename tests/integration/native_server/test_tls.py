@@ -26,7 +26,7 @@ FORMS = [
     infer(1 << 20),
     in_chunks(infer(16)),
     in_chunks(infer(1 << 16)),
-    infer(16, "TE: trailers"),  # not a fast-path request
+    infer(16, "TE: trailers"),  # leaves the fast path
     infer(16).replace(b"HTTP/1.1", b"HTTP/1.0\r\nConnection: keep-alive", 1),
 ]
 

@@ -1,4 +1,4 @@
-"""TLS in the native HTTP server: handshakes, records, sessions, and peers that keep to no rule."""
+"""TLS in the native HTTP server: handshakes, records, sessions, and misbehaving peers."""
 
 import contextlib
 import socket
@@ -94,7 +94,7 @@ def test_a_connection_serves_many_messages_and_ends_with_a_farewell(address, fil
             client.sendall(message("one", {"x": row(1, 2)}))
             assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
         client.sendall(LAST)
-        assert read_all(client).startswith(b"HTTP/1.1 200 OK")  # an end without farewell raises
+        assert read_all(client).startswith(b"HTTP/1.1 200 OK")  # an end without close_notify raises
 
 
 def test_old_versions_are_refused(address, files):
@@ -250,7 +250,7 @@ def test_an_expired_certificate_of_a_client_is_refused(engine, files):
 
 
 def names_that_clients_are_told(address, version):
-    """The lines behind the heading under which openssl prints the authorities' names, if it does."""
+    """The lines after the heading under which openssl prints the authorities' names, if any."""
     host, port = address
     seen = subprocess.run(
         ["openssl", "s_client", "-connect", f"{host}:{port}", version],
@@ -341,7 +341,7 @@ def test_a_handshake_in_trickling_bytes_is_ended_in_time(impatient, files):
 
 
 def in_records(hello, size):
-    """The message of a record in records of so many bytes."""
+    """Split the message of a record into records of `size` bytes."""
     content = hello[5:]
     pieces = [content[at : at + size] for at in range(0, len(content), size)]
     return b"".join(hello[:3] + len(piece).to_bytes(2, "big") + piece for piece in pieces)
@@ -380,7 +380,7 @@ def test_a_handshake_in_too_many_records_is_ended_before_it_is_whole(engine, fil
 def test_connections_that_say_nothing_behind_their_handshake_are_ended(impatient, files):
     _, address = impatient
     with connect(address, client_context(files)) as client:
-        assert read_all(client) == b""  # with a farewell
+        assert read_all(client) == b""  # with close_notify
 
 
 def test_a_body_that_stalls_is_told_and_ended(impatient, files):
@@ -399,7 +399,8 @@ def test_a_reader_that_stalls_is_dropped(engine, files):
     ):
         client.sendall(data)
         wait_until(lambda: server.counters()["too_slow"] == 1)
-        # Cut short without a farewell, which some releases of OpenSSL 3.0 report as the end of the stream.
+        # Truncated without close_notify, which some releases of OpenSSL 3.0 report as the end of
+        # the stream.
         with pytest.raises((ssl.SSLError, ConnectionError, EOFError)):
             read_message(client)
 
@@ -436,7 +437,7 @@ def test_many_handshakes_at_once_are_all_made(address, files):
 
 
 def test_handshakes_that_wait_for_others_need_no_further_event(engine, files):
-    """Nobody sends a byte while they are made, and no deadline passes."""
+    """No client sends a byte during the handshakes, and no deadline passes."""
     tls = certificates(files).native_context()
     with opened(engine, tls=tls, head=3600.0) as (_, address), contextlib.ExitStack() as stack:
         clients = [
@@ -464,7 +465,7 @@ def test_handshakes_that_wait_for_others_need_no_further_event(engine, files):
 def test_keys_are_renewed_and_renegotiation_is_refused(
     address, files, tmp_path, command, version, taken
 ):
-    """`K` asks for new keys of both sides, `R` for another handshake."""
+    """`K` requests new keys of both sides, `R` another handshake."""
     host, port = address
     path = tmp_path / "output"
     with path.open("wb") as output:
@@ -477,7 +478,7 @@ def test_keys_are_renewed_and_renegotiation_is_refused(
             return words in path.read_bytes() or client.poll() is not None
 
         with client, contextlib.suppress(BrokenPipeError):
-            # A command is one where s_client reads it alone.
+            # s_client recognises a command only if it reads it separately.
             wait_until(lambda: has_told(b"Verify return code"))
             client.stdin.write(command)
             wait_until(lambda: has_told(taken))

@@ -1,4 +1,4 @@
-"""TLS 1.3 clients that renew their keys (RFC 8446 4.6.3), over HTTP/1.1 and gRPC: now and then, or all the time."""
+"""TLS 1.3 clients that renew their keys (RFC 8446 4.6.3) over HTTP/1.1 and gRPC, occasionally or all the time."""
 
 import socket
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.support.wire.http2_wire import ACK, PING, PREFACE, frame
 from tests.support.wire.tls_peer import TlsPeer
 
 ALLOWED = 32
-"""Records in a row without application data, which BoringSSL's servers take as well."""
+"""Consecutive records without application data that BoringSSL's servers accept, too."""
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 PINGED = frame(PING, 0, 0, b"answered")
 PONG = frame(PING, ACK, 0, b"answered")
@@ -26,13 +26,13 @@ def server(tmp_path_factory):
     models.mkdir()
     write_double(models)
     key, cert = self_signed(folder)
-    # No connection here makes a call, and a client that makes its records slowly is not what is tested.
+    # No connection makes a call here, and slow clients are not what is tested.
     with Server(models, tls_cert=str(cert), tls_key=str(key), head_timeout=300) as server:
         yield server
 
 
 class Carrier:
-    """One connection with a question that the server answers without a model."""
+    """A connection, and a request that the server answers without a model."""
 
     def __init__(self, server, protocol):
         url = server.grpc if protocol == "grpc" else server.url.removeprefix("https://")
@@ -51,7 +51,7 @@ class Carrier:
         self.peer.__exit__(*error)
 
     def is_answered(self) -> bool:
-        """Read one answer; False where the server closed the connection."""
+        """Read an answer. False if the server closed the connection."""
         wanted = b"\r\n\r\n" if self.http else PONG
         told = b""
         while wanted not in told:
@@ -118,7 +118,7 @@ def test_the_server_renews_its_keys_where_a_client_asks_for_that(connect):
 
 
 def has_been_read(sock) -> bool:
-    """Whether the server has taken all that was sent over a connection from its socket."""
+    """Whether the server has read everything that was sent over a connection."""
     (own, port), (host, server_port) = sock.getsockname(), sock.getpeername()
 
     def shown(address, number):
@@ -132,7 +132,7 @@ def has_been_read(sock) -> bool:
 
 @pytest.mark.parametrize("cut", [3, 5, 12])
 def test_a_record_that_comes_in_two_pieces_hides_none_behind_it(connect, cut):
-    """The library reads the second piece alone, and no further event tells of what came with it."""
+    """The library reads only the second piece, and no event reports the record that came with it."""
     with connect() as client:
         peer = client.peer
         for _ in range(5):
