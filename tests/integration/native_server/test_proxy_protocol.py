@@ -146,7 +146,7 @@ def test_only_trusted_peers_may_send_a_header_and_others_need_none(models):
         for header in (line(), binary()):
             with connected(direct, header + LIVE) as client, contextlib.suppress(ConnectionError):
                 assert read_all(client) == b""
-        wait_until(lambda: "proxy_allow_ips does not name this address" in direct.log)
+        wait_until(lambda: "proxy_allow_ips does not list this address" in direct.log)
         page = direct.get("/metrics")[1]
         assert 'ksrv_refused_requests_total{protocol="http",reason="proxy_header"} 2' in str(page)
 

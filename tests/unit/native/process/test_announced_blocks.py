@@ -47,7 +47,7 @@ def test_a_sender_keeps_to_the_bound_and_goes_on_when_blocks_come_back(links):
     _, sender = links
     sender.exported.most_kept = 4 * BLOCK
     kept = [sender.exported.lease(BLOCK) for _ in range(4)]
-    with pytest.raises(MemoryError, match="have 262144 bytes, and at most 262144 together"):
+    with pytest.raises(MemoryError, match="have 262144 bytes of at most 262144"):
         sender.exported.lease(BLOCK)
     kept.pop()
     sender.exported.lease(BLOCK)
