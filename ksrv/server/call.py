@@ -97,7 +97,17 @@ def run_infer(call: InferCall, engine: "Engine", *, waits: bool) -> None:
 def finish(call: InferCall, handle: RequestHandle) -> None:
     """Answer a call whose request has ended; otherwise wait for its end."""
     try:
-        call.send(handle.wait())
+        response = handle.wait()
+    except Exception as error:  # noqa: BLE001  (becomes the answer)
+        call.refuse(error)
+    else:
+        deliver(call, response)
+
+
+def deliver(call: InferCall, response: InferResponse) -> None:
+    """Send a response. If it cannot be sent, refuse the call."""
+    try:
+        call.send(response)
     except Exception as error:  # noqa: BLE001  (becomes the answer)
         call.refuse(error)
 

@@ -21,7 +21,7 @@ from gunicorn.config import Config
 from ksrv._native.server.app_message import AppMessage
 from ksrv.errors import KsrvError, NotFound, Overloaded
 from ksrv.limits import Limits
-from ksrv.observe.traffic import count_refusal
+from ksrv.server.http.answers import report_http
 from ksrv.server.http.environ import Address, Environ, Environs
 from ksrv.server.http.head_faults import head_error
 from ksrv.server.http.received_body import body_too_large, received_body
@@ -228,7 +228,7 @@ class AppMessages:
             return
         response = WsgiResponse(environ["REQUEST_METHOD"], http_1_0=message.http_1_0)
         pieces = self._app(environ, response.start)
-        answer = Answer(message, response, pieces)
+        answer = Answer(message, environ, response, pieces)
         if not answer.is_stream:
             answer.send()
         elif self._streams.acquire(blocking=False):
@@ -260,6 +260,7 @@ class Answer:
 
     Args:
         message: The message.
+        environ: Its WSGI environment.
         response: The head that the app has set.
         pieces: The body.
 
@@ -268,9 +269,14 @@ class Answer:
     """
 
     def __init__(
-        self, message: AppMessage, response: WsgiResponse, pieces: Iterable[bytes]
+        self,
+        message: AppMessage,
+        environ: Environ,
+        response: WsgiResponse,
+        pieces: Iterable[bytes],
     ) -> None:
         self.message = message
+        self._environ = environ
         self._response = response
         self._pieces = pieces
         self.is_stream = not response.omits_body and response.length is None
@@ -309,9 +315,9 @@ class Answer:
         finally:
             self._close()
 
-    def _refuse(self, error: KsrvError) -> None:
-        count_refusal("http", error.reason)
-        status, line, fields, body = render_error(error)
+    def _refuse(self, error: Exception) -> None:
+        failure = report_http(error, self._environ)
+        status, line, fields, body = render_error(failure)
         self.message.answer(status, line, fields, [body])
 
     def _close(self) -> None:
@@ -324,7 +330,7 @@ class Answer:
         pieces = iter(self._pieces)
         try:
             first = next(pieces, b"")
-        except KsrvError as error:  # before the first byte
+        except Exception as error:  # noqa: BLE001  (becomes the answer, because no byte is sent yet)
             self._refuse(error)
             return
         fields = self._fields(getattr(self._pieces, "head_fields", ()))

@@ -1,13 +1,10 @@
-"""The requests of the fast path in Python: the way of the Falcon app without WSGI.
+"""KServe v2 inference without WSGI: the calls that the HTTP server hands to Python, and its prepared answers.
 
-The HTTP server has framed the message and received its body. The rest is the same as in the Falcon app:
-the same parser, the same engine, the same renderer, the same headers in the same order. A test
-compares the bytes.
+The HTTP server has framed the message and received its body. Parser, renderer and the order of headers are those of
+`ksrv.server.rest.infer`. A test compares the bytes.
 """
 
-import logging
 from collections.abc import Mapping, Sequence
-from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -18,22 +15,14 @@ from ksrv._native.queue.request_handle import NativeHandle
 from ksrv._native.server.exchange import Exchange, HeadFields
 from ksrv._native.server.model_endpoint import ModelEndpoint
 from ksrv._native.server.server import PreparedAnswer
-from ksrv.engine.requests.handle import SplitRequest
-from ksrv.errors import (
-    HandlerFailed,
-    InvalidRequest,
-    KsrvError,
-    NotLoaded,
-    Overloaded,
-    RequestTooSlow,
-)
+from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, Overloaded, RequestTooSlow
 from ksrv.limits import Limits, limit_name, show_limit
 from ksrv.model.spec import ModelSpec
-from ksrv.observe.traffic import count_refusal
 from ksrv.protocol import grpc, rest
 from ksrv.protocol.metadata import server_metadata
 from ksrv.protocol.shared_memory import SharedMemoryRegistry
 from ksrv.request import InferRequest, InferResponse, RequestHandle, is_forwarded
+from ksrv.server.call import Find, deliver, report, run_infer
 from ksrv.server.credentials import Access
 from ksrv.server.http.answers import error_headers, server_timing, status_line, usable_headers
 from ksrv.server.http.received_body import ended_early
@@ -43,8 +32,6 @@ from ksrv.server.rest.health import unready
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
     from ksrv.engine.model import ModelVersion
-
-log = logging.getLogger(__name__)
 
 OK = b"200 OK"
 
@@ -180,11 +167,6 @@ def endpoint_for(model: "ModelVersion", route: "FastPath", limits: Limits) -> Mo
         return None
 
 
-def _identified(exchange: Exchange) -> dict[str, str]:
-    """Return the fields of a log record that name a request."""
-    return {"request_id": exchange.request_id, "model": exchange.model}
-
-
 def without_credentials(headers: Mapping[str, str]) -> Mapping[str, str]:
     """Return the headers that a handler may see where it checks tokens."""
     return {name: headers[name] for name in headers if name != "authorization"}
@@ -200,7 +182,9 @@ class FastPath:
         shared_memory: The clients' regions; None where shared memory is off.
 
     Attributes:
-        nan_literals: Whether JSON answers hold NaN as a literal.
+        access: As given.
+        limits: Bounds on requests.
+        nan_literals: As given.
         hides_token: Whether handlers must not see the header that holds a token.
     """
 
@@ -214,9 +198,8 @@ class FastPath:
         shared_memory: SharedMemory | None = None,
     ) -> None:
         self._engine = engine
-        self._limits = limits
-        self._access = access
-        self._needs_token = access.needs_token
+        self.limits = limits
+        self.access = access
         self.hides_token = access.hides_tokens
         self.nan_literals = nan_literals
         self._shared_memory = shared_memory
@@ -228,94 +211,34 @@ class FastPath:
             head: The bytes of the head.
         """
         try:
-            self._access.check(HeadFields(head).get("authorization"))
+            self.access.check(HeadFields(head).get("authorization"))
         except KsrvError:
             return False
         return True
 
     def __call__(self, exchange: Exchange) -> None:
         """Start a request; it is answered when the engine has ended it."""
-        self._start(exchange, waits=False)
+        run_infer(FastCall(self, exchange), self._engine, waits=False)
 
-    def _start(self, exchange: Exchange, *, waits: bool) -> None:
-        """Start a request.
-
-        Args:
-            waits: Whether this thread may wait while the model is loaded; a thread that serves connections may not.
-        """
-        try:
-            headers = exchange.headers
-            shared = self._shared_memory
-            regions = None if shared is None else self._guarded(shared, exchange, headers)
-            if len(exchange.body) < exchange.announced:
-                raise ended_early(len(exchange.body), exchange.announced)
-            if self._needs_token:
-                self._access.check(headers.get("authorization"))
-                exchange.remember_caller()
-            if self.hides_token:
-                headers = without_credentials(headers)
-            target = self._engine.find(exchange.model, exchange.version, waits=waits)
-            request = rest.parse_infer(
-                exchange.body,
-                exchange.header_length,
-                target.spec,
-                self._limits,
-                headers=headers,
-                regions=regions,
-            )
-            request.model_name = exchange.model
-            request.model_version = exchange.version
-            request.target = target
-            request.sampled = exchange.sampled
-            request.client = self._access.client_of(exchange.headers.get("authorization"))
-            exchange.give_back_bytes()
-            handle = self._engine.submit(
-                request,
-                partial(self._done, exchange, request, regions),
-                allow_inline=not waits,
-                waits=waits,
-            )
-            watched = handle.parts[-1] if isinstance(handle, SplitRequest) else handle
-            if isinstance(watched, NativeHandle) and not watched.done():
-                exchange.watch(watched)
-        except NotLoaded as error:
-            again = partial(self._start, exchange, waits=True)
-            told = partial(self.refuse, exchange)
-            if waits or not self._engine.wait_elsewhere(exchange.model, again, told):
-                self.refuse(exchange, error)
-        except Exception as error:  # noqa: BLE001  (becomes the answer)
-            self.refuse(exchange, error)
-
-    def _guarded(
-        self, shared: SharedMemory, exchange: Exchange, headers: Mapping[str, str]
-    ) -> SharedMemoryRegistry:
-        """Return what a request sees of shared memory."""
+    def regions_of(
+        self, exchange: Exchange, headers: Mapping[str, str]
+    ) -> SharedMemoryRegistry | None:
+        """Return what a request sees of shared memory; None if shared memory is off."""
+        if self._shared_memory is None:
+            return None
         peer, user = exchange.client_address(), exchange.client_user()
 
         def memory_user() -> MemoryUser | None:
-            self._access.check_control(
+            self.access.check_control(
                 headers.get("authorization"),
                 peer=peer,
                 forwarded=is_forwarded(headers),
                 origin=headers.get("origin"),
                 host=headers.get("host", ""),
             )
-            return self._access.memory_user(user)
+            return self.access.memory_user(user)
 
-        return AuthorizedRegistry(shared, memory_user)
-
-    def _done(
-        self,
-        exchange: Exchange,
-        request: InferRequest,
-        regions: SharedMemoryRegistry | None,
-        handle: "RequestHandle",
-    ) -> None:
-        """Answer a request that the engine has ended, on the thread that ended it."""
-        try:
-            self.deliver(exchange, request, handle.wait(), regions)
-        except Exception as error:  # noqa: BLE001  (becomes the answer)
-            self.refuse(exchange, error)
+        return AuthorizedRegistry(self._shared_memory, memory_user)
 
     def fast_request(
         self, spec: ModelSpec, body: memoryview, header_length: str, head: bytes
@@ -327,7 +250,7 @@ class FastPath:
             head: The bytes of the head.
         """
         headers = self.headers_of(head)
-        return rest.parse_infer(body, header_length, spec, self._limits, headers=headers)
+        return rest.parse_infer(body, header_length, spec, self.limits, headers=headers)
 
     def fast_message(self, spec: ModelSpec, message: memoryview, head: bytes) -> InferRequest:
         """Return a request that the gRPC server queued by itself, for a handler that reads it.
@@ -336,7 +259,7 @@ class FastPath:
             head: The call's metadata, as the bytes of a head.
         """
         headers = self.headers_of(head)
-        return grpc.parse_infer(message, lambda name, version: spec, self._limits, metadata=headers)
+        return grpc.parse_infer(message, lambda name, version: spec, self.limits, metadata=headers)
 
     def headers_of(self, head: bytes) -> Mapping[str, str]:
         """Return the headers of a request that the native servers queued by themselves.
@@ -347,49 +270,94 @@ class FastPath:
         headers: Mapping[str, str] = HeadFields(head)
         return without_credentials(headers) if self.hides_token else headers
 
-    def deliver(
-        self,
-        exchange: Exchange,
-        request: InferRequest,
-        response: InferResponse,
-        regions: SharedMemoryRegistry | None = None,
-    ) -> None:
-        """Send a response.
-
-        Args:
-            regions: The shared memory that outputs may go to.
-        """
-        try:
-            reply = binary_reply(response, request) if regions is None else None
-            if reply is not None:
-                exchange.answer(200, OK, *reply)
-                return
-            rendered = rest.render_infer(
-                response, request, nan_literals=self.nan_literals, regions=regions
-            )
-            headers = [*usable_headers(response.headers), ("content-type", rendered.content_type)]
-            if rendered.header_length is not None:
-                headers.append(("inference-header-content-length", str(rendered.header_length)))
-            if response.timings:
-                headers.append(("server-timing", server_timing(response)))
-            fields = header_lines(headers, rendered.content_length)
-            exchange.answer(HTTPStatus.OK, OK, fields, rendered.parts)
-        except Exception as error:  # noqa: BLE001  (becomes the answer)
-            self.refuse(exchange, error)
+    def deliver(self, exchange: Exchange, request: InferRequest, response: InferResponse) -> None:
+        """Send a response of a request that the HTTP server queued by itself."""
+        deliver(FastCall(self, exchange, request), response)
 
     def refuse(self, exchange: Exchange, error: Exception) -> None:
-        """Send an error.
+        """Send an error of a request that the HTTP server queued by itself."""
+        FastCall(self, exchange).refuse(error)
 
-        Args:
-            error: The error; any other than a `KsrvError` is logged and answered as a 500.
-        """
-        path = f"/v2/models/{exchange.model}/infer"
-        if not isinstance(error, KsrvError):
-            log.error("POST %s failed", path, exc_info=error, extra=_identified(exchange))
-            error = HandlerFailed(f"the server failed with {type(error).__name__}; see its log")
-        elif error.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR and error.retry_after is None:
-            log.error("POST %s: %s", path, error.message, extra=_identified(exchange))
-        error.__traceback__ = None  # whose frames hold the request, which holds the error
-        count_refusal("http", error.reason)
-        status, line, fields, body = render_error(error)
-        exchange.answer(status, line, fields, [body])
+
+class FastCall:
+    """An `InferCall` that the HTTP server received.
+
+    Args:
+        path: The route.
+        exchange: The message, which takes the answer.
+        request: The request, if it was read before.
+    """
+
+    __slots__ = ("_exchange", "_path", "_regions", "_request")
+    blocks = may_run = False
+
+    def __init__(
+        self, path: FastPath, exchange: Exchange, request: InferRequest | None = None
+    ) -> None:
+        self._path = path
+        self._exchange = exchange
+        self._request = request
+        self._regions: SharedMemoryRegistry | None = None
+
+    def authorize(self) -> None:
+        """See `InferCall.authorize`."""
+        exchange = self._exchange
+        if len(exchange.body) < exchange.announced:
+            raise ended_early(len(exchange.body), exchange.announced)
+        if self._path.access.needs_token:
+            self._path.access.check(exchange.headers.get("authorization"))
+            exchange.remember_caller()
+
+    def read(self, find: Find) -> InferRequest:
+        """See `InferCall.read`."""
+        exchange, path = self._exchange, self._path
+        headers = exchange.headers
+        self._regions = path.regions_of(exchange, headers)
+        target = find(exchange.model, exchange.version)
+        self._request = request = rest.parse_infer(
+            exchange.body,
+            exchange.header_length,
+            target.spec,
+            path.limits,
+            headers=without_credentials(headers) if path.hides_token else headers,
+            regions=self._regions,
+        )
+        request.model_name = exchange.model
+        request.model_version = exchange.version
+        request.target = target
+        request.sampled = exchange.sampled
+        request.client = path.access.client_of(headers.get("authorization"))
+        exchange.give_back_bytes()
+        return request
+
+    def watch(self, handle: RequestHandle) -> None:
+        """See `InferCall.watch`."""
+        if isinstance(handle, NativeHandle):
+            self._exchange.watch(handle)
+
+    def send(self, response: InferResponse) -> None:
+        """See `InferCall.send`."""
+        exchange, request, regions = self._exchange, self._request, self._regions
+        assert request is not None, "a request that has a response was read"
+        reply = binary_reply(response, request) if regions is None else None
+        if reply is not None:
+            exchange.answer(200, OK, *reply)
+            return
+        rendered = rest.render_infer(
+            response, request, nan_literals=self._path.nan_literals, regions=regions
+        )
+        headers = [*usable_headers(response.headers), ("content-type", rendered.content_type)]
+        if rendered.header_length is not None:
+            headers.append(("inference-header-content-length", str(rendered.header_length)))
+        if response.timings:
+            headers.append(("server-timing", server_timing(response)))
+        fields = header_lines(headers, rendered.content_length)
+        exchange.answer(HTTPStatus.OK, OK, fields, rendered.parts)
+
+    def refuse(self, error: Exception) -> None:
+        """See `InferCall.refuse`."""
+        exchange = self._exchange
+        fields = {"request_id": exchange.request_id, "model": exchange.model}
+        failure = report(error, "http", f"POST /v2/models/{exchange.model}/infer", fields)
+        status, line, fields_sent, body = render_error(failure)
+        exchange.answer(status, line, fields_sent, [body])
