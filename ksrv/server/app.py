@@ -68,9 +68,6 @@ class ErrorCounts:
             count_status("http", resp.status_code)
 
 
-_REFUSALS: tuple[type[Exception], ...] = (KsrvError, falcon.HTTPError, *formats.ERRORS)
-
-
 class App(falcon.App[Any, Any]):
     """The Falcon app, which also tells what it wants of a message before the message's body has come.
 
@@ -114,7 +111,7 @@ class App(falcon.App[Any, Any]):
             if wanted is not None:
                 return int(wanted(req, **params))
             return self._read_document.wanted(req) if req.method == "POST" else None
-        except _REFUSALS:
+        except (KsrvError, falcon.HTTPError):
             return None  # which the app tells, when it is called with the head alone
 
 

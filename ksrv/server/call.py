@@ -94,6 +94,15 @@ def run_infer(call: InferCall, engine: "Engine", *, waits: bool) -> None:
         finish(call, handle)
 
 
+def find_before_body(engine: "Engine", name: str, version: str) -> "ModelVersion":
+    """Return the model of a call whose body is not received yet, so that an unknown model is refused at once.
+
+    Raises:
+        KsrvError: The model does not serve.
+    """
+    return engine.find(name, version)
+
+
 def finish(call: InferCall, handle: RequestHandle) -> None:
     """Answer a call whose request has ended; otherwise wait for its end."""
     try:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 import falcon
 
 from ksrv._native.memory.memory_budget import MemoryBudget
-from ksrv.dialects.torchserve.routes.errors import TorchServeError
 from ksrv.dialects.torchserve.routes.grpc_calls import torchserve_methods
 from ksrv.dialects.torchserve.routes.kserve_v1 import PredictResource
 from ksrv.dialects.torchserve.routes.rest import TorchServeRoutes
@@ -17,10 +16,7 @@ if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
     from ksrv.server.grpc.services import Method, Services
 
-__all__ = ["ERRORS", "PredictResource", "add_routes", "grpc_methods", "path_hint"]
-
-ERRORS: tuple[type[Exception], ...] = (TorchServeError,)
-"""The errors of these routes that are no `KsrvError`, because their answers have a special form."""
+__all__ = ["PredictResource", "add_routes", "grpc_methods", "path_hint"]
 
 _TORCHSERVE = ("predictions", "explanations", "invocations", "ping")
 

@@ -6,10 +6,10 @@ from typing import Any, Protocol, TypeAlias
 
 from ksrv._native.grpc.grpc_call import CODE_OF, retry_details
 from ksrv._native.grpc.grpc_call import Call as NativeCall
-from ksrv.errors import RESERVED_HEADERS, HandlerFailed, InvalidRequest, KsrvError, Unauthenticated
-from ksrv.observe.traffic import count_error
+from ksrv.errors import RESERVED_HEADERS, InvalidRequest, KsrvError, Unauthenticated
 from ksrv.protocol.protobuf import methods
 from ksrv.request import is_forwarded
+from ksrv.server.call import report
 from ksrv.server.credentials import Access
 from ksrv.server.memory_regions import MemoryUser
 
@@ -20,6 +20,10 @@ Message: TypeAlias = bytes | memoryview
 
 class Call(Protocol):
     """The part of a call that the services use: the native server and grpcio have separate classes for it."""
+
+    @property
+    def path(self) -> str:
+        """The method's path."""
 
     @property
     def request_id(self) -> str:
@@ -124,18 +128,6 @@ def memory_user(authorizer: Access, call: Call) -> MemoryUser | None:
     return authorizer.memory_user(call.client_user())
 
 
-def failure_of(error: BaseException) -> KsrvError:
-    """Return the error for the client; log an unforeseen exception.
-
-    Its traceback is removed, because the frames there refer to the call and, with it, to unsent data,
-    until the garbage collector runs.
-    """
-    if isinstance(error, KsrvError):
-        return error.with_traceback(None)
-    log.error("a gRPC call failed", exc_info=error)
-    return HandlerFailed("the server failed to answer this call; its log says why")
-
-
 def error_metadata(error: KsrvError) -> list[tuple[str, str | bytes]]:
     """Return the metadata that is sent with an error."""
     metadata: list[tuple[str, str | bytes]] = [*trailing(getattr(error, "headers", None) or {})]
@@ -146,10 +138,15 @@ def error_metadata(error: KsrvError) -> list[tuple[str, str | bytes]]:
     return metadata
 
 
-def refuse(call: NativeCall, error: KsrvError) -> None:
-    """End a call of the native server with an error, and count it."""
-    count_error(error)
-    call.finish(CODE_OF[error.grpc_code], error.message, error_metadata(error))
+def refuse(call: NativeCall, error: Exception) -> None:
+    """End a call of the native server with an error; see `report_grpc`."""
+    failure = report_grpc(error, call)
+    call.finish(CODE_OF[failure.grpc_code], failure.message, error_metadata(failure))
+
+
+def report_grpc(error: Exception, call: "Call | NativeCall") -> KsrvError:
+    """Log and count a failure; return the error that the client gets."""
+    return report(error, "grpc", f"gRPC {call.path}", {"request_id": call.request_id})
 
 
 def trailing(headers: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ksrv._native.protobuf.infer_response import MAX_MESSAGE
 from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.errors import InvalidRequest, KsrvError
-from ksrv.observe.traffic import count_error
+from ksrv.request import InferRequest, InferResponse, RequestHandle
+from ksrv.server.call import Find, run_infer
 from ksrv.server.grpc import limits as bounds
-from ksrv.server.grpc.calls import Message, error_metadata, failure_of, trailing
+from ksrv.server.grpc.calls import Message, error_metadata, report_grpc, trailing
 from ksrv.server.grpc.messages import admitted
 from ksrv.server.grpc.services import Method, Permitted, Services
 from ksrv.server.grpc.stream import Incoming
@@ -90,16 +91,28 @@ def _age_ms(seconds: float) -> int:
 
 
 class GrpcioCall:
-    """A call of grpcio's with the methods that the services use.
+    """A call of grpcio's with the methods that the services use; an `InferCall`, if its method runs in the engine.
 
     Args:
+        path: The method's path.
+        method: The method.
         context: grpcio's `ServicerContext`.
 
     Attributes:
+        path: As given.
+        message: The message, once it is received.
+        answer: The answer's message, or why the call failed, once it was answered.
         request_id: The call's id, which is sent to the client.
     """
 
-    def __init__(self, context: "grpc.ServicerContext") -> None:
+    blocks = may_run = True
+
+    def __init__(self, path: str, method: Method, context: "grpc.ServicerContext") -> None:
+        self.path = path
+        self._form = method.infer
+        self._request: InferRequest | None = None
+        self.message: Message = b""
+        self.answer: bytes | Exception = b""
         self._context: Any = context
         given = [entry.value for entry in context.invocation_metadata() if entry.key == ID_KEY]
         trace = [entry.value for entry in context.invocation_metadata() if entry.key == TRACE_KEY]
@@ -170,6 +183,32 @@ class GrpcioCall:
         """Have a function called when the call ends; False where it has ended."""
         return bool(self._context.add_callback(callback))
 
+    def authorize(self) -> None:
+        """See `InferCall.authorize`: the caller was checked before the message was received."""
+
+    def read(self, find: Find) -> InferRequest:
+        """See `InferCall.read`."""
+        assert self._form is not None, "the method runs in the engine"
+        self._request = self._form.read(self.message, self, find)
+        return self._request
+
+    def watch(self, handle: RequestHandle) -> None:
+        """See `InferCall.watch`."""
+        if not self.add_callback(handle.cancel):
+            handle.cancel()
+
+    def send(self, response: InferResponse) -> None:
+        """See `InferCall.send`: grpcio sends what its handler returns."""
+        assert self._form is not None and self._request is not None, "the request was read"
+        if response.headers:
+            self._context.set_trailing_metadata(tuple(trailing(response.headers)))
+        written = self._form.render(response, self._request, self)
+        self.answer = written if isinstance(written, bytes) else b"".join(written)
+
+    def refuse(self, error: Exception) -> None:
+        """See `InferCall.refuse`: grpcio's handler raises it."""
+        self.answer = error
+
 
 class GrpcioServer:
     """A gRPC server over an engine.
@@ -180,6 +219,7 @@ class GrpcioServer:
     """
 
     def __init__(self, engine: "Engine", settings: ServerSettings, **shared: Any) -> None:
+        self._engine = engine
         self._settings = settings
         self._services = Services(engine, settings, **shared)
         self._server: Any = None
@@ -273,40 +313,35 @@ class GrpcioServer:
     def _unary(  # noqa: RET503 - abort raises
         self, path: str, method: Method, messages: Iterator[bytes], context: Any
     ) -> bytes:
-        call = GrpcioCall(context)
+        call = GrpcioCall(path, method, context)
         try:
             self._services.check(method, call)
             for received in messages:
                 message, reservation = admitted(received, method.limits, self._services.budget)
                 with reservation:
-                    made = self._answer(method, message, call, context)
-                self._write_call(path, call, "OK", len(made))
+                    made = self._answer(method, message, call)
+                self._write_call(call, "OK", len(made))
                 return made
             raise InvalidRequest("the call requires exactly one request message")
         except Exception as error:  # noqa: BLE001 - the boundary to grpcio, which hides them
-            self._give_up_if_over(path, call, error)
-            failure = failure_of(error)
-            self._write_call(path, call, failure.grpc_code, 0)
+            self._give_up_if_over(call, error)
+            failure = report_grpc(error, call)
+            self._write_call(call, failure.grpc_code, 0)
         _abort(context, call, failure)
 
-    def _answer(self, method: Method, message: Message, call: GrpcioCall, context: Any) -> bytes:
+    def _answer(self, method: Method, message: Message, call: GrpcioCall) -> bytes:
         if method.answer is not None:
             return method.answer(message, call)
-        assert method.infer is not None, "a unary call has an answer, or runs in the engine"
-        request = method.infer.read(message, call)
-        handle = self._services.calls.submit(request, caller_blocks=True)
-        if not handle.done() and not call.add_callback(handle.cancel):
-            handle.cancel()
-        response = handle.wait()
-        if response.headers:
-            context.set_trailing_metadata(tuple(trailing(response.headers)))
-        written = method.infer.render(response, request, call)
-        return written if isinstance(written, bytes) else b"".join(written)
+        call.message = message
+        run_infer(call, self._engine, waits=True)
+        if isinstance(call.answer, Exception):
+            raise call.answer
+        return call.answer
 
     def _stream(
         self, path: str, method: Method, messages: Iterator[bytes], context: Any
     ) -> Iterator[bytes]:
-        call = GrpcioCall(context)
+        call = GrpcioCall(path, method, context)
         sent = 0
         try:
             self._services.check(method, call)
@@ -315,26 +350,26 @@ class GrpcioServer:
                 for made in method.stream(functools.partial(self._source, method, messages), call):
                     sent += len(made)
                     yield made
-            self._write_call(path, call, "OK" if call.is_active() else "CANCELLED", sent)
+            self._write_call(call, "OK" if call.is_active() else "CANCELLED", sent)
             return
         except GeneratorExit:
-            self._write_call(path, call, "CANCELLED", sent)
+            self._write_call(call, "CANCELLED", sent)
             raise
         except Exception as error:  # noqa: BLE001 - the boundary to grpcio, which hides them
-            self._give_up_if_over(path, call, error)
-            failure = failure_of(error)
-            self._write_call(path, call, failure.grpc_code, sent)
+            self._give_up_if_over(call, error)
+            failure = report_grpc(error, call)
+            self._write_call(call, failure.grpc_code, sent)
         _abort(context, call, failure)
 
-    def _give_up_if_over(self, path: str, call: GrpcioCall, error: Exception) -> None:
+    def _give_up_if_over(self, call: GrpcioCall, error: Exception) -> None:
         """Raise grpcio's own word that the call is over once more."""
         import grpc
 
         if isinstance(error, grpc.RpcError):
-            self._write_call(path, call, "CANCELLED", 0)
+            self._write_call(call, "CANCELLED", 0)
             raise error
 
-    def _write_call(self, path: str, call: GrpcioCall, status: str, sent: int) -> None:
+    def _write_call(self, call: GrpcioCall, status: str, sent: int) -> None:
         """Write a call into the access log, if it is on."""
         if self._settings.access_log:
             took = (time.monotonic_ns() - call.began_ns) / SECOND_NS
@@ -344,7 +379,7 @@ class GrpcioServer:
             )
             caller = "".join(lines).encode("latin-1", "replace")
             shown = (call.peer_address(), call.request_id, call.model, call.version, caller)
-            write_calls([(path, took, status, sent, *shown)], self._services.proxies)
+            write_calls([(call.path, took, status, sent, *shown)], self._services.proxies)
 
     def _source(
         self,
@@ -373,7 +408,6 @@ def _abort(context: Any, call: GrpcioCall, error: KsrvError) -> NoReturn:
     """End a call with an error; raises grpcio's exception for that."""
     import grpc
 
-    count_error(error)
     context.set_trailing_metadata((*(error_metadata(error) or ()), (ID_KEY, call.request_id)))
     context.abort(getattr(grpc.StatusCode, error.grpc_code), error.message)
     raise AssertionError("abort returned")

@@ -3,29 +3,27 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ksrv.errors import KsrvError
 from ksrv.limits import Limits
 from ksrv.model.spec import ModelSpec
-from ksrv.observe.traffic import count_error
 from ksrv.protocol import grpc as protocol
 from ksrv.protocol.shared_memory import SharedMemoryRegistry
 from ksrv.request import InferRequest, InferResponse, Parameter
-from ksrv.server.grpc.calls import Call, Message, earlier
+from ksrv.server.call import Find
+from ksrv.server.grpc.calls import Call, Message, earlier, report_grpc
 
 if TYPE_CHECKING:
-    from ksrv.engine.engine import Engine
     from ksrv.engine.model import ModelVersion
 
 
 class InferForm(Protocol):
     """The messages of a unary call whose requests run in the engine: ModelInfer, or another server's call."""
 
-    def read(self, message: Message, call: Call, *, waits: bool = True) -> InferRequest:
+    def read(self, message: Message, call: Call, find: Find) -> InferRequest:
         """Read a request of a caller who may call.
 
         Args:
             call: Its call, which gives metadata and deadline.
-            waits: Whether the calling thread may wait while the model is loaded.
+            find: Returns the model; see `ksrv.server.call.InferCall.read`.
 
         Raises:
             KsrvError: Whatever the client is to be told.
@@ -41,32 +39,25 @@ class InferCalls:
     """The inference calls of one server.
 
     Args:
-        engine: Where requests run.
         hides_credentials: Whether the `authorization` entry is kept from handlers.
         regions_of: Gives the shared memory that a call may name; None where that is off.
         client_of: Tells callers apart whose requests are limited.
-
-    Attributes:
-        submit: `Engine.submit`.
     """
 
     def __init__(
         self,
-        engine: "Engine",
         limits: Limits,
         *,
         hides_credentials: bool,
         regions_of: Callable[[Call], SharedMemoryRegistry | None] = lambda call: None,
         client_of: Callable[[str | None], str] = lambda authorization: "",
     ) -> None:
-        self._engine = engine
-        self.submit = engine.submit
         self._limits = limits
         self._hides_credentials = hides_credentials
         self._regions_of = regions_of
         self._client_of = client_of
 
-    def read(self, message: Message, call: Call, *, waits: bool = True) -> InferRequest:
+    def read(self, message: Message, call: Call, find: Find) -> InferRequest:
         """Read a request; see `InferForm`."""
         metadata = call.metadata()
         if self._hides_credentials:
@@ -75,7 +66,7 @@ class InferCalls:
 
         def spec_of(name: str, version: str) -> ModelSpec:
             nonlocal target
-            target = self._engine.find(name, version, waits=waits)
+            target = find(name, version)
             return target.spec
 
         request = protocol.parse_infer(
@@ -116,12 +107,14 @@ class InferCalls:
         )
 
 
-def stream_error(error: KsrvError, id: str, parameters: Mapping[str, Parameter]) -> bytes:
-    """Serialize and count an error for a stream; it carries the request's id where that was readable."""
+def stream_error(
+    error: Exception, call: Call, id: str, parameters: Mapping[str, Parameter]
+) -> bytes:
+    """Report and serialize an error for a stream; it carries the request's id if that was readable."""
     from ksrv.protocol.protobuf import message_class
 
-    count_error(error)
-    made = message_class("inference.ModelStreamInferResponse")(error_message=error.message)
+    failure = report_grpc(error, call)
+    made = message_class("inference.ModelStreamInferResponse")(error_message=failure.message)
     made.infer_response.id = id
     for name, value in parameters.items():
         made.infer_response.parameters[name].bool_param = bool(value)

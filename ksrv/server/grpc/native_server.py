@@ -22,15 +22,14 @@ from ksrv._native.reactor.event_loop import EventLoop
 from ksrv._native.server.model_endpoint import ModelEndpoint
 from ksrv._native.tls.tls_context import TlsContext
 from ksrv.engine.available_memory import bytes_in_flight
-from ksrv.engine.requests.handle import SplitRequest
-from ksrv.errors import KsrvError, NotLoaded, Overloaded, RequestTooSlow
+from ksrv.errors import KsrvError, Overloaded, RequestTooSlow
 from ksrv.limits import Limits, limit_name
 from ksrv.observe.traffic import Traffic, unwatch_connections, watch_connections
 from ksrv.request import InferRequest, InferResponse, RequestHandle
 from ksrv.server.addresses import parse_address
+from ksrv.server.call import Find, deliver, run_infer
 from ksrv.server.grpc import limits as bounds
-from ksrv.server.grpc.calls import Message, failure_of, refuse, trailing
-from ksrv.server.grpc.infer import InferForm
+from ksrv.server.grpc.calls import Message, refuse, trailing
 from ksrv.server.grpc.messages import inflated_message
 from ksrv.server.grpc.port import listen
 from ksrv.server.grpc.services import Method, Permitted, Services
@@ -70,7 +69,6 @@ class NativeGrpcServer:
         self._settings = settings
         self._services = Services(engine, settings, **shared)
         self._infer_pool = self._services.pool("infer", bounds.CALL_THREADS)
-        self._calls = self._services.calls
         self._budget = self._services.budget
         self._methods = {} if settings.grpc == "off" else self._services.methods
         self._listener: socket.socket | None = None
@@ -256,24 +254,19 @@ class NativeGrpcServer:
                 assert method.pool is not None, "a method with an answer has a pool"
                 method.pool.submit(self._answer, method, call, message, compressed)
             elif compressed:
-                self._infer_pool.submit(self._infer_later, method, call, message, True)
+                self._infer_pool.submit(self._infer_later, method, call, message)
             else:
-                self._infer(method, call, message)
-        except NotLoaded as error:  # a thread that serves connections waits for no load
-            wait = functools.partial(self._infer_later, method, call, message, False)
-            if not self._engine.wait_elsewhere(
-                error.model, wait, lambda why: refuse(call, failure_of(why))
-            ):
-                refuse(call, failure_of(error))
-        except Exception as error:  # noqa: BLE001 - the client is told
-            refuse(call, failure_of(error))
+                infer = NativeInferCall(method, call, message)
+                run_infer(infer, self._engine, waits=False)
+        except Exception as error:  # noqa: BLE001  (becomes the answer)
+            refuse(call, error)
 
     def _admit(self, call: Call) -> None:
         """Look at a caller before the message comes."""
         try:
             self._services.check(self._methods[call.path], call)
-        except Exception as error:  # noqa: BLE001 - the client is told
-            refuse(call, failure_of(error))
+        except Exception as error:  # noqa: BLE001  (becomes the answer)
+            refuse(call, error)
         else:
             call.admit()
 
@@ -284,74 +277,24 @@ class NativeGrpcServer:
         try:
             with self._opened(call, message, compressed, method.limits) as written:
                 made = method.answer(written, call)
-            self._send(call, made)
-        except Exception as error:  # noqa: BLE001 - the client is told
-            refuse(call, failure_of(error))
+            send(call, made)
+        except Exception as error:  # noqa: BLE001  (becomes the answer)
+            refuse(call, error)
 
-    def _infer_later(self, method: Method, call: Call, message: Message, compressed: bool) -> None:
-        """Read and submit a call that may not keep the thread that serves: it inflates, or waits for a load."""
-        if not call.is_active():
-            return
-        try:
-            form = _form(method)
-            with self._opened(call, message, compressed, method.limits) as written:
-                request = form.read(written, call)
-            self._submit(form, call, request)
-        except Exception as error:  # noqa: BLE001 - the client is told
-            refuse(call, failure_of(error))
-
-    def _infer(self, method: Method, call: Call, message: Message) -> None:
-        form = _form(method)
-        request = form.read(message, call, waits=False)
-        call.give_back_bytes()  # from here on the engine's queue counts the request
-        self._submit(form, call, request, allow_inline=True)
-
-    def _submit(
-        self, form: InferForm, call: Call, request: InferRequest, *, allow_inline: bool = False
-    ) -> None:
-        done = functools.partial(self._done, form, call, request)
-        handle = self._calls.submit(
-            request, done, allow_inline=allow_inline, waits=not allow_inline
-        )
-        watched = handle.parts[-1] if isinstance(handle, SplitRequest) else handle
-        if watched.done():
-            return
-        if isinstance(watched, NativeHandle):
-            call.watch(watched)
-        elif not call.add_callback(handle.cancel):
-            handle.cancel()
-
-    def _done(
-        self, form: InferForm, call: Call, request: InferRequest, handle: "RequestHandle"
-    ) -> None:
-        """Answer a request that the engine has ended, on the thread that ended it."""
-        try:
-            self._respond(form, call, request, handle.wait())
-        except Exception as error:  # noqa: BLE001 - the client is told
-            refuse(call, failure_of(error))
+    def _infer_later(self, method: Method, call: Call, message: Message) -> None:
+        """Serve a call whose message is compressed, on a thread that may take long to inflate it."""
+        if call.is_active():
+            opened = self._opened(call, message, True, method.limits)
+            run_infer(NativeInferCall(method, call, opened), self._engine, waits=True)
 
     def _deliver(self, call: Call, request: InferRequest, answer: object) -> None:
-        """Answer a request that the native server queued by itself, where that takes Python."""
-        try:
-            if isinstance(answer, BaseException):
-                raise answer
-            assert isinstance(answer, InferResponse), "a request ends with a response or an error"
-            self._respond(self._calls, call, request, answer)
-        except Exception as error:  # noqa: BLE001 - the client is told
-            refuse(call, failure_of(error))
-
-    def _respond(
-        self, form: InferForm, call: Call, request: InferRequest, response: InferResponse
-    ) -> None:
-        metadata = trailing(response.headers) if response.headers else None
-        self._send(call, form.render(response, request, call), metadata)
-
-    def _send(
-        self, call: Call, message: bytes | list[Any], metadata: list[tuple[str, str]] | None = None
-    ) -> None:
-        if not call.answer(message, metadata):
-            parts = message if isinstance(message, list) else [message]
-            raise no_room_for_answer(sum(memoryview(part).nbytes for part in parts))
+        """Answer a request that the native server queued by itself, if the answer needs Python."""
+        infer = NativeInferCall(self._methods[bounds.MODEL_INFER], call, request=request)
+        if isinstance(answer, InferResponse):
+            deliver(infer, answer)
+        else:
+            assert isinstance(answer, Exception), "a request ends with a response or an error"
+            infer.refuse(answer)
 
     def _opened(
         self, call: Call, message: Message, compressed: bool, limits: Limits
@@ -374,13 +317,78 @@ class NativeGrpcServer:
                     if not goes_on:
                         break
             call.finish()
-        except Exception as error:  # noqa: BLE001 - the client is told
-            refuse(call, failure_of(error))
+        except Exception as error:  # noqa: BLE001  (becomes the answer)
+            refuse(call, error)
 
 
-def _form(method: Method) -> InferForm:
-    assert method.infer is not None, "a unary call has an answer, or runs in the engine"
-    return method.infer
+class NativeInferCall:
+    """An `InferCall` that the native server received: a unary call, whose caller it has admitted.
+
+    Args:
+        method: The call's method.
+        call: The call, which takes the answer.
+        message: The message; opened later if it is compressed.
+        request: The request, if it was read before.
+    """
+
+    __slots__ = ("_call", "_form", "_message", "_request")
+    blocks = may_run = False
+
+    def __init__(
+        self,
+        method: Method,
+        call: Call,
+        message: "Message | OpenedMessage" = b"",
+        request: InferRequest | None = None,
+    ) -> None:
+        assert method.infer is not None, "a unary call has an answer, or runs in the engine"
+        self._form = method.infer
+        self._call = call
+        self._message = message
+        self._request = request
+
+    def authorize(self) -> None:
+        """See `InferCall.authorize`: the caller was checked before the message was received."""
+
+    def read(self, find: Find) -> InferRequest:
+        """See `InferCall.read`."""
+        message, call = self._message, self._call
+        if isinstance(message, OpenedMessage):
+            with message as written:
+                self._request = request = self._form.read(written, call, find)
+        else:
+            self._request = request = self._form.read(message, call, find)
+            call.give_back_bytes()  # from here on the engine's queue counts the request
+        return request
+
+    def watch(self, handle: RequestHandle) -> None:
+        """See `InferCall.watch`."""
+        if isinstance(handle, NativeHandle):
+            self._call.watch(handle)
+
+    def send(self, response: InferResponse) -> None:
+        """See `InferCall.send`."""
+        assert self._request is not None, "a request that has a response was read"
+        message = self._form.render(response, self._request, self._call)
+        metadata = trailing(response.headers) if response.headers else None
+        send(self._call, message, metadata)
+
+    def refuse(self, error: Exception) -> None:
+        """See `InferCall.refuse`."""
+        refuse(self._call, error)
+
+
+def send(
+    call: Call, message: bytes | list[Any], metadata: list[tuple[str, str]] | None = None
+) -> None:
+    """Answer a unary call.
+
+    Raises:
+        Overloaded: The memory budget has no room for the answer.
+    """
+    if not call.answer(message, metadata):
+        parts = message if isinstance(message, list) else [message]
+        raise no_room_for_answer(sum(memoryview(part).nbytes for part in parts))
 
 
 class OpenedMessage:

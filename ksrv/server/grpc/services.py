@@ -105,7 +105,7 @@ class Services:
 
     Attributes:
         methods: Every method by its path.
-        calls: Reads requests of ModelInfer and hands them to the engine.
+        calls: Reads the requests of ModelInfer and writes their answers.
         access: As given.
         budget: As given.
         proxies: The proxies whose word on their callers the logs take.
@@ -145,13 +145,12 @@ class Services:
         self._open_watches = threading.BoundedSemaphore(bounds.MAX_OPEN_WATCHES)
         self._pools: list[IdleThreads] = []
         self.calls = InferCalls(
-            engine,
             settings.limits,
             hides_credentials=self.access.hides_tokens,
             regions_of=self.regions_of,
             client_of=self.access.client_of,
         )
-        self._streams = StreamCalls(self.calls, self.pool("read", bounds.MAX_STREAMS))
+        self._streams = StreamCalls(self.calls, engine, self.pool("read", bounds.MAX_STREAMS))
         # A few threads more than permits, so that a stream too many is refused and does not wait.
         self.stream_pool = self.pool("stream", bounds.MAX_STREAMS + bounds.SPARE_THREADS)
         self.methods: dict[str, Method] = {

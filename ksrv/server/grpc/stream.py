@@ -14,13 +14,17 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ksrv.engine.requests.response_stream import ResponseStream
 from ksrv.errors import KsrvError, NotReady
 from ksrv.request import InferRequest, InferResponse, Parameter, RequestHandle
-from ksrv.server.grpc.calls import Call, Message, failure_of
+from ksrv.server.call import Find, run_infer
+from ksrv.server.grpc.calls import Call, Message
 from ksrv.server.grpc.infer import InferCalls, stream_error
+
+if TYPE_CHECKING:
+    from ksrv.engine.engine import Engine
 
 DEPTH = 64
 """Requests of one stream that are under way at a time; the reader waits beyond."""
@@ -31,18 +35,72 @@ NONE_FOLLOWS: Mapping[str, Parameter] = {FINAL: True}
 ENDS_AT_ERROR = "triton_grpc_error"
 
 
-@dataclass(slots=True, eq=False)
 class _Entry:
-    """One request of a stream: under way, or refused.
+    """One request of a stream: an `InferCall` whose answer is sent in its turn.
+
+    Args:
+        form: Reads the request.
+        incoming: The message.
+        call: The stream's call.
+        notify: Called when there is an answer more, or the request has ended.
 
     Attributes:
         answers: The intermediate answers that its handler sends.
+        request: The request, once it is read.
+        response: The last answer, if the request has succeeded.
+        error: The failure, if the request has failed.
     """
 
-    answers: ResponseStream
-    request: InferRequest | None = None
-    handle: "RequestHandle | None" = None
-    error: KsrvError | None = None
+    blocks = may_run = False
+
+    def __init__(
+        self, form: InferCalls, incoming: "Incoming", call: Call, notify: Callable[[], object]
+    ) -> None:
+        self._form = form
+        self._incoming = incoming
+        self._call = call
+        self._handle: RequestHandle | None = None
+        self.answers = ResponseStream(notify)
+        self.request: InferRequest | None = None
+        self.response: InferResponse | None = None
+        self.error: Exception | None = None
+
+    def authorize(self) -> None:
+        """See `InferCall.authorize`: the stream's caller was checked."""
+
+    def read(self, find: Find) -> InferRequest:
+        """See `InferCall.read`."""
+        with self._incoming() as message:  # until the engine's queue counts the request
+            self.request = request = self._form.read(message, self._call, find)
+        request.stream = self.answers
+        return request
+
+    def watch(self, handle: RequestHandle) -> None:
+        """See `InferCall.watch`: the line gives its requests up when the stream ends."""
+        self._handle = handle
+
+    def send(self, response: InferResponse) -> None:
+        """See `InferCall.send`."""
+        self.response = response
+        self.answers.end()
+
+    def refuse(self, error: Exception) -> None:
+        """See `InferCall.refuse`."""
+        self.error = error
+        self.answers.end()
+
+    def outcome(self) -> InferResponse:
+        """Return the last answer.
+
+        Raises:
+            Exception: The request failed.
+        """
+        if self.error is not None:
+            raise self.error
+        if self.response is None and self._handle is not None:  # the stream was closed meanwhile
+            return self._handle.wait()
+        assert self.response is not None, "a request ends with a response or an error"
+        return self.response
 
     def streamed(self) -> bool:
         """Tell whether the request was answered in parts, which are all sent, and has ended."""
@@ -50,8 +108,8 @@ class _Entry:
 
     def give_up(self) -> None:
         """Cancel the request if it is still under way, and drop the answers that wait."""
-        if self.handle is not None:
-            self.handle.cancel()
+        if self._handle is not None:
+            self._handle.cancel()
         self.answers.give_up()
 
 
@@ -70,14 +128,14 @@ class _Line:
         self._beginning = False  # whether a request is with the reader, which hands it over
         self._ended = False
         self._closed = False
-        self.failure: KsrvError | None = None  # why the server ended the stream
+        self.failure: Exception | None = None  # why the server ended the stream
 
     def idle(self) -> bool:
         """Return whether nothing is under way."""
         with self._changed:
             return not self._entries and self._answered is None
 
-    def fail(self, error: KsrvError) -> None:
+    def fail(self, error: Exception) -> None:
         """End the stream with an error, once the requests under way are answered."""
         self.failure = error
         self.end()
@@ -187,11 +245,13 @@ class StreamCalls:
     """The streams of one server.
 
     Args:
-        infer: Reads requests and hands them to the engine.
+        infer: Reads requests and writes answers.
+        engine: Runs the requests.
         pool: Runs the readers; it must have a thread for each stream besides the calls' threads.
     """
 
-    def __init__(self, infer: InferCalls, pool: Executor) -> None:
+    def __init__(self, infer: InferCalls, engine: "Engine", pool: Executor) -> None:
+        self._engine = engine
         self._infer = infer
         self._pool = pool
         self._lock = threading.Lock()
@@ -238,30 +298,19 @@ class StreamCalls:
             for incoming in received:
                 if not line.accept():
                     break
-                entry = self._begin(incoming, call, line)
+                entry = _Entry(self._infer, incoming, call, line.wake)
+                run_infer(entry, self._engine, waits=True)
                 if not line.put(entry):
                     entry.give_up()  # the line was closed before the entry was in it
                     break
-        except Exception as error:  # noqa: BLE001 - the pool's thread would drop it
-            line.fail(failure_of(error))
+        except Exception as error:  # noqa: BLE001  (the pool's thread would drop it)
+            line.fail(error)
         finally:
             line.end_reading()
 
-    def _begin(self, incoming: Incoming, call: Call, line: _Line) -> _Entry:
-        entry = _Entry(ResponseStream(line.wake))
-        try:
-            with incoming() as message:  # until the engine's queue counts the request
-                entry.request = self._infer.read(message, call)
-            entry.request.stream = entry.answers
-            entry.handle = self._infer.submit(entry.request)
-            entry.handle.add_done_callback(lambda _: entry.answers.end())
-        except Exception as error:  # noqa: BLE001 - sent on the stream
-            entry.error = failure_of(error)
-        return entry
-
     def _answers(self, line: _Line, entry: _Entry, call: Call) -> Iterator[bytes]:
         """Yield what handlers send while they run, and then the answer of one request."""
-        if entry.handle is not None:
+        if not entry.answers.finished:
             for one, chunk in line.chunks(entry):
                 if chunk is None:
                     yield from self._last(line, one, call)
@@ -271,7 +320,7 @@ class StreamCalls:
                 try:
                     message = self._infer.stream_message(call, chunk, request, MORE_FOLLOW)
                 except KsrvError as error:  # an output that cannot be written as was asked
-                    message = self._failed(line, error, request.id, MORE_FOLLOW)
+                    message = self._failed(line, call, error, request.id, MORE_FOLLOW)
                 yield message
         yield from self._last(line, entry, call)
 
@@ -282,23 +331,21 @@ class StreamCalls:
 
     def _answer(self, line: _Line, entry: _Entry, call: Call) -> bytes | None:
         request = entry.request
-        error = entry.error
-        if request is not None and entry.handle is not None:
-            try:
-                response = entry.handle.wait()
-                chunked = entry.answers.chunked and not response.outputs
-                if chunked and not request.mark_final:
-                    return None  # the end of a stream, which is sent on request only
-                return self._infer.stream_message(call, response, request, NONE_FOLLOWS)
-            except Exception as raised:  # noqa: BLE001 - sent on the stream
-                error = failure_of(raised)
-        assert error is not None, "an entry is under way or refused"
-        return self._failed(line, error, request.id if request is not None else "", NONE_FOLLOWS)
+        try:
+            response = entry.outcome()
+            assert request is not None, "a request that has a response was read"
+            chunked = entry.answers.chunked and not response.outputs
+            if chunked and not request.mark_final:
+                return None  # the end of a stream, which is sent on request only
+            return self._infer.stream_message(call, response, request, NONE_FOLLOWS)
+        except Exception as error:  # noqa: BLE001  (becomes the answer)
+            id = request.id if request is not None else ""
+            return self._failed(line, call, error, id, NONE_FOLLOWS)
 
     def _failed(
-        self, line: _Line, error: KsrvError, id: str, marks: Mapping[str, Parameter]
+        self, line: _Line, call: Call, error: Exception, id: str, marks: Mapping[str, Parameter]
     ) -> bytes:
         """Return the message of an error, or end the stream with it."""
         if line.ends_at_error:
             raise error
-        return stream_error(error, id, marks)
+        return stream_error(error, call, id, marks)

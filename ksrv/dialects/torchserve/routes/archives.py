@@ -24,6 +24,7 @@ from ksrv.model.config import ModelConfig, ModelSource
 from ksrv.model.spec import LARGEST_SIZE, ModelSpec
 from ksrv.repository.entry import ModelEntry
 from ksrv.request import InferRequest
+from ksrv.server.call import Find
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
@@ -52,18 +53,18 @@ class Archives:
 
     # ---- what is served ---------------------------------------------------------------------
 
-    def find(self, name: str, version: str, *, waits: bool = True) -> "ModelVersion":
+    def find(self, name: str, version: str, find: Find) -> "ModelVersion":
         """Return the archive's version that takes a request.
 
         Args:
-            waits: Whether the calling thread may wait while the model is loaded.
+            find: Returns a model; see `ksrv.server.call.InferCall.read`.
 
         Raises:
             TorchServeError: The archive is unknown.
             KsrvError: It does not serve now.
         """
         try:
-            model = self.engine.find(name, version, waits=waits)
+            model = find(name, version)
         except NotFound:
             if not version or not any(state.name == name for state in self.engine.index()):
                 raise errors.model_not_found(name) from None
@@ -81,7 +82,7 @@ class Archives:
             customized: Whether it has what the handler says of its model, too.
         """
         every = version == "all"
-        models = [self.find(name, "" if every else version)]
+        models = [self.find(name, "" if every else version, self.engine.find)]
         if every:
             models = [one for one in self.engine.loaded() if one.spec.name == name]
         listed = []
@@ -104,10 +105,10 @@ class Archives:
             facts=call.facts(),
             target=model,
         )
-        exchange = answers.Exchange(self.engine, request)
+        exchange = answers.Exchange(self.engine, lambda find: request)
         while exchange.first() is not None:
             pass  # chunks are no part of a description
-        return rows.described(answers.item_bytes(exchange.answer()))
+        return rows.described(answers.item_bytes(exchange.response()))
 
     def listed(self, given: Mapping[str, str]) -> dict[str, Any]:
         """Return a page of the list of the archives that serve."""
@@ -270,10 +271,8 @@ def takes_torchserve_requests(spec: ModelSpec) -> bool:
     return spec.platform == PLATFORM and all(entry.image is None for entry in spec.inputs)
 
 
-def failure_of(error: TorchServeError | KsrvError) -> TorchServeError:
+def failure_of(error: KsrvError) -> TorchServeError:
     """Return the error that a client of the management calls gets for a failure."""
-    if isinstance(error, TorchServeError):
-        return error
     if isinstance(error, NotFound):
         return errors.not_found(error.message)
     return errors.translated(error)

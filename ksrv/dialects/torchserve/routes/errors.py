@@ -5,7 +5,6 @@ sentences in TorchServe's form.
 """
 
 import json
-from dataclasses import dataclass
 from http import HTTPStatus
 
 from ksrv.engine.executor import ExecutorDied
@@ -40,11 +39,10 @@ NO_RESOURCE = "Requested resource is not found, please refer to API document."
 NO_METHOD = "Requested method is not allowed, please refer to API document."
 
 
-@dataclass(eq=False)
-class TorchServeError(Exception):
+class TorchServeError(InferenceError):
     """An error answer in TorchServe's form.
 
-    Attributes:
+    Args:
         code: The HTTP status.
         type: The exception's name as TorchServe's clients know it.
         message: The text; None for an answer without a body.
@@ -53,18 +51,24 @@ class TorchServeError(Exception):
         challenge: The value of `WWW-Authenticate`, or None.
     """
 
-    code: int
-    type: str
-    message: str | None
-    retry_after: int | None = None
-    reason: str = ""
-    challenge: str | None = None
+    def __init__(
+        self,
+        code: int,
+        type: str,
+        message: str | None,
+        retry_after: int | None = None,
+        reason: str = "",
+        challenge: str | None = None,
+    ) -> None:
+        super().__init__(message or "", code)
+        self.type, self._has_body = type, message is not None
+        self.retry_after, self.reason, self.challenge = retry_after, reason, challenge
 
     def body(self) -> bytes:
         """Return the answer's body."""
-        if self.message is None:
+        if not self._has_body:
             return b""
-        return render({"code": self.code, "type": self.type, "message": self.message})
+        return render({"code": self.http_status, "type": self.type, "message": self.message})
 
 
 def render(document: object) -> bytes:
@@ -109,8 +113,10 @@ def translated(error: KsrvError) -> TorchServeError:
     """Return ksrv's error in TorchServe's form.
 
     Args:
-        error: An error outside of the cases above.
+        error: Any error; one of the cases above stays as it is.
     """
+    if isinstance(error, TorchServeError):
+        return error
     told = _told(error)
     told.reason = error.reason
     return told

@@ -3,6 +3,7 @@
 A prediction's `input` is one row whose parts are BYTES tensors, as on TorchServe's HTTP routes; the call's metadata are its headers.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +12,12 @@ from ksrv.dialects.torchserve.calls import ROUTES, TorchServeCall
 from ksrv.dialects.torchserve.routes import errors
 from ksrv.dialects.torchserve.routes import responses as answers
 from ksrv.dialects.torchserve.routes.archives import Archives
-from ksrv.dialects.torchserve.routes.archives import failure_of as told
-from ksrv.dialects.torchserve.routes.errors import TorchServeError
-from ksrv.errors import InferenceError, InvalidRequest, KsrvError, Overloaded
+from ksrv.dialects.torchserve.routes.archives import failure_of as management_error
+from ksrv.errors import InvalidRequest, KsrvError
 from ksrv.protocol.forms.multipart import PARTS
 from ksrv.protocol.protobuf import message_class
 from ksrv.request import InferRequest, InferResponse, Tensor
+from ksrv.server.call import Find
 from ksrv.server.grpc import limits as bounds
 from ksrv.server.grpc.audited_calls import audited, audited_check
 from ksrv.server.grpc.calls import (
@@ -24,11 +25,11 @@ from ksrv.server.grpc.calls import (
     Message,
     answering,
     earlier,
-    failure_of,
     needs_control,
     needs_token,
     open_to_all,
     parsed,
+    report_grpc,
 )
 from ksrv.server.grpc.services import Method, Services
 from ksrv.server.grpc.stream import Source
@@ -46,15 +47,6 @@ SEQUENCE_ID = "ts_request_sequence_id"
 def torchserve_methods(services: Services, engine: "Engine") -> dict[str, Method]:
     """Return the methods of both services by their paths."""
     return PredictionCalls(services, engine).methods() | ManagementCalls(services, engine).methods()
-
-
-def _as_ksrv(error: Exception) -> KsrvError:
-    """Return TorchServe's error as gRPC tells it."""
-    if isinstance(error, TorchServeError):
-        made = InferenceError(error.message or "", error.code)
-        made.retry_after, made.reason = error.retry_after, error.reason
-        return made
-    return failure_of(error)
 
 
 class PredictionCalls:
@@ -107,29 +99,26 @@ class PredictionCalls:
 
     # ---- one answer -------------------------------------------------------------------------
 
-    def read(self, message: Message, call: Call, *, waits: bool = True) -> InferRequest:
+    def read(self, message: Message, call: Call, find: Find) -> InferRequest:
         """Read a request; see `ksrv.server.grpc.infer.InferForm`."""
         received = parsed(
             message_class("org.pytorch.serve.grpc.inference.PredictionsRequest"), message
         )
-        try:
-            return self._request(received, call, {}, waits=waits)
-        except TorchServeError as error:
-            raise _as_ksrv(error) from None
+        return self._request(received, call, {}, find)
 
     def render(self, response: InferResponse, request: InferRequest, call: Call) -> list[bytes]:
         """Write an answer; see `ksrv.server.grpc.infer.InferForm`."""
         return [self._message(prediction=answers.item_bytes(response))]
 
     def _request(
-        self, received: Any, call: Call, headers: Mapping[str, str], *, waits: bool
+        self, received: Any, call: Call, headers: Mapping[str, str], find: Find
     ) -> InferRequest:
         name, version = received.model_name, received.model_version
         if not name:
             raise InvalidRequest("Parameter model_name is required.")
         if len(received.input) > PARTS:
             raise InvalidRequest(f"the request has more than {PARTS} parts; send several requests")
-        target = self._archives.find(name, version, waits=waits)
+        target = self._archives.find(name, version, find)
         call.note_model(target.spec.name, target.spec.version)
         metadata = call.metadata()
         if self._services.access.hides_tokens:
@@ -167,11 +156,8 @@ class PredictionCalls:
     def _stream(self, source: Source, call: Call) -> Iterator[bytes]:
         """Answer one request with what its handler sends, and with its answer."""
         for received in self._received(source):
-            try:
-                for item in self._items(received, call, {}):
-                    yield self._message(prediction=item)
-            except TorchServeError as error:
-                raise _as_ksrv(error) from None
+            for item in self._items(received, call, {}):
+                yield self._message(prediction=item)
             return
         if call.is_active():
             raise InvalidRequest("the call requires exactly one request message")
@@ -186,8 +172,8 @@ class PredictionCalls:
                     raise InvalidRequest("Parameter sequenceId is required.")
                 for item in self._items(received, call, headers):
                     yield self._message(prediction=item, **sequence)
-            except Exception as error:  # noqa: BLE001 - sent on the stream
-                failure = _as_ksrv(error)
+            except Exception as error:  # noqa: BLE001  (becomes an answer of the stream)
+                failure = report_grpc(error, call)
                 status = {
                     "code": CODE_OF[failure.grpc_code],
                     "message": failure.message,
@@ -196,17 +182,14 @@ class PredictionCalls:
 
     def _items(self, received: Any, call: Call, headers: Mapping[str, str]) -> Iterator[bytes]:
         """Run one request; yield the items that its handler sends, and its answer."""
-        request = self._request(received, call, headers, waits=True)
-        try:
-            exchange = answers.Exchange(self._engine, request)
-        except Overloaded as error:
-            raise errors.queue_full(request.model_name, error.reason) from None
+        read = functools.partial(self._request, received, call, headers)
+        exchange = answers.Exchange(self._engine, read)
         if not call.add_callback(exchange.cancel):
             exchange.cancel()
         try:
             chunk = exchange.first()
             if chunk is None:
-                yield answers.item_bytes(exchange.answer())
+                yield answers.item_bytes(exchange.response())
             else:
                 yield from filter(None, exchange.pieces(chunk))
         finally:
@@ -273,8 +256,8 @@ def _behavior(act: Callable[[Any], str]) -> Callable[[Any, Call], Any]:
     def behavior(request: Any, call: Call) -> Any:
         try:
             text = act(request)
-        except (TorchServeError, KsrvError) as error:
-            raise _as_ksrv(told(error)) from None
+        except KsrvError as error:
+            raise management_error(error) from None
         return message_class("org.pytorch.serve.grpc.management.ManagementResponse")(msg=text)
 
     return behavior

@@ -8,11 +8,10 @@ import falcon
 
 from ksrv.dialects.torchserve.routes import responses as answers
 from ksrv.dialects.torchserve.routes.archives import REFUSED, Archives, failure_of
-from ksrv.dialects.torchserve.routes.errors import TorchServeError
 from ksrv.errors import InvalidRequest, KsrvError, quote
 from ksrv.server.audit import CONTROL_CALL, ControlCall
 from ksrv.server.credentials import Access
-from ksrv.server.http.answers import status_line
+from ksrv.server.http.answers import report_http, status_line
 from ksrv.server.rest.route_guard import Needs, check_control
 
 ReadDocument = Callable[[falcon.Request], Mapping[str, Any]]
@@ -64,13 +63,13 @@ class _Resource:
     def __init__(self, routes: ManagementRoutes) -> None:
         self._routes = routes
 
-    def _answer(self, resp: falcon.Response, act: Callable[[], Any]) -> None:
+    def _answer(self, req: falcon.Request, resp: falcon.Response, act: Callable[[], Any]) -> None:
         """Answer what a call returns, or its failure in TorchServe's form."""
         answers.prepare(resp)
         try:
             answers.send_document(resp, act())
-        except (TorchServeError, KsrvError) as error:
-            answers.send_error(resp, failure_of(error))
+        except KsrvError as error:
+            answers.send_error(resp, failure_of(report_http(error, req.env)))
 
 
 class ModelsResource(_Resource):
@@ -78,7 +77,7 @@ class ModelsResource(_Resource):
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Answer a page of the list."""
-        self._answer(resp, lambda: self._routes.archives.listed(_query(req)))
+        self._answer(req, resp, lambda: self._routes.archives.listed(_query(req)))
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Register an archive; the answer comes once it serves, whatever `synchronous` says."""
@@ -104,7 +103,7 @@ class ModelsResource(_Resource):
                 resp.status = _status(given)
             return {"status": told}
 
-        self._answer(resp, act)
+        self._answer(req, resp, act)
 
 
 def _query(req: falcon.Request) -> dict[str, str]:
@@ -129,7 +128,9 @@ class DefaultResource(_Resource):
 
     def on_put(self, req: falcon.Request, resp: falcon.Response, name: str, version: str) -> None:
         """Set the version that serves requests without one."""
-        self._answer(resp, lambda: {"status": self._routes.archives.set_default(name, version)})
+        self._answer(
+            req, resp, lambda: {"status": self._routes.archives.set_default(name, version)}
+        )
 
 
 class ChangingResource(_Resource):
@@ -142,11 +143,13 @@ class ChangingResource(_Resource):
         self._routes.check(req, "scale", name)
         given = _query(req)
         resp.status = _status(given)
-        self._answer(resp, lambda: {"status": self._routes.archives.scale(name, version, given)})
+        self._answer(
+            req, resp, lambda: {"status": self._routes.archives.scale(name, version, given)}
+        )
 
     def on_delete(
         self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""
     ) -> None:
         """Unregister a model or a version."""
         self._routes.check(req, "unregister", name)
-        self._answer(resp, lambda: {"status": self._routes.archives.unregister(name, version)})
+        self._answer(req, resp, lambda: {"status": self._routes.archives.unregister(name, version)})

@@ -6,22 +6,21 @@ first, the answer is a chunked body whose last piece is the handler's return val
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import falcon
 
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.dialects.torchserve.calls import TorchServeAnswer
-from ksrv.dialects.torchserve.routes.errors import JSON, TorchServeError, render
-from ksrv.engine.requests.response_stream import ResponseStream
-from ksrv.errors import KsrvError
-from ksrv.observe.traffic import count_refusal
-from ksrv.request import InferRequest, InferResponse, RequestHandle
+from ksrv.dialects.torchserve.routes.errors import JSON, TorchServeError, queue_full, render
+from ksrv.errors import KsrvError, Overloaded
+from ksrv.request import InferRequest, InferResponse
+from ksrv.server.call import Find, run_infer
 from ksrv.server.http.answers import send_parts, set_handler_headers, status_line, usable_headers
-from ksrv.server.http.client_watch import CLIENT_LOOK_NS, watch_client
+from ksrv.server.http.client_watch import CLIENT_LOOK_NS
+from ksrv.server.http.wsgi_calls import StreamedCall
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
@@ -51,9 +50,8 @@ def send_document(resp: falcon.Response, document: object) -> None:
 
 
 def send_error(resp: falcon.Response, error: TorchServeError) -> None:
-    """Answer with an error; a refusal is counted."""
-    count_refusal("http", error.reason)
-    resp.status = status_line(error.code)
+    """Answer with an error."""
+    resp.status = status_line(error.http_status)
     resp.content_type = JSON
     resp.data = error.body()
     if error.retry_after is not None:
@@ -62,59 +60,52 @@ def send_error(resp: falcon.Response, error: TorchServeError) -> None:
         resp.set_header("WWW-Authenticate", error.challenge)
 
 
-class Exchange:
-    """One request under way: its chunks, then its end.
+class Exchange(StreamedCall):
+    """One call under way: its chunks, then its end.
 
     Args:
         engine: Runs the request.
-        request: The request; its `stream` is set here.
+        read: Reads the request; see `ksrv.server.call.InferCall.read`.
         environ: The WSGI environment of the client whose request is cancelled when it disconnects.
 
     Raises:
-        KsrvError: It is not accepted.
+        KsrvError: The call is refused.
     """
 
     def __init__(
         self,
         engine: "Engine",
-        request: InferRequest,
-        environ: Mapping[str, Any] = MappingProxyType({}),
+        read: Callable[[Find], InferRequest],
+        environ: dict[str, Any] | None = None,
     ) -> None:
-        self._chunks = ResponseStream()
-        request.stream = self._chunks
-        self._handle: RequestHandle = engine.submit(request)
-        self._handle.add_done_callback(lambda _: self._chunks.end())
-        watch_client(environ, self._handle)
+        super().__init__(environ or {}, read)
+        self._submitted: InferRequest | None = None
+        run_infer(self, engine, waits=True)
+        try:
+            self.check()
+        except Overloaded as error:
+            if self._submitted is None:  # the memory budget has no room for the body
+                raise
+            raise queue_full(self._submitted.model_name, error.reason) from None
 
-    def first(self) -> InferResponse | None:
-        """Wait for the first chunk; None when the request ends without one."""
-        while not self._chunks.finished:
-            chunk = self._chunks.take(CLIENT_LOOK_NS / 1e9)
-            if chunk is not None:
-                return chunk
-        return None
-
-    def answer(self) -> InferResponse:
-        """Return the final answer of a request that has ended.
-
-        Raises:
-            KsrvError: The request failed.
-        """
-        return self._handle.wait()
+    def read(self, find: Find) -> InferRequest:
+        """See `InferCall.read`."""
+        self._submitted = super().read(find)
+        return self._submitted
 
     def pieces(self, chunk: InferResponse) -> Iterator[bytes]:
         """Yield the first chunk, the further chunks, and the final answer.
 
         A failure breaks the body off, which a client of a chunked body notices.
         """
-        chunks = self._chunks
+        chunks = self.answers
         yield item_bytes(chunk)
         while not chunks.finished:
             following = chunks.take(CLIENT_LOOK_NS / 1e9)
             # An empty piece, because the server then checks whether the client is still there.
             yield b"" if following is None else item_bytes(following)
         try:
-            last = self.answer()
+            last = self.response()
         except KsrvError as error:
             log.error(
                 "a streamed answer was cut off, because the handler failed: %s", error.message
@@ -122,11 +113,6 @@ class Exchange:
             raise
         if last.outputs:
             yield item_bytes(last)
-
-    def cancel(self) -> None:
-        """Give the request up, unless it has ended, and the chunks that wait for the client."""
-        self._handle.cancel()
-        self._chunks.give_up()
 
 
 class _Streamed:

@@ -7,6 +7,7 @@ them. A request becomes one row whose parts are BYTES tensors; the route's facts
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import falcon
@@ -17,17 +18,18 @@ from ksrv.dialects.torchserve.calls import ROUTES, TorchServeCall
 from ksrv.dialects.torchserve.routes import errors
 from ksrv.dialects.torchserve.routes import responses as answers
 from ksrv.dialects.torchserve.routes.archives import Archives
-from ksrv.dialects.torchserve.routes.errors import TorchServeError
 from ksrv.dialects.torchserve.routes.form_parts import Part, read_parts
 from ksrv.dialects.torchserve.routes.management import (
     ChangingResource,
     ManagementRoutes,
     ReadDocument,
 )
-from ksrv.errors import KsrvError, Overloaded
+from ksrv.errors import KsrvError
 from ksrv.request import InferRequest, Tensor
+from ksrv.server.call import Find, find_before_body
 from ksrv.server.credentials import Access
-from ksrv.server.http.body import Environ, expected_body, read_body
+from ksrv.server.http.answers import report_http
+from ksrv.server.http.body import expected_body, read_body
 from ksrv.server.http.byte_budget import Reservation
 from ksrv.server.http.request_headers import request_headers
 from ksrv.server.http.request_ids import REQUEST_ID
@@ -116,7 +118,7 @@ class TorchServeRoutes:
                 error.__traceback__ = None  # see `ksrv.server.app`
                 answers.prepare(resp)
                 if isinstance(error, KsrvError):
-                    answers.send_error(resp, errors.translated(error))
+                    answers.send_error(resp, errors.translated(report_http(error, req.env)))
                 else:
                     resp.set_headers(error.headers or {})  # the methods of a 405
                     answers.send_error(resp, errors.for_status(error.status_code))
@@ -133,7 +135,7 @@ class TorchServeRoutes:
             KsrvError: The head shows that the request will be refused.
         """
         if name:
-            self.archives.find(name, version)
+            self.archives.find(name, version, partial(find_before_body, self.engine))
         with Reservation(self._budget) as reservation:
             return expected_body(
                 req.env,
@@ -162,57 +164,56 @@ class TorchServeRoutes:
             explain: Whether to explain.
             query: Query parameters that are parts of the row.
         """
-        request_id = req.env[REQUEST_ID]
         answers.prepare(resp)
-        try:
-            target = (
-                self.archives.find(name, version) if name else None
-            )  # told before the body is read
-            with Reservation(self._budget) as reservation:
-                body = read_body(
-                    req.env,
-                    self._settings.limits,
-                    reservation,
-                    decompress=self._settings.decompress_requests,
-                )
-                parts = read_parts(body, req.content_type, query)
-                if target is None:
-                    name = self._named_by(parts)
-                    target = self.archives.find(name, version)
-                request = InferRequest(
-                    name,
-                    version,
-                    request_id,
-                    [Tensor(part.name, "BYTES", (1,), [part.value]) for part in parts],
-                    headers=request_headers(
-                        req.env, with_credentials=self._with_credentials, spelling=str.title
-                    ),
-                    explain=explain,
-                    nbytes=len(body),
-                    dialect=ROUTES,
-                    facts=replace(
-                        call, content_types={part.name: part.content_type for part in parts}
-                    ).facts(),
-                    client=self._access.client_of(req.get_header("Authorization")),
-                    target=target,
-                )
-                reservation.close()  # from here on the queue counts the request
-                self._answer(request, req.env, resp)
-        except TorchServeError as error:
-            answers.send_error(resp, error)
-        except KsrvError as error:
-            answers.send_error(resp, errors.translated(error))
-
-    def _answer(self, request: InferRequest, environ: Environ, resp: falcon.Response) -> None:
-        try:
-            exchange = answers.Exchange(self.engine, request, environ)
-        except Overloaded as error:
-            raise errors.queue_full(request.model_name, error.reason) from None
+        read = partial(self._read, req, name, version, call, query, explain=explain)
+        exchange = answers.Exchange(self.engine, read, req.env)
         chunk = exchange.first()
         if chunk is not None:
             answers.send_stream(resp, exchange, chunk)
         else:
-            answers.send_answer(resp, exchange.answer(), self._budget, environ)
+            answers.send_answer(resp, exchange.response(), self._budget, req.env)
+
+    def _read(
+        self,
+        req: falcon.Request,
+        name: str,
+        version: str,
+        call: TorchServeCall,
+        query: Sequence[tuple[str, str]],
+        find: Find,
+        *,
+        explain: bool,
+    ) -> InferRequest:
+        # An unknown model is refused before the body is read.
+        target = self.archives.find(name, version, find) if name else None
+        with Reservation(self._budget) as reservation:  # afterwards the queue counts the bytes
+            body = read_body(
+                req.env,
+                self._settings.limits,
+                reservation,
+                decompress=self._settings.decompress_requests,
+            )
+            parts = read_parts(body, req.content_type, query)
+        if target is None:
+            name = self._named_by(parts)
+            target = self.archives.find(name, version, find)
+        return InferRequest(
+            name,
+            version,
+            req.env[REQUEST_ID],
+            [Tensor(part.name, "BYTES", (1,), [part.value]) for part in parts],
+            headers=request_headers(
+                req.env, with_credentials=self._with_credentials, spelling=str.title
+            ),
+            explain=explain,
+            nbytes=len(body),
+            dialect=ROUTES,
+            facts=replace(
+                call, content_types={part.name: part.content_type for part in parts}
+            ).facts(),
+            client=self._access.client_of(req.get_header("Authorization")),
+            target=target,
+        )
 
     def _named_by(self, parts: Sequence[Part]) -> str:
         for part in parts:
@@ -284,13 +285,8 @@ class DescribeResource(ChangingResource):
         """Answer a list of descriptions."""
         customized = req.get_param("customized", default="").lower() == "true"
         answers.prepare(resp)
-        try:
-            listed = self._routes.archives.described(name, version, customized=customized)
-            answers.send_document(resp, listed)
-        except TorchServeError as error:
-            answers.send_error(resp, error)
-        except KsrvError as error:
-            answers.send_error(resp, errors.translated(error))
+        listed = self._routes.archives.described(name, version, customized=customized)
+        answers.send_document(resp, listed)
 
 
 class PingResource(_Resource):

@@ -10,29 +10,41 @@ from ksrv.server.grpc.stream import StreamCalls
 class Handle:
     """A request under way until it is cancelled."""
 
-    def add_done_callback(self, callback):
-        self.cancel = lambda: callback(self)
+    def __init__(self, ended):
+        self.cancel = lambda: ended(self)
+
+    def done(self):
+        return False
 
     def wait(self):
         raise Cancelled("the client has left")
 
 
 class Infer:
-    """Has every request answer with a chunk at once, and go on."""
+    """Reads messages that are the request's id, and writes it back."""
 
-    def read(self, message, call):
+    def read(self, message, call, find):
         return InferRequest(model_name="m", id=message)
-
-    def submit(self, request):
-        request.stream.chunked = True
-        request.stream.put(InferResponse("m", "", "", [Tensor("y", "BYTES", (1,), [b"x"])]))
-        return Handle()
 
     def stream_message(self, call, response, request, marks):
         return request.id.encode()
 
 
+class Engine:
+    """Has every request answer with a chunk at once, and go on."""
+
+    def find(self, name, version):
+        raise NotImplementedError("no request is parsed")
+
+    def submit(self, request, ended, **options):
+        request.stream.chunked = True
+        request.stream.put(InferResponse("m", "", "", [Tensor("y", "BYTES", (1,), [b"x"])]))
+        return Handle(ended)
+
+
 class Call:
+    path, request_id = "/inference.GRPCInferenceService/ModelStreamInfer", "id"
+
     def metadata(self):
         return {}
 
@@ -53,7 +65,7 @@ def source(is_idle, end):
 
 def test_a_client_that_leaves_while_a_chunk_is_sent_leaves_nothing_to_answer():
     call = Call()
-    answers = StreamCalls(Infer(), AtOnce()).stream(source, call)
+    answers = StreamCalls(Infer(), Engine(), AtOnce()).stream(source, call)
     assert next(answers) == b"a"
     call.leave()
     (last,) = answers  # of the request that was being answered
