@@ -7,10 +7,15 @@ such a request runs to its end.
 from collections.abc import Callable
 from typing import Any
 
+from ksrv._native.queue.request_handle import NativeHandle
+from ksrv._native.server.app_message import AppMessage
 from ksrv.engine.requests.response_stream import ResponseStream
 from ksrv.request import InferRequest, InferResponse, RequestHandle
 from ksrv.server.call import Find
-from ksrv.server.http.client_watch import CLIENT_LOOK_NS, watch_client
+from ksrv.server.http.received_body import MESSAGE
+
+CLIENT_LOOK_NS = 250_000_000
+"""A streamed answer looks at its client after so long without a piece."""
 
 
 class WsgiCall:
@@ -44,7 +49,9 @@ class WsgiCall:
 
     def watch(self, handle: RequestHandle) -> None:
         """See `InferCall.watch`."""
-        watch_client(self.environ, handle)
+        message: AppMessage | None = self.environ.get(MESSAGE)
+        if message is not None and isinstance(handle, NativeHandle) and not handle.done():
+            message.watch(handle)
 
     def send(self, response: InferResponse) -> None:
         """See `InferCall.send`: the resource sends it."""

@@ -15,9 +15,8 @@ import orjson
 from ksrv.errors import KsrvError
 from ksrv.request import InferResponse
 from ksrv.server.http.answers import report_http, set_fields, usable_headers
-from ksrv.server.http.client_watch import CLIENT_LOOK_NS
 from ksrv.server.http.received_body import MESSAGE
-from ksrv.server.http.wsgi_calls import StreamedCall
+from ksrv.server.http.wsgi_calls import CLIENT_LOOK_NS, StreamedCall
 
 EVENT_STREAM = "text/event-stream"
 JSON_LINES = "application/jsonl"

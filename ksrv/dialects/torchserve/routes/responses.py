@@ -19,8 +19,7 @@ from ksrv.errors import KsrvError, Overloaded
 from ksrv.request import InferRequest, InferResponse
 from ksrv.server.call import Find, run_infer
 from ksrv.server.http.answers import send_parts, set_handler_headers, status_line, usable_headers
-from ksrv.server.http.client_watch import CLIENT_LOOK_NS
-from ksrv.server.http.wsgi_calls import StreamedCall
+from ksrv.server.http.wsgi_calls import CLIENT_LOOK_NS, StreamedCall
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
