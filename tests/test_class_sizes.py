@@ -172,7 +172,7 @@ def sizes() -> dict[str, tuple[int, int]]:
     return dict([*cpp_classes(), *python_classes(), *cython_classes()])
 
 
-def test_no_class_holds_more_than_one_owner_needs():
+def test_class_sizes_are_within_limits():
     usual = (MOST_MEMBERS, MOST_METHODS, "")
     large = {
         name: counts
@@ -205,5 +205,5 @@ def test_every_exception_is_needed():
         ("public: int a; private: std::function<void(int, int)> b; alignas(64) int c{0};", (3, 0)),
     ],
 )
-def test_members_and_methods_are_told_apart(body, counts):
+def test_members_and_methods_are_counted_separately(body, counts):
     assert count_cpp(body) == counts

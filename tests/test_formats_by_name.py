@@ -75,7 +75,7 @@ def named_in(name: str, folders: tuple[str, ...], own: tuple[str, ...]) -> set[s
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_format_is_named_in_its_own_folders_alone(name):
+def test_format_is_named_only_in_its_folders(name):
     folders, own, known = NAMES[name]
     assert named_in(name, folders, own) == set(known)
 

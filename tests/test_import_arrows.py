@@ -106,7 +106,7 @@ def module_graph() -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("package", sorted(ARROWS))
-def test_package_imports_only_what_stands_below_it(package):
+def test_package_imports_only_lower_packages(package):
     single = ROOT / f"{package}.py"
     files = [single] if single.exists() else sorted((ROOT / package).rglob("*.py"))
     for path in files:

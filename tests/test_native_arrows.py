@@ -70,19 +70,19 @@ def used(folder: Path, *patterns: re.Pattern[str]) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("folder", sorted(CORE))
-def test_a_folder_of_the_core_includes_only_what_stands_below_it(folder):
+def test_core_folder_includes_only_lower_folders(folder):
     beyond = used(ROOT / "native" / folder, INCLUDE)
     assert {name: beyond[name] for name in beyond.keys() - CORE[folder] - {folder}} == {}
 
 
 @pytest.mark.parametrize("folder", sorted(MODULES))
-def test_compiled_modules_import_only_what_stands_below_them(folder):
+def test_compiled_modules_import_only_lower_modules(folder):
     beyond = used(ROOT / "ksrv" / "_native" / folder, IMPORT)
     assert {name: beyond[name] for name in beyond.keys() - MODULES[folder] - {folder}} == {}
 
 
 @pytest.mark.parametrize("folder", sorted(MODULES))
-def test_compiled_modules_declare_only_what_their_folder_may_include(folder):
+def test_compiled_modules_declare_only_allowed_headers(folder):
     beyond = used(ROOT / "ksrv" / "_native" / folder, EXTERN)
     below = CORE.get(folder, {"base"})
     assert {name: beyond[name] for name in beyond.keys() - below - {folder}} == {}
@@ -99,7 +99,7 @@ def test_every_folder_has_its_arrows():
     assert set(MODULES) - set(CORE) == {"batch"}  # compiled Python, without C++
 
 
-def test_each_module_has_a_name_of_its_own():
+def test_module_names_are_unique():
     """The one extension file has an initialiser for each module, called by the last part of its name."""
     names = [path.stem for path in (ROOT / "ksrv" / "_native").glob("*/*.pyx")]
     assert len(names) == len(set(names))

@@ -70,9 +70,7 @@ class Watcher:
         self.look()
 
 
-def test_what_was_shown_once_is_never_taken_back(
-    tmp_path: Path, seed: str, choose: random.Random
-) -> None:
+def test_counter_totals_never_go_down(tmp_path: Path, seed: str, choose: random.Random) -> None:
     """To Prometheus a total that goes down has begun anew, and all of it is new."""
     with Server(write_patterns(tmp_path), workers=WORKERS) as server:
         wait_until(lambda: server.log.count("ready: True") == WORKERS)

@@ -108,9 +108,7 @@ def end_healthy(server: Server, load: Load) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
-def test_whatever_a_handler_raises_is_one_requests_error(
-    server: Server, seed: str, model: str
-) -> None:
+def test_handler_exception_fails_only_its_request(server: Server, seed: str, model: str) -> None:
     with Load(addresses(server), seed, models=MODELS) as load:
         for protocol, address in addresses(server).items():
             caller = CALLERS[protocol](address, None, 60)
@@ -127,7 +125,7 @@ def test_whatever_a_handler_raises_is_one_requests_error(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", HANGS)
-def test_a_handler_process_that_hangs_is_replaced(server: Server, seed: str, how: str) -> None:
+def test_hung_handler_process_is_replaced(server: Server, seed: str, how: str) -> None:
     """Its own request fails; the other instance serves meanwhile."""
     with Load(addresses(server), seed, models=MODELS) as load:
         caller = CALLERS["http1"](server.http, None, 60)
@@ -140,7 +138,7 @@ def test_a_handler_process_that_hangs_is_replaced(server: Server, seed: str, how
 
 
 @pytest.mark.slow
-def test_a_handler_process_that_runs_out_of_memory(server: Server, seed: str) -> None:
+def test_handler_memory_error_fails_only_its_request(server: Server, seed: str) -> None:
     with Load(addresses(server), seed, models=MODELS) as load:
         caller = CALLERS["http1"](server.http, None, 60)
         for _ in range(4):
@@ -153,7 +151,7 @@ def test_a_handler_process_that_runs_out_of_memory(server: Server, seed: str) ->
 
 
 @pytest.mark.slow
-def test_an_inline_handler_that_holds_the_gil_costs_its_worker(tmp_path: Path) -> None:
+def test_worker_whose_handler_keeps_the_gil_is_replaced(tmp_path: Path) -> None:
     """Requests that take no Python are answered at their deadlines meanwhile; the others end with the worker."""
     write_patterns(tmp_path, ("here",), HANDLER)
     settings = tmp_path / "here" / "model.yaml"

@@ -87,7 +87,7 @@ def may_mount() -> bool:
     return tried.returncode == 0
 
 
-def test_a_full_disk_under_the_log_fails_no_request(tmp_path: Path, seed: str) -> None:
+def test_full_log_disk_fails_no_request(tmp_path: Path, seed: str) -> None:
     with FullLog(write_patterns(tmp_path), access_log=True) as server:
         with Load(addresses(server), seed) as load:
             load.wait_for(10)
@@ -96,7 +96,7 @@ def test_a_full_disk_under_the_log_fails_no_request(tmp_path: Path, seed: str) -
 
 
 @pytest.mark.slow
-def test_a_small_dev_shm_fails_no_request(tmp_path: Path, seed: str) -> None:
+def test_small_dev_shm_fails_no_request(tmp_path: Path, seed: str) -> None:
     if not may_mount():
         pytest.skip("this system lets nobody mount in a separate namespace")
     with SmallShm(write_patterns(tmp_path)) as server:
@@ -107,7 +107,7 @@ def test_a_small_dev_shm_fails_no_request(tmp_path: Path, seed: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_full_disk_under_temporary_files_keeps_what_needs_none(tmp_path: Path, seed: str) -> None:
+def test_full_temporary_disk_fails_only_what_writes_there(tmp_path: Path, seed: str) -> None:
     """Models serve and are loaded; what has to be written there is refused by a sentence that says why."""
     if not may_mount():
         pytest.skip("this system lets nobody mount in a separate namespace")
@@ -135,7 +135,7 @@ def test_a_full_disk_under_temporary_files_keeps_what_needs_none(tmp_path: Path,
 
 
 @pytest.mark.slow
-def test_a_clock_that_jumps_ends_nothing(tmp_path: Path, seed: str, choose: random.Random) -> None:
+def test_clock_jump_ends_no_request(tmp_path: Path, seed: str, choose: random.Random) -> None:
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("cc is not installed")
@@ -166,7 +166,7 @@ def few_descriptors(pid: int, most: int) -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_without_descriptors_who_has_a_connection_is_served_on(tmp_path: Path, seed: str) -> None:
+def test_open_connections_are_served_without_descriptors(tmp_path: Path, seed: str) -> None:
     models = ("here", "joined")
     with Server(write_patterns(tmp_path, models)) as server:
         assert_answers_exactly(addresses(server), None, models)
@@ -197,7 +197,7 @@ def keep_crowd(server: Server, seed: str, choose: random.Random, count: int) -> 
         wait_successes(server, load.ledger)
 
 
-def test_hundreds_of_slow_and_idle_clients_keep_nobody_waiting(
+def test_hundreds_of_slow_clients_delay_no_other(
     tmp_path: Path, seed: str, choose: random.Random
 ) -> None:
     with Server(write_patterns(tmp_path)) as server:
@@ -205,7 +205,7 @@ def test_hundreds_of_slow_and_idle_clients_keep_nobody_waiting(
 
 
 @pytest.mark.slow
-def test_thousands_of_slow_and_idle_clients_keep_nobody_waiting(
+def test_thousands_of_slow_clients_delay_no_other(
     tmp_path: Path, seed: str, choose: random.Random
 ) -> None:
     with Server(write_patterns(tmp_path), max_connections=8192) as server:

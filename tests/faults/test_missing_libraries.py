@@ -38,7 +38,7 @@ def server(without, tmp_path_factory):
         yield running
 
 
-def test_rest_and_grpc_serve_without_them(server):
+def test_rest_and_grpc_serve_without_libraries(server):
     """gRPC is carried by grpcio."""
     addresses = {
         protocol: server.grpc if protocol == "grpc" else server.http
@@ -64,13 +64,13 @@ def test_the_http_address_speaks_http1_alone(server):
     assert server.get("/v2/health/ready")[0] == 200
 
 
-def test_native_grpc_that_was_asked_for_says_what_is_missing(without, tmp_path):
+def test_required_native_grpc_names_missing_library(without, tmp_path):
     with pytest.raises(ServerFailed, match=NGHTTP2):  # noqa: SIM117 - the start is what fails
         with Server(write_patterns(tmp_path), environment=without(NGHTTP2), grpc_server="native"):
             pass
 
 
-def test_tls_that_was_asked_for_says_what_is_missing(without, tmp_path):
+def test_required_tls_names_missing_library(without, tmp_path):
     key, certificate = self_signed(tmp_path)
     root = write_patterns(tmp_path / "models")
     tls = {"tls_cert": str(certificate), "tls_key": str(key)}

@@ -87,25 +87,27 @@ def weather(
 
 
 @pytest.mark.parametrize("protocol", CALLERS)
-def test_calls_end_once_and_with_their_own_data(served: Served, protocol: str, seed: str) -> None:
+def test_calls_end_once_with_the_right_data(served: Served, protocol: str, seed: str) -> None:
     told = weather(served, protocol, seed, 3, 12, WITHOUT_CHANGES)
     assert told["answered"] and told["lost"], told
 
 
 @pytest.mark.parametrize("protocol", CALLERS)
-def test_a_changed_byte_harms_no_other_call(served: Served, protocol: str, seed: str) -> None:
+def test_changed_byte_fails_only_its_call(served: Served, protocol: str, seed: str) -> None:
     weather(served, protocol, seed, 4, 6, ("corrupt",))  # which may end all calls, or none
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", CALLERS)
-def test_calls_through_much_of_it(served: Served, protocol: str, seed: str) -> None:
+def test_calls_through_many_faults_end_correctly(served: Served, protocol: str, seed: str) -> None:
     told = weather(served, protocol, seed, 8, 60, WITHOUT_CHANGES)
     assert told["answered"] and told["lost"], told
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", CALLERS)
-def test_changed_bytes_in_many_calls(served: Served, protocol: str, seed: str) -> None:
+def test_changed_bytes_in_many_calls_fail_only_their_calls(
+    served: Served, protocol: str, seed: str
+) -> None:
     told = weather(served, protocol, seed, 8, 30, ("corrupt",))
     assert told["answered"] < told.total(), told

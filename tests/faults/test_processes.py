@@ -164,13 +164,15 @@ def hup_storm(server: Server, seed: str, choose: random.Random, times: int) -> N
     end_healthy(server)
 
 
-def test_a_handler_process_is_killed(server: Server, seed: str, choose: random.Random) -> None:
+def test_killed_handler_process_is_replaced(
+    server: Server, seed: str, choose: random.Random
+) -> None:
     kill_handlers(server, seed, choose, signal.SIGKILL, 2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", DEADLY)
-def test_handler_processes_are_killed(
+def test_killed_handler_processes_are_replaced(
     server: Server, seed: str, choose: random.Random, number: signal.Signals
 ) -> None:
     kill_handlers(server, seed, choose, number, 8)
@@ -178,7 +180,7 @@ def test_handler_processes_are_killed(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", DEADLY)
-def test_workers_are_killed(
+def test_killed_workers_are_replaced(
     server: Server, seed: str, choose: random.Random, number: signal.Signals
 ) -> None:
     kill_workers(server, seed, choose, number, 4)
@@ -186,7 +188,7 @@ def test_workers_are_killed(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pick", [a_worker, a_handler, the_master])
-def test_processes_stop_and_go_on(
+def test_paused_processes_continue(
     server: Server,
     seed: str,
     choose: random.Random,
@@ -196,7 +198,7 @@ def test_processes_stop_and_go_on(
 
 
 @pytest.mark.slow
-def test_reloads_come_faster_than_they_are_made(
+def test_reloads_in_quick_succession_all_end(
     server: Server, seed: str, choose: random.Random
 ) -> None:
     hup_storm(server, seed, choose, 5)
@@ -204,7 +206,7 @@ def test_reloads_come_faster_than_they_are_made(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", DEADLY)
-def test_a_killed_master_leaves_nothing_behind(
+def test_killed_master_leaves_no_processes(
     tmp_path: Path, seed: str, number: signal.Signals
 ) -> None:
     server = Server(write_patterns(tmp_path), workers=WORKERS)

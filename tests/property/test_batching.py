@@ -211,7 +211,7 @@ def test_every_request_ends_exactly_once(
     assert queue.open == 0 and queue.waiting == 0
 
 
-def test_priorities_come_first_and_arrival_decides_among_equals():
+def test_priority_then_arrival_decides_the_order():
     queue = native.Queue(100, "order")
     handles = [NativeHandle(n, 1, 0, p) for n, p in enumerate([0, 0, 2, 1, 2, 0, 1])]
     for handle in handles:
@@ -221,7 +221,7 @@ def test_priorities_come_first_and_arrival_decides_among_equals():
     queue.finish(taken, [None] * 7)
 
 
-def test_a_request_that_does_not_fit_closes_the_batch():
+def test_request_that_does_not_fit_closes_the_batch():
     queue = native.Queue(100, "fit")
     for rows in (2, 3, 1):
         queue.push(NativeHandle(rows, rows, 0))
@@ -233,7 +233,7 @@ def test_a_request_that_does_not_fit_closes_the_batch():
     queue.finish(first + second, [None] * 3)
 
 
-def test_a_full_group_leaves_before_an_older_one_that_still_waits():
+def test_full_group_is_taken_before_older_waiting_group():
     queue = native.Queue(100, "groups")
     queue.push(NativeHandle("a", 1, 0))
     for _ in range(2):
@@ -249,7 +249,7 @@ def test_a_full_group_leaves_before_an_older_one_that_still_waits():
     assert queue.take(slot, 100, 2) is None
 
 
-def test_the_oldest_request_waits_no_longer_than_the_delay():
+def test_oldest_request_waits_at_most_the_delay():
     queue = native.Queue(100, "delay")
     handle = NativeHandle("a", 1, 0)
     queue.push(handle)
@@ -259,7 +259,7 @@ def test_the_oldest_request_waits_no_longer_than_the_delay():
     queue.finish(taken, [None])
 
 
-def test_a_deadline_ends_requests_while_nobody_takes_any():
+def test_deadline_ends_requests_while_no_batch_is_taken():
     queue = native.Queue(100, "timer")
     now = time.monotonic_ns()
     handles = [
@@ -276,7 +276,7 @@ def test_a_deadline_ends_requests_while_nobody_takes_any():
     assert queue.counts()["expired_queued"] == 3
 
 
-def test_a_callback_that_raises_keeps_no_other_from_its_answer(monkeypatch):
+def test_raising_callback_does_not_stop_other_answers(monkeypatch):
     import sys
 
     seen = []
@@ -294,7 +294,7 @@ def test_a_callback_that_raises_keeps_no_other_from_its_answer(monkeypatch):
     assert ended == [0, 1, 2] and seen == [ZeroDivisionError] * 3
 
 
-def test_an_ended_handle_is_freed():
+def test_ended_handle_is_freed():
     import gc
     import weakref
 

@@ -64,7 +64,7 @@ def check(data, count, sizes, is_image):
 
 
 @given(parts, st.booleans(), st.sampled_from(("prefixed", "bare", "sizes")), st.data())
-def test_built_buffers(items, is_image, form, data):
+def test_built_buffers_agree_with_the_oracle(items, is_image, form, data):
     count = len(items) + data.draw(st.sampled_from((0, 0, 0, -1, 1)))
     sizes = tuple(map(len, items)) if form == "sizes" else None
     body = prefixed(items) if form == "prefixed" else b"".join(items)
@@ -72,7 +72,7 @@ def test_built_buffers(items, is_image, form, data):
 
 
 @given(parts, st.booleans(), st.data())
-def test_mutated_buffers(items, is_image, data):
+def test_mutated_buffers_agree_with_the_oracle(items, is_image, data):
     body = bytearray(prefixed(items))
     for _ in range(data.draw(st.integers(1, 3))):
         where = data.draw(st.integers(0, len(body)))
@@ -87,7 +87,7 @@ def test_mutated_buffers(items, is_image, data):
 
 
 @given(st.lists(st.one_of(st.binary(max_size=50), st.text(max_size=20))))
-def test_encode_and_decode(items):
+def test_encoded_items_decode_to_the_same(items):
     raw = [item.encode() if isinstance(item, str) else item for item in items]
     encoded = bytes_tensor.encode(items)
     assert encoded == prefixed(raw)

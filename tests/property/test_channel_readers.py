@@ -209,7 +209,7 @@ def test_descriptors_of_tensors_in_messages_and_in_blocks(imported, data, writte
 
 @examples(500)
 @given(st.lists(st.tuples(st.integers(0, len(NAMES) - 1), st.integers(0, 9_000)), max_size=5))
-def test_tensors_come_as_they_went(imported, asked):
+def test_tensors_round_trip_unchanged(imported, asked):
     sent = [
         Tensor("t", "BYTES", (2,), [b"x" * size, b""])
         if code == BYTES

@@ -76,7 +76,7 @@ def test_any_bytes(folder, content):
 
 @given(values)
 @examples(200)
-def test_a_document_is_what_yaml_says(folder, content):
+def test_document_equals_yaml_safe_load(folder, content):
     path = folder / "other.yaml"
     path.write_text(yaml.safe_dump(content, allow_unicode=True), "utf-8")
     assert repr(Document.read(path).value) == repr(yaml.safe_load(path.read_text("utf-8")))

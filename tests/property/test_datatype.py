@@ -90,7 +90,7 @@ def test_a_dimension_is_an_int(entry):
 
 
 @pytest.mark.parametrize("name", ["", "FP8", "fp32", "FP32 ", "FP32\0", "\ud800", "STRING"])
-def test_names_that_are_no_datatype(name):
+def test_unknown_names_are_no_datatype(name):
     assert not datatype.is_datatype(name)
     for call in (datatype.item_size, datatype.dtype_string, lambda n: datatype.sizes(n, [1])):
         with pytest.raises(KeyError):

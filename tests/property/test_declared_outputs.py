@@ -69,7 +69,7 @@ def expected(entries, rows, result):
 
 
 @given(cases())
-def test_it_takes_what_is_declared_and_nothing_else(case):
+def test_reader_takes_only_declared_outputs(case):
     entries, rows, result = case
     found = declared(entries).read(result, rows)
     told = found and [(one.name, one.datatype, one.shape, id(one.data)) for one in found]
@@ -77,7 +77,7 @@ def test_it_takes_what_is_declared_and_nothing_else(case):
 
 
 @given(cases())
-def test_the_general_reader_says_the_same(case):
+def test_general_reader_gives_the_same_outputs(case):
     entries, rows, result = case
     found = declared(entries).read(result, rows)
     if found is None:
@@ -90,7 +90,7 @@ def test_the_general_reader_says_the_same(case):
         assert mine.data is other.data
 
 
-def test_what_is_no_array_is_left_to_the_general_reader():
+def test_other_types_are_left_to_the_general_reader():
     class Own(np.ndarray):
         pass
 
@@ -101,7 +101,7 @@ def test_what_is_no_array_is_left_to_the_general_reader():
         assert one.read(other, 1) is None
 
 
-def test_a_reader_with_declared_outputs_still_says_what_is_wrong():
+def test_reader_with_declared_outputs_reports_wrong_rows():
     reader = OutputConverter(ModelSpec("m", outputs=(TensorSpec("y", "FP32", (-1, 2)),)))
     with pytest.raises(HandlerFailed, match="2 rows"):
         reader.read({"y": np.ones((2, 2), "f4")}, 1)

@@ -68,7 +68,7 @@ def damaged(draw):
 
 @given(st.one_of(st.binary(max_size=300), damaged()))
 @examples(300)
-def test_damage_is_an_error_or_a_picture(data):
+def test_damaged_picture_is_decoded_or_refused(data):
     try:
         header = image_header.probe(data)
     except image_header.ImageError:
@@ -79,7 +79,7 @@ def test_damage_is_an_error_or_a_picture(data):
 
 @given(damaged(), encoded(modes=("RGB",)))
 @examples(200)
-def test_damage_never_shows_another_picture_or_old_memory(bad, good):
+def test_damaged_picture_shows_no_other_memory(bad, good):
     limits = Limits(image_pixels=1_000_000)
     spec = TensorSpec("x", "UINT8", (-1, 16, 16, 3), ImageSpec(channels="convert"))
     prepare = ImagePreparer(spec, limits, pool=POOL)
@@ -120,7 +120,7 @@ def prepared(draw):
 
 @given(prepared())
 @examples(200)
-def test_any_section_equals_the_plain_sequence(case):
+def test_any_slice_equals_the_list_slice(case):
     data, section, shape, kind = case
     prepare = ImagePreparer(TensorSpec("x", kind, (-1, *shape), section), Limits(), pool=POOL)
     out = np.empty((1, *shape), oracle.NUMPY[kind])
@@ -129,7 +129,7 @@ def test_any_section_equals_the_plain_sequence(case):
     np.testing.assert_array_equal(out[0], oracle.prepare(data, section, shape, kind))
 
 
-def test_a_picture_of_the_target_size_is_cast_before_its_shorter_side_is_resized():
+def test_picture_of_target_size_is_cast_before_resize():
     section = ImageSpec(channels="convert", color="GRAY", shorter_side=5)
     prepare = ImagePreparer(TensorSpec("x", "INT16", (-1, 3, 3, 1), section), Limits(), pool=POOL)
     stored = np.array([[150, 161, 154], [151, 161, 178], [172, 172, 183]], np.uint8)
@@ -149,7 +149,7 @@ def test_a_picture_of_the_target_size_is_cast_before_its_shorter_side_is_resized
     st.integers(0, 2**32 - 1),
 )
 @RELAXED
-def test_resize_is_pillows(size, target, mode, seed):
+def test_resize_equals_pillow(size, target, mode, seed):
     channels, name = mode
     picture = np.random.default_rng(seed).integers(0, 256, (*size, channels), dtype=np.uint8)
     file = Image.fromarray(picture if channels > 1 else picture[:, :, 0], name)

@@ -51,7 +51,7 @@ def numbers(answers):
 
 @pytest.mark.parametrize("kind", sorted(owners.KEPT))
 @given(names=views, rows=st.integers(1, 3), declared=st.booleans(), twice=st.booleans())
-def test_memory_that_a_handler_keeps(kind, names, rows, declared, twice):
+def test_kept_memory_may_change_after_the_answer(kind, names, rows, declared, twice):
     writer, show = owners.KEPT[kind](rows * FLOATS)
     writer[:] = 1.0
     value = show()
@@ -76,7 +76,7 @@ def overwritten(find):
 
 @pytest.mark.parametrize("how", sorted(owners.HELD_ARRAYS))
 @given(names=views, rows=st.integers(1, 3), first=st.booleans(), declared=st.booleans())
-def test_a_new_array_that_can_be_found_again(how, names, rows, first, declared):
+def test_reachable_new_array_is_copied(how, names, rows, first, declared):
     value = np.ones(rows * FLOATS, np.float32)
     if first:
         find = owners.HELD_ARRAYS[how](value)
@@ -99,7 +99,7 @@ def test_a_new_array_that_can_be_found_again(how, names, rows, first, declared):
 @given(
     rows=st.integers(1, 3), part=st.booleans(), dtype=st.sampled_from(["f4", "f8", "bf16", "u1"])
 )
-def test_a_new_tensor_that_can_be_found_again(how, mode, rows, part, dtype):
+def test_reachable_new_tensor_is_copied(how, mode, rows, part, dtype):
     kinds = {"f4": torch.float32, "f8": torch.float64, "bf16": torch.bfloat16, "u1": torch.uint8}
     if how == "a graph" and (mode or dtype != "f4"):
         return
@@ -123,8 +123,8 @@ def test_a_new_tensor_that_can_be_found_again(how, mode, rows, part, dtype):
     block=st.booleans(),
     kept=st.sampled_from([None, "input", "view", "base", "other", "tensor", "weak"]),
 )
-def test_an_input_that_is_the_answer(names, rows, block, kept):
-    """It is sent from where it lies only where the handler kept nothing of it, and of no input beside it."""
+def test_returned_input_is_copied_if_the_handler_keeps_it(names, rows, block, kept):
+    """It is sent without a copy only if the handler kept no part of it, and of no other input."""
     memory = buffer_pool.lease(2 * rows * FLOATS * 4)
     owner = memory if block else bytearray(memory)
     x, other = (
@@ -164,7 +164,7 @@ def test_an_input_that_is_the_answer(names, rows, block, kept):
 
 
 @given(names=views, rows=st.integers(1, 3))
-def test_what_nothing_else_reaches_is_not_copied(names, rows):
+def test_unreachable_array_is_not_copied(names, rows):
     known = ("slice", "reshape", "transpose", "dtype")
     copied = buffer_pool.copied_bytes()
     value = np.ones(rows * FLOATS, np.float32)
@@ -180,7 +180,7 @@ def test_what_nothing_else_reaches_is_not_copied(names, rows):
 
 
 @pytest.mark.parametrize("kind", sorted(owners.kept_elements(1)))
-def test_elements_that_a_handler_keeps(kind):
+def test_kept_elements_may_change_after_the_answer(kind):
     buffers, output = owners.kept_elements(2)[kind]
     answers = answered([{"y": output}], 2, UNDECLARED)
     told = [bytes(one) for answer in answers for one in answer.outputs[0].data]

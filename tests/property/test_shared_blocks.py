@@ -81,7 +81,7 @@ class Sides:
 
 @given(st.lists(STEP, min_size=15, max_size=40))
 @examples(25)
-def test_what_is_held_never_changes(steps):
+def test_kept_arrays_never_change(steps):
     sides = Sides()
     try:
         for pattern, step in enumerate(steps):
@@ -106,7 +106,7 @@ MUTATION = st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), min_s
 
 @given(MUTATION, st.integers(0, 300), st.booleans())
 @examples(300)
-def test_a_mutated_message_is_read_or_refused(mutations, cut, elements):
+def test_mutated_message_is_read_or_refused(mutations, cut, elements):
     """For any bytes, the answer is a `ChannelError` or tensors that are in their block."""
     sending, tap = Channel.pair()
     receiving, forward = Channel.pair()

@@ -9,5 +9,5 @@ pytestmark = pytest.mark.long
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("flavour", ["thread", "sanitize"])
-def test_batches_reach_processes_and_come_back(flavour):
+def test_batches_reach_processes_and_return(flavour):
     assert "0 open" in run_program(flavour, "batch_dispatch.cpp", "300")

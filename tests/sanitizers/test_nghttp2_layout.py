@@ -12,7 +12,7 @@ HEADER = Path("/usr/include/nghttp2/nghttp2.h")
 
 
 @pytest.mark.skipif(not HEADER.exists(), reason="libnghttp2-dev is not installed")
-def test_the_declarations_are_those_of_the_header():
+def test_declarations_equal_the_header():
     command = ["g++", "-std=c++17", "-fsyntax-only", f"-I{HERE.parent.parent / 'native'}"]
     done = subprocess.run(
         [*command, HERE / "nghttp2_layout.cpp"], capture_output=True, text=True, check=False

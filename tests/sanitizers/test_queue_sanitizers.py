@@ -12,19 +12,19 @@ FLAVOURS = pytest.mark.parametrize("flavour", ["thread", "sanitize"])
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @FLAVOURS
-def test_the_queue_is_clean(flavour):
+def test_queue_stress_leaves_no_request(flavour):
     assert "0 left" in run_program(flavour, "queue_stress.cpp", "6")
 
 
 @pytest.mark.timeout(600)
 @FLAVOURS
-def test_a_message_has_one_answer_and_a_place_one_client(flavour):
+def test_message_gets_one_answer(flavour):
     run_program(flavour, "connections/http_server_turns.cpp")
 
 
 @pytest.mark.timeout(600)
 @FLAVOURS
-def test_connections_that_are_muted_lose_no_message(flavour):
+def test_muted_connections_lose_no_message(flavour):
     assert "0 lost" in run_program(flavour, "connections/connection_arming.cpp", "40")
 
 

@@ -20,7 +20,7 @@ NEEDED = ("native", "tests/simulator", "tests/support/native", "tools")
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("patch", PLANTED, ids=lambda path: path.stem)
-def test_a_planted_defect_is_found(patch, tmp_path):
+def test_planted_defect_is_found(patch, tmp_path):
     for folder in NEEDED:
         shutil.copytree(ROOT / folder, tmp_path / folder)
     subprocess.run(["patch", "-p1", "-i", patch], cwd=tmp_path, check=True, capture_output=True)

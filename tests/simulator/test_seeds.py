@@ -18,7 +18,7 @@ print("5 simulations; the next seed is", first + count)
 """
 
 
-def test_a_seed_that_finds_a_fault_is_told_and_the_run_goes_on_behind_it(tmp_path, capsys):
+def test_run_prints_seed_with_fault_and_continues(tmp_path, capsys):
     log, program = tmp_path / "log", tmp_path / "program.py"
     program.write_text(PROGRAM.format(log=str(log)))
     status = seeds.main(["1", "130", "--jobs", "2", sys.executable, str(program)])
@@ -31,7 +31,7 @@ def test_a_seed_that_finds_a_fault_is_told_and_the_run_goes_on_behind_it(tmp_pat
     assert runs == [(1, 50), (4, 47), (5, 46), (51, 50), (101, 30), (121, 10)]
 
 
-def test_a_program_that_ends_without_a_word_ends_the_run(tmp_path):
+def test_program_without_output_ends_the_run(tmp_path):
     program = tmp_path / "program.py"
     program.write_text("raise SystemExit(2)")
     with pytest.raises(RuntimeError, match="ended with 2"):

@@ -43,14 +43,14 @@ def simulated(files, *arguments):
 
 
 @pytest.mark.timeout(600)
-def test_each_request_of_some_seeds_has_its_own_answer_and_nothing_is_left(files):
+def test_seeds_answer_each_request_and_free_everything(files):
     printed = simulated(files, 1, 24)
     answers = re.search(r"24 simulations of .* (\d+) answers", printed)
     assert int(answers.group(1)) > 300
 
 
 @pytest.mark.timeout(600)
-def test_a_model_with_handler_processes_answers_each_request_of_some_seeds(files):
+def test_seeds_with_handler_processes_answer_each_request(files):
     answers = 0
     for seed in PROCESSES:
         found = re.search(r"\b1 simulations of .* (\d+) answers", simulated(files, seed, 1))
@@ -60,13 +60,13 @@ def test_a_model_with_handler_processes_answers_each_request_of_some_seeds(files
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("fault", FOUND)
-def test_seeds_find_a_fault_no_more(files, fault):
+def test_seeds_of_mended_faults_pass(files, fault):
     for seed in FOUND[fault]:
         assert "1 simulations" in simulated(files, seed, 1)
 
 
 @pytest.mark.timeout(600)
-def test_a_seed_repeats_its_simulation(files, tmp_path):
+def test_seed_repeats_its_simulation(files, tmp_path):
     again = write_certificate(tmp_path)
     for seed in (7, 551):  # of which the second has TLS
         first = simulated(files, seed, 1)
@@ -84,7 +84,7 @@ def failed_in_turn(files, kind, what, first, step):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("what", ["memory", "calls"])
-def test_a_call_that_fails_costs_a_connection_at_most(files, kind, what):
+def test_failed_system_call_ends_at_most_one_connection(files, kind, what):
     assert failed_in_turn(files, kind, what, 1, QUICK_STEPS[kind][what]) > 10
 
 
@@ -92,6 +92,6 @@ def test_a_call_that_fails_costs_a_connection_at_most(files, kind, what):
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("what", ["memory", "calls"])
-def test_each_call_that_fails_costs_a_connection_at_most(files, kind, what):
+def test_each_failed_system_call_ends_at_most_one_connection(files, kind, what):
     for first in range(1, SLOW_PARTS + 1):
         assert failed_in_turn(files, kind, what, first, SLOW_PARTS) > 10

@@ -11,27 +11,27 @@ def series(rise: float, *, noise: float = 1.0, seed: int = 0, count: int = 180) 
     return Series("memory", "worker 1", allowed=5.0, values=list(values))
 
 
-def test_noise_does_not_grow() -> None:
+def test_noise_is_not_reported() -> None:
     """Now and then chance sorts it: of some hundred series of a soak, one may be looked at again."""
     assert len(growing([series(0, noise=20, seed=seed) for seed in range(400)], 0.3)) <= 2
 
 
-def test_what_rises_steadily_is_named() -> None:
+def test_steady_rise_is_reported() -> None:
     [sentence] = growing([series(0), series(15)], 0.3)
     assert sentence.startswith("memory of worker 1 grows: +")
 
 
-def test_less_than_is_allowed_passes() -> None:
+def test_rise_below_the_limit_passes() -> None:
     assert not growing([series(6)], 0.3)  # of which 4.2 are behind the warm-up
 
 
-def test_a_share_may_be_more_than_the_number() -> None:
+def test_larger_of_share_and_number_is_allowed() -> None:
     one = series(15)
     one.share = 0.2
     assert not growing([one], 0.3)
 
 
-def test_what_fills_during_the_warm_up_passes() -> None:
+def test_rise_during_warm_up_passes() -> None:
     one = series(0)
     one.values = [*range(60), *one.values[60:]]
     assert not growing([one], 0.34)
@@ -39,7 +39,7 @@ def test_what_fills_during_the_warm_up_passes() -> None:
     assert growing([one], 0.34)
 
 
-def test_one_step_is_no_growth_and_many_are() -> None:
+def test_single_step_passes_and_many_steps_are_reported() -> None:
     steps = Series("descriptors", "worker 1", allowed=5.0)
     steps.values = [100.0] * 150 + [120.0] * 30
     assert not growing([steps], 0.0)
@@ -47,7 +47,7 @@ def test_one_step_is_no_growth_and_many_are() -> None:
     assert growing([steps], 0.0)
 
 
-def test_gaps_are_left_out() -> None:
+def test_missing_samples_are_ignored() -> None:
     one = series(15)
     one.values[::3] = [None] * 60
     assert growing([one], 0.3)

@@ -82,7 +82,7 @@ def test_every_prefix_is_incomplete(made):
 
 @examples(1500)
 @given(chunked(), st.data())
-def test_what_mutations_leave_whole_is_read_alike(made, data):
+def test_whole_mutated_bodies_are_read_alike(made, data):
     body = bytearray(made[1])
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(body)))
@@ -129,7 +129,7 @@ def test_what_mutations_leave_whole_is_read_alike(made, data):
         (b"0\r\n" + b"X: yyyyyyyy\r\n" * 10_000, "trailer"),
     ],
 )  # fmt: skip
-def test_faults_are_told_with_the_first_byte_that_cannot_be_right(body, fault):
+def test_faults_are_reported_at_the_first_wrong_byte(body, fault):
     found, read, _ = read_chunks(body)
     assert found == fault
     assert read_chunks(body, [1] * len(body)) == read_chunks(body)
@@ -157,13 +157,13 @@ TEXT = {*b"\t", *range(0x20, 0x7F), *range(0x80, 0x100)}
         (b"0\r\nX: %b\r\n\r\n", TEXT, "trailer"),
     ],
 )
-def test_each_byte_where_it_may_stand(around, allowed, fault):
+def test_each_byte_is_accepted_only_where_allowed(around, allowed, fault):
     for byte in EVERY_BYTE:
         expected = "whole" if byte[0] in allowed else fault
         assert (byte, read_chunks(around % byte)[0]) == (byte, expected)
 
 
-def test_each_byte_as_a_digit_of_a_size():
+def test_only_hex_digits_are_digits_of_a_size():
     for byte in EVERY_BYTE:
         if byte in b"\r;":
             continue  # the size ends there
@@ -176,7 +176,7 @@ def test_each_byte_as_a_digit_of_a_size():
             assert read_chunks(body) == ("whole", len(body), contents)
 
 
-def test_extensions_and_trailers_are_read_over():
+def test_extensions_and_trailers_are_skipped():
     body = b'3;a;bc=de ; f = "g\\"h"\r\nabc\r\n0;x\r\nT: u\r\n\r\n'
     assert read_chunks(body + b"next") == ("whole", len(body), b"abc")
     assert assert_agreement(body)
@@ -190,7 +190,7 @@ def test_limits():
     assert read_chunks(body, most_bytes=5)[0] == "length"
 
 
-def test_the_limits_of_lines_and_trailers():
+def test_long_lines_and_trailers_are_refused():
     """A line has 8,190 bytes at most with its end, and the whole trailer section 65,536."""
     line = 8190 - len(b"2;\r\n")
     for longer, found in ((0, "whole"), (1, "size")):

@@ -139,7 +139,7 @@ FORMS = st.sampled_from(["ordinary", "unpacked", "pieces", "two submessages", "u
 
 @examples(400)
 @given(st.lists(st.tuples(tensors(FIELDS), FORMS, st.booleans()), min_size=1, max_size=3))
-def test_typed_tensors_come_back_in_every_form(given_tensors):
+def test_typed_tensors_round_trip_in_every_form(given_tensors):
     message = block(1, b"m")
     for number, ((datatype, shape, data), form, packed_shape) in enumerate(given_tensors):
         contents = typed(FIELDS[datatype], values_of(data), form)
@@ -154,7 +154,7 @@ def test_typed_tensors_come_back_in_every_form(given_tensors):
 
 @examples(300)
 @given(st.lists(tensors([*DTYPES, "BYTES"]), min_size=1, max_size=3), st.integers(0, 7))
-def test_raw_tensors_come_back_at_every_alignment(given_tensors, padding):
+def test_raw_tensors_round_trip_at_every_alignment(given_tensors, padding):
     inputs = raw = b""
     for number, (datatype, shape, data) in enumerate(given_tensors):
         inputs += tensor_input(f"x{number}", datatype, shape, b"")
@@ -171,7 +171,7 @@ def test_raw_tensors_come_back_at_every_alignment(given_tensors, padding):
 
 @examples(200)
 @given(tensors(FIELDS), FORMS, st.integers(1, 3))
-def test_one_value_more_or_less_is_refused_in_every_form(tensor, form, surplus):
+def test_wrong_number_of_values_is_refused_in_every_form(tensor, form, surplus):
     datatype, shape, data = tensor
     values = [*values_of(data), *[b"" if datatype == "BYTES" else 0] * surplus]
     message = block(1, b"m") + tensor_input(

@@ -53,7 +53,7 @@ def slow_parts(body):
 @example(b"--B\r\nx :\r\n" + DISPOSITION % b"a" + b"1\r\n--B--")
 @example(b"--B\r\n:\r\n" + DISPOSITION % b"a" + b"1\r\n--B--")
 @example(b"--B\r\n" + DISPOSITION % b"a" + b"\r\n--B \t\r\n" + DISPOSITION % b"b" + b"--B--")
-def test_every_part_is_read_or_the_body_is_refused(body):
+def test_multipart_body_is_read_completely_or_refused(body):
     try:
         found = [(part.name, bytes(part.value)) for part in read_multipart(memoryview(body), "B")]
     except InvalidRequest:

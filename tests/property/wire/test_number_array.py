@@ -169,7 +169,7 @@ def plain(text):
 
 
 @given(st.text('[]],,0123456789.eE+- \n"tNaN', max_size=25).map(lambda text: f"[{text}]"))
-def test_any_text(text):
+def test_any_text_agrees_with_the_oracle(text):
     expected = plain(text)
     got = read(text, "FP64", len(expected) if expected is not None else 1)
     if isinstance(got, NumbersError):
@@ -250,7 +250,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("text", "datatypes", "code", "offset", "index"), FAULTS)
-def test_each_fault_with_its_place(text, datatypes, code, offset, index):
+def test_each_fault_names_its_byte(text, datatypes, code, offset, index):
     """The number of bytes after the fault does not matter: the readers read 8 and 32 bytes together."""
     texts = [text]
     if offset < len(text) - 1:
@@ -262,7 +262,7 @@ def test_each_fault_with_its_place(text, datatypes, code, offset, index):
 
 
 @pytest.mark.parametrize("datatype", ["FP32", "FP64"])
-def test_words_and_forms_that_are_numbers(datatype):
+def test_every_form_of_a_number_is_read(datatype):
     text = "[NaN,Infinity,-Infinity,-0,-0.0,0e5,1E1,1e+1,1e-1,10e00,0.5e001 ,\t2 , 3\n]"
     got = read(text, datatype, 13)
     values = [np.nan, np.inf, -np.inf, -0.0, -0.0, 0, 10, 10, 0.1, 10, 5, 2, 3]
@@ -290,7 +290,7 @@ def test_words_and_forms_that_are_numbers(datatype):
         ("1e99999999999999999999", None),
     ],
 )
-def test_what_is_too_small_is_zero_and_what_is_too_large_is_refused(token, value):
+def test_tiny_numbers_become_zero_and_huge_numbers_are_refused(token, value):
     for sign in ("", "-"):
         got = read(f"[{sign}{token}]", "FP64", 1)
         if value is None:
@@ -299,11 +299,11 @@ def test_what_is_too_small_is_zero_and_what_is_too_large_is_refused(token, value
             assert got.tobytes() == np.array([-value if sign else value]).tobytes()
 
 
-def test_truth_values():
+def test_only_json_booleans_become_bool():
     assert read("[true,false, true]", "BOOL", 3).tolist() == [True, False, True]
 
 
-def test_span_is_checked():
+def test_span_outside_of_the_text_is_refused():
     for begin, end in ((0, 4), (2, 1), (4, 4)):
         with pytest.raises(ValueError, match="does not lie within"):
             number_array.read(b"[1]", begin, end, "FP32", 1)

@@ -25,7 +25,7 @@ def check(array, datatype):
 @example(b"\0" * 16, "FP64")
 @example(b"\xff" * 64, "INT64")
 @example(b"\x7f" * 64, "UINT64")
-def test_any_bits(data, datatype):
+def test_any_bits_read_back_equal(data, datatype):
     dtype = np.dtype(DTYPES[datatype])
     if datatype == "BOOL":
         data = bytes(byte & 1 for byte in data)
@@ -67,6 +67,6 @@ def test_datatypes_without_a_json_form(datatype):
         number_array.write(b"", datatype)
 
 
-def test_bytes_that_are_no_whole_values():
+def test_incomplete_values_are_refused():
     with pytest.raises(ValueError, match="5 bytes are no FP32 values"):
         number_array.write(b"12345", "FP32")

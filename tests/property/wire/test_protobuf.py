@@ -158,7 +158,7 @@ def requests(draw):
 
 @examples(150)
 @given(requests())
-def test_ordinary_messages_are_read_for_certain(made):
+def test_ordinary_messages_are_read_natively(made):
     assert compare(made.SerializeToString()) == "certain"
 
 
@@ -295,11 +295,11 @@ NINE = b"\xff" * 9
         (b"\x32\x01\x0a", "malformed"),
     ],
 )
-def test_what_is_said_of_a_message(data, outcome):
+def test_message_has_expected_outcome(data, outcome):
     assert compare(data) == outcome
 
 
-def test_a_limit_says_how_many_there_are():
+def test_limit_error_names_count_and_limit():
     shape = b"\x2a\x25\x1a\x23" + b"\x01" * 35
     with pytest.raises(
         native.MessageLimit, match="a shape has 35 dimensions, and the limit --limits-rank is 32"
@@ -310,7 +310,7 @@ def test_a_limit_says_how_many_there_are():
     assert native.scan(b"\x0a\x03abc\x1a\x02de", text=5).id == "de"
 
 
-def test_all_outcomes_are_reached():
+def test_each_outcome_has_a_message():
     good = message_class("inference.ModelInferRequest")(model_name="m").SerializeToString()
     assert compare(good) == "certain"
     assert compare(good + b"\x0b\x0c") == "rewritten"

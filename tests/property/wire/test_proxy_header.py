@@ -45,7 +45,7 @@ def binaries(draw):
 
 @examples(400)
 @given(st.one_of(lines(), binaries(), st.binary(max_size=40)), st.binary(max_size=8))
-def test_every_prefix_is_judged_alike(data, more):
+def test_every_prefix_gets_the_same_verdict(data, more):
     whole = data + more
     for end in range(len(whole) + 1):
         assert_agreement(whole[:end])

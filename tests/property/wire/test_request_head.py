@@ -147,7 +147,7 @@ def test_native_heads(head):
 
 
 @pytest.mark.parametrize("head", HOSTILE.values(), ids=HOSTILE)
-def test_the_hostile_corpus_is_refused(head):
+def test_hostile_corpus_is_refused(head):
     assert not assert_agreement(head)
 
 

@@ -56,7 +56,7 @@ def contents(data):
 @example("", "", "", {}, [], False)
 @example("m", "1", "", {"k": -(2**63)}, [("y", "FP32", [0], {}, np.zeros(0, "f4"))], True)
 @example("m", "1", "", {}, [("t", "BYTES", [], {}, [b""])] * 130, False)
-def test_the_message_is_what_the_class_would_write(name, version, identifier, own, outputs, stream):
+def test_message_equals_the_generated_class(name, version, identifier, own, outputs, stream):
     made = message_class("inference.ModelInferResponse")(
         model_name=name, model_version=version, id=identifier
     )

@@ -111,7 +111,7 @@ ELEMENTS = st.recursive(
 
 
 @given(st.sampled_from(["BYTES", "FP32", "INT8"]), st.lists(ELEMENTS, max_size=4), st.data())
-def test_objects_in_data_are_base64_of_bytes_and_nothing_else(datatype, elements, data):
+def test_only_base64_objects_are_allowed_in_data(datatype, elements, data):
     count = sum(1 for _ in header_oracle.flat(elements))
     shape = [data.draw(st.sampled_from([count, count + 1]))]
     entry = {"name": "x", "datatype": datatype, "shape": shape, "data": elements}
@@ -130,7 +130,7 @@ def test_objects_in_data_are_base64_of_bytes_and_nothing_else(datatype, elements
 
 
 @given(st.lists(tensors(), max_size=4, unique_by=lambda tensor: tensor[0]), st.data())
-def test_encoded_tensors_come_back_exactly(inputs, data):
+def test_encoded_tensors_decode_exactly(inputs, data):
     entries, tail = [], b""
     for name, datatype, shape, values, parameters in inputs:
         entry = {"name": name, "datatype": datatype, "shape": shape, "parameters": dict(parameters)}

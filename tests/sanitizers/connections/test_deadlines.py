@@ -42,7 +42,7 @@ def printed():
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("case", ENDS)
-def test_a_client_is_ended_in_time_and_not_before(printed, case):
+def test_client_is_disconnected_at_its_deadline(printed, case):
     ends = ENDS[case]
     if case not in printed:
         pytest.skip("libnghttp2 is missing")

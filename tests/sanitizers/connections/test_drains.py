@@ -9,5 +9,5 @@ pytestmark = pytest.mark.long
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("flavour", ["thread", "sanitize"])
-def test_connections_that_come_meanwhile_are_told_or_closed(flavour):
+def test_connections_opened_during_a_drain_get_goaway_or_close(flavour):
     assert "0 faults" in run_program(flavour, "connections/drains.cpp", "100")

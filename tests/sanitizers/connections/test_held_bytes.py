@@ -21,7 +21,7 @@ def printed():
     return {name: int(count) for name, count in re.findall(r"^(.*): (\d+)$", text, re.M)}
 
 
-def test_small_answers_that_are_not_taken_are_few_and_in_the_budget(printed):
+def test_unread_small_answers_are_few_and_counted(printed):
     held = printed["held for answers that are not taken"]
     assert COPIED_AHEAD / 2 < held < COPIED_AHEAD + 2 * ANSWER
     assert printed["held afterwards"] == 0

@@ -27,7 +27,7 @@ def served_beside_floods(*arguments: str) -> list[int]:
 
 
 @pytest.mark.timeout(600)
-def test_a_call_waits_for_one_turn_of_each_flood_and_not_for_their_ends():
+def test_call_waits_for_one_turn_of_each_flood():
     waiting = served_beside_floods()
     assert waiting == sorted(waiting, reverse=True)
     assert len(set(waiting)) == 4
@@ -36,5 +36,5 @@ def test_a_call_waits_for_one_turn_of_each_flood_and_not_for_their_ends():
 
 
 @pytest.mark.timeout(600)
-def test_bytes_that_find_no_room_are_read_at_once():
+def test_call_is_served_before_floods_with_a_full_budget():
     assert max(served_beside_floods("full")) < 10_000

@@ -9,5 +9,5 @@ pytestmark = pytest.mark.long
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("flavour", ["sanitize", "thread"])
-def test_the_races_of_the_http_server_are_decided(flavour):
+def test_http_server_has_no_races(flavour):
     assert "0 races" in run_program(flavour, "connections/http_server_races.cpp")

@@ -7,5 +7,5 @@ from tests.support.native.programs import run_program
 pytestmark = pytest.mark.long
 
 
-def test_listeners_that_could_not_be_watched_are_watched_again():
+def test_unwatched_listeners_are_watched_again():
     assert "watched again" in run_program("sanitize", "connections/listener_memory.cpp")

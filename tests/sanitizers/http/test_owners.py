@@ -12,5 +12,5 @@ pytestmark = pytest.mark.long
     ("flavour", "program"),
     [("sanitize", "incoming_body"), ("sanitize", "owners"), ("thread", "owners")],
 )
-def test_an_owner_keeps_its_contract(flavour, program):
+def test_owner_program_finds_no_fault(flavour, program):
     assert "0 faults" in run_program(flavour, f"http/{program}.cpp")

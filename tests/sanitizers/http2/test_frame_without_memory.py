@@ -8,7 +8,7 @@ pytestmark = pytest.mark.long
 
 
 @pytest.mark.timeout(600)
-def test_a_frame_without_memory_ends_its_connection():
+def test_frame_without_memory_ends_its_connection():
     printed = run_program("sanitize", "http2/frame_without_memory.cpp")
     if "libnghttp2 is missing" in printed:
         pytest.skip(printed)

@@ -8,7 +8,7 @@ pytestmark = pytest.mark.long
 
 
 @pytest.mark.timeout(600)
-def test_what_comes_behind_data_that_is_passed_over_is_not_read_into_memory_that_goes():
+def test_bytes_after_ignored_data_are_not_written_into_freed_memory():
     printed = run_program("sanitize", "http2/ignored_data.cpp")
     if "libnghttp2 is missing" in printed:
         pytest.skip(printed)

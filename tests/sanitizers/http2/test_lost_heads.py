@@ -8,7 +8,7 @@ pytestmark = pytest.mark.long
 
 
 @pytest.mark.timeout(600)
-def test_what_has_no_memory_is_not_told_that_it_is_too_large():
+def test_head_without_memory_gets_no_too_large_error():
     printed = run_program("sanitize", "http2/lost_heads.cpp")
     if "libnghttp2 is missing" in printed:
         pytest.skip(printed)

@@ -15,11 +15,11 @@ def files(tmp_path_factory):
     return [str(path) for path in self_signed(tmp_path_factory.mktemp("certificate"))]
 
 
-def test_records_come_whole_or_not_at_all(files):
+def test_log_records_are_complete_or_missing(files):
     assert "0 faults" in run_program("sanitize", "tls/tls_records.cpp", *files)
 
 
-def test_a_message_in_many_records_is_received_in_turns(files):
+def test_message_in_many_records_is_received_in_turns(files):
     printed = run_program("sanitize", "tls/tls_turns.cpp", *files)
     served = dict(re.findall(r"(\S+): served (\d+) times", printed))
     assert int(served["HTTP/1.1"]) >= 5  # of about ten turns
@@ -27,5 +27,5 @@ def test_a_message_in_many_records_is_received_in_turns(files):
 
 
 @pytest.mark.parametrize("flavour", ["sanitize", "thread"])
-def test_tickets_end_with_their_keys_which_a_clock_renews(files, flavour):
+def test_session_tickets_expire_with_their_keys(files, flavour):
     assert "0 faults" in run_program(flavour, "tls/tls_tickets.cpp", *files)
