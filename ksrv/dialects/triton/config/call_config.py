@@ -7,10 +7,8 @@ runs or which files are read. Such keys are read from the model's folder, whatev
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from msgspec.structs import fields, replace
-
 from ksrv.dialects.triton.config.configuration import plain
-from ksrv.dialects.triton.config.model_keys import ModelKeys
+from ksrv.dialects.triton.config.model_keys import Keys
 from ksrv.repository.yaml_document import KeyPath
 
 CHANGEABLE = frozenset(
@@ -31,9 +29,7 @@ CHANGEABLE = frozenset(
 Fail = Callable[[KeyPath, str], NoReturn]
 
 
-def merge_call_config(
-    given: ModelKeys, own: ModelKeys, completed: Mapping[str, Any], fail: Fail
-) -> ModelKeys:
+def merge_call_config(given: Keys, own: Keys, completed: Mapping[str, Any], fail: Fail) -> Keys:
     """Return the keys of a load call's configuration, completed with the keys that only the model's folder sets.
 
     A call may repeat such a key, because clients send back the configuration that they were shown.
@@ -50,16 +46,13 @@ def merge_call_config(
     changeable = CHANGEABLE
     if completed["backend"] != "python":  # whose code reads the parameters
         changeable |= {"parameters"}
-    kept = {}
-    for key in (one.name for one in fields(ModelKeys) if one.name not in changeable):
-        value = getattr(given, key)
-        if value is not None and plain(value) != completed.get(key):
+    for key, value in given.items():
+        if key not in changeable and plain(value) != completed.get(key):
             fail(
                 (key,),
                 f"a load call changes only {', '.join(sorted(changeable))}; write this key into the config.pbtxt in "
                 f"the model's folder",
             )
-        kept[key] = getattr(own, key)
     labels = {one.label_filename for one in own.output or ()}
     for index, output in enumerate(given.output or ()):
         if output.label_filename is not None and output.label_filename not in labels:
@@ -67,4 +60,5 @@ def merge_call_config(
                 ("output", index, "label_filename"),
                 "a load call names no files; write this key into the config.pbtxt in the model's folder",
             )
-    return replace(given, **kept)
+    merged = {key: value for key, value in own.items() if key not in changeable}
+    return Keys(merged | {key: value for key, value in given.items() if key in changeable})

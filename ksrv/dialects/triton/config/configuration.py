@@ -2,24 +2,12 @@
 
 from typing import Any
 
-from msgspec.structs import fields
-
 from ksrv.dialects.triton.config.backends import ENSEMBLE, Backend
-from ksrv.dialects.triton.config.model_keys import (
-    DATA_TYPES,
-    DataType,
-    MapEntry,
-    Message,
-    ModelKeys,
-)
+from ksrv.dialects.triton.config.model_keys import Keys, MapEntry
 from ksrv.dialects.triton.config.sequence_batching import IDLE_MICROSECONDS
 
-_NAMES = {name: shown for shown, name in DATA_TYPES.items()}
 
-
-def configuration(
-    keys: ModelKeys, name: str, backend: Backend, max_batch_size: int
-) -> dict[str, Any]:
+def configuration(keys: Keys, name: str, backend: Backend, max_batch_size: int) -> dict[str, Any]:
     """Return the message of a config.pbtxt as plain values, under Triton's names.
 
     Only tensors in the file are shown; the device of an instance group stays KIND_AUTO. Both are complete only once
@@ -56,12 +44,10 @@ def configuration(
 
 def plain(value: Any) -> Any:
     """Return a value of a message as clients are shown it: a message as a dictionary of the keys that the file has."""
-    if isinstance(value, Message):
-        found = ((field.encode_name, getattr(value, field.name)) for field in fields(value))
-        return {key: plain(one) for key, one in found if one is not None}
-    if isinstance(value, list):
+    if isinstance(value, Keys):
+        return {key: plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
         if value and isinstance(value[0], MapEntry):
-            entries = [plain(entry) for entry in value]
-            return {entry["key"]: entry["value"] for entry in entries}
+            return {entry.key: plain(entry.value) for entry in value}
         return [plain(one) for one in value]
-    return _NAMES[value] if isinstance(value, DataType) else value
+    return value

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import NamedTuple
 
-from ksrv.dialects.triton.config.model_keys import ModelKeys, NameMap
+from ksrv.dialects.triton.config.model_keys import Keys
 from ksrv.dialects.triton.config.tensors import Tensors
 from ksrv.dialects.triton.declarations import EnsembleStep, TritonDeclarations
 from ksrv.model.config import ModelConfig
@@ -16,7 +16,7 @@ from ksrv.repository.entry import ModelEntry
 from ksrv.repository.yaml_document import Document, KeyPath
 
 
-def read_steps(document: Document, keys: ModelKeys, tensors: Tensors) -> tuple[EnsembleStep, ...]:
+def read_steps(document: Document, keys: Keys, tensors: Tensors) -> tuple[EnsembleStep, ...]:
     """Return the steps of an ensemble.
 
     Raises:
@@ -82,7 +82,7 @@ def check_ensembles(entries: Mapping[str, ModelEntry]) -> None:
                 failed = True
 
 
-def _names(document: Document, path: KeyPath, entries: Sequence[NameMap]) -> dict[str, str]:
+def _names(document: Document, path: KeyPath, entries: Sequence[Keys]) -> dict[str, str]:
     names: dict[str, str] = {}
     for index, entry in enumerate(entries):
         if entry.key in names:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from ksrv.dialects.triton.config.model_keys import InstanceGroup
+from ksrv.dialects.triton.config.model_keys import Keys
 from ksrv.repository.report import Report
 
 MOST_INSTANCES = 1024
@@ -21,7 +21,7 @@ _IGNORED = {
 }
 
 
-def instances_of(groups: Sequence[InstanceGroup] | None, report: Report) -> dict[str, Any]:
+def instances_of(groups: Sequence[Keys] | None, report: Report) -> dict[str, Any]:
     """Return the settings for the groups: `instances` and `device`.
 
     Args:
@@ -65,7 +65,7 @@ def instances_of(groups: Sequence[InstanceGroup] | None, report: Report) -> dict
     return {"instances": instances, "device": device}
 
 
-def _numbered(groups: Sequence[InstanceGroup]) -> str:
+def _numbered(groups: Sequence[Keys]) -> str:
     """Return the device whose numbers the instances take in turn: each once where all have as many."""
     each = [
         number for group in groups for number in (group.gpus or ()) for _ in range(group.count or 1)

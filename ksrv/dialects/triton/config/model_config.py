@@ -21,7 +21,7 @@ from ksrv.dialects.triton.config.call_config import merge_call_config
 from ksrv.dialects.triton.config.configuration import configuration
 from ksrv.dialects.triton.config.ensembles import check_ensembles, read_steps
 from ksrv.dialects.triton.config.instance_groups import instances_of
-from ksrv.dialects.triton.config.model_keys import DynamicBatching, ModelKeys
+from ksrv.dialects.triton.config.model_keys import Keys
 from ksrv.dialects.triton.config.onnx_settings import note_ignored, read_onnx
 from ksrv.dialects.triton.config.python_models import PYTHON_PARAMETERS, python_settings
 from ksrv.dialects.triton.config.sequence_batching import read_sequence_batching, with_delay
@@ -104,7 +104,7 @@ def read_model(path: Path, name: str, config: Path | None = None) -> ModelEntry:
     folders = version_folders(root)
     settings = _Settings(root, name, folders, *_own_keys(root, needs_file=config is None))
     if config is not None:
-        settings.change(*read_text_format(config, ModelKeys))
+        settings.change(*read_text_format(config))
     shared = settings.read()
     report = settings.report
     entry = ModelEntry(name, path=path, report=report, available=tuple(one.name for one in folders))
@@ -129,19 +129,19 @@ def read_model(path: Path, name: str, config: Path | None = None) -> ModelEntry:
     return entry
 
 
-def _own_keys(root: Path, *, needs_file: bool) -> tuple[ModelKeys, Document]:
+def _own_keys(root: Path, *, needs_file: bool) -> tuple[Keys, Document]:
     """Return the keys of a folder's config.pbtxt, or the default keys of a folder without."""
     file, text = root / CONFIG_NAME, None
     if not file.is_file():
         text = 'backend: "python"' if _describes_itself(root) else None if needs_file else ""
-    return read_text_format(file, ModelKeys, text)
+    return read_text_format(file, text)
 
 
 class _Settings:
     """Reads the keys of one config.pbtxt, and fills the report meanwhile."""
 
     def __init__(
-        self, root: Path, name: str, folders: list[Path], keys: ModelKeys, document: Document
+        self, root: Path, name: str, folders: list[Path], keys: Keys, document: Document
     ) -> None:
         self.root = root
         self._name = name
@@ -154,7 +154,7 @@ class _Settings:
     def fail(self, path: KeyPath, message: str) -> NoReturn:
         self._document.fail(path, message)
 
-    def change(self, keys: ModelKeys, document: Document) -> None:
+    def change(self, keys: Keys, document: Document) -> None:
         """Take the configuration of a load call in place of the folder's, but for what only the folder sets."""
         own = self.keys
         completed = configuration(own, self.root.name, self._backend(), 0)
@@ -361,7 +361,7 @@ class _Settings:
                 ignored[f"dynamic_batching.{key}"] = reason
         return Batching(max_batch_size=size, max_delay_ms=delay), self._queue_size(dynamic)
 
-    def _queue_size(self, dynamic: DynamicBatching) -> int | None:
+    def _queue_size(self, dynamic: Keys) -> int | None:
         policy = dynamic.default_queue_policy
         if policy is None:
             return None
@@ -373,7 +373,7 @@ class _Settings:
                 )
         if not policy.max_queue_size:
             return None
-        size = min(policy.max_queue_size, LARGEST_QUEUE)
+        size = min(int(policy.max_queue_size), LARGEST_QUEUE)
         self.report.applied[f"{shown}.max_queue_size"] = f"{size} requests may wait"
         return size
 
@@ -381,9 +381,6 @@ class _Settings:
         policy, applied = self.keys.version_policy, self.report.applied
         if policy is None:
             return VersionPolicy()
-        given = [key for key in ("latest", "all", "specific") if getattr(policy, key) is not None]
-        if len(given) > 1:
-            self.fail(("version_policy",), f"{' and '.join(given)} exclude each other")
         if policy.specific is not None:
             versions = tuple(dict.fromkeys(policy.specific.versions))
             applied["version_policy"] = f"the versions {', '.join(map(str, versions))}"
@@ -445,7 +442,7 @@ class _Settings:
 
     def _ensemble(self) -> ModelConfig:
         keys = self.keys
-        for key in ("dynamic_batching", "instance_group", "default_model_filename"):
+        for key in ("instance_group", "default_model_filename"):
             if getattr(keys, key) is not None:
                 self.report.ignored[key] = "an ensemble has no model file"
         if keys.response_cache and keys.response_cache.enable:

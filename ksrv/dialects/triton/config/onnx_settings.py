@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ksrv.dialects.triton.config.model_keys import Accelerator, ModelKeys, Optimization
+from ksrv.dialects.triton.config.model_keys import Keys
 from ksrv.model.config import OnnxSettings
 from ksrv.repository.report import Report
 from ksrv.repository.yaml_document import Document, KeyPath
@@ -36,7 +36,7 @@ _PRECISIONS = {
 _SWITCHES = {"0": False, "1": True, "false": False, "true": True}
 
 
-def read_onnx(document: Document, keys: ModelKeys, report: Report) -> OnnxSettings:
+def read_onnx(document: Document, keys: Keys, report: Report) -> OnnxSettings:
     """Return the providers and the session options of a model of the onnxruntime backend.
 
     Raises:
@@ -44,7 +44,7 @@ def read_onnx(document: Document, keys: ModelKeys, report: Report) -> OnnxSettin
     """
     options = _options(document, keys, report)
     providers: list[Any] = []
-    given = keys.optimization or Optimization()
+    given = keys.optimization or Keys()
     if given.graph and (level := given.graph.level) is not None:
         name = LEVELS.get(level)
         options |= {"graph_optimization_level": name} if name else {}
@@ -65,7 +65,7 @@ def read_onnx(document: Document, keys: ModelKeys, report: Report) -> OnnxSettin
     return OnnxSettings(providers=tuple(providers), options=options)
 
 
-def note_ignored(given: Optimization | None, report: Report, *, all_keys: bool = False) -> None:
+def note_ignored(given: Keys | None, report: Report, *, all_keys: bool = False) -> None:
     """Report the keys of `optimization` that change nothing here.
 
     Args:
@@ -73,12 +73,12 @@ def note_ignored(given: Optimization | None, report: Report, *, all_keys: bool =
     """
     if given is None:
         return
-    for key in given.__struct_fields__:
+    for key in given:
         if getattr(given, key) and (all_keys or key not in ("graph", "execution_accelerators")):
             report.ignored[f"optimization.{key}"] = SPEED_ALONE
 
 
-def _options(document: Document, keys: ModelKeys, report: Report) -> dict[str, Any]:
+def _options(document: Document, keys: Keys, report: Report) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for index, entry in enumerate(keys.parameters or ()):
         name = OPTIONS.get(entry.key)
@@ -107,7 +107,7 @@ def _providers(
     document: Document,
     path: KeyPath,
     known: dict[str, str],
-    found: Sequence[Accelerator],
+    found: Sequence[Keys],
     report: Report,
 ) -> list[dict[str, dict[str, str]]]:
     providers = []

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ksrv.dialects.triton.config.model_keys import ModelKeys
+from ksrv.dialects.triton.config.model_keys import Keys
 from ksrv.repository.report import Report
 
 PYTHON_RUNNER = "ksrv.dialects.triton.python_backend.runner:PythonModelRunner"
@@ -17,7 +17,7 @@ START_TIMEOUT_S = 600.0
 """Triton waits for a model as long as it takes; a model that does not start in ten minutes hangs."""
 
 
-def python_settings(keys: ModelKeys, report: Report) -> dict[str, Any]:
+def python_settings(keys: Keys, report: Report) -> dict[str, Any]:
     """Return the settings that differ from other models' settings.
 
     As in Triton, such a model has a separate process, and only its requests' timeouts limit its time. A batch is

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ksrv.dialects.triton.config.model_keys import Control, ModelKeys, SequenceBatching, State
+from ksrv.dialects.triton.config.model_keys import DATA_TYPES, Keys
 from ksrv.dialects.triton.declarations import ControlTensor, StateTensor
 from ksrv.model.config import Batching
 from ksrv.model.spec import SequenceLimits
@@ -46,7 +46,7 @@ class SequenceSettings(NamedTuple):
 
 
 def read_sequence_batching(
-    document: Document, keys: ModelKeys, report: Report, backend: str
+    document: Document, keys: Keys, report: Report, backend: str
 ) -> SequenceSettings | None:
     """Return the settings for sequences, or None if the model serves none.
 
@@ -60,10 +60,6 @@ def read_sequence_batching(
     def fail(path: KeyPath, message: str) -> None:
         document.fail((_KEY, *path), message)
 
-    if keys.dynamic_batching is not None:
-        fail((), "excludes dynamic_batching")
-    if section.direct is not None and section.oldest is not None:
-        fail((), "direct and oldest exclude each other")
     if section.iterative_sequence and backend == "python":
         report.applied[f"{_KEY}.iterative_sequence"] = "a request that is rescheduled is run again"
         return None
@@ -98,7 +94,7 @@ def with_delay(batching: Batching | None, delay_ms: float) -> Batching | None:
     return Batching(max_batch_size=batching.max_batch_size, max_delay_ms=delay_ms)
 
 
-def _limits(section: SequenceBatching, keys: ModelKeys, report: Report) -> SequenceLimits:
+def _limits(section: Keys, keys: Keys, report: Report) -> SequenceLimits:
     idle = section.max_sequence_idle_microseconds or IDLE_MICROSECONDS
     idle_ms = min(max(1, math.ceil(idle / 1000)), 86_400_000)
     groups = keys.instance_group or ()
@@ -115,7 +111,7 @@ def _limits(section: SequenceBatching, keys: ModelKeys, report: Report) -> Seque
     return SequenceLimits(max=most, idle_timeout_ms=idle_ms)
 
 
-def _delay_ms(section: SequenceBatching, report: Report) -> float:
+def _delay_ms(section: Keys, report: Report) -> float:
     strategy = section.oldest or section.direct
     if strategy is None:
         return 0.0
@@ -136,7 +132,7 @@ def _delay_ms(section: SequenceBatching, report: Report) -> float:
 
 
 def _controls(
-    section: SequenceBatching, taken: set[str], fail: Callable[[KeyPath, str], None]
+    section: Keys, taken: set[str], fail: Callable[[KeyPath, str], None]
 ) -> tuple[ControlTensor, ...]:
     found: list[ControlTensor] = []
     for index, tensor in enumerate(section.control_input or ()):
@@ -154,11 +150,11 @@ def _controls(
 
 
 def _control(
-    name: str, control: Control, path: KeyPath, fail: Callable[[KeyPath, str], None]
+    name: str, control: Keys, path: KeyPath, fail: Callable[[KeyPath, str], None]
 ) -> ControlTensor:
     kind = _KINDS[control.kind]
     if kind == "corrid":
-        datatype = str(control.data_type or "UINT64")
+        datatype = DATA_TYPES[control.data_type or "TYPE_UINT64"]
         if datatype not in _IDS:
             fail((*path, "data_type"), f"{datatype} is not a datatype for the id of a sequence")
         return ControlTensor(name=name, kind=kind, datatype=datatype)
@@ -177,9 +173,9 @@ def _control(
     )
 
 
-def _state(state: State, path: KeyPath, document: Document, report: Report) -> StateTensor:
+def _state(state: Keys, path: KeyPath, document: Document, report: Report) -> StateTensor:
     initial = state.initial_state or []
-    datatype = str(state.data_type)
+    datatype = DATA_TYPES[state.data_type]
     if datatype == "BYTES":
         document.fail((*path, "data_type"), "a state of texts is not kept")
     if any(one.data_file is not None for one in initial):

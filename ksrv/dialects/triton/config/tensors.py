@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ksrv.dialects.triton.config.model_keys import InputKeys, ModelKeys, OutputKeys, TensorKeys
+from ksrv.dialects.triton.config.model_keys import DATA_TYPES, Keys
 from ksrv.dialects.triton.declarations import BoundTensor
 from ksrv.model.spec import ANY_SIZE, ANY_SIZE_OR_NONE, Dimension, TensorSpec
 from ksrv.repository.report import Report
@@ -49,7 +49,7 @@ class Tensors:
         )
 
 
-def read_tensors(document: Document, keys: ModelKeys, report: Report, backend: str) -> Tensors:
+def read_tensors(document: Document, keys: Keys, report: Report, backend: str) -> Tensors:
     """Return the tensors of a config.pbtxt.
 
     Args:
@@ -85,7 +85,7 @@ class _Reader:
         self._open = ANY_SIZE_OR_NONE if backend in ("python", "ensemble") else ANY_SIZE
 
     def read(
-        self, tensors: Sequence[InputKeys | OutputKeys]
+        self, tensors: Sequence[Keys]
     ) -> tuple[tuple[TensorSpec, ...], tuple[BoundTensor, ...]]:
         side = self._side
         if not tensors and not self._completes:
@@ -103,9 +103,9 @@ class _Reader:
         for index, (tensor, position) in enumerate(zip(tensors, positions, strict=True)):
             shape = self._shape(tensor.dims)
             model_shape = self._model_shape(tensor, (side, index))
-            is_optional = bool(getattr(tensor, "optional", None))
+            is_optional = bool(tensor.optional)
             specs.append(
-                TensorSpec(tensor.name, str(tensor.data_type), shape, optional=is_optional)
+                TensorSpec(tensor.name, DATA_TYPES[tensor.data_type], shape, optional=is_optional)
             )
             bound.append(
                 BoundTensor(
@@ -119,15 +119,15 @@ class _Reader:
         self._report.applied[side] = ", ".join(shown)
         return tuple(specs), tuple(bound)
 
-    def _check_keys(self, tensor: InputKeys | OutputKeys, path: KeyPath) -> None:
+    def _check_keys(self, tensor: Keys, path: KeyPath) -> None:
         for key, reason in _REFUSED.items():
-            if not getattr(tensor, key, None):
+            if not getattr(tensor, key):
                 continue
             if self._is_python and key in _OF_PYTHON:
                 self._report.applied[f"{self._side}.{key}"] = _OF_PYTHON[key]
             else:
                 self._report.refused[f"{self._side}.{key}"] = reason
-        if getattr(tensor, "format", None):
+        if tensor.format:
             self._report.applied[f"{self._side}.format"] = "shown to clients, as in Triton"
         for missing, value in (("data_type", tensor.data_type), ("dims", tensor.dims)):
             if not value and (not self._completes or tensor.reshape is not None):
@@ -144,7 +144,7 @@ class _Reader:
             return (-1, *dims)
         return (self._open if dims[0] == -1 else dims[0], *dims[1:])
 
-    def _model_shape(self, tensor: TensorKeys, path: KeyPath) -> tuple[int, ...] | None:
+    def _model_shape(self, tensor: Keys, path: KeyPath) -> tuple[int, ...] | None:
         if tensor.reshape is None:
             return None
         if self._is_python:
@@ -163,7 +163,7 @@ class _Reader:
         self._report.applied[f"{self._side}.reshape"] = "as in Triton"
         return (-1, *shape) if self._batched else tuple(shape)
 
-    def _all_positions(self, tensors: Sequence[TensorKeys]) -> list[int | None]:
+    def _all_positions(self, tensors: Sequence[Keys]) -> list[int | None]:
         """Return the places of a TorchScript model's tensors, as NAME__0 and NAME__1 say them."""
         found = [_POSITION.fullmatch(tensor.name) for tensor in tensors]
         if not self._positions or not all(found):

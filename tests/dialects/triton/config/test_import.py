@@ -48,7 +48,7 @@ def test_one_model_alone_and_one_that_cannot_be_read(tmp_path):
     write_folder(tmp_path, "bad", "max_batch_size: x")
     status, lines = run(tmp_path)
     assert status == 1
-    assert any("config.pbtxt, line 1: max_batch_size" in one for one in lines)
+    assert any("config.pbtxt, line 1, column 17: " in one for one in lines)
 
 
 def test_folders_are_made_of_archives_alone(tmp_path):
