@@ -1,4 +1,4 @@
-"""Only the folders of a foreign format name it, and the few files that list the formats or tell users of them."""
+"""Only the folders of a foreign format name it, and the few files that list the formats or describe them to users."""
 
 import re
 from pathlib import Path

@@ -227,7 +227,7 @@ class Builder:
     Args:
         flavour: Its name.
         jobs: How many compilers run at once; 0 for one a processor.
-        say: Called with each line that tells of progress.
+        say: Called with each line of progress.
     """
 
     def __init__(self, flavour: str, jobs: int = 0, say: Callable[[str], object] = print):

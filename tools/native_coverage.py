@@ -87,7 +87,7 @@ def ranges(lines: list[int]) -> str:
 
 
 def main() -> int:
-    """Print the table; 1 where the whole is below `--least`."""
+    """Print the table; 1 if the whole is below `--least`."""
     parser = argparse.ArgumentParser(description="Line coverage of the native core.")
     parser.add_argument("temp", type=Path, help="the build's folder of object files")
     parser.add_argument("--least", type=float, default=0.0, help="percent of all lines")

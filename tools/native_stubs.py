@@ -183,7 +183,7 @@ class Stub:
         return annotation
 
     def derived(self, base: Any, declarator: Any = None) -> str | None:
-        """Return the Python type of a C type, or None where the C type does not say enough."""
+        """Return the Python type of a C type, or None if the C type does not say enough."""
         name = getattr(base, "name", None)
         if name is None or isinstance(
             declarator, (Nodes.CPtrDeclaratorNode, Nodes.CArrayDeclaratorNode)

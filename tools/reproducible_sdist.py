@@ -14,7 +14,7 @@ import tarfile
 from pathlib import Path
 
 EARLIEST = 315532800
-"""The first moment that a zip archive, and so a wheel, can tell of."""
+"""The earliest time that a zip archive, and so a wheel, can store."""
 
 
 def rewrite(path: Path, epoch: int) -> None:

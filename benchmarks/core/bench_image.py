@@ -60,7 +60,7 @@ def preparer(threads: Any, datatype: str = "UINT8", **keys: Any) -> Any:
 
 
 def turbo(elements: Any, out: Any, buffer: Any, small: Any = None) -> None:
-    """Decode and resize with nothing else around it; cast from `small` where that is given."""
+    """Decode and resize with nothing else around it; cast from `small` if that is given."""
     for row, data in enumerate(elements):
         height, width, _, _ = simplejpeg.decode_jpeg_header(data)
         pixels = buffer[: height * width * 3].reshape(height, width, 3)

@@ -136,7 +136,7 @@ int epoll_wait(int epoll, struct epoll_event *events, int count, int timeout) {
     return found;
 }
 
-// Of a worker's main thread, which tells its master each second that it lives.
+// Waits of a worker's main thread, which reports to its master each second.
 int poll(struct pollfd *entries, nfds_t count, int timeout) {
     NEXT(poll);
     if (timeout <= 0) return next(entries, count, timeout);

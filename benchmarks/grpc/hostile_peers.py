@@ -102,7 +102,7 @@ def all_heads() -> bytes:
 
 
 STORED = b"\x40\x01a\x7f\xa1\x1e" + b"v" * 4_000
-"""A field of 4,000 bytes for HPACK's table, where the byte 0xbe names it from then on."""
+"""A field of 4,000 bytes for HPACK's table, which the byte 0xbe names from then on."""
 
 
 def bomb(stream: int, times: int, more: bytes = b"") -> bytes:

@@ -94,7 +94,7 @@ static int answer(struct link *link, char *room) {
     } while (!(end = memmem(room, filled, "\r\n\r\n", 4)));
     int status = atoi(room + 9);
     if (status == 100) {
-        if ((size_t)(end + 4 - room) != filled) fail("bytes behind 100 Continue");
+        if ((size_t)(end + 4 - room) != filled) fail("bytes after 100 Continue");
         return status;
     }
     char *field = strcasestr(room, "\r\ncontent-length:");

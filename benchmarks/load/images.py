@@ -10,7 +10,7 @@ is sent by grpcio's own client, whose time is not counted but which shares the p
 
 All servers are up at once and a round gives each in turn the same load. Told are medians: requests per
 second, CPU time of the server for each request, both as ratios: to FastAPI's, and to the bare loop's; and the
-client's CPU time for each request, which no server can give back where the processors are shared.
+client's CPU time for each request, which no server can give back if the processors are shared.
 Only ratios mean anything.
 """
 

@@ -6,7 +6,7 @@ An encoder in the shape of BERT (two layers of 128, random weights, one CPU thre
 token ids of one sentence at a time, over REST and over gRPC, to a server with padding and to one that runs them one by
 one. The lengths are taken from the sentences of this repository's documents. The hand-written loop has no network: threads
 put sentences into its queue. It takes what waits, in two ways: all of it padded to the longest, or sorted by length and cut
-where padding goes above its bound; the better one counts. All of them run in turns. Targets: 2.5 times the requests a
+if padding goes above its bound; the better one counts. All of them run in turns. Targets: 2.5 times the requests a
 second of one by one, and 0.9 of the loop.
 """
 

@@ -102,7 +102,7 @@ class LoadedServer:
         self.process.wait(60)
 
     def kill(self) -> None:
-        """End it and its workers at once, whatever they are doing."""
+        """End it and its workers at once."""
         for pid in self._processes():
             os.kill(pid, signal.SIGKILL)
         self.process.wait(60)

@@ -105,7 +105,7 @@ def read_answer(client: socket.socket) -> bytes:
     while b"\r\n\r\n" not in received:
         piece = client.recv(65536)
         if not piece:
-            raise RuntimeError(f"the connection ended behind {received!r}")
+            raise RuntimeError(f"the connection ended after {received!r}")
         received += piece
     head, _, body = received.partition(b"\r\n\r\n")
     if b" 200 OK" not in head:

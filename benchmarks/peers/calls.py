@@ -208,7 +208,7 @@ def _datatype(x: np.ndarray) -> str:
 
 
 def v2_binary(x: np.ndarray, path: str) -> Call:
-    """Return a request of KServe v2 with the tensor behind its JSON."""
+    """Return a request of KServe v2 with the tensor after its JSON."""
     data = _octets(x)
     entry = {"name": "x", "datatype": _datatype(x), "shape": x.shape,
              "parameters": {"binary_data_size": len(data)}}  # fmt: skip

@@ -5,10 +5,10 @@
 //     ./client PORT http|grpc plain|tls FILE[,FILE ...] CONNECTIONS STREAMS open RATE:SECONDS [RATE:SECONDS ...]
 //
 // `closed`: each stream sends its next request when its answer has come; a round ends with its first answer at the earliest. `open`: requests are due at random times
-// (exponential gaps, the same in every run) at so many a second, whatever the server does, and a latency counts from when a
+// (exponential gaps, the same in every run) at so many a second, independently of the server, and a latency counts from when a
 // request was due; one for which no stream is free waits in the client, and its wait counts.
 // FILE: one request each, sent in turn. For http its bytes; for grpc four bytes with the length of an HPACK block (it may index nothing),
-// the block, and the message behind its prefix. It prints one line of JSON for each phase.
+// the block, and the message after its prefix. It prints one line of JSON for each phase.
 
 #include <arpa/inet.h>
 #include <errno.h>

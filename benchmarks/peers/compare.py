@@ -8,7 +8,7 @@ every form that it reads; a server that answers wrongly is not timed. Parts:
 closed  for each workload over REST and gRPC, cleartext and TLS: all servers are up, a round gives each in turn some seconds of
         load from as many clients as the workload has. Requests a second, and CPU time of all the server's processes for a
         request, are medians of the rounds.
-open    W1, W3 and W5 over REST and gRPC at fixed rates: requests are due whatever the server does, and latency counts from then. At
+open    W1, W3 and W5 over REST and gRPC at fixed rates: requests are due independently of the server, and latency counts from then. At
         half and at 80 % of what the slowest server did in the closed part, and of what the server itself did; then two
         seconds of 150 % and two of 50 %: answers within the former, refusals, and how long until latencies are again at most twice
         the latencies at 50 %.
@@ -73,7 +73,7 @@ class Load:
     def run(
         self, server: Any, workload: str, call: Any, *phases: str, clients: int
     ) -> list[dict[str, Any]]:
-        """Load a server, closed where a phase is seconds and open where it is RATE:SECONDS.
+        """Load a server, closed for a phase in seconds, open for RATE:SECONDS.
 
         Returns:
             The output of `client.cpp` for each phase, and `cpu_s`, the server's CPU seconds over all phases.
@@ -115,7 +115,7 @@ def checked(server: Any, workload: str) -> tuple[dict[str, Any], dict[str, str]]
             answer = ask(call, server.grpc if call.is_grpc else server.http, server.certificate)
             check(workload, tensor(workload), call.values(answer))
             right[protocol] = call
-        except Exception as error:  # noqa: BLE001 - whatever a client raises is the row's result
+        except Exception as error:  # noqa: BLE001 - a client's error is the row's result
             wrong[protocol] = f"{type(error).__name__}: {str(error)[:300]}"
     return right, wrong
 
@@ -337,7 +337,7 @@ def run_transport(
                 continue
             stack.callback(server.stop)
             servers.append(server)
-            # Its peak is taken again behind the workloads.
+            # Its peak is measured again after the workloads.
             results["servers"].setdefault(peer.name, server_row(server))
             print(f"{peer.name} serves {transport} after {server.start_seconds:.1f} s", flush=True)
         for workload in given.workloads:

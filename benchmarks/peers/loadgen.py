@@ -45,7 +45,7 @@ BOUND_MS = {"picture": 200, "text": 50, "tree": 10}
 SHARES = (0.9, 0.75, 0.6, 0.45, 0.3)
 """Rates of the Server scenario, of the Offline rate, until one is valid."""
 SERVER_QUERIES = 700
-"""LoadGen wants 459 queries to believe in a 99th percentile, and 662 where one of them is late."""
+"""LoadGen wants 459 queries to believe in a 99th percentile, and 662 if one of them is late."""
 LONGEST_SECONDS = 15
 """Of a run of the Server scenario: a slower system gets no valid run."""
 SAMPLES = 64
@@ -313,7 +313,7 @@ def measured(name: str, model: str, server: Any, seconds: float) -> dict[str, An
     try:
         system = served(name, server, model) if server else loop(model)
         row |= system.measure(seconds)
-    except Exception as error:  # noqa: BLE001 - whatever a client raises is the row's result
+    except Exception as error:  # noqa: BLE001 - a client's error is the row's result
         row["failed"] = f"{type(error).__name__}: {error}"[:300]
     print(row, flush=True)
     return row

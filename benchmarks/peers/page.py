@@ -147,7 +147,7 @@ def ratio_table(results: dict[str, Any]) -> str:
 
 
 def shown_ratio(row: dict[str, Any], own: dict[str, Any]) -> str:
-    """Return a server's CPU a request beside ksrv's, in bold where it takes less."""
+    """Return a server's CPU a request beside ksrv's, in bold if it takes less."""
     if row.get("failed"):
         return "failed"
     if not row.get("requests_s"):

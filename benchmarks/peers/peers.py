@@ -46,7 +46,7 @@ class Peer:
             files) are filled in; `tls` is appended if the server speaks TLS.
         tls: The options that have it speak TLS, with {key} and {certificate}.
         ready: The path that answers 200 once it serves.
-        rest: Makes the request of a workload over HTTP, with this input; None where it has none.
+        rest: Makes the request of a workload over HTTP, with this input; None if it has none.
         grpc: Makes the call of a workload over gRPC, with this input.
         grpc_tls: Whether its gRPC speaks TLS with these options.
         prepare: Writes what it needs into its folder, before it starts.
@@ -275,7 +275,7 @@ class RunningServer:
 
     Attributes:
         peer: Which server it is.
-        certificate: The file of its certificate; None where it speaks cleartext.
+        certificate: The file of its certificate; None if it speaks cleartext.
         http: The port of HTTP.
         grpc: The port of gRPC.
         start_seconds: From the start of its process to its first ready answer.

@@ -1,4 +1,4 @@
-"""The work that every server does, and what it answers with; needs numpy, OpenCV and ONNX Runtime, whatever serves it.
+"""The work of every server, and the answers; needs numpy, OpenCV and ONNX Runtime in every environment.
 
 | name | request | answer |
 |---|---|---|
@@ -43,7 +43,7 @@ def pictures(encoded: list[bytes]) -> np.ndarray:
 
 
 def split_pictures(body: bytes) -> list[bytes]:
-    """Return the pictures of a body, each behind its length in four little-endian bytes."""
+    """Return the pictures of a body, each after its length in four little-endian bytes."""
     found, at = [], 0
     while at < len(body):
         length = int.from_bytes(body[at : at + 4], "little")

@@ -1,6 +1,6 @@
 """The container's health check: exits with 0 while the server says that it is ready.
 
-It asks the address that the server itself reads from `KSRV_HTTP`, over TLS where `KSRV_TLS_CERT` is set.
+It asks the address that the server itself reads from `KSRV_HTTP`, over TLS if `KSRV_TLS_CERT` is set.
 The certificate is not checked: the caller is inside of the same container. A server that wants
 certificates of its clients (`KSRV_TLS_CLIENT_CA`) counts as healthy once it accepts connections.
 """

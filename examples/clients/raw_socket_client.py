@@ -70,7 +70,7 @@ def main() -> None:
     chosen = parser.parse_args()
     host, _, port = chosen.address.rpartition(":")
     files = [path.read_bytes() for path in chosen.images]
-    # Every BYTES element may be written behind its length, four bytes in little-endian order.
+    # Every BYTES element may be written after its length, four bytes in little-endian order.
     elements = [struct.pack("<I", len(file)) + file for file in files]
     with socket.create_connection((host, int(port))) as connection:
         one = entry(chosen.input, "BYTES", [1], len(elements[0]))

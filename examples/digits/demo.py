@@ -215,7 +215,7 @@ def main() -> int:
 
 
 def run(chosen: argparse.Namespace, addresses: dict[str, Any], held_out: list[Digit]) -> int:
-    """Serve the repository, be its client, and leave the server up unless told otherwise."""
+    """Serve the repository, be its client, and leave the server up unless the caller stops it."""
     start = time.monotonic()
     with Server(chosen.models, **addresses) as server:
         print(

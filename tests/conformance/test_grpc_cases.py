@@ -158,7 +158,7 @@ def test_k51_contradictions(stub):
 
 
 def test_empty_contents_beside_raw_ones(stub):
-    """MLServer's client sets `contents` in each input, whatever it fills."""
+    """MLServer's client sets `contents` in each input."""
     for field in ("fp32_contents", "bytes_contents"):
         request = message("add", "FP32", [1, 4], raw=RAW, **{field: []})
         request.inputs[0].contents.SetInParent()

@@ -45,7 +45,7 @@ def markdown(runs: Sequence[Run]) -> str:
 def models(outcomes: Sequence[Outcome], left_out: Mapping[str, str]) -> str:
     """Return the table of the models of Triton's Python backend: the models that run, and why others do not.
 
-    A model runs where a case that names it works, and none fails without a reason that is named.
+    A model runs if a case that names it works, and none fails without a reason that is named.
 
     Args:
         outcomes: The outcomes of the cases that name models.

@@ -56,7 +56,7 @@ class Servers:
         return self._places.work / serving.name
 
     def of(self, serving: Serving) -> Server:
-        """Return the server, started where it is not up.
+        """Return the server, started if it is not up.
 
         Args:
             serving: The models and settings to serve.
@@ -259,7 +259,7 @@ def test_outcomes(case: Case, report: Path) -> Iterator[Outcome]:
 
 
 def reason(name: str, case: Case) -> str:
-    """Return why a test of a case is known to fail; empty where it is not."""
+    """Return why a test of a case is known to fail; empty if it is not."""
     for pattern, why in case.failing.items():
         if name == pattern or (pattern.endswith("*") and name.startswith(pattern[:-1])):
             return why

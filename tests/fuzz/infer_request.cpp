@@ -1,4 +1,4 @@
-// libFuzzer target for native/protobuf/infer_request.hpp: whatever the bytes, every note lies inside
+// libFuzzer target for native/protobuf/infer_request.hpp: for any bytes, every note is inside
 // the message, every count inside its limit, and typed values can be walked without leaving their span.
 
 #include <cstdint>

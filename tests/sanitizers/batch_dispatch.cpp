@@ -253,7 +253,7 @@ void run(std::uint64_t max_rows, int instances, int requests, std::size_t column
         check(size.second.infer_ns <= world->sums.stages[STAGE_REQUEST].ns, "nor did batches of a size");
 }
 
-// An answer's head is read or refused, whatever its bytes are.
+// Any bytes of an answer's head are read or refused.
 void mutate() {
     std::unique_ptr<BatchRing> ring(BatchRing::make());
     RingAnswer answer;

@@ -1,7 +1,7 @@
 // The base of all simulated clients: a link, perhaps TLS over it, a temper, and the time by which the server must have ended them.
 //
 // A client is a chain of events. `step` reads what has arrived, sends the next bytes and schedules the next step. A good client
-// gets each of its answers, whatever other clients do. The server may end a bad client, within its limits. No client ever
+// gets each of its answers, independently of other clients. The server may end a bad client, within its limits. No client ever
 // gets bytes that belong to another request.
 
 #pragma once

@@ -268,11 +268,11 @@ class Http2Client final : public Client {
             machine().after(5 * MS, [this, call, allowed] { look_when_there(call, allowed); });
             return;
         }
-        const int64_t late = temper_ == Temper::takes_late ? 13 * SECOND : 0;  // the answer waits for it, behind a window of others
+        const int64_t late = temper_ == Temper::takes_late ? 13 * SECOND : 0;  // the answer waits for it, after other answers' window
         machine().at(std::max(machine().now, link_->last_arrival) + allowed + late + TICK_NS + 4 * Machine::MOST_STALL + 2 * link_->most_delay, [this, call] {
             if (over_ || call->over || link_->refused || link_->down_over || link_->server_gone) return;
             wrong(*call, call->kind == no_message ? "no message has come in its time, and the call is open still"
-                                                  : "half a message has come, and the call is open still behind its time");
+                                                  : "half a message has come, and the call is still open after its time");
         });
     }
 
@@ -363,7 +363,7 @@ class Http2Client final : public Client {
         const bool whole = !call.stalls;
         const std::string id = call.fields.count("x-request-id") ? call.fields["x-request-id"] : call.id;
         if (id != call.id && id[0] == 'h' && id.find('-') < 6) wrong(call, "its answer is that of " + id);
-        if (was_reset && !(error == 0 && whole && call.answered)) {  // NO_ERROR behind a whole answer asks for nothing more
+        if (was_reset && !(error == 0 && whole && call.answered)) {  // NO_ERROR after a whole answer asks for nothing more
             ++scene_->refusals;
             if (call.got.compare(0, call.expected.size(), call.expected, 0, call.got.size()) != 0) wrong(call, "the received part of its answer belongs to another call");
             if (is_good() && !hurt() && !scene_->tight && !call.drops && error != 7) wrong(call, "its stream is reset with " + std::to_string(error));

@@ -168,7 +168,7 @@ class HttpClient final : public Client {
         silent_ = stalled_ = true;
         const Ask &ask = asks_[sent_];
         const bool nothing = some == 0, in_head = some < ask.text.size();
-        // Once it has agreed on TLS it may be idle, as behind an answer.
+        // Once it has agreed on TLS it may be idle, as after an answer.
         const int64_t allowed = nothing  ? (sent_ || tls_ ? IDLE_NS : HEAD_NS)
                                 : in_head ? HEAD_NS
                                           : GRACE_NS + static_cast<int64_t>(some) * SECOND / RATE + 2 * SECOND;
@@ -205,7 +205,7 @@ class HttpClient final : public Client {
                 if (!read_chunks(&used, &body)) return;
             } else if (!(ask && ask->is_head)) {
                 const size_t at = head.find("content-length: ");
-                if (at == std::string::npos) wrong("an answer tells no length: " + head);
+                if (at == std::string::npos) wrong("an answer has no length: " + head);
                 const size_t length = strtoull(head.c_str() + at + 16, nullptr, 10);
                 if (got_.size() < used + length) return;
                 body = got_.substr(used, length);

@@ -123,7 +123,7 @@ class Machine {
 
     // ---- the world ----
     void at(int64_t when, std::function<void()> event) {
-        Outside outside;  // a socket that is read tells its client, within the server's call
+        Outside outside;  // a read of a socket notifies its client, within the server's call
         events_.emplace(std::max(when, now), std::move(event));
     }
     void after(int64_t delay, std::function<void()> event) { at(now + delay, std::move(event)); }
@@ -314,7 +314,7 @@ class Machine {
     uint64_t word_stalls = 0;           // of a million seams at words
     int64_t cost = US;                  // of a seam, at most
     uint64_t rates[FAULTS] = {};        // of a million seams
-    bool faults_allowed = true;         // not while a worker begins, and where its health is looked at
+    bool faults_allowed = true;         // not while a worker begins, or its health is checked
     int64_t faults_until = FOREVER;
     uint64_t nth = 0, nth_of = 0;  // in place of rates: the only seam that fails, among seams of these kinds
     uint64_t faults_seen = 0, faults_made = 0, seams = 0;

@@ -60,7 +60,7 @@ def certificate() -> Iterator[list[str]]:
 
 
 def main() -> int:
-    """Run simulations as the command line says, and return 1 where one found a fault."""
+    """Run simulations as the command line says, and return 1 if one found a fault."""
     parser = argparse.ArgumentParser(description="Simulate the native event loop.")
     parser.add_argument("--first", type=int, default=1, help="the first seed")
     parser.add_argument("--seeds", type=int, default=1000, help="how many")

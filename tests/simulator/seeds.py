@@ -76,7 +76,7 @@ class Seeds:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Simulate as the command line says, and return 1 where a seed found a fault."""
+    """Simulate as the command line says, and return 1 if a seed found a fault."""
     parser = argparse.ArgumentParser(description="Simulate many seeds.")
     parser.add_argument("first", type=int, help="the first seed")
     parser.add_argument("last", type=int, help="the last seed")

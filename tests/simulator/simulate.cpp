@@ -6,7 +6,7 @@
 // The second way has one client of a KIND (0: HTTP/1.1, 1: the same over TLS, 2: gRPC), and fails each of its allocations, or
 // system calls, once: the FIRST, and each STEP-th from there on.
 //
-// Prints how many it has made, and ends by abort() where one finds a fault: its seed, which repeats it, is in the message.
+// Prints how many it has made, and ends by abort() if one finds a fault: its seed, which repeats it, is in the message.
 
 #include <signal.h>
 #include <sys/resource.h>
@@ -36,7 +36,7 @@ constexpr uint64_t PROCESSES_EACH = 4;  // one of so many seeds simulates a mode
 TlsRules tls_rules;
 std::shared_ptr<const TlsContext> tls_context;
 
-// Sets a context up anew; false where it cannot be, after saying why. Its keys of session tickets are in memory that forked
+// Sets a context up anew; false if it cannot be, after saying why. Its keys of session tickets are in memory that forked
 // processes share.
 bool make_tls_context() {
     std::string why;
@@ -424,7 +424,7 @@ uint64_t fail_one(Kind kind, uint64_t nth, uint64_t kinds) {
     one.run_until_over(1000 * SECOND);
     totals.faults = machine().faults_seen;
     machine().faults_allowed = false;
-    one.check_health("behind one call that failed");
+    one.check_health("after one call that failed");
     one.await_end();
     one.stop();
     one.check_left();
@@ -491,7 +491,7 @@ int run_nth(Kind kind, bool memory, uint64_t first, uint64_t step) {
     uint64_t found = 0;
     for (uint64_t nth = first; nth <= most; nth += step)
         if (!in_process(seed, [=] { return fail_one(kind, nth, kinds); }, shared)) {
-            std::fprintf(stderr, "the fault is found where call %llu of %llu fails\n", (unsigned long long)nth, (unsigned long long)most);
+            std::fprintf(stderr, "the fault is found if call %llu of %llu fails\n", (unsigned long long)nth, (unsigned long long)most);
             if (++found == 5) break;
         }
     std::printf("%llu calls can fail, %llu faults\n", (unsigned long long)most, (unsigned long long)found);

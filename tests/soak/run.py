@@ -1,4 +1,4 @@
-"""Load two servers with good and bad traffic of all kinds, and fail where anything of theirs grows.
+"""Load two servers with good and bad traffic of all kinds, and fail if anything of theirs grows.
 
 One server speaks cleartext and has two workers. The other server speaks TLS and has one worker, which sequences and
 shared memory need. Every request has a different pattern, which its answer must show. Samples and their plot are in build/soak.
@@ -139,7 +139,7 @@ def soak(targets: dict[str, Target], seconds: float, seed: str) -> tuple[Sampler
 
 
 def judge_rest(name: str, target: Target) -> list[str]:
-    """Return what is wrong with a server behind its load."""
+    """Return the faults of a server after its load."""
     server = target.server
     found = []
     try:
@@ -164,7 +164,7 @@ def judge_rest(name: str, target: Target) -> list[str]:
 
 
 def main() -> int:
-    """Run the soak; returns 1 where something was wrong or grows."""
+    """Run the soak; returns 1 if something was wrong or grows."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", default=str(int(time.time())), help="repeats the calls of a run")

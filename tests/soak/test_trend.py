@@ -22,7 +22,7 @@ def test_steady_rise_is_reported() -> None:
 
 
 def test_rise_below_the_limit_passes() -> None:
-    assert not growing([series(6)], 0.3)  # of which 4.2 are behind the warm-up
+    assert not growing([series(6)], 0.3)  # of which 4.2 are after the warm-up
 
 
 def test_larger_of_share_and_number_is_allowed() -> None:

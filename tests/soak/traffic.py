@@ -81,7 +81,7 @@ class Target:
 
     Attributes:
         server: The server.
-        trusted: Its certificate; None where it speaks cleartext.
+        trusted: Its certificate; None if it speaks cleartext.
         control: Its control token; "" without one.
     """
 
@@ -200,7 +200,7 @@ def refused(call: Step) -> None:
 
 
 def streams(target: Target, choose: random.Random) -> Step:
-    """Answers in parts, read to their end or left before it; handlers that refuse behind some words."""
+    """Answers in parts, read to their end or left before it; handlers that refuse after some words."""
     clients = itertools.cycle([target.client("http"), target.client("grpc")])
 
     def step() -> None:

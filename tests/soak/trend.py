@@ -31,7 +31,7 @@ class Series:
 
 
 def growth(values: Sequence[float]) -> float:
-    """Return by how much a series grows from its begin to its end; 0 where it does not rise steadily.
+    """Return by how much a series grows from its begin to its end; 0 if it does not rise steadily.
 
     Args:
         values: At least as many as there are blocks.

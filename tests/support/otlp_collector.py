@@ -34,7 +34,7 @@ class Spans:
         }
         if self.certificate:
             variables["OTEL_EXPORTER_OTLP_CERTIFICATE"] = self.certificate
-            # requests takes these before what the exporter tells it.
+            # requests prefers these to the exporter's settings.
             variables |= {"REQUESTS_CA_BUNDLE": "", "CURL_CA_BUNDLE": ""}
         return variables
 

@@ -179,7 +179,7 @@ class StreamedResponse:
         self.type = self.response.headers["Content-Type"]
 
     def events(self) -> Iterator[tuple[str, Any]]:
-        """Yield name and document of each event, "" where it has no name."""
+        """Yield name and document of each event, "" if it has no name."""
         name = ""
         for line in iter(self.response.readline, b""):
             if line.startswith(b"event: "):

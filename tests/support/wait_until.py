@@ -15,7 +15,7 @@ def wait_until(
     Args:
         condition: Returns whether it is true.
         seconds: How long it may take.
-        tell: Says more of a failure, such as a server's log.
+        tell: Returns more about a failure, such as a server's log.
     """
     began = time.monotonic()
     while not condition():

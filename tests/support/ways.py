@@ -102,7 +102,7 @@ class _Plain:
 class _Encrypted:
     """A connection to the server with TLS, whose every call is the relay's one thread's.
 
-    Hands are shaken once the client's first words tell which HTTP it speaks.
+    The handshake begins once the client's first bytes show which HTTP it speaks.
     """
 
     def __init__(self, socket: socket.socket, cert: Path) -> None:
@@ -167,7 +167,7 @@ class _Encrypted:
 
 
 def _protocol_of(begin: bytes) -> str | None:
-    """Return the protocol, by its name in ALPN, of a client that begins so; None where it may yet be either."""
+    """Return the protocol, by its name in ALPN, of a client that begins so; None if it may yet be either."""
     if begin.startswith(_PREFACE):
         return "h2"
     return None if _PREFACE.startswith(begin) else "http/1.1"
@@ -185,7 +185,7 @@ class Relay:
 
     Args:
         target: The server's HOST:PORT.
-        cert: The server's certificate, where the connections to it are encrypted.
+        cert: The server's certificate, if the connections to it are encrypted.
         reframer: Makes what changes the bytes of one connection.
     """
 
@@ -274,7 +274,7 @@ def _wait(wanted: dict[socket.socket, int]) -> tuple[list[socket.socket], list[s
     """Return the readable sockets and the writable sockets.
 
     Raises:
-        OSError: One was reset, whatever was wanted of it.
+        OSError: A socket was reset.
     """
     poll = select.poll()
     for end, events in wanted.items():

@@ -1,6 +1,6 @@
 """A FastAPI app that decodes JPEGs into a batch of FP32, as a careful author writes it.
 
-The body is images, each behind its length in four bytes; decoding runs on uvicorn's thread pool.
+The body is images, each after its length in four bytes; decoding runs on uvicorn's thread pool.
 """
 
 import struct

@@ -17,7 +17,7 @@ class PythonModel:
 
     Attributes:
         source: Its folder: `qa/NAME` below server/qa/python_models, or `examples/NAME` of python_backend.
-        name: The name that it is served by; the folder's where empty.
+        name: The name that it is served by; the folder's if empty.
         edits: Patterns in its config.pbtxt, and the replacements of test.sh.
         appended: The text that test.sh appends to its config.pbtxt.
         file: Its code in the folder.

@@ -49,7 +49,7 @@ def archives(envelope: str) -> object:
 
 
 def torchserve(envelope: str) -> Serving:
-    """Return the server of the archive behind an envelope."""
+    """Return the server of the archive with an envelope."""
     name = f"archives-{envelope}"
     settings = {"torchserve_config": "{here}/config.properties"}
     return Serving(name, archives(envelope), settings, environment=TORCHVISION)  # type: ignore[arg-type]

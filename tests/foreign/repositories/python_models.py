@@ -43,7 +43,7 @@ def suite(
     """Return the case of a file of tests below qa/L0_backend_python.
 
     Args:
-        only: A pattern of the tests that run; all of them where empty.
+        only: A pattern of the tests that run; all of them if empty.
         without: A test that does not run.
     """
     folder, _, file = path.rpartition("/")

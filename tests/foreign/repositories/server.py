@@ -142,7 +142,7 @@ def suite(
     Args:
         path: The file below qa/.
         serving: The server.
-        only: A pattern of the tests that are run; all of them where empty.
+        only: A pattern of the tests that are run; all of them if empty.
         except_for: A test that is not run.
         keys: Further fields of the case.
     """

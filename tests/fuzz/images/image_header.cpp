@@ -1,4 +1,4 @@
-// libFuzzer target for native/images/image_header.hpp: whatever the bytes, the reader stays inside of
+// libFuzzer target for native/images/image_header.hpp: for any bytes, the reader stays inside of
 // them, and a header that it accepts holds values that its callers count on.
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // libFuzzer target for native/images/image_input.hpp and native/images/resize/jpeg_batch.hpp: the images of a message on
 // their way into the rows of a batch. For any bytes: an image that is accepted lies inside of the message and
 // within the limits, no byte outside of its row is written, a row that is not decoded is zero, a row that is
-// decoded is the same alone and beside others and, where EXIF turns it, as from the whole upright picture, and no
+// decoded is the same alone and beside others and, if EXIF turns it, as from the whole upright picture, and no
 // byte of the memory budget stays taken.
 //
 // The first bytes choose the limits, the window, and how the rest is cut into images.

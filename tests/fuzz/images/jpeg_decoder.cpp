@@ -1,5 +1,5 @@
-// libFuzzer target for native/images/decode/jpeg_decoder.hpp and native/images/resize/row_resize.hpp: whatever the file and
-// whatever size the header check is said to have seen, every row stays inside of the picture and of the
+// libFuzzer target for native/images/decode/jpeg_decoder.hpp and native/images/resize/row_resize.hpp: for any file and
+// any size from the header check, every row stays inside of the picture and of the
 // window, a window is the same whether rows and columns outside of it are decoded or skipped, and a picture
 // equals the library's, whichever code reads the Huffman codes.
 
@@ -19,7 +19,7 @@ constexpr std::size_t SIDE_MOST = 512;  // so that a lie about the size does not
 
 std::uint16_t number(const unsigned char *at) { return static_cast<std::uint16_t>(at[0] << 8 | at[1]); }
 
-// The size that the first frame header of the file tells, so that most inputs get past that check.
+// The size in the first frame header of the file, so that most inputs get past that check.
 bool told_size(const unsigned char *data, std::size_t size, ksrv::JpegJob *job) {
     for (std::size_t at = 0; at + 9 < size; ++at) {
         if (data[at] != 0xff || (data[at + 1] != 0xc0 && data[at + 1] != 0xc2)) continue;

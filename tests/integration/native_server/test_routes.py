@@ -156,7 +156,7 @@ TOLD_BETTER = {
     "xchunked": [400],  # gunicorn takes an unknown coding for a server error
     "expectation twice": [400],  # gunicorn asks for the body of a request that it refuses
     "HTTP/1.2": [400],  # gunicorn closes without an answer
-    "tab behind the coding": [400],  # gunicorn waits for the end of a chunk size, however long
+    "tab after the coding": [400],  # gunicorn waits for the end of a chunk size, however long
     "chunked and compressed": [400],
     "expectation without a body": [200],  # no body to wait for
 }

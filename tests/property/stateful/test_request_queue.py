@@ -1,4 +1,4 @@
-"""The native queue beside a list: whatever is pushed, taken, cancelled and finished, in any order.
+"""The native queue beside a list: requests are pushed, taken, cancelled and finished in any order.
 
 One thread does everything, so nothing waits: a batch is taken only if the model says that a batch is ready.
 """
@@ -25,7 +25,7 @@ class Known:
     """A request as the model knows it.
 
     Attributes:
-        state: The handle's, and "held" for one that waits behind another one of its sequence.
+        state: The handle's, and "held" for a request that waits for another of its sequence.
         in_hand: Whether a batch refers to it.
         line: Its position among the requests of its priority.
     """

@@ -55,7 +55,7 @@ def test_any_value_is_read_or_refused(value):
         "form-data; a" + " " * 200_000 + "b",
         'form-data; name="a"b',
     ],
-    ids=["semicolons", "backslashes", "empty options", "no value", "blanks", "text behind a quote"],
+    ids=["semicolons", "backslashes", "empty options", "no value", "blanks", "text after a quote"],
 )
 def test_hostile_value_is_read_in_linear_time(monkeypatch, value):
     """A pattern that takes quadratic time would run into the time limit of the tests."""

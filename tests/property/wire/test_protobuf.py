@@ -1,4 +1,4 @@
-"""The scan against the protobuf class: whatever bytes arrive, both read the same or both refuse."""
+"""The scan against the protobuf class: for any bytes, both read the same or both refuse."""
 
 import struct
 

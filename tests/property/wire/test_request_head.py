@@ -128,7 +128,7 @@ def assert_framing(head, said):
 
 
 def assert_agreement(data):
-    """Check the property on `data`; tell whether the request-head classifier accepted it."""
+    """Check the property on `data`; return whether the request-head classifier accepted it."""
     said = classify_head(data, RULES)
     if said.verdict == "app" and said.content_length < 1 << 20:  # no longer body is made
         assert_framing(data[: said.length], said)

@@ -93,7 +93,7 @@ def same(got, datatype, values):
     if datatype == "BYTES":
         return [bytes(element) for element in got] == [value.encode() for value in values]
     return got.tobytes() == struct.pack(f"<{len(values)}{FORMATS[datatype]}", *values) or (
-        # Any NaN is as good as another where JSON carried it.
+        # Any NaN is as good as another if JSON carried it.
         got.dtype.kind == "f"
         and np.array_equal(got.ravel(), np.array(values, got.dtype), equal_nan=True)
     )

@@ -282,7 +282,7 @@ void try_messages() {
     messages->until_end(small + small, [&](Peer &) {
         if (messages->served == 2) until_second = std::min(until_second, DrivenLoop::seconds() - begin);
     });
-    print("a request behind an answer that is not taken", until_second);
+    print("a request after an answer that is not taken", until_second);
     try_one("a connection that is kept open", ready, taking(SIZE_MAX));
     bool drains = false;
     try_one("a connection whose owner sets its timer as the server drains", ready, [&](Peer &peer) {

@@ -21,7 +21,7 @@ ENDS = {
     "an answer over HTTP/1.1 that is not taken": GRACE,
     "an answer at half of the rate": GRACE,
     "an answer at the rate": None,
-    "a request behind an answer that is not taken": UNSEEN,  # is served
+    "a request after an answer that is not taken": UNSEEN,  # is served
     "a connection that is kept open": IDLE,
     "a connection whose owner sets its timer as the server drains": DRAINS,
     "no message": HEAD,

@@ -1,4 +1,4 @@
-// native/http/incoming_body.hpp alone: what it tells its caller to do, what it counts in the budget, and that it gives all back.
+// native/http/incoming_body.hpp alone: its results, the bytes that it counts in the budget, and that it gives all back.
 // Prints what is wrong and exits 1.
 
 #include <fcntl.h>

@@ -44,7 +44,7 @@ void check_time_limits() {
     connection.ends_ns = now - SECOND;
     check(limits.deadline(connection, now, false) == now + 1 * SECOND, "a busy connection is ended by an answer");
     connection.tls.unread = true;
-    check(limits.deadline(connection, now, false) == now + TimeLimits::UNSEEN_NS, "bytes that no event tells of are looked at soon");
+    check(limits.deadline(connection, now, false) == now + TimeLimits::UNSEEN_NS, "bytes without an event are read soon");
     connection.phase = Phase::send;
     connection.stage_ns = now;
     check(limits.deadline(connection, now, false) == now + 2 * SECOND, "but not before the answer has gone");

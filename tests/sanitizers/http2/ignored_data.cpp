@@ -23,7 +23,7 @@ using namespace ksrv;
 namespace {
 
 constexpr size_t LARGE = 4u << 20;  // bytes of an answer that no socket takes at once
-constexpr double SHORTLY = 0.1;          // seconds behind which the loop's lists are empty
+constexpr double SHORTLY = 0.1;          // seconds after which the loop's lists are empty
 constexpr int ACKNOWLEDGES = 1, ENDS_STREAM = 1, ENDS_HEADERS = 4;
 
 struct Calls {

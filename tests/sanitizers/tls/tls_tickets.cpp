@@ -77,7 +77,7 @@ bool resumes(const TlsContext &context, SSL_CTX *client_rules, const Session &of
     check(shaken && connected, "hands are shaken");
     char none;
     openssl.ERR_clear_error();
-    openssl.SSL_read(client, &none, 1);  // TLS 1.3 sends its tickets behind the handshake
+    openssl.SSL_read(client, &none, 1);  // TLS 1.3 sends its tickets after the handshake
     const bool resumed = server.resumed();
     if (given) given->kept = from_library<void *(SSL *)>("SSL_get1_session")(client);
     openssl.SSL_shutdown(client);  // otherwise its session is invalid

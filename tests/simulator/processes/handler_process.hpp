@@ -103,7 +103,7 @@ class HandlerProcess {
         }
     }
 
-    // A batch that has no place in the ring; false where the worker wants no more of it.
+    // A batch that has no place in the ring; false if the worker wants no more of it.
     bool take_message() {
         ChannelMessage message;
         const ssize_t length = recv(channel_, &message, sizeof message, MSG_DONTWAIT);
@@ -232,7 +232,7 @@ class HandlerProcess {
     int channel_;
     const HandlerRules rules_;
     uint64_t completed_ = 0;
-    ChannelMessage kept_[RING_LARGE_SLOTS] = {};  // of no rows where the handler has no array in the place
+    ChannelMessage kept_[RING_LARGE_SLOTS] = {};  // of no rows if the handler has no array in the place
     std::thread process_;
     Thread *thread_ = nullptr;
     std::shared_ptr<HandlerProcess *> alive_;

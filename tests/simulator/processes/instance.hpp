@@ -13,7 +13,7 @@ namespace sim {
 
 struct ModelRules {
     int instances = 1;
-    bool looks = false;  // as where batches call other models
+    bool looks = false;  // set if batches call other models
     uint64_t max_rows = 8;
     size_t capacity = 256, channel_room = 64;
     int64_t delay_ns = 0, timeout_ns = 0, run_timeout_ns = 0;

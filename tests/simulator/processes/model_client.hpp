@@ -18,7 +18,7 @@ class ModelClient final : public Client {
     }
 
   private:
-    static constexpr int64_t PATIENCE_NS = 60 * SECOND;  // for an answer, whatever becomes of processes
+    static constexpr int64_t PATIENCE_NS = 60 * SECOND;  // for an answer, even if processes die
 
     struct Ask {
         std::string body;

@@ -1,4 +1,4 @@
-"""A server behind a test of faults: it holds what it held before, counts what happened, and answers exactly."""
+"""Checks of a server after a test of faults: it gave back its resources, counted what happened, and answers exactly."""
 
 import contextlib
 import os

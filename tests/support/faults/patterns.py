@@ -111,7 +111,7 @@ class Pattern:
         """Return how many elements of an answer belong to another request.
 
         Args:
-            answer: The answer; every element is strange where its shape is.
+            answer: The answer; every element is strange if its shape is.
         """
         if answer.shape != self.array.shape:
             return int(answer.size) or 1

@@ -245,7 +245,7 @@ def together(targets: Sequence[Callable[[], Any]], failures: list[str]) -> None:
 
 @contextmanager
 def running(targets: Sequence[Callable[[], Any]], failures: list[str]) -> Iterator[None]:
-    """Run functions on threads beside the body, behind which they are waited for."""
+    """Run functions on threads beside the body, and wait for them after it."""
 
     def guarded(target: Callable[[], Any]) -> None:
         try:
@@ -264,7 +264,7 @@ def running(targets: Sequence[Callable[[], Any]], failures: list[str]) -> Iterat
 
 
 def judge_answers(ledger: Ledger) -> None:
-    """Fail where a call got anything of another's data, or no answer at all while its connection stood.
+    """Fail if a call got anything of another's data, or no answer at all on an open connection.
 
     Args:
         ledger: The calls.
@@ -277,7 +277,7 @@ def judge_answers(ledger: Ledger) -> None:
 
 
 def judge(ledger: Ledger, *, trusted: bool) -> None:
-    """Fail where a call was lost without a cause, was answered with another's data, or was never answered.
+    """Fail if a call was lost without a cause, was answered with another's data, or was never answered.
 
     Args:
         ledger: The calls.

@@ -1,4 +1,4 @@
-"""Models for tests with real clients: one tells what its handler saw of a request."""
+"""Models for tests with real clients: one answers with the request that its handler saw."""
 
 from pathlib import Path
 

@@ -2,7 +2,7 @@
 //
 // The loop has a separate thread, and runs only while the program is in `settle`: until nothing is left to do before
 // time passes or a client sends. So a program goes step by step, and a minute takes no time. It replaces the C library's
-// clock_gettime, by which everything here tells the time, and epoll_wait, where a loop waits: a program includes it once.
+// clock_gettime, the clock of everything here, and epoll_wait, where a loop waits: a program includes it once.
 
 #pragma once
 

@@ -260,7 +260,7 @@ def opened(
 
 @contextlib.contextmanager
 def opened_grpc(engine: Any) -> Iterator[tuple[ServerWithThreads, str]]:
-    """A native gRPC server whose calls take the fast path where they can, and its address."""
+    """A native gRPC server whose calls take the fast path if they can, and its address."""
     server = ServerWithThreads(engine, ServerSettings())
     port = server.start("127.0.0.1:0")
     try:

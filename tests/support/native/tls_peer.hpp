@@ -1,5 +1,5 @@
 // A client of TLS for programs over the server's side. OpenSSL shakes hands; later records are made here, of any
-// type and content, with the keys that OpenSSL tells (RFC 8446 5.2, 7.1 to 7.3; RFC 5246 6.3; RFC 5288).
+// type and content, with the keys that OpenSSL logs (RFC 8446 5.2, 7.1 to 7.3; RFC 5246 6.3; RFC 5288).
 
 #pragma once
 
@@ -128,7 +128,7 @@ class TlsPeer {
         return context;
     }
 
-    // The secret that a line of OpenSSL's key log tells: its label, the client's random bytes, the secret.
+    // The secret in a line of OpenSSL's key log: its label, the client's random bytes, the secret.
     std::string secret(const std::string &label) const {
         const size_t line = secrets_.find(label + " ");
         if (line == std::string::npos) std::abort();

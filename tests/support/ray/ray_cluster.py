@@ -100,7 +100,7 @@ class TwoNodes:
 
 
 def _started(start: Callable[[], Any]) -> Any:
-    """Return a started node, after another attempt where its raylet has ended as it started.
+    """Return a started node, after another attempt if its raylet has ended as it started.
 
     A raylet gives itself up when its agents, which are processes of Python's, have not told their
     ports in time, as on a busy machine.

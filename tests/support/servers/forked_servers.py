@@ -188,7 +188,7 @@ def forked_servers() -> Iterator[None]:
 
 
 def _serve_requests(connection: socket.socket) -> list[str]:
-    """Fork servers and tell their exit statuses; return in each server, with its command.
+    """Fork servers and report their exit statuses; return in each server, with its command.
 
     Raises:
         SystemExit: The tests have ended.

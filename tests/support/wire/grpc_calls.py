@@ -74,7 +74,7 @@ def small_limits(**limits: Any) -> Any:
 
 
 def retry_seconds(error: Any) -> int:
-    """Return when a refused call may be made again, by its details, which tell its status too.
+    """Return when a refused call may be made again, by its details, which have its status too.
 
     Args:
         error: grpcio's `RpcError`.

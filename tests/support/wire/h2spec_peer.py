@@ -117,7 +117,7 @@ class Recorder(Wire):
         super()._take(kind, flags, stream, payload)
 
     def errors(self, kind: int) -> list[int]:
-        """The codes of all frames of a kind that tell of an error."""
+        """The codes of all frames of a kind that report an error."""
         at = 4 if kind == GOAWAY else 0
         return [int.from_bytes(one[3][at : at + 4], "big") for one in self.frames if one[0] == kind]
 

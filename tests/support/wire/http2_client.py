@@ -21,7 +21,7 @@ class Answer:
     Attributes:
         status: The final status, or 0 before it came.
         fields: The fields of the answer.
-        trailers: The fields behind its body.
+        trailers: The fields after its body.
         body: The bytes of the body so far.
         over: Whether it is whole.
         error: The code of a reset, or None.

@@ -66,7 +66,7 @@ HOSTILE = {
     "underscore in the length": with_fields(b"Content-Length: 1_0"),
     "length beyond 64 bits": with_fields(b"Content-Length: 99999999999999999999"),
     "empty length": with_fields(b"Content-Length:"),
-    "blank behind the length": with_fields(b"Content-Length: 2 "),
+    "blank after the length": with_fields(b"Content-Length: 2 "),
     "tab before the length": with_fields(b"Content-Length:\t2"),
     "no length": with_fields(b"Accept: */*"),
     "length nought": with_fields(b"Content-Length: 0"),
@@ -75,8 +75,8 @@ HOSTILE = {
     "blank before the colon": with_fields(LENGTH, b"X : a"),
     "blank in the length's name": with_fields(b"Content-Length : 2"),
     "xchunked": with_fields(b"Transfer-Encoding: xchunked"),
-    "tab behind the coding": with_fields(b"Transfer-Encoding: chunked\t"),
-    "tab behind keep-alive of HTTP/1.0": READY.replace(b"1.1", b"1.0").replace(
+    "tab after the coding": with_fields(b"Transfer-Encoding: chunked\t"),
+    "tab after keep-alive of HTTP/1.0": READY.replace(b"1.1", b"1.0").replace(
         b"Accept: */*", b"Connection: keep-alive\t"
     ),
     "two codings": with_fields(b"Transfer-Encoding: chunked", b"Transfer-Encoding: chunked"),

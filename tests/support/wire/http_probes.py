@@ -20,7 +20,7 @@ class Probe(NamedTuple):
     Attributes:
         section: The section that requires it.
         message: The bytes.
-        statuses: The statuses, that of `GOOD` included where it is answered.
+        statuses: The statuses, that of `GOOD` included if it is answered.
     """
 
     section: str
@@ -81,10 +81,10 @@ LINES = {
     "empty line first": Probe("RFC 9112 2.2", b"\r\n" + hosted(), SERVED),
     "two empty lines first": Probe("RFC 9112 2.2", b"\r\n\r\n" + hosted(), REFUSED),
     "line feed first": Probe("RFC 9112 2.2", b"\n" + hosted(), REFUSED),
-    "bare LF behind the request line": Probe(
+    "bare LF after the request line": Probe(
         "RFC 9112 2.2", b"GET /v2 HTTP/1.1\nHost: x\r\n\r\n", REFUSED
     ),
-    "bare LF behind a field": Probe("RFC 9112 2.2", b"GET /v2 HTTP/1.1\r\nHost: x\n\r\n", REFUSED),
+    "bare LF after a field": Probe("RFC 9112 2.2", b"GET /v2 HTTP/1.1\r\nHost: x\n\r\n", REFUSED),
     "bare LF alone": Probe("RFC 9112 2.2", b"GET /v2 HTTP/1.1\nHost: x\n\n", REFUSED),
     "bare CR alone": Probe("RFC 9112 2.2", b"GET /v2 HTTP/1.1\rHost: x\r\r", REFUSED),
     "bare CR in a value": Probe("RFC 9112 2.2", hosted(b"X: a\rb"), REFUSED),
@@ -244,7 +244,7 @@ CODINGS = {
     "xchunked": Probe("RFC 9112 6.1", post(b"Transfer-Encoding: xchunked", body=END), REFUSED),
     "identity": Probe("RFC 9112 7", post(LENGTH, b"Transfer-Encoding: identity"), REFUSED),
     "an empty coding": Probe("RFC 9112 6.1", post(b"Transfer-Encoding:", body=END), REFUSED),
-    "a coding behind a comma": Probe(
+    "a coding after a comma": Probe(
         "RFC 9110 5.6.1", post(b"Transfer-Encoding: ,chunked", body=END), REFUSED
     ),
     "a coding before a comma": Probe(
@@ -256,10 +256,10 @@ CODINGS = {
     "a quoted coding": Probe(
         "RFC 9112 7", post(b'Transfer-Encoding: "chunked"', body=END), REFUSED
     ),
-    "a coding behind a vertical tab": Probe(
+    "a coding after a vertical tab": Probe(
         "RFC 9112 6.1", post(b"Transfer-Encoding: \x0bchunked", body=END), REFUSED
     ),
-    "a coding behind a form feed": Probe(
+    "a coding after a form feed": Probe(
         "RFC 9112 6.1", post(b"Transfer-Encoding: \x0cchunked", body=END), REFUSED
     ),
     "a coding with NUL": Probe(
@@ -283,7 +283,7 @@ CHUNKS = {
     "no end": Probe("RFC 9112 8", chunked(CHUNK), REFUSED),
     "a size with 0x": Probe("RFC 9112 7.1", chunked(b"0x" + CHUNK + END), REFUSED),
     "a size with an underscore": Probe("RFC 9112 7.1", chunked(b"1_0\r\n" + END), REFUSED),
-    "a size behind a blank": Probe("RFC 9112 7.1", chunked(b" " + CHUNK + END), REFUSED),
+    "a size after a blank": Probe("RFC 9112 7.1", chunked(b" " + CHUNK + END), REFUSED),
     "a size with a minus": Probe("RFC 9112 7.1", chunked(b"-1\r\n" + END), REFUSED),
     "a size with a plus": Probe("RFC 9112 7.1", chunked(b"+" + CHUNK + END), REFUSED),
     "a size beyond 64 bits": Probe("RFC 9112 7.1", chunked(b"F" * 17 + b"\r\n" + END), REFUSED),
@@ -291,11 +291,11 @@ CHUNKS = {
     "a chunk longer than its size": Probe(
         "RFC 9112 7.1", chunked(b"5\r\nabcdefg\r\n" + END), REFUSED
     ),
-    "bare LF behind a size": Probe(
+    "bare LF after a size": Probe(
         "RFC 9112 7.1", chunked(HEX + b"\n" + BODY + b"\r\n" + END), REFUSED
     ),
-    "bare LF behind a chunk": Probe("RFC 9112 7.1", chunked(CHUNK[:-2] + b"\n" + END), REFUSED),
-    "bare CR behind a size": Probe(
+    "bare LF after a chunk": Probe("RFC 9112 7.1", chunked(CHUNK[:-2] + b"\n" + END), REFUSED),
+    "bare CR after a size": Probe(
         "RFC 9112 2.2", chunked(HEX + b"\r" + BODY + b"\r\n" + END), REFUSED
     ),
     "bare LF in an extension": Probe(

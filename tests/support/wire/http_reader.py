@@ -56,7 +56,7 @@ def read_message(
     Args:
         connection: The connection to read.
         rest: The bytes that were read already.
-        head_piece: The most that is read at once while the head is not whole; with 1, nothing behind
+        head_piece: The most that is read at once while the head is not whole; with 1, nothing after
             the answer is taken from the connection.
         has_body: False for the answer to a HEAD, whose length is that of a body that does not come.
 
@@ -82,7 +82,7 @@ def read_message(
 
 
 def read_answer(connection: socket.socket) -> Answer:
-    """One answer; the connection stays open, and what is behind the answer stays in it."""
+    """One answer; the connection stays open, and later bytes stay in it."""
     head, body, _ = read_message(connection, head_piece=1)
     (answer,) = parse_answers(head + b"\r\n\r\n" + body)
     return answer

@@ -39,7 +39,7 @@ def binary(
 
 
 def read(data: bytes, versions: str = "auto") -> Any:
-    """Return "incomplete", "absent", "malformed", or the pair of a header's length and the address that it tells."""
+    """Return "incomplete", "absent", "malformed", or the pair of a header's length and its address."""
     if versions in ("v2", "auto") and (data.startswith(SIGNATURE) or SIGNATURE.startswith(data)):
         return read_binary(data)
     if versions in ("v1", "auto") and (data.startswith(b"PROXY ") or b"PROXY ".startswith(data)):

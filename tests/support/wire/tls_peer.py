@@ -94,7 +94,7 @@ class TlsPeer:
         return data.raw
 
     def _receive(self) -> bool:
-        """Take what the server sends next; False where it has closed the connection."""
+        """Take what the server sends next; False if it has closed the connection."""
         try:
             data = self.socket.recv(1 << 16)
         except ConnectionError:

@@ -1,4 +1,4 @@
-"""The entry point of a TorchServe handler: whatever can be called, as in TorchServe."""
+"""The entry point of a TorchServe handler: anything callable, as in TorchServe."""
 
 import pytest
 

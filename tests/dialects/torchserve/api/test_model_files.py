@@ -1,4 +1,4 @@
-"""Model files behind TorchServe's base handler: each format, and every form of `pt2`."""
+"""Model files of TorchServe's base handler: each format, and every form of `pt2`."""
 
 import io
 import json

@@ -105,7 +105,7 @@ def pictures():
 
 
 def built_in(tmp_path, files):
-    """The built-in handlers on the recorded models, with whole batches where the real one can."""
+    """The built-in handlers on the recorded models, with whole batches if the real one can."""
     seen = pictures()
     alone = [[one] for one in seen]
 

@@ -384,7 +384,7 @@ def test_b18_custom_metrics(served):
     ]
     plain = {re.sub(r'Hostname="[^"]*",?', "", line) for line in text.splitlines()}
     for line in own:
-        # the recorded page ends each list of labels with a comma, and puts le behind all others
+        # the recorded page ends each list of labels with a comma, and puts le last
         wanted = (
             line.replace('Hostname="<host>",', "").replace(",}", "}").replace("modes", "outcome")
         )
@@ -460,7 +460,7 @@ def test_b21_micro_batches_keep_the_order(served):
 
 
 def test_a_part_without_a_file_name_stays_a_bytearray(served):
-    """To TorchServe it is a field of a form, whatever content type it has."""
+    """TorchServe takes it for a field of a form, with any content type."""
     parts = {
         "text": (None, "v", "text/plain"),
         "json": (None, "[1]", "application/json"),

@@ -1,4 +1,4 @@
-"""TorchServe's routes behind a token: 401 rather than TorchServe's 400, and health without one."""
+"""TorchServe's routes with a token: 401 rather than TorchServe's 400, and health without one."""
 
 import pytest
 import requests

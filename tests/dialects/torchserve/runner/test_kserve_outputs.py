@@ -1,4 +1,4 @@
-"""Typed outputs of handlers behind the `kservev2` envelope: their numbers arrive unchanged, or are refused."""
+"""Typed outputs of handlers with the `kservev2` envelope: their numbers arrive unchanged, or are refused."""
 
 import numpy as np
 import pytest

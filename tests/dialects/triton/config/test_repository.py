@@ -114,7 +114,7 @@ def test_statistics_have_the_time_of_outputs(server, repository):
         [found] = client.get_inference_statistics("add_sub", "3")["model_stats"]
         return found["inference_stats"]
 
-    wait_until(lambda: durations()["compute_output"]["count"])  # it is counted behind the answer
+    wait_until(lambda: durations()["compute_output"]["count"])  # it is counted after the answer
     assert durations()["compute_output"]["ns"] > 0
 
 

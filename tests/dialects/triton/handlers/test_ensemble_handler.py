@@ -1,4 +1,4 @@
-"""How the request of an ensemble ends: once, whatever its calls do."""
+"""The request of an ensemble ends once, for all outcomes of its calls."""
 
 from itertools import pairwise
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""The states of Triton's sequences where the requests of a batch cannot be run together."""
+"""The states of Triton's sequences if the requests of a batch cannot be run together."""
 
 from types import SimpleNamespace
 

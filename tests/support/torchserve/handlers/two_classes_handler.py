@@ -1,4 +1,4 @@
-"""Two classes and no function: nobody can tell which one is meant."""
+"""Two classes and no function: the handler is ambiguous."""
 
 
 class One:
