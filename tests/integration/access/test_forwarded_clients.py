@@ -104,7 +104,7 @@ def test_a_line_of_text_begins_with_the_client(models):
 
 
 def test_a_trusted_proxy_on_a_unix_socket_is_not_this_machine(models, tmp_path):
-    """Its caller is named, and may be anywhere: no control call is its own."""
+    """The proxy names its caller, who may be anywhere, so no control call is allowed."""
     path = tmp_path / "http.sock"
     settings = {"access_log": True, "log_format": "json"}
     with Server(models, http=f"unix:{path}", grpc="off", **settings) as running:

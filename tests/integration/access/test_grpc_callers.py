@@ -1,7 +1,7 @@
 """Every call of gRPC x caller, on both servers: who is let in is decided by the call, however it is written.
 
-The calls are those of the services themselves, so that one that is added is walked too. What a call needs
-is said here once more, by its name, and compared with what a real server does.
+The calls are listed by the services themselves, so that a new call is tested too. The credentials that a call needs
+are listed here again, by its name, and compared with a real server's answers.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ CALLERS = {
         "operator": (OPERATOR, None),
     },
 }
-"""What a control call of each is refused with, by the kind of the server; None where it is let in."""
+"""The refusal of a control call of each, by the kind of the server; None if the call is let in."""
 
 
 @pytest.fixture(scope="module", params=["native", "grpcio"])
@@ -108,7 +108,7 @@ def test_who_may_call_is_decided_by_the_call(guarded):
 
 
 def odd_forms(path):
-    """Other ways to write a call's path, which some reader takes for the same one."""
+    """Other ways to write a call's path, which some reader takes for the same path."""
     service, name = path.removeprefix("/").split("/")
     yield from ("/" + path, f"/{service}//{name}", path + "/", f"/./{service}/{name}")
     yield from (
@@ -184,7 +184,7 @@ ODD = {
 
 @pytest.mark.parametrize("kind", ODD)
 def test_odd_pseudo_headers_open_nothing(guarded, kind):
-    """A control call of a stranger, or through a proxy where there is no token, is not made."""
+    """A control call of a stranger, or through a proxy without a token, is refused."""
     odd = dict(ODD[kind])
     stranger = {"x-forwarded-for": "198.51.100.7", "authorization": "Bearer other"}
     ended = raw_outcome(guarded.grpc, {**odd.pop("fields", {}), **stranger}, **odd)

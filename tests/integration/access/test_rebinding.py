@@ -1,4 +1,4 @@
-"""DNS rebinding: a web page points a name of its own at this machine, and calls a server that trusts its address."""
+"""DNS rebinding: a web page points its name at this machine, and calls a server that trusts its address."""
 
 import http.client
 import socket

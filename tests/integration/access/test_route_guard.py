@@ -1,7 +1,7 @@
 """Every route x method x caller x way to write its path: who is let through is decided by the route.
 
-The routes are those of the app itself, so that one that is added is walked too. What a route needs is
-said here once more, by its template, and compared with what a real server does.
+The routes are listed by the app itself, so that a new route is tested too. The credentials that a route needs are
+listed here again, by its template, and compared with a real server's answers.
 """
 
 import contextlib
@@ -57,7 +57,7 @@ def written(template):
 
 
 def odd_forms(template):
-    """Other ways to write the path of a route, which some reader takes for the same one."""
+    """Other ways to write the path of a route, which some reader takes for the same path."""
     path = written(template)
     head, _, tail = path.rpartition("/")
     first = path.split("/")[1]
@@ -80,9 +80,9 @@ def odd_forms(template):
 
 
 class Caller:
-    """One connection to a server, and the next one where the server ends it.
+    """A connection to a server, which connects again if the server ends it.
 
-    Of a request's time http.client takes three quarters, and there are twenty thousand of them.
+    http.client takes three quarters of a request's time, and the tests make twenty thousand requests.
     """
 
     def __init__(self, server):
@@ -200,7 +200,7 @@ def test_who_may_call_is_decided_by_the_route(kind, request, caller_of):
 
 @pytest.mark.parametrize("kind", CALLERS)
 def test_a_path_that_is_not_in_normal_form_leads_nowhere(kind, request, caller_of):
-    """Every path with GET and POST, which the native server has routes of its own for, and with one of the others.
+    """Every path with GET and POST, for which the native server has special routes, and with one other method.
 
     The callers take turns, and so do the other methods: each meets each form.
     """

@@ -1,4 +1,4 @@
-"""Where a server keeps its files stays in its log: no answer holds an absolute path of it."""
+"""Only a server's log has the paths of its files: no answer contains an absolute path."""
 
 import re
 import shutil
@@ -72,7 +72,7 @@ def check(server, text):
     forbidden = [root, root.parent, root.parent.name, Path(torch.__file__).parent, sys.prefix]
     for path in (*forbidden, Path(tempfile.gettempdir()) / "ksrv-"):
         assert str(path) not in text, text
-    # What begins with a slash is a route or a link's.
+    # Other texts that begin with a slash are routes or links.
     assert not re.search(
         r"(?<![\w:/.\\])/(?!v[12]|predictions|explanations|models|infer|generate)\w", text
     ), text
@@ -92,7 +92,7 @@ def test_the_index_says_why_without_where(broken):
     assert "see __init__.py, __init__.py and https://pytorch.org/docs/a" in reasons["library"]
     check(broken, answer.text)
     check(broken, requests.get(f"{broken.url}/v1/config").text)
-    assert str(broken.root) in broken.log  # who runs the server is told where
+    assert str(broken.root) in broken.log  # the operator learns the path
 
 
 def test_no_route_of_a_model_says_where(broken):

@@ -137,7 +137,7 @@ def test_session_ticket_ends_with_the_certificate_of_its_client(models, files, t
         session = None
 
         def ask():
-            """Make a request, with the session of the one before; return whether the session was resumed."""
+            """Make a request, with the session of the previous request; return whether the session was resumed."""
             nonlocal session
             with (
                 socket.create_connection((host, int(port)), timeout=60) as plain,

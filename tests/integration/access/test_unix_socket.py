@@ -12,7 +12,7 @@ from tests.support.wait_until import wait_until
 
 
 class MaskedServer(Server):
-    """A server whose process begins with a mask of its own.
+    """A server whose process begins with another umask.
 
     Args:
         mask: The mask, as octal digits.

@@ -1,4 +1,4 @@
-"""`ksrv bench` against a real server, and its own server for --find-batching."""
+"""`ksrv bench` against a real server, and --find-batching with the servers that it starts."""
 
 import gc
 import json

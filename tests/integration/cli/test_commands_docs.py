@@ -21,7 +21,7 @@ PAGE = ROOT / "docs" / "commands.md"
 SHORT = {
     "bench": ["--seconds", "0.2", "--warm-up", "0.1", "--trial-seconds", "0.05"],
 }
-"""Given behind a command's own options, of which the last one holds."""
+"""Appended to a command's options; the last value of an option wins."""
 
 
 def run(line, url=""):

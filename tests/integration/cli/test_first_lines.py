@@ -1,4 +1,4 @@
-"""What `ksrv serve` prints first."""
+"""The first lines that `ksrv serve` prints."""
 
 import pytest
 

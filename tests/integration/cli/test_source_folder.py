@@ -29,7 +29,7 @@ def clone(tmp_path):
 
 @pytest.fixture
 def environment(tmp_path, monkeypatch):
-    """The variables of a Python where ksrv is installed in a folder of its own."""
+    """The variables of a Python with ksrv in a separate folder."""
     site = tmp_path / "site"
     site.mkdir()
     (site / "ksrv").symlink_to(ROOT / "ksrv")

@@ -1,4 +1,4 @@
-"""The Python of docs/client.md, run as it stands there but for the addresses."""
+"""The Python of docs/client.md, run unchanged but for the addresses."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What other programs put on the wire, written by hand: perf_analyzer, OVMS's samples of 2022, curl."""
+"""Requests as other programs send them, written by hand: perf_analyzer, OVMS's samples of 2022, curl."""
 
 import json
 import re
@@ -60,7 +60,7 @@ def files():
 
 
 def means(server, files):
-    """What the model answers for each image alone, sent in today's form."""
+    """The model's answer for each image alone, sent in today's form."""
     found = []
     for file in files:
         entry = {"name": "image", "shape": [1], "datatype": "BYTES"}
@@ -105,7 +105,7 @@ def test_what_perf_analyzer_reads_before_it_measures(server, model):
             entry = configured[tensor["name"]]
             assert entry["data_type"] == "TYPE_" + tensor["datatype"]
             assert all(type(size) is int for size in [*tensor["shape"], *entry["dims"]])
-            # Where the model batches, metadata has the batch in front and the configuration has not.
+            # If the model batches, metadata has the batch dimension in front and the configuration has not.
             assert entry["dims"] == (tensor["shape"][1:] if limit else tensor["shape"])
             assert not entry.get("is_shape_tensor") and not entry.get("optional")
     batch = min(limit, 2) or 1
@@ -161,7 +161,7 @@ def test_the_configuration_carries_the_models_parameters(server):
 
 
 def ovms_request(server, files, size, extra=None):
-    """As those samples build it: requests, the JSON, all images behind it, sizes as a string."""
+    """A request as those samples build it: the JSON, then all images, sizes as a string."""
     document = {
         "model_name": "mean",
         "inputs": [

@@ -40,7 +40,7 @@ def images(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(images):
-    """What each picture's mean must be: decoded, cast, resized linearly."""
+    """Each picture's expected mean: decoded, cast, resized linearly."""
     means = []
     for path in images:
         picture = cv2.imread(str(path), cv2.IMREAD_UNCHANGED).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Clients of gRPC in other languages, where this machine has them."""
+"""Clients of gRPC in other languages, if this machine has them."""
 
 import os
 import shutil

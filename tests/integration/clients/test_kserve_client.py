@@ -1,6 +1,6 @@
 """KServe's REST and gRPC clients, and the exact messages that the first puts on the wire.
 
-`kserve` needs a protobuf that tritonclient does not work with, so it runs in a Python of its own:
+`kserve` needs a protobuf that tritonclient does not work with, so it runs in a separate Python:
 `KSERVE_PYTHON` names one that has the package (`make test-kserve` makes it). Without that the
 messages are replayed as the client writes them.
 """

@@ -1,7 +1,7 @@
-"""Thousands of damaged requests: every one is answered 200 or 4xx, and nothing is left behind.
+"""Thousands of damaged requests: every request is answered 200 or 4xx, and nothing is left over.
 
-Most go straight into the Falcon app with a real engine behind it, because that is where a request is
-understood; hundreds go over the sockets of a real server, in front of which the HTTP server stands, and
+Most are sent straight into the Falcon app with a real engine, because the app reads requests;
+hundreds are sent over the sockets of a real server, with the HTTP server in front of the app, and
 hundreds over gRPC.
 """
 
@@ -229,7 +229,7 @@ def test_damaged_requests_are_answered_and_leave_nothing(app):
 
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
 def test_both_readings_of_a_damaged_header_agree(app):
-    """A JSON body is understood the same whether the length of its header is told or not."""
+    """A JSON body is read the same with and without the header for the JSON's length."""
     chance = random.Random(9)
     valid = [seed for seed in seeds() if not seed[1]]
     for _ in range(800):

@@ -214,7 +214,7 @@ def test_forms_carry_numbers_beside_files(server):
     ("field", "told"),
     [
         ("weight=heavy", "the form's field 'weight' holds 'heavy'; the input takes FP32: expected a number"),
-        ("weight=", "the form's field 'weight' holds ''"),
+        ("weight=", "the form's field 'weight' holds ''"),  # plain-english: keep
         ("image=iVBORw0KGgo=", "'image' is a file in base64; a form carries the bytes of the file"),
         ("image=data:image/png;base64,iVBORw0KGgo=", "'image' is a file in base64"),
         ("image=grey.png", "'image' is a text and no file"),

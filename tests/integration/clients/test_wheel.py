@@ -108,8 +108,8 @@ def test_the_installed_wheel_serves(wheel, tmp_path):
     [packages] = venv.glob("lib/python*/site-packages")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(packages)
-    # The dependencies are the running environment's; a folder named so runs no .pth of its own, so
-    # that an editable install of the checkout stays unseen.
+    # The dependencies are the running environment's. Python runs no .pth files of a folder that is added like this, so
+    # an editable install of the checkout is not found.
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     model = tmp_path / "models" / "doubler"
     model.mkdir(parents=True)

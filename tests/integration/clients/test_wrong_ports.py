@@ -1,4 +1,4 @@
-"""Clients whose URL leads to the right server by the wrong protocol are told which one it speaks."""
+"""Clients whose URL has the right server and the wrong protocol learn which protocol the server speaks."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from tests.support.models import write_double
 
 
 def told(url, error=ConnectionFailed, **options):
-    """What the blocking and the asynchronous client say of a URL."""
+    """The errors of the blocking and the asynchronous client for a URL."""
 
     async def ask():
         async with AsyncClient(url, **options) as client:

@@ -1,6 +1,6 @@
 """Handlers whose threads call models, among streams, loads, deadlines and clients that leave: nothing of another client.
 
-Each request has a token, an id and a deadline of its own, and each of them is looked for in its answer.
+Each request has its token, id and deadline, and each of them is looked for in its answer.
 """
 
 import http.client
@@ -194,8 +194,8 @@ class Client:
     """Makes requests of all kinds, and checks their answers.
 
     Args:
-        number: Tells the client's tokens from those of the others.
-        counts: What the requests became; `faults` has what no answer may have.
+        number: Distinguishes the client's tokens from the tokens of other clients.
+        counts: The outcomes of the requests; `faults` has wrong answers.
     """
 
     def __init__(self, server, number, counts, faults):
@@ -240,7 +240,7 @@ class Client:
         for refused, call in late:
             self._counts["late threads"] += 1
             self._counts["late threads, refused"] += refused
-            # A thread that is quicker than the answer works for its own batch still.
+            # A thread that is quicker than the answer still works for its batch.
             if isinstance(call, str):
                 self._counts[f"late threads, {call[:40]}"] += 1
             elif call[1:] != [None, None] and (refused or call[1] != id_of(call[0])):
@@ -250,7 +250,7 @@ class Client:
         own = self._random.random() < 0.5
         found = self._json("seen", token, token, own)
         if found is not None:
-            # a client's request has the deadline that it asks for; the model's own is not shown
+            # a client's request has the deadline that it asks for; the model's deadline is not shown
             self._check("seen", json.loads(found), token, id_of(token), OWN_S if own else None)
 
     def ask_streams(self, token):

@@ -58,7 +58,7 @@ class Held(BaseHandler):
 """
 
 SCRAPE_SECONDS = 120
-"""Between two scrapes, as Prometheus is told: rates over five minutes see three of them."""
+"""Prometheus' scrape interval: rates over five minutes see three scrapes."""
 
 ENOUGH = 200
 """Refusals in that time that make more than one a second over five minutes."""
@@ -157,7 +157,7 @@ def with_a_certificate_of_one_day(watched):
 
 
 def repeated(trouble):
-    """Return the state of a trouble that goes on over two scrapes, after one without it."""
+    """Return the state of a trouble that lasts for two scrapes, after a scrape without it."""
 
     @contextlib.contextmanager
     def state(watched):
@@ -337,7 +337,7 @@ def test_a_live_server_in_trouble_raises_its_alert(watched, rule):
 
 @pytest.fixture(scope="module")
 def untroubled(tmp_path_factory):
-    """Half an hour of a server's life with what a good one meets: mistakes of clients, a reload, and a model that goes and comes."""
+    """Half an hour of a healthy server: mistakes of clients, a reload, and a model that is unloaded and loaded."""
     folder = tmp_path_factory.mktemp("untroubled")
     models = folder / "models"
     write_model(models, "double", DOUBLE, f"{VECTOR}executor: process\n")

@@ -1,7 +1,7 @@
-"""What the container file's steps do, without a daemon: the wheel, its environment, and the server in it.
+"""The container file's steps, run without a daemon: the wheel, its environment, and the server in it.
 
 The server runs as user 1000, on a copy of the environment that is mounted read only, with nothing to
-write to but a folder of its own. That takes root and an interpreter that every user may read.
+write to but a separate folder. That takes root and an interpreter that every user may read.
 `KSRV_WHEEL` names a wheel that was built already, which leaves the reproducible build out.
 """
 

@@ -1,4 +1,4 @@
-"""What KServe does: a model mounted at one path, served under the InferenceService's name."""
+"""A model as KServe mounts it: at one path, served under the InferenceService's name."""
 
 import numpy as np
 import pytest

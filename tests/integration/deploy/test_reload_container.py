@@ -37,8 +37,8 @@ def server(tmp_path):
         yield server
 
 
-# The program looks for ksrv among all processes, as in a pod of its own; here other tests have servers
-# too, so that it is shown this server's processes alone.
+# The program looks for ksrv among all processes, as in a separate pod; here other tests have servers
+# too, so only this server's processes are shown to it.
 WATCH = """
 import os, runpy, sys
 from pathlib import Path

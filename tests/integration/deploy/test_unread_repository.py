@@ -1,4 +1,4 @@
-"""What a server answers for its models before it has read its model repository: they may be there, so try again."""
+"""Before a server has read its model repository, it answers 503 for its models: they may be there, so try again."""
 
 import json
 

@@ -1,6 +1,6 @@
-"""A device with streams behind a real server, in both executors: what it is asked for, and when it is lost.
+"""A device with streams in a real server, in both executors: its calls, and its loss.
 
-The handler's own file puts the tests' device in the place of its own, so that no GPU is needed.
+The handler's file replaces its device by the tests' device, so that no GPU is needed.
 """
 
 import json
@@ -17,7 +17,7 @@ from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.long
 
-COLUMNS = 40_000  # a row is worth an exported block of its own
+COLUMNS = 40_000  # a row is large enough for a separate exported block
 HANDLER = """
 import json
 import torch
@@ -90,7 +90,7 @@ def test_batches_are_pinned_copies_and_one_wait(server, protocol):
         events = [json.loads(answer.parameters.get("events", "[]")) for answer in answers]
     seen = [one for several in events for one in several]
     assert not {"cpu", "numpy", "item", "tolist"} & set(seen), "the handler's code waited"
-    # Events end in the middle of the batch that tells them: its own copy in is the last one.
+    # Events end in the middle of the batch that returns them: the last event is the copy of its input.
     whole = [several[several.index("leave") + 1 :] for several in events if "leave" in several]
     assert whole
     assert all(several[0] == "enter" for several in whole)

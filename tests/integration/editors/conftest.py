@@ -1,4 +1,4 @@
-"""pyright, the checker and language server behind VS Code's Python, where its package is installed and node is there."""
+"""pyright, the checker and language server of VS Code's Python, if its package and node are installed."""
 
 import json
 import shutil

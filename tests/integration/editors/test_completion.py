@@ -1,4 +1,4 @@
-"""What an editor offers while a handler or a model.yaml is written."""
+"""An editor's completions while a handler or a model.yaml is written."""
 
 import inspect
 

@@ -91,8 +91,8 @@ class Wrong(BaseHandler):
 """
 
 
-# What ksrv and the pages import beside numpy is large, and its types are not looked at here. The flags of
-# strict_form are those of --strict, which cannot be asked for of one module; whether a name is re-exported is the
+# The other packages that ksrv and the pages import are large, and their types are not checked here. The flags of
+# strict_form are the flags of --strict, which cannot be set for a single module; whether a name is re-exported is the
 # flag of the module that it is imported from.
 MYPY_INI = """
 [mypy]

@@ -219,9 +219,9 @@ def resident():
 
 
 def soak(folder, seconds):
-    """Load, cancel, expire and reload in three rounds; returns by how many bytes each has grown.
+    """Load, cancel, expire and reload in three rounds; return by how many bytes each round has grown.
 
-    What leaks grows in every round; what a heap keeps or gives back does not.
+    A leak grows in every round; memory that a heap keeps or gives back does not.
     """
     write(folder / "m", 0)
     with engine(folder) as served:

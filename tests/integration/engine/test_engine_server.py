@@ -1,4 +1,4 @@
-"""What the engine promises, seen by the clients of a real server over REST and gRPC."""
+"""The engine's guarantees, seen by the clients of a real server over REST and gRPC."""
 
 import itertools
 import json
@@ -139,7 +139,7 @@ class Rest:
 
 
 class Grpc:
-    """The same over gRPC; the statuses are those that REST would give."""
+    """The same calls over gRPC; its statuses are mapped to REST's."""
 
     STATUS = {
         "StatusCode.INVALID_ARGUMENT": 400,
@@ -177,7 +177,7 @@ ONE = np.ones((1, 4))
 
 @pytest.fixture(autouse=True)
 def good_afterwards(server):
-    """Whatever a test did, the next request of everybody is answered exactly."""
+    """After each test, the next request of everybody is answered exactly."""
     yield
     for model in MODELS:
         end = time.monotonic() + 60

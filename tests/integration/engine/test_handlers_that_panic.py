@@ -118,7 +118,7 @@ def asked(client, message):
 
 
 class Served:
-    """A server with a client of its own."""
+    """A server with a client."""
 
     def __init__(self, server):
         self.server = server
@@ -139,7 +139,7 @@ class Served:
             assert time.monotonic() < give_up, "no slot was claimed"
 
     def outlive_deadlines(self):
-        """Return when deadlines like those of all requests before have passed, and were acted on."""
+        """Return when deadlines as long as all earlier deadlines have passed, and were enforced."""
         for _ in range(2):
             assert asked(self.client, plain("late", 0, 0, 0, 0))[0] == 504
 
@@ -334,7 +334,7 @@ def test_a_panic_while_loading_is_that_model_s_error(tmp_path, executor):
         index = requests.post(f"{server.url}/v2/repository/index", timeout=30).json()
         found = {line["name"]: (line["state"], "Panic" in line["reason"]) for line in index}
         failed = dict.fromkeys(("a-import", "b-initialize", "c-sample"), ("UNAVAILABLE", True))
-        # What generated zeros fail with is logged and no more.
+        # An error with generated zeros is only logged.
         assert found == {**failed, "d-zeros": ("READY", True), "e-good": ("READY", False)}
         with open_connection(server.http) as client:
             assert asked(client, plain("d-zeros", 0, 0, 0, 0))[0] == 500

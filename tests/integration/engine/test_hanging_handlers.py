@@ -109,7 +109,7 @@ class Served:
         return self.root / model / "entered"
 
     def hang(self, model: str) -> threading.Thread:
-        """Send a request that hangs from a client of its own, and wait until it does."""
+        """Send a request that hangs from a separate client, and wait until it hangs."""
         client = Served(self.server, self.root)
         thread = threading.Thread(target=client.send_until_entered, args=(model,))
         thread.start()
@@ -127,7 +127,7 @@ TOO_EARLY = ("before a handler could start it", "had passed when it arrived")
 
 
 def in_the_handler(send) -> str:
-    """Send requests until a deadline has passed in a handler, and not before it; what was told."""
+    """Send requests until a deadline passes in a handler, and not before it; return the error's text."""
     give_up = time.monotonic() + 60
     while True:
         text = send()

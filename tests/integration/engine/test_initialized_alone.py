@@ -168,14 +168,14 @@ def test_weights_are_loaded_side_by_side(served, handler):
 
 
 @pytest.mark.differs_by(
-    "process", why="each handler process has an interpreter of its own, where nothing meets"
+    "process", why="each handler process has a separate interpreter, so nothing is shared"
 )
 def test_models_are_warmed_up_side_by_side(served):
     served(MEETING_WARM_UP)
 
 
 @pytest.mark.differs_by(
-    "process", why="each handler process has an interpreter of its own, where nothing meets"
+    "process", why="each handler process has a separate interpreter, so nothing is shared"
 )
 def test_a_handler_that_waits_is_not_waited_for(served):
     log = served(WAITING, settings="start_timeout_ms: 500\n")

@@ -121,7 +121,9 @@ def test_the_least_recently_used_leave_under_pressure_and_no_request_fails(tmp_p
         assert metric(server, "ksrv_models_memory_bytes") < (200 + 8 * 24) * MIB
         loads = metric(server, "ksrv_lazy_loads_total")
         assert ask(client, numbers[-1]) == numbers[-1] + 1.0
-        assert metric(server, "ksrv_lazy_loads_total") == loads  # the last one used is still there
+        assert (
+            metric(server, "ksrv_lazy_loads_total") == loads
+        )  # the model used last is still there
         page = requests.get(f"{server.url}/metrics", timeout=60).text
         served = re.findall(r'ksrv_requests_total\{model="m0",outcome="success".*\} (\S+)', page)
         assert not served or float(served[0]) == numbers.count(0) + (numbers[-1] == 0)

@@ -1,4 +1,4 @@
-"""What goes wrong while one model is loaded concerns that model: the others are served."""
+"""A failure while a model is loaded concerns that model only: the others are served."""
 
 import json
 import zipfile

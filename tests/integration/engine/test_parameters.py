@@ -89,7 +89,7 @@ def message(model, id="7"):
 def test_grpc(server, model):
     with tritonclient.grpc.grpc.insecure_channel(server.grpc) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        # Requests that may be joined keep their own.
+        # Requests that may be joined keep their parameters.
         pending = [
             (id, stub.ModelInfer.future(message(model, id), metadata=[("x-told", "told")]))
             for id in ("1", "2", "3")

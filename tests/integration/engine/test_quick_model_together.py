@@ -1,7 +1,7 @@
 """Many clients at once on a model so quick that its handler runs on the I/O threads themselves.
 
 There requests are pushed together, run as one batch on a claimed slot and answered in one write; each
-client must still get the rows that are its own, in its order, and its own errors.
+client must still get the rows that it asked for, in its order, and only its errors.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What the warm-up with zeros finds out about a handler before its first request."""
+"""Faults of a handler that the warm-up with zeros finds before its first request."""
 
 import numpy as np
 import pytest

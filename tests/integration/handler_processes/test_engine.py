@@ -1,4 +1,4 @@
-"""The engine over handlers in processes of their own: kills, hangs, restarts, and whose bytes."""
+"""The engine with handlers in separate processes: kills, hangs, restarts, and bytes of other clients."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Models with an interpreter of their own: its packages, what it is lent of the server's, and what is wrong with one."""
+"""Models with another interpreter: its packages, the packages that the server lends it, and its faults."""
 
 import fcntl
 import json
@@ -216,7 +216,7 @@ class Told(ksrv.BaseHandler):
 
 
 def other_version() -> str | None:
-    """An interpreter of another version of Python than this one's that ksrv runs on."""
+    """An interpreter of another version of Python that ksrv runs on."""
     this = f"{sys.version_info[0]}.{sys.version_info[1]}"
     installed = sorted(Path.home().glob(".pyenv/versions/3.1[1-9].*/bin/python"), reverse=True)
     named = [which(f"python3.{minor}") for minor in range(11, 16)]
@@ -241,7 +241,7 @@ def another() -> str:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_an_interpreter_of_another_version_serves_without_ksrv_in_it(tmp_path, another):
-    """ksrv is built for it once, into the user's own cache: this takes minutes of a core, and an index."""
+    """ksrv is built for it once, into the user's cache: this takes minutes of a core, and an index."""
     write_model(tmp_path, "other", OTHER, f"python: {another}\n{SETTINGS}")
     write_model(tmp_path, "own", OTHER, SETTINGS)
     with Server(tmp_path, start_timeout=3000) as server, ksrv.client.Client(server.url) as client:
@@ -259,7 +259,7 @@ def test_an_interpreter_of_another_version_serves_without_ksrv_in_it(tmp_path, a
 
 
 def test_ksrv_is_built_from_the_servers_own_sources(tmp_path, monkeypatch, another):
-    """What is built is checked by the slow test; here it is a package that is there at once."""
+    """The slow test checks the build; here it is a package that is there at once."""
     cache, ran = tmp_path / "cache", []
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
 
@@ -328,7 +328,7 @@ interpreters._built("key", lambda place, lock: interpreters._run(["sh", "-c", sc
 
 
 def test_what_a_killed_worker_builds_is_not_built_beside_it(tmp_path):
-    """The build goes on without the worker, in the folder that another worker would build in."""
+    """The build continues without the worker, in the folder that another worker would build in."""
     with subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)]) as worker:
         wait_until((tmp_path / "began").exists)
         worker.kill()

@@ -36,7 +36,7 @@ def workers(server):
 
 
 def test_a_reload_survives_a_process_that_is_killed_while_it_loads(tmp_path):
-    """The model is loaded once more, the new worker serves, and the old one leaves."""
+    """The model is loaded again, the new worker serves, and the old worker leaves."""
     model = write_model(tmp_path, "m", HANDLER, YAML)
     (model / "kills.txt").write_text("0")
     with Server(tmp_path) as server:
@@ -50,7 +50,7 @@ def test_a_reload_survives_a_process_that_is_killed_while_it_loads(tmp_path):
 
 @pytest.mark.parametrize("signal_name", ["SIGKILL", "SIGSEGV"])
 def test_the_tries_have_a_bound(tmp_path, signal_name):
-    """Killed each time it is tried three times, and a crash of its own is told at once."""
+    """A process that is killed is tried three times, and a process that crashes only once."""
     text = HANDLER.replace("SIGKILL", signal_name)
     model = write_model(tmp_path, "m", text, YAML)
     (model / "kills.txt").write_text("9")

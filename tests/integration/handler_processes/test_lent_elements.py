@@ -36,7 +36,7 @@ warmup: false
 timeout_ms: 60000
 """
 JOINED = "batching: {max_batch_size: 12, max_delay_ms: 60000}\n"
-VIEWED = 65536  # bytes of the shortest element that is no copy of its own
+VIEWED = 65536  # bytes of the shortest element that is not copied
 LONG = np.random.default_rng(6).bytes(9 << 20)
 
 

@@ -1,4 +1,4 @@
-"""A process that ends is replaced by what was loaded, whatever lies on the disk by then."""
+"""A process that ends is replaced by the files that were loaded, even if the disk has changed since."""
 
 import contextlib
 import os

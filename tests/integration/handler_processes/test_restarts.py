@@ -1,7 +1,7 @@
-"""What handler processes leave behind that end at any time: no descriptor, no shared memory, no memory.
+"""Handler processes that end at any time leave nothing behind: no descriptor, no shared memory, no memory.
 
 They end idle, in a run, with a batch in a large place of the ring or in a body that they were lent, and while their
-handler keeps arrays that lie there.
+handler keeps arrays in that memory.
 """
 
 import os

@@ -1,6 +1,6 @@
 """Handler processes that are served without Python: the same answers, deaths and deadlines as with it.
 
-The requests are those of the fast path, whose batches reach the process through its ring.
+The requests take the fast path, whose batches reach the process through its ring.
 """
 
 import json
@@ -291,7 +291,7 @@ def test_a_hang_is_answered_at_its_deadline_and_its_process_replaced(served):
 
 @pytest.mark.parametrize("model", ["apart", "joined", "two"])
 def test_requests_that_wait_behind_a_death_are_answered(served, model):
-    """Quick answers first, so that batches are dispatched ahead of the one that ends its process."""
+    """Quick answers first, so that batches are dispatched ahead of the batch that ends its process."""
     failed: list[str] = []
     endings: list[requests.Response] = []
 
@@ -311,7 +311,7 @@ def test_requests_that_wait_behind_a_death_are_answered(served, model):
     for thread in threads:
         thread.join()
     assert [answer.status_code for answer in endings] == [500] * 3
-    # A request that was run with the one that ends its process twice is refused like it; no other is.
+    # Requests that shared both batches of a request that ends its process twice are refused too; no others are.
     assert all("ended two handler processes" in text for text in failed), failed
     assert len(failed) <= 7 * len(endings)
 
@@ -344,7 +344,7 @@ def test_requests_behind_a_running_batch_expire_as_waiting_ones(served):
 
 
 def test_requests_behind_a_hang_go_to_the_other_process(served):
-    """Also those that were dispatched ahead: the answers come while the first process hangs."""
+    """Also requests that were dispatched ahead: the answers arrive while the first process hangs."""
     with Hold(served.folder / "two") as hold:
         first = threading.Thread(target=asked, args=(served, "two", hold.x))
         done: list[bool] = []

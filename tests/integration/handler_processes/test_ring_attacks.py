@@ -24,7 +24,7 @@ def ring():
         if "ksrv-ring" in line:
             first, last = (int(one, 16) for one in line.split()[0].split("-"))
             return first, last - first
-    raise RuntimeError("there is no ring")
+    raise RuntimeError("no ring was found")
 
 CONTROL, BATCHES, LARGE = 4096, 8 * 65536, 4 << 23
 WORDS = {
@@ -108,7 +108,7 @@ def served(tmp_path_factory):
 @pytest.mark.parametrize("model", ["apart", "joined"])
 @pytest.mark.parametrize("way", WAYS)
 def test_the_worker_believes_nothing(served, model, way):
-    """Whatever the process writes: every client is answered, nobody else notices, and the model serves on."""
+    """Each client is answered whatever the process writes, nobody else notices, and the model still serves."""
     stop = threading.Event()
     wrong: list[str] = []
 
@@ -142,7 +142,7 @@ def test_the_worker_believes_nothing(served, model, way):
 
 
 def test_the_process_takes_no_memory_from_the_worker(tmp_path):
-    """Holes that `initialize` punched are filled; later ones are refused, and the rows are right."""
+    """Holes that `initialize` punched are filled; later holes are refused, and the rows are right."""
     write_model(tmp_path, "apart", PUNCHES, APART)
     with Server(tmp_path) as server:
         for _ in range(3):

@@ -1,6 +1,6 @@
-"""Calls to other models from handler processes whose batches lie in the ring: the batch stays there.
+"""Calls to other models from handler processes whose batches are in the ring: the batch stays there.
 
-Whatever becomes of a call, the client is answered, and the process serves the next request.
+Even if a call fails, the client is answered, and the process serves the next request.
 """
 
 import os
@@ -333,7 +333,7 @@ def test_a_handler_with_too_many_calls_under_way_is_told(served, way):
 
 def test_a_process_that_sends_without_end_is_ended_by_its_deadline(tmp_path, monkeypatch):
     def take(self, frame):
-        time.sleep(0.01)  # longer than the process takes to send another one
+        time.sleep(0.01)  # longer than the process takes to send the next message
 
     write(tmp_path)
     engine = Engine(Repository([tmp_path]), EngineSettings())
@@ -362,7 +362,7 @@ def leased(server):
 
 def test_a_batch_that_failed_leaves_no_body_behind(served):
     before = leased(served)
-    x = np.repeat(row(404), 200_000, axis=0)  # a way that there is not
+    x = np.repeat(row(404), 200_000, axis=0)  # an unknown way
     assert asked(served, "apart", x).status_code == 500
     wait_until(lambda: leased(served) - before < x.nbytes / 2)
 
@@ -420,7 +420,7 @@ def test_messages_about_calls_that_do_not_add_up_end_the_process(served, way):
         pid = pid_of(served, "apart")
         answer = asked(served, "apart", row(way, hold.x[0, 1]), parameters={"timeout": 20_000_000})
         assert way == 30 or answer.status_code == 500, answer.text
-        serves_on(served, "apart")  # with way 30 this batch may be the one that finds the message
+        serves_on(served, "apart")  # with way 30 this batch may be the batch that finds the message
         wait_until(lambda: not lives(pid))
 
 

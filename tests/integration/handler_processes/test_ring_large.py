@@ -221,7 +221,7 @@ def test_images_that_the_native_decoder_leaves_are_told_the_same(served, model):
 
 
 def test_a_bad_image_fails_its_own_request_alone(served):
-    """Requests that are joined: the broken ones are refused, each other one is answered."""
+    """Of joined requests, the broken requests are refused, and the others are answered."""
     good, bad = image_files.jpeg(60, 60), image_files.jpeg(60, 60)[:-300]
     expected = outputs_of(*ask(served.address, jpegs_message("here", [good])))["sum"]
     expected_status = status(ask(served.address, jpegs_message("here", [bad]))[0])

@@ -1,4 +1,4 @@
-"""Handlers in processes of their own, behind a real server: deaths, hangs, and whose bytes are whose."""
+"""Handlers in separate processes, in a real server: deaths, hangs, and bytes of other clients."""
 
 import json
 import os
@@ -252,7 +252,7 @@ def test_killed_processes_lose_no_request_when_there_is_a_second(served):
 @pytest.mark.parametrize("kind", ["", "-batched"])
 @pytest.mark.parametrize("name", ["identity", "keeper", "same"])
 def test_no_answer_carries_anothers_bytes(served, name, kind):
-    """Each client sends its own pattern and reads slowly, so that answers overlap."""
+    """Each client sends another pattern and reads slowly, so that answers overlap."""
     model = name + kind
     wrong: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Response headers of a handler that are too large fail their own request, over every protocol."""
+"""Response headers that are too large fail only their request, over every protocol."""
 
 import grpc
 import numpy as np

@@ -1,4 +1,4 @@
-"""A `CancelledError` of the handler's own is a failure like any other: a 500 and a traceback in the log."""
+"""A `CancelledError` that a handler raises is a failure like any other: a 500 and a traceback in the log."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The examples of handlers in one file: served as scripts, and tested by their own tests."""
+"""The examples of handlers in one file: served as scripts, and tested by the tests beside them."""
 
 import os
 import subprocess

@@ -198,7 +198,7 @@ def test_a_parameter_stands_in_no_command_line(script, tmp_path, monkeypatch, ex
         assert ask()["output"].tolist() == [key.encode()]
         shown = [path for path in Path("/proc").glob("[0-9]*/cmdline") if key in text_of(path)]
         assert not shown
-        # The program that replaces this one, with the same command line, finds the parameter too.
+        # The next program, with the same command line, finds the parameter too.
         workers = set(children(server.pid))
         os.kill(server.pid, signal.SIGUSR2)
         new = another_child(server.pid, workers)

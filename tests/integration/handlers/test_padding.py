@@ -61,7 +61,7 @@ class Captions(BaseHandler):
 
 class Frames(BaseHandler):
     def handle(self, batch, context):
-        return {"lengths": batch.lengths["frames"], "ones": batch["mask"].sum(axis=1)}
+        return {"lengths": batch.lengths["frames"], "ones": batch["mask"].sum(axis=1)}  # plain-english: keep
 
 
 def hinted(
@@ -97,7 +97,7 @@ inputs:
   - {name: mask, datatype: INT64, shape: [-1, frames]}
 outputs:
   - {name: lengths, datatype: INT64, shape: [-1]}
-  - {name: ones, datatype: INT64, shape: [-1]}
+  - {name: ones, datatype: INT64, shape: [-1]}  # plain-english: keep
 """
 CAPTIONS = f"""
 handler: handler.py:Captions
@@ -186,7 +186,7 @@ def check(inputs, outputs, model):
 
 
 def at_once(server, model, send, many):
-    """Send requests from as many threads at once; return the largest batch that one was in."""
+    """Send requests from as many threads at once; return the rows of the largest batch."""
     gate = threading.Barrier(len(many))
 
     def one(inputs):

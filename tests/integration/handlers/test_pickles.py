@@ -158,7 +158,7 @@ def test_a_pool_of_processes_imports_the_files_of_the_folder(tmp_path):
 
 
 def test_a_file_of_the_folder_hides_nothing_that_was_imported_before(tmp_path):
-    """`logging` of the folder is the folder's own in its files, and Python's everywhere else."""
+    """`logging` is the folder's module in the folder's files, and Python's everywhere else."""
     folder = tmp_path / "m"
     folder.mkdir()
     (folder / "logging.py").write_text("level = 7\n")

@@ -1,4 +1,4 @@
-"""What a handler sets that no answer can carry is refused where it is set, and the log shows the handler's line."""
+"""A value that no answer can carry is refused when a handler sets it, and the log shows the handler's line."""
 
 import json
 
@@ -43,7 +43,7 @@ WRITES = {
     "failure that is a text": 'batch.failures[0] = "no"',
     "failure of another kind": 'batch.failures[0] = ValueError("no")',
 }
-"""What a handler writes into the dicts itself, where it is looked at once the handler has returned."""
+"""Values that a handler writes into the dicts directly; they are checked once the handler has returned."""
 HANDLER = """
 from ksrv import BaseHandler, InferenceError
 

@@ -93,7 +93,7 @@ NO_HOSTS = {
     "a port alone": b"Host: :80\r\n",
     "half an address": b"Host: [::1\r\n",
     "an address without brackets": b"Host: ::1\r\n",
-    "text behind an address": b"Host: [::1]a\r\n",
+    "text after an address": b"Host: [::1]a\r\n",
     "no address": b"Host: []\r\n",
     "half an escape": b"Host: a%2\r\n",
     "other bytes": b"Host: \xe4\r\n",

@@ -60,7 +60,7 @@ def test_handlers_do_not_see_the_token(tmp_path, executor):
 
 @pytest.mark.parametrize("executor", ["inline", "process"])
 def test_answers_of_any_size_come_whole(tmp_path, executor):
-    """Large tensors are sent from where they lie; small ones and texts beside them are copied."""
+    """Large tensors are sent without a copy; small tensors and texts beside them are copied."""
     write_model(
         tmp_path,
         "sizes",

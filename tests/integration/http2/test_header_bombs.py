@@ -90,7 +90,7 @@ def test_a_list_of_four_times_its_limit_ends_its_stream_alone(server):
         assert wire.resets == {1: ENHANCE_YOUR_CALM}
         wire.socket.sendall(heads(3, NAMED))
         until(wire, lambda: 3 in wire.begun)
-        assert wire.begun[3] in (200, 400)  # the table is as before, and the connection goes on
+        assert wire.begun[3] in (200, 400)  # the table is as before, and the connection stays open
 
 
 def test_lists_above_their_limit_end_their_connection(server):

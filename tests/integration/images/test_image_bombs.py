@@ -1,7 +1,7 @@
-"""Small files that would cost much: refused by a real server before anything is decoded.
+"""Small files that would cost much: a real server refuses them before it decodes anything.
 
-Both ways to a decoder are here: a model's own image input, and TorchServe's image handlers, which decode
-in a process of their own. The costs of the files are bounded, so that a server that decodes them stays
+Both ways to a decoder are tested: a model's image input, and TorchServe's image handlers, which decode
+in a separate process. The costs of the files are bounded, so that a server that decodes them stays
 alive.
 """
 
@@ -171,7 +171,7 @@ def claiming(form, side):
     elif form == "bmp":
         data[18:26] = struct.pack("<ii", side, side)
     else:
-        for tag in (256, 257):  # ImageWidth and ImageLength, whose values lie in the entries
+        for tag in (256, 257):  # ImageWidth and ImageLength, whose values are in the entries
             at = data.index(struct.pack("<HHI", tag, 4, 1)) + 8
             data[at : at + 4] = struct.pack("<I", side)
     return bytes(data)

@@ -1,4 +1,4 @@
-"""The same images over every way into a server: one answer, and one refusal for those that are wrong."""
+"""The same images over every way into a server: the same answer, and the same refusal of wrong images."""
 
 import gzip
 import json

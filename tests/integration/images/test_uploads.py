@@ -122,7 +122,7 @@ def client(request, tmp_path_factory):
         (DOG, "image/png"),
         (CAT, "image/webp"),  # the bytes decide, as in a form
         (CAT, None),
-        (CAT, URLENCODED),  # what curl says unless it is told
+        (CAT, URLENCODED),  # curl's default
         (CAT, "application/octet-stream"),
     ],
 )

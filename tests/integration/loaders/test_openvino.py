@@ -1,4 +1,4 @@
-"""OpenVINO's IR, served; answers are those of OpenVINO itself."""
+"""OpenVINO's IR, served; answers are compared with OpenVINO itself."""
 
 import cv2
 import ml_dtypes

@@ -1,8 +1,8 @@
 """A handler writes into its inputs, through numpy and torch, on every route; nothing else changes.
 
-An array is writable where this request alone owns its memory. The handler asserts for itself that no
+An array is writable if this request alone owns its memory. The handler asserts for itself that no
 other input of the request and no array that it has kept from an earlier request changes with it; the
-client asserts that the answers are those of its own bytes, sent again and again over one connection.
+client asserts that the answers belong to the bytes that it sent, again and again over one connection.
 """
 
 import io
@@ -174,7 +174,7 @@ def test_over_rest(server, model, way, binary):
         for _ in range(3):
             answer = over_rest(server, model, way, binary=binary, session=session)
             check(answer)
-            assert answer[2][0, 0] == 1, "the request's own memory is writable"
+            assert answer[2][0, 0] == 1, "the request's memory is writable"
 
 
 @pytest.mark.parametrize("model", ["inline", "process"])
@@ -188,7 +188,7 @@ def test_over_grpc(stub, model, way):
         check(answer)
         assert request.SerializeToString() == sent
         seen.add(int(answer[2][0, 0]))
-    assert seen == {1}, "the request's own memory is writable"
+    assert seen == {1}, "the request's memory is writable"
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -203,7 +203,7 @@ def test_over_grpc_with_typed_contents_and_in_a_stream(stub, way):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_in_a_batch(server, way):
-    """Two requests joined into one batch: each gets its own values back."""
+    """Two requests joined into one batch: each gets the answer to its values."""
     found = {}
 
     def send(place):

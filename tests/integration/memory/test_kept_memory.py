@@ -1,6 +1,6 @@
-"""Handlers that keep their memory and overwrite it, and clients that read late: each reads its own numbers.
+"""Handlers that keep their memory and overwrite it, and clients that read late: each reads the right numbers.
 
-The first client reads nothing of its answer, but that it has begun, until a second one has its own, which the
+The first client reads only the beginning of its answer until a second client has its answer, which the
 handler has put into the same memory.
 """
 

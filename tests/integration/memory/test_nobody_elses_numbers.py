@@ -1,6 +1,6 @@
 """Mixed requests to handlers that keep, share, overwrite and stream their memory: each client reads what it asked for.
 
-Every request has numbers, an id, a parameter and a header of its own, and each of them is looked for in its answer. Some clients
+Every request has special numbers, an id, a parameter and a header, and each of them is looked for in its answer. Some clients
 read late, and small requests are joined in batches of several clients.
 """
 
@@ -31,7 +31,7 @@ from ksrv import BaseHandler
 
 
 class Memory(BaseHandler):
-    """Answers 2 * x in memory of a kind that changes from batch to batch, and writes -1 to what it kept of earlier ones."""
+    """Answers 2 * x in memory of a kind that changes from batch to batch, and writes -1 to the memory of earlier answers."""
 
     def initialize(self, context):
         self.batches = 0
@@ -48,7 +48,7 @@ class Memory(BaseHandler):
         return found[8:-8].reshape(x.shape)
 
     def echo(self, batch):
-        """Give each client its own header and parameter back."""
+        """Send each client's header and parameter back."""
         for request in batch.requests:
             pattern = request.headers.get("x-pattern")
             if pattern is not None:
@@ -67,7 +67,7 @@ class Memory(BaseHandler):
         if kind == 1:
             self.kept.append(x * 2)
             return self.kept[-1]
-        if kind in (2, 3):  # the request's own memory
+        if kind in (2, 3):  # the memory of the request
             if not x.flags.writeable:
                 x = x.copy()
             x *= 2
@@ -162,7 +162,7 @@ WAYS = {
 """Of a hundred requests."""
 CLIENTS = 8
 UNREAD = 20
-"""Of its own requests that a client makes before it reads one late. The server closes connections that take nothing for long."""
+"""Requests that a client makes before it reads an earlier answer. The server closes connections that stall."""
 
 
 @pytest.fixture(scope="module")
@@ -311,7 +311,7 @@ class LateGrpc:
 
 
 class Client:
-    """One client, on a thread of its own: its requests follow each other, but for those that it reads late."""
+    """A client on a separate thread: its requests follow each other, except for late reads."""
 
     def __init__(self, server, numbers, seed):
         self._server = server
@@ -369,7 +369,7 @@ class Client:
         found = [json.loads(line) for line in body.splitlines()]
         faults = [] if len(found) == 3 else [f"{asked.id} has {len(found)} chunks"]
         for number, one in enumerate(found):
-            # Parameters are those of the last answer of a stream.
+            # Parameters are on the last answer of a stream.
             own = one.get("parameters", {}) or asked.parameters
             y = np.array(one["outputs"][0]["data"], np.float32)
             faults += asked.faults(y, one["id"], own, headers.get("x-pattern"), number)

@@ -1,4 +1,4 @@
-"""Large buffers stay in the heap of a handler's process, and of a worker that is told to keep them."""
+"""Large buffers stay in the heap of a handler's process, and of a worker with `retain_freed_memory`."""
 
 import ctypes
 import json
@@ -27,7 +27,7 @@ class Mapped(BaseHandler):
         count = ctypes.CDLL(None).mallinfo2
         count.restype = Counts
         before = count().hblks
-        held = np.empty(48 << 20, np.uint8)  # a thread of its own maps above 64 MiB in any case
+        held = np.empty(48 << 20, np.uint8)  # another thread's heap maps above 64 MiB in any case
         mapped = count().hblks - before
         assert held.size
         return np.full((len(x), 1), mapped, np.int64)

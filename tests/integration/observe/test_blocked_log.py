@@ -22,7 +22,7 @@ SMALLEST_PIPE = 4096
 
 
 class Unread(Server):
-    """A server whose output goes into a pipe that is open and not read.
+    """A server whose output is written to a pipe that is open and not read.
 
     Args:
         pipe: The path of the pipe.

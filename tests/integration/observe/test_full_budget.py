@@ -1,4 +1,4 @@
-"""What a server says of itself while its requests hold all the memory that they may hold."""
+"""A server's health, metadata and metrics while its requests use all of the memory budget."""
 
 import json
 import socket

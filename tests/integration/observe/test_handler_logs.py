@@ -1,4 +1,4 @@
-"""What a handler logs stands in the server's log like the server's own records."""
+"""A handler's log records are in the server's log, like the server's records."""
 
 import json
 import re
@@ -64,7 +64,7 @@ def records(server):
 
 
 LOGGERS = {"inline": r"ksrv_models\.cats\w*\.(handler|beside)", "process": "(handler|beside)"}
-"""The names of a file's logger: in a process of its own, a model's files have their bare names."""
+"""The names of a file's logger: in a separate process, a model's files have their bare names."""
 
 
 @pytest.mark.parametrize("executor", LOGGERS)

@@ -1,4 +1,4 @@
-"""What clients and handlers write into the log: quoted, one line a record, no control characters."""
+"""Texts of clients and handlers in the log: quoted, one line a record, no control characters."""
 
 import base64
 import json

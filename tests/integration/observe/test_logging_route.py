@@ -57,7 +57,7 @@ def test_a_level_changes_in_every_worker_and_back(server, model, first):
     assert change(server, log_verbose_level=1).json() == AT_START | {"log_verbose_level": 1}
     for _ in range(20):  # whichever worker answers
         assert shown(server)["log_verbose_level"] == 1
-    # Handler processes are told, and say so: one of each worker.
+    # Handler processes get the level and log it: one process for each worker.
     wait_until(lambda: server.log.count("logs from DEBUG on") >= told + 2)
     numbers = range(first, first + 20)
     for number in numbers:

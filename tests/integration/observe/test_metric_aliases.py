@@ -1,4 +1,4 @@
-"""The metrics under Triton's and KServe's names, beside ksrv's own."""
+"""The metrics under Triton's and KServe's names, in addition to ksrv's names."""
 
 import json
 

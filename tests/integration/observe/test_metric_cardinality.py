@@ -1,4 +1,4 @@
-"""No client makes a metric's series: names, methods, headers and ids of its own are on no page."""
+"""No client can make a metric's series: names, methods, headers and ids of clients are on no page."""
 
 import contextlib
 import json

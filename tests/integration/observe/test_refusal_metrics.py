@@ -47,7 +47,7 @@ BEARER = {"Authorization": "Bearer secret"}
 
 
 class Counts:
-    """What the page of a server shows more than when this was made."""
+    """The growth of a server's counters since this was made."""
 
     def __init__(self, server):
         self._server = server

@@ -1,4 +1,4 @@
-"""Traces: one request is one tree, over HTTP and gRPC, with a handler here or in a process of its own."""
+"""Traces: one request is one tree, over HTTP and gRPC, with a handler in the worker or in a separate process."""
 
 import collections
 import json
@@ -122,7 +122,7 @@ def test_times_lie_within_each_other(server, collected):
     assert spans["ksrv.inference"].start_time_unix_nano >= spans["ksrv.batch"].start_time_unix_nano
     attributes = {one.key: one.value for one in root.attributes}
     assert attributes["ksrv.model.name"].string_value == "inline"
-    assert attributes["ksrv.request.id"].string_value == trace  # it stands in for an id
+    assert attributes["ksrv.request.id"].string_value == trace  # it is used as the id
 
 
 @pytest.mark.parametrize("model", ["inline", "process"])

@@ -113,7 +113,7 @@ def tree_of(collected, new, leaf="infer"):
 
 
 def below(way):
-    """The spans of the two models that a batch calls; a process exports its own a little later."""
+    """The spans of the two models that a batch calls; a process exports its spans a little later."""
     near, far = f"{way} / infer near", f"{way} / infer far"
     return parts(near, f"{near} / ksrv.batch / mine") | parts(far, f"{far} / ksrv.batch / mine")
 

@@ -1,4 +1,4 @@
-"""A scikit-learn pipeline with a transformer of the model's own, kept by joblib, as people keep them."""
+"""A scikit-learn pipeline with a transformer from the model's folder, kept by joblib, as people keep them."""
 
 import subprocess
 import sys

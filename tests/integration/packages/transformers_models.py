@@ -128,7 +128,7 @@ class Net(torch.nn.Module):
 
 @dataclass
 class Question:
-    """What a model is asked, and what its only output holds.
+    """A request to a model, and the values of its only output.
 
     Attributes:
         inputs: The request's.

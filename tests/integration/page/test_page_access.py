@@ -48,7 +48,7 @@ def test_a_field_that_cannot_be_sent_says_so_and_takes_the_focus(browser, page_s
             expect(page.locator("form .status")).to_contain_text(sentence)
             expect(area).to_be_focused()
             assert area.get_attribute("aria-invalid") == "true"
-        area.fill("[[1, 2]]")  # the server's own refusal
+        area.fill("[[1, 2]]")  # the server refuses it
         button.click()
         expect(page.locator("form .status")).to_contain_text("400: ")
         open_model(page, "classes")

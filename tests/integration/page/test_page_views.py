@@ -1,4 +1,4 @@
-"""What the page tells of the server and its models: lost connections, broken models, narrow screens, kept requests.
+"""The page's views of the server and its models: lost connections, broken models, narrow screens, kept requests.
 
 axe looks for faults of access in every view, in light and dark, at the width of a phone.
 """
@@ -20,7 +20,7 @@ LOST = "net::ERR"
 
 
 def violations(page):
-    """What axe finds; each rule with the elements that break it."""
+    """axe's findings; each rule with the elements that break it."""
     axe = pytest.importorskip(
         "axe_playwright_python.sync_playwright", reason="make test-page installs axe"
     )

@@ -1,6 +1,6 @@
 """The page in a headless Chromium: each kind of result, and the code that makes the same request.
 
-Screenshots of each kind lie in the tests' temporary folder.
+Screenshots of each kind are written to the tests' temporary folder.
 """
 
 import json
@@ -209,7 +209,7 @@ def test_half_floats_and_long_integers_are_exact(page, tmp_path):
 def test_texts_are_rows(page, tmp_path):
     open_model(page, "shout")
     page.get_by_label("Text", exact=True).fill('it\'s "ä"\nsecond')
-    page.get_by_label("each line is a row of its own").check()
+    page.get_by_label("each line is a separate row").check()
     send(page)
     assert page.locator(".view pre").all_inner_texts() == ['IT\'S "Ä"', "SECOND"]
     screenshot(page, tmp_path, "texts")

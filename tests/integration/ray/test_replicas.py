@@ -39,7 +39,7 @@ class Sleep(BaseHandler):
 
 
 def load(threads=4):
-    """Call the replicas that are listed, at any time, on their own HTTP ports."""
+    """Call the replicas that are listed at that moment, on their HTTP ports."""
     import ksrv.ray
 
     return ReplicaLoad(lambda: [one.http for one in ksrv.ray.addresses()], INFER, BODY, threads)

@@ -24,7 +24,7 @@ INFER = "/v2/models/echo/infer"
 
 
 def sign(folder):
-    """Make a certificate for the cluster's nodes, one of which may have the machine's own address."""
+    """Make a certificate for the cluster's nodes, including a node with the machine's address."""
     import ray
 
     nodes = {node["NodeManagerAddress"] for node in ray.nodes()}

@@ -277,7 +277,7 @@ def test_files_are_rotated_and_the_oldest_removed(tmp_path):
     root, records = tmp_path / "models", tmp_path / "records"
     keys = f"record: {{to: {records}, sample: 1, size: 4096, count: 3}}\n"
     write_model(root, "double", HANDLER, VECTOR + keys)
-    for first in (0, 300):  # a server that starts anew goes on with the files of the one before
+    for first in (0, 300):  # the second server continues with the files of the first
         with Server(root) as server, Client(server.http) as client:
             for number in range(first, first + 300):
                 client.infer("double", {"x": ROW}, request_id=str(number))
@@ -452,7 +452,7 @@ class TestReplay:
 
     @pytest.fixture(scope="class")
     def day(self, tmp_path_factory):
-        """Records of one day, and a server that answers as the one that made them."""
+        """Records of one day, and a server that answers like the server that made them."""
         root = tmp_path_factory.mktemp("models")
         records = tmp_path_factory.mktemp("records")
         keys = f"record: {{to: {records}, sample: 1}}\nwarmup: false\n"

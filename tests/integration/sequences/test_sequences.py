@@ -47,7 +47,7 @@ class Echo(BaseHandler):
 
 @pytest.fixture(params=list(WAYS))
 def ask(request, server):
-    """Ask a model over one of the ways; ids are texts of its own, so that tests do not meet."""
+    """Ask a model over one of the ways, with unique ids, so that tests do not share sequences."""
     way = WAYS[request.param]
 
     def one(model, value, **parameters):
@@ -152,7 +152,7 @@ def test_no_more_sequences_than_max(server, ask):
     reasons = metric(server, "ksrv_refused_requests_total")
     assert sum(reasons.values()) == before + 1
     assert any('reason="sequences_full"' in labels for labels in reasons)
-    ask("two", 1, sequence_id="first", sequence_start=True)  # begun anew, it takes its own place
+    ask("two", 1, sequence_id="first", sequence_start=True)  # started again, it keeps its place
     ask("two", 1, sequence_id="first", sequence_end=True)
     ask("two", 1, sequence_id="third", sequence_start=True, sequence_end=True)
     ask("two", 1, sequence_id="second", sequence_end=True)
@@ -172,7 +172,7 @@ def test_an_idle_sequence_ends(server, ask):
 
 def test_a_sequence_stays_with_its_process_and_ends_with_it(server, ask):
     if server.executor == "inline":
-        pytest.skip("there is no process that could end")
+        pytest.skip("inline handlers have no process that could end")
     names = [f"dies {number}" for number in range(4)]
 
     def begun():

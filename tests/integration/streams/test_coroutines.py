@@ -1,4 +1,4 @@
-"""Handlers with coroutines: many requests under way at a time, each with its own batch, failures and end."""
+"""Handlers with coroutines: many requests under way at a time, each with a separate batch, failures and end."""
 
 import http.client
 import json

@@ -287,7 +287,7 @@ def test_the_generator_is_closed_at_the_deadline(server, behind, tmp_path):
 
 
 def test_a_slow_client_is_waited_for_and_blocks_no_other_model(server, behind, tmp_path):
-    """What has come of a stream whose client reads nothing is bounded: its generator stands still."""
+    """The waiting part of a stream is bounded if its client reads nothing: its generator pauses."""
     asked = text_request("x" * 60_000, times=2000, closed=str(tmp_path / "closed"))
     with infer(server, "words" + behind, asked, receive_buffer=4096) as slow:
         with infer(server, "later" + behind, text_request("abc")) as found:
@@ -346,7 +346,7 @@ def test_a_client_that_closes_its_sending_side_reads_on(server):
 
 
 def test_a_piece_that_json_cannot_carry_ends_the_stream_behind_the_others(tmp_path):
-    """What came before the piece is sent, also where all of it came at once."""
+    """Earlier pieces are sent, also if all pieces arrived at once."""
     from tests.support.models import write_model
     from tests.support.streams import TEXT
 

@@ -94,7 +94,7 @@ def test_nor_does_one_that_leaves_after_the_deadline(server, tmp_path, kind, way
 @pytest.mark.differs_by("tls", "chunked", why="the relay's connections take all that was sent")
 @pytest.mark.parametrize("way", ASK_UNREAD)
 def test_nor_does_one_whose_handler_process_has_died(server, tmp_path, way):
-    # Late enough that the first chunks are sent, early enough that the last ones wait.
+    # Late enough that the first chunks are sent, early enough that the last chunks wait.
     parameters = {"ended": str(tmp_path / "ended"), "dies_at": 12}
     with ASK_UNREAD[way](server, "generators_process", parameters):
         wait_until(lambda: held(server) >= CHUNK)

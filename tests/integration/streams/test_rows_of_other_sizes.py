@@ -100,7 +100,7 @@ def test_an_answer_that_does_not_fit_fails_its_request_alone(handler, outputs):
 
 
 class OncePerRow(BaseHandler):
-    """Yields the row's own number of times."""
+    """Yields as often as the row says."""
 
     def inference(self, x):
         return [self.row(count) for count in x]

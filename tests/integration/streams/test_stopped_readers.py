@@ -10,11 +10,11 @@ from tests.support.wait_until import wait_until
 CHUNK = 64 * 1024
 CHUNKS = 2000
 KERNEL = 4 << 20
-"""What the kernel takes of a connection by HTTP/1.1 before the server notices: the most of `tcp_wmem`."""
+"""The bytes that the kernel takes on an HTTP/1.1 connection before the server notices: the maximum of `tcp_wmem`."""
 WAITING = 1 << 20
-"""What waits for a client in the server; as much again may have been taken to be sent."""
+"""The bytes that wait for a client in the server; as many again may have been taken to be sent."""
 AHEAD = 256 * 1024
-"""What a handler process sends before the worker has taken it."""
+"""The bytes that a handler process sends before the worker has taken them."""
 
 HANDLER = """
 from pathlib import Path
@@ -83,7 +83,7 @@ def test_a_handler_makes_no_more_than_its_client_and_the_bounds_let_it(
     made_bytes, kind, executor, way
 ):
     bound = 2 * WAITING + (KERNEL if way == "rest" else CHUNK)
-    bound += 2 * CHUNK  # the chunk that reaches a bound, and the one that is being made
+    bound += 2 * CHUNK  # the chunk that reaches a bound, and the chunk that is being made
     if executor == "process":
         bound += AHEAD + CHUNK
     assert made_bytes[kind, executor, way] <= bound

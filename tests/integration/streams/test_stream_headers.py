@@ -1,4 +1,4 @@
-"""Headers that a handler sets before its first chunk stand at the head of the streamed answer."""
+"""Headers that a handler sets before its first chunk are in the head of the streamed answer."""
 
 import pytest
 

@@ -26,7 +26,7 @@ def server(tmp_path_factory, certificate):
     root = tmp_path_factory.mktemp("models")
     write_words(root)
     write_words(root, "words-process", "executor: process\n")
-    write_later(root, yaml="executor: inline\n")  # a process is not told of a client that left
+    write_later(root, yaml="executor: inline\n")  # a process does not learn of a client that left
     tokens = tmp_path_factory.mktemp("tokens") / "tokens"
     tokens.write_text("good\n")
     key, cert = certificate
@@ -94,7 +94,7 @@ def test_a_silent_handler_is_cancelled_when_its_client_leaves(server, context, t
             b"POST /v2/models/later/infer HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer good\r\n"
             b"Accept: text/event-stream\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
         )
-        # The request is with its handler once another one is answered.
+        # The request is with its handler once a later request is answered.
         with StreamedResponse(
             server, path, text_request("a"), context=context, headers=TOKEN
         ) as found:

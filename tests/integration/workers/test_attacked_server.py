@@ -89,7 +89,7 @@ SETTINGS = {
 }
 GROWN_BYTES = 96 << 20
 POOLED = 32
-# Those that served watches stay for the next ones: they become as many as were ever needed at a time.
+# Threads that served watches are kept for later watches: they become as many as were ever needed at a time.
 WATCHING_THREADS = MAX_WATCHES + MAX_OPEN_WATCHES + SPARE_THREADS
 
 
@@ -149,7 +149,7 @@ class Good:
                 continue
             if answer.status == 408 and sent - began >= SETTINGS["head_timeout"]:
                 continue  # on a busy machine this thread itself may be too slow
-            if answer.status == 503:  # the budget is full for the moment, which is told at once
+            if answer.status == 503:  # the budget is full for the moment, which is reported at once
                 continue
             if answer.status != 200 or not content.endswith(rows(turn % 100 + 1).tobytes()):
                 self.failures.append(("rest", model, answer.status, content[:200]))

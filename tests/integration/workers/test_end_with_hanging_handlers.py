@@ -1,4 +1,4 @@
-"""A server that is told to stop while a handler hangs ends by itself, and no worker of it is aborted.
+"""A server that is stopped while a handler hangs ends by itself, and none of its workers is aborted.
 
 The handler's module has an object whose finalizer takes its time, as the end of a large library does:
 its thread asks for the GIL meanwhile.

@@ -43,7 +43,7 @@ def ask_grpc(server, count):
 
 
 def ask_all(server):
-    """Send all requests side by side, on connections of their own."""
+    """Send all requests in parallel, on separate connections."""
     failures = []
 
     def guarded(ask, count):
@@ -86,7 +86,7 @@ def workers_of(server):
 
 
 def wait_for(server, expected):
-    """Wait until every worker says so: each knows of the others' last second only when that is over."""
+    """Wait until every worker reports the values: each learns of the others' last second only when that is over."""
     in_turn = 0
 
     def agree():

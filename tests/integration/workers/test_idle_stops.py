@@ -1,4 +1,4 @@
-"""SIGTERM where nobody was connected for the drain delay: the server ends at once.
+"""SIGTERM, if nobody was connected for the drain delay: the server ends at once.
 
 The delay is ten minutes here: a server that ends within the patience of a test has left it out.
 """

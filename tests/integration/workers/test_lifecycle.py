@@ -89,7 +89,7 @@ class Held(BaseHandler):
 
 
 def write_held(root, handler):
-    """A model that goes on once its folder has a file `go`; from when it waits, `began` is there."""
+    """Write a model that waits for a file `go` in its folder, and writes `began` when it begins to wait."""
     return write_model(root, "held", handler, f"{VECTOR}warmup: false\n")
 
 
@@ -246,7 +246,7 @@ def test_workers_that_a_further_hup_overtakes_are_no_restarts(tmp_path):
         known = set(children(server.pid))
         for _ in range(3):
             os.kill(server.pid, signal.SIGHUP)
-            # Each finds the workers of the one before still loading.
+            # Each signal finds the workers of the previous signal still loading.
             for _ in range(2):
                 known.add(another_child(server.pid, known))
         wait_until(lambda: set(children(server.pid)) < known and len(children(server.pid)) == 2)
@@ -315,7 +315,7 @@ def test_usr2_with_settings_that_cannot_be_leaves_the_old_program_serving(tmp_pa
         tokens.write_text("a-secret-token\n")
 
         def replaced():
-            """A signal that comes before the master has seen the end of the first try is ignored."""
+            """A signal that arrives before the master has seen the end of the first try is ignored."""
             os.kill(server.pid, signal.SIGUSR2)
             time.sleep(0.2)
             return set(children(server.pid)) - workers

@@ -41,7 +41,7 @@ class Scaled(BaseHandler):
 NAMES = ("here", "apart")
 ROW = [1.0, 2.0, 3.0, 4.0]
 QUIET = 20
-"""Requests that every client makes after a change before the next one comes."""
+"""Requests that every client makes between two changes."""
 
 
 def write_store(root, factor):
@@ -61,7 +61,7 @@ def switch(link, target):
 
 
 class Access:
-    """What the clients know: the token, and the certificates that they trust.
+    """The clients' token, and the certificates that they trust.
 
     Args:
         token: The token.
@@ -126,7 +126,7 @@ def over_grpc(server, access):
 
 
 def over_event_streams(server, access):
-    """Streams of three pieces, each on a connection of its own."""
+    """Streams of three pieces, each on a separate connection."""
     context = ssl.create_default_context(cafile=access.trusted)
     client = httpx.Client(base_url=server.url, verify=context, timeout=60)
     request = text_request("a b c", pause=0.02)
@@ -146,7 +146,7 @@ def over_event_streams(server, access):
 
 
 def probes(server, access):
-    """What a kubelet, a balancer and Prometheus ask."""
+    """The requests of a kubelet, a balancer and Prometheus."""
     url = server.url
 
     def call(_):
@@ -165,16 +165,16 @@ KINDS = (
 
 
 class Clients:
-    """Clients of every kind, each on a thread of its own, which call until they are told to stop.
+    """Clients of every kind, each on a separate thread, which call until they are stopped.
 
     Args:
         server: The server.
-        access: What they know.
+        access: Their token and trusted certificates.
 
     Attributes:
         answered: How many calls each kind has had answered.
         failed: The calls that failed: the step, the kind and the error.
-        step: What the operator does.
+        step: The operator's current step.
     """
 
     def __init__(self, server, access):
@@ -224,7 +224,7 @@ class Clients:
         """Do a step of the operator; no request fails from its beginning to its end.
 
         Args:
-            step: What it is.
+            step: Its name.
             may_lose: How many requests may end with their connection, at most; none with an answer.
         """
         before = len(self.failed)
@@ -241,7 +241,7 @@ class Operated(Server):
     """A server of deploy/systemd's settings file, whose files an operator replaces.
 
     Args:
-        folder: Where its files are.
+        folder: The folder of its files.
     """
 
     def __init__(self, folder):
@@ -389,7 +389,7 @@ def end(pid):
 
 
 def factors(server, access, name):
-    """What the model multiplies by, in some answers."""
+    """Return the model's factors in some answers."""
     found = set()
     for _ in range(6):
         answer = requests.post(

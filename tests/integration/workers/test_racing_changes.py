@@ -77,7 +77,7 @@ def is_ready(server, name="m"):
 
 
 def race(server, calls):
-    """Ask for loads and unloads at once, over connections of their own; all must be carried out."""
+    """Ask for loads and unloads at once, over separate connections; all must be carried out."""
     actions = itertools.islice(itertools.cycle(("load", "unload")), calls)
     with ThreadPoolExecutor(10) as pool:
         answers = list(pool.map(lambda action: change(server, action), actions))
@@ -141,7 +141,7 @@ def test_what_another_worker_could_not_load_is_told_to_the_caller(models):
         failing = children(server.pid)[0]
         handler = models / "m" / "handler.py"
         handler.write_text(source.replace("== 0", f"== {failing}"))
-        # Whichever worker is asked, the caller learns that the change does not hold everywhere.
+        # Every worker tells the caller that the change was not made everywhere.
         text = "1 of the workers could not carry out the change"
 
         def told():

@@ -167,7 +167,7 @@ def test_a_watching_server_follows_the_disk(tmp_path):
         wait_until(lambda: infer(server, "new") == [3.0, 4.0, 5.0, 6.0])
         shutil.rmtree(folder)
         wait_until(lambda: infer(server, "m") == 404)
-        # It was not, where it was looked at half written or half removed.
+        # It was unready if it was read half written or half removed.
         wait_until(lambda: status(server, "/v2/health/ready") == 200)
 
 
@@ -352,7 +352,7 @@ def test_a_warm_up_that_fails_otherwise_is_told_as_failed(tmp_path):
                 {"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [0, 0, 0, 0]}]},
             timeout=60,
         )  # fmt: skip
-        told = asked.json()["error"]  # to a client, which is told the type alone
+        told = asked.json()["error"]  # a client gets only the type
         assert told.endswith("failed with ZeroDivisionError; the server's log has its traceback")
         assert index(server)["double"]["reason"] == ""
         lines = server.log.splitlines()

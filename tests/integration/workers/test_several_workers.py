@@ -55,7 +55,7 @@ def loaded(server):
 
 @contextlib.contextmanager
 def resting(pid):
-    """Stop a worker, so that the other one answers."""
+    """Pause a worker, so that the other worker answers."""
 
     def rests():
         return all(
@@ -72,7 +72,7 @@ def resting(pid):
 
 
 def of_both(server, ask):
-    """What each of the two workers answers to four clients that ask at once."""
+    """Return the answers of the two workers to four clients that ask at once."""
     answers = []
     children = Path(f"/proc/{server.pid}/task/{server.pid}/children")
     first, second = map(int, children.read_text().split())
@@ -109,7 +109,7 @@ def page(server):
 
 
 def wait_for(server, pattern, value):
-    """Wait until the pages of both workers say so; each tells of the last second."""
+    """Wait until the pages of both workers show it; each shows the last second."""
     give_up = time.monotonic() + 60
     while True:
         pages = of_both(server, page)
@@ -165,7 +165,7 @@ def test_an_unknown_model_is_counted_once_wherever_it_came(server):
 
 def test_the_counts_of_a_worker_outlive_it(server):
     killed = of_both(server, infer)[0]
-    wait_for(server, SUCCESSES, 8)  # the other one knows what is lost otherwise
+    wait_for(server, SUCCESSES, 8)  # until the other worker has the counts
     wait_for(server, r"ksrv_server_worker_restarts_total (\S+)", 0)
     os.kill(killed, signal.SIGKILL)
     wait_until(lambda: loaded(server) == 3)
@@ -243,7 +243,7 @@ def test_what_changed_on_disk_is_loaded_by_all_workers(tmp_path):
         write_version(folder, 2)
         assert requests.post(f"{server.url}/v1/config/reload", timeout=60).status_code == 201
         assert_version(server, 2)
-        os.kill(version_and_process(server)[1], signal.SIGKILL)  # the next one takes its place
+        os.kill(version_and_process(server)[1], signal.SIGKILL)  # another worker replaces it
         wait_until(lambda: loaded(server) == 3)
         write_version(folder, 3)
         assert requests.post(f"{server.url}/v1/config/reload", timeout=60).status_code == 201
@@ -251,14 +251,14 @@ def test_what_changed_on_disk_is_loaded_by_all_workers(tmp_path):
 
 
 def test_a_worker_that_is_one_too_many_leaves_to_the_others(tmp_path):
-    """A server with fewer workers stays ready; one of whose workers the last one is told to end drains."""
+    """A server with fewer workers stays ready, but a server whose last worker is stopped drains."""
     write_model(tmp_path, "m", HANDLER, YAML)
     with Server(tmp_path, drain_delay=3) as server:
         children = Path(f"/proc/{server.pid}/task/{server.pid}/children")
         (first,) = children.read_text().split()
         os.kill(server.pid, signal.SIGTTIN)
         wait_until(lambda: len(children.read_text().split()) == 2)
-        os.kill(server.pid, signal.SIGTTOU)  # the first goes, once the second has loaded
+        os.kill(server.pid, signal.SIGTTOU)  # the first worker ends, once the second has loaded
 
         def left():
             assert server.get("/v2/health/ready")[0] == 200

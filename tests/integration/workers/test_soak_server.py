@@ -41,7 +41,7 @@ POOLED = 24
 """Descriptors of blocks that may be in a pool at the end, on either side, and were not at first."""
 
 NAMES = ("here", "apart", "plain")
-"""The HTTP server queues requests to the last one by itself, because its dimensions are fixed."""
+"""The models' names. The HTTP server itself queues requests to the last model, because its dimensions are fixed."""
 
 PLAIN_WIDTH = 1000
 WIDTHS = (4, 1000, 150_528)
@@ -70,7 +70,7 @@ def descendants(pid):
 def held(pid):
     """Return the resident bytes of a server's processes and their open descriptors.
 
-    A page that several processes hold, as those of a handler process's ring, counts once.
+    A page that several processes share, such as a page of a handler process's ring, counts once.
     """
     pids = descendants(pid)
     rollups = [Path(f"/proc/{one}/smaps_rollup").read_text() for one in pids]
@@ -87,7 +87,7 @@ def body(data):
 
 
 class Load:
-    """Clients that send right, wrong and broken-off requests until they are told to stop.
+    """Clients that send right, wrong and broken-off requests until they are stopped.
 
     `counts` tells by client, model and outcome how often that was.
     """
@@ -134,7 +134,7 @@ class Load:
             connection.request("POST", f"/v2/models/{name}/infer", content, headers)
             answer = connection.getresponse()
             content = answer.read()
-            # A handler's failure is that of its whole batch; only the bad ones are sure of it.
+            # A handler's failure fails its whole batch, so good requests may fail too.
             assert answer.status == 500 if bad else answer.status in (200, 500)
             if answer.status == 200:
                 assert content.endswith(data.tobytes())
@@ -151,7 +151,7 @@ class Load:
                 except grpcclient.InferenceServerException as error:
                     if error.status() != "StatusCode.INTERNAL":
                         raise
-                    # It shared a batch with a bad one of REST.
+                    # It shared a batch with a bad request over REST.
                     self.counts["grpc", name, 500] += 1
                 else:
                     assert np.array_equal(found, data)

@@ -122,7 +122,7 @@ def assert_ended_in_order(server, since=0):
 
 
 ORDERS = [(INT,), (INT, INT, INT), (TERM, INT), (INT, TERM), (QUIT, INT), (TERM, TERM, QUIT)]
-"""What reaches the whole process group; a terminal's Ctrl-C is the first."""
+"""The signals that reach the whole process group; the first is a terminal's Ctrl-C."""
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ function bytesField(input) {
   });
   const node = fieldset(input, element("label", { for: id }, "Text"), area,
     ...(batched ? [element("p", { class: "check" }, lines,
-      element("label", { for: lines.id }, "each line is a row of its own"))] : []),
+      element("label", { for: lines.id }, "each line is a separate row"))] : []),
     place, drop);
   const shapeOf = (rows) => [rows, ...input.shape.slice(1).map((size) => (size < 0 ? 1 : size))];
   return {
