@@ -1,6 +1,6 @@
 """The tensor types as type checkers and editors see them; nothing imports this file when a program runs.
 
-A hint such as `Float32[1000]` stands for an array, a torch tensor or a list, so each type must take every value and have
+A value with the hint `Float32[1000]` is an array, a torch tensor or a list, so each type must take every value and have
 every attribute. mypy finds that in `Any` alone: it refuses numbers in the brackets of a class. pyright, the checker of
 VS Code, refuses variables in hints: it needs a class. A protocol without members takes every value, and a class that
 inherits from `Any` has every attribute.

@@ -2,7 +2,7 @@
 
 The native HTTP server has received the body already. Under another worker of gunicorn, or another server, the body is
 read from the WSGI input into one growing block. The announced length is checked before the first byte is read, but
-only bytes that arrive are charged to the budget of those in flight.
+only bytes that arrive are charged to the budget.
 """
 
 import re
@@ -131,7 +131,7 @@ def _pieces(stream: Any, length: int | None, most: int) -> Iterator[bytes]:
         try:
             left = (most + 1 if length is None else length) - received
             piece = stream.read(min(COMPRESSED_STEP, left))
-        except Exception as error:  # each WSGI server has its own exceptions for a broken body
+        except Exception as error:  # each WSGI server raises other exceptions for a broken body
             raise InvalidRequest(f"the body cannot be read: {error}") from error
         if not piece:
             if length is not None:
@@ -142,7 +142,7 @@ def _pieces(stream: Any, length: int | None, most: int) -> Iterator[bytes]:
 
 
 def _used_up(view: memoryview) -> Iterator[bytes]:
-    """Yield a compressed body in steps; the memory of a large one goes as what it becomes takes its own."""
+    """Yield a compressed body in steps, and release the memory of a large body as its inflated bytes take memory."""
     for start in range(0, len(view), COMPRESSED_STEP):
         yield bytes(view[start : start + COMPRESSED_STEP])
         if len(view) > SMALL_REQUEST:
@@ -151,12 +151,12 @@ def _used_up(view: memoryview) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedBody:
-    """What a head says of a body that a route reads.
+    """A head's announcements about a body that a route reads.
 
     Attributes:
         encoding: How it is compressed; "identity" if it is not.
         length: The announced length; None for a body in chunks.
-        bound: The limit on what it holds.
+        bound: The limit on its content after inflation.
         most: The limit on its bytes as they are sent.
     """
 
@@ -244,7 +244,7 @@ def read_body(
 
     Args:
         limits: Bounds on the body's bytes, chunks and inflation.
-        reservation: Takes the bytes out of the budget of those in flight.
+        reservation: Takes the bytes out of the memory budget.
         offset: How far into its block the body begins; see `padding`.
         decompress: Whether compressed bodies are accepted.
 

@@ -2,7 +2,7 @@
 
 import { base, hasToken, modelPath } from "./api.js";
 
-/** One word of a shell, whatever it holds. */
+/** A word for a shell, quoted if it needs quotes. */
 export function shellWord(text) {
   return /^[\w./:=@%+-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 }

@@ -1,10 +1,10 @@
-// Where the pixels that a model reads lie in the picture that was sent: ksrv/images/geometry.py
+// The part of a sent picture that a model reads: ksrv/images/geometry.py
 // backwards, from the properties that a model's metadata tells of an image input.
 
 /**
  * @param {Object} properties - of the model's metadata
  * @param {string} input - the input's name
- * @returns {Object} what stands there about its images, or null
+ * @returns {Object} its properties of images, or null
  */
 export function imageOf(properties, input) {
   const prefix = `${input}.image.`;

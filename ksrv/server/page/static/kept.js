@@ -1,4 +1,4 @@
-// Up to three requests of a model that the user wants to send again, kept in the browser's own storage.
+// Up to three requests of a model that the user wants to send again, kept in the browser's storage.
 
 import { element } from "./dom.js";
 
@@ -16,7 +16,7 @@ function read(model) {
   }
 }
 
-/** A file as text that JSON can hold, and back. */
+/** A file as text for JSON, and back. */
 export async function packFile(file) {
   const bytes = new Uint8Array(await file.arrayBuffer());
   let text = "";
@@ -31,7 +31,7 @@ export function unpackFile({ name, type, base64 }) {
 }
 
 /**
- * The buttons that keep what the form holds, and fill it again.
+ * The buttons that keep the form's content, and fill it again.
  *
  * @param {string} model - the model's address on this page
  * @param {Object} form - of `formOf`

@@ -1,4 +1,4 @@
-// What the server tells of its models: their list with states, one's inputs, outputs and statistics.
+// The server's models: the list with states, and a model's inputs, outputs and statistics.
 
 import { element, table } from "./dom.js";
 import { imageOf } from "./geometry.js";
@@ -18,13 +18,13 @@ export function fromHash(hash) {
   try {
     return match && { name: decodeURIComponent(match[1]), version: decodeURIComponent(match[2] ?? "") };
   } catch {
-    return null; // escapes that are none
+    return null; // invalid escapes
   }
 }
 
 const badge = (state) => element("span", { class: `state state-${state}` }, STATES[state] ?? state);
 
-/** Show the models as links, and as a list box for narrow screens; the one that is open is marked. */
+/** Show the models as links, and as a list box for narrow screens; the open model is marked. */
 export function listModels(list, choice, entries, open) {
   listChoices(choice, entries, open);
   const focused = document.activeElement?.closest("#models a")?.getAttribute("href");

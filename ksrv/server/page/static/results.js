@@ -1,4 +1,4 @@
-// An answer as its user wants to see it: which views fit its outputs, told by names and shapes.
+// An answer as its user wants to see it: which views fit its outputs, judged by names and shapes.
 
 import { element, freshId, table } from "./dom.js";
 import { isFloat, rowOf, show, textOf } from "./tensors.js";
@@ -72,7 +72,7 @@ function openvinoDetections(tensor, labels) {
   return found;
 }
 
-/** What TorchServe's handlers answer as JSON: an object of scores, or a list of boxes. */
+/** The JSON answers of TorchServe's handlers: an object of scores, or a list of boxes. */
 function fromJson(tensor) {
   if (tensor.datatype !== "BYTES" || tensor.values.length !== 1) return {};
   let parsed;

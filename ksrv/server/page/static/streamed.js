@@ -29,7 +29,7 @@ async function* eventsOf(response) {
  *
  * @param {Response} response - with the type text/event-stream
  * @param {HTMLElement} place
- * @param {function(number)} counted - is told the number of pieces
+ * @param {function(number)} counted - gets the number of pieces
  */
 export async function showPieces(response, place, counted) {
   const texts = new Map();

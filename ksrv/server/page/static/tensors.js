@@ -110,7 +110,7 @@ export function elementOf(entry) {
   return Uint8Array.from(atob(entry.b64), (unit) => unit.charCodeAt(0));
 }
 
-/** Text of a byte string, or what it is where it is none. */
+/** Text of a byte string, or a description of it if it is no text. */
 export function textOf(bytes) {
   try {
     return strictDecoder.decode(bytes);

@@ -42,7 +42,7 @@ export function bars(entries) {
   return list;
 }
 
-/** The picture, or a grey ground where there is none, in the frame that the model saw. */
+/** The picture, or a grey ground without a picture, in the frame that the model saw. */
 function ground(picture, rows, columns) {
   if (picture?.bitmap) {
     const drawn = canvasOf(picture.bitmap);
