@@ -64,9 +64,7 @@ MODELS = pytest.mark.parametrize("model", ["inline", "process"])
 
 @MODELS
 @pytest.mark.parametrize("frame", [bytes, pieces], ids=["length", "chunks"])
-def test_json_is_answered_and_a_handler_that_raises_anything_costs_one_request(
-    server, certificate, model, frame
-):
+def test_any_exception_of_a_handler_fails_one_request(server, certificate, model, frame):
     for first, status in ((1.0, 200), (-1.0, 500), (1.0, 200)):
         answer = post(server, certificate, model, frame(document(first)))
         assert answer.status_code == status

@@ -104,7 +104,7 @@ def test_everything_but_health_needs_a_token(guarded, method, path, sent, challe
     assert "bad" not in error and "good" not in error
 
 
-def test_a_control_call_says_as_much_of_a_users_token_as_of_a_strangers(guarded):
+def test_control_call_refuses_a_users_token_like_a_strangers(guarded):
     load = f"{guarded.url}/v2/repository/models/double/load"
     answers = [
         requests.post(load, headers={"Authorization": f"Bearer {token}"})
@@ -115,12 +115,12 @@ def test_a_control_call_says_as_much_of_a_users_token_as_of_a_strangers(guarded)
 
 
 @pytest.mark.parametrize("path", ["/v2/health/live", "/v2/health/ready"])
-def test_health_needs_none(guarded, path):
+def test_health_needs_no_credentials(guarded, path):
     assert requests.get(guarded.url + path).status_code == 200
     assert requests.get(guarded.url + path + "/").status_code == 200
 
 
-def test_the_token_opens_what_does_not_change_things(guarded):
+def test_user_token_allows_calls_without_changes(guarded):
     url = f"{guarded.url}/v2/models/double"
     assert requests.get(url, headers=TOKEN).status_code == 200
     assert requests.post(f"{url}/infer", data=double_body(), headers=TOKEN).status_code == 200
@@ -129,7 +129,7 @@ def test_the_token_opens_what_does_not_change_things(guarded):
     assert requests.post(load, headers=CONTROL).status_code == 200
 
 
-def test_the_start_says_who_may_change_models(repository, guarded, tmp_path):
+def test_start_prints_who_may_change_models(repository, guarded, tmp_path):
     assert NEEDS_CONTROL_TOKEN in guarded.log
     with Server(repository, grpc="off") as running:
         assert OPEN_TO_THIS_MACHINE in running.log

@@ -52,7 +52,7 @@ def test_a_preflight_needs_no_token(page):
 @pytest.mark.parametrize(
     "origin", [OTHER, "null", PAGE + "0", PAGE.replace("http", "https"), "*", ""]
 )
-def test_other_origins_are_told_nothing(page, origin):
+def test_other_origins_get_no_cors_headers(page, origin):
     assert preflight(page, origin).status_code == 401
     for path, send in ((INFER, requests.post), ("/v2", requests.get)):
         headers = {"Origin": origin, **TOKEN}
@@ -103,7 +103,7 @@ def test_requests_of_no_page_stay_on_the_fast_path(page):
     assert "Access-Control-Allow-Origin" not in answer.headers
 
 
-def test_any_page_may_read_but_only_named_ones_may_change(tmp_path):
+def test_any_origin_may_read_but_only_allowed_origins_may_change(tmp_path):
     root = write_double(tmp_path / "models").parent
     with Server(root, allowed_origins=["*"]) as server:
         assert preflight(server, OTHER).headers["Access-Control-Allow-Origin"] == "*"

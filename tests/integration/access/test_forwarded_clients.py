@@ -87,7 +87,7 @@ def test_the_logs_name_the_client_and_its_proxy(models, tmp_path, kind):
         assert "secret" not in running.log
 
 
-def test_who_is_no_trusted_proxy_names_nobody(models):
+def test_untrusted_proxy_cannot_name_a_client(models):
     settings = {"access_log": True, "log_format": "json", "forwarded_allow_ips": ["10.0.0.0/8"]}
     with Server(models, grpc="off", **settings) as running:
         requests.get(running.url + "/v2", headers=FORWARDED | {"X-Request-ID": "mine"}, timeout=30)

@@ -88,7 +88,7 @@ def outcome(channel, path, metadata):
     return made.code().name
 
 
-def test_who_may_call_is_decided_by_the_call(guarded):
+def test_each_call_admits_exactly_its_callers(guarded):
     assert {path for path in CALLS if PUBLIC.match(path) or CONTROL.match(path)} < set(CALLS)
     with grpc.insecure_channel(guarded.grpc) as channel:
         for path in CALLS:

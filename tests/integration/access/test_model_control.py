@@ -35,7 +35,7 @@ def ready(server):
     return {name for name, state in states(server).items() if state == "READY"}
 
 
-def test_explicit_loads_what_is_named_and_what_calls_ask_for(models):
+def test_explicit_control_loads_named_models_and_models_of_calls(models):
     with Server(models, model_control="explicit", load_model=["a"]) as server:
         assert ready(server) == {"a"}
         assert requests.get(f"{server.url}/v2/models/b/ready", timeout=30).status_code == 503
@@ -50,7 +50,7 @@ def test_explicit_loads_what_is_named_and_what_calls_ask_for(models):
         assert ready(server) == {"b", "d"}
 
 
-def test_a_new_worker_of_an_explicit_server_loads_what_calls_left_loaded(models):
+def test_new_worker_loads_the_models_that_calls_have_loaded(models):
     with Server(models, model_control="explicit", load_model=["a"], workers=2) as server:
         wait_until(lambda: server.log.count("ready: True") == 2)
         requests.post(f"{server.url}{CALLS}/b/load", timeout=30)
@@ -60,14 +60,14 @@ def test_a_new_worker_of_an_explicit_server_loads_what_calls_left_loaded(models)
         wait_until(lambda: all(ready(server) == {"b"} for _ in range(8)))
 
 
-def test_explicit_without_a_name_serves_nothing_and_a_star_everything(models):
+def test_explicit_control_without_names_loads_nothing_and_a_star_all(models):
     with Server(models, model_control="explicit") as server:
         assert ready(server) == set()
     with Server(models, model_control="explicit", load_model=["*"]) as server:
         assert ready(server) == {"a", "b", "c"}
 
 
-def test_an_unknown_name_is_told_of(models):
+def test_unknown_model_to_load_is_reported(models):
     with Server(models, model_control="explicit", load_model=["a", "z"]) as server:
         assert ready(server) == {"a"}
         assert "setting 'load_model': the repository holds no model 'z'" in server.log

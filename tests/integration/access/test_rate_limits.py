@@ -88,7 +88,7 @@ def test_the_concurrency_of_a_model(models, executor):
 
 
 @pytest.mark.parametrize("carrier", ["native", "grpcio"])
-def test_each_token_has_a_rate_of_its_own(models, tmp_path, carrier):
+def test_each_token_has_a_separate_rate(models, tmp_path, carrier):
     tokens = tmp_path / "tokens"
     tokens.write_text("one\ntwo\nthree\n")
     settings = {"token_file": str(tokens), "limits": {"client_rate": RARE}, "grpc_server": carrier}
@@ -112,7 +112,7 @@ def test_each_token_has_a_rate_of_its_own(models, tmp_path, carrier):
             assert metadata.status_code == 200
 
 
-def test_each_token_has_a_concurrency_of_its_own(models, tmp_path):
+def test_each_token_has_a_separate_concurrency_limit(models, tmp_path):
     tokens = tmp_path / "tokens"
     tokens.write_text("one\ntwo\n")
     write_model(
@@ -128,7 +128,7 @@ def test_each_token_has_a_concurrency_of_its_own(models, tmp_path):
         assert over_http(server, "slow", "one").status_code == 200
 
 
-def test_clients_that_cannot_be_told_apart(models):
+def test_client_limits_need_a_token_file(models):
     for limits in ({"client_rate": 1}, {"client_concurrency": 1}):
         with pytest.raises(
             AssertionError, match="clients are distinguished by their tokens; give --token-file"
@@ -158,7 +158,7 @@ def test_the_rate_of_a_model_holds_over_every_way(models, tmp_path, way):
         assert 900 < int(seconds) <= 1000
 
 
-def test_a_grpc_stream_is_told_of_each_request_that_is_refused(models):
+def test_grpc_stream_gets_an_error_for_each_refused_request(models):
     request, response = methods(INFERENCE)["ModelStreamInfer"]
     sent = [
         infer_request("rare-inline", ("x", "FP32", [1, 4]), raw=[bytes(16)], id=str(number))

@@ -128,9 +128,7 @@ def test_no_call_of_grpc_is_answered_under_a_foreign_name(server):
 
 
 @pytest.mark.parametrize("carrier", ["native", "grpcio"])
-def test_who_has_credentials_or_calls_a_server_for_others_may_name_any_host(
-    models, tmp_path, carrier
-):
+def test_any_host_is_accepted_with_credentials_or_on_a_public_server(models, tmp_path, carrier):
     (tmp_path / "tokens").write_text("secret\n")
     for settings in ({"token_file": str(tmp_path / "tokens")}, {"insecure": True}):
         with Server(models, grpc_server=carrier, **settings) as running:
@@ -162,7 +160,7 @@ def test_a_unix_socket_takes_every_host(models, tmp_path, carrier):
             assert stub_infer(channel)(row_request("double"), timeout=30).raw_output_contents
 
 
-def test_the_app_under_a_worker_of_gunicorns_own_checks_too(models):
+def test_app_checks_the_host_under_gunicorns_workers(models):
     with Server(models, grpc="off", worker_class="gthread") as running:
         for host, status in ((EVIL, 403), ("localhost", 200)):
             for path in ("/v2", "/metrics", "/v2/health/live"):

@@ -172,7 +172,7 @@ CALLERS = {
 
 
 @pytest.mark.parametrize("kind", CALLERS)
-def test_who_may_call_is_decided_by_the_route(kind, request, caller_of):
+def test_each_route_admits_exactly_its_callers(kind, request, caller_of):
     caller = caller_of(request.getfixturevalue(kind))
     for template in routes():
         for method in METHODS:
@@ -232,7 +232,7 @@ def test_an_absolute_target_is_its_path(token_server, caller_of):
     assert caller.status("POST", "http://ksrv/v2/repository/models/double/unload", USER) == 401
 
 
-def test_a_route_that_says_nothing_is_for_control(tmp_path):
+def test_route_without_needs_requires_control_rights(tmp_path):
     (tmp_path / "control").write_text("control-token\n")
     settings = ServerSettings(control_token_file=str(tmp_path / "control"))
 
@@ -247,7 +247,7 @@ def test_a_route_that_says_nothing_is_for_control(tmp_path):
     assert client.simulate_get("/forgotten", headers=OPERATOR).text == "served"
 
 
-def test_the_refusal_says_what_is_odd(open_server, caller_of):
+def test_refusal_names_the_odd_part_of_a_path(open_server, caller_of):
     caller = caller_of(open_server)
     for path, fault in {
         "//v2": "empty segment",

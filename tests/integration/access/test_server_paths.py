@@ -82,7 +82,7 @@ def names(server):
     return [line["name"] for line in requests.post(f"{server.url}/v2/repository/index").json()]
 
 
-def test_the_index_says_why_without_where(broken):
+def test_index_has_reasons_without_paths(broken):
     answer = requests.post(f"{broken.url}/v2/repository/index")
     reasons = {line["name"]: line["reason"] for line in answer.json() if line["reason"]}
     assert len(reasons) >= 11
@@ -95,7 +95,7 @@ def test_the_index_says_why_without_where(broken):
     assert str(broken.root) in broken.log  # the operator learns the path
 
 
-def test_no_route_of_a_model_says_where(broken):
+def test_model_routes_contain_no_paths(broken):
     for name in names(broken):
         for path in ("", "/ready", "/config", "/stats", "/infer", "/versions/1/infer"):
             method = "POST" if path.endswith("infer") else "GET"
@@ -106,7 +106,7 @@ def test_no_route_of_a_model_says_where(broken):
     check(broken, requests.get(f"{broken.url}/v2/health/ready").text)
 
 
-def test_no_load_says_where(broken):
+def test_load_errors_contain_no_paths(broken):
     for name in names(broken):
         if name == "double":
             continue
@@ -115,7 +115,7 @@ def test_no_load_says_where(broken):
         check(broken, answer.text)
 
 
-def test_grpc_says_no_more(broken):
+def test_grpc_errors_contain_no_paths(broken):
     with grpc.insecure_channel(broken.grpc) as channel:
         check(broken, str(call(channel, "RepositoryIndex")))
         for name in names(broken):

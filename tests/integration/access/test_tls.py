@@ -89,7 +89,7 @@ def handshake(address, version):
         return context.wrap_socket(plain).version()
 
 
-def test_clients_without_a_certificate_are_refused_where_one_is_wanted(models, files):
+def test_clients_without_a_required_certificate_are_refused(models, files):
     _, cert = files["server"]
     wanted = settings(files, tls_client_ca=str(files["client"][1]))
     # Whoever has no certificate is a stranger, so that no token is needed beyond loopback.
@@ -163,7 +163,7 @@ def test_session_ticket_ends_with_the_certificate_of_its_client(models, files, t
         wait_until(is_refused)
 
 
-def test_a_reload_takes_renewed_files_and_keeps_the_old_ones_where_it_cannot(models, tmp_path):
+def test_reload_uses_renewed_files_or_keeps_the_old_files(models, tmp_path):
     key, cert = self_signed(tmp_path, "served")
     asked = [over_rest, over_grpc]
     with Server(models, tls_cert=str(cert), tls_key=str(key), stop_timeout=0) as server:
@@ -193,7 +193,7 @@ def test_a_reload_takes_renewed_files_and_keeps_the_old_ones_where_it_cannot(mod
         wait_until(lambda: not any(serves(ask, server, old) for ask in asked))
 
 
-def test_files_that_cannot_be_used_are_told_before_anything_listens(models, files):
+def test_unusable_files_are_reported_before_the_server_listens(models, files):
     given = settings(files, tls_key=str(files["other"][0]))
     with pytest.raises(
         ServerFailed, match=r"TLS: .*server\.pem and .*other\.key cannot be used"

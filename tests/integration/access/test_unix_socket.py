@@ -37,7 +37,7 @@ def mode_of(repository, path, mask):
 @pytest.mark.parametrize(
     ("mask", "mode"), [("000", 0o770), ("002", 0o770), ("022", 0o750), ("077", 0o700)]
 )
-def test_it_is_nobodys_but_the_owners_and_the_groups(repository, tmp_path, mask, mode):
+def test_socket_is_accessible_to_owner_and_group_only(repository, tmp_path, mask, mode):
     assert mode_of(repository, tmp_path / "http.sock", mask) == mode
 
 
@@ -48,7 +48,7 @@ def test_a_server_of_a_test_is_asked_over_it(repository, tmp_path):
         assert running.get("/v2/health/ready")[0] == 200
 
 
-def test_under_a_gunicorn_of_ones_own(repository, tmp_path):
+def test_socket_under_a_separately_started_gunicorn(repository, tmp_path):
     path = tmp_path / "http.sock"
     command = [sys.executable, "-m", "gunicorn", "-c", "python:ksrv.server.gunicorn"]
     log = (tmp_path / "log").open("wb")

@@ -64,7 +64,7 @@ def test_the_time_that_counts_begins_when_all_is_ready(server, monkeypatch, loop
     assert result["requests"] > 0 and not result["unsent"]
 
 
-def test_a_process_that_cannot_begin_is_told_of_at_once():
+def test_failed_start_of_a_process_is_reported_at_once():
     where = Where("https://127.0.0.1:1", ca="/no/such/authority.pem")
     with pytest.raises(FileNotFoundError):
         run(where, [], Load(connections=2, processes=2, warm_up=0.1, seconds=0.1))
@@ -109,7 +109,7 @@ def test_processes_share_the_load(server):
         (["double", "--seconds", "0"], 2, "positive"),
     ],
 )
-def test_mistakes_are_told(server, arguments, status, text):
+def test_invalid_options_are_reported(server, arguments, status, text):
     done = bench(*arguments, "--url", server.url)
     assert done.exit_code == status, done.output
     assert text in done.output
@@ -143,7 +143,7 @@ def test_the_best_settings_are_found_and_are_a_section_of_model_yaml(tmp_path):
 
 
 @pytest.mark.usefixtures("few_trials")
-def test_a_goal_that_cannot_be_reached_is_told(tmp_path):
+def test_unreachable_goal_is_reported(tmp_path):
     folder = write_slow(tmp_path, seconds=0.3)
     done = bench(folder, "--find-batching", "--goal", 1, "--trial-seconds", 0.4, "--json")
     assert done.exit_code == 1, done.output

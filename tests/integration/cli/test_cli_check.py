@@ -41,7 +41,7 @@ def test_models_that_do_not_serve_are_status_1(check, tmp_path):
     assert "2 of 3 models cannot be served as they are: broken, fails" in done.output
 
 
-def test_what_is_not_run_is_told(check, tmp_path):
+def test_skipped_checks_are_reported(check, tmp_path):
     write_model(tmp_path, "fails", FAILS, VECTOR + "warmup: false\n")
     done = check(tmp_path)
     assert done.exit_code == 0, done.output
@@ -67,7 +67,7 @@ def test_nothing_to_serve_is_status_2(check, tmp_path, name):
     assert check().exit_code == 2
 
 
-def test_a_path_that_is_misspelt_is_told_with_the_near_one(check, tmp_path):
+def test_misspelt_path_suggests_the_nearest_path(check, tmp_path):
     write_double(tmp_path)
     assert "no such file or folder (did you mean double?)" in check(tmp_path / "duoble").output
     assert f"no such file or folder in {tmp_path}" in check(tmp_path / "xyz").output
@@ -77,7 +77,7 @@ def test_a_path_that_is_misspelt_is_told_with_the_near_one(check, tmp_path):
     assert "at its top level; it has Double" in check(target.replace("Doubel", "Xyz")).output
 
 
-def test_two_models_of_one_name_are_told_with_what_to_do(check, tmp_path):
+def test_duplicate_model_name_names_the_remedy(check, tmp_path):
     folder = write_double(tmp_path)
     assert "; rename one, or serve only one of them" in check(folder, folder).output
 

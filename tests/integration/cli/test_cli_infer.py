@@ -122,7 +122,7 @@ def save(folder, name, array):
     return folder / name
 
 
-def test_without_files_it_prints_what_the_model_takes(run):
+def test_without_files_the_models_inputs_are_printed(run):
     assert json.loads(run("double").output)["inputs"][0]["shape"] == [-1, 4]
 
 
@@ -155,7 +155,7 @@ def test_numbers_are_given_as_json(run, tmp_path):
 
 
 @pytest.mark.parametrize("value", ["[1,", '"text"', "{}", "[[1],[2,3]]", "null", "[" * 5000])
-def test_what_is_no_file_and_no_numbers_is_told(run, value):
+def test_value_that_is_neither_file_nor_numbers_is_reported(run, value):
     done = run("pair", f"a={value}", "b=[[1,2]]")
     assert done.exit_code == 1
     assert "no such file" in done.output and "a=FILE or a=JSON" in done.output
@@ -197,7 +197,7 @@ def test_a_json_file_is_the_request(run, tmp_path):
     assert "y  FP32[1,4]" in run("double", tmp_path / "request.json").output
 
 
-def test_a_name_that_the_model_has_not_is_told_by_the_server(run, tmp_path):
+def test_unknown_input_name_shows_the_servers_error(run, tmp_path):
     done = run("double", f"z={save(tmp_path, 'z.npy', np.float32([[1, 2, 3, 4]]))}")
     assert done.exit_code == 1
     assert "400: " in done.output and "'z'" in done.output and "'x'" in done.output
@@ -296,7 +296,7 @@ def test_outputs_are_saved_and_drawn(run, tmp_path):
     assert run("seen", "--save", tmp_path / "file" / "x", image).exit_code == 1
 
 
-def test_a_server_that_is_not_there_is_told(run):
+def test_missing_server_is_reported(run):
     done = run("double", url="http://127.0.0.1:1")
     assert done.exit_code == 1
     assert "no answer from 127.0.0.1:1" in done.output

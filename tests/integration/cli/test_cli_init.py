@@ -61,7 +61,7 @@ def test_every_command_that_is_printed_works(kind, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_written_is_in_the_house_format(kind, tmp_path):
+def test_written_files_are_formatted(kind, tmp_path):
     assert init(kind, tmp_path / "mine").exit_code == 0
     for command in (["format", "--check"], ["check"]):
         subprocess.run(

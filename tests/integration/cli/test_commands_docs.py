@@ -54,7 +54,7 @@ def test_the_page_lists_every_command():
             assert f"`ksrv {name}`" in text
 
 
-def test_the_section_shown_is_one_of_a_model():
+def test_shown_section_is_valid_model_yaml():
     (section,) = re.findall(r"^```yaml\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     assert set(yaml.safe_load(section)) == {"batching", "instances", "threads"}
 

@@ -25,7 +25,7 @@ def replace_text(path, text):
 
 
 @pytest.mark.parametrize("executor", ["inline", "process"])
-def test_each_reload_has_one_line_that_says_why(tmp_path, executor):
+def test_each_reload_logs_one_line_with_the_reason(tmp_path, executor):
     yaml = VECTOR + f"executor: {executor}\n"
     root, aside = tmp_path / "models", tmp_path / "aside"
     root.mkdir()

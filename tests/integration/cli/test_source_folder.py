@@ -79,7 +79,7 @@ def test_a_server_of_a_test_starts_in_the_clone(clone, environment, monkeypatch)
         assert "hides the ksrv" not in server.log
 
 
-def test_without_an_installed_one_the_sentence_names_the_cause(clone):
+def test_without_an_installed_ksrv_the_error_names_the_cause(clone):
     path = f"import sys; sys.path.insert(0, {str(clone)!r})"
     status, _, errors = run(clone, {}, "-S", "-c", f"{path}; import ksrv._native.batch.stages")
     assert status == 1

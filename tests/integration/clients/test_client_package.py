@@ -123,7 +123,7 @@ def test_load_and_unload(client):
     assert client.ready("echo")
 
 
-def test_errors(client):
+def test_errors_have_status_and_text(client):
     with pytest.raises(NotFound, match="nope"):
         client.infer("nope", [1])
     with pytest.raises(InvalidRequest, match="'z'"):

@@ -129,7 +129,7 @@ def test_outputs_that_are_asked_for(url, ask):
     assert [list(part) for part in ask(url, 2, outputs=["number"])] == [["number"], ["number"]]
 
 
-def test_a_failure_behind_a_part_ends_the_stream(url):
+def test_failure_after_a_part_ends_the_stream(url):
     with Client(url) as client:
         parts = client.stream("counter", [[-3]])
         assert int(next(parts)["number"][0, 0]) == 0
@@ -270,7 +270,7 @@ def test_generate_yields_texts(url):
     assert asyncio.run(ask()) == ["once ", "upon "]
 
 
-def test_generate_tells_a_model_without_texts(url):
+def test_generate_raises_for_a_model_without_texts(url):
     with Client(url) as client, pytest.raises(ClientError, match="BYTES outputs of 1"):
         list(client.stream("counter", [[1]], outputs=["number"])).pop().text  # noqa: B018
 
@@ -295,7 +295,7 @@ def test_progress_of_an_upload(url):
     assert told[-1] == (total, total) and len(told) >= 3 and total > 3 << 20
 
 
-def test_no_such_model(url, ask):
+def test_unknown_model_raises(url, ask):
     with Client(url) as client, pytest.raises(ClientError, match="nothing"):
         list(client.stream("nothing", {"x": np.zeros((1, 1))}))
 
@@ -310,7 +310,7 @@ def wait_for(condition):
 PAIRS = "inputs: [{name: x, datatype: %s, shape: [-1, 2]}]\noutputs: [{name: y, datatype: %s, shape: [-1, 2]}]\n"
 
 
-def test_a_stream_takes_up_what_a_model_declares_after_a_reload(tmp_path):
+def test_stream_uses_the_declarations_of_a_reloaded_model(tmp_path):
     handler = "def inference(x):\n    return x\n"
     folder = write_model(tmp_path, "same", handler, PAIRS % ("FP32", "FP32"))
     with (

@@ -80,7 +80,7 @@ def means(server, files):
 
 
 @pytest.mark.parametrize("model", ["double", "batched"])
-def test_what_perf_analyzer_reads_before_it_measures(server, model):
+def test_perf_analyzers_metadata_calls_are_answered(server, model):
     """Its calls over HTTP in their order, and every member that it takes without looking first."""
 
     def get(path):
@@ -183,7 +183,7 @@ def ovms_request(server, files, size, extra=None):
     )
 
 
-def test_images_of_2022_one_behind_the_other(server, files):
+def test_concatenated_images_of_2022_are_read(server, files):
     expected = means(server, files)
     for size in (",".join(str(len(file)) for file in files), ", ".join(str(len(f)) for f in files)):
         answer = ovms_request(server, files, size)
@@ -213,7 +213,7 @@ def test_a_tensor_of_2022_with_its_size_as_a_string(server):
     assert answer.json()["outputs"][0]["data"] == [2, 4, 6, 8]
 
 
-def test_what_the_page_of_2022_calls_wrong(server, files):
+def test_wrong_image_sizes_of_2022_are_refused(server, files):
     for size in ("", "x", "4,,4", "1,2", str(len(files[0]) + 1), "-5", "1.5", " "):
         answer = ovms_request(server, files[:1], size)
         assert answer.status_code == 400, size
@@ -255,7 +255,7 @@ def test_a_bare_file_with_curl(server, files, tmp_path):
 # ---- NaN and infinities ------------------------------------------------------------------------
 
 
-def test_literals_where_they_are_asked_for(server, tmp_path):
+def test_nan_literals_are_sent_if_requested(server, tmp_path):
     values = np.array([[np.nan, np.inf, -np.inf, 1.5]], np.float32)
     body = '{"inputs":[{"name":"x","shape":[1,4],"datatype":"FP32","data":[NaN,Infinity,-Infinity,1.5]}]}'
     url = f"{server.url}/v2/models/echo/infer"

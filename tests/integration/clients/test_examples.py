@@ -93,7 +93,7 @@ def test_curl(server, images, expected):
         np.testing.assert_allclose(found, wanted, rtol=1e-5)
 
 
-def test_a_refused_request_is_told(server, images):
+def test_refused_request_is_reported(server, images):
     script = CLIENTS / "rest_client.py"
     done = subprocess.run(
         [sys.executable, str(script), server.url, "double", str(images[0])],

@@ -47,7 +47,7 @@ def test_the_client_itself(server):
     "KSERVE_PYTHON" not in os.environ, reason="KSERVE_PYTHON names no Python with kserve"
 )
 @pytest.mark.parametrize("order", ["ksrv_messages, kserve", "kserve, ksrv_messages"])
-def test_messages_do_not_clash_with_its_own(tmp_path, order):
+def test_messages_do_not_clash_with_the_clients(tmp_path, order):
     """The private pool, in either order; only the pure-Python part of ksrv is imported there."""
     root = ROOT
     (tmp_path / "ksrv_messages.py").write_text(
@@ -72,7 +72,7 @@ def client(server):
         yield made
 
 
-def test_health_answers_hold_what_it_reads(client):
+def test_health_answers_have_the_fields_that_the_client_reads(client):
     assert client.get("/v2/health/live").json().get("live") is True
     assert client.get("/v2/health/ready").json().get("ready") is True
     assert client.get("/v2/models/witness/ready").json().get("ready") is True

@@ -424,7 +424,7 @@ def test_cuda_memory_is_answered_as_without_a_gpu(triton):
     assert client.is_server_ready()
 
 
-def test_it_is_advertised_only_where_it_works(server, repository):
+def test_extension_is_advertised_only_if_enabled(server, repository):
     assert (
         "system_shared_memory" in requests.get(f"{server.url}/v2", timeout=10).json()["extensions"]
     )
@@ -531,7 +531,7 @@ print(call("/v2/models/double/infer", {**document, "parameters": {"custom": 1}})
 """
 
 
-def test_over_a_unix_socket_the_callers_own_rights_count(repository, region, tmp_path):
+def test_unix_socket_callers_need_rights_on_the_memory(repository, region, tmp_path):
     """The owner of the memory, or who may read and write it by its mode; nobody borrows the server's rights."""
     if os.geteuid() != 0:
         pytest.skip("only root can call as another user")

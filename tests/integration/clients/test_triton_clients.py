@@ -280,7 +280,7 @@ def counted(driver):
     return found["model_stats"][0]["inference_stats"]["success"]["count"]
 
 
-def test_what_is_not_done_says_so(driver):
+def test_unsupported_calls_name_the_reason(driver):
     """UNIMPLEMENTED over gRPC; over REST the routes do not exist."""
     calls = {
         "get_system_shared_memory_status": (),

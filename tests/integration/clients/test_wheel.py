@@ -81,7 +81,7 @@ def wheel(tmp_path_factory):
     return found
 
 
-def test_the_wheel_holds_what_it_must_and_nothing_generated(wheel):
+def test_wheel_has_all_files_and_no_generated_files(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     assert [name for name in names if name.endswith(".so")] == [f"ksrv/_native/_core{suffix}"]

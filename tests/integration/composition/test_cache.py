@@ -235,7 +235,7 @@ def post(server, path):
         assert answer.status == 200
 
 
-def test_answers_of_callers_are_outdated_once_a_called_model_is_loaded_anew(server):
+def test_loading_a_called_model_again_drops_the_callers_answers(server):
     change_leaf(server, 10)
     assert [int(ask(server, name, 1)) for name in ("leaf", "middle", "top")] == [10, 10, 11]
     assert ask(server, "middle", 1) == ask(server, "middle", 1)
@@ -246,7 +246,7 @@ def test_answers_of_callers_are_outdated_once_a_called_model_is_loaded_anew(serv
     assert ask(server, "top", 1) == kept  # which does not call it
 
 
-def test_an_answer_under_way_while_a_called_model_is_loaded_is_not_remembered(server, tmp_path):
+def test_answer_computed_during_a_load_of_a_called_model_is_not_cached(server, tmp_path):
     change_leaf(server, 30)
     called = tmp_path / "called"
     found = []
@@ -287,7 +287,7 @@ def test_requests_of_a_sequence_are_not_remembered(server):
     assert [ask(server, "stateful", 5, **own) for _ in "12"] == [2, 3]
 
 
-def test_versions_have_their_own_answers(server):
+def test_versions_have_separate_answers(server):
     def counts(version):
         return ask(server, f"versioned/versions/{version}", 5)
 
@@ -304,7 +304,7 @@ def test_entries_bytes_and_age_are_bounded(server):
     assert ask(server, "short", 1) > 1
 
 
-def test_texts_are_told_apart_by_their_bounds(server):
+def test_texts_with_other_boundaries_have_other_keys(server):
     def infer(*texts):
         document = text_request("")
         document["inputs"][0] |= {"shape": [len(texts)], "data": list(texts)}

@@ -265,7 +265,7 @@ def test_a_coroutine_need_not_wait_for_the_end_of_a_call(server, behind):
         assert ask(server, "impatient" + behind, [2, 0, 1, 3]) == (200, [8, 0, 4, 12])
 
 
-def test_what_the_called_model_refuses_is_told(server, behind):
+def test_refusal_of_the_called_model_reaches_the_client(server, behind):
     assert ask(server, "twice" + behind, [-1, 2, 3, 4]) == (422, "negative rows are refused")
     status, error = ask(server, "nobody" + behind, [1, 2, 3, 4])
     assert (status, "none" in error) == (404, True)
@@ -284,7 +284,7 @@ def values_with(server, model, way):
 
 
 @pytest.mark.parametrize("caller", ["twice-limited", "later-limited"])
-def test_a_rate_limit_of_the_called_model_is_told(server, caller, behind):
+def test_rate_limit_of_the_called_model_reaches_the_client(server, caller, behind):
     """Of several calls all but the first are refused: none of the refusals is lost, so nothing waits for it."""
     for _ in range(2):
         status, error, seconds = values_with(server, caller + behind, 1)
@@ -308,15 +308,13 @@ def test_a_handler_may_turn_requests_away(server, behind):
         (7, "the name of an input is a int, not a text"),
     ],
 )
-def test_a_call_with_a_value_that_no_request_has_is_refused_where_it_is_made(
-    server, behind, way, why
-):
+def test_call_with_an_impossible_value_raises_in_the_caller(server, behind, way, why):
     status, error, _ = values_with(server, "values" + behind, way)
     kind = "ValueError" if way == 5 else "TypeError"
     assert (status, error.startswith(f"{kind}: {why}")) == (500, True), error
 
 
-def test_values_of_a_call_may_be_of_classes_of_numpys_and_the_handlers_own(server, behind):
+def test_values_of_a_call_may_be_subclasses(server, behind):
     assert values_with(server, "values" + behind, 9) == (200, None, None)
 
 

@@ -63,7 +63,7 @@ def test_calls_are_answered(client_with, model, rows):
 
 
 @pytest.mark.parametrize("model", CALLERS)
-def test_what_the_called_model_refuses_is_told(client_with, model):
+def test_refusal_of_the_called_model_reaches_the_client(client_with, model):
     with client_with("good") as client:
         with pytest.raises(StatusError, match="negative rows are refused"):
             client.infer(model, {"x": np.full((1, 4), -3, np.float32)})

@@ -156,7 +156,7 @@ def server(tmp_path_factory):
 @pytest.mark.parametrize("called", CALLED_MODELS)
 @pytest.mark.parametrize("caller", CALLERS)
 @pytest.mark.parametrize("ensemble", ["", "ensemble_of_"], ids=["model", "ensemble"])
-def test_an_answer_is_the_callers_own(server, caller, ensemble, called, memory, size):
+def test_callers_share_no_answer(server, caller, ensemble, called, memory, size):
     x = np.arange(size, dtype=np.float32).reshape(1, -1)
     x[0, 0] = MEMORY.index(memory)
     entry = {"name": "x", "datatype": "FP32", "shape": [1, size]}

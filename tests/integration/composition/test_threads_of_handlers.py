@@ -141,7 +141,7 @@ def ask(request, server):
 
 
 @pytest.mark.parametrize("way", ["thread", "pool"])
-def test_a_thread_that_outlives_its_batch_does_nothing_for_the_next_one(ask, tmp_path, way):
+def test_thread_that_outlives_its_batch_cannot_touch_the_next_batch(ask, tmp_path, way):
     written, held, go, until = (tmp_path / one for one in ("written", "held", "go", "until"))
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         first = ask("client-A", f"{written} {way} {go} {until}")

@@ -79,7 +79,7 @@ def server(tmp_path_factory):
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 @pytest.mark.parametrize("name", [name for name in SETTINGS if name != "here"])
-def test_answers_are_those_of_the_cpu(server, name, protocol):
+def test_answers_equal_the_cpus(server, name, protocol):
     url = server.url if protocol == "http" else f"grpc://{server.grpc}"
     random = np.random.default_rng(1)
     requests = [random.random((rows, 50_000), dtype=np.float32) for rows in (1, 1, 1, 1, 2, 3, 8)]

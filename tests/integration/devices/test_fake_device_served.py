@@ -101,7 +101,7 @@ def test_batches_are_pinned_copies_and_one_wait(server, protocol):
     assert all(one.endswith("pinned") for one in seen if one.startswith("out"))
 
 
-def test_a_full_device_is_told_and_served_again(server):
+def test_full_device_is_reported_and_serves_again(server):
     with Client(server.url, retries=0) as client:
         client.infer("m", row(1))
         with pytest.raises(Unavailable, match="too little memory for this batch"):

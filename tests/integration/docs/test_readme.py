@@ -62,7 +62,7 @@ def test_a_reader_gets_through(tmp_path):
     reader.follow(blocks[own:])
 
 
-def test_it_is_read_in_one_go():
+def test_readme_is_short():
     assert len(README.read_text().splitlines()) <= 100
 
 

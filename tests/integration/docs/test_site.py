@@ -67,7 +67,7 @@ def test_nothing_is_loaded_from_elsewhere(site):
         assert ELSEWHERE.findall(page.read_text()) == [], page
 
 
-def test_a_browser_asks_nobody_else(site):
+def test_pages_load_nothing_from_other_hosts(site):
     handler = partial(Quiet, directory=str(site))
     with headless_chromium() as browser, ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()

@@ -54,7 +54,7 @@ def test_names_are_offered(editor, opened):
     assert {"context", "device", "labels", "model"} <= editor.completions(file, "return self.")
 
 
-def test_types_say_what_they_declare(editor, opened):
+def test_hover_shows_the_declared_tensor(editor, opened):
     file = opened / "handler.py"
     assert "FP32" in editor.hover(file, "Float32")
     assert "JPEG or PNG" in editor.hover(file, "Image")

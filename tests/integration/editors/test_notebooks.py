@@ -97,7 +97,7 @@ def test_servers_of_tests_take_classes_of_cells(run):
     assert cells[2] == "[[3.0, 6.0]]\n"
 
 
-def test_what_a_worker_cannot_have_is_named(run):
+def test_values_that_workers_cannot_have_are_named(run):
     cells = run(
         MODEL + "network = object()",
         CELL.replace("times(x)", "network(x)"),

@@ -120,7 +120,7 @@ def test_reloads_under_load_fail_no_request(tmp_path, reloads):
     assert not clients.failures
 
 
-def test_what_was_replaced_is_freed(tmp_path):
+def test_replaced_model_is_freed(tmp_path):
     def queues():
         gc.collect()
         return sum(isinstance(one, queue.Queue) for one in gc.get_objects())
@@ -142,7 +142,7 @@ def test_what_was_replaced_is_freed(tmp_path):
     wait_until(lambda: threads() == 0)
 
 
-def test_a_changed_model_is_found_and_an_unchanged_one_left_alone(tmp_path):
+def test_only_changed_models_are_reloaded(tmp_path):
     write(tmp_path / "m", 1)
     write(tmp_path / "n", 5)
     with engine(tmp_path) as served:
@@ -170,7 +170,7 @@ def test_a_watched_repository_is_reloaded_by_itself(tmp_path):
         wait_until(lambda: answer(served) == 2)
 
 
-def test_a_broken_change_leaves_the_old_one_serving_and_says_why(tmp_path):
+def test_broken_change_keeps_the_old_version_and_names_the_reason(tmp_path):
     write(tmp_path / "m", 1)
     with engine(tmp_path) as served:
         (tmp_path / "m" / "handler.py").write_text("raise ValueError('half written')\n")

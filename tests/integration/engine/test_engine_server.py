@@ -195,7 +195,7 @@ def test_a_handler_that_runs_past_the_deadline_is_left_at_it(server, client, mod
             assert status == 504 and "deadline" in text, text
 
 
-def test_a_requests_own_deadline_holds_before_the_models(server, client):
+def test_requests_deadline_applies_before_the_models(server, client):
     with ThreadPoolExecutor(1) as pool, Hold(server, "plain") as hold:
         blocking = pool.submit(client.infer, "plain", ONE, hold=hold.turn)
         wait_until(hold.began)
@@ -247,7 +247,7 @@ def test_more_parts_than_the_queue_holds(client, more):
     assert status == 200 and (data == 2).all()
 
 
-def test_mixed_shapes_are_each_answered_with_their_own(client):
+def test_mixed_shapes_get_answers_of_their_shape(client):
     def one(n):
         return n, client.infer("open", np.full((1 + n % 3, 2 + n % 4), n))
 
@@ -271,7 +271,7 @@ def test_one_bad_row_fails_its_request_alone(server, client):
     assert status == 200 and (data == 14).all()
 
 
-def test_what_a_handler_raises(client):
+def test_exceptions_of_a_handler_become_errors(client):
     status, text = client.infer("plain", ONE, **{"raise": True})
     assert status == 500 and "ZeroDivisionError" in text and "inside the handler" not in text
     status, text = client.infer("plain", ONE, refuse=True)

@@ -102,7 +102,7 @@ def test_answers_are_equal(served, form, compiled, rows):
     np.testing.assert_allclose(found, want, atol=1e-5, rtol=0)
 
 
-def test_only_eager_modules_are_compiled_and_the_log_says_so(served):
+def test_only_eager_modules_are_compiled_as_the_log_reports(served):
     for form in FORMATS:
         told = f"the model {form}-compiled stays eager" in served.log
         assert told == (form not in ("state", "safetensors")), form
@@ -131,7 +131,7 @@ def broken(tmp_path_factory):
         yield server
 
 
-def test_failed_compilation_is_told_once_and_the_model_serves(broken):
+def test_failed_compilation_is_logged_once_and_the_model_serves(broken):
     assert broken.get("/v2/models/optional/ready")[0] == 200
     tensor = {"name": "x", "datatype": "FP32", "shape": [2, 4], "data": [0] * 8}
     url = f"{broken.url}/v2/models/optional/infer"

@@ -186,7 +186,7 @@ def test_only_the_request_itself_fails(served, model, form, kind):
 
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("model", ["quick", "apart"])
-def test_every_stage(served, model, stage):
+def test_panic_in_any_stage_fails_only_its_request(served, model, stage):
     if model == "quick":
         served.make_trusted(model)
     process = asked(served.client, plain(model, 0, 0, 0, 0))[1][3]
@@ -218,7 +218,7 @@ def test_grpc(served, model, kind):
 
 
 @pytest.mark.parametrize("model", ["quick", "cold", "apart"])
-def test_a_generator_that_panics_behind_its_first_chunk(served, model):
+def test_generator_that_panics_after_its_first_chunk_ends_its_stream(served, model):
     def request(id, *values):
         values = np.array([values], "f4")
         made = triton._utils._get_inference_request(

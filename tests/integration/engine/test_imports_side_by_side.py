@@ -169,7 +169,7 @@ def test_models_that_clients_load_together(site, tmp_path):
         check_served(server, "first", "second")
 
 
-def test_a_package_that_imports_on_a_thread_of_its_own(site, tmp_path):
+def test_package_that_imports_on_another_thread_loads(site, tmp_path):
     write_model(tmp_path / "models", "m", AT_THE_TOP.format(module="thread"), VECTOR)
     with Server(tmp_path / "models", environment=site) as server:
         check_served(server, "m")

@@ -105,7 +105,7 @@ def test_requests_that_come_together_share_one_load(tmp_path):
 
 
 @pytest.mark.differs_by("process", why="processes leave room for fewer models than clients")
-def test_the_least_recently_used_leave_under_pressure_and_no_request_fails(tmp_path):
+def test_memory_pressure_unloads_least_recently_used_without_failures(tmp_path):
     count = 24
     write(tmp_path, count, 24)
     settings = {"model_control": "lazy", "models_memory": "200M"}
@@ -148,7 +148,7 @@ def test_a_model_with_a_request_is_not_put_away(tmp_path):
         assert answer.result()["output"][0, 0] == 8
 
 
-def test_a_load_that_fails_is_told_to_its_requests_and_tried_again(tmp_path):
+def test_failed_load_fails_its_requests_and_is_retried(tmp_path):
     broken = tmp_path / "m0" / "handler.py"
     write(tmp_path, 1, 1)
     good = broken.read_text()
@@ -165,7 +165,7 @@ def test_a_load_that_fails_is_told_to_its_requests_and_tried_again(tmp_path):
         assert ask(client, 0) == 1.0
 
 
-def test_what_was_put_away_comes_back_as_it_was_loaded(tmp_path):
+def test_model_that_was_put_away_is_loaded_from_the_same_files(tmp_path):
     write(tmp_path, 3, 64)
     with (
         Server(tmp_path, model_control="lazy", models_memory="80M") as server,
@@ -183,7 +183,7 @@ def test_what_was_put_away_comes_back_as_it_was_loaded(tmp_path):
         assert ask(client, 0) == 101.0
 
 
-def test_metadata_of_a_model_load_it_for_a_client_that_asks_before_it_calls(tmp_path):
+def test_metadata_call_loads_a_dormant_model(tmp_path):
     write(tmp_path, 6, 1)
     with Server(tmp_path, model_control="lazy") as server, ThreadPoolExecutor(6) as pool:
         asked = [f"{server.url}/v2/models/m{number}" for number in range(6)]
@@ -204,7 +204,7 @@ def test_unloaded_on_purpose_stays_unloaded(tmp_path):
         assert ask(client, 0) == 1.0
 
 
-def test_a_model_may_call_one_that_is_not_loaded(tmp_path):
+def test_model_may_call_a_dormant_model(tmp_path):
     write(tmp_path, 1, 1)
     caller = """
 from ksrv import BaseHandler, Float32

@@ -53,7 +53,7 @@ def loaded(server):
 
 
 @pytest.mark.parametrize("executor", ["inline", "process"])
-def test_a_handler_that_ends_the_interpreter_fails_its_own_load(tmp_path, executor):
+def test_handler_that_exits_fails_only_its_load(tmp_path, executor):
     ways = {
         "exits": ("sys.exit(3)", "pass", "SystemExit: 3 (handler.py, line 4)"),
         "exits-later": ("", "sys.exit('no weights')", "SystemExit: no weights (handler.py"),
@@ -73,7 +73,7 @@ def test_a_handler_that_ends_the_interpreter_fails_its_own_load(tmp_path, execut
         assert doubles(server, "zebra")
 
 
-def test_what_is_nested_too_deep_is_its_models_own_error(tmp_path):
+def test_recursion_errors_of_a_load_fail_only_its_model(tmp_path):
     write_archive(tmp_path, "archive", DEEP)
     write_archive(tmp_path, "date", "a: 2020-99-99\n")
     write_model(tmp_path, "folder", DOUBLE, DEEP)

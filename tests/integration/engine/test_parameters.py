@@ -101,7 +101,7 @@ def test_grpc(server, model):
 
 
 @pytest.mark.parametrize("value", [{"a": 1}, [1], [[]], {}])
-def test_only_scalars(server, value):
+def test_parameter_that_is_no_scalar_is_refused(server, value):
     url = f"{server.url}/v2/models/witness/infer"
     for place in ("request", "input", "output"):
         sent = document()

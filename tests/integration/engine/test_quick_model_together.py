@@ -87,7 +87,7 @@ def converse(server, number, ahead, faults):
 
 
 @pytest.mark.parametrize("ahead", [1, 8], ids=["one by one", "pipelined"])
-def test_every_client_gets_its_own_answers_in_order(server, ahead):
+def test_joined_clients_get_the_right_answers_in_order(server, ahead):
     faults = []
     answered, ran = executions(server)
     threads = [

@@ -106,7 +106,7 @@ def test_a_type_error_with_zeros_keeps_the_model_from_being_ready(tmp_path, sour
 
 
 @pytest.mark.parametrize("parameters", ["batch", "a, b, c", "*, batch, context"])
-def test_a_function_called_handle_that_does_not_take_two_arguments_is_refused(tmp_path, parameters):
+def test_handle_function_without_two_arguments_is_refused(tmp_path, parameters):
     write_model(tmp_path, "m", f"def handle({parameters}): return 1\n", "")
     with pytest.raises(LoadFailed, match=r"two arguments, .* another name"):
         load(tmp_path / "m")

@@ -27,7 +27,7 @@ def answer_of(engine, monkeypatch, answer):
         return channel.unary_unary(PATH)(b"", timeout=60)
 
 
-def test_part_that_is_no_plain_buffer_leaves_nothing_behind(engine, monkeypatch):
+def test_invalid_part_leaks_no_memory(engine, monkeypatch):
     parts = [b"x"] * PARTS + [memoryview(b"abcd")[::2]]
     grown = []
 

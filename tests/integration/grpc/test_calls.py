@@ -119,7 +119,7 @@ def test_repository(engine, channel):
 
 
 @pytest.mark.parametrize("name", SHARED_MEMORY)
-def test_shared_memory_that_is_off_says_so(channel, name):
+def test_disabled_shared_memory_names_the_setting(channel, name):
     text = refused("UNIMPLEMENTED", lambda: call(channel, name))
     assert text == "shared memory is off; --allow-shared-memory switches it on"
 
@@ -213,7 +213,7 @@ def watch(channel, service=""):
     return stub(request(service=service), timeout=60)
 
 
-def test_health_watch_tells_changes(engine, channel):
+def test_health_watch_reports_changes(engine, channel):
     server, model = watch(channel), watch(channel, "add")
     assert next(server).status == next(model).status == 1
     engine.unload("add")
@@ -229,7 +229,7 @@ def test_health_watch_tells_changes(engine, channel):
     unknown.cancel()
 
 
-def test_stopping_tells_the_watchers(engine):
+def test_stop_notifies_watchers(engine):
     server = new_server(engine, ServerSettings())
     port = server.start("127.0.0.1:0")
     with connect(f"127.0.0.1:{port}") as channel:

@@ -308,7 +308,7 @@ def test_frames_that_break_the_protocol_end_their_connection(engine, sent):
         ({"a": "b" * 100}, b"exactly one request message"),
     ],
 )
-def test_calls_that_are_none_are_told_so(engine, changes, told):
+def test_invalid_calls_are_refused(engine, changes, told):
     with running(engine) as address, Wire(address) as wire:
         wire.socket.sendall(frame(HEADERS, END_HEADERS | END_STREAM, 1, block(**changes)))
         assert told in wire.until_ended(1)
@@ -324,7 +324,7 @@ def test_calls_that_are_none_are_told_so(engine, changes, told):
         (b"\x00\x00", b"ended within a message"),
     ],
 )
-def test_bad_messages_are_told_so(engine, data, told):
+def test_malformed_messages_get_invalid_argument(engine, data, told):
     with running(engine) as address, Wire(address) as wire:
         stream = wire.call(LIVE)
         wire.socket.sendall(frame(DATA, END_STREAM, stream, data))
@@ -367,7 +367,7 @@ def test_a_connection_ends_at_its_age_and_its_calls_are_finished(engine):
                 time.sleep(0.05)
 
 
-def test_an_answer_that_nobody_takes_ends_its_call_and_its_memory_comes_back(engine):
+def test_untaken_answer_ends_its_call_and_frees_its_memory(engine):
     big = infer_request("echo", ("x", "FP32", [1, 1 << 20]), raw=[bytes(4 << 20)])
     settings = {"transfer_grace": 0.3, "min_transfer_rate": 1 << 20}
     with running(engine, **settings) as address, connect(address) as channel:
@@ -396,7 +396,7 @@ def test_a_stream_whose_end_nobody_takes_is_reset(engine):
         assert wire.resets == {stream: CANCEL}
 
 
-def test_a_reset_cancels_what_runs(engine):
+def test_reset_cancels_the_running_call(engine):
     with running(engine) as address, Wire(address) as wire:
         slow = row_request("slow").SerializeToString()
         stream = wire.call(INFER, message=slow)
@@ -405,7 +405,7 @@ def test_a_reset_cancels_what_runs(engine):
         wait_until(lambda: was_cancelled(engine.handles[0]))
 
 
-def test_a_connection_that_breaks_cancels_what_runs(engine):
+def test_broken_connection_cancels_its_calls(engine):
     with running(engine) as address:
         with Wire(address) as wire:
             wire.call(INFER, message=row_request("slow").SerializeToString())
@@ -477,7 +477,7 @@ def test_an_end_that_comes_with_the_last_bytes_is_seen(engine):
             assert call(channel, "ServerLive").live
 
 
-def test_streams_above_the_limit_are_a_flood_where_they_never_end(engine):
+def test_endless_streams_above_the_limit_count_as_a_flood(engine):
     def make(number):
         return frame(HEADERS, END_HEADERS, 2 * number + 1, block())
 
@@ -508,7 +508,7 @@ def test_a_deadline_beyond_any_clock_is_none(engine, text):
         assert b"grpc-status: 0" in wire.until_ended(1)
 
 
-def test_a_caller_who_was_looked_at_before_the_message_came_is_answered(engine, tmp_path):
+def test_caller_checked_before_its_message_is_answered(engine, tmp_path):
     tokens = tmp_path / "tokens"
     tokens.write_text("good\n")
     settings = ServerSettings(token_file=str(tokens))

@@ -98,7 +98,7 @@ def test_errors_have_their_code_and_text(engine, channel, request_, code, text, 
         future.result(20)
 
 
-def test_an_error_of_the_engine_itself_is_told_without_its_text(engine, monkeypatch):
+def test_internal_error_reaches_the_client_without_its_text(engine, monkeypatch):
     def fail(*arguments, **options):
         raise ZeroDivisionError("a secret")
 
@@ -298,7 +298,7 @@ def test_stop_lets_accepted_requests_finish(engine):
         server.stop(30)
 
 
-def test_request_message_is_the_clients_own_class_or_ours():
+def test_request_may_use_the_clients_message_class():
     triton = pytest.importorskip("tritonclient.grpc")
     assert (
         triton.service_pb2.ModelInferRequest.FromString(ADD.SerializeToString()).SerializeToString()

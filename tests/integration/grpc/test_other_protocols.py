@@ -27,9 +27,11 @@ def document_of(answer):
     return json.loads(body)
 
 
-@pytest.mark.differs_by("tls", why="REST has another scheme there: test_over_tls_too")
+@pytest.mark.differs_by(
+    "tls", why="REST has another scheme there: test_rest_request_over_tls_gets_the_address_of_rest"
+)
 @pytest.mark.differs_by("chunked", why="the relay in front of REST has another port")
-def test_curl_is_told_where_rest_is(server):
+def test_curl_gets_the_address_of_rest(server):
     answer = subprocess.run(
         ["curl", "-sS", "-i", f"http://{server.grpc}/v2/models/double"],
         capture_output=True,
@@ -66,7 +68,7 @@ def test_bytes_of_another_protocol_are_known_however_they_come(server):
         assert document_of(read_all(client))["error"].startswith(SPEAKS)
 
 
-def test_a_preface_in_pieces_is_one(server):
+def test_preface_in_pieces_is_accepted(server):
     with open_connection(server.grpc, 60) as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in PREFACE:
@@ -83,7 +85,7 @@ def test_a_client_that_leaves_within_the_preface_is_forgotten(server):
         assert read_all(client) == b""
 
 
-def test_over_tls_too(repository, tmp_path):
+def test_rest_request_over_tls_gets_the_address_of_rest(repository, tmp_path):
     key, cert = self_signed(tmp_path)
     context = ssl.create_default_context(cafile=cert)
     context.check_hostname = False
@@ -107,7 +109,9 @@ def test_over_tls_too(repository, tmp_path):
             assert json.loads(text) == {"error": f"{SPEAKS}REST is at {server.url}"}
 
 
-@pytest.mark.differs_by("tls", why="REST has another scheme there: test_over_tls_too")
+@pytest.mark.differs_by(
+    "tls", why="REST has another scheme there: test_rest_request_over_tls_gets_the_address_of_rest"
+)
 @pytest.mark.differs_by("chunked", why="the relay in front of REST has another port")
 @pytest.mark.parametrize(("method", "status"), [("GET", "405"), ("POST", "415")])
 def test_http2_in_cleartext_too(server, method, status):
@@ -129,7 +133,9 @@ def test_head_over_http2_is_answered_without_a_body(server):
     assert (answer.status, answer.body, answer.error) == (405, b"", None)
 
 
-@pytest.mark.differs_by("tls", why="REST has another scheme there: test_over_tls_too")
+@pytest.mark.differs_by(
+    "tls", why="REST has another scheme there: test_rest_request_over_tls_gets_the_address_of_rest"
+)
 @pytest.mark.differs_by("chunked", why="the relay in front of REST has another port")
 @pytest.mark.parametrize(
     ("http", "says"),
@@ -138,7 +144,7 @@ def test_head_over_http2_is_answered_without_a_body(server):
         ("unix:{folder}/http.sock", "REST is at a unix socket of this machine"),
     ],
 )
-def test_an_address_is_told_in_a_form_that_can_be_called(repository, tmp_path, http, says):
+def test_wildcard_address_is_shown_as_a_callable_address(repository, tmp_path, http, says):
     address = http.format(folder=tmp_path)
     with Server(repository, http=address, insecure=True, wait_ready=False) as server:
         server.wait_loaded()

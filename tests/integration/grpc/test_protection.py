@@ -133,7 +133,7 @@ def test_calls_without_a_message_hold_no_thread(engine, path):
 
 
 @pytest.mark.carrier("native")
-def test_a_message_that_goes_on_is_waited_for(engine):
+def test_slow_message_that_makes_progress_is_awaited(engine):
     message = ADD.SerializeToString()
     head = b"\x00" + len(message).to_bytes(4, "big") + message[:-1]
     with running(engine, head_timeout=0.2, min_transfer_rate=1) as address, Wire(address) as slow:
@@ -252,7 +252,7 @@ COMPRESSIONS = [grpc.Compression.Gzip, grpc.Compression.Deflate]
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_what_inflates_too_much_is_refused(engine, compression):
+def test_message_above_the_inflate_ratio_is_refused(engine, compression):
     with running(engine) as address, connect(address) as channel:
         infer = stub_infer(channel)
         text = refused(
@@ -287,7 +287,7 @@ def test_compressed_messages_are_read_by_every_call(engine, compression):
         assert answer.error_response.error_code == 5
 
 
-def test_compressed_messages_are_refused_where_inflating_is_off(engine):
+def test_compressed_messages_are_refused_if_inflating_is_off(engine):
     zeros = infer_request("echo", ("x", "FP32", [1000]), raw=[bytes(4000)], id="z")
     with running(engine, decompress_requests=False) as address, connect(address) as channel:
         infer = stub_infer(channel)
@@ -364,7 +364,7 @@ def test_open_calls_have_small_messages(guarded, name):
 # ---- streams ----------------------------------------------------------------------------------
 
 
-def test_streams_and_watches_without_a_token_take_no_place_of_others(engine, monkeypatch):
+def test_streams_and_watches_without_a_token_use_no_permits(engine, monkeypatch):
     monkeypatch.setattr(bounds, "MAX_STREAMS", 2)
     monkeypatch.setattr(bounds, "MAX_OPEN_WATCHES", 2)
     request, response = methods(INFERENCE)["ModelStreamInfer"]
@@ -434,7 +434,7 @@ def test_an_idle_connection_is_closed(engine, monkeypatch):
         assert_serves(address)
 
 
-def test_a_connection_that_says_nothing_is_closed(engine):
+def test_silent_connection_is_closed(engine):
     with running(engine, head_timeout=0.3) as address:
         host, _, port = address.rpartition(":")
         with socket.create_connection((host, int(port)), timeout=60) as silent:

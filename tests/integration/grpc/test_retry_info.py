@@ -21,7 +21,7 @@ def refusal(address, message):
     return told.value
 
 
-def test_a_full_queue_says_when_to_come_again(engine):
+def test_full_queue_sends_retry_info(engine):
     with running(engine) as address:
         told = refusal(address, row_request("full"))
     assert told.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -38,7 +38,7 @@ def test_so_does_a_message_that_finds_no_room(engine):
     assert retry_seconds(told) == 1
 
 
-def test_what_the_client_has_to_mend_says_nothing_of_that(engine):
+def test_client_errors_have_no_retry_info(engine):
     with running(engine) as address:
         told = refusal(address, infer_request("nope"))
     assert told.code() is grpc.StatusCode.NOT_FOUND

@@ -49,7 +49,7 @@ def test_answers_come_in_the_order_of_the_requests(engine, channel):
     assert found[5].infer_response.raw_output_contents[0] == np.ones(4, np.float32).tobytes()
 
 
-def test_bad_request_is_told_and_the_stream_goes_on(channel):
+def test_bad_request_is_reported_and_the_stream_continues(channel):
     bad = add("2")
     bad.raw_input_contents[0] = b"1"
     found = list(
@@ -79,7 +79,7 @@ def test_a_stream_of_triton_grpc_error_ends_with_the_status_of_its_first_error(c
         assert failed.value.code().name == code
 
 
-def test_a_stream_goes_on_where_triton_grpc_error_is_not_true(channel):
+def test_stream_continues_without_triton_grpc_error(channel):
     bad = add("2")
     bad.raw_input_contents[0] = b"1"
     found = list(stream(channel, iter([bad, add("3")]), metadata=[("triton_grpc_error", "false")]))
@@ -125,7 +125,7 @@ def stopped_with_one_under_way(engine):
         server.stop(30)
 
 
-def test_stopping_answers_what_was_accepted_and_ends_the_stream(engine):
+def test_stop_answers_accepted_requests_and_ends_the_stream(engine):
     with stopped_with_one_under_way(engine) as answers:
         assert next(answers).infer_response.id == "1"
         with pytest.raises(grpc.RpcError) as caught:

@@ -198,7 +198,7 @@ def test_a_warm_up_that_ends_the_replacement_is_not_tried_on_the_next(tmp_path, 
         wait_until(served.ready)
 
 
-def test_readiness_tells_that_the_only_process_is_gone(tmp_path):
+def test_model_is_not_ready_without_its_only_process(tmp_path):
     with engine(tmp_path) as served:
         os.kill(pid_of(served), signal.SIGKILL)
         wait_until(lambda: not served.ready() or served.statistics()[0].restarts)
@@ -214,7 +214,7 @@ def test_no_answer_carries_anothers_bytes(tmp_path):
             assert (answer.outputs[0].data == n).all()
 
 
-def test_a_model_whose_handler_cannot_be_loaded_says_why(tmp_path):
+def test_failed_load_of_a_handler_names_the_reason(tmp_path):
     model = tmp_path / "m"
     model.mkdir()
     (model / "model.yaml").write_text(MODEL.format(more=""))
@@ -228,7 +228,7 @@ def test_a_model_whose_handler_cannot_be_loaded_says_why(tmp_path):
         served.close()
 
 
-def test_what_waits_goes_on_at_once_behind_an_input_that_ends_its_process(tmp_path, monkeypatch):
+def test_waiting_requests_run_at_once_after_a_killing_input(tmp_path, monkeypatch):
     """Each such input ends both processes; a pause between starts would last for ten minutes."""
     monkeypatch.setattr("ksrv.engine.processes.backoff._FIRST_S", 600.0)
     monkeypatch.setattr("ksrv.engine.processes.backoff.LONGEST_S", 600.0)

@@ -75,7 +75,7 @@ def told(server, model):
     return json.loads(answer)
 
 
-def test_an_interpreter_has_its_own_packages_and_of_the_servers_what_ksrv_needs(tmp_path):
+def test_interpreter_sees_its_packages_and_ksrvs_requirements(tmp_path):
     own = environment(tmp_path / "own", "7.0")
     shown = DOCUMENTED.replace("/opt/environments/detector", str(own))
     folder = SETTINGS.replace("executor: process\n", shown)
@@ -179,7 +179,7 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch):
         interpreters.interpreter_for("packed.tar.gz", tmp_path)
 
 
-def test_a_package_that_an_interpreter_lacks_is_told_with_the_interpreter(tmp_path):
+def test_missing_package_is_reported_with_the_interpreter(tmp_path):
     own = environment(tmp_path / "own", "1.0")
     executor = ProcessExecutor(source(tmp_path, "import falcon", python=str(own)))
     with pytest.raises(HandlerFailed, match=rf"No module named 'falcon'.*interpreter {own}/bin"):
@@ -258,7 +258,7 @@ def test_an_interpreter_of_another_version_serves_without_ksrv_in_it(tmp_path, a
     assert time.monotonic() - began < interpreters.PROBE_TIMEOUT_S
 
 
-def test_ksrv_is_built_from_the_servers_own_sources(tmp_path, monkeypatch, another):
+def test_ksrv_is_built_from_the_servers_sources(tmp_path, monkeypatch, another):
     """The slow test checks the build; here it is a package that is there at once."""
     cache, ran = tmp_path / "cache", []
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
@@ -304,9 +304,7 @@ def test_an_installed_package_is_built_from_the_sources_that_it_carries(tmp_path
     assert made == wanted and Path("native/tensor/padding.cpp") in made
 
 
-def test_a_build_that_fails_says_for_which_interpreter_and_what_helps(
-    tmp_path, monkeypatch, another
-):
+def test_failed_build_names_interpreter_and_remedy(tmp_path, monkeypatch, another):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(interpreters, "_installer", lambda *given: ["false"])
     with pytest.raises(HandlerFailed) as caught:
@@ -327,7 +325,7 @@ interpreters._built("key", lambda place, lock: interpreters._run(["sh", "-c", sc
 """
 
 
-def test_what_a_killed_worker_builds_is_not_built_beside_it(tmp_path):
+def test_build_of_a_killed_worker_is_not_duplicated(tmp_path):
     """The build continues without the worker, in the folder that another worker would build in."""
     with subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)]) as worker:
         wait_until((tmp_path / "began").exists)
@@ -347,7 +345,7 @@ def test_what_a_killed_worker_builds_is_not_built_beside_it(tmp_path):
         wait_until(is_free)
 
 
-def test_an_interpreter_that_is_too_old_is_told_so(tmp_path, monkeypatch):
+def test_too_old_interpreter_is_refused(tmp_path, monkeypatch):
     asked = {"python": [3, 9, 1], "abi": "cpython-39-x86_64-linux-gnu", "ksrv": ""}
     monkeypatch.setattr(interpreters, "_ask", lambda path: asked)
     text = rf"{sys.executable} is Python 3\.9\.1, .*; ksrv needs Python 3\.11 or later"

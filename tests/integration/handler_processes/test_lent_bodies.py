@@ -156,7 +156,7 @@ def test_every_framing_comes_back(served):
             assert np.array_equal(y, body(what) + (what == 4))
 
 
-def test_what_a_handler_changes_in_place_is_answered(served):
+def test_in_place_changes_of_a_lent_body_are_answered(served):
     assert np.array_equal(exchanged(served, "apart", body(1)), body(1) + 1)
     assert np.array_equal(exchanged(served, "apart", body(7)), body(7)[::-1])
 
@@ -172,7 +172,7 @@ def test_a_death_has_the_body_run_again_as_it_was_sent(tmp_path):
         wait_until(lambda: PROCESS.held == 0)
 
 
-def test_a_handler_may_keep_what_it_was_lent(served):
+def test_handler_may_keep_a_lent_body(served):
     kept = [body(2, seed=number) for number in (2, 3, 4)]
     for x in kept:
         assert np.array_equal(exchanged(served, "apart", x), x)
@@ -183,7 +183,7 @@ def test_a_handler_may_keep_what_it_was_lent(served):
         assert np.array_equal(exchanged(served, "apart", body(3)), x)
 
 
-def test_failures_and_other_inputs_beside_a_large_one(served):
+def test_large_input_with_failures_and_other_inputs(served):
     head, text = ask(served.address, message("apart", {"x": body(6)}))
     assert status(head) == 422 and b"not today" in text
     head, text = ask(served.address, message("joined", {"x": body(9)}))
@@ -196,7 +196,7 @@ def test_failures_and_other_inputs_beside_a_large_one(served):
 
 
 @pytest.mark.parametrize("model", ["twice", "joined"])
-def test_large_and_small_ones_side_by_side(served, model):
+def test_large_and_small_requests_in_parallel(served, model):
     wrong: list[object] = []
 
     def client(number: int) -> None:

@@ -133,7 +133,7 @@ def new_settings(folder):
 
 
 @pytest.mark.parametrize("change", [new_code, broken_code, half_written, removed, new_settings])
-def test_a_replacement_serves_what_was_loaded(served, change):
+def test_replacement_serves_the_loaded_files(served, change):
     assert served.numbers() == {LOADED}
     change(served.folder)
     killed = served.kill()
@@ -207,7 +207,7 @@ def test_a_restart_of_all_workers_reads_the_disk(served):
     wait_until(lambda: served.numbers() == {(11.0, 22.0, 3.0)})
 
 
-def test_a_version_that_could_not_be_loaded_is_not_what_a_worker_begins_with(tmp_path):
+def test_new_worker_skips_a_version_that_failed_to_load(tmp_path):
     folder = write_model(tmp_path, "m", HANDLER, SETTINGS)
     (folder / "net.py").write_text("VALUE = 1.0\n")
     (folder / "weights.txt").write_text("2.0")
@@ -226,7 +226,7 @@ def test_a_version_that_could_not_be_loaded_is_not_what_a_worker_begins_with(tmp
         assert served.numbers() == {(11.0, 2.0, 3.0)}
 
 
-def test_a_worker_that_replaces_another_begins_with_what_was_loaded_since_the_start(tmp_path):
+def test_replacing_worker_begins_with_the_versions_loaded_since_the_start(tmp_path):
     folder = write_model(tmp_path, "m", HANDLER, SETTINGS)
     (folder / "net.py").write_text("VALUE = 1.0\n")
     (folder / "weights.txt").write_text("2.0")
@@ -305,7 +305,7 @@ class Handler(BaseHandler):
 
 
 @pytest.mark.parametrize("kind", SERVERS)
-def test_what_the_handler_writes_into_its_folder_is_no_deployment(tmp_path, kind):
+def test_files_that_the_handler_writes_are_no_deployment(tmp_path, kind):
     workers, settings = SERVERS[kind]
     folder = write_model(tmp_path, "m", WRITING, settings)
     for name in ("starts.txt", "requests.txt"):
@@ -398,7 +398,7 @@ version_policy: all
 """
 
 
-def test_a_load_that_failed_in_part_is_replaced_by_what_it_made(tmp_path):
+def test_partly_failed_load_is_replaced_by_its_loaded_versions(tmp_path):
     folder = tmp_path / "m"
 
     def write(version, code):
@@ -436,9 +436,7 @@ KILLING = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n"
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_a_deployment_that_kills_its_workers_does_not_kill_those_that_replace_them(
-    tmp_path, workers
-):
+def test_killing_deployment_spares_the_replacements(tmp_path, workers):
     folder = write_model(tmp_path, "m", HANDLER, SETTINGS)
     (folder / "net.py").write_text("VALUE = 1.0\n")
     (folder / "weights.txt").write_text("2.0")

@@ -215,7 +215,7 @@ def test_the_blocks_of_answers_that_do_not_fit_the_ring_are_filled_again(served)
 
 
 @pytest.mark.parametrize("model", ["apart", "joined"])
-def test_what_a_handler_sees_of_its_requests_is_the_same(served, model):
+def test_handler_sees_the_same_requests_through_the_ring(served, model):
     for parameters in ({}, {"timeout": 5_000_000}, {"priority": 3}):
         x = row(-12)
         far, here = (
@@ -227,7 +227,7 @@ def test_what_a_handler_sees_of_its_requests_is_the_same(served, model):
 
 @pytest.mark.parametrize("model", ["apart", "joined"])
 @pytest.mark.parametrize("way", [-4, -6, -8, -9, -10, -13])
-def test_answers_that_are_not_plain_are_those_of_a_handler_here(served, model, way):
+def test_unusual_answers_equal_an_inline_handlers(served, model, way):
     with requests.Session() as session:
         far, here = (asked(served, name, row(way, 3), session) for name in (model, "here"))
         assert far.status_code == here.status_code
@@ -290,7 +290,7 @@ def test_a_hang_is_answered_at_its_deadline_and_its_process_replaced(served):
 
 
 @pytest.mark.parametrize("model", ["apart", "joined", "two"])
-def test_requests_that_wait_behind_a_death_are_answered(served, model):
+def test_requests_queued_after_a_death_are_answered(served, model):
     """Quick answers first, so that batches are dispatched ahead of the batch that ends its process."""
     failed: list[str] = []
     endings: list[requests.Response] = []
@@ -330,7 +330,7 @@ def test_a_process_killed_while_it_runs_a_batch_is_replaced_and_the_batch_run_ag
     assert pid_of(served, "apart") != pid
 
 
-def test_requests_behind_a_running_batch_expire_as_waiting_ones(served):
+def test_requests_queued_after_a_running_batch_expire_as_waiting(served):
     for _ in range(30):  # quick runs, so that batches would be dispatched ahead
         values_of(asked(served, "apart", row(1)))
     with Hold(served.folder / "apart") as hold:
@@ -343,7 +343,7 @@ def test_requests_behind_a_running_batch_expire_as_waiting_ones(served):
     first.join()
 
 
-def test_requests_behind_a_hang_go_to_the_other_process(served):
+def test_requests_after_a_hang_run_in_the_other_process(served):
     """Also requests that were dispatched ahead: the answers arrive while the first process hangs."""
     with Hold(served.folder / "two") as hold:
         first = threading.Thread(target=asked, args=(served, "two", hold.x))

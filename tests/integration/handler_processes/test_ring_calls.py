@@ -247,7 +247,7 @@ def test_the_batch_of_a_handler_that_calls_needs_no_messages(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(("way", "rows"), [(1, 8), (3, 500)], ids=["answered", "refused"])
-def test_a_batch_that_called_other_models_leaves_no_body_behind(tmp_path, way, rows):
+def test_batch_with_calls_leaks_no_body(tmp_path, way, rows):
     write(tmp_path)
     engine = Engine(Repository([tmp_path]), EngineSettings())
     engine.start()
@@ -275,7 +275,7 @@ def test_calls_are_made_from_threads_and_event_loops(served, model, way, factor)
         serves_on(served, model)
 
 
-def test_an_answer_that_goes_over_the_channel_belongs_to_the_batch_that_called(served):
+def test_answer_over_the_channel_belongs_to_the_calling_batch(served):
     pid = pid_of(served, "apart")
     for number in range(20):
         answer = asked(served, "apart", row(18, number))
@@ -284,7 +284,7 @@ def test_an_answer_that_goes_over_the_channel_belongs_to_the_batch_that_called(s
     assert pid_of(served, "apart") == pid
 
 
-def test_a_refusal_of_the_called_model_is_told(served):
+def test_refusal_of_the_called_model_reaches_the_client(served):
     answer = asked(served, "apart", row(2, 3))
     assert (answer.status_code, answer.json()["error"]) == (422, "negative rows are refused")
     assert values_of(asked(served, "apart", row(3, 1)))[0, 1] == 423
@@ -292,7 +292,7 @@ def test_a_refusal_of_the_called_model_is_told(served):
 
 
 @pytest.mark.parametrize("model", ["apart", "joined"])
-def test_calls_that_nobody_waits_for_are_given_up_with_their_batch(served, model):
+def test_abandoned_calls_are_given_up_with_their_batch(served, model):
     for number in range(10):
         assert np.array_equal(values_of(asked(served, model, row(4, number))), row(4, number))
     for way in (11, 12):
@@ -321,7 +321,7 @@ def test_a_batch_that_calls_without_end_ends(served):
 
 
 @pytest.mark.parametrize("way", [15, 16], ids=["thread", "threads"])
-def test_a_handler_with_too_many_calls_under_way_is_told(served, way):
+def test_too_many_calls_under_way_raise_in_the_handler(served, way):
     pid = pid_of(served, "apart")
     with Hold(served.folder / "deep") as hold:
         answer = asked(served, "apart", row(way, hold.x[0, 1]))
@@ -349,7 +349,7 @@ def test_a_process_that_sends_without_end_is_ended_by_its_deadline(tmp_path, mon
         engine.close(5)
 
 
-def test_names_of_tensors_may_be_of_classes_of_their_own(served):
+def test_tensor_names_may_be_subclasses_of_str(served):
     assert np.array_equal(values_of(asked(served, "apart", row(17, 3))), row(34, 6))
 
 
@@ -360,7 +360,7 @@ def leased(server):
     return float(re.search(rb"^ksrv_buffer_pool_leased_bytes (\S+)", page, re.MULTILINE)[1])
 
 
-def test_a_batch_that_failed_leaves_no_body_behind(served):
+def test_failed_batch_leaks_no_body(served):
     before = leased(served)
     x = np.repeat(row(404), 200_000, axis=0)  # an unknown way
     assert asked(served, "apart", x).status_code == 500
@@ -433,7 +433,7 @@ def test_a_handler_that_exits_beside_its_calls_fails_its_batch_alone(served, mod
     serves_on(served, model)
 
 
-def test_many_clients_of_callers_get_their_own_answers(served):
+def test_many_clients_of_callers_get_the_right_answers(served):
     wrong = []
 
     def client(number):

@@ -188,7 +188,7 @@ def test_jpegs_become_the_same_pixels(served, model):
 
 
 @pytest.mark.parametrize("model", ["turned-apart", "turned-joined"])
-def test_jpegs_are_turned_as_exif_says(served, model):
+def test_jpegs_are_rotated_by_exif(served, model):
     """All orientations in one batch and each alone, with the pixels of the inline executor."""
 
     def pixels_of(name: str, files: list[bytes]) -> np.ndarray:
@@ -204,7 +204,7 @@ def test_jpegs_are_turned_as_exif_says(served, model):
 
 
 @pytest.mark.parametrize("model", ["apart", "joined"])
-def test_images_that_the_native_decoder_leaves_are_told_the_same(served, model):
+def test_images_left_to_cv2_get_the_same_errors(served, model):
     whole = image_files.jpeg(60, 60)
     for bad in (whole[: len(whole) // 2], whole[:-40], image_files.png(20, 30), b"no image at all"):
         for files in ([bad], [whole, bad], [bad, whole]):
@@ -220,7 +220,7 @@ def test_images_that_the_native_decoder_leaves_are_told_the_same(served, model):
         assert again["sum"].shape == (1, 1)
 
 
-def test_a_bad_image_fails_its_own_request_alone(served):
+def test_bad_image_fails_only_its_request(served):
     """Of joined requests, the broken requests are refused, and the others are answered."""
     good, bad = image_files.jpeg(60, 60), image_files.jpeg(60, 60)[:-300]
     expected = outputs_of(*ask(served.address, jpegs_message("here", [good])))["sum"]
@@ -283,7 +283,7 @@ def test_batches_of_every_size(served, rows):
     assert found["sum"].ravel().tolist() == sums_of(x)
 
 
-def test_a_death_has_its_batch_run_again_with_its_own_bytes(served):
+def test_batch_runs_again_with_the_same_bytes_after_a_death(served):
     x, n = pixels(3), np.zeros((1, 4), "<f4")
     assert status(ask(served.address, message("pair", {"x": x, "n": n - 1}))[0]) == 500
     for number in range(5):
@@ -292,7 +292,7 @@ def test_a_death_has_its_batch_run_again_with_its_own_bytes(served):
         assert found["sum"].ravel().tolist() == sums_of(x)
 
 
-def test_a_process_killed_under_load_leaves_every_answer_its_own(served):
+def test_kill_under_load_mixes_no_answers(served):
     wrong: list[object] = []
     pids: set[int] = set()
     stop = threading.Event()

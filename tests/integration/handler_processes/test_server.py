@@ -179,7 +179,7 @@ def test_a_hang_is_answered_at_its_deadline_and_its_process_replaced(served):
     assert not lives(pid)
 
 
-def test_readiness_tells_of_a_death_between_requests_and_of_the_recovery(served):
+def test_readiness_shows_a_death_between_requests_and_the_recovery(served):
     pid = pid_of(served, "slow")
     (served.folder / "slow" / "wait").touch()
     os.kill(pid, signal.SIGKILL)

@@ -103,11 +103,11 @@ def test_an_answer_holds_the_end_of_the_traceback(server, repository):
         assert str(repository) not in text
 
 
-def test_a_handlers_own_words_stay_as_they_are(server):
+def test_handlers_error_text_is_unchanged(server):
     assert message(server, 2).endswith("my own words")
 
 
-def test_a_handler_written_for_torchserve_tells_its_lines_too(server):
+def test_torchserve_handlers_traceback_is_shown(server):
     text = message(server, 0, model="old", data=[b"x"])
     assert "handler.py, line 7, in handle: raise LookupError" in text
     assert text.endswith("LookupError: no such word")
@@ -130,7 +130,7 @@ def request(value, **parameters):
 
 @pytest.mark.parametrize("model", ["faulty", "outer"])
 @pytest.mark.parametrize("header", PROXY_HEADERS)
-def test_clients_behind_a_proxy_are_told_nothing_more(server, header, model):
+def test_clients_of_a_proxy_get_no_details(server, header, model):
     status, answer = post(server, request(1), model, **{header: "192.0.2.7"})
     assert (status, answer["error"]) == (
         500,
@@ -152,7 +152,7 @@ def test_a_request_may_ask_for_a_profile(server):
     assert LINE in answer["error"]
 
 
-def test_a_profile_has_the_calls_of_its_own_thread(server):
+def test_profile_has_only_the_handler_threads_calls(server):
     status, answer = post(server, request(0, profile="python"), "beside")
     assert status == 200
     assert "(inference)" in answer["parameters"]["profile"]
@@ -186,7 +186,7 @@ def test_a_profile_of_torch(server):
     assert answer["parameters"]["profile"] == "no operation of torch was run"
 
 
-def test_without_debug_nothing_more_is_told(repository):
+def test_without_debug_errors_have_no_details(repository):
     with Server(repository) as server:
         assert message(server, 1).endswith(
             "failed with NameError; the server's log has its traceback"

@@ -199,7 +199,7 @@ def at_once(server, model, send, many):
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("model", MODELS)
-def test_answers_are_those_of_a_request_alone(server, model, protocol):
+def test_joined_answers_equal_single_answers(server, model, protocol):
     for length in (1, 7, 8, 9, 24):
         check(inputs_of(length, 2), PROTOCOLS[protocol](server, model, inputs_of(length, 2)), model)
 
@@ -271,9 +271,7 @@ def test_a_row_of_huge_length_is_joined_with_none_that_is_short(server, model):
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("model", JOINED)
-def test_a_mask_that_is_sent_is_padded_by_zeros_and_joins_with_one_that_is_made(
-    server, model, protocol
-):
+def test_sent_mask_is_padded_with_zeros_and_joins_a_made_mask(server, model, protocol):
     with_mask = [
         inputs_of(length) | {"mask": np.ones((1, length), np.int64)} for length in (9, 11, 13)
     ]
@@ -326,7 +324,7 @@ def test_images_join_beside_rows_that_are_padded(server):
         list(pool.map(one, [9, 10, 11, 12, 13, 14, 15, 16] * 2))
 
 
-def test_metadata_says_what_may_be_left_out_and_which_dimensions_are_lengths(server):
+def test_metadata_shows_optional_inputs_and_lengths(server):
     for model in MODELS:
         document = requests.get(f"{server.url}/v2/models/{model}", timeout=30).json()
         assert document["properties"]["mask.optional"] == "true"

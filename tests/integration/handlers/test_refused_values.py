@@ -115,7 +115,7 @@ def test_the_log_shows_the_line(server, name):
 
 @pytest.mark.parametrize("model", ["sets", "waits"])
 @pytest.mark.parametrize("name", WRITES)
-def test_what_a_handler_writes_itself_fails_its_request_alone(server, name, model):
+def test_invalid_value_in_a_dict_fails_only_its_request(server, name, model):
     entry = {"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1]}
     for asked, status in ((name, 500), ("nothing", 200)):
         document = {"id": asked, "inputs": [entry]}
@@ -128,7 +128,7 @@ def test_what_a_handler_writes_itself_fails_its_request_alone(server, name, mode
     assert "cannot be read, and was ended" not in server.log
 
 
-def test_what_lies_at_the_border_is_carried(server):
+def test_values_at_the_limit_are_sent(server):
     entry = {"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1]}
     answer = requests.post(
         f"{server.url}/v2/models/largest/infer", json={"inputs": [entry]}, timeout=60

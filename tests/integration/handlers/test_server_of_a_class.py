@@ -25,7 +25,7 @@ def test_classes_and_functions_are_served():
         assert client.infer("double", [1, 2])["output"].tolist() == [[2, 4]]
 
 
-def test_what_no_worker_finds_is_refused():
+def test_handler_that_no_worker_can_find_is_refused():
     with pytest.raises(CannotServe, match="not at the top"):
         Server(lambda x: x)
     with pytest.raises(CannotServe, match="a handler class, a function or a path, not 3"):

@@ -60,7 +60,7 @@ def test_model_yaml_wins(folder):
     assert config.queue_size == 7
 
 
-def test_versions_have_the_settings_of_their_own_handlers(folder):
+def test_each_version_has_its_handlers_settings(folder):
     made = folder(COUNTS)
     for version, size in (("1", 11), ("2", 12)):
         (made / version).mkdir()

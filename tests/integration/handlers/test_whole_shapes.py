@@ -68,7 +68,7 @@ both = pytest.mark.parametrize("module", [tritonclient.http, tritonclient.grpc])
 
 @both
 @pytest.mark.parametrize(("sizes", "rows"), [((3,), 2), ((1,), 4), ((7,), 1)])
-def test_inputs_have_sizes_of_their_own_and_so_do_outputs(module, server, sizes, rows):
+def test_inputs_and_outputs_may_have_different_sizes(module, server, sizes, rows):
     x = np.arange(sizes[0], dtype=np.float32)
     y = np.arange(rows * 2).reshape(rows, 2)
     answer = infer(module, server, "declared", {"x": x, "y": y})
@@ -77,7 +77,7 @@ def test_inputs_have_sizes_of_their_own_and_so_do_outputs(module, server, sizes,
 
 
 @both
-def test_inputs_that_nobody_declared(module, server):
+def test_undeclared_inputs_reach_the_handler(module, server):
     x = np.float32([[1, 2], [3, 4], [5, 6]])
     answer = infer(module, server, "undeclared", {"x": x})
     [name] = [one["name"] for one in outputs(answer)]

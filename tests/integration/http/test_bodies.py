@@ -121,7 +121,7 @@ def test_the_content_type_decides_nothing(url, content_type):
 
 
 @pytest.mark.differs_by("chunked", why="the length is announced")
-def test_a_body_at_the_limit_passes_and_one_above_is_413_before_it_is_read(small, connect):
+def test_body_at_the_limit_passes_and_a_larger_body_gets_413_unread(small, connect):
     url = f"{small.url}/v2/models/double/infer"
     body = double_body()
     answer = requests.post(url, data=body + b" " * (10_000 - len(body)))
@@ -183,7 +183,7 @@ def test_the_bytes_in_flight_are_bounded(repository, connect):
             assert time.monotonic() < deadline
 
 
-def test_answers_are_compressed_only_where_the_server_is_told_to(url, repository):
+def test_answers_are_compressed_only_with_the_setting(url, repository):
     values = np.zeros((1, 5000), np.float32)
     header, block = echo_parts(values)
     headers = {HEADER_LENGTH: str(len(header)), "Accept-Encoding": "gzip"}

@@ -128,7 +128,7 @@ def send(server, nbytes, **more):
 
 @pytest.mark.parametrize("upload", WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize("announced", [WAYS[name] for name in KNOWN], ids=KNOWN)
-def test_what_is_announced_holds_nothing(server, announced, upload):
+def test_announced_length_is_not_charged(server, announced, upload):
     with contextlib.ExitStack() as stack:
         for _ in range(6):
             client = stack.enter_context(connected(server))
@@ -144,7 +144,7 @@ def test_what_is_announced_holds_nothing(server, announced, upload):
     wait_until(lambda: in_flight(server) == 0)
 
 
-def test_what_is_announced_holds_nothing_for_long_where_memory_was_in_use_before(server):
+def test_announced_length_in_reused_memory_is_charged_briefly(server):
     for _ in range(2):
         assert send(server, 20 * MIB).status == 200
     first, body = message(20 * MIB)
@@ -157,7 +157,7 @@ def test_what_is_announced_holds_nothing_for_long_where_memory_was_in_use_before
 
 
 @pytest.mark.parametrize("upload", WAYS.values(), ids=WAYS)
-def test_what_has_come_is_shown_and_bounded_and_small_requests_have_a_share(server, upload):
+def test_received_bytes_are_bounded_with_a_share_for_small_requests(server, upload):
     size = 26 * MIB
     with contextlib.ExitStack() as stack:
         slow = []
@@ -420,7 +420,7 @@ def authorized(start, token):
     ("token", "challenge"), [(None, "Bearer"), (b"bad", 'Bearer error="invalid_token"')]
 )
 @pytest.mark.parametrize("start", UPLOADS.values(), ids=UPLOADS)
-def test_who_may_not_call_is_told_before_the_body(guarded, start, token, challenge):
+def test_unauthorized_caller_is_refused_before_the_body(guarded, start, token, challenge):
     with connected(guarded) as client:
         client.sendall(start if token is None else authorized(start, token))
         refused = read_answer(client)
@@ -429,7 +429,7 @@ def test_who_may_not_call_is_told_before_the_body(guarded, start, token, challen
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_who_may_call_sends_the_body_in_any_pieces(guarded, way):
+def test_authorized_caller_may_send_the_body_in_any_pieces(guarded, way):
     for nbytes in (100, 30_000, 3 * MIB):
         first, body = message(nbytes, fields=way)
         first = authorized(first, b"good")

@@ -76,7 +76,7 @@ def test_the_last_of_its_requests_closes_a_connection(started, message):
         assert client.recv(1) == b""
 
 
-def test_what_is_sent_ahead_of_the_last_answer_is_not_begun(started):
+def test_request_pipelined_before_the_last_answer_is_not_begun(started):
     _, connect = started(max_connection_requests=2)
     client = connect()
     client.sendall(LIVE * 4)
@@ -172,7 +172,7 @@ class TestGrpc:
             assert client.goodbye is not None
             assert client.goodbye.error_code == 0
 
-    def test_it_ends_at_its_age(self, models):
+    def test_connection_ends_at_its_maximum_age(self, models):
         with Server(models, max_connection_age=0.3) as server, Http2Client(server.grpc) as client:
             client.until_over()
             assert client.goodbye is not None

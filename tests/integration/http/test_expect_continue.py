@@ -28,7 +28,7 @@ def head(path="/v2/models/double/infer", length=None, *more):
     return "\r\n".join([*lines, "Expect: 100-continue", "", ""]).encode()
 
 
-def test_a_body_is_asked_for_and_the_connection_goes_on(server):
+def test_100_continue_is_sent_and_the_connection_stays_open(server):
     with open_connection(server.http, 30) as connection:
         for _ in range(2):
             connection.sendall(head())

@@ -199,7 +199,7 @@ def test_a_malformed_chunk_is_refused_while_the_client_waits(connect, chunks, st
     ],
     ids=["version", "target", "field", "expectation", "coding", "head"],
 )
-def test_no_more_than_a_little_of_the_clients_own_comes_back(connect, message, status):
+def test_error_quotes_only_a_little_of_the_clients_text(connect, message, status):
     connection = connect()
     connection.sendall(message)
     (answer,) = parse_answers(read_all(connection))
@@ -230,7 +230,7 @@ def test_a_bad_request_leaves_the_connection_for_the_next(connect):
         assert read_answer(connection).status == 200
 
 
-def test_an_unknown_model_leaves_the_connection_although_its_body_was_not_read(connect):
+def test_unknown_model_keeps_the_connection_with_an_unread_body(connect):
     connection = connect()
     connection.sendall(infer_message("nope", b"x" * 50_000) + GOOD)
     assert read_answer(connection).status == 404
@@ -297,7 +297,7 @@ def test_http_1_0_is_answered_and_closed(connect):
     assert received.endswith(b'{"live":true}')
 
 
-def test_a_method_that_a_route_lacks_is_told_with_the_ones_it_has(connect):
+def test_wrong_method_gets_405_with_the_allowed_methods(connect):
     connection = connect()
     connection.sendall(b"DELETE /v2/models/double/infer HTTP/1.1\r\nHost: a\r\n\r\n")
     answer = read_answer(connection)

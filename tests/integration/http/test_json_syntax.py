@@ -80,6 +80,6 @@ def test_the_byte_is_named(text_server, text):
 
 
 @pytest.mark.parametrize(("text", "sentence"), VALID)
-def test_what_is_json_is_told_what_it_should_be(text_server, text, sentence):
+def test_valid_json_of_the_wrong_type_names_the_expected_type(text_server, text, sentence):
     json.loads(whole(text))
     assert sentence in error_of(text_server, whole(text))

@@ -64,7 +64,7 @@ def test_models_are_listed_and_described(server):
              "/v2/models/nope/config", "/v2/models/nope/stats", "/v2/zzz", "/ui/", "/v3",
              "/v2/models/double/nope", "/v2/models/a/b/c", "/v2/models/..%2f..%2fetc"],
 )  # fmt: skip
-def test_what_does_not_exist_is_404_with_a_json_error(server, path):
+def test_unknown_path_is_404_with_a_json_error(server, path):
     answer = get(server, path)
     assert answer.status_code == 404
     assert answer.headers["Content-Type"].startswith("application/json")
@@ -84,7 +84,7 @@ def test_what_does_not_exist_is_404_with_a_json_error(server, path):
         ("/predictions/double", "TorchServe's routes are served with --torchserve-api"),
     ],
 )
-def test_a_404_names_what_may_be_meant(server, path, meant):
+def test_404_suggests_the_nearest_route(server, path, meant):
     answer = post(server, path, {})
     assert answer.status_code == 404
     assert meant in answer.json()["error"]
@@ -116,7 +116,7 @@ def test_names_are_percent_decoded_once(server):
         ("HEAD", "/v2/models/double/infer", "POST"),
     ],
 )
-def test_a_wrong_method_is_405_with_those_allowed(server, method, path, allowed):
+def test_wrong_method_is_405_with_allow_header(server, method, path, allowed):
     answer = requests.request(method, server.url + path)
     assert answer.status_code == 405
     assert allowed in answer.headers["Allow"]

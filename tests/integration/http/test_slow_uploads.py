@@ -78,7 +78,7 @@ def open_connections(server):
 
 
 @pytest.mark.parametrize("upload", UPLOADS.values(), ids=UPLOADS)
-def test_stuck_uploads_keep_nobody_from_metadata_metrics_and_probes(server, upload):
+def test_stuck_uploads_do_not_delay_metadata_metrics_and_probes(server, upload):
     with contextlib.ExitStack() as stack:
         for _ in range(CLIENTS):
             client = stack.enter_context(open_connection(server.http))
@@ -88,7 +88,7 @@ def test_stuck_uploads_keep_nobody_from_metadata_metrics_and_probes(server, uplo
     wait_until(lambda: open_connections(server) < CLIENTS)
 
 
-def test_an_upload_behind_stuck_ones_is_received_when_they_have_gone(tmp_path):
+def test_upload_after_stuck_uploads_is_received_once_they_end(tmp_path):
     write_model(tmp_path, "double", DOUBLE, VECTOR)
     body = b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}'
     chunks = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
@@ -109,7 +109,7 @@ def test_an_upload_behind_stuck_ones_is_received_when_they_have_gone(tmp_path):
 
 
 @pytest.mark.differs_by("process", why="metrics come from a process a little later")
-def test_a_client_that_does_not_read_its_page_keeps_no_thread_either(tmp_path):
+def test_client_that_does_not_read_its_page_blocks_no_thread(tmp_path):
     write_model(tmp_path, "double", PAGE, VECTOR)
     page = b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     with (

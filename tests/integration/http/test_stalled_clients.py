@@ -135,7 +135,7 @@ STALLS = [silent, one_byte, half_handshake, encrypted, half_head, empty_lines, h
 
 
 @pytest.mark.parametrize("stall", STALLS, ids=lambda stall: stall.__name__)
-def test_those_who_stall_keep_nobody_from_an_answer(patient, stall):
+def test_stalled_clients_do_not_delay_others(patient, stall):
     with contextlib.ExitStack() as stalled:
         for _ in range(2 * THREADS):
             stalled.enter_context(stall(patient))
@@ -202,7 +202,7 @@ def test_a_session_is_resumed(patient):
             assert second.session_reused
 
 
-def test_silent_connections_give_way_where_there_is_room_for_no_more(models, certificate):
+def test_silent_connections_are_closed_for_new_connections(models, certificate):
     with (
         tls_server(models, certificate, max_connections=8, threads=2) as server,
         contextlib.ExitStack() as idle,
@@ -274,7 +274,7 @@ class Clients:
 
 @pytest.mark.parametrize("keep", [True, False], ids=["kept", "new"])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_stop_resets_nobody(models, certificate, workers, keep):
+def test_stop_resets_no_connection(models, certificate, workers, keep):
     with tls_server(models, certificate, workers=workers, drain_delay=1) as server:
         wait_until(lambda: server.log.count("ready: True") == workers)
         with Clients(server, certificate[1], count=8, keep=keep) as clients:

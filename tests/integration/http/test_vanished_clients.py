@@ -176,7 +176,7 @@ def test_a_client_that_only_stops_sending_gets_its_answer(held, form):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_client_that_leaves_while_it_is_served_harms_nobody(held, form):
+def test_client_that_leaves_affects_no_other_client(held, form):
     (held.folder / "go").unlink(missing_ok=True)
     (held.folder / "seen").unlink(missing_ok=True)
     client = open_connection(held.server.http)

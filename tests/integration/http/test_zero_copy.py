@@ -117,7 +117,7 @@ def test_nothing_is_copied_wherever_the_header_ends(server, size):
 
 
 @pytest.mark.differs_by("process", why="a process gets a copy")
-def test_a_gzip_body_is_inflated_where_the_handler_reads_it(server):
+def test_gzip_body_is_inflated_into_the_handlers_memory(server):
     values = np.random.default_rng(1).integers(0, 9, (1, 2_000_000)).astype("<f4")
     (_, before, _), _ = over_rest(server, values=values)
     for blanks in range(3):

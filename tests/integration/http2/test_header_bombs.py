@@ -103,7 +103,7 @@ def test_lists_above_their_limit_end_their_connection(server):
         assert len(wire.resets) < BOMBS / 2
 
 
-def test_one_block_far_above_the_limit_ends_its_connection_before_it_is_decoded(server):
+def test_block_far_above_the_limit_ends_its_connection_undecoded(server):
     with connect(server) as wire:
         store(wire)
         send_until_over(wire, [heads(3, NAMED * 900_000)])

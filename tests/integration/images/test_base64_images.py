@@ -74,7 +74,7 @@ def test_a_nested_array_is_the_same(address):
         (lambda text: "https://host/picture.jpg", "ksrv fetches no URLs"),
     ],
 )
-def test_what_is_not_base64_is_refused_with_its_remedy(address, change, told):
+def test_invalid_base64_is_refused_with_the_remedy(address, change, told):
     good = texts()
     answer = ask(address, [good[0], change(good[1]), good[2]])
     assert answer.status_code == 400
@@ -83,7 +83,7 @@ def test_what_is_not_base64_is_refused_with_its_remedy(address, change, told):
     assert told in error
 
 
-def test_base64_of_what_is_no_image_is_refused_as_such(address):
+def test_base64_of_no_image_is_refused(address):
     answer = ask(address, [base64.b64encode(b"no image").decode()])
     assert answer.status_code == 400
     assert "no known image format" in answer.json()["error"]

@@ -128,7 +128,7 @@ def infer_both(ways, made):
 
 @pytest.mark.parametrize("model", ["alone", "joined", "apart"])
 @pytest.mark.parametrize("shape", [None, [3, 1]])
-def test_typed_images_need_no_python_and_are_those_of_raw_ones(ways, model, shape):
+def test_typed_images_equal_raw_images_without_python(ways, model, shape):
     sent = [files.jpeg(40, 31, seed=1), files.oriented(50, 20, 6), files.jpeg(8, 9)]
     typed = request(model, sent, shape=shape)
     raw = message_class("inference.ModelInferRequest")()
@@ -194,7 +194,7 @@ def without_contents(made):
         pytest.param(request("alone", [GOOD] * 300), True, id="more than are noted"),
     ],
 )
-def test_whatever_is_not_plain_has_the_same_answer(ways, made, answered):
+def test_unusual_requests_get_the_same_answer(ways, made, answered):
     got, _ = infer_both(ways, made)
     assert isinstance(got, dict) == answered, got
     assert infer_both(ways, request("alone", [GOOD]))[1] is False

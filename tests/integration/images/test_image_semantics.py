@@ -291,7 +291,7 @@ def test_raw_tensors_pass_untouched_beside_images(server, session):
         np.testing.assert_array_equal(pixels(answer), values)
 
 
-def test_a_bad_image_fails_its_own_request_of_a_batch(server, stub):
+def test_bad_image_fails_only_its_request_of_a_batch(server, stub):
     def request(file):
         made = service_pb2.ModelInferRequest(model_name="batched")
         entry = made.inputs.add(name="image", datatype="BYTES", shape=[1])
@@ -335,7 +335,7 @@ def test_an_input_with_a_fixed_number_of_images_has_that_many(server, session, c
         assert np.array_equal(found, np.tile(expected.ravel(), (rows, 1)))
 
 
-def test_metadata_says_how_images_are_taken(server, session):
+def test_metadata_describes_image_inputs(server, session):
     told = session.get(f"{server.url}/v2/models/combined4", timeout=10).json()
     assert told["inputs"][0]["shape"] == [-1, 32, 48, 3]
     properties = told["properties"]

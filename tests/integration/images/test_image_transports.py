@@ -136,7 +136,7 @@ def test_every_way_refuses_the_same(server, model, send, way, bad, words):
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_bare_image_over_grpc_is_one(server, model):
+def test_bare_bytes_over_grpc_are_one_image(server, model):
     image = files.jpeg(30, 40)
     pixels = np.frombuffer(over_grpc(server, model, [image], "bare"), np.uint8)
     assert pixels.std() > 5

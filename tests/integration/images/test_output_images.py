@@ -124,7 +124,7 @@ def test_without_the_parameter_an_output_is_numbers(client):
         ("picture", {"image": "png", "classification": 2}, "as images and as classes"),
     ],
 )
-def test_what_cannot_be_had_is_refused(client, output, parameters, said):
+def test_unavailable_encoding_is_refused(client, output, parameters, said):
     with pytest.raises(InvalidRequest, match=said):
         client.infer("echo", pictures(), outputs={output: parameters})
 

@@ -142,7 +142,9 @@ def test_the_path_names_the_input(client):
     assert outputs(client.post("mean", CAT, "?input=image", headers=headers)) == client.v2(
         "mean", CAT
     )
-    assert "no input 'photo'" in error(client.post("mean", CAT, "?input=photo", headers=headers))
+    assert "unknown input 'photo'" in error(
+        client.post("mean", CAT, "?input=photo", headers=headers)
+    )
     assert "may name one" in error(
         client.post("mean", CAT, "?input=image&input=b", headers=headers)
     )
@@ -176,7 +178,7 @@ def test_the_parts_of_a_form_are_inputs(client):
     (found,) = outputs(client.post("pair", files=sent))
     left, right = client.v2("mean", DOG)[0]["data"], client.v2("mean", CAT)[0]["data"]
     np.testing.assert_allclose(found["data"], np.subtract(left, right), rtol=1e-4)
-    assert "no input 'middle'" in error(client.post("pair", files={**sent, "middle": CAT}))
+    assert "unknown input 'middle'" in error(client.post("pair", files={**sent, "middle": CAT}))
     assert "'right' is missing" in error(client.post("pair", files={"left": CAT}))
     uneven = [("left", CAT), ("right", CAT), ("right", DOG)]
     assert "2 rows" in error(client.post("pair", files=uneven))
@@ -255,7 +257,7 @@ def test_json_carries_images(client, content_type, form):
         ({"b64": {"b64": "aaaa"}}, "is not a string"),
     ],
 )
-def test_what_json_cannot_mean_is_refused(client, element, text):
+def test_invalid_json_images_are_refused(client, element, text):
     entry = {"name": "image", "shape": [1], "datatype": "BYTES", "data": [element]}
     assert text in error(client.post("mean", json={"inputs": [entry]}))
 
@@ -280,7 +282,7 @@ def two_pictures(first=b"\r\n", before=b"\r\n", after=b"\r\n", more=b""):
     return b"--b" + first + head + CAT + before + b"--b" + after + head + DOG + b"\r\n--b--\r\n"
 
 
-def test_a_model_of_planes_says_how_it_would_take_images(client):
+def test_model_without_image_input_names_the_remedy(client):
     refused = error(client.post("planes", CAT, headers={"Content-Type": "image/jpeg"}))
     assert "handler: image_classifier" in refused and "model_layout: NCHW" in refused
 

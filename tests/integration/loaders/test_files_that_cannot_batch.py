@@ -38,7 +38,7 @@ def test_a_file_with_a_fixed_batch_is_refused_with_batching(tmp_path):
         load(folder)
 
 
-def test_declared_rows_do_not_hide_that_the_file_takes_one(tmp_path):
+def test_declared_rows_do_not_hide_a_file_of_one_row(tmp_path):
     folder = write_onnx(tmp_path, DOUBLE, [value("x", 1, 4)], [value("y", 1, 4)], BATCHES + ROWS)
     with pytest.raises(LoadFailed, match="'x', and the model file takes 1 of them"):
         load(folder)
@@ -167,7 +167,7 @@ def test_an_error_of_the_program_with_zeros_keeps_the_model_from_being_ready(tmp
 @pytest.mark.parametrize(
     "body", ["raise ValueError('zeros')", "raise InferenceError('zeros', 422)"]
 )
-def test_ready_tells_that_zeros_failed(tmp_path, body):
+def test_readiness_shows_a_failed_warm_up_with_zeros(tmp_path, body):
     code = f"""
 from ksrv import InferenceError
 

@@ -402,7 +402,7 @@ class Client:
     "count",
     [2_000, pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
 )
-def test_each_client_reads_its_own_answers(server, count):
+def test_each_client_reads_the_right_answers(server, count):
     clients = [Client(server, range(one, count, CLIENTS), one) for one in range(CLIENTS)]
     threads = [threading.Thread(target=client.run) for client in clients]
     for thread in threads:

@@ -101,7 +101,7 @@ def test_an_expectation_calls_the_app_once(server):
     ids=["model", "length", "JSON", "encoding", "method", "route", "path", "GET", "document"],
 )
 @pytest.mark.parametrize("fields", [b"", b"Expect: 100-continue\r\n"], ids=["", "expectation"])
-def test_a_message_whose_body_is_not_wanted_calls_the_app_once_and_closes(
+def test_message_with_an_unwanted_body_calls_the_app_once_and_closes(
     server, head, status, told, fields
 ):
     before = calls(server)
@@ -115,7 +115,7 @@ def test_a_message_whose_body_is_not_wanted_calls_the_app_once_and_closes(
     assert calls(server) == before + 1
 
 
-def test_a_chunked_body_above_the_routes_limit_ends_where_it_passes_it(server):
+def test_chunked_body_above_the_routes_limit_is_cut_off(server):
     before = calls(server)
     with server.connect() as client:
         head = infer_head(None, 1, TE).replace(b"Content-Length: 1", b"Transfer-Encoding: chunked")

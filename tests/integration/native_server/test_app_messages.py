@@ -90,7 +90,7 @@ def test_sixty_stalled_clients_hold_no_thread(server, start):
     ],
     ids=["length", "chunks", "unusual", "expected", "none"],
 )
-def test_what_is_pipelined_behind_a_message_is_answered_in_its_turn(server, fields, body):
+def test_pipelined_request_is_answered_in_its_turn(server, fields, body):
     message = INDEX + fields + b"\r\n" + body
     answers = exchange(server, message * 3 + LIVE + message + LAST)
     assert [answer.status for answer in answers] == [200] * 6
@@ -414,7 +414,7 @@ def test_an_unusual_head_is_asked_for_its_body(server):
         assert read_answer(client).status == 200
 
 
-def test_the_rate_of_a_chunked_body_grows_with_what_its_chunks_announce(tmp_path):
+def test_required_rate_of_a_chunked_body_grows_with_its_chunks(tmp_path):
     write_double(tmp_path)
     settings = {"transfer_grace": 0.5, "transfer_timeout": 1}
     with Server(tmp_path, grpc="off", **settings) as server, connect(server) as client:

@@ -71,7 +71,7 @@ def test_a_client_that_waits_is_told_to_go_on(server, way):
 
 
 @pytest.mark.parametrize("way", ["", SLOWLY], ids=["native", "python"])
-def test_a_request_that_is_refused_by_its_head_is_not_told_to_go_on(server, way):
+def test_request_refused_by_its_head_gets_no_100_continue(server, way):
     refused = {
         expecting("nope", way): b"HTTP/1.1 404 ",
         expecting(fields=way, length=1 << 50): b"HTTP/1.1 413 ",

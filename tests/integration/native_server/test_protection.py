@@ -141,7 +141,7 @@ def test_a_body_at_the_rate_is_waited_for(http_server):
         assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
 
 
-def test_a_large_body_that_comes_slowly_is_waited_for_and_its_connection_lives_on(http_server):
+def test_slow_large_body_is_awaited_and_keeps_its_connection(http_server):
     request = infer(300_000)
     with sent(http_server, request[:1000]) as client:
         client.sendall(request[1000:100_000])
@@ -290,7 +290,7 @@ def test_bytes_in_flight_are_bounded(tmp_path):
             assert read_message(third)[0].startswith(b"HTTP/1.1 200 OK")
 
 
-def test_bytes_in_flight_are_bounded_by_the_memory_unless_told_otherwise(tmp_path):
+def test_bytes_in_flight_default_to_a_share_of_the_memory(tmp_path):
     quarter = bytes_in_flight(Limits())
     server = GunicornServer(tmp_path, settings={"limits": {"body": quarter}})
     with server, server.connect() as first, server.connect() as second:

@@ -57,7 +57,7 @@ def test_the_client_that_a_proxy_names_is_the_peer(server, make, source, target)
     wait_until(lambda: server.log.count(f" {source} - - ") >= 3)
 
 
-def test_a_client_elsewhere_may_not_do_what_those_on_this_machine_may(server):
+def test_remote_client_of_a_proxy_has_no_local_rights(server):
     with connected(server, line()) as client:
         client.sendall(UNLOAD)
         assert read_answer(client).status == 403
@@ -80,9 +80,7 @@ def test_a_proxy_may_speak_for_itself(server):
     ],
     ids=["v1", "v1 with addresses", "v2 unspecified", "v2 unix"],
 )
-def test_a_client_whose_address_a_proxy_on_this_machine_does_not_tell_is_no_local_one(
-    server, header
-):
+def test_unknown_client_of_a_local_proxy_is_not_local(server, header):
     with connected(server, header) as client:
         client.sendall(INDEX)
         assert read_answer(client).status == 200
@@ -116,7 +114,7 @@ def test_a_header_may_come_in_pieces_and_with_the_message(server, header):
     ],
     ids=["none", "TLS", "line feed", "port", "long line", "long"],
 )
-def test_what_is_no_header_ends_the_connection_with_a_line_in_the_log(server, data, why):
+def test_invalid_header_closes_the_connection_and_is_logged(server, data, why):
     seen = server.log.count(why)
     with connected(server, data) as client, contextlib.suppress(ConnectionError):
         assert read_all(client) == b""

@@ -76,7 +76,7 @@ def test_a_stalled_body_of_every_framing_leaves_room_for_others(native):
             client.close()
 
 
-def test_a_request_waits_for_one_handshake_at_most_of_those_that_came_before_it(native):
+def test_request_waits_for_at_most_one_earlier_handshake(native):
     with contextlib.ExitStack() as stack:
         client = stack.enter_context(native.connect())
         client.sendall(b"GET /pid HTTP/1.1\r\nHost: x\r\n\r\n")

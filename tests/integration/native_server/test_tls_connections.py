@@ -299,9 +299,7 @@ def session_of(address, context):
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 @pytest.mark.parametrize("client", [None, "client"])
-def test_a_session_goes_on_at_every_worker_until_the_files_are_read_anew(
-    engine, files, version, client
-):
+def test_session_resumes_at_every_worker_until_the_files_are_reread(engine, files, version, client):
     rules = {"cert_reqs": ssl.CERT_REQUIRED, "ca_certs": str(files["client"][1])} if client else {}
     given = certificates(files, **rules)
     context = client_context(files, version, client)
@@ -377,7 +375,7 @@ def test_a_handshake_in_too_many_records_is_ended_before_it_is_whole(engine, fil
         assert server.counters()["tls_refused"] == 1
 
 
-def test_connections_that_say_nothing_behind_their_handshake_are_ended(impatient, files):
+def test_connections_silent_after_their_handshake_are_closed(impatient, files):
     _, address = impatient
     with connect(address, client_context(files)) as client:
         assert read_all(client) == b""  # with close_notify

@@ -85,7 +85,7 @@ def test_a_level_changes_in_every_worker_and_back(server, model, first):
         ({"log_info": False, "log_warning": False, "log_error": False}, "errors are always logged"),
     ],
 )
-def test_what_cannot_be(server, settings, said):
+def test_invalid_log_settings_are_refused(server, settings, said):
     before = shown(server)
     answer = change(server, **settings)
     assert answer.status_code == 400
@@ -93,7 +93,7 @@ def test_what_cannot_be(server, settings, said):
     assert shown(server) == before
 
 
-def test_who_may(tmp_path):
+def test_log_settings_need_control_rights(tmp_path):
     write_model(tmp_path / "models", "m", SAYS, VECTOR)
     tokens = tmp_path / "control"
     tokens.write_text("control\n")

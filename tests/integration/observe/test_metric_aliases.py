@@ -32,7 +32,7 @@ def samples(server):
     }
 
 
-def test_without_the_setting(models):
+def test_without_the_setting_no_aliases_are_served(models):
     with Server(models) as server:
         names = {name for name, *_ in samples(server)}
         assert not any(name.startswith(("nv_", "request_")) for name in names)
@@ -41,7 +41,7 @@ def test_without_the_setting(models):
         assert samples(server)[("ksrv_server_start_timestamp_seconds",)] > 1e9
 
 
-def test_both(models):
+def test_both_aliases_are_served_together(models):
     with Server(models, metrics_compat=["triton", "kserve"]) as server:
         before = samples(server)
         assert [ask(server) for _ in range(5)] == [200] * 5
@@ -72,6 +72,6 @@ def test_both(models):
         assert gained("ksrv_requests_total", model="double", version="", outcome="success") == 5
 
 
-def test_a_name_that_is_none(models):
+def test_unknown_alias_is_refused(models):
     with pytest.raises(AssertionError, match="metrics_compat"):
         Server(models, metrics_compat=["mlserver"]).start()

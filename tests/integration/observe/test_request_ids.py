@@ -145,7 +145,7 @@ def test_handlers_see_the_id_of_the_answer(server, model, headers):
 
 
 @pytest.mark.parametrize("given", KEPT)
-def test_ids_that_are_kept(server, given):
+def test_valid_request_ids_are_kept(server, given):
     assert raw(server, b"x-request-id:  " + given.encode() + b" ").headers["x-request-id"] == given
 
 
@@ -163,7 +163,7 @@ def test_ids_that_are_replaced(server, given, path):
     "fields", [[b"X-Request-ID: a", b"x-request-id: a"], [b"X-Request-ID: a", b"X-REQUEST-ID: b"]]
 )
 @pytest.mark.parametrize("path", ["/v2/models/inline/infer", "/v2/repository/index"])
-def test_two_ids_are_none(server, fields, path):
+def test_repeated_request_id_is_replaced(server, fields, path):
     assert MADE.fullmatch(raw(server, *fields, path=path).headers["x-request-id"])
 
 

@@ -34,7 +34,7 @@ def test_a_stream_over_http(address):
         assert pieces(document for _, document in answer.events()) == ["a ", "b ", "c "]
 
 
-def test_pieces_come_while_the_handler_works_and_it_hears_of_the_clients_end(address, tmp_path):
+def test_pieces_are_sent_at_once_and_the_handler_learns_of_a_leaving_client(address, tmp_path):
     closed = tmp_path / "closed"
     asked = text_request("ab.", closed=str(closed))  # and nothing for a minute
     with StreamedResponse(address, "/v2/models/later/infer", asked) as answer:

@@ -24,7 +24,7 @@ class Echo(BaseHandler):
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def test_the_page(tmp_path):
+def test_documented_commands_run(tmp_path):
     blocks = BLOCK.findall((ROOT / "docs/record.md").read_text())
     records = tmp_path / "records"
 

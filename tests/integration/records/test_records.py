@@ -325,7 +325,7 @@ def test_a_full_disk_costs_records_and_no_request(tmp_path):
     assert [one.id for one in read_records(records)] == ["before", "after"]
 
 
-def test_a_file_that_is_deleted_is_begun_again_and_one_that_is_cut_goes_on(tmp_path):
+def test_deleted_file_is_replaced_and_truncated_file_is_continued(tmp_path):
     root, records = tmp_path / "models", tmp_path / "records"
     write_model(root, "double", HANDLER, VECTOR + f"record: {{to: {records}, sample: 1}}\n")
     with Server(root) as server, Client(server.http) as client:
@@ -480,14 +480,14 @@ class TestReplay:
         with Server(root) as server:
             yield server
 
-    def test_the_same_answers(self, day, same):
+    def test_replay_of_the_same_model_finds_equal_answers(self, day, same):
         for url in (same.url, "grpc://" + same.grpc):
             code, out, err = self.run(same, day[1], "--url", url, "--rate", "200")
             assert "11 requests sent" in out, err
             assert "11 answers equal, 0 different, 0 failed" in out
             assert code == 0
 
-    def test_their_own_pace(self, day, same):
+    def test_replay_sends_all_requests_at_a_higher_speed(self, day, same):
         code, out, err = self.run(same, day[1], "--speed", "1000", "--json")
         assert code == 0, err
         document = json.loads(out)

@@ -126,7 +126,7 @@ def test_streams_over_http_and_grpc(server):
     assert finals == ["0", "1", "2"]
 
 
-def test_coroutines_run_beside_each_other_but_not_those_of_a_sequence(server):
+def test_coroutines_run_in_parallel_unless_of_one_sequence(server):
     for name in range(1, 4):
         over_rest(server, "later", 0, sequence_id=name, sequence_start=True)
     with concurrent.futures.ThreadPoolExecutor(12) as pool:

@@ -339,7 +339,7 @@ def large_request(**parameters):
     }
 
 
-def test_a_coroutine_that_sends_to_a_client_that_does_not_read_holds_up_nobody(server, tmp_path):
+def test_coroutine_sending_to_a_stalled_client_delays_no_other(server, tmp_path):
     made = tmp_path / "made"
     asked = large_request(way="sends", count=200, floats=1 << 18, made=str(made))
     with StreamedResponse(server, "/v2/models/large/infer", asked, receive_buffer=4096) as slow:

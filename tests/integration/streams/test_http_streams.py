@@ -203,7 +203,7 @@ def test_a_failure_before_the_first_piece_has_a_status(server, behind):
 
 
 @pytest.mark.parametrize("word", ["refuse", "panic", "exit"])
-def test_a_failure_in_the_middle_is_the_last_event_and_the_connection_lives(server, behind, word):
+def test_failure_in_a_stream_is_its_last_event_and_keeps_the_connection(server, behind, word):
     found = infer(server, "words" + behind, text_request(f"one {word} two"))
     with found:
         (_, first), (name, last) = found.events()
@@ -345,7 +345,7 @@ def test_a_client_that_closes_its_sending_side_reads_on(server):
     assert answer.endswith(b"0\r\n\r\n")
 
 
-def test_a_piece_that_json_cannot_carry_ends_the_stream_behind_the_others(tmp_path):
+def test_piece_that_json_cannot_express_ends_the_stream_after_the_others(tmp_path):
     """Earlier pieces are sent, also if all pieces arrived at once."""
     from tests.support.models import write_model
     from tests.support.streams import TEXT

@@ -72,7 +72,7 @@ def test_a_worker_that_serves_tensors_has_imported_nothing_for_other_uses(tmp_pa
     assert found & {"cv2", "grpc", "torch", "google.protobuf.descriptor_pool"} == set()
 
 
-def test_a_worker_ends_with_its_threads_and_what_is_registered_but_without_finalizers(tmp_path):
+def test_worker_end_joins_threads_and_runs_atexit_without_finalizers(tmp_path):
     folder = write_model(tmp_path, "m", ENDINGS, "warmup: false\n")
     with Server(tmp_path) as server:
         assert server.terminate() == 0

@@ -115,7 +115,7 @@ def test_workers_agree_after_racing_changes_of_the_log_level(models):
             assert len(set(found)) == 1, found
 
 
-def test_a_call_does_not_wait_for_ever_for_a_worker_that_is_stopped(models):
+def test_call_for_a_stopped_worker_times_out(models):
     with serving(models) as server, ThreadPoolExecutor(4) as pool:
         wait_for_workers(server)
         stopped = children(server.pid)[0]

@@ -243,7 +243,7 @@ def post(server, path):
 
 
 @pytest.mark.parametrize("policy", ["all", "{latest: 1}"])
-def test_a_new_version_that_is_broken_leaves_the_one_before_it_serving(tmp_path, policy):
+def test_broken_new_version_keeps_the_previous_version(tmp_path, policy):
     model = write_model(tmp_path, "m", "", f"{VECTOR}version_policy: {policy}\n")
     (model / "handler.py").unlink()
     for version in ("7", "8"):
@@ -368,7 +368,7 @@ def probe(connection, *fields):
     return read_answer(connection)
 
 
-def test_a_server_that_is_not_ready_says_which_models_are_not_and_why(tmp_path):
+def test_unready_server_names_its_unready_models(tmp_path):
     write_double(tmp_path)
     broken = write_broken(tmp_path)
     with Server(tmp_path, wait_ready=False) as server:
@@ -395,7 +395,7 @@ def test_a_server_that_is_not_ready_says_which_models_are_not_and_why(tmp_path):
             assert json.loads(probe(kept).body) == {"ready": True, "live": True}
 
 
-def test_who_shows_no_token_is_not_told_which_models_are_not_ready(tmp_path):
+def test_readiness_hides_model_names_without_a_token(tmp_path):
     write_broken(tmp_path)
     token = tmp_path / "tokens"
     token.write_text("secret\n")

@@ -39,9 +39,7 @@ def serve(models, status_fd, *flags, **popen):
         ("[::1]:0", "unix:{folder}/grpc.sock", ("http://[::1]:", "unix:{folder}/grpc.sock")),
     ],
 )
-def test_a_file_gets_the_addresses_and_then_that_the_models_are_loaded(
-    models, tmp_path, http, grpc, schemes
-):
+def test_status_file_gets_addresses_then_loaded(models, tmp_path, http, grpc, schemes):
     status = tmp_path / "status"
     addresses = ("--http", http, "--grpc", grpc.format(folder=tmp_path))
     with status.open("wb") as file, open(tmp_path / "log", "wb") as log:
@@ -75,7 +73,7 @@ class Handler(BaseHandler):
 """
 
 
-def test_the_first_question_after_the_models_are_loaded_hears_that_they_are(tmp_path):
+def test_first_call_after_the_load_finds_the_server_ready(tmp_path):
     write_model(tmp_path / "models", "slow", SLOW_TO_START, "")
     status = tmp_path / "status"
     with status.open("wb") as file, open(tmp_path / "log", "wb") as log:
