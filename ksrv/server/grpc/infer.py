@@ -26,7 +26,7 @@ class InferForm(Protocol):
             find: Returns the model; see `ksrv.server.call.InferCall.read`.
 
         Raises:
-            KsrvError: Whatever the client is to be told.
+            KsrvError: The error for the client.
         """
 
     def render(

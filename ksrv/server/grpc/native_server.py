@@ -57,8 +57,8 @@ class NativeGrpcServer:
 
     Args:
         loop: The worker's event loop.
-        engine: Where requests run.
-        shared: What `Services` may share with another front end, by its names there.
+        engine: Runs the requests.
+        shared: The objects that `Services` shares with another front end, by its names there.
     """
 
     def __init__(
@@ -92,8 +92,8 @@ class NativeGrpcServer:
         Args:
             address: "host:port" or "unix:path"; port 0 lets the system choose.
             listener: A socket that listens there already, which other workers share.
-            tls: What all connections are encrypted with; None for cleartext.
-            http_address: Where REST is served, as clients of HTTP/1.1 are told that come here.
+            tls: The TLS settings of all connections; None for cleartext.
+            http_address: The address of REST, for the answer to clients of HTTP/1.1 that call this address.
 
         Returns:
             The port; 1 for a unix socket.
@@ -138,7 +138,7 @@ class NativeGrpcServer:
 
     @property
     def last_connected(self) -> float:
-        """When a client was last connected, on the clock of `time.monotonic`; 0 where none ever was."""
+        """When a client was last connected, on the clock of `time.monotonic`; 0 if none ever was."""
         return 0.0 if self._core is None else self._core.last_connected
 
     def _declared(self, path: str, method: Method) -> dict[str, Any]:
@@ -179,8 +179,8 @@ class NativeGrpcServer:
     def begin_stop(self, grace: float, *, replaced: bool = False) -> None:
         """Stop accepting calls; those accepted have `grace` seconds to finish.
 
-        Clients are told that no further calls are taken; calls that were on their way are answered
-        still. Streams end once they have answered what they accepted, and watchers of health are told.
+        Clients are notified that no further calls are taken; calls that were on their way are still
+        answered. Streams end once they have answered what they accepted, and watchers of health are notified.
 
         Args:
             grace: Seconds after which calls that are left are cut off.
@@ -262,7 +262,7 @@ class NativeGrpcServer:
             refuse(call, error)
 
     def _admit(self, call: Call) -> None:
-        """Look at a caller before the message comes."""
+        """Check a caller before the message arrives."""
         try:
             self._services.check(self._methods[call.path], call)
         except Exception as error:  # noqa: BLE001  (becomes the answer)
@@ -486,11 +486,11 @@ def misdirected_body(http_address: str) -> bytes:
     """Return the JSON that answers requests which are not gRPC on the address of gRPC.
 
     Args:
-        http_address: Where REST is served: "http://host:port", "https://host:port" or "unix:path"; "" if that is not known.
+        http_address: The address of REST: "http://host:port", "https://host:port" or "unix:path"; "" if it is unknown.
     """
-    rest = "REST has an address of its own"
+    rest = "REST has another address"
     if http_address.startswith("unix:"):
-        rest = "REST is at a unix socket of this machine"  # strangers ask, and paths are none of theirs
+        rest = "REST is at a unix socket of this machine"  # without the path, because strangers ask
     elif http_address:
         rest = f"REST is at {http_address}"
         for anywhere in ("://0.0.0.0:", "://[::]:"):

@@ -3,10 +3,10 @@
 The native HTTP server has received a message before a thread gets it here, and sends the answer by itself,
 so that no thread waits for a client; an answer in pieces has a separate thread, which does.
 
-The app is called once for a message. A body that is long, or whose sender waits for `100 Continue`, has not come
-when a thread first gets the message: the app is asked whether it wants the body (the caller, the route, the model
-and the announced length say so), the native server receives it, and then the app is called. A message whose body is
-not wanted has the app called at once: it refuses the message by the head.
+The app is called once for a message. A body that is long, or whose sender waits for `100 Continue`, has not arrived
+when a thread first gets the message: the app is asked whether it wants the body (by the caller, the route, the model
+and the announced length), the native server receives it, and then the app is called. If the body is
+not wanted, the app is called at once: it refuses the message by the head.
 """
 
 import io
@@ -80,9 +80,9 @@ class AppThreads:
     """Threads that answer messages. One waits for the next message; there are more while more are busy.
 
     Args:
-        name: What they are called.
-        most: How many there are at most.
-        next_message: Waits for a message; None once there is none any more.
+        name: The prefix of their names.
+        most: How many threads there are at most.
+        next_message: Waits for a message; None once no further message will arrive.
         serve: Answers a message, and raises nothing.
     """
 
@@ -102,7 +102,7 @@ class AppThreads:
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Start the first one.
+        """Start the first thread.
 
         Raises:
             RuntimeError: The system has no thread.
@@ -111,9 +111,9 @@ class AppThreads:
             self._start_another()
 
     def join(self, timeout: float) -> None:
-        """Wait for those that have no message to answer, which end as `next_message` returns None."""
+        """Wait for the threads without a message to answer, which end when `next_message` returns None."""
         deadline = time.monotonic() + timeout
-        for thread in list(self._threads):  # a handler that hangs keeps its own
+        for thread in list(self._threads):  # the thread of a handler that hangs does not end
             thread.join(timeout=max(0.0, deadline - time.monotonic()))
 
     def _start_another(self) -> None:
@@ -134,19 +134,19 @@ class AppThreads:
                 return
             self._leave_to_others()
             self._serve(message)
-            del message  # while the next one is waited for
+            del message  # do not keep it while the thread waits for the next message
             with self._lock:
                 self._waiting += 1
 
     def _leave_to_others(self) -> None:
-        """Have one of the others wait for the next message while this one is answered."""
+        """Make another thread wait for the next message while this thread answers."""
         with self._lock:
             self._waiting -= 1
             if self._waiting or len(self._threads) == self._most:
                 return
             try:
                 self._start_another()
-            except RuntimeError as error:  # the messages wait for the threads that there are
+            except RuntimeError as error:  # the messages wait for the existing threads
                 log.warning("no thread for messages beside %d: %s", len(self._threads), error)
 
 
@@ -232,7 +232,7 @@ class AppMessages:
         if not answer.is_stream:
             answer.send()
         elif self._streams.acquire(blocking=False):
-            # Its thread waits for its client: other messages need the one that runs this.
+            # A separate thread waits for the stream's client, because other messages need this thread.
             thread = threading.Thread(
                 target=self._finish_stream, args=(answer,), name="ksrv-stream", daemon=True
             )
@@ -256,7 +256,7 @@ class AppMessages:
 
 
 class Answer:
-    """What the app has answered to a message, and sending it.
+    """The app's answer to a message, and how it is sent.
 
     Args:
         message: The message.
@@ -300,7 +300,7 @@ class Answer:
             self._close()
 
     def _fields(self, chosen: Sequence[tuple[str, str]] = ()) -> bytes:
-        """Return the header fields; those that were chosen late replace others of their names."""
+        """Return the header fields; fields that were chosen late replace earlier fields of the same names."""
         names = {name.lower() for name, _ in chosen}
         given = [one for one in self._response.fields if one[0].lower() not in names]
         lines = [f"{name}: {value}\r\n" for name, value in (*given, *chosen)]

@@ -63,7 +63,7 @@ def render_error(error: KsrvError, headers: Sequence[tuple[str, str]] = ()) -> P
     """Return an error's answer as the HTTP server takes it.
 
     Args:
-        headers: Headers beside those that belong to the error.
+        headers: Headers in addition to the error's headers.
     """
     fields = [*error_headers(error), *headers]
     return render_json({"error": error.message}, error.http_status, fields)
@@ -176,16 +176,16 @@ class FastPath:
     """Takes exchanges from the HTTP server to the engine and answers them; an instance is called.
 
     Args:
-        engine: Where requests run.
+        engine: Runs the requests.
         access: The check in front of every call.
-        nan_literals: Whether JSON answers hold NaN as a literal.
-        shared_memory: The clients' regions; None where shared memory is off.
+        nan_literals: Whether JSON answers have NaN as a literal.
+        shared_memory: The clients' regions; None if shared memory is off.
 
     Attributes:
         access: As given.
         limits: Bounds on requests.
         nan_literals: As given.
-        hides_token: Whether handlers must not see the header that holds a token.
+        hides_token: Whether handlers must not see the header with the token.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What the routes that infer share: the request's body, its headers, and the client that waits."""
+"""The base of the routes that infer: the request's body, its headers, and the client that waits."""
 
 from collections.abc import Callable
 from functools import partial
@@ -39,13 +39,13 @@ class InferenceResource:
     """The base of resources whose requests run on the engine.
 
     Args:
-        engine: Where requests run.
+        engine: Runs the requests.
         budget: The bytes in flight.
         access: Whose requests are limited, and whether `Authorization` is kept from handlers.
 
     Attributes:
-        most_json: The bytes that a body may have where it is JSON as a whole; None for the forms of v2.
-        subject: What has so many bytes at most, for the refusal: "a generate request".
+        most_json: The most bytes of a body that is JSON as a whole; None for the forms of v2.
+        subject: The name of such a body in the refusal: "a generate request".
     """
 
     most_json: int | None = None
@@ -69,10 +69,10 @@ class InferenceResource:
             self._own_bound = Bound(min(settings.limits.json, self.most_json), refusal)
 
     def wanted_body(self, req: falcon.Request, name: str = "", version: str = "") -> int:
-        """Return how long a request's body may be, as far as its head tells.
+        """Return the most bytes that a request's body may have, judged by its head.
 
         Args:
-            name: The model's, or "" where the body names it.
+            name: The model's, or "" if the body names it.
 
         Raises:
             KsrvError: The head shows that the request will be refused.
@@ -159,13 +159,13 @@ class InferenceResource:
 def json_bound(
     header_length: str | None, length: int | None, limits: Limits, content_type: str | None = None
 ) -> Bound | None:
-    """Return the limit on a body that is JSON as a whole; None where only its beginning is, or nothing.
+    """Return the limit on a body that is JSON as a whole; None if only its beginning is JSON, or nothing.
 
     Args:
         header_length: The raw `Inference-Header-Content-Length`, if there is one. The parser refuses a
             value later that is not a number, or beyond the body.
         length: The announced length of the body, if there is one.
-        limits: Where JSON is bounded.
+        limits: The limits, with the limit on JSON.
         content_type: The request's `Content-Type`, if there is one.
 
     Raises:

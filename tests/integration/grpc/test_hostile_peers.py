@@ -440,7 +440,7 @@ def held():
     return PROCESS.held
 
 
-def test_small_messages_of_a_stream_are_counted_with_what_each_takes(engine):
+def test_small_stream_messages_are_charged_with_their_overhead(engine):
     """Unread answers block the stream's reader, so that its messages pile up."""
     before = held()
     with running(engine) as address, connect(address) as channel:

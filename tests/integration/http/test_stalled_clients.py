@@ -143,7 +143,7 @@ def test_stalled_clients_do_not_delay_others(patient, stall):
         assert patient.get("/metrics")[0] == 200
 
 
-def test_long_requests_keep_nobody_from_health(patient, models):
+def test_long_requests_do_not_delay_health(patient, models):
     """More requests run than the server has threads."""
     with contextlib.ExitStack() as waiting:
         connections = [waiting.enter_context(encrypted(patient)) for _ in range(2 * THREADS)]
@@ -159,7 +159,7 @@ def test_long_requests_keep_nobody_from_health(patient, models):
 
 
 @pytest.mark.parametrize("stall", STALLS, ids=lambda stall: stall.__name__)
-def test_those_who_stall_are_left(impatient, stall):
+def test_stalled_clients_are_disconnected(impatient, stall):
     """Each connection is closed, whatever it had begun."""
     with stall(impatient) as connection:
         try:

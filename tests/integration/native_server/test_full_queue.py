@@ -100,7 +100,7 @@ def test_both_routes_say_the_same_and_keep_the_connection(server):
         assert (without_date(fast[0]), fast[1]) == (without_date(slow[0]), slow[1])
 
 
-def test_a_request_with_a_fault_is_told_that_the_queue_is_full_first(server):
+def test_full_queue_is_reported_before_a_fault(server):
     """The request is not read until the queue has room. Then its fault is reported."""
     faulty = infer_head(None, 9) + b'{"inputs"'
     with open_connection(server.http) as client:

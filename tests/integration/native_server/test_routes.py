@@ -300,7 +300,7 @@ def read_steadily(server):
     return longest
 
 
-def test_a_slow_reader_of_many_short_answers_is_not_taken_for_one_that_stopped(tmp_path):
+def test_slow_reader_of_many_short_answers_is_not_disconnected(tmp_path):
     """Each answer is a fraction of the kernel's buffer for the peer, which reads steadily."""
     settings = {"transfer_grace": 0.3, "min_transfer_rate": 10_000}
     with GunicornServer(tmp_path, settings=settings) as server:

@@ -61,7 +61,7 @@ def wait_for_workers(server):
 
 
 def of_each(server, ask):
-    """What each worker answers while the others rest."""
+    """Return each worker's answer while the others are paused."""
     answers = answers_of_each(server.pid, lambda: ask(server))
     assert len(answers) == WORKERS and all(len(one) == 1 for one in answers), answers
     return [one.pop() for one in answers]

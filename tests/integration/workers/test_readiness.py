@@ -106,7 +106,7 @@ def test_a_new_model_that_polling_cannot_load_leaves_the_server_ready(tmp_path, 
             line = index(server).get("broken", {})
             return line.get("state"), "the weights are gone" in line.get("reason", "")
 
-        # One worker knows the model before another one does.
+        # Not all workers learn of the model at the same time.
         wait_until(
             lambda: answers_of_each(server.pid, broken) == [{("UNAVAILABLE", True)}] * workers
         )
