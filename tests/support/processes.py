@@ -51,16 +51,16 @@ def resting(pids: Collection[int]) -> Iterator[None]:
 
 
 def answers_of_each(pid: int, ask: Callable[[], Hashable]) -> list[set[Hashable]]:
-    """Return the different answers of each worker of a server, which is asked four times while the other workers rest.
+    """Return the different answers of each worker of a server, which gets four calls while the other workers are paused.
 
     Args:
         pid: The master process.
-        ask: Asks the server over a connection of its own.
+        ask: Calls the server over a new connection.
     """
     answers = []
     workers = set(children(pid))
     for worker in workers:
-        # Several clients: the connection of one may wake a worker that rests, and no other.
+        # Several clients, because the connection of one client may wake only a paused worker.
         with resting(workers - {worker}), ThreadPoolExecutor(4) as pool:
             answers.append(set(pool.map(lambda _: ask(), range(4))))
     return answers

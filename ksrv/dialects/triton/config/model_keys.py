@@ -1,6 +1,6 @@
 """The keys of a `config.pbtxt`, and the rules that they keep beyond the types of Triton's message.
 
-The names and types are those of `protos/model_config.proto`; `text_format.py` reads a file by that message.
+`protos/model_config.proto` has the names and types; `text_format.py` reads a file by that message.
 """
 
 from typing import Any, NamedTuple
