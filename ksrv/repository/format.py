@@ -93,7 +93,6 @@ class HandlerReader(Protocol):
 
     def adopt(
         self,
-        document: Document,
         config: ModelConfig,
         *,
         folder: Path,
@@ -104,8 +103,6 @@ class HandlerReader(Protocol):
         """Return the settings with which a handler runs as the other server would run it.
 
         Args:
-            document: The document of its settings.
-            config: The settings.
             folder: The folder of the version.
             root: The model's folder.
             name: The model's name, if it is not its folder's.
@@ -170,10 +167,10 @@ class Formats:
         marked = (one for one in self.archives if (folder / one.mark).is_file())
         return next((one.suffixes[0] for one in marked), "")
 
-    def adopt(self, document: Document, config: ModelConfig, **facts: Any) -> ModelConfig:
+    def adopt(self, config: ModelConfig, **facts: Any) -> ModelConfig:
         """Have each format look at a handler; see `HandlerReader.adopt`."""
         for one in self.handlers:
-            config = one.adopt(document, config, **facts)
+            config = one.adopt(config, **facts)
         return config
 
     def check(self, entries: Mapping[str, ModelEntry]) -> None:

@@ -66,9 +66,10 @@ def handler_file(
     keys = document.value
     config = read_model_keys(document, document.convert(ModelKeys, keys), root)
     function = name if name in code.functions else ""
-    config = FORMATS.adopt(
-        document, config, folder=path.parent, root=root, name=served_as, function=function
-    )
+    with document.naming_faults():
+        config = FORMATS.adopt(
+            config, folder=path.parent, root=root, name=served_as, function=function
+        )
     files = (*sorted(map(str, imported_files(path, root))), *_named_files(config))
     source = ModelSource(
         name=served_as, version="", folder=root, root=root, config=config, files=files

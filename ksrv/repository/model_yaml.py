@@ -13,7 +13,7 @@ from ksrv.repository.formats import FORMATS
 from ksrv.repository.handler_code import HandlerCode, installed_file
 from ksrv.repository.settings.keys import CONFIG_NAME, ModelKeys
 from ksrv.repository.settings.values import ModelFiles, read_settings, read_version_policy
-from ksrv.repository.yaml_document import ConfigError, Document, describe
+from ksrv.repository.yaml_document import ConfigError, Document, Fault, describe
 
 UNREAD_NAMES = {
     "model.yml": f"call it {CONFIG_NAME}",
@@ -53,7 +53,8 @@ def load_version_policy(folder: Path) -> VersionPolicy:
     if not isinstance(value, dict):
         document.fail((), f"expected keys and values, found {describe(value)}")
     keys: Any = document.convert(ModelKeys, {"version_policy": value.get("version_policy")})
-    return read_version_policy(document, keys.version_policy)
+    with document.naming_faults():
+        return read_version_policy(keys.version_policy)
 
 
 def load_model_config(folder: Path, version_folder: Path | None = None) -> ModelConfig:
@@ -79,9 +80,16 @@ def load_model_config(folder: Path, version_folder: Path | None = None) -> Model
     else:
         document = Document.read(path)
         document.value = {} if document.value is None else document.value
+    with document.naming_faults():
+        return _read(document, folders, folder, has_file=path is not None)
+
+
+def _read(
+    document: Document, folders: Sequence[Path], root: Path, *, has_file: bool
+) -> ModelConfig:
     value = document.value
     if isinstance(value, dict) and "requirements" in value:
-        document.fail(
+        raise Fault(
             ("requirements",),
             "ksrv installs no packages; make an environment with them before the deployment (python -m venv), and "
             "name its folder in python:",
@@ -90,11 +98,11 @@ def load_model_config(folder: Path, version_folder: Path | None = None) -> Model
         if isinstance(value, dict) and value.get(reader.key) is not None:
             return reader.read(document, folders[0].absolute())
     # Files in a folder without a model.yaml were named by nobody, and may be links.
-    files = ModelFiles(document, folder if path is not None else Path("/"), folders)
+    files = ModelFiles(root if has_file else Path("/"), folders)
     document.convert(ModelKeys, value)
     _take_decorated(document, files)
-    config = read_settings(document, document.convert(ModelKeys, value), files)
-    return FORMATS.adopt(document, config, folder=folders[0].absolute(), root=folder.absolute())
+    config = read_settings(document.convert(ModelKeys, value), files, tuple(value))
+    return FORMATS.adopt(config, folder=folders[0].absolute(), root=root.absolute())
 
 
 def _take_decorated(document: Document, files: "ModelFiles") -> None:

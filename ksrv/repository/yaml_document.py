@@ -9,6 +9,7 @@ plain tags, merge keys and trees that grow through aliases are refused.
 import math
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, TypeAlias, TypeVar
 
@@ -33,6 +34,20 @@ KeyPath: TypeAlias = tuple[str | int, ...]
 
 class ConfigError(Exception):
     """A settings file that cannot be used; its text names file, line and key."""
+
+
+class Fault(ConfigError):
+    """What is wrong with a key; `Document.naming_faults` adds file and line.
+
+    Args:
+        path: The path of the key.
+        text: What is wrong with it.
+    """
+
+    def __init__(self, path: KeyPath, text: str) -> None:
+        super().__init__(f"{show_path(path)}: {text}" if path else text)
+        self.path = path
+        self.text = text
 
 
 def show_path(path: KeyPath) -> str:
@@ -138,6 +153,18 @@ class Document:
             if not (fill and key in self.value):
                 self.value[key] = value
                 self._taken[key] = other._taken.get(key, other)
+
+    @contextmanager
+    def naming_faults(self) -> Iterator[None]:
+        """Have the faults of keys in this context name the file and the line.
+
+        Raises:
+            ConfigError: A key has a fault.
+        """
+        try:
+            yield
+        except Fault as fault:
+            self.fail(fault.path, fault.text)
 
     def fail(self, path: KeyPath, message: str) -> NoReturn:
         """Raise the error of one key.

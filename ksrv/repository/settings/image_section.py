@@ -7,13 +7,12 @@ import msgspec
 from ksrv.model.input_rules import DATATYPES, problems
 from ksrv.model.spec import Dimension, ImageSpec, OutputImageSpec
 from ksrv.repository.settings.keys import ImageSection, OutputImageSection
-from ksrv.repository.yaml_document import Document, KeyPath
+from ksrv.repository.yaml_document import Fault, KeyPath
 
 OUTPUT_DATATYPES = ("UINT8", "UINT16", "BOOL")
 
 
 def read_image(
-    document: Document,
     path: KeyPath,
     section: ImageSection,
     datatype: str,
@@ -25,24 +24,23 @@ def read_image(
         path: The path of the section.
 
     Raises:
-        ConfigError: A key does not fit the input or another key.
+        Fault: A key does not fit the input or another key.
     """
     if len(shape) != 4:
-        document.fail(
+        raise Fault(
             path, f"an image input has the shape [-1, H, W, C], not {len(shape)} dimensions"
         )
     if datatype not in DATATYPES:
-        document.fail(path, f"images become {', '.join(DATATYPES)}, not {datatype}")
+        raise Fault(path, f"images become {', '.join(DATATYPES)}, not {datatype}")
     given = {
         key: value for key, value in msgspec.structs.asdict(section).items() if value is not None
     }
     for key, problem in problems(given, datatype, shape):
-        document.fail((*path, key) if key else path, problem)
+        raise Fault((*path, key) if key else path, problem)
     return ImageSpec(**{key: _plain(value) for key, value in given.items()})
 
 
 def read_output_image(
-    document: Document,
     path: KeyPath,
     section: OutputImageSection,
     datatype: str,
@@ -54,15 +52,15 @@ def read_output_image(
         path: The path of the section.
 
     Raises:
-        ConfigError: The output is no output of pictures, or the section names no format.
+        Fault: The output is no output of pictures, or the section names no format.
     """
     if len(shape) not in (3, 4) or shape[0] != -1:
-        document.fail(path, "an output of images has the shape [-1, H, W] or [-1, H, W, C]")
+        raise Fault(path, "an output of images has the shape [-1, H, W] or [-1, H, W, C]")
     if datatype not in OUTPUT_DATATYPES:
-        document.fail(path, f"images are made of {', '.join(OUTPUT_DATATYPES)}, not {datatype}")
+        raise Fault(path, f"images are made of {', '.join(OUTPUT_DATATYPES)}, not {datatype}")
     channels = shape[3] if len(shape) == 4 else 1
     if channels not in (1, 3, 4, -1):
-        document.fail(path, f"an image has 1, 3 or 4 channels; the shape says {channels}")
+        raise Fault(path, f"an image has 1, 3 or 4 channels; the shape says {channels}")
     given = {
         key: value for key, value in msgspec.structs.asdict(section).items() if value is not None
     }
@@ -71,7 +69,7 @@ def read_output_image(
         key: _plain(value) for key, value in given.items()
     })  # fmt: skip
     if "jpeg" in spec.formats and not jpeg:
-        document.fail((*path, "formats"), "a JPEG has 8 bits and no alpha")
+        raise Fault((*path, "formats"), "a JPEG has 8 bits and no alpha")
     return spec
 
 

@@ -17,7 +17,7 @@ from ksrv.model.spec import Padding, TensorSpec, whole
 from ksrv.repository.settings.image_section import read_image, read_output_image
 from ksrv.repository.settings.keys import InputSection, OutputSection, TensorSection, given
 from ksrv.repository.settings.labels import LabelError, read_labels
-from ksrv.repository.yaml_document import Document, describe
+from ksrv.repository.yaml_document import Document, Fault, describe
 
 MODEL_SUFFIXES = (".pt", ".pth", ".safetensors", ".pt2", ".so", ".onnx", ".xml", ".tflite", ".pb")
 STATE_SUFFIXES = (".pt", ".pth", ".safetensors")
@@ -38,14 +38,14 @@ def read_model_keys(document: Document, keys: Any, folder: Path) -> ModelConfig:
     Raises:
         ConfigError: Keys do not fit each other, or a file is missing.
     """
-    return read_settings(document, keys, ModelFiles(document, folder, [folder]))
+    with document.naming_faults():
+        return read_settings(keys, ModelFiles(folder, [folder]), tuple(document.value))
 
 
 class ModelFiles:
     """Finds the files that settings name, none of them outside the model's folder."""
 
-    def __init__(self, document: Document, root: Path, folders: Sequence[Path]) -> None:
-        self._document = document
+    def __init__(self, root: Path, folders: Sequence[Path]) -> None:
         self._root = root.resolve()
         self.folders = folders
 
@@ -80,89 +80,84 @@ class ModelFiles:
         return value
 
     def _fail(self, key: str, message: str) -> NoReturn:
-        self._document.fail((key,), message)
+        raise Fault((key,), message)
 
 
-def shared_settings(document: Document, keys: Any) -> dict[str, Any]:
+def shared_settings(keys: Any) -> dict[str, Any]:
     """Return what is given of the settings that mean the same in every model.yaml.
-
-    Args:
-        document: The file.
-        keys: Its keys.
 
     Returns:
         Values by the names of `ModelConfig`'s fields.
 
     Raises:
-        ConfigError: A variable of `env:` has no name or no value.
+        Fault: A variable of `env:` has no name or no value.
     """
     settings = given(keys, ModelConfig)
     if keys.batching is True:
-        document.fail(("batching",), "expected off, or keys and values such as {max_batch_size: 8}")
+        raise Fault(("batching",), "expected off, or keys and values such as {max_batch_size: 8}")
     if not isinstance(settings.get("batching", Batching), Batching | type):
         settings |= {"batching": None, "counts_rows": False}
     if "start_timeout_s" in settings:
         settings["start_timeout_s"] /= 1000
     if "env" in settings:
-        settings["env"] = _environment(document, settings["env"])
+        settings["env"] = _environment(settings["env"])
     return settings
 
 
-def read_settings(document: Document, keys: Any, files: ModelFiles) -> ModelConfig:
+def read_settings(keys: Any, files: ModelFiles, given: tuple[str, ...]) -> ModelConfig:
     """Return the settings that the keys of a model give.
 
     Args:
-        document: The document of the keys.
-        keys: The keys.
-        files: Finds the files that they name.
+        files: Finds the files that the keys name.
+        given: The names of the keys that were given.
 
     Raises:
-        ConfigError: Keys do not fit each other, or a file is missing.
+        Fault: Keys do not fit each other, or a file is missing.
     """
-    settings = shared_settings(document, keys)
-    settings |= _read_model(document, keys, files)
-    inputs = _tensors(document, "inputs", keys.inputs or ())
-    outputs = _tensors(document, "outputs", keys.outputs or ())
+    settings = shared_settings(keys)
+    settings |= _read_model(keys, files)
+    inputs = _tensors("inputs", keys.inputs or ())
+    outputs = _tensors("outputs", keys.outputs or ())
     if not settings.get("counts_rows", True):
         inputs, outputs = tuple(map(whole, inputs)), tuple(map(whole, outputs))
     try:
         inputs, outputs = with_lengths(inputs, outputs, complete=bool(inputs))
     except LengthFault as fault:
-        document.fail((fault.side, fault.index, *fault.key), fault.message)
+        raise Fault((fault.side, fault.index, *fault.key), fault.message) from None
     fixed = next((spec for spec in inputs if not spec.batched), None)
     batching = settings.get("batching")
     if batching is not None and fixed is not None:
-        document.fail(
+        raise Fault(
             ("batching",),
             f"the input {fixed.name!r} has no batch dimension; its shape must begin with -1",
         )
     if batching is not None and batching.split and "sequences" in settings:
-        document.fail(("batching", "split"), "a request of a sequence is not split")
+        raise Fault(("batching", "split"), "a request of a sequence is not split")
     if "labels" in settings:
-        settings["labels"] = _labels(document, settings["labels"], files)
+        settings["labels"] = _labels(settings["labels"], files)
     if isinstance(settings.get("warmup"), tuple):
         found = [str(files.find("warmup", name)) for name in settings["warmup"]]
         settings["warmup"] = tuple(found)
     recording = settings.get("record")
     if recording is not None and not Path(recording.to).is_absolute():
-        document.fail(
+        raise Fault(
             ("record", "to"),
             f"expected the absolute path of a folder, which begins with a slash, found {recording.to!r}",
         )
     if "python" in settings and keys.executor != "process":
-        document.fail(("python",), "is for handlers in separate processes; add executor: process")
+        raise Fault(("python",), "is for handlers in separate processes; add executor: process")
     for name in ("parameters", "pt2"):
-        _check_portable(document, settings.get(name), (name,))
-    _check_plan(document, settings.get("pt2"))
-    settings["version_policy"] = read_version_policy(document, keys.version_policy)
-    return ModelConfig(inputs=inputs, outputs=outputs, given=tuple(document.value), **settings)
+        _check_portable(settings.get(name), (name,))
+    _check_plan(settings.get("pt2"))
+    settings["version_policy"] = read_version_policy(keys.version_policy)
+    return ModelConfig(inputs=inputs, outputs=outputs, given=given, **settings)
 
 
-def _read_model(document: Document, keys: Any, files: ModelFiles) -> dict[str, str | None]:
+def _read_model(keys: Any, files: ModelFiles) -> dict[str, str | None]:
     handler = keys.handler
     if handler is not None and handler not in BUILT_IN_HANDLERS:
         if "." not in handler and ":" not in handler:
-            document.fail(
+            raise Fault(
                 ("handler",),
                 f"expected FILE.py[:NAME], package.module:NAME or one of "
                 f"{', '.join(BUILT_IN_HANDLERS)}, found {handler!r}",
@@ -172,7 +167,7 @@ def _read_model(document: Document, keys: Any, files: ModelFiles) -> dict[str, s
     if keys.model is not None:
         suffix = Path(keys.model).suffix
         if suffix not in MODEL_SUFFIXES:
-            document.fail(
+            raise Fault(
                 ("model",),
                 f"{keys.model!r} has the suffix {suffix!r}; model files end with "
                 f"{', '.join(MODEL_SUFFIXES)}",
@@ -182,31 +177,27 @@ def _read_model(document: Document, keys: Any, files: ModelFiles) -> dict[str, s
     if model_class is not None:
         model_class = files.target("class", model_class)
         if ":" not in model_class:
-            document.fail(("class",), f"expected FILE.py:NAME, found {model_class!r}")
+            raise Fault(("class",), f"expected FILE.py:NAME, found {model_class!r}")
         if model is not None and Path(model).suffix not in STATE_SUFFIXES:
-            document.fail(("class",), f"{Path(model).name} is no state_dict, so it fills no class")
+            raise Fault(("class",), f"{Path(model).name} is no state_dict, so it fills no class")
     elif model is not None and Path(model).suffix in (".pth", ".safetensors"):
         if Path(model).stat().st_size == 0:
-            document.fail(
-                ("model",), f"{Path(model).name} is empty (0 bytes); copy or save it again"
-            )
-        document.fail(
+            raise Fault(("model",), f"{Path(model).name} is empty (0 bytes); copy or save it again")
+        raise Fault(
             ("model",),
             f"{Path(model).name} holds weights only (a state_dict); add class: net.py:Net, the class or function that "
             f"builds the network",
         )
     if handler is None and model is None and model_class is None:
-        document.fail((), "name a handler: or a model:")
+        raise Fault((), "name a handler: or a model:")
     return {"handler": handler, "model": model, "model_class": model_class}
 
 
-def _tensors(
-    document: Document, key: str, sections: Sequence[TensorSection]
-) -> tuple[TensorSpec, ...]:
+def _tensors(key: str, sections: Sequence[TensorSection]) -> tuple[TensorSpec, ...]:
     specs: list[TensorSpec] = []
     for index, section in enumerate(sections):
         if any(spec.name == section.name for spec in specs):
-            document.fail((key, index, "name"), f"{section.name!r} is declared twice")
+            raise Fault((key, index, "name"), f"{section.name!r} is declared twice")
         kind = str(section.datatype)
         shape = tuple(size.value for size in section.shape)
         path = (key, index, "image")
@@ -214,11 +205,11 @@ def _tensors(
             lengths = _lengths(section)
             image = None if lengths or section.pad else default_image(kind, shape)
             if section.image is not None:
-                image = read_image(document, path, section.image, kind, shape)
+                image = read_image(path, section.image, kind, shape)
             pad = None
             if section.pad is not None:
                 pad = Padding(**given(section.pad, Padding))
-                _check_portable(document, pad.value, (key, index, "pad", "value"))
+                _check_portable(pad.value, (key, index, "pad", "value"))
             specs.append(
                 TensorSpec(
                     section.name,
@@ -233,7 +224,7 @@ def _tensors(
         else:
             encoded = None
             if isinstance(section, OutputSection) and section.image is not None:
-                encoded = read_output_image(document, path, section.image, kind, shape)
+                encoded = read_output_image(path, section.image, kind, shape)
             specs.append(
                 TensorSpec(
                     section.name, kind, shape, output_image=encoded, lengths=_lengths(section)
@@ -248,62 +239,62 @@ def _lengths(section: TensorSection) -> tuple[str, ...]:
     return names if any(names) else ()
 
 
-def _labels(document: Document, name: str, files: ModelFiles) -> tuple[str, ...]:
+def _labels(name: str, files: ModelFiles) -> tuple[str, ...]:
     try:
         return read_labels(files.find("labels", name))
     except LabelError as error:
-        document.fail(("labels",), f"{name}: {error}")
+        raise Fault(("labels",), f"{name}: {error}") from None
 
 
-def read_version_policy(document: Document, policy: Any) -> VersionPolicy:
+def read_version_policy(policy: Any) -> VersionPolicy:
     """Return which versions a `version_policy:` names; the highest where it is left out.
 
     Raises:
-        ConfigError: It has two keys that exclude each other.
+        Fault: It has two keys that exclude each other.
     """
     if policy is None:
         return VersionPolicy()
     if isinstance(policy, str):
         return VersionPolicy(latest=0)
     if policy.latest is not None and policy.specific is not None:
-        document.fail(("version_policy",), "latest and specific exclude each other")
+        raise Fault(("version_policy",), "latest and specific exclude each other")
     return VersionPolicy(
         latest=1 if policy.latest is None else policy.latest,
         specific=tuple(dict.fromkeys(policy.specific or ())),
     )
 
 
-def _check_portable(document: Document, value: object, path: tuple[str | int, ...]) -> None:
+def _check_portable(value: object, path: tuple[str | int, ...]) -> None:
     """Refuse values that JSON cannot carry to a handler's process."""
     if isinstance(value, dict):
         for key, entry in value.items():
             if not isinstance(key, str):
-                document.fail((*path, str(key)), "a key here is a text; put it in quotes")
-            _check_portable(document, entry, (*path, key))
+                raise Fault((*path, str(key)), "a key here is a text; put it in quotes")
+            _check_portable(entry, (*path, key))
     elif isinstance(value, list):
         for index, entry in enumerate(value):
-            _check_portable(document, entry, (*path, index))
+            _check_portable(entry, (*path, index))
     elif isinstance(value, float) and not math.isfinite(value):
-        document.fail(path, f"expected a finite number, found {value}")
+        raise Fault(path, f"expected a finite number, found {value}")
 
 
-def _check_plan(document: Document, section: dict[str, Any] | str | None) -> None:
+def _check_plan(section: dict[str, Any] | str | None) -> None:
     try:
         read_plan(section)
     except CompileError as error:
-        document.fail(("pt2", *error.key), error.message)
+        raise Fault(("pt2", *error.key), error.message) from None
 
 
-def _environment(document: Document, given: dict[Any, Any]) -> dict[str, str]:
+def _environment(given: dict[Any, Any]) -> dict[str, str]:
     variables: dict[str, str] = {}
     for name, value in given.items():
         if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
-            document.fail(("env", str(name)), "is not a variable's name")
+            raise Fault(("env", str(name)), "is not a variable's name")
         if (
             isinstance(value, bool)
             or not isinstance(value, (str, int, float))
             or "\0" in str(value)
         ):
-            document.fail(("env", name), f"expected a text or a number, found {describe(value)}")
+            raise Fault(("env", name), f"expected a text or a number, found {describe(value)}")
         variables[name] = str(value)
     return variables

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from ksrv.dialects.torchserve.calls import FORMAT
 from ksrv.model.config import ModelConfig
-from ksrv.repository.yaml_document import Document
+from ksrv.repository.yaml_document import Fault
 
 RUNNER = "ksrv.dialects.torchserve.runner.runner:TorchServeRunner"
 
@@ -43,7 +43,6 @@ def imports_ts(file: Path) -> bool:
 
 
 def as_torchserve(
-    document: Document,
     config: ModelConfig,
     *,
     folder: Path,
@@ -61,15 +60,13 @@ def as_torchserve(
         The settings as they are for any other handler.
 
     Raises:
-        ConfigError: The model serves sequences.
+        Fault: The model serves sequences.
     """
     file, _, own = (config.handler or "").partition(":")
     if not file.endswith(".py") or not imports_ts(Path(file)):
         return config
     if config.sequences is not None:
-        document.fail(
-            ("sequences",), "a handler that is written for TorchServe serves no sequences"
-        )
+        raise Fault(("sequences",), "a handler that is written for TorchServe serves no sequences")
     if function is not None:  # TorchServe takes the only class of a file, and names functions only
         own = function
     model: dict[str, str] = {
@@ -88,6 +85,6 @@ def as_torchserve(
         config,
         handler=f"{file}:{own}" if own else file,
         runner=RUNNER,
-        executor=config.executor if document.value.get("executor") is not None else "process",
+        executor=config.executor if "executor" in config.given else "process",
         dialect={FORMAT: {"manifest": {"runtime": "python", "model": model}, "config": known}},
     )

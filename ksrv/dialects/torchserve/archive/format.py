@@ -29,7 +29,7 @@ class _Handlers:
 
     def read(self, document: Document, folder: Path) -> ModelConfig:
         keys = document.convert(UnpackedKeys, document.value)
-        return read_unpacked(document, keys, shared_settings(document, keys), folder)
+        return read_unpacked(keys, shared_settings(keys), folder)
 
     adopt = staticmethod(as_torchserve)
 

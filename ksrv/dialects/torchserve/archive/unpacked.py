@@ -11,19 +11,17 @@ from msgspec.structs import replace
 from ksrv.dialects.torchserve.archive.archive import ArchiveError, read_manifest
 from ksrv.dialects.torchserve.archive.model_config import archived_config
 from ksrv.model.config import ModelConfig
-from ksrv.repository.yaml_document import ConfigError, Document
+from ksrv.repository.yaml_document import ConfigError, Fault
 
 
-def read_unpacked(
-    document: Document, keys: Any, settings: dict[str, Any], folder: Path
-) -> ModelConfig:
+def read_unpacked(keys: Any, settings: dict[str, Any], folder: Path) -> ModelConfig:
     """Return the settings of an unpacked archive.
 
     Raises:
         ConfigError: model.yaml or a file of the archive is wrong.
     """
     if not keys.torchserve:
-        document.fail(
+        raise Fault(
             ("torchserve",), "is true in a folder that holds an archive's files, or left out"
         )
     try:

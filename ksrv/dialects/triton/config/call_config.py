@@ -4,12 +4,12 @@ A person who may load models is not always their author: a call may change how a
 runs or which files are read. Such keys are read from the model's folder, whatever the call says.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from collections.abc import Mapping
+from typing import Any
 
 from ksrv.dialects.triton.config.configuration import plain
 from ksrv.dialects.triton.config.model_keys import Keys
-from ksrv.repository.yaml_document import KeyPath
+from ksrv.repository.yaml_document import Fault
 
 CHANGEABLE = frozenset(
     {
@@ -26,10 +26,8 @@ CHANGEABLE = frozenset(
     }
 )
 
-Fail = Callable[[KeyPath, str], NoReturn]
 
-
-def merge_call_config(given: Keys, own: Keys, completed: Mapping[str, Any], fail: Fail) -> Keys:
+def merge_call_config(given: Keys, own: Keys, completed: Mapping[str, Any]) -> Keys:
     """Return the keys of a load call's configuration, completed with the keys that only the model's folder sets.
 
     A call may repeat such a key, because clients send back the configuration that they were shown.
@@ -38,17 +36,16 @@ def merge_call_config(given: Keys, own: Keys, completed: Mapping[str, Any], fail
         given: The keys of the call.
         own: The keys of the model's config.pbtxt.
         completed: The same with Triton's defaults, as clients are shown them.
-        fail: Raises the error of a key of the call.
 
     Raises:
-        ConfigError: The call changes a key that only the model's folder sets.
+        Fault: The call changes a key that only the model's folder sets.
     """
     changeable = CHANGEABLE
     if completed["backend"] != "python":  # whose code reads the parameters
         changeable |= {"parameters"}
     for key, value in given.items():
         if key not in changeable and plain(value) != completed.get(key):
-            fail(
+            raise Fault(
                 (key,),
                 f"a load call changes only {', '.join(sorted(changeable))}; write this key into the config.pbtxt in "
                 f"the model's folder",
@@ -56,7 +53,7 @@ def merge_call_config(given: Keys, own: Keys, completed: Mapping[str, Any], fail
     labels = {one.label_filename for one in own.output or ()}
     for index, output in enumerate(given.output or ()):
         if output.label_filename is not None and output.label_filename not in labels:
-            fail(
+            raise Fault(
                 ("output", index, "label_filename"),
                 "a load call names no files; write this key into the config.pbtxt in the model's folder",
             )

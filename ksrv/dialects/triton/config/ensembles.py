@@ -13,10 +13,10 @@ from ksrv.dialects.triton.declarations import EnsembleStep, TritonDeclarations
 from ksrv.model.config import ModelConfig
 from ksrv.model.spec import Dimension, TensorSpec
 from ksrv.repository.entry import ModelEntry
-from ksrv.repository.yaml_document import Document, KeyPath
+from ksrv.repository.yaml_document import Fault, KeyPath
 
 
-def read_steps(document: Document, keys: Keys, tensors: Tensors) -> tuple[EnsembleStep, ...]:
+def read_steps(keys: Keys, tensors: Tensors) -> tuple[EnsembleStep, ...]:
     """Return the steps of an ensemble.
 
     Raises:
@@ -24,18 +24,18 @@ def read_steps(document: Document, keys: Keys, tensors: Tensors) -> tuple[Ensemb
     """
     scheduling = keys.ensemble_scheduling
     if scheduling is None or not scheduling.step:
-        document.fail(("ensemble_scheduling",), "an ensemble needs a step")
+        raise Fault(("ensemble_scheduling",), "an ensemble needs a step")
     steps = []
     givers: dict[str, int] = {spec.name: -1 for spec in tensors.inputs}
     for index, step in enumerate(scheduling.step):
         path = ("ensemble_scheduling", "step", index)
         if step.model_namespace:
-            document.fail((*path, "model_namespace"), "namespaces of models are not known here")
-        inputs = _names(document, (*path, "input_map"), step.input_map)
-        outputs = _names(document, (*path, "output_map"), step.output_map)
+            raise Fault((*path, "model_namespace"), "namespaces of models are not known here")
+        inputs = _names((*path, "input_map"), step.input_map)
+        outputs = _names((*path, "output_map"), step.output_map)
         for tensor in outputs.values():
             if tensor in givers:
-                document.fail((*path, "output_map"), f"the tensor {tensor!r} is given twice")
+                raise Fault((*path, "output_map"), f"the tensor {tensor!r} is given twice")
             givers[tensor] = index
         version = "" if step.model_version == -1 else str(step.model_version)
         steps.append(
@@ -45,19 +45,21 @@ def read_steps(document: Document, keys: Keys, tensors: Tensors) -> tuple[Ensemb
     for index, made in enumerate(steps):
         for tensor in made.inputs.values():
             if tensor not in givers:
-                document.fail(
+                raise Fault(
                     ("ensemble_scheduling", "step", index, "input_map"),
                     f"no input and no step gives the tensor {tensor!r}",
                 )
         graph[index] = {givers[tensor] for tensor in made.inputs.values()} - {-1}
     for spec in tensors.outputs:
         if spec.name not in givers:
-            document.fail(("output",), f"no step gives the output {spec.name!r}")
+            raise Fault(("output",), f"no step gives the output {spec.name!r}")
     try:
         order = list(TopologicalSorter(graph).static_order())
     except CycleError as error:
         circle = " -> ".join(steps[index].model for index in error.args[1])
-        document.fail(("ensemble_scheduling",), f"steps wait for each other in a circle: {circle}")
+        raise Fault(
+            ("ensemble_scheduling",), f"steps wait for each other in a circle: {circle}"
+        ) from None
     return tuple(steps[index] for index in order)
 
 
@@ -82,14 +84,14 @@ def check_ensembles(entries: Mapping[str, ModelEntry]) -> None:
                 failed = True
 
 
-def _names(document: Document, path: KeyPath, entries: Sequence[Keys]) -> dict[str, str]:
+def _names(path: KeyPath, entries: Sequence[Keys]) -> dict[str, str]:
     names: dict[str, str] = {}
     for index, entry in enumerate(entries):
         if entry.key in names:
-            document.fail((*path, index), f"{entry.key!r} is written twice")
+            raise Fault((*path, index), f"{entry.key!r} is written twice")
         names[entry.key] = entry.value
     if not names:
-        document.fail(path, "a step needs it")
+        raise Fault(path, "a step needs it")
     return names
 
 

@@ -5,7 +5,7 @@ answers. ONNX, TorchScript and OpenVINO models are served, and ensembles of mode
 """
 
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -38,7 +38,7 @@ from ksrv.repository.format import Format
 from ksrv.repository.report import Report
 from ksrv.repository.settings.labels import LabelError, read_labels
 from ksrv.repository.versions import choose_versions, version_folders
-from ksrv.repository.yaml_document import ConfigError, Document, KeyPath, describe
+from ksrv.repository.yaml_document import ConfigError, Document, Fault, KeyPath, describe
 
 CONFIG_NAME = "config.pbtxt"
 MODEL_HANDLER = "ksrv.dialects.triton.handlers.model:TritonModel"
@@ -105,12 +105,16 @@ def read_model(path: Path, name: str, config: Path | None = None) -> ModelEntry:
     settings = _Settings(root, name, folders, *_own_keys(root, needs_file=config is None))
     if config is not None:
         settings.change(*read_text_format(config))
-    shared = settings.read()
-    report = settings.report
+    with settings.document.naming_faults():
+        return _entry(settings, path, name, folders)
+
+
+def _entry(settings: "_Settings", path: Path, name: str, folders: list[Path]) -> ModelEntry:
+    root, shared, report = settings.root, settings.read(), settings.report
     entry = ModelEntry(name, path=path, report=report, available=tuple(one.name for one in folders))
     own_name = settings.keys.name
     if own_name and own_name != root.name:
-        settings.fail(("name",), f"is {own_name!r}, and the folder is called {root.name!r}")
+        raise Fault(("name",), f"is {own_name!r}, and the folder is called {root.name!r}")
     if report.refused:
         entry.error = f"{root / CONFIG_NAME} asks for what ksrv does not do: {report.refusals()}"
         return entry
@@ -120,7 +124,7 @@ def read_model(path: Path, name: str, config: Path | None = None) -> ModelEntry:
     chosen = choose_versions(shared.version_policy, list(found))
     missing = [version for version in chosen if version not in found]
     if missing:
-        settings.fail(
+        raise Fault(
             ("version_policy",),
             f"names the versions {', '.join(missing)}, but the folder holds {', '.join(found)}",
         )
@@ -148,19 +152,18 @@ class _Settings:
         self.keys = keys
         self.report = Report()
         self._folders = folders
-        self._document = document
+        self.document = document
         self.backend = BACKENDS["onnxruntime"]
-
-    def fail(self, path: KeyPath, message: str) -> NoReturn:
-        self._document.fail(path, message)
 
     def change(self, keys: Keys, document: Document) -> None:
         """Take the configuration of a load call in place of the folder's, but for what only the folder sets."""
         own = self.keys
-        completed = configuration(own, self.root.name, self._backend(), 0)
+        with self.document.naming_faults():
+            completed = configuration(own, self.root.name, self._backend(), 0)
         self.report = Report()  # of the keys that are read from here on
-        self._document = document
-        self.keys = merge_call_config(keys, own, completed, document.fail)
+        self.document = document
+        with document.naming_faults():
+            self.keys = merge_call_config(keys, own, completed)
 
     def read(self) -> ModelConfig:
         """Return the settings that all versions share; the model file is still open.
@@ -187,15 +190,17 @@ class _Settings:
         if self.backend is ENSEMBLE:
             return self._ensemble()
         if keys.ensemble_scheduling is not None:
-            self.fail(("ensemble_scheduling",), f"is of no use to the backend {self.backend.name}")
+            raise Fault(
+                ("ensemble_scheduling",), f"is of no use to the backend {self.backend.name}"
+            )
         batching, queue_size = self._batching()
-        tensors = read_tensors(self._document, keys, self.report, self.backend.name)
+        tensors = read_tensors(keys, self.report, self.backend.name)
         settings: dict[str, Any] = {"instances": 1, "device": "auto"}
         if self.backend.name == "onnxruntime":
-            settings["onnx"] = read_onnx(self._document, keys, self.report)
+            settings["onnx"] = read_onnx(keys, self.report)
         else:
             note_ignored(keys.optimization, self.report, all_keys=True)
-        sequences = read_sequence_batching(self._document, keys, self.report, self.backend.name)
+        sequences = read_sequence_batching(keys, self.report, self.backend.name)
         if sequences is not None:
             batching = with_delay(batching, sequences.delay_ms)
             settings |= {"sequences": sequences.limits, "row_limit": 1 if batching else 0}
@@ -237,7 +242,8 @@ class _Settings:
         error = None
         if self.backend is not ENSEMBLE:
             try:
-                config = replace(config, model=str(self._model_file(folder)))
+                with self.document.naming_faults():
+                    config = replace(config, model=str(self._model_file(folder)))
             except ConfigError as problem:
                 error = str(problem)
         return ModelSource(
@@ -256,7 +262,9 @@ class _Settings:
                 self._refuse("platform", f"{keys.platform[:64]!r} is not served; {_OTHERS}")
                 return BACKENDS["onnxruntime"]
             if keys.backend and keys.backend != PLATFORMS[keys.platform].name:
-                self.fail(("backend",), f"is {keys.backend!r}, and the platform {keys.platform!r}")
+                raise Fault(
+                    ("backend",), f"is {keys.backend!r}, and the platform {keys.platform!r}"
+                )
             return PLATFORMS[keys.platform]
         if keys.backend:
             applied["backend"] = keys.backend
@@ -282,7 +290,7 @@ class _Settings:
         if path.suffix == ".onnx" and path.is_dir():  # with the files of its external data
             path = path / Path(self.backend.file)
         if path.suffix not in (".onnx", ".pt", ".xml", ".py"):
-            self.fail(
+            raise Fault(
                 ("default_model_filename",), f"{name!r} ends with none of .onnx, .pt, .py and .xml"
             )
         if not path.is_file():
@@ -294,7 +302,7 @@ class _Settings:
     def _inside(self, folder: Path, key: KeyPath, name: str) -> Path:
         relative = Path(name)
         if relative.is_absolute() or ".." in relative.parts or "\0" in name or not relative.parts:
-            self.fail(key, f"{name[:128]!r} leaves the model's folder; name a file inside it")
+            raise Fault(key, f"{name[:128]!r} leaves the model's folder; name a file inside it")
         return folder / relative
 
     def _labels(self) -> tuple[str, ...] | None:
@@ -312,14 +320,14 @@ class _Settings:
         key = ("output", index, "label_filename")
         path = self._inside(self.root, key, name)
         if not path.resolve().is_relative_to(self.root.resolve()):
-            self.fail(
+            raise Fault(
                 key,
                 f"{name!r} {LEADS_OUT}",
             )
         try:
             labels = read_labels(path)
         except LabelError as error:
-            self.fail(key, f"{name}: {error}")
+            raise Fault(key, f"{name}: {error}") from None
         self.report.applied["output.label_filename"] = f"{len(labels)} labels of classes"
         return labels
 
@@ -344,10 +352,12 @@ class _Settings:
                 )
             return (Batching(max_batch_size=size) if size else None), None
         if not size:
-            self.fail(("dynamic_batching",), "needs a max_batch_size above 0")
+            raise Fault(("dynamic_batching",), "needs a max_batch_size above 0")
         delay = (dynamic.max_queue_delay_microseconds or 0) / 1000
         if delay > 3_600_000:
-            self.fail(("dynamic_batching", "max_queue_delay_microseconds"), "is more than an hour")
+            raise Fault(
+                ("dynamic_batching", "max_queue_delay_microseconds"), "is more than an hour"
+            )
         applied["dynamic_batching"] = f"requests are joined; the oldest waits up to {delay:g} ms"
         reasons = {
             "preferred_batch_size": "every size up to max_batch_size is taken",
@@ -398,7 +408,7 @@ class _Settings:
         found: dict[str, Any] = {}
         for index, entry in enumerate(self.keys.parameters or ()):
             if entry.key in found:
-                self.fail(("parameters", index), f"{entry.key[:64]!r} is written twice")
+                raise Fault(("parameters", index), f"{entry.key[:64]!r} is written twice")
             found[entry.key] = entry.value.string_value
             shown = f"parameters.{entry.key[:64]}"
             if entry.key in _REFUSED_PARAMETERS:
@@ -426,7 +436,7 @@ class _Settings:
             if entry.key in _THREADS:
                 text = entry.value.string_value
                 if not (text.isascii() and text.isdigit() and int(text[:9]) <= 4096):
-                    self.fail(
+                    raise Fault(
                         ("parameters", index),
                         f"{entry.key}: expected a whole number from 0 to 4096, found {describe(text)}",
                     )
@@ -448,8 +458,8 @@ class _Settings:
         if keys.response_cache and keys.response_cache.enable:
             self.report.applied["response_cache"] = "the same request gets the same answer"
         note_ignored(keys.optimization, self.report, all_keys=True)
-        tensors = read_tensors(self._document, keys, self.report, ENSEMBLE.name)
-        steps = read_steps(self._document, keys, tensors)
+        tensors = read_tensors(keys, self.report, ENSEMBLE.name)
+        steps = read_steps(keys, tensors)
         self.report.applied["ensemble_scheduling"] = " -> ".join(
             dict.fromkeys(step.model for step in steps)
         )

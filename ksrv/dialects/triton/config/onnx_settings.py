@@ -6,7 +6,7 @@ from typing import Any
 from ksrv.dialects.triton.config.model_keys import Keys
 from ksrv.model.config import OnnxSettings
 from ksrv.repository.report import Report
-from ksrv.repository.yaml_document import Document, KeyPath
+from ksrv.repository.yaml_document import Fault, KeyPath
 
 LEVELS = {-1: "ORT_ENABLE_BASIC", 1: "ORT_ENABLE_EXTENDED", 2: "ORT_DISABLE_ALL"}
 """ONNX Runtime's names of the levels of `optimization.graph`; any other leaves the default, which is everything."""
@@ -36,13 +36,13 @@ _PRECISIONS = {
 _SWITCHES = {"0": False, "1": True, "false": False, "true": True}
 
 
-def read_onnx(document: Document, keys: Keys, report: Report) -> OnnxSettings:
+def read_onnx(keys: Keys, report: Report) -> OnnxSettings:
     """Return the providers and the session options of a model of the onnxruntime backend.
 
     Raises:
         ConfigError: A value is wrong.
     """
-    options = _options(document, keys, report)
+    options = _options(keys, report)
     providers: list[Any] = []
     given = keys.optimization or Keys()
     if given.graph and (level := given.graph.level) is not None:
@@ -56,7 +56,7 @@ def read_onnx(document: Document, keys: Keys, report: Report) -> OnnxSettings:
             ("gpu_execution_accelerator", _ON_GPU, on_gpu),
             ("cpu_execution_accelerator", _ON_CPU, accelerators.cpu_execution_accelerator or ()),
         ):
-            providers += _providers(document, (*path, side), known, found, report)
+            providers += _providers((*path, side), known, found, report)
         if on_gpu and not any("CUDAExecutionProvider" in one for one in providers):
             providers.append(
                 {"CUDAExecutionProvider": {}}
@@ -78,7 +78,7 @@ def note_ignored(given: Keys | None, report: Report, *, all_keys: bool = False) 
             report.ignored[f"optimization.{key}"] = SPEED_ALONE
 
 
-def _options(document: Document, keys: Keys, report: Report) -> dict[str, Any]:
+def _options(keys: Keys, report: Report) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for index, entry in enumerate(keys.parameters or ()):
         name = OPTIONS.get(entry.key)
@@ -87,14 +87,12 @@ def _options(document: Document, keys: Keys, report: Report) -> dict[str, Any]:
         text = entry.value.string_value
         if name == "inter_op_num_threads":
             if not (text.isascii() and text.isdigit() and int(text[:9]) <= 4096):
-                document.fail(
+                raise Fault(
                     ("parameters", index), f"{entry.key}: expected a whole number from 0 to 4096"
                 )
             options[name] = int(text)
         elif text.lower() not in _SWITCHES:
-            document.fail(
-                ("parameters", index), f"{entry.key}: expected 0 or 1, found {text[:64]!r}"
-            )
+            raise Fault(("parameters", index), f"{entry.key}: expected 0 or 1, found {text[:64]!r}")
         elif name == "execution_mode":
             options[name] = "ORT_PARALLEL" if _SWITCHES[text.lower()] else "ORT_SEQUENTIAL"
         else:
@@ -104,7 +102,6 @@ def _options(document: Document, keys: Keys, report: Report) -> dict[str, Any]:
 
 
 def _providers(
-    document: Document,
     path: KeyPath,
     known: dict[str, str],
     found: Sequence[Keys],
@@ -114,7 +111,7 @@ def _providers(
     for index, accelerator in enumerate(found):
         name = accelerator.name or ""
         if name not in known:
-            document.fail(
+            raise Fault(
                 (*path, index, "name"), f"expected one of {', '.join(known)}, found {name[:64]!r}"
             )
         options: dict[str, str] = {}
@@ -123,7 +120,7 @@ def _providers(
                 report.refused[f"optimization.{entry.key}"] = NO_PLUGINS
             elif entry.key == "precision_mode":
                 if entry.value not in _PRECISIONS:
-                    document.fail(
+                    raise Fault(
                         (*path, index),
                         f"precision_mode: expected one of {', '.join(_PRECISIONS)}, found {entry.value[:64]!r}",
                     )

@@ -1,7 +1,6 @@
 """The `sequence_batching` of a config.pbtxt: the bounds of sequences, their control inputs and their states."""
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 from ksrv.dialects.triton.config.model_keys import DATA_TYPES, Keys
@@ -9,7 +8,7 @@ from ksrv.dialects.triton.declarations import ControlTensor, StateTensor
 from ksrv.model.config import Batching
 from ksrv.model.spec import SequenceLimits
 from ksrv.repository.report import Report
-from ksrv.repository.yaml_document import Document, KeyPath
+from ksrv.repository.yaml_document import Fault, KeyPath
 
 IDLE_MICROSECONDS = 1_000_000
 """Triton's, where max_sequence_idle_microseconds is left out."""
@@ -45,9 +44,7 @@ class SequenceSettings(NamedTuple):
     delay_ms: float
 
 
-def read_sequence_batching(
-    document: Document, keys: Keys, report: Report, backend: str
-) -> SequenceSettings | None:
+def read_sequence_batching(keys: Keys, report: Report, backend: str) -> SequenceSettings | None:
     """Return the settings for sequences, or None if the model serves none.
 
     Raises:
@@ -56,10 +53,6 @@ def read_sequence_batching(
     section = keys.sequence_batching
     if section is None:
         return None
-
-    def fail(path: KeyPath, message: str) -> None:
-        document.fail((_KEY, *path), message)
-
     if section.iterative_sequence and backend == "python":
         report.applied[f"{_KEY}.iterative_sequence"] = "a request that is rescheduled is run again"
         return None
@@ -68,14 +61,15 @@ def read_sequence_batching(
     if section.state and backend == "python":
         report.refused[f"{_KEY}.state"] = "a Python model keeps the state of sequences itself"
     taken = {tensor.name for tensor in keys.input or ()}
-    controls = _controls(section, taken, fail)
+    controls = _controls(section, taken)
     states = tuple(
-        _state(one, (_KEY, "state", index), document, report)
-        for index, one in enumerate(section.state or ())
+        _state(one, (_KEY, "state", index), report) for index, one in enumerate(section.state or ())
     )
     for index, state in enumerate(states):
         if state.input in taken:
-            fail(("state", index, "input_name"), f"the input {state.input!r} has another use")
+            raise Fault(
+                (_KEY, "state", index, "input_name"), f"the input {state.input!r} has another use"
+            )
         taken.add(state.input)
     limits = _limits(section, keys, report)
     if controls:
@@ -131,39 +125,39 @@ def _delay_ms(section: Keys, report: Report) -> float:
     return min(delay, 3_600_000.0)
 
 
-def _controls(
-    section: Keys, taken: set[str], fail: Callable[[KeyPath, str], None]
-) -> tuple[ControlTensor, ...]:
+def _controls(section: Keys, taken: set[str]) -> tuple[ControlTensor, ...]:
     found: list[ControlTensor] = []
     for index, tensor in enumerate(section.control_input or ()):
-        path = ("control_input", index)
+        path = (_KEY, "control_input", index)
         if tensor.name in taken:
-            fail((*path, "name"), f"the input {tensor.name!r} has another use")
+            raise Fault((*path, "name"), f"the input {tensor.name!r} has another use")
         taken.add(tensor.name)
         for place, control in enumerate(tensor.control):
             if any(_KINDS[control.kind] == other.kind for other in found):
-                fail((*path, "control", place), f"{control.kind} is given twice")
-            found.append(_control(tensor.name, control, (*path, "control", place), fail))
+                raise Fault((*path, "control", place), f"{control.kind} is given twice")
+            found.append(_control(tensor.name, control, (*path, "control", place)))
         if len(tensor.control) != 1:
-            fail(path, "expected one control of a kind for each input")
+            raise Fault(path, "expected one control of a kind for each input")
     return tuple(found)
 
 
-def _control(
-    name: str, control: Keys, path: KeyPath, fail: Callable[[KeyPath, str], None]
-) -> ControlTensor:
+def _control(name: str, control: Keys, path: KeyPath) -> ControlTensor:
     kind = _KINDS[control.kind]
     if kind == "corrid":
         datatype = DATA_TYPES[control.data_type or "TYPE_UINT64"]
         if datatype not in _IDS:
-            fail((*path, "data_type"), f"{datatype} is not a datatype for the id of a sequence")
+            raise Fault(
+                (*path, "data_type"), f"{datatype} is not a datatype for the id of a sequence"
+            )
         return ControlTensor(name=name, kind=kind, datatype=datatype)
     given = [key for key in _VALUES if getattr(control, key)]
     if len(given) != 1:
-        fail(path, f"needs one of {', '.join(_VALUES)}")
+        raise Fault(path, f"needs one of {', '.join(_VALUES)}")
     values = getattr(control, given[0])
     if len(values) != 2:
-        fail((*path, given[0]), f"expected two values, those for false and true, found {values}")
+        raise Fault(
+            (*path, given[0]), f"expected two values, those for false and true, found {values}"
+        )
     return ControlTensor(
         name=name,
         kind=kind,
@@ -173,11 +167,11 @@ def _control(
     )
 
 
-def _state(state: Keys, path: KeyPath, document: Document, report: Report) -> StateTensor:
+def _state(state: Keys, path: KeyPath, report: Report) -> StateTensor:
     initial = state.initial_state or []
     datatype = DATA_TYPES[state.data_type]
     if datatype == "BYTES":
-        document.fail((*path, "data_type"), "a state of texts is not kept")
+        raise Fault((*path, "data_type"), "a state of texts is not kept")
     if any(one.data_file is not None for one in initial):
         report.refused[f"{_KEY}.state.initial_state.data_file"] = "states begin as zeros"
     if state.use_growable_memory:

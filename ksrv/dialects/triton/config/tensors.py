@@ -9,7 +9,7 @@ from ksrv.dialects.triton.config.model_keys import DATA_TYPES, Keys
 from ksrv.dialects.triton.declarations import BoundTensor
 from ksrv.model.spec import ANY_SIZE, ANY_SIZE_OR_NONE, Dimension, TensorSpec
 from ksrv.repository.report import Report
-from ksrv.repository.yaml_document import Document, KeyPath
+from ksrv.repository.yaml_document import Fault, KeyPath
 
 _POSITION = re.compile(r".+__([0-9]{1,4})")
 _REFUSED = {
@@ -49,7 +49,7 @@ class Tensors:
         )
 
 
-def read_tensors(document: Document, keys: Keys, report: Report, backend: str) -> Tensors:
+def read_tensors(keys: Keys, report: Report, backend: str) -> Tensors:
     """Return the tensors of a config.pbtxt.
 
     Args:
@@ -63,7 +63,7 @@ def read_tensors(document: Document, keys: Keys, report: Report, backend: str) -
     )
     sides = []
     for side, tensors in (("input", keys.input), ("output", keys.output)):
-        reader = _Reader(document, report, backend, side, batched)
+        reader = _Reader(report, backend, side, batched)
         sides.append(reader.read(tensors or ()))
     (inputs, bound_inputs), (outputs, bound_outputs) = sides
     return Tensors(inputs, outputs, bound_inputs, bound_outputs)
@@ -72,10 +72,7 @@ def read_tensors(document: Document, keys: Keys, report: Report, backend: str) -
 class _Reader:
     """Reads the inputs or the outputs."""
 
-    def __init__(
-        self, document: Document, report: Report, backend: str, side: str, batched: bool
-    ) -> None:
-        self._document = document
+    def __init__(self, report: Report, backend: str, side: str, batched: bool) -> None:
         self._report = report
         self._side = side
         self._batched = batched
@@ -89,11 +86,11 @@ class _Reader:
     ) -> tuple[tuple[TensorSpec, ...], tuple[BoundTensor, ...]]:
         side = self._side
         if not tensors and not self._completes:
-            self._document.fail((), f"needs an {side}; only ONNX and OpenVINO files declare theirs")
+            raise Fault((), f"needs an {side}; only ONNX and OpenVINO files declare theirs")
         for index, tensor in enumerate(tensors):
             self._check_keys(tensor, (side, index))
             if any(other.name == tensor.name for other in tensors[:index]):
-                self._document.fail((side, index, "name"), f"{tensor.name!r} is declared twice")
+                raise Fault((side, index, "name"), f"{tensor.name!r} is declared twice")
         incomplete = [one.name for one in tensors if one.data_type is None or not one.dims]
         if not tensors or incomplete:
             self._report.applied[side] = "names, datatypes and shapes are read from the model file"
@@ -131,13 +128,13 @@ class _Reader:
             self._report.applied[f"{self._side}.format"] = "shown to clients, as in Triton"
         for missing, value in (("data_type", tensor.data_type), ("dims", tensor.dims)):
             if not value and (not self._completes or tensor.reshape is not None):
-                self._document.fail((*path, missing), f"the {self._side} {tensor.name!r} needs it")
+                raise Fault((*path, missing), f"the {self._side} {tensor.name!r} needs it")
         for key in ("dims", "reshape"):
             sizes = (
                 tensor.dims if key == "dims" else (tensor.reshape.shape if tensor.reshape else ())
             )
             if 0 in sizes:
-                self._document.fail((*path, key), "a size is -1 or more than 0")
+                raise Fault((*path, key), "a size is -1 or more than 0")
 
     def _shape(self, dims: Sequence[int]) -> tuple[Dimension, ...]:
         if self._batched:
@@ -156,7 +153,7 @@ class _Reader:
         if not shape and not self._batched:
             shape = []
         if _segments(tensor.dims) != _segments(shape):
-            self._document.fail(
+            raise Fault(
                 (*path, "reshape"),
                 f"{shape} does not hold as many values as the dims {tensor.dims}",
             )
@@ -170,7 +167,7 @@ class _Reader:
             return [None] * len(tensors)
         positions: list[int | None] = [int(one[1]) for one in found if one is not None]
         if sorted(positions, key=lambda one: one or 0) != list(range(len(tensors))):
-            self._document.fail(
+            raise Fault(
                 (self._side,), f"the names end with {positions}; expected each place from 0 once"
             )
         return positions

@@ -18,6 +18,7 @@ from ksrv.repository.yaml_document import (
     MAX_NODES,
     ConfigError,
     Document,
+    Fault,
     KeyPath,
     describe,
     read_settings_text,
@@ -54,7 +55,8 @@ def read_text_format(path: Path, text: str | None = None) -> tuple[Keys, Documen
     document = Document.of(path, None, lines)
     if len(lines) > MAX_NODES:
         document.fail((), f"the file has more than {MAX_NODES} values")
-    return _keys(message, (), document), document
+    with document.naming_faults():
+        return _keys(message, ()), document
 
 
 @functools.cache
@@ -140,54 +142,52 @@ def _line(tokens: Any) -> int:
 # ---- values ---------------------------------------------------------------------------------
 
 
-def _keys(message: Any, path: KeyPath, document: Document) -> Keys:
+def _keys(message: Any, path: KeyPath) -> Keys:
     name = message.DESCRIPTOR.full_name.removeprefix(PACKAGE)
     is_entry = name.endswith("Entry")
     keys: Keys = MapEntry() if is_entry else Keys()
     for field, value in message.ListFields():
         at = (*path, field.name)
         if field.has_presence:
-            keys[field.name] = _value(field, value, at, document)
+            keys[field.name] = _value(field, value, at)
         else:
-            keys[field.name] = [
-                _value(field, one, (*at, index), document) for index, one in enumerate(value)
-            ]
+            keys[field.name] = [_value(field, one, (*at, index)) for index, one in enumerate(value)]
     if is_entry:
         if not keys.key and keys.key != 0:
-            document.fail((*path, "key"), "this section needs a key")
+            raise Fault((*path, "key"), "this section needs a key")
         below = message.DESCRIPTOR.fields_by_name["value"].message_type
-        keys.setdefault("value", "" if below is None else _keys(message.value, path, document))
+        keys.setdefault("value", "" if below is None else _keys(message.value, path))
     for key, rule in RULES.get(name, {}).items():
         value, at = keys.get(key), (*path, key)
         if rule.needed and not value:
-            document.fail(at, f"this section needs a {key}, which must not be empty")
+            raise Fault(at, f"this section needs a {key}, which must not be empty")
         if value is None:
             if rule.default is not None:
                 keys[key] = rule.default
             continue
         if rule.entries is not None and len(value) > rule.entries:
-            document.fail(at, f"has {len(value)} entries; at most {rule.entries} are read")
+            raise Fault(at, f"has {len(value)} entries; at most {rule.entries} are read")
         if rule.least is not None:
-            _check_numbers(value, rule.least, rule.most, at, document)
+            _check_numbers(value, rule.least, rule.most, at)
     return keys
 
 
-def _value(field: Any, value: Any, at: KeyPath, document: Document) -> Any:
+def _value(field: Any, value: Any, at: KeyPath) -> Any:
     if field.message_type is not None:
-        return _keys(value, at, document)
+        return _keys(value, at)
     if field.enum_type is None:
         return value
     name = field.enum_type.values_by_number[value].name
     if field.enum_type.name == "DataType" and name not in DATA_TYPES:
-        document.fail(at, f"expected one of {', '.join(DATA_TYPES)}, found {name}")
+        raise Fault(at, f"expected one of {', '.join(DATA_TYPES)}, found {name}")
     return name
 
 
-def _check_numbers(value: Any, least: int, most: int, at: KeyPath, document: Document) -> None:
+def _check_numbers(value: Any, least: int, most: int, at: KeyPath) -> None:
     is_list = isinstance(value, list)
     for index, number in enumerate(value if is_list else [value]):
         if not least <= number <= most:
-            document.fail(
+            raise Fault(
                 (*at, index) if is_list else at,
                 f"expected a whole number from {least} to {most}, found {describe(number)}",
             )
