@@ -1,7 +1,7 @@
-"""Annotations mean the same in every Python.
+"""Annotations mean the same in every version of Python.
 
-From 3.14 on those of a class's fields are evaluated when they are asked for, with the class's own names
-in sight: a field `datatype` would hide the module of that name.
+Since 3.14 the annotations of a class's fields are evaluated on access, with the class's attributes in scope: a field
+`datatype` would hide the module of that name.
 """
 
 import ast
@@ -12,7 +12,7 @@ from tests.support.paths import ROOT
 
 
 def hidden(source):
-    """Return the names in the annotations of fields that are fields of the same class."""
+    """Return names in field annotations that are also fields of the class."""
     found = []
     for defined in ast.walk(ast.parse(source)):
         if isinstance(defined, ast.ClassDef):

@@ -1,4 +1,4 @@
-"""Code in the documents that no other test runs: commands have the options that they show, Python and YAML are such."""
+"""Code in the documents that no other test runs: commands have the shown options, and Python and YAML are valid."""
 
 import re
 import shlex
@@ -38,7 +38,7 @@ RUN_BY = {
     "docs/streams.md": "tests/integration/docs/test_fragments.py",
     "docs/dialects/torchserve.md": "tests/dialects/torchserve/handlers/test_documented_commands.py",
 }
-"""The test that runs the code of each page. Blocks `console` install something, and are left out."""
+"""The test that runs the code of each page. Blocks `console` install packages, and are left out."""
 
 NOT_RUN = {
     "docs/benchmarks.md": "make bench-peers, which writes it, takes half an hour and ten installations",
@@ -46,7 +46,7 @@ NOT_RUN = {
     "docs/http.md": "it listens on every interface: native_server/test_proxy_protocol.py serves with its options",
     "docs/production.md": "docker, systemd and Kubernetes are not here: tests/unit/deploy holds their files and flags",
     "docs/security.md": "it listens on every interface: integration/access serves with its options",
-    "docs/dialects/triton.md": "its two commands are those of tutorials/from-triton.md, which test_tutorials.py follows",
+    "docs/dialects/triton.md": "its two commands are also in tutorials/from-triton.md, which test_tutorials.py follows",
     "docs/ray.md": "Ray is not here: `make test-ray` runs the applications of examples/ray",
 }
 
@@ -56,7 +56,7 @@ INLINE = re.compile(r"`(ksrv [a-z]+(?: [^`]*)?)`")
 
 
 def commands_of(text):
-    """Return every command of ksrv in blocks, and in the text."""
+    """Return every ksrv command in the blocks and the text."""
     found = INLINE.findall(BLOCK.sub("", text).replace("\n", " "))
     for language, code in BLOCK.findall(text):
         if language in ("", "sh", "console", "shell"):
@@ -69,7 +69,7 @@ def check(words):
     """Parse a command's arguments as the command line does, without running it."""
     name, *arguments = words
     command = main.get_command(click.Context(main), name)
-    assert command is not None, f"there is no command {name}"
+    assert command is not None, f"unknown command {name}"
     context = click.Context(command, info_name=name)
     parser = command.make_parser(context)
     parser.parse_args(args=list(arguments))

@@ -1,4 +1,4 @@
-"""What an error's text may hold."""
+"""The contents of error texts."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Which errors of a test mean that a tool is missing; all others fail it."""
+"""Which errors of a test mean that a tool is missing. All other errors fail the test."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""The files and folders that the documents name exist."""
+"""All files and folders that the documents name exist."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ DOCUMENTS += sorted((ROOT / "docs").rglob("*.md"))
 PATH = re.compile(r"`((?:ksrv|native|tests|tools|benchmarks|examples|protos|docs)/[\w./-]*)`")
 
 MADE = {"benchmarks/results/"}
-"""Folders that `make` writes."""
+"""Folders that `make` creates."""
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

@@ -1,4 +1,4 @@
-"""Patterns of regular expressions use what each supported Python matches rightly."""
+"""Regular expressions use only features that all supported versions of Python implement correctly."""
 
 import ast
 import re
@@ -30,7 +30,8 @@ def has_possessive_group(pattern):
 
 
 def test_no_pattern_has_possessive_groups():
-    """Python before 3.11.5 matches some of them wrongly (gh-106052): malformed headers were accepted."""
+    """Python before 3.11.5 matches some possessive groups wrongly (gh-106052), so that malformed headers were
+    accepted."""
     assert has_possessive_group(r"(?:a|b)?+") and has_possessive_group(rb"(?>a)x")
     found = {
         (path.relative_to(SOURCES), pattern)

@@ -1,4 +1,4 @@
-"""The relay in front of servers that tests reach by another way."""
+"""The relay that tests put before a server to reach it in another way."""
 
 import socket
 import ssl
@@ -24,7 +24,7 @@ LEFT_ALONE = [
 
 
 def unchunked(data):
-    """The bodies of messages in chunks, and whether each had a chunk of a length that was announced."""
+    """The bodies of chunked messages, and whether each had a chunk of an announced length."""
     bodies = []
     while data:
         head, _, data = data.partition(b"\r\n\r\n")

@@ -1,4 +1,4 @@
-"""The search for settings, on models that are formulas, and the copy whose settings it writes."""
+"""The search for settings on models that are formulas, and the copy of the model with the settings found."""
 
 import os
 
@@ -17,7 +17,7 @@ from ksrv.cli.main import main
 
 
 def accelerator(candidate):
-    """One device: a batch costs 10 ms and 1 ms a row, further instances give nothing."""
+    """One device: a batch costs 10 ms plus 1 ms per row, and more instances gain nothing."""
     size = candidate.max_batch_size
     seconds = 0.010 + 0.001 * size
     filled = min(1, 0.5 + 0.1 * candidate.max_delay_ms)
@@ -27,14 +27,14 @@ def accelerator(candidate):
 
 
 def processors(candidate):
-    """Four cores: instances of one thread serve most, and batches give nothing."""
+    """Four cores: single-threaded instances are fastest, and batches gain nothing."""
     busy = min(4, candidate.instances * (candidate.threads or 1))
     return Trial(candidate, 100.0 * busy, 10.0, busy)
 
 
 def test_batches_are_found_where_they_pay():
     best, trials = search(accelerator, 4, 60)
-    assert best.candidate.max_batch_size == 16  # 32 misses the goal
+    assert best.candidate.max_batch_size == 16  # 32 misses the latency goal
     assert best.candidate.instances == 1
     assert best.throughput == max(one.throughput for one in trials) or best.beats(
         Trial(Candidate(), best.throughput / 1.06)

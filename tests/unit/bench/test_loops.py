@@ -1,4 +1,4 @@
-"""The closed and the open loop, with connections that are functions."""
+"""The closed and the open loop, with functions as connections."""
 
 import time
 
@@ -11,7 +11,7 @@ from ksrv.client import ConnectionFailed, InvalidRequest
 
 
 class Slow:
-    """A connection that takes some seconds for an answer, by the number of the request."""
+    """A connection whose answer takes some seconds, depending on the number of the request."""
 
     def __init__(self, seconds):
         self.seconds = seconds
@@ -30,14 +30,14 @@ def begin():
 
 
 def test_an_open_loop_counts_from_when_a_request_was_due():
-    """One stall of half a second: a closed loop sees it once, an open loop in all that wait for it."""
+    """A stall of half a second delays one request of a closed loop, but all waiting requests of an open loop."""
     stall = Slow(lambda index: 0.5 if index == 5 else 0.0)
     load = Load(1, rate=100, poisson=False, warm_up=0, seconds=1.0)
     samples = open_loop([stall], due_times(load, 100, 0), load, begin())
     latencies = np.concatenate([samples.latencies, samples.waits])
     assert len(latencies) == 100
     assert latencies.max() >= 0.49
-    assert (latencies > 0.1).sum() >= 30  # of the requests due meanwhile
+    assert (latencies > 0.1).sum() >= 30  # of the requests due during the stall
     closed = closed_loop(
         [Slow(lambda index: 0.5 if index == 5 else 0.01)], Load(1, warm_up=0, seconds=1.0), begin()
     )
@@ -58,7 +58,7 @@ def test_what_cannot_be_sent_counts_with_the_time_that_it_waited():
 
 
 def test_a_closed_loop_shows_a_stall_at_its_end():
-    """Twenty requests are answered at once; the next two until after the time that counts."""
+    """Twenty requests are answered at once, the next two after the measured time."""
     load = Load(2, warm_up=0, seconds=1.0)
     start = begin()
     end = start + load.seconds

@@ -1,4 +1,4 @@
-"""The judgement of `make guard`, with counts that nobody has counted."""
+"""The verdicts of `make guard`, on made-up counts."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +10,7 @@ BEFORE = {"REST": 20_000, "gRPC": 40_000}
 
 
 class Counted:
-    """Returns a series of counts, and notes what was asked for."""
+    """Returns a series of counts, and records the requested names."""
 
     def __init__(self, *counts: Mapping[str, int]) -> None:
         self._counts = iter(counts)

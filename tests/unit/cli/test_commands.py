@@ -50,7 +50,7 @@ def test_an_unknown_command_is_told_with_status_2(tmp_path, monkeypatch, name, s
 
 
 def completed(words, place):
-    """Return what the shell is told at a place of a line."""
+    """Return the completions that the shell gets at a position of a line."""
     done = subprocess.run(
         [sys.executable, "-m", "ksrv"],
         env={"_KSRV_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(place)},

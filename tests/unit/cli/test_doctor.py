@@ -1,4 +1,4 @@
-"""`ksrv doctor`: its form here, and its findings on machines that are not this one."""
+"""`ksrv doctor`: its output on this machine, and its findings on simulated machines."""
 
 import json
 import resource

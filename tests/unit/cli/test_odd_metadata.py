@@ -1,4 +1,4 @@
-"""Commands against a server whose metadata leave fields out, or name what the protocol has not."""
+"""Commands against a server whose metadata omits fields, or has values that the protocol does not define."""
 
 import click
 import pytest

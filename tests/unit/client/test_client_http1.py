@@ -1,4 +1,4 @@
-"""Both HTTP clients against servers that answer in every way that HTTP/1.1 allows, and some more."""
+"""Both HTTP clients, against servers that use all of HTTP/1.1, and some that violate it."""
 
 import asyncio
 import math
@@ -32,7 +32,7 @@ def answer(body=READY, status="200 OK", fields=""):
 
 
 class Scripted:
-    """Gives every connection the next list of answers, one for each request; None closes it."""
+    """Gives each connection the next list of answers, one per request. None closes the connection."""
 
     def __init__(self, *connections):
         self._script = [list(answers) for answers in connections]
@@ -40,7 +40,7 @@ class Scripted:
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.accepted = 0
         self.requests = []
-        self.ended = threading.Semaphore(0)  # released for each connection that is closed
+        self.ended = threading.Semaphore(0)  # released once per closed connection
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
@@ -87,7 +87,7 @@ def scripted():
 
 
 class Waiting:
-    """The asyncio client with methods that wait."""
+    """The asyncio client, with blocking methods."""
 
     def __init__(self, *arguments, **options):
         self._loop = asyncio.new_event_loop()
@@ -157,7 +157,7 @@ def test_a_kept_connection_that_the_server_has_closed_is_made_anew(scripted, kin
     with kind(server.url, retries=retries) as client:
         client.metadata()
         assert server.ended.acquire(timeout=30)
-        client.unload("m")  # the connection is found closed before the request is sent
+        client.unload("m")  # the client finds the connection closed before it sends the request
     assert server.accepted == 2
     assert [head.split(b" ")[0] for head, _ in server.requests] == [b"GET", b"POST"]
 
@@ -192,7 +192,7 @@ def test_a_request_that_the_server_may_have_run_is_sent_once(scripted, kind, cal
 def test_an_inference_that_the_server_may_have_run_is_sent_once(scripted, kind):
     server = scripted([answer(), None], [answer()] * 3)
     with kind(server.url) as client, pytest.raises(ConnectionFailed, match="closed the connection"):
-        client.infer("m", {"x": [1]})  # on the connection that brought the metadata
+        client.infer("m", {"x": [1]})  # on the connection that fetched the metadata
     assert (server.accepted, len(server.requests)) == (1, 2)
 
 
@@ -391,7 +391,9 @@ def test_a_document_of_another_form_is_an_error_of_the_client(scripted, kind, na
 
 
 def test_a_large_answer_is_read_whole(scripted, kind):
-    values = np.arange(10_000_000, dtype=np.float32)  # more than is reserved before any of it came
+    values = np.arange(
+        10_000_000, dtype=np.float32
+    )  # more than the client reserves before data arrives
     document = b'{"outputs":[{"name":"y","datatype":"FP32","shape":[10000000],"parameters":{"binary_data_size":40000000}}]}'
     fields = f"Inference-Header-Content-Length: {len(document)}\r\n"
     server = scripted([answer(), answer(document + values.tobytes(), fields=fields)])

@@ -1,4 +1,4 @@
-"""The client's messages as mappings, beside protobuf's own classes."""
+"""The client's messages as mappings, compared with protobuf's classes."""
 
 import subprocess
 import sys

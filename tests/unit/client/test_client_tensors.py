@@ -1,4 +1,4 @@
-"""Python values as tensors of the protocol, and back."""
+"""Conversion between Python values and tensors of the protocol."""
 
 from pathlib import Path
 

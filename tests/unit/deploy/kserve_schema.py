@@ -1,4 +1,4 @@
-"""Checks KServe's kinds against the classes that KServe's Python package has for them.
+"""Checks KServe objects against the classes of KServe's Python package.
 
 The package ships no CRDs, but its classes are generated from the same Go types: each names its fields,
 their types and, in its setters, which of them must be there. They are read, not imported: an import
@@ -27,7 +27,7 @@ class Schema:
         self._classes = {}
 
     def errors(self, document):
-        """Yield a sentence for each thing that KServe's API server would not know."""
+        """Yield a sentence for each field that KServe's API server would reject."""
         version, kind = document["apiVersion"].split("/")[1], document["kind"]
         yield from self._object(document, version.capitalize() + kind, kind)
 

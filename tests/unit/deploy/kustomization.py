@@ -1,7 +1,7 @@
-"""Renders a kustomization as far as deploy/kubernetes uses one, and refuses what it does not know.
+"""Renders the kustomization features that deploy/kubernetes uses, and refuses all others.
 
-Kustomize itself is a program in Go that no Python registry carries. What this leaves out on purpose is
-the digest behind the names of generated config maps.
+Kustomize itself is a Go program that no Python registry has. The hash suffix in the names of generated config maps is
+left out on purpose.
 """
 
 from copy import deepcopy
@@ -17,7 +17,7 @@ LISTS_BY = {"containers": "name", "volumes": "name", "volumeMounts": "mountPath"
 
 
 def render(folder):
-    """Return the objects that `kubectl kustomize FOLDER` would print."""
+    """Return the objects that `kubectl kustomize FOLDER` prints."""
     return _build(Path(folder), [])
 
 

@@ -1,4 +1,4 @@
-"""Packages that only tests of deploy/ need: without one they are skipped, in CI they fail."""
+"""Packages that only tests of deploy/ need. Tests without them are skipped, but fail in CI."""
 
 import importlib.util
 import os

@@ -1,4 +1,4 @@
-"""Every PromQL expression below deploy/, and the metrics that it names."""
+"""All PromQL expressions below deploy/, and the metrics in them."""
 
 import json
 import re
@@ -17,7 +17,7 @@ def rules():
 
 
 def expressions():
-    """Return (where, expression) of every rule and panel, Grafana's variables filled in."""
+    """Return (place, expression) of every rule and panel, with Grafana's variables replaced."""
     found = [(rule.get("alert") or rule["record"], rule["expr"]) for rule in rules()]
     board = json.loads((DEPLOY / "observability/ksrv.dashboard.json").read_text())
     for panel in board["panels"]:
@@ -30,7 +30,7 @@ def expressions():
 
 
 def metric_names():
-    """Return every metric of ksrv that a file below deploy/observability names, by place."""
+    """Return every ksrv metric that a file below deploy/observability uses, by place."""
     found = {}
     for where, text in expressions():
         for name in _NAME.findall(re.sub(r'"[^"]*"', "", text)):

@@ -1,4 +1,4 @@
-"""PromQL over pages of /metrics, as far as the rules and panels below deploy/ use it, with Prometheus' meaning."""
+"""Evaluates the PromQL subset of the rules and panels below deploy/ on pages of /metrics, as Prometheus does."""
 
 import operator
 import re
@@ -37,11 +37,11 @@ AGGREGATIONS: Mapping[str, Callable[[list[float]], float]] = {"sum": sum, "min":
 
 @dataclass(frozen=True)
 class Scrape:
-    """What one target said at one time.
+    """The answer of a target to one scrape.
 
     Attributes:
-        at: When, in seconds of any clock.
-        samples: The values; the metric's name is the label `__name__`.
+        at: The time in seconds, on any clock.
+        samples: The values. The label `__name__` has the metric's name.
     """
 
     at: float
@@ -49,10 +49,10 @@ class Scrape:
 
 
 class Prometheus:
-    """Keeps the scrapes of one target, and answers queries as of the last one.
+    """Stores the scrapes of a target, and answers queries at the time of the last scrape.
 
     Args:
-        rules: Rules, of which queries may use the recorded ones.
+        rules: Rules. Queries may use the metrics of recording rules.
         target: The labels that a scrape adds to each sample.
     """
 
@@ -62,11 +62,11 @@ class Prometheus:
         self._scrapes: list[Scrape] = []
 
     def scrape(self, at: float, page: str | None) -> None:
-        """Keep what a target answered.
+        """Store the answer of a target.
 
         Args:
-            at: When, in seconds of any clock that does not go back.
-            page: Its page, or None where it gave none.
+            at: The time in seconds, on any monotonic clock.
+            page: The target's page, or None if it gave no answer.
         """
         up = frozenset({NAME: "up", **self._target}.items())
         samples: Vector = {up: float(page is not None)}
@@ -77,7 +77,7 @@ class Prometheus:
         self._scrapes.append(Scrape(at, samples))
 
     def query(self, text: str) -> Vector:
-        """Return the series of an expression as of the last scrape.
+        """Return the series of an expression at the time of the last scrape.
 
         Args:
             text: The expression.
@@ -113,7 +113,7 @@ class Prometheus:
         return {labels: points[-1][1] for labels, points in found.items()}
 
     def _points(self, selector: Any, seconds: float) -> dict[Labels, Points]:
-        """Return the points of the series that a selector names, the oldest first."""
+        """Return the points of the series that match a selector, the oldest first."""
         matches = _matcher(selector)
         found: dict[Labels, Points] = {}
         for scrape in self._scrapes:
@@ -178,7 +178,7 @@ def _unnamed(labels: Labels) -> Labels:
 
 
 def _increase(points: Points, start: float, end: float) -> float | None:
-    """Return what a counter gained between two times, extrapolated as Prometheus does."""
+    """Return the increase of a counter between two times, extrapolated as Prometheus does."""
     if len(points) < 2:
         return None
     (first_at, first), (last_at, _) = points[0], points[-1]
@@ -199,7 +199,7 @@ def _increase(points: Points, start: float, end: float) -> float | None:
 
 
 def _combined(op: str, left: Vector | float, right: Vector | float) -> Vector | float:
-    """Apply an operator; two vectors are joined where their labels are the same."""
+    """Apply an operator. Two vectors are joined on equal labels."""
     if isinstance(left, float) and isinstance(right, float):
         return ARITHMETIC[op](left, right)
     joined = {labels: (one, other) for labels, one, other in _pairs(left, right)}
@@ -224,7 +224,7 @@ def _pairs(left: Vector | float, right: Vector | float) -> Iterator[tuple[Labels
 
 
 def _quantiles(quantile: float, buckets: Vector) -> Vector:
-    """Return `histogram_quantile`: the rank's place between the bounds of its bucket."""
+    """Return `histogram_quantile`: linear interpolation within the bucket of the rank."""
     histograms: dict[Labels, list[tuple[float, float]]] = {}
     for labels, count in buckets.items():
         told = dict(labels)

@@ -1,4 +1,4 @@
-"""The native core takes the libnghttp2 that a wheel carries beside it, and the system's if none is there."""
+"""The native core loads the libnghttp2 in a wheel or, if it is missing, the system's."""
 
 import importlib.util
 import os
@@ -21,6 +21,6 @@ def test_core_looks_for_libnghttp2_beside_itself_first():
     ]
     core = importlib.util.find_spec("ksrv._native._core")
     folder = os.path.dirname(os.path.realpath(core.origin))
-    # The system's dynamic loader looks into some subfolders of a folder before it looks into the folder.
+    # The dynamic loader searches some subfolders before the folder itself.
     beside = tried.index(f"{folder}/libnghttp2.so.14")
     assert all(path.startswith(folder) for path in tried[:beside])

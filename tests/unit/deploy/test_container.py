@@ -1,4 +1,4 @@
-"""The container file and the compose file; what the file's steps do is tests/integration/deploy."""
+"""The container file and the compose file. tests/integration/deploy runs the steps of the file."""
 
 import fnmatch
 import re
@@ -29,7 +29,7 @@ def test_hadolint_has_nothing_to_say():
 
 
 def ignored(path):
-    """Whether the build context leaves a path out, by the rules of the .dockerignore beside."""
+    """Whether the rules of .dockerignore exclude a path from the build context."""
     lines = DOCKERFILE.with_name("Dockerfile.dockerignore").read_text().split()
     out = False
     for line in lines:
@@ -60,7 +60,7 @@ def test_the_sources_of_the_wheel_are_copied():
 
 
 def test_the_image_has_the_libraries_that_ksrv_loads():
-    """The base has those of Python's ssl module."""
+    """The base image has the libraries of Python's ssl module."""
     sources = "".join(path.read_text() for path in (ROOT / "ksrv").rglob("*.py"))
     named = set(re.findall(r"Debian: apt-get install (\S+?)\)", sources)) - {"libssl3"}
     assert "libnghttp2-14" in named

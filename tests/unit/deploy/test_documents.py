@@ -1,4 +1,4 @@
-"""What docs/ says to operators: messages that ksrv has, settings that there are, links that lead on."""
+"""The operator documents name only existing messages and settings, and their links work."""
 
 import ast
 import functools
@@ -21,7 +21,7 @@ OTHER_FLAGS = {"--build", "--read-only", "--tmpfs", "--from-file", "--build-arg"
 
 @functools.cache
 def texts():
-    """Return every piece of text that is written down in ksrv's sources."""
+    """Return every string in ksrv's sources."""
     found = set()
     for path in (ROOT / "ksrv").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

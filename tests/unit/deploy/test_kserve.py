@@ -1,4 +1,4 @@
-"""The runtimes and services for KServe: valid to its package's types, and of one mind with ksrv."""
+"""The runtimes and services for KServe match the types of its package, and ksrv's settings."""
 
 from copy import deepcopy
 
@@ -54,7 +54,7 @@ def arguments(args):
 
 @pytest.fixture
 def volume(tmp_path):
-    """Where a volume with TorchServe's files is mounted."""
+    """The mount point of a volume with TorchServe's files."""
     (tmp_path / "config").mkdir()
     (tmp_path / "model-store").mkdir()
     (tmp_path / "config" / "config.properties").write_text(
@@ -81,7 +81,7 @@ def test_the_arguments_are_ksrvs(name, volume):
     assert chosen["insecure"] == "True"
     assert chosen["model_control"] == "'none'"
     assert float(chosen["drain_delay"]) + float(chosen["stop_timeout"]) < 30
-    # Else a server that only its probe calls would count as one that nobody is connected to.
+    # Otherwise probes alone would make a server count as connected.
     assert container["readinessProbe"]["periodSeconds"] < float(chosen["drain_delay"])
     port = RUNTIMES[name]["spec"]["annotations"]["prometheus.kserve.io/port"]
     assert chosen["http"] == f"'0.0.0.0:{port}'"

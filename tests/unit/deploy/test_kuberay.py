@@ -1,6 +1,6 @@
-"""The RayService for KubeRay: valid to Kubernetes' schemas, of one mind with ksrv, and valid to KubeRay's CRD.
+"""The RayService for KubeRay matches Kubernetes' schemas, ksrv's settings and KubeRay's CRD.
 
-No published Python package has KubeRay's CRD. Where one is at hand, the whole document is checked against it:
+No published Python package has KubeRay's CRD. If you have it, check the whole document against it:
 
     KUBERAY_CRD=ray.io_rayservices.yaml pytest tests/unit/deploy/test_kuberay.py
 """
@@ -51,12 +51,12 @@ def test_ports_volumes_and_numbers_agree():
     mounted = [volume["mountPath"] for volume in worker["volumeMounts"]]
     assert arguments["models"] in mounted
     assert str(Path(arguments["settings"]["token_file"]).parent) in mounted
-    # One replica on a pod, of which there are enough.
+    # One replica per pod, and enough pods.
     assert arguments["max_replicas_per_node"] == 1
     assert arguments["autoscaling"]["max_replicas"] == WORKERS["maxReplicas"]
     assert arguments["autoscaling"]["min_replicas"] == WORKERS["minReplicas"]
     assert arguments["actor"]["num_cpus"] == int(worker["resources"]["limits"]["cpu"])
-    # What a replica may take to end is what its pod may take.
+    # A replica may take as long to stop as its pod.
     grace = WORKERS["template"]["spec"]["terminationGracePeriodSeconds"]
     assert given.drain_delay + given.stop_timeout < grace
 
@@ -71,7 +71,7 @@ def crd_schema():
 
 
 def closed(schema):
-    """Return the schema of a CRD as JSON Schema, in which unknown fields are errors as in kubectl's strict mode."""
+    """Return the schema of a CRD as JSON Schema that rejects unknown fields, as kubectl's strict mode does."""
     if isinstance(schema, list):
         return [closed(one) for one in schema]
     if not isinstance(schema, dict):

@@ -1,4 +1,4 @@
-"""The Kubernetes manifests: valid to Kubernetes' own schemas, and of one mind with ksrv."""
+"""The Kubernetes manifests match Kubernetes' schemas, and ksrv's settings."""
 
 from copy import deepcopy
 
@@ -41,7 +41,7 @@ def settings(overlay):
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_every_object_is_valid(overlay, version):
     for document in objects(overlay).values():
-        if document["kind"] != "PodMonitor":  # which is none of Kubernetes' own
+        if document["kind"] != "PodMonitor":  # not a kind of Kubernetes itself
             validate(document, version)
 
 
@@ -172,7 +172,7 @@ def test_no_call_without_a_control_token_changes_models(overlay):
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_the_autoscaler_gets_its_metric(overlay):
-    """By an annotation, or where a token is needed by a monitor that sends one."""
+    """By an annotation or, if a token is needed, by a monitor that sends it."""
     chosen, template = settings(overlay).settings, pod(overlay)
     ports = {port["name"] for port in template["spec"]["containers"][0]["ports"]}
     if template["metadata"]["annotations"]["prometheus.io/scrape"] == "true":

@@ -1,4 +1,4 @@
-"""The locks: every package that is needed, in the version of constraints.txt, with its hashes."""
+"""The lock files have every package that is needed, in the version of constraints.txt, with hashes."""
 
 import re
 import tomllib
@@ -16,7 +16,7 @@ def plain(name):
 
 
 def lock(name):
-    """Return (version, number of hashes) of every package of a lock."""
+    """Return (version, number of hashes) of every package in a lock file."""
     text = (DEPLOY / "requirements" / f"{name}.lock").read_text()
     blocks = re.findall(r"^([A-Za-z0-9_.-]+)==(\S+) \\\n((?: +--hash=sha256:[0-9a-f]{64}.*\n)+)", text, re.MULTILINE)  # fmt: skip
     assert len(blocks) == len(re.findall(r"^[A-Za-z0-9_.-]+==", text, re.MULTILINE))

@@ -1,4 +1,4 @@
-"""Alert rules, the dashboard and Prometheus' settings; names are in tests/integration/deploy."""
+"""Alert rules, the dashboard and Prometheus' settings. tests/integration/deploy checks the metrics' names."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""tools/system_packages.py on machines that lack programs: it installs them, or prints the command that does."""
+"""tools/system_packages.py installs missing programs, or prints the command that does."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ exec "$@"
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Path:
-    """A folder that is all of PATH: it has a shell and no other program."""
+    """A folder that is the whole PATH: it has a shell and no other program."""
     (programs := tmp_path / "bin").mkdir()
     (programs / "sh").symlink_to("/bin/sh")
     (programs / "true").symlink_to(str(shutil.which("true")))

@@ -1,4 +1,4 @@
-"""The systemd units: accepted by systemd, and of one mind with ksrv."""
+"""systemd accepts the units, and they match ksrv's settings."""
 
 import configparser
 import shutil
@@ -31,7 +31,7 @@ def test_systemd_accepts_the_units(tmp_path):
         ["systemd-analyze", "verify", *(str(tmp_path / name) for name in UNITS)],
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
-    # Units of the machine itself may have faults of their own.
+    # Units of the test machine may have faults that do not matter here.
     lines = [line for line in (done.stdout + done.stderr).splitlines() if "ksrv" in line]
     assert lines == []
 

@@ -1,4 +1,4 @@
-"""Who has an answer finds it counted: the statistics are read by the thread that ends the request, as it ends it."""
+"""A client that has its answer finds it counted, because counting happens first."""
 
 import threading
 from contextlib import suppress
@@ -16,14 +16,14 @@ def refuse(batch):
 
 @pytest.fixture
 def gate():
-    """Holds the handler back until the test listens for the end of its request."""
+    """Holds the handler back until the test watches the end of its request."""
     event = threading.Event()
     yield event
     event.set()
 
 
 def counts_at_the_end(gate, run=lambda batch: batch.tensors["x"].data, **settings):
-    """Run two rows; return successes, failures and rows as the end of the request shows them."""
+    """Run two rows. Return successes, failures and rows as counted when the request ends."""
 
     def held(batch):
         assert gate.wait(60)

@@ -1,4 +1,4 @@
-"""The thread that decodes images which take long, where the system has none."""
+"""The thread for slow images, on a system that cannot start it."""
 
 import threading
 from queue import Queue

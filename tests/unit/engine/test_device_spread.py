@@ -1,4 +1,4 @@
-"""Instances of all models go to one device after the other, and keep their places."""
+"""Instances of all models are assigned to devices in turn, and keep their assignment."""
 
 import pytest
 
@@ -18,7 +18,7 @@ MODELS = {
 
 @pytest.fixture
 def placed(tmp_path):
-    """Load models without a device in sight, and note the number that each instance chose by."""
+    """Load models without a device, and record the number by which each instance chose."""
     for name, settings in MODELS.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "handler.py").write_text("def inference(x): return x")
@@ -40,7 +40,7 @@ def placed(tmp_path):
 def test_models_share_the_devices_out(placed):
     engine, chosen = placed
     engine.start(wait=True)
-    # The first failing instance ends a load: of each model, the first instance is seen.
+    # The first instance that fails ends a load, so only the first instance of each model is seen.
     assert chosen == [("a", 0), ("b", 0), ("c", 0), ("d", 2), ("e", 3)]
     chosen.clear()
     for name in ("e", "a"):

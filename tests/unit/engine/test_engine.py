@@ -1,4 +1,4 @@
-"""The engine as its callers see it: answers, refusals, time, and the life of models."""
+"""The engine for its callers: answers, refusals, deadlines, and the life cycle of models."""
 
 import threading
 import time
@@ -37,7 +37,7 @@ from tests.support.wait_until import wait_until
 
 @pytest.fixture
 def gate():
-    """Holds handlers back until the test lets them go."""
+    """Holds handlers back until the test releases them."""
     event = threading.Event()
     yield event
     event.set()
@@ -118,7 +118,7 @@ def test_a_full_queue_refuses_at_once(gate):
 
 def test_the_bytes_in_flight_are_bounded(gate):
     entered = []
-    wait_until(lambda: memory_budget.PROCESS.held == 0)  # those of an earlier test
+    wait_until(lambda: memory_budget.PROCESS.held == 0)  # bytes of an earlier test
     served = engine(run=held(gate, entered), limits=Limits(in_flight=100))
     with pytest.raises(BodyTooLarge, match=r"160 bytes.*100"):
         served.submit(request(10))

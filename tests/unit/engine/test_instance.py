@@ -1,4 +1,4 @@
-"""Instances: claimed slots, assembling ahead, deaths of executors, and whose memory an answer is."""
+"""Instances: claimed slots, assembly ahead, dying executors, and the memory of answers."""
 
 import asyncio
 import threading
@@ -61,7 +61,7 @@ def test_a_quick_handler_comes_to_run_on_the_thread_that_asks(monkeypatch):
             and threads[-1] is threading.current_thread()
         )
     )
-    # A deadline must be kept, so a request that has one goes to the instance's thread.
+    # The thread of the instance runs a request with a deadline, because only it can give up in time.
     served.submit(request(deadline_ns=time.monotonic_ns() + 10**10), caller_blocks=True).wait()
     assert threads[-1] is not threading.current_thread()
     monkeypatch.setattr(instance, "QUICK_NS", 0)
@@ -111,7 +111,7 @@ def test_a_submitted_request_may_run_at_once_and_its_callback_comes():
     served.close()
 
 
-# ---- assembling ahead -------------------------------------------------------------------------
+# ---- assembly ahead ---------------------------------------------------------------------------
 
 
 def test_a_batch_is_assembled_and_topped_up_while_the_handler_runs(gate):
@@ -130,7 +130,7 @@ def test_a_batch_is_assembled_and_topped_up_while_the_handler_runs(gate):
     wait_until(lambda: handles[0].state == "taken")
     handles += [served.submit(request(value=float(n))) for n in (2, 3)]
     wait_until(lambda: all(handle.state == "taken" for handle in handles))
-    assert queue_of(served).waiting == 3  # they keep their places until they run
+    assert queue_of(served).waiting == 3  # they count against the capacity until they run
     assert handles[1].cancel()
     gate.set()
     first.wait()
@@ -167,7 +167,7 @@ def test_what_expires_in_an_open_batch_never_reaches_the_handler(gate):
 
 
 class Mortal(FunctionExecutor):
-    """Dies when a request asks for it; `log` is shared by all instances."""
+    """Dies if a request asks for it. All instances share `log`."""
 
     def __init__(self, source, number, log):
         super().__init__(source, self.answer)
@@ -244,7 +244,7 @@ def test_without_retry_a_death_fails_the_batch():
 
 @pytest.mark.parametrize("retry", [True, False])
 def test_a_batch_that_met_a_dead_process_was_not_tried(retry):
-    """Neither counts: the process that had gone before, nor the policy for those that ran."""
+    """Neither the process that had died before, nor the retry policy, applies to the batch."""
     log = []
 
     class Absent(Mortal):
@@ -338,7 +338,7 @@ def test_requests_without_a_version_go_to_the_highest_that_was_not_lost():
     served.close()
 
 
-# ---- whose memory -----------------------------------------------------------------------------
+# ---- memory of answers ------------------------------------------------------------------------
 
 
 def answers_of(served, count=40, rows=2):
@@ -425,11 +425,11 @@ def test_an_instance_that_is_stuck_beyond_the_models_time_is_not_ready(gate):
     served.close()
 
 
-# ---- what is no Exception ---------------------------------------------------------------------
+# ---- exceptions that are not an Exception -----------------------------------------------------
 
 
 class Panic(BaseException):
-    """What no handler of errors should stop at."""
+    """An exception that error handlers must not stop at."""
 
 
 @pytest.mark.parametrize("kind", [Panic, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit])
@@ -477,7 +477,7 @@ def test_a_thread_that_ends_all_the_same_takes_its_model_out_of_service():
     executors[0].broken = True
     assert served.submit(
         request(), caller_blocks=True
-    ).wait()  # its answer is out before anybody looks
+    ).wait()  # the answer is sent before anybody looks
     wait_until(lambda: served.index()[0].state == "UNAVAILABLE")
     assert "its instance 0 ended with Panic" in served.index()[0].reason
     with pytest.raises(NotReady, match="its instance 0 ended with Panic"):

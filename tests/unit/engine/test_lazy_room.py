@@ -1,4 +1,4 @@
-"""Room for a load is made by models that nobody changes, and the search for it ends."""
+"""A load makes room by unloading idle models, and the search for room ends."""
 
 import sys
 import threading
@@ -9,11 +9,11 @@ from tests.support.engine.engine_models import FunctionExecutor, Models, request
 
 
 class Loads:
-    """Executors that hold 60 bytes each, of which one may call another model while it is loaded."""
+    """Executors of 60 bytes each. One of them may call another model during its load."""
 
     def __init__(self):
         self.held = 0
-        self.kept = 0  # of the bytes of an executor that is closed
+        self.kept = 0  # bytes that remain after an executor was closed
         self.calls = threading.Event()
         self.engine = Engine(
             Models(source("a"), source("b")),
@@ -59,7 +59,7 @@ def test_no_room_is_looked_for_without_end_while_the_engine_is_closed():
     loads = Loads()
     loads.engine.submit(request(model="a")).wait()
     loads.held = 1000
-    loads.engine._models._closing = True  # no model can be put away any more
+    loads.engine._models._closing = True  # no model can be unloaded any more
     assert within(30, lambda: loads.engine.lazy._make_room("b", 0))
     loads.engine.close(20)
 
@@ -87,7 +87,7 @@ def test_cycles_are_collected_where_a_model_that_was_put_away_has_left_its_memor
     loads.engine.submit(request(model="a")).wait()
     loads.engine.submit(request(model="b")).wait()  # closing a's executor has freed its 60 bytes
     assert loads.held == 60 and not collected
-    loads.kept = 60  # as the weights of a handler in a cycle
+    loads.kept = 60  # like the weights of a handler in a reference cycle
     loads.engine.submit(request(model="a")).wait()
     assert collected == [60] and loads.held == 60
     assert loads.engine.model_ready("a") and not loads.engine.model_ready("b")

@@ -1,4 +1,4 @@
-"""What the log says of a load that takes long."""
+"""The log lines about a slow load."""
 
 import logging
 import threading
@@ -9,7 +9,7 @@ from ksrv.engine.load_progress import told_while_loading
 
 
 class FalseWait:
-    """Waits as long as the test says, and keeps what it was asked for."""
+    """Waits as long as the test says, and records the requested times."""
 
     def __init__(self) -> None:
         self.asked: list[float] = []

@@ -1,4 +1,4 @@
-"""Models are loaded side by side, and no model's load waits for another's."""
+"""Models are loaded in parallel, and no load waits for another model's load."""
 
 import threading
 import time
@@ -9,7 +9,7 @@ from tests.support.wait_until import wait_until
 
 
 class Gate:
-    """Executors that tell when their load begins, and end it when they are let."""
+    """Executors that report the begin of their load, and end it on request."""
 
     def __init__(self, *held):
         self.begun = {name: threading.Event() for name in ("a", "b", "c")}
@@ -42,7 +42,7 @@ def loading(gate, *names, **settings):
 def test_models_are_loaded_side_by_side():
     gate = Gate("a", "b")
     made = loading(gate, "a", "b", "c")
-    assert gate.begun["a"].wait(20) and gate.begun["b"].wait(20)  # neither has ended its load
+    assert gate.begun["a"].wait(20) and gate.begun["b"].wait(20)  # both loads are still running
     wait_until(lambda: made.model_ready("c"))
     assert not made.ready()
     for go in gate.go.values():

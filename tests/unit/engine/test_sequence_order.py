@@ -1,4 +1,4 @@
-"""The order of requests in sequences, whatever is cancelled, late or run at the same time."""
+"""The order of requests in sequences, with cancelled, late and concurrent requests."""
 
 import gc
 import random
@@ -19,7 +19,7 @@ from tests.support.wait_until import wait_until
 
 
 class Recording(FunctionExecutor):
-    """Notes which requests of which sequences it ran, and whose state it still has."""
+    """Records which requests of which sequences it ran, and which states it has."""
 
     def __init__(self, one, pace):
         super().__init__(one, self.note)
@@ -33,7 +33,7 @@ class Recording(FunctionExecutor):
         for part, _ in parts:
             if part is not None and part.start:
                 self.states.add(part.number)
-                # A client may leave, and its sequence end, as the batch of its first request begins.
+                # A client may leave, and its sequence end, while the batch of its first request begins.
                 if part.number in self.dropped:
                     self.states.discard(part.number)
         self.batches.append(parts)
@@ -89,7 +89,7 @@ def test_any_order_of_events(seed):
             try:
                 handle = made.submit(one, allow_inline=own.random() < 0.5)
             except KsrvError:
-                first = True  # the deadline was over, or the sequence had ended
+                first = True  # the deadline had passed, or the sequence had ended
                 continue
             first = end
             with lock:

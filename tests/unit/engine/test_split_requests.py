@@ -1,4 +1,4 @@
-"""A request that is run in parts: one request to its client, in the statistics, and in its headers and parameters."""
+"""A request that is split into parts counts as one request for its client and in the statistics."""
 
 import threading
 import time
@@ -21,7 +21,7 @@ def gate():
 
 
 def held(gate, entered):
-    """Return a handler that says when it has begun, and ends with the gate."""
+    """Return a handler that reports its begin and waits for the gate."""
 
     def run(batch):
         entered.append(batch)
@@ -128,7 +128,7 @@ def test_a_split_request_that_a_full_queue_refuses_is_one_refusal(gate):
 
 
 def noting(headers, parameters):
-    """Return a handler that gives each of its batches the next headers and parameters."""
+    """Return a handler that sets the next headers and parameters for each of its batches."""
     notes = iter(zip(headers, parameters, strict=True))
 
     def run(batch):

@@ -1,4 +1,4 @@
-"""A system without a further thread: what needs one fails or waits by itself, and goes on once there are threads again."""
+"""A system that cannot start another thread: affected operations fail or wait, and work again later."""
 
 import threading
 from functools import partial
@@ -14,7 +14,7 @@ from tests.support.wait_until import wait_until
 
 @pytest.fixture
 def refused(monkeypatch):
-    """The beginnings of the names of threads that the system does not start."""
+    """The name prefixes of threads that the system does not start."""
     names: list[str] = []
     start = threading.Thread.start
 

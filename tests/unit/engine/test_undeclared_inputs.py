@@ -1,4 +1,4 @@
-"""Models that declare no inputs: what their rows are, and what happens where there are none."""
+"""Models that declare no inputs: what counts as rows, and what happens if the inputs do not agree."""
 
 import gc
 import weakref
@@ -63,7 +63,7 @@ def test_without_one_a_model_that_joins_nothing_answers_as_it_likes(tmp_path):
     with serving(tmp_path) as engine:
         for a, b in (((3, 2), (5,)), ((4,), (1,))):
             outputs = engine.submit(request(np.ones(a), np.ones(b))).wait().outputs
-            # To the handler it is one row.
+            # The handler sees it as one row.
             assert [output.shape for output in outputs] == [a, b, (1,)]
 
 
@@ -84,13 +84,13 @@ def test_a_handler_that_loses_rows_is_still_told(tmp_path):
 
 
 class Name(str):
-    """A client's name for a tensor, whose end can be seen."""
+    """A client's name for a tensor, whose deletion can be observed."""
 
     __slots__ = ("__weakref__",)
 
 
 def test_no_name_of_a_client_is_kept_with_the_requests_that_may_be_joined(tmp_path):
-    """It may be as long as a body: thousands of them would take gigabytes."""
+    """A name may be as long as a body: thousands of names would use gigabytes."""
     first = """
 from ksrv import BaseHandler
 

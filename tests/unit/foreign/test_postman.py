@@ -1,4 +1,4 @@
-"""The small interpreter of Postman's collections, against a server of a few lines."""
+"""The small interpreter for Postman collections, against a server of a few lines."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""make test-foreign's runner over a checkout that is made here."""
+"""The runner of make test-foreign, on a checkout that the test creates."""
 
 from pathlib import Path
 
@@ -63,7 +63,7 @@ CASES = (
         edits=(("names.py", "triton", "ksrv"),),
         changed="its name is ours",
     ),
-    Case("ends.py", (PYTHON, "{checkout}/ends.py"), fails="its author says so"),
+    Case("ends.py", (PYTHON, "{checkout}/ends.py"), fails="its author reports it"),
     Case("waits.py", (PYTHON, "{checkout}/waits.py"), timeout=0.2, fails="it waits for ever"),
     Case("broken.py", (PYTHON, "{checkout}/broken.py"), Serving("missing", missing)),
     Case(
@@ -125,7 +125,7 @@ def test_the_table(checkout, outcomes, tmp_path):
     assert "| somebody/something | `0123456789ab` | 8 | 2 | 1 | 3 | 2 |" in table
     assert "Work as they are: `client.py`, `suite/tests.py` (`Things.test_good`)." in table
     assert "| `names.py` | works; its name is ours |" in table
-    assert "| `ends.py` | fails: its author says so |" in table
+    assert "| `ends.py` | fails: its author reports it |" in table
     assert "| `client.py -v` | **fails**: 200" not in table
     assert "| `gpu.py` | not run: it needs a GPU |" in table
     page = tmp_path / "page.md"

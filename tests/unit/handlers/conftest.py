@@ -38,10 +38,10 @@ def runner_of(tmp_path):
 
 
 class Chunks(list):
-    """An emitter that keeps what it was given.
+    """An emitter that records what it was given.
 
     Attributes:
-        waiting: The places of the requests that have not ended.
+        waiting: The indexes of the requests that have not ended.
     """
 
     def __init__(self, waiting=(0,)):
@@ -62,7 +62,7 @@ def chunks():
 
 @pytest.fixture
 def batch_of():
-    """A batch of one request a row group; arrays are the requests' parts of the input x."""
+    """A batch of one request per row group. Each request has its part of the input x."""
 
     def make(*arrays, explain=False, emit=None, **named):
         tensors, requests, start = {}, [], 0

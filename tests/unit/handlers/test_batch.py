@@ -1,4 +1,4 @@
-"""The batch: views, conversions, and what goes back to single requests."""
+"""The batch of a handler: views, conversions, and per-request results."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -126,7 +126,7 @@ def test_headers_and_parameters_go_to_the_request():
 
 
 class Text(str):
-    """A text of a class of the handler's own."""
+    """A str subclass of the handler."""
 
 
 class Kind(str, Enum):  # noqa: UP042  as older handlers have it
@@ -134,7 +134,7 @@ class Kind(str, Enum):  # noqa: UP042  as older handlers have it
 
 
 class Number(float):
-    """A number of a class of the handler's own."""
+    """A float subclass of the handler."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A parameter called `batch`: which stages get the batch in it."""
+"""Which stages get the batch in a parameter named `batch`."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ STAGES = {
             assert inputs is batch
             return batch["x"] + len(batch.requests)
     """,
-    "a handle of its own": """
+    "a custom handle": """
         def handle(self, batch, context):
             return self.inference(batch["x"])
         def inference(self, x, batch):

@@ -1,4 +1,4 @@
-"""The forms of `pt2:`, and what happens when a compilation does not work."""
+"""The forms of `pt2:`, and failed compilations."""
 
 import logging
 from collections import namedtuple
@@ -106,7 +106,7 @@ def test_a_failing_compilation_goes_back_to_eager_with_one_warning(caplog, faili
 
 def test_a_failing_compilation_that_is_required_fails(failing_backend):
     model = compiled(enabled(failing_backend, required=True))
-    for _ in range(2):  # and goes on failing
+    for _ in range(2):  # fails again each time
         with pytest.raises(CompileError, match="no compiler today"):
             model(torch.ones(2))
 

@@ -1,4 +1,4 @@
-"""Inputs and outputs that a handler's own code declares: tensor types, attributes and hints."""
+"""Inputs and outputs that a handler's code declares: tensor types, attributes and hints."""
 
 import numpy as np
 import pytest
@@ -123,7 +123,7 @@ DECLARED = {
         def postprocess(self, outputs) -> Float32[2]:
             return outputs
     """,
-    "a handle of its own": """
+    "a custom handle": """
         inputs = {"x": Float32[2], "n": Int64}
         def handle(self, batch, context) -> Float32[2]:
             return batch["x"]

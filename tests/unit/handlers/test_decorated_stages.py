@@ -1,4 +1,4 @@
-"""Stages and functions behind decorators: what decides is how the decorator can be called."""
+"""Decorated stages and functions: the decorator's signature decides how they are called."""
 
 import textwrap
 

@@ -1,4 +1,4 @@
-"""What a handler gets of BYTES while a model file lies beside it."""
+"""How a handler receives BYTES if its folder also has a model file."""
 
 import pytest
 
@@ -20,7 +20,7 @@ class Sizes(BaseHandler):
 
 
 def write_identity(folder):
-    """Write a file that answers the texts that it is given."""
+    """Write a model file that returns its input texts."""
     info = onnx.helper.make_tensor_value_info
     node = onnx.helper.make_node("Identity", ["data"], ["texts"])
     tensors = [info("data", STRING, ["N"])], [info("texts", STRING, ["N"])]

@@ -1,4 +1,4 @@
-"""Which handler a target names, and that the files of two models never meet."""
+"""The handler that a target names, and the separation of two models' files."""
 
 import gc
 import subprocess
@@ -47,7 +47,7 @@ def test_a_failing_import_is_reported_as_itself(runner_of):
         "def load():\n    try:\n        int('a')\n    except ValueError as error:\n        raise error from error\nload()\n",
         "one, two = ValueError('a'), ValueError('b')\none.__cause__, two.__cause__ = two, one\nraise one\n",
     ],
-    ids=["an error that is its own cause", "two errors that are each other's cause"],
+    ids=["an error that caused itself", "two errors that caused each other"],
 )
 def test_an_error_in_a_ring_of_causes_is_reported(runner_of, source):
     with pytest.raises(HandlerLoadError, match=r"ValueError: .* \(handler\.py, line "):

@@ -1,4 +1,4 @@
-"""Which handlers may answer in parts, told by their code."""
+"""Which handlers may stream, according to their code."""
 
 import pytest
 

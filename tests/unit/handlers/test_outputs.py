@@ -1,4 +1,4 @@
-"""What handlers return becomes tensors, or an error that says what does not fit."""
+"""Return values of handlers become tensors, or an error that names the mismatch."""
 
 import numpy as np
 import pytest
@@ -260,7 +260,7 @@ def test_an_array_in_another_order_is_copied_and_counted():
 
 
 def test_a_tensor_is_read_where_it_lies():
-    """Whether it is sent from there, the aliasing check tells of all outputs together."""
+    """The aliasing check decides for all outputs together whether they are sent without a copy."""
     buffer = np.ones((2, 2), np.float32)
     module = torch.nn.Linear(2, 2)
     before = buffer_pool.copied_bytes()

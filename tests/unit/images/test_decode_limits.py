@@ -1,4 +1,4 @@
-"""Headers of images against the limits, and formats that are refused by name."""
+"""Limits on image headers, and formats that are refused by name."""
 
 import io
 import re
@@ -70,7 +70,7 @@ def test_a_real_avif_is_refused_by_name():
 
 
 def webp_on_a_small_canvas(lossless):
-    """A still picture of 600x600 behind a header that says 16x16."""
+    """A still picture of 600x600 with a header of 16x16."""
     still = files.encode(files.picture(600, 600), "WEBP", lossless=lossless)[12:]
     canvas = b"VP8X" + struct.pack("<I", 10) + bytes(4) + (15).to_bytes(3, "little") * 2
     body = b"WEBP" + canvas + still
@@ -101,7 +101,7 @@ def gif_on_a_small_screen():
     ids=["webp", "lossless webp", "animated webp", "gif"],
 )
 def test_a_picture_larger_than_its_header_is_not_decoded(data):
-    """The header is what limits are compared with."""
+    """Limits are compared with the header."""
     keys = {"formats": ("webp", "gif"), "channels": "convert"}
     spec = TensorSpec("x", "UINT8", (-1, 16, 16, 3), ImageSpec(**keys))
     header = checked_header(data, Limits(), keys["formats"])
@@ -118,12 +118,12 @@ def patched(data, old, new):
 
 
 def jpeg_of(marker, bits):
-    """A JPEG whose frame has another marker and other bits a sample."""
+    """A JPEG with another frame marker and other bits per sample."""
     return patched(files.jpeg(9, 8, "L"), b"\xff\xc0\0\x0b\x08", bytes((0xFF, marker, 0, 11, bits)))
 
 
 def tiff_of(tag, old, new):
-    """A grey TIFF with another number in one of its entries."""
+    """A grey TIFF with a changed number in one of its entries."""
     data = files.encode(files.picture(9, 8, "L"), "TIFF")
     entry = struct.pack("<HHIHH", tag, 3, 1, old, 0)
     return patched(data, entry, entry[:8] + struct.pack("<HH", new, 0))

@@ -1,4 +1,4 @@
-"""The memory of images that are decoded: bounded with the requests', waited for, never leaked."""
+"""The memory of images during decoding: limited together with the requests' memory, and never leaked."""
 
 import threading
 
@@ -89,7 +89,7 @@ def test_images_that_are_decoded_by_rows_need_no_room_for_whole_pictures(
     wanted, out = np.empty((4, 32, 32, 3), np.uint8), np.empty((4, 32, 32, 3), np.uint8)
     PROCESS.bound, before = 1 << 40, PROCESS.held
     assert prepare.prepare(sent, wanted) == [None] * 4
-    # Room for one at a time.
+    # Enough for one image at a time.
     PROCESS.bound = before + 1_000_000
     monkeypatch.setattr(jpeg, "decoder", lambda: "libjpeg-turbo")
     assert prepare.prepare(sent, out) == [None] * 4
@@ -113,7 +113,7 @@ def test_a_grey_picture_that_is_turned_takes_the_room_of_the_colours_it_becomes(
     sent = [files.jpeg(1500, 2000, "L", exif=exif)]
     out = np.empty((1, 32, 32, 3), np.uint8)
     before = PROCESS.held
-    # Above a byte of each pixel, and below the two that cv2 is counted for.
+    # More than one byte per pixel, but less than the two that are counted for cv2.
     PROCESS.bound = before + 5_000_000
     (error,) = prepare.prepare(sent, out)
     assert "while it is decoded" in str(error)

@@ -1,4 +1,4 @@
-"""Files as other programs write them: ksrv accepts, refuses and turns what the decoder does."""
+"""Files of other programs: ksrv accepts, refuses and turns them as the decoder does."""
 
 import io
 import itertools
@@ -27,7 +27,7 @@ def decoder(request, monkeypatch):
 
 
 def prepared(data, datatype="UINT8", channels=3, **keys):
-    """Return a file's pixels as ksrv prepares them, in its own size."""
+    """Return a file's pixels as ksrv prepares them, without resizing."""
     image = ImageSpec(**{"channels": "convert", "resize": "none", "formats": FORMATS, **keys})
     prepare = ImagePreparer(
         TensorSpec("x", datatype, (-1, -1, -1, channels), image), Limits(), pool=POOL
@@ -73,7 +73,7 @@ def test_what_libjpeg_passes_over_refuses_no_jpeg(stray, insert, mode):
 
 @pytest.mark.parametrize("progressive", [False, True])
 def test_a_longer_app_segment_hides_what_it_covers(progressive):
-    """As libjpeg, which takes the next marker behind the announced length."""
+    """As in libjpeg, which takes the next marker after the announced length."""
     data = files.before_frame(
         files.jpeg(24, 40, progressive=progressive), b"\xff\xec\x00\x10" + bytes(8)
     )
@@ -103,7 +103,7 @@ def test_limit_on_pixels_holds_behind_stray_bytes(inserted):
         prepared(data)
 
 
-# ---- the turn -------------------------------------------------------------------------------
+# ---- orientation ----------------------------------------------------------------------------
 
 
 def turned(data):
@@ -197,12 +197,12 @@ def test_tiff_of_16_bits_is_turned_once(orientation, exif):
     np.testing.assert_array_equal(got[:, :, 0], upright)
 
 
-# ---- what else the decoder reads -----------------------------------------------------------------
+# ---- other files that the decoder reads ----------------------------------------------------------
 
 
 @pytest.mark.parametrize("color", ["RGB", "BGR"])
 def test_colours_of_a_tiff_of_16_bits(color):
-    """Asked for RGB, cv2 itself answers with whatever its memory held."""
+    """For RGB, cv2 itself returns uninitialised memory."""
     values = np.random.default_rng(3).integers(0, 65536, (20, 30, 3), dtype=np.uint16)
     data = cv2.imencode(".tif", values)[1].tobytes()
     wanted = values[:, :, ::-1] if color == "RGB" else values
@@ -210,7 +210,7 @@ def test_colours_of_a_tiff_of_16_bits(color):
 
 
 def planar_tiff(bits):
-    """An RGB TIFF of zeros that stores each channel apart."""
+    """An RGB TIFF of zeros with separate channel planes."""
     size = 20 * 30 * bits // 8
     short, at = 3, 8 + 2 + 12 * 10 + 4
     directory = struct.pack("<H", 10) + b"".join(

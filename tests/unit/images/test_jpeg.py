@@ -1,4 +1,4 @@
-"""The two JPEG decoders: equal pixels, and one opinion about every damaged or unusual file."""
+"""The two JPEG decoders give equal pixels, and agree on every damaged or unusual file."""
 
 import itertools
 import subprocess
@@ -92,7 +92,7 @@ def segment(marker, content):
 
 
 def odd_files():
-    """Files that a camera, an editor or an attacker may send, by name; all of 40 rows and 56 columns."""
+    """Files that a camera, an editor or an attacker may send, by name. All have 40 rows and 56 columns."""
     pixels = picture(40, 56)
     plain = encode(pixels)
     frame, scan = plain.index(b"\xff\xc0"), plain.index(b"\xff\xda")
@@ -124,7 +124,7 @@ def odd_files():
         "named RGB": bytes(swapped),
         "restart out of order": bytes(wrong),
         "restart dropped": dropped,
-        "restart interval lies": plain[:scan] + segment(0xDD, b"\0\1") + plain[scan:],
+        "wrong restart interval": plain[:scan] + segment(0xDD, b"\0\1") + plain[scan:],
         "no tables": plain[:2] + plain[frame:],
         "progressive, cut": encode(pixels, progressive=True)[:-400],
     }
@@ -146,7 +146,7 @@ def test_an_odd_file_gives_cv2s_pixels_or_is_left_to_it(decoder, name):
 @pytest.mark.parametrize("resize", ["linear", "area", "pillow", "letterbox"])
 def test_a_picture_that_fails_leaves_no_pixels_of_another(monkeypatch, name, orientation, resize):
     if name not in jpeg.present_decoders():
-        pytest.skip(f"there is no {name} here")
+        pytest.skip(f"{name} is not installed")
     monkeypatch.setattr(jpeg, "decoder", lambda: name)
     spec = TensorSpec("x", "FP32", (-1, 32, 32, 3), ImageSpec(resize=resize, exif="apply"))
     prepare = ImagePreparer(spec, Limits(), pool=DecodePool(2))
@@ -175,7 +175,7 @@ def test_every_cut_of_a_file_is_left_to_cv2(decoder):
 
 
 def of_first_scans(data):
-    """Yield a progressive file as it is with its first scan, its first two, and so on until it is whole."""
+    """Yield a progressive file with its first scan, its first two scans, and so on."""
     scans = [at for at in range(len(data) - 1) if data[at : at + 2] == b"\xff\xda"]
     assert len(scans) > 5
     for end in scans[1:]:

@@ -1,4 +1,4 @@
-"""cv2's traps, pinned: what ksrv's promises rest on must not change with an upgrade unseen."""
+"""Properties of cv2 that ksrv depends on, so that an upgrade cannot change them unnoticed."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Images into rows, each key of `image:` alone and combined, against the plain oracle."""
+"""Images become rows, for each key of `image:` alone and combined, compared with a simple implementation."""
 
 import itertools
 import re
@@ -378,7 +378,7 @@ def test_reduced_with_other_keys():
     got = prepared(preparer((100, 100, 1), "UINT8", reduced="auto"), grey)
     decoded = cv2.imdecode(np.frombuffer(grey, np.uint8), cv2.IMREAD_REDUCED_GRAYSCALE_4)
     same(got[0, :, :, 0], decoded)
-    # A PNG is never scaled while it is decoded, nor is anything without a resize.
+    # A PNG is never scaled during decoding, and no image is scaled without a resize.
     png = files.png(400, 400)
     same(
         prepared(preparer((100, 100, 3), reduced="auto"), png),

@@ -1,4 +1,4 @@
-"""JPEGs that EXIF turns: the pixels of cv2, which turns them by itself, for every orientation and resize."""
+"""JPEGs with an EXIF orientation get the pixels of cv2, which turns them, for every orientation and resize."""
 
 import struct
 
@@ -50,7 +50,7 @@ def test_pixels_are_those_of_cv2(orientation, size):
 def test_a_linear_resize_reads_the_same_of_a_turned_picture(
     monkeypatch, orientation, size, datatype
 ):
-    """Smaller, larger, of the same size and of a size that differs by a row."""
+    """Smaller, larger, the same size, and a size that differs by a row."""
     sent = [files.oriented(*size, orientation, form="JPEG"), files.oriented(90, 41, orientation)]
     got = prepared(sent, (12, 18, 3), datatype)
     monkeypatch.setattr(jpeg, "decoder", lambda: "cv2")
@@ -81,7 +81,7 @@ ADOBE_YCC, ADOBE_RGB = (segment(0xEE, b"Adobe\0\x64\0\0\0\0" + one) for one in (
 
 
 def bare(mode="RGB", **options):
-    """A JPEG that begins with its tables."""
+    """A JPEG without a JFIF header."""
     data = files.jpeg(33, 70, mode, **options)
     while data[2:3] == b"\xff" and 0xE0 <= data[3] <= 0xEF:
         data = data[:2] + data[4 + int.from_bytes(data[4:6], "big") :]
@@ -111,7 +111,7 @@ TURNED = {
     "restart markers": with_segments(bare(restart_marker_blocks=2), exif(6)),
     "4:4:4": with_segments(bare(subsampling=0), exif(8)),
     "EXIF twice": with_segments(bare(), exif(6), exif(3)),
-    "an orientation that is none": with_segments(bare(), exif(9)),
+    "an invalid orientation": with_segments(bare(), exif(9)),
     "EXIF cut": with_segments(bare(), segment(0xE1, b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12")),
     "EXIF that points outside": with_segments(
         bare(), segment(0xE1, b"Exif\0\0II*\0\xff\xff\xff\x7f")
@@ -125,7 +125,7 @@ TURNED = {
 @pytest.mark.parametrize("name", TURNED)
 @pytest.mark.parametrize("resize", ["linear", "area", "pillow"])
 def test_an_odd_file_is_turned_by_every_decoder_alike(monkeypatch, name, resize):
-    """The pixels as they are stored are cv2's, and are turned as the header check says."""
+    """Stored pixels equal cv2's, and are turned as the header reader says."""
     data = TURNED[name]
     keys = {"resize": resize, "channels": "convert"}
     spec = TensorSpec("x", "UINT8", (-1, 14, 11, 3), ImageSpec(exif="apply", **keys))

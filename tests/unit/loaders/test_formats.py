@@ -1,4 +1,4 @@
-"""One model in every format gives equal answers; what a file is not, is said clearly."""
+"""One model in every format gives equal answers, and a file of the wrong format gets a clear error."""
 
 import importlib
 import os
@@ -30,7 +30,7 @@ from tests.support.model_files.format_files import (
 )
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.timeout(900)  # some have the network compiled
+pytestmark = pytest.mark.timeout(900)  # some tests compile the network
 
 TOLERANCE = 1e-5
 
@@ -121,7 +121,7 @@ def test_compiled_package(folder, reference):
 
 
 def test_a_compiled_package_is_loaded_without_the_compiler(tmp_path):
-    """torch's own function imports inductor, and compiles programs to find out what the CPU can: seconds."""
+    """torch's loader imports inductor, and compiles programs to detect the CPU, which takes seconds."""
     (tmp_path / "net.pt2").write_bytes(compiled_package().read_bytes())
     program = f"""
         import sys, torch
@@ -144,14 +144,14 @@ def test_a_compiled_package_is_loaded_without_the_compiler(tmp_path):
         ("AVX512 AMX_TILE", {"avx2", "avx512f"}, ""),
         ("AVX2", {"sse2"}, "AVX2"),
         ("AVX2", {"avx2"}, ""),
-        ("AVX2", set(), ""),  # the system does not tell
+        ("AVX2", set(), ""),  # the system does not say
         ("INVALID_VEC_ISA", {"sse2"}, ""),
         ("NEON", {"sse2"}, ""),
         ("", {"sse2"}, ""),
     ],
 )
 def test_a_package_for_another_cpu_is_refused(monkeypatch, needed, flags, missing):
-    """Its instructions would end the process."""
+    """Its instructions would crash the process."""
     monkeypatch.setattr(packages, "_processor_flags", lambda: frozenset(flags))
     if not missing:
         packages._check_instructions(Path("net.pt2"), needed)

@@ -10,7 +10,7 @@ onnx = pytest.importorskip("onnx")
 
 
 def save(folder, location):
-    """A model whose one weight lies in the file `location`."""
+    """A model with one weight in the file `location`."""
     from onnx import TensorProto, helper
 
     weight = helper.make_tensor(

@@ -21,7 +21,7 @@ input { name: "x" data_type: TYPE_FP32 dims: 4 } output { name: "y" data_type: T
 
 @pytest.fixture
 def load(tmp_path):
-    """Load a model that doubles, by these settings."""
+    """Load a model that doubles its input, with these settings."""
     write_scale(tmp_path / "model.onnx", 2)
 
     def load_with(**settings):

@@ -1,4 +1,4 @@
-"""Bare TorchScript and ONNX files are served by what they say of themselves."""
+"""Bare TorchScript and ONNX files are served with the inputs and outputs that they declare."""
 
 import subprocess
 import sys

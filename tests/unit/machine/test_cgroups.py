@@ -1,4 +1,4 @@
-"""The quota and the memory of control groups, of both versions, nested, as containers see them."""
+"""CPU quota and memory limit of nested control groups, in both versions, as containers see them."""
 
 import os
 
@@ -13,7 +13,7 @@ V2 = "0::/a/b\n"
 
 @pytest.fixture
 def system(tmp_path, monkeypatch):
-    """Write files of /proc and /sys below a root of the test's own."""
+    """Write files of /proc and /sys below a temporary root."""
     monkeypatch.setattr(cgroups, "ROOT", tmp_path)
     monkeypatch.setattr(cgroups.os, "sched_getaffinity", lambda pid: set(range(64)))
 
@@ -27,7 +27,7 @@ def system(tmp_path, monkeypatch):
 
 
 def in_groups(**texts):
-    """Files below /sys/fs/cgroup; `__` stands for a slash, `_dot_` for a dot."""
+    """Files below /sys/fs/cgroup. `__` means a slash, `_dot_` a dot."""
     return {
         "sys/fs/cgroup/" + name.replace("__", "/").replace("_dot_", "."): text
         for name, text in texts.items()

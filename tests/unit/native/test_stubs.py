@@ -1,4 +1,4 @@
-"""The generator of stubs by small modules, and the stubs of the core beside its modules."""
+"""The stub generator on small modules, and the generated stubs of the core."""
 
 import ast
 import importlib
@@ -49,7 +49,7 @@ class Point(NamedTuple):
 
 
 class Fault(ValueError):
-    """What \\\\ is wrong.
+    """A fault \\\\ in words.
 
     Attributes:
         code: A word.
@@ -154,7 +154,7 @@ class Point(NamedTuple):
     y: float
 
 class Fault(ValueError):
-    """What \\\\ is wrong.
+    """A fault \\\\ in words.
 
     Attributes:
         code: A word.
@@ -332,7 +332,7 @@ def declared_in(stub: ast.Module | ast.ClassDef) -> set[str]:
 
 
 def imported_in(source: Path) -> set[str]:
-    """Return the words of a module's import lines, which name what is no name of its own."""
+    """Return the names that a module imports, which its stub must not export."""
     lines = source.read_text().splitlines()
     return {
         word.strip("(),")
@@ -354,6 +354,8 @@ def test_every_public_name_of_a_module_stands_in_its_stub(module: Path):
             kind = getattr(loaded, node.name)
             own = {name for name in vars(kind) if not name.startswith("_")}
             assert own <= declared_in(node), node.name
-            later = vars(kind).get("__annotations__", {})  # what exceptions set when they are made
+            later = vars(kind).get(
+                "__annotations__", {}
+            )  # exceptions set these when they are created
             for name in declared_in(node) - {"__init__", "__buffer__", *later}:
                 assert inspect.getattr_static(kind, name, None) is not None, (node.name, name)

@@ -18,7 +18,7 @@ from tests.support.engine.engine_models import engine, request, source, tensor
 
 
 def counted(milliseconds):
-    """An engine that has answered, refused and failed requests; None if none expired as it ran."""
+    """An engine that has answered, refused and failed requests. None if no request expired while running."""
     go = threading.Event()
 
     def run(batch):
@@ -47,7 +47,7 @@ def counted(milliseconds):
     made.submit(request(2), caller_blocks=True).wait()  # waits for the late one to be over
     if "while the handler ran" in caught.value.message:
         return made
-    made.close()  # it came too late for its handler
+    made.close()  # too late for its handler
     return None
 
 
@@ -82,7 +82,7 @@ def test_a_model_that_cannot_be_loaded_is_told_of_as_not_ready(tmp_path):
     served.start()
     model = (("model", "m"), ("version", ""))
     assert samples(served)["ksrv_model_ready", *model] == 0
-    served.unload("m")  # nobody wants it any more
+    served.unload("m")  # no longer needed
     assert ("ksrv_model_ready", *model) not in samples(served)
     served.close()
 

@@ -1,4 +1,4 @@
-"""Sentences for the native readers' faults: one for every code, whole and within their bounds."""
+"""Every fault code of the native readers has a complete sentence of limited length."""
 
 import re
 

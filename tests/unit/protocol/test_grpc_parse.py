@@ -1,4 +1,4 @@
-"""ModelInferRequest bytes to InferRequest: every datatype, every way to say it, every mistake."""
+"""ModelInferRequest bytes become an InferRequest: every datatype, every form, every fault."""
 
 import struct
 import time
@@ -53,7 +53,7 @@ def spec_of(name, version):
 
 
 class Regions:
-    """Stands for registered shared memory: its one region holds the numbers 0 to 3 as FP32."""
+    """Replaces shared memory: its only region has the numbers 0 to 3 as FP32."""
 
     def read(self, ref):
         values = np.arange(4, dtype=np.float32).tobytes()
@@ -430,11 +430,11 @@ def test_malformed_bytes_are_invalid():
             parse(good[:end])
         except InvalidRequest:
             continue
-        # A prefix that ends between fields is a message of its own, with fewer of them.
+        # A prefix that ends between fields is a valid message with fewer fields.
         message_class("inference.ModelInferRequest").FromString(good[:end])
     refused(b"\x0a\x02\xc3\x28", "offset 2")
     refused(b"\x07", "offset")
-    # Groups are no fields of the message: the protobuf class decides, and bounds their depth at 100.
+    # Groups are not fields of the message: the protobuf class decides, and limits their depth to 100.
     groups = b"\xfb\x01" * 100 + b"\xfc\x01" * 100
     refused(b"\x2a\x90\x03" + groups, "the request is not a ModelInferRequest: ")
 

@@ -108,7 +108,7 @@ def test_large_tensors_are_sent_from_where_they_are():
 
 
 class Regions:
-    """Stands for registered shared memory: notes what is written."""
+    """Replaces shared memory: records what is written."""
 
     def __init__(self):
         self.written = []
@@ -166,7 +166,7 @@ def test_an_element_longer_than_its_prefix_can_say():
 
 
 def test_an_array_with_gaps_must_be_made_contiguous_by_the_caller():
-    with pytest.raises(ValueError, match="not C-contiguous"):  # numpy's own words
+    with pytest.raises(ValueError, match="not C-contiguous"):  # numpy's error text
         response.render("m", "", "", {}, [("y", "UINT8", (2,), {}, np.zeros(4, np.uint8)[::2])])
 
 

@@ -1,4 +1,4 @@
-"""Metadata, configuration and statistics: as documents, and as messages that Triton's client reads."""
+"""Metadata, configuration and statistics, as documents and as messages that Triton's client reads."""
 
 import json
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Parameters by themselves: which the protocol reserves, of what type they are, and what reaches the handler."""
+"""Request parameters: which are reserved, their types, and which reach the handler."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""The message classes: current, private, and the same on the wire as the clients' own."""
+"""The message classes are current and private, and have the clients' wire format."""
 
 import importlib.util
 import subprocess

@@ -330,7 +330,7 @@ class TestDocument:
 
     def test_overflowing_shape(self):
         assert "product of the shape exceeds" in refusal(one(shape=(2**31 - 1,) * 3, data=[1]))
-        # numpy has no strides for this one, though it is empty.
+        # numpy cannot compute strides for this shape, although it is empty.
         assert "product of the shape exceeds" in refusal(one(shape=(*(2**31 - 1,) * 3, 0), data=[]))
         (tensor,) = parse(one(shape=(2**29 - 1, 0, 2**30 - 1), data=[])).inputs
         assert tensor.data.shape == (2**29 - 1, 0, 2**30 - 1)
@@ -487,7 +487,7 @@ class TestTextsOfOpenShape:
 
 
 class Regions:
-    """Stands for registered shared memory: each region holds the bytes of X."""
+    """Replaces shared memory: each region has the bytes of X."""
 
     def read(self, ref):
         return memoryview(X.tobytes())[ref.offset : ref.offset + ref.byte_size]

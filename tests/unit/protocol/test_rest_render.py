@@ -181,7 +181,7 @@ def test_values_of_a_shape():
 
 
 class Regions:
-    """Stands for registered shared memory: notes what is written."""
+    """Replaces shared memory: records what is written."""
 
     def __init__(self):
         self.written = []

@@ -1,4 +1,4 @@
-"""Bodies that tritonclient's own encoder makes, and answers that its own decoder reads."""
+"""ksrv reads bodies from tritonclient's encoder, and tritonclient's decoder reads ksrv's answers."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The list of addresses: renewed, forgotten, withdrawn."""
+"""The list of addresses: renewal, expiry, withdrawal."""
 
 from types import SimpleNamespace
 

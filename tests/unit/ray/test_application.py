@@ -1,4 +1,4 @@
-"""Settings on their way from a command line or a config file into replicas."""
+"""Settings from a command line or a config file reach the replicas."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The load that a metrics page tells of, and the number of replicas that loads ask for."""
+"""The load in a metrics page, and the number of replicas for a load."""
 
 from types import SimpleNamespace
 
@@ -33,7 +33,7 @@ def test_the_load_is_what_waits_and_what_ran_in_the_mean(clock):
     clock.time += 2
     assert meter.load(PAGE.format(waiting=0, spent=20, queued=7)) == 1 + (13 - 7) / 2
     clock.time += 2
-    assert meter.load(PAGE.format(waiting=0, spent=0.5, queued=0.25)) == 1  # begun anew
+    assert meter.load(PAGE.format(waiting=0, spent=0.5, queued=0.25)) == 1  # counters restarted
     assert meter.load(PAGE.format(waiting=2, spent=9, queued=0)) == 3  # no time has passed
 
 

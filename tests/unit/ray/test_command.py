@@ -1,4 +1,4 @@
-"""The flags of `ksrv serve --ray`, where no cluster is needed."""
+"""The flags of `ksrv serve --ray` that need no cluster."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The server of a replica: started, asked, reloaded, ended, and dead."""
+"""The server of a replica: start, requests, reload, stop, and death."""
 
 import json
 import os

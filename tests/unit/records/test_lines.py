@@ -1,4 +1,4 @@
-"""Tensors come back from a line bit for bit, and lines that are cut or wrong are told."""
+"""Tensors are read back from a line bit for bit, and truncated or malformed lines are reported."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What is copied, bounded and dropped before anything is written."""
+"""Recording copies, limits and drops records before they are written."""
 
 import math
 import threading

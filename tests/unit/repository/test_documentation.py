@@ -1,4 +1,4 @@
-"""docs/models.md shows every key of model.yaml, and what it and docs/handlers.md show can be loaded."""
+"""docs/models.md shows every key of model.yaml, and the examples there and in docs/handlers.md load."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Which files a version is known by."""
+"""The files that identify a version."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A model that is one Python file: its name, its settings, its files; nothing of it is run."""
+"""A model that is a single Python file: its name, settings and files, read without running it."""
 
 import pytest
 
@@ -66,7 +66,7 @@ if sys.platform:
     assert (config.batching.max_batch_size, config.batching.max_delay_ms) == (8, 1.5)
     assert (config.executor, config.instances) == ("process", 2)
     assert (config.parameters, config.inputs) == ({"sizes": [1, 2]}, ())
-    assert source_of(path).config.handler == f"{path}:Cats"  # the only one with settings
+    assert source_of(path).config.handler == f"{path}:Cats"  # the only handler with settings
     assert source_of(path).name == "app"
 
 

@@ -1,4 +1,4 @@
-"""What a repository, a model's folder and a single file are taken for."""
+"""How ksrv interprets a repository, a model's folder and a single file."""
 
 import os
 from pathlib import Path

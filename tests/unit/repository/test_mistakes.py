@@ -1,4 +1,4 @@
-"""Mistakes of people who write their first models: each is told with its cause and what to do."""
+"""Mistakes of beginners: each error names the cause and the remedy."""
 
 import io
 
@@ -60,7 +60,7 @@ MISTAKES = {
         {"model.yaml": "model: m.onnx\n", "m.onnx": onnx_file(version=77)},
         r"m.onnx cannot be loaded by ONNX Runtime [\d.]+: Unsupported model IR version: 77, .*; export the model again",
     ),
-    "ONNX with an operator of its own": (
+    "ONNX with a custom operator": (
         {"model.yaml": "model: m.onnx\n", "m.onnx": onnx_file(domain="com.acme")},
         "com.acme:Relu.* is not a registered function/op; ksrv loads no libraries of custom operators",
     ),

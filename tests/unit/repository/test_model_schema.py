@@ -1,4 +1,4 @@
-"""The JSON schema of model.yaml knows every key and takes what the server takes."""
+"""The JSON schema of model.yaml has every key, and accepts what the server accepts."""
 
 import json
 import re
@@ -31,7 +31,7 @@ READ = {
 
 
 def fits(value, schema, root):
-    """Whether a value is valid under the part of JSON schema that the schema is written in."""
+    """Whether a value is valid, for the subset of JSON schema that the schema uses."""
     assert set(schema) <= READ
     if "$ref" in schema:
         schema = root["$defs"][schema["$ref"].rpartition("/")[2]]

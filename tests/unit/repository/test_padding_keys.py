@@ -1,4 +1,4 @@
-"""The keys of `pad`, the names of lengths in shapes, and a sentence for each bad form; hints mean the same."""
+"""The keys of `pad`, the names of lengths in shapes, and the errors; type hints mean the same."""
 
 import numpy as np
 import pytest
@@ -61,7 +61,7 @@ def test_several_lengths_stand_beside_one_another(tmp_path):
         ("frames", ""),
         ("h", "w", ""),
     ]
-    assert config.inputs[3].image is None  # its rows are padded, and no pictures
+    assert config.inputs[3].image is None  # its rows are padded, so that it is not an image
 
 
 BAD = {

@@ -1,4 +1,4 @@
-"""A store that somebody else could change is told of, once."""
+"""A model store that other users can modify is reported, once."""
 
 import logging
 import os

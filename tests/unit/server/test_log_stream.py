@@ -1,4 +1,4 @@
-"""The stream below the log: lines come in order, nothing blocks, and what is lost is counted."""
+"""The stream of the log: lines are in order, nothing blocks, and lost lines are counted."""
 
 import contextlib
 import fcntl

@@ -1,4 +1,4 @@
-"""`ksrv.serve`: the command that a script becomes, and what cannot be served."""
+"""`ksrv.serve`: the command for a script, and objects that cannot be served."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from ksrv.server.script import CannotServe, serve_command, target_of
 
 
 class Cats(ksrv.BaseHandler):
-    """A handler that workers can find."""
+    """A handler that workers can import."""
 
 
 def score(x):

@@ -1,4 +1,4 @@
-"""The worker: gunicorn's limits on heads, and the app that it serves."""
+"""The worker: gunicorn's limits on heads, and its app."""
 
 from gunicorn.config import Config
 

@@ -23,7 +23,7 @@ class Bright(BaseHandler):
 
 @settings(batching={"max_batch_size": 4}, parameters={"by": 10})
 class Sizes(BaseHandler):
-    """Tells how many rows its batch had; fails rows that are below zero."""
+    """Returns the number of rows of its batch, and fails negative rows."""
 
     def inference(self, x: Float32[1], batch) -> Float32[1]:
         for row in np.flatnonzero(x[:, 0] < 0):
@@ -145,7 +145,7 @@ def test_a_handler_that_yields_streams(load_model):
     assert model.infer({"text": "abc"})["output"].tolist() == [b"abc"]
     stream = model.stream({"text": "abc"})
     assert next(stream)["output"].tolist() == [b"a"]
-    stream.close()  # a client that leaves
+    stream.close()  # the client leaves
 
 
 def test_a_folder_a_file_and_one_of_several_models(tmp_path, load_model):
@@ -184,7 +184,7 @@ def test_handlers_written_for_torchserve(tmp_path, load_model):
 
 
 class Sum(BaseHandler):
-    """Asks another model."""
+    """Calls another model."""
 
     def inference(self, x: Float32[2]) -> Float32[2]:
         return self.context.models["twice"].infer({"x": x})["output"] + x

@@ -1,4 +1,4 @@
-"""`ksrv.testing.batch` and `context`: one stage of a handler by itself."""
+"""`ksrv.testing.batch` and `context`: tests of a single stage of a handler."""
 
 import numpy as np
 import pytest

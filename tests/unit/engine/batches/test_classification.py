@@ -1,4 +1,4 @@
-"""The best classes of an output: numbers of every kind in their own order."""
+"""The best classes of an output, for numbers of every datatype."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Images on their way into batches: decoded once into their rows, bad ones failing alone."""
+"""Images in batches: each is decoded once into its row, and a bad image fails only its request."""
 
 import threading
 import time
@@ -41,7 +41,7 @@ def means(batch):
 
 
 class Gate:
-    """A handler that waits for the first batch to be let go."""
+    """A handler that holds its first batch back until `release`."""
 
     def __init__(self, result=lambda batch: means(batch).data):
         self.event = threading.Event()
@@ -171,7 +171,7 @@ def test_blocks_of_a_batch_go_back_when_the_last_view_dies():
 
 
 class Decoder:
-    """Stands in front of cv2: holds the pictures of one value back until they are let go."""
+    """A decoder before cv2 that holds the pictures of one value back until `release`."""
 
     def __init__(self, monkeypatch, held):
         self.held = held
@@ -206,7 +206,7 @@ def test_decoding_stops_once_the_request_has_ended(monkeypatch, ended):
     assert served.submit(images(png(3)), caller_blocks=True).wait().outputs[0].data.tolist() == [
         [3.0]
     ]
-    assert decoder.decoded.count(8) <= 4  # those that other threads had begun
+    assert decoder.decoded.count(8) <= 4  # other threads had begun these
     assert handle.state == ended
     assert [batch.rows for batch in gate.batches] == [1]
     assert served.statistics()[0].failed == 0
@@ -283,8 +283,8 @@ def test_an_image_that_the_server_fails_at_fails_its_own_request(monkeypatch):
 
 @pytest.fixture
 def heavy(monkeypatch):
-    """A picture that counts as one that takes long, and a decoder that holds it back."""
-    monkeypatch.setattr(validation, "DECODED_APART_NS", 1_000_000)  # some 250,000 pixels
+    """A picture that counts as slow, and a decoder that holds it back."""
+    monkeypatch.setattr(validation, "DECODED_APART_NS", 1_000_000)  # about 250,000 pixels
     return Decoder(monkeypatch, held=7), png(7, 600, 600)
 
 
@@ -304,7 +304,7 @@ def test_images_that_take_long_cost_no_other_client_its_turn(heavy):
         assert served.submit(images(png(value)), caller_blocks=True).wait().outputs[
             0
         ].data.tolist() == [[value]]
-    assert decoder.decoded.count(7) <= 2  # in their own thread, and one ahead
+    assert decoder.decoded.count(7) <= 2  # one in the slow thread, and one ahead
     assert not any(one.done() for one in long)
     decoder.go.set()
     assert [one.wait().outputs[0].data.tolist() for one in long] == [[[7.0]]] * 3

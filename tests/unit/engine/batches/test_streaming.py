@@ -1,4 +1,4 @@
-"""Intermediate answers of a batch, and the time limit of a batch."""
+"""Intermediate answers and the time limit of a batch."""
 
 import contextlib
 import threading
@@ -31,7 +31,7 @@ def streaming(batch):
 
 @contextlib.contextmanager
 def streamed(run):
-    """An engine whose handler is a function, and a request that wants its intermediate answers."""
+    """An engine whose handler is a function, and a request for intermediate answers."""
     made = engine(source(), run=run)
     asked = request()
     asked.stream = ResponseStream()
@@ -161,7 +161,7 @@ def test_batch_has_a_time_limit_from_its_start():
 
 @pytest.mark.parametrize(("seconds", "stalled"), [(3600.0, []), (0.0, [0])])
 def test_only_a_client_that_took_nothing_for_so_long_stands_still(monkeypatch, seconds, stalled):
-    """A stream that is full stays so while its client reads, as long as more waits than its bound."""
+    """A stream can stay full although its client reads, because more answers wait than fit."""
     monkeypatch.setattr(streaming_module, "STALL_SECONDS", seconds)
     found = []
 
@@ -184,7 +184,7 @@ def test_a_request_whose_answers_find_no_room_in_the_memory_budget_is_ended(monk
     listened = []
 
     def run(batch):
-        for _ in range(3):  # the second stands beside the bound
+        for _ in range(3):  # the second is counted outside of the limit
             data = np.zeros((batch.rows, 1 << 18), np.float32)
             batch.emit.offer(BatchOutputs([tensor("y", data)]))
             listened.append(len(batch.emit.listening()))

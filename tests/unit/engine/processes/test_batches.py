@@ -1,4 +1,4 @@
-"""The worker's book of a handler process: its calls to other models, and messages that do not add up."""
+"""The worker's record of a handler process: its calls to other models, and inconsistent messages."""
 
 import threading
 from contextlib import suppress
@@ -20,7 +20,7 @@ from tests.support.native.links import linked
 
 
 class Pending:
-    """A call that does not end by itself."""
+    """A call that does not finish by itself."""
 
     cancelled = 0
 
@@ -42,7 +42,7 @@ class Pending:
 
 
 class Process:
-    """The process's end of a link, whose worker runs batch 1 of the ring."""
+    """The process's end of a link. Its worker runs batch 1 of the ring."""
 
     def __init__(self, near, far, pending):
         self.far = far
@@ -63,7 +63,7 @@ class Process:
         self.violation = error
 
     def sends(self, kind, packed=messages.EMPTY, number=1):
-        """Send a message, and have the worker take it; return whether the batch goes on."""
+        """Send a message, and make the worker receive it. Return whether the batch continues."""
         self.far.send(
             kind, packed.payload, batch_number=number, blocks=packed.blocks, lenient=packed.lenient
         )
@@ -77,13 +77,13 @@ class Process:
         return self.sends(MessageType.CANCEL_CALL, messages.dump(CancelCalls(list(numbers))))
 
     def take_all(self):
-        """Take what the worker has sent, which also gives blocks back."""
+        """Receive what the worker has sent, which also returns blocks."""
         with suppress(TimeoutError):
             while True:
                 self.far.receive(0)
 
     def results(self):
-        """Take the numbers of the calls whose results came."""
+        """Return the numbers of the calls whose results arrived."""
         found = []
         with suppress(TimeoutError):
             while True:
@@ -120,7 +120,7 @@ def test_a_process_cannot_cancel_calls_that_it_did_not_make(process, pending):
     assert process.results() == []
     assert process.cancel(1, 1)
     assert pending.cancelled == 1
-    assert process.results() == [1]  # each call has one result, also where it is given up
+    assert process.results() == [1]  # each call has one result, even if it is cancelled
     assert not process.batches.wants_looks
 
 
@@ -151,7 +151,7 @@ def test_a_batch_of_the_ring_may_be_answered_in_a_message(process):
 
 
 def test_the_answer_to_a_batch_that_called_belongs_to_that_batch(process):
-    """It may come when the dispatcher has handed the batch over, and runs the next one or none."""
+    """It may arrive after the dispatcher has handed the batch over and runs another batch, or none."""
     process.call(1)
     process.batch.inherited = "of this batch"
     process.cancel(1)

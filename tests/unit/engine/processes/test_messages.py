@@ -1,4 +1,4 @@
-"""Messages that do not add up: each is refused before memory is touched, and nothing leaks."""
+"""Inconsistent messages are refused before memory is touched, and nothing leaks."""
 
 import fcntl
 import gc
@@ -23,7 +23,7 @@ FAULT = {"kind": "HandlerFailed", "message": "m", "status": 500, "grpc_code": "I
 
 
 class Liar:
-    """The other side of a link, which sends whatever it likes."""
+    """The other end of a link, which sends invalid messages."""
 
     def __init__(self) -> None:
         near, far = Channel.pair()
@@ -91,7 +91,7 @@ class Liar:
         self.elements((REFERRED_TO + size, number, offset), 24, (1,), 1)
 
     def refer_twice(self):
-        """Refer to a block whose bytes a message may have once."""
+        """Refer twice to a block whose bytes fit a message only once."""
         self.near.imported.most_bytes = 65_536 + 48
         self.elements((REFERRED_TO + 65_536,) * 2 + (1, 0) * 2, 48, (2,), 2)
 
@@ -128,9 +128,9 @@ LIES = {
     "a negative dimension": lambda s: s.tensor(shape=(-10,)),
     "a dimension too large": lambda s: s.tensor(nbytes=2**33, shape=(2**31,)),
     "a shape that overflows": lambda s: s.tensor(shape=(2**31 - 1,) * 4),
-    "a datatype that is none": lambda s: s.tensor(code=200),
+    "an invalid datatype": lambda s: s.tensor(code=200),
     "too many dimensions": lambda s: s.tensor(nbytes=4, shape=(1,) * 33),
-    "an order that is none": lambda s: s.tensor(shape=(2, 5), order=(1, 1)),
+    "an invalid order": lambda s: s.tensor(shape=(2, 5), order=(1, 1)),
     "an order out of range": lambda s: s.tensor(shape=(2, 5), order=(0, 200)),
     "an unaligned array": lambda s: s.tensor(offset=1),
     "elements without bytes": lambda s: s.answer(
@@ -159,7 +159,7 @@ LIES = {
     "a failure whose gRPC code is that of a success": lambda s: s.answer(
         failures={0: dict(FAULT, grpc_code="OK")}
     ),
-    "a failure whose gRPC code is none": lambda s: s.answer(
+    "a failure with an invalid gRPC code": lambda s: s.answer(
         failures={0: dict(FAULT, grpc_code="NOPE")}
     ),
     "headers of a request that is not there": lambda s: s.answer(headers={1: {"a": "b"}}),

@@ -1,4 +1,4 @@
-"""A handler in a process of its own: what reaches it, what comes back, and that both are right."""
+"""A handler in a separate process: inputs and answers arrive unchanged."""
 
 import gc
 import logging
@@ -271,7 +271,7 @@ def test_a_handler_that_keeps_every_input_sees_each_unchanged(tmp_path):
         assert len(executor._link.exported.numbers()) < 30
         for place, answer in enumerate(answers):
             assert (answer == place).all()
-        # and when the answers are gone, both sides go on with few blocks
+        # When the answers are released, both sides continue with few blocks.
         del answers, answer
         gc.collect()
         executor.run(batch_of(np.full((1, 5000), 60, "f4")), None)
@@ -292,7 +292,7 @@ def test_a_handler_that_answers_with_the_same_array_each_time(tmp_path):
             executor.run(batch_of(np.full((1, 50_000), place, "f4")), None).tensors[0].data
             for place in range(10)
         ]
-    for place, answer in enumerate(answers):  # valid after the process has gone as well
+    for place, answer in enumerate(answers):  # valid even after the process has ended
         assert (answer == place).all()
 
 
@@ -347,7 +347,7 @@ def test_a_handler_learns_that_nobody_listens_any_more(tmp_path):
         assert not listening
         assert len(chunks) >= 2
         plain = executor.run(batch_of(np.zeros((1, 1), "f4")), None)
-        assert plain.tensors[0].data == [b"[0, True]"]  # nobody wants intermediate answers
+        assert plain.tensors[0].data == [b"[0, True]"]  # no client wants intermediate answers
 
 
 def test_what_a_thread_sends_after_the_answer_is_dropped(tmp_path):

@@ -1,4 +1,4 @@
-"""Handler processes that exit, crash, hang, or never get ready; and processes that lie."""
+"""Handler processes that exit, crash, hang or never start, and processes that send wrong data."""
 
 import errno
 import gc
@@ -84,7 +84,7 @@ def _no_pauses(monkeypatch):
     ],
 )
 def test_a_death_is_told_at_once_and_by_its_name(ways, number, reason, caplog):
-    ways.start()  # what an earlier test ended is replaced
+    ways.start()  # replace a process that an earlier test ended
     pid = ways.pid
     with pytest.raises(ExecutorDied, match=reason) as caught:
         ways.run(way(number), None)
@@ -97,7 +97,7 @@ def test_a_death_is_told_at_once_and_by_its_name(ways, number, reason, caplog):
 
 
 def test_a_SIGSEGV_leaves_its_native_traceback_in_the_log(ways, caplog):
-    ways.start()  # what an earlier test ended is replaced
+    ways.start()  # replace a process that an earlier test ended
     with pytest.raises(ExecutorDied):
         ways.run(way(2), None)
     text = "\n".join(record.getMessage() for record in caplog.records)
@@ -106,10 +106,10 @@ def test_a_SIGSEGV_leaves_its_native_traceback_in_the_log(ways, caplog):
 
 @pytest.mark.parametrize("number", [6, 7, 8])
 def test_a_hang_ends_at_its_deadline_and_the_process_with_it(ways, number):
-    ways.start()  # what an earlier test ended is replaced
+    ways.start()  # replace a process that an earlier test ended
     pid = ways.pid
     seconds = 0.3
-    while ways.alive:  # a deadline that has passed before the handler runs costs it nothing
+    while ways.alive:  # a deadline that passes before the handler runs does not end the process
         deadline = soon(seconds)
         with pytest.raises(DeadlineExceeded):
             ways.run(way(number), deadline)
@@ -122,7 +122,7 @@ def test_a_hang_ends_at_its_deadline_and_the_process_with_it(ways, number):
 
 
 def test_a_socket_closed_by_the_handler_ends_the_process(ways):
-    ways.start()  # what an earlier test ended is replaced
+    ways.start()  # replace a process that an earlier test ended
     pid = ways.pid
     with pytest.raises(ExecutorDied):
         ways.run(way(9), soon(60))
@@ -130,7 +130,7 @@ def test_a_socket_closed_by_the_handler_ends_the_process(ways):
 
 
 def test_a_deadline_already_past_costs_nobody_anything(ways):
-    ways.start()  # what an earlier test ended is replaced
+    ways.start()  # replace a process that an earlier test ended
     pid = ways.pid
     with pytest.raises(DeadlineExceeded):
         ways.run(way(0), soon(-1))
@@ -138,7 +138,7 @@ def test_a_deadline_already_past_costs_nobody_anything(ways):
 
 
 def test_a_lack_of_memory_fails_the_batch_and_not_the_process(ways):
-    ways.start()  # what an earlier test ended is replaced
+    ways.start()  # replace a process that an earlier test ended
     pid = ways.pid
     with pytest.raises(HandlerFailed, match="MemoryError"):
         ways.run(way(5), None)
@@ -155,7 +155,9 @@ def test_a_death_between_batches_is_told_and_mended(ways):
     os.kill(pid, signal.SIGKILL)
     assert heard.wait(30)
     assert "SIGKILL" in told[0]
-    while not ways.alive:  # by itself: no batch may come while the model is not ready
+    while (
+        not ways.alive
+    ):  # restarts without a batch, because none may arrive while the model is not ready
         time.sleep(0.01)
     assert ways.pid not in (0, pid)
     assert (ways.run(way(0), None).tensors[0].data == 0).all()
@@ -168,7 +170,7 @@ def test_starting_what_lives_changes_nothing(ways):
 
 
 def test_a_batch_assembled_while_the_process_is_dead_runs_in_the_next(ways):
-    ways.start()  # what an earlier test ended is replaced
+    ways.start()  # replace a process that an earlier test ended
     early = buffer_pool.array(ways.lease(400), "<f4", (1, 100))
     early[...] = 0
     with pytest.raises(ExecutorDied):
@@ -181,7 +183,7 @@ def test_a_batch_assembled_while_the_process_is_dead_runs_in_the_next(ways):
 
 
 def test_a_death_does_not_disturb_answers_given_before(ways):
-    ways.start()  # what an earlier test ended is replaced
+    ways.start()  # replace a process that an earlier test ended
     answer = ways.run(batch_of(np.zeros((1, 300_000), "f4")), None).tensors[0].data
     with pytest.raises(ExecutorDied):
         ways.run(way(1), None)
@@ -197,7 +199,7 @@ def test_no_descriptor_and_no_memory_stays_after_runs_and_crashes(tmp_path):
         executor.start()
 
     with running(tmp_path, WAYS) as executor:
-        cycle(executor)  # loads what is loaded once
+        cycle(executor)  # loads everything that is loaded only once
     before, memory = descriptors(), buffer_pool.statistics()["leased_bytes"]
     threads = threading.active_count()
     with running(tmp_path, WAYS) as executor:
@@ -206,7 +208,7 @@ def test_no_descriptor_and_no_memory_stays_after_runs_and_crashes(tmp_path):
         for _ in range(200):
             executor.run(way(0), None)
     give_up = time.monotonic() + 30
-    # The threads that watched are about to end.
+    # The watching threads are about to end.
     while descriptors() > before or threading.active_count() > threads + 1:
         assert time.monotonic() < give_up, (descriptors(), before, threading.enumerate())
         time.sleep(0.05)
@@ -261,11 +263,11 @@ def test_a_start_in_a_folder_that_is_gone(tmp_path):
 
 
 def test_a_start_without_descriptors_fails_and_a_later_one_does_not(tmp_path):
-    """The next start is tried where this one tells of a failure; an error of the system ended the instance for good."""
+    """A failed start is retried; an error of the system used to end the instance for good."""
     executor = ProcessExecutor(source(tmp_path, WAYS))
     most = resource.getrlimit(resource.RLIMIT_NOFILE)
     free = [number for number in range(1000) if not os.path.lexists(f"/proc/self/fd/{number}")]
-    for left in range(8):  # of the descriptors that a start takes
+    for left in range(8):  # a start needs this many descriptors
         resource.setrlimit(resource.RLIMIT_NOFILE, (free[left], most[1]))
         try:
             with pytest.raises(HandlerFailed, match=r"cannot be started: .*Too many open files"):
@@ -315,7 +317,7 @@ def test_a_process_is_replaced_without_a_thread_for_that(tmp_path, monkeypatch):
         monkeypatch.setattr(threading.Thread, "start", refuses)
         with pytest.raises(ExecutorDied):
             executor.run(way(1), None)
-        assert len(deaths) == 1  # its instance is told, and starts it again
+        assert len(deaths) == 1  # the instance is notified, and restarts it
         executor.start()
         assert (executor.run(way(0), None).tensors[0].data == 0).all()
 
@@ -397,10 +399,10 @@ def test_an_answer_that_does_not_add_up_ends_the_process(tmp_path):
         "        link.send(MessageType.ANSWER, b'nonsense', batch_number=int(inputs.tensors['x0'].data[0, 0]))\n"
     )
     with running(tmp_path, "", config={"runner": "liar:Runner"}) as executor:
-        for number in (1, 99):  # a malformed answer, and one to another batch
+        for number in (1, 99):  # a malformed answer, and an answer to another batch
             executor.start()
             pid = executor.pid
-            # A batch with an emitter, by which the handler finds its link.
+            # A batch with an emitter, through which the handler finds its link.
             inputs = way(number)
             inputs.emit = Chunks()
             with pytest.raises(ExecutorDied, match="cannot be read"):

@@ -1,4 +1,4 @@
-"""Batch keys of requests whose rows have lengths: which requests may be joined, and which are refused."""
+"""Batch keys of requests with variable row lengths: which requests share batches, and which are refused."""
 
 from dataclasses import replace
 
@@ -71,7 +71,7 @@ def test_the_key_tells_how_the_request_is_answered():
 
 
 def test_rows_without_values_are_bounded():
-    """Their lengths and masks take memory for which the client has sent no bytes."""
+    """Lengths and masks need memory although the client sent no bytes."""
     made = validator(IDS, MASK, max_batch_size=0)
     assert made.validate(request(ids=(LARGEST_EMPTY, 0))).rows == LARGEST_EMPTY
     assert made.validate(request(ids=(1, LARGEST_EMPTY + 1))).rows == 1

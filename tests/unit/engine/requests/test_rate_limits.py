@@ -1,4 +1,4 @@
-"""The token bucket and the count of requests under way, beside a plain model of both."""
+"""The token bucket and the count of running requests, compared with a simple model of both."""
 
 import pytest
 from hypothesis import given
@@ -9,7 +9,7 @@ from ksrv.errors import TooManyRequests
 
 
 class Clock:
-    """A clock that a test turns."""
+    """A clock that the test controls."""
 
     def __init__(self):
         self.now = 0
@@ -19,7 +19,7 @@ class Clock:
 
 
 def admitted(limits):
-    """Send a request: 0, or after how many seconds there is room for it."""
+    """Send a request. Return 0, or the seconds until it would be accepted."""
     try:
         limits.admit("m", "the model m").release()
     except TooManyRequests as error:

@@ -1,4 +1,4 @@
-"""The response cache: what it keeps of an answer, when, and what a change makes of it."""
+"""The response cache: which answers it keeps, when, and how changes of a model affect them."""
 
 import gc
 import threading
@@ -35,7 +35,7 @@ def cache():
 
 
 def found(cache):
-    """Return the number that the cache answers with, or None."""
+    """Return the number in the cached answer, or None."""
     known = cache.find(cache.key(REQUEST), REQUEST)
     return None if known is None else float(known.wait().outputs[0].data[0, 0])
 
@@ -53,7 +53,7 @@ def test_an_answer_is_kept_as_it_was(cache):
 
 def test_the_id_of_the_request_that_was_answered_is_not_kept(cache):
     class Id(str):
-        """An id, which may be as long as a body, and whose end can be seen."""
+        """An id that may be as long as a body, and whose deletion can be observed."""
 
         __slots__ = ("__weakref__",)
 
@@ -100,7 +100,7 @@ def test_callers_of_callers_are_known():
 
 
 def test_an_answer_is_remembered_before_anybody_has_it(monkeypatch):
-    """Whoever waits for it, as a handler that called the model does, may write to it at once."""
+    """A thread that gets the answer, such as a handler that called the model, may modify it at once."""
 
     class Twice(BaseHandler):
         def inference(self, x):

@@ -31,7 +31,7 @@ def test_it_is_bounded_by_answers_and_by_bytes():
     stream.take()
     assert stream.has_room()
     large = ResponseStream()
-    large.put(response(MOST_WAITING_BYTES))  # one answer may be larger than the bound
+    large.put(response(MOST_WAITING_BYTES))  # a single answer may exceed the limit
     assert not large.has_room()
     assert len(large.take_all(0)) == 1
     assert large.has_room()
@@ -112,7 +112,7 @@ def test_large_answers_that_wait_hold_their_bytes_of_the_memory_budget(monkeypat
     for _ in range(2):
         assert stream.put(response(1 << 19))
     assert budget.held == 1 << 20
-    assert stream.put(response(1 << 22))  # the only answer beside the bound
+    assert stream.put(response(1 << 22))  # the only answer outside of the limit
     assert not stream.put(response(1 << 19))
     assert len([stream.take(0) for _ in range(2)]) == 2
     assert budget.held == (1 << 19) + (1 << 22)
@@ -121,7 +121,7 @@ def test_large_answers_that_wait_hold_their_bytes_of_the_memory_budget(monkeypat
     left = ResponseStream()
     left.put(response(1 << 19))
     left.end()
-    del left  # by a client that has gone
+    del left  # of a client that has gone
     assert budget.held == 0
 
 
@@ -152,7 +152,7 @@ def test_it_knows_when_the_client_took_an_answer_last():
         take(0)
         assert stream.taken_since(before + 1)
         after = time.monotonic_ns() + 1
-        take(0)  # nothing was there to be taken
+        take(0)  # nothing to take
         assert not stream.taken_since(after)
 
 
@@ -163,12 +163,12 @@ def test_answers_are_gathered_until_there_is_no_room_or_no_further_one_comes():
             stream.put(response())
         gathering = threading.Thread(target=stream.gather, args=(3600,))
         gathering.start()
-        wait_until(lambda: stream._gathers)  # noqa: B023 - it ends before the next one begins
+        wait_until(lambda: stream._gathers)  # noqa: B023 - it ends before the next thread begins
         assert gathering.is_alive()
         last(stream)
         gathering.join(60)
         assert not gathering.is_alive()
-        stream.gather(3600)  # there is nothing to wait for
+        stream.gather(3600)  # nothing to wait for
 
 
 def test_answers_are_gathered_for_so_long_at_most():

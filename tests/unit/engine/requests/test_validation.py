@@ -1,4 +1,4 @@
-"""What a request is refused for before the queue, which value the sentence names, and what may be joined."""
+"""Requests that are refused before the queue, the value that the error names, and which requests share batches."""
 
 import numpy as np
 import pytest
@@ -124,7 +124,7 @@ def test_more_rows_than_a_batch_has():
 
 
 class Pictures:
-    """Stands for the preparer of an input: each image has the height 8 and a time to decode of its own."""
+    """Replaces an input's preparer: each image has the height 8 and an individual decode time."""
 
     def __init__(self, decode_ns=1, height=8):
         self.decode_ns = decode_ns
@@ -272,7 +272,7 @@ def key(made, *tensors, **fields):
 
 
 class Sink:
-    """Stands for a stream: the validator only looks whether there is one."""
+    """Replaces a stream: the validator only checks whether it exists."""
 
 
 def test_what_a_declared_model_joins():
@@ -309,7 +309,7 @@ def test_undeclared_inputs_are_joined_with_their_like():
         key(made, zeros("a", (1, 3), "INT64")),
         key(made, zeros("a", (1, 3)), dialect="d"),
         key(made, dialect="d"),
-        key(made, dialect="d"),  # without rows it is alone
+        key(made, dialect="d"),  # without rows it runs alone
     ]
     assert len({first, *others}) == 7
 
@@ -339,7 +339,7 @@ def test_an_example_of_inputs_lets_any_others_come():
     ],
 )  # fmt: skip
 def test_inputs_that_announce_much_and_hold_nothing(inputs, tensors, shape):
-    """A body of 85 bytes made a handler of lists hold 580 MiB."""
+    """A body of 85 bytes made a handler of lists use 580 MiB."""
     assert refusal(validator(*inputs, max_batch_size=0), asked(*tensors)) == (
         f"{shape} and no values; the dimensions of such inputs that are not 0 and that the model leaves open may have "
         "a product of 65536 at most, in all inputs of a request together"

@@ -1,4 +1,4 @@
-"""What `image_classifier` sees equals Pillow and torch, bit for bit, for images of every kind."""
+"""`image_classifier` prepares images of every kind exactly as Pillow and torch do, bit for bit."""
 
 import io
 import json

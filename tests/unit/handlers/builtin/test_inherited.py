@@ -1,4 +1,4 @@
-"""The four built-in handlers are classes of `ksrv` to inherit from."""
+"""Handlers can inherit from the four built-in handler classes."""
 
 import io
 import json

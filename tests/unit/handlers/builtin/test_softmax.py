@@ -1,4 +1,4 @@
-"""The softmax of the built-in classifiers: not applied twice without a word."""
+"""The built-in classifiers do not silently apply softmax twice."""
 
 import json
 import logging
@@ -14,7 +14,7 @@ FLOAT = onnx.TensorProto.FLOAT
 
 @pytest.fixture
 def folder(tmp_path):
-    """A model whose file gives its input, or the softmax of it, as three scores."""
+    """A model whose file returns its input, or the softmax of its input, as three scores."""
 
     def write(op, parameters=""):
         value = onnx.helper.make_tensor_value_info

@@ -29,7 +29,7 @@ WEIGHT = [[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 3.0], [0.5, 0.0]]
 
 
 class Vocabulary:
-    """What older files hold: an object, which is not loaded."""
+    """The vocabulary object of older files, which is not loaded."""
 
 
 @pytest.fixture

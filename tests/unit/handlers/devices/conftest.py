@@ -1,4 +1,4 @@
-"""A fake device in the place of every handler's own."""
+"""A fake device instead of the handlers' real devices."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.support.devices import fake_device as support
 
 @pytest.fixture
 def fake_devices(monkeypatch):
-    """The devices of the handlers that the test loads, which the tests' own one stands in for."""
+    """The fake devices of the handlers that a test loads."""
     from ksrv._native.memory import buffer_pool
     from ksrv.handlers import handler_context
 

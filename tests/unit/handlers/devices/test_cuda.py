@@ -1,4 +1,4 @@
-"""On a machine with a GPU: models, inputs and answers are where they belong, and nothing waits too early."""
+"""On a machine with a GPU: models, inputs and answers are on the right device, and nothing waits too early."""
 
 import logging
 import threading
@@ -39,7 +39,7 @@ def test_a_model_runs_on_the_gpu_and_answers_in_memory(runner_of, batch_of, devi
         runner.run(batch_of(np.full((2, 2), value, np.float32))).tensors[0].data
         for value in (1, 2, 3, 4)
     ]
-    # The answers of earlier batches are still theirs after later ones ran.
+    # Answers of earlier batches stay valid after later batches ran.
     assert [answer.tolist() for answer in answers] == [[[2 * v] * 2] * 2 for v in (1, 2, 3, 4)]
 
 
@@ -94,7 +94,7 @@ def test_answers_are_those_of_the_cpu(runner_of, batch_of, graphs):
 
 
 def profile_of(runner, batch):
-    """The copies and the waits of one batch, by the profiler's names."""
+    """Return the copies and waits of one batch, by the profiler's names."""
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities) as profile:
         runner.run(batch)
@@ -110,7 +110,7 @@ def test_a_batch_is_two_pinned_copies_and_one_wait(runner_of, batch_of, graphs):
     runner = runner_of(
         HANDLER, f"class: net.py:Net\ncuda_graphs: {graphs}", files={"net.py": LAYERS}
     )
-    for _ in range(3):  # blocks are pinned, libraries warm
+    for _ in range(3):  # pin the blocks and warm up the libraries
         runner.run(batch_of(np.ones((64, 512), np.float32)))
     array = buffer_pool.array(runner.lease(64 * 512 * 4), "<f4", (64, 512))
     array[:] = 1
@@ -156,7 +156,9 @@ def test_each_instance_has_a_stream_and_does_not_wait_for_another(runner_of, bat
     runners[1].run(quick)
     assert not done.is_set(), "the quick batch was answered while the slow one ran"
     thread.join()
-    assert torch.cuda.current_stream() == torch.cuda.default_stream(), "this thread's is its own"
+    assert torch.cuda.current_stream() == torch.cuda.default_stream(), (
+        "this thread has a separate stream"
+    )
 
 
 def test_a_model_that_waits_within_itself_runs_without_graphs(runner_of, batch_of, caplog):

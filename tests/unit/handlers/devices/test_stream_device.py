@@ -1,4 +1,4 @@
-"""One copy out of pinned memory, a stream for each instance, and one wait: for the answer."""
+"""One copy from pinned memory, a stream for each instance, and a single wait, for the answer."""
 
 import threading
 
@@ -166,7 +166,7 @@ def test_the_memory_of_a_copy_is_held_until_it_was_waited_for(fake_devices):
         device.put(array)
         del array, block
         other = memoryview(buffer_pool.lease(1 << 20, pages=True))
-        other[:] = bytes(1 << 20)  # would be found out if it were the same memory
+        other[:] = bytes(1 << 20)  # would be noticed if it were the same memory
     assert device.events[-2:] == ["synchronise", "leave"]
 
 

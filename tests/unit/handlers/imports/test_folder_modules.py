@@ -1,4 +1,4 @@
-"""Modules of a model's folder beside what other threads import."""
+"""Modules of a model's folder while other threads import modules."""
 
 import sys
 from types import ModuleType
@@ -26,7 +26,7 @@ def test_modules_are_forgotten_while_another_thread_imports(tmp_path, monkeypatc
 
 
 def test_a_file_that_was_just_written_again_is_read_again(tmp_path):
-    """Bytecode that Python keeps tells versions of one length apart by the second only."""
+    """Python's bytecode cache distinguishes versions of equal length only by the second."""
     for answer in (41, 42):
         (tmp_path / "handler.py").write_text(f"answer = {answer}\n")
         modules = ModelImporter("m", (tmp_path, tmp_path))

@@ -1,4 +1,4 @@
-"""Which files are as they were when a model was loaded, and which modules its held sources are."""
+"""Which files are unchanged since a model was loaded, and to which modules its stored sources belong."""
 
 import os
 import shutil
@@ -31,7 +31,7 @@ def _fields(source):
 
 
 def test_a_copy_of_the_same_file_is_no_change(source, tmp_path):
-    """Inodes are left out: some file systems make them anew."""
+    """Inodes are not compared, because some file systems change them."""
     weights, copy = tmp_path / "weights.bin", tmp_path.parent / "copy"
     shutil.copy2(weights, copy)
     os.replace(copy, weights)

@@ -1,4 +1,4 @@
-"""Which files of a model its own code writes, seen before they change; and no cost for requests."""
+"""Files that a model's code writes are recognised before they change, without a cost per request."""
 
 import os
 import shutil

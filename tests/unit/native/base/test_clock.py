@@ -1,4 +1,4 @@
-"""Timed waits count on the monotonic clock, whatever glibc the modules are built for."""
+"""Timed waits use the monotonic clock, whatever version of glibc the modules are built for."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from ksrv import _native
 
 
 def test_no_module_waits_by_a_call_that_older_systems_lack():
-    """Where there is no pthread_cond_clockwait, libstdc++ waits on the wall clock instead."""
+    """Without pthread_cond_clockwait, libstdc++ waits on the wall clock."""
     modules = list(Path(_native.__path__[0]).rglob("*.so"))
     assert any(b"pthread_cond_timedwait" in module.read_bytes() for module in modules)
     for module in modules:

@@ -1,4 +1,4 @@
-"""What a header of the PROXY protocol says, what is wrong with one, and who may send one."""
+"""PROXY protocol headers: valid headers, faults, and who may send a header."""
 
 import pytest
 

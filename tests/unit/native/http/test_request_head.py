@@ -1,4 +1,4 @@
-"""The head parser's verdicts, faults and limits, and that they do not depend on splitting."""
+"""The head parser's verdicts, faults and limits do not depend on how reads split the bytes."""
 
 import itertools
 

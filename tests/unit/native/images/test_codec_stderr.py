@@ -1,4 +1,4 @@
-"""What codecs print about damaged files does not reach standard error, and everything else does."""
+"""Messages of codecs about damaged files do not reach standard error, but all other output does."""
 
 import logging
 import subprocess
@@ -54,7 +54,9 @@ print("python;", file=sys.stderr)
 """
     shown = run(PRELUDE + script)
     assert "libpng error" not in shown.replace("the last: libpng error", "")
-    assert shown.count("codecs complained about 1 image(s)") == 1  # the others wait for a minute
+    assert (
+        shown.count("codecs complained about 1 image(s)") == 1
+    )  # the log shows the others after a minute
     at = [shown.index(word) for word in ("before;", "after;", "descriptor;", "python;")]
     assert at == sorted(at)
 

@@ -1,4 +1,4 @@
-"""The pixel loops against numpy, and the resize against Pillow and the golden values."""
+"""Pixel conversion compared with numpy, and resizing compared with Pillow and golden values."""
 
 import hashlib
 import itertools
@@ -28,7 +28,7 @@ def values(dtype, shape, seed=0):
 
 
 def stored(computed, dtype):
-    """Rounded to the nearest even and saturated; integers go through float32, as the loops do."""
+    """Round to nearest even and saturate. Integers pass through float32, as in the loops."""
     dtype = np.dtype(dtype)
     with np.errstate(over="ignore"):
         if dtype.kind == "f":
@@ -343,7 +343,7 @@ def test_resize_equals_pillow_on_any_size(seed):
 
 def test_which_pass_comes_first_shows_and_follows_pillow():
     rng = np.random.default_rng(5)
-    # On either side of the border: the height loses more than twice what the width loses.
+    # Sizes on either side of the threshold: the height loses more than twice as much as the width.
     for less_width in (9, 10, 11):
         picture = rng.integers(0, 256, (60, 40 + less_width, 3), dtype=np.uint8)
         np.testing.assert_array_equal(

@@ -1,4 +1,4 @@
-"""The common answer is the general renderer's, byte for byte, or is left to it."""
+"""Answers of the common form equal the general renderer's byte for byte; others are left to it."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The native body reader's own face: digits, views, bounds and what the header holds."""
+"""The Python interface of the native body reader: digits, views, limits and the header's fields."""
 
 import itertools
 import json
@@ -191,7 +191,7 @@ class TestRead:
         ],
     )
     def test_special_bytes_anywhere_in_a_string(self, special):
-        """Strings are looked at eight bytes together: each place in a word, alone and in pairs."""
+        """Strings are checked eight bytes at a time: test each position in a word, alone and in pairs."""
         for before in range(18):
             for between in (0, 1, 6, 7, 8):
                 inside = b"a" * before + special + b"!" * between + special + b"z" * before
@@ -248,7 +248,7 @@ class TestRead:
         ],
     )
     def test_counts_are_bounded_while_scanning(self, before, item, after):
-        # The fault lies where the limit is passed, however much is still to come.
+        # The fault is at the limit, however many bytes follow.
         text = (before + ",".join(item % i for i in range(100_000)) + after).encode()
         with pytest.raises(BodyError) as caught:
             infer_body.read(text, len(text))
@@ -470,7 +470,7 @@ class TestFaults:
 
     @pytest.mark.parametrize("mark", ["]", "}", "[", "{", '\\"', "\\\\", '\\"]', ","])
     def test_brackets_and_quotes_in_texts(self, mark):
-        """Texts are looked at 8 bytes together: each place in a word, in front of a text and behind it."""
+        """Texts are checked 8 bytes at a time: test each position in a word, with texts before and after."""
         for before, behind in itertools.product(range(20), (0, 1, 7, 8, 9, 31)):
             first, second = "x" * before + mark + "y" * behind, "z" * behind
             data = f'["{first}","{second}"]'
@@ -484,7 +484,7 @@ class TestFaults:
         ("opens", "closes"), [("[", "]"), ('{"a":', "}")], ids=["arrays", "objects"]
     )
     def test_the_depth_of_what_is_read_over(self, before, opens, closes):
-        """64 levels, of which the data of an input is the fourth; arrays are looked at 8 and 32 bytes together."""
+        """64 levels, of which an input's data is the fourth. Arrays are skipped 8 and 32 bytes at a time."""
         entry = '{"inputs":[{"name":"a","datatype":"INT8","shape":[0],"%s":%s}]}'
         for key, levels in (("other", 61), ("data", 61)):
             for more, leaf in itertools.product((0, 1, 9, 100), ("8", '"a"')):

@@ -1,4 +1,4 @@
-"""Base64 text: the standard alphabet and nothing else, beside Python's own decoder."""
+"""Base64 text: only the standard alphabet is accepted; compared with Python's decoder."""
 
 import base64
 import binascii

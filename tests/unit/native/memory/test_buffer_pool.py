@@ -1,4 +1,4 @@
-"""Who owns a block: leases, views, the pool and the descriptors behind shared blocks."""
+"""Ownership of blocks: leases, views, the pool, and the descriptors of shared blocks."""
 
 import ctypes
 import fcntl
@@ -37,7 +37,7 @@ def empty_pool():
 
 
 def leased() -> int:
-    """Blocks that this test holds; other tests of the process may have left some to somebody."""
+    """The number of blocks that this test has leased. Earlier tests of the process may still have others."""
     return buffer_pool.statistics()["leased"] - ELSEWHERE[0]
 
 

@@ -1,4 +1,4 @@
-"""The process's budget of bytes: its bound, the share for small requests, and answers beside it."""
+"""The memory budget of a process: its limit, the part for small requests, and answers outside of the limit."""
 
 import pytest
 
@@ -38,7 +38,7 @@ def test_one_answer_that_finds_no_room_is_sent_beside_the_bound():
     assert first is not None
     assert budget.held == 1000 + 2 * BOUND
     assert budget.reserve_answer(2 * BOUND) is None
-    second = budget.reserve_answer(BOUND // 2)  # it fits, and nobody else is kept from anything
+    second = budget.reserve_answer(BOUND // 2)  # it fits, and does not block other requests
     assert second is not None and budget.reserve(1000)
     first.close()
     first.close()
@@ -53,7 +53,7 @@ def test_a_small_answer_may_use_the_share_of_small_requests():
     for nbytes, answers in (
         (SMALL_REQUEST, 2),
         (SMALL_REQUEST + 1, 1),
-    ):  # the larger one stands beside the bound
+    ):  # the larger answer is counted outside of the limit
         budget = MemoryBudget(BOUND)
         assert budget.reserve(kept_free)
         held = [budget.reserve_answer(nbytes) for _ in range(2)]

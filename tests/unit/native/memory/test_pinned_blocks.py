@@ -1,4 +1,4 @@
-"""Blocks that a device pins: which ones, for how long, and never twice."""
+"""Which blocks are pinned for a device, for how long, and never twice."""
 
 import ctypes
 import os
@@ -12,11 +12,11 @@ ROUNDED = 4 * 4096
 
 
 class Device:
-    """Counts what it is asked to pin.
+    """Counts the memory that it must pin.
 
     Attributes:
         pinned: Bytes by address.
-        refuses: What `pin` returns.
+        refuses: The return value of `pin`.
     """
 
     def __init__(self):

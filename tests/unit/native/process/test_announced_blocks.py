@@ -1,4 +1,4 @@
-"""What one side of a link makes the other one map: no more bytes than it allows, and none of its descriptors."""
+"""A sender cannot make a receiver map more bytes than allowed, nor use up its descriptors."""
 
 import os
 
@@ -56,7 +56,7 @@ def test_a_sender_keeps_to_the_bound_and_goes_on_when_blocks_come_back(links):
 def test_what_was_given_up_counts_no_more(links):
     receiver, sender = links
     receiver.imported.most_kept = 40 * BLOCK
-    for _ in range(200):  # each is dropped here at once, and the receiver gives none back
+    for _ in range(200):  # dropped here at once, but the receiver returns none
         announce(sender, BLOCK)
         receiver.receive(0)
     assert len(receiver.imported.numbers()) <= 40

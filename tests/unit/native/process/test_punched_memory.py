@@ -1,4 +1,4 @@
-"""Holes in shared memory: what the other side punched is filled again, and the seal refuses more."""
+"""Holes that the other process punches in shared memory are filled again, and the seal prevents more."""
 
 import ctypes
 import errno
@@ -20,7 +20,7 @@ KEEP_SIZE, PUNCH_HOLE = 1, 2
 
 
 def punch(descriptor: int) -> int:
-    """Punch a hole at the begin of a memfd; return the error's number, or 0."""
+    """Punch a hole at the begin of a memfd. Return errno, or 0."""
     libc = ctypes.CDLL(None, use_errno=True)
     way, start, size = ctypes.c_int(KEEP_SIZE | PUNCH_HOLE), ctypes.c_long(0), ctypes.c_long(65536)
     return ctypes.get_errno() if libc.fallocate(descriptor, way, start, size) else 0
@@ -52,7 +52,7 @@ def test_a_ring_that_the_process_sealed_is_refused(ring):
 
 
 class Sides:
-    """A worker and a handler process, which answers a message so that its blocks come back."""
+    """A worker and a handler process that answers a message, so that its blocks return."""
 
     def __init__(self) -> None:
         worker, process = Channel.pair()
@@ -68,7 +68,7 @@ class Sides:
             del packed
             found = messages.unpack_answer(receiver.receive(), receiver.imported, 1)
             assert (found.tensors[0].data == 1).all()
-            del found  # so that the block goes back with the next message
+            del found  # so that the block returns with the next message
 
     @property
     def descriptor(self) -> int:

@@ -1,4 +1,4 @@
-"""Tensors on their way into shared blocks, while their owner changes them."""
+"""Tensors that their owner changes while they are copied into shared blocks."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def body():
 
 
 def write_while(change, elements):
-    """Write elements that change behind the first look at them."""
+    """Write elements that change after they were first read."""
 
     class Later:
         name, datatype, shape = "later", "BYTES", (0,)

@@ -1,4 +1,4 @@
-"""Handles and queues one by one: waiting, signals, misuse, forks, and many deadlines."""
+"""Handles and queues: waiting, signals, misuse, forks, and many deadlines."""
 
 import itertools
 import os
@@ -19,12 +19,12 @@ MILLISECOND = 1_000_000
 
 
 class Interrupted(Exception):
-    """What the handler of a signal raises."""
+    """Raised by a signal handler."""
 
 
 @pytest.fixture
 def alarm():
-    """Return a function that sends this process a signal soon, over and over; and who to call."""
+    """Return a function that soon starts sending signals to this process, and the handler to set."""
     called = []
     before = signal.signal(signal.SIGALRM, lambda *_: called.append(1))
 
@@ -40,7 +40,7 @@ def alarm():
 
 
 def interrupting(handle):
-    """What raises once a handle is in its queue: a signal may come before the main thread waits."""
+    """Wait until a handle is in its queue before raising, because a signal may come before the main thread waits."""
 
     def act(*_):
         if handle.state == "queued":
@@ -92,7 +92,7 @@ def test_what_a_signal_handler_raises_ends_the_waiting(alarm):
 
     with pytest.raises(Interrupted):
         wait()
-    assert handle.state == "queued", "the request goes on"
+    assert handle.state == "queued", "the request still waits"
     assert handle.cancel()
 
 
@@ -164,7 +164,7 @@ def test_a_caller_that_may_wait_for_others_claims_a_slot():
 
 @pytest.mark.parametrize("ends", ["inline", "queued"])
 def test_a_priority_that_no_request_has_any_more_takes_no_memory(ends):
-    """Each request may name another one of four milliards, and each look for a batch goes through all lines."""
+    """Each request may name another of 2^32 priorities, and each search for a batch visits all lines."""
     queue = native.Queue(2)
     slot = queue.add_slot()
     queue.inline_for_all = ends == "inline"

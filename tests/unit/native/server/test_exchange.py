@@ -1,4 +1,4 @@
-"""The HTTP server in one process: exchanges that are dropped, broken, answered twice or from other threads."""
+"""The HTTP server in one process: exchanges that are dropped, fail, or are answered twice or by other threads."""
 
 import contextlib
 import copy
@@ -28,7 +28,7 @@ ANSWERS = dict.fromkeys(
 
 @contextlib.contextmanager
 def opened(handler, listener=None, **settings):
-    """An HTTP server with its threads, and a client of it."""
+    """An HTTP server with its threads, and a client."""
     with contextlib.ExitStack() as stack:
         if listener is None:
             listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
@@ -194,7 +194,7 @@ def test_what_a_http_server_says_while_it_is_not_ready_changes_between_two_probe
 
 @pytest.mark.parametrize("leaves", [False, True])
 def test_clients_are_accepted_of_which_the_kernel_told_another_process(leaves):
-    """One that watched the listener first, and accepts nothing."""
+    """The other process watched the listener first, but accepts nothing."""
     with socket.create_server(("127.0.0.1", 0)) as listener, select.epoll() as other:
         other.register(listener, select.EPOLLIN | select.EPOLLEXCLUSIVE)
         told = threading.Thread(target=other.poll, args=(60,))
@@ -243,13 +243,13 @@ def test_records_that_nobody_reads_are_bounded_in_bytes_and_the_lost_ones_counte
         for _ in range(sent):
             exchange_once(client, head)
         wait_until(lambda: http_server.counters()["answered"] == sent)
-        exchange_once(client, LIVE)  # by then the last one's record is written
+        exchange_once(client, LIVE)  # by then the last record is written
         kept = http_server.records()
         assert sum(len(record[-1]) for record in kept) < 17 << 20
         assert 500 < len(kept) < sent
         assert abs(len(kept) + http_server.counters()["lost_records"] - sent) <= 1
         exchange_once(client, LIVE)
-        wait_until(lambda: len(http_server.records()) > 0)  # there is room again
+        wait_until(lambda: len(http_server.records()) > 0)  # records are accepted again
 
 
 def test_answers_that_tell_of_an_error_are_counted_by_status():

@@ -1,6 +1,6 @@
-"""A process that ends while native threads are inside Python: it ends, and nothing aborts it.
+"""A process ends cleanly while native threads are in Python.
 
-The end is drawn out by an object whose finalizer takes its time, as that of a large library does.
+The end is prolonged by an object with a slow finalizer, as large libraries have.
 """
 
 import subprocess

@@ -1,4 +1,4 @@
-"""Which outputs may be sent from where they lie: those whose memory nothing else can reach."""
+"""Which outputs can be sent without a copy: nothing else can reach their memory."""
 
 import ctypes
 
@@ -14,7 +14,7 @@ from ksrv.request import Tensor
 torch = pytest.importorskip("torch")
 
 FLAGS = 64
-"""Where in an array its flags are (`PyArrayObject_fields`)."""
+"""The offset of the flags in an array (`PyArrayObject_fields`)."""
 OWNDATA = 4
 
 
@@ -23,7 +23,7 @@ def new(rows=3):
 
 
 def judged(handler, *arrays):
-    """Run a handler on inputs as the engine does, and judge what it returns."""
+    """Run a handler on inputs as the engine does, and check its return value."""
     inputs = [Tensor("x", "FP32", one.shape, one) for one in arrays]
     del arrays
     before = InputReferences(inputs)
@@ -92,7 +92,7 @@ def test_elements_are_never_shared():
 
 
 def test_an_array_without_an_owner_is_shared():
-    """As a C extension makes one over memory that it keeps."""
+    """As a C extension makes an array over memory that it keeps."""
     owned = new()
     flags = ctypes.c_int.from_address(id(owned) + FLAGS)
     flags.value &= ~OWNDATA

@@ -1,4 +1,4 @@
-"""BYTES elements: the three forms, their limits, and what each refusal says."""
+"""BYTES elements: the three forms, their limits, and the errors."""
 
 import mmap
 import struct

@@ -1,4 +1,4 @@
-"""Buckets of lengths, and the padded rows of a batch, against plain numpy."""
+"""Buckets of lengths, and the padded rows of a batch, compared with numpy."""
 
 import numpy as np
 import pytest
@@ -79,7 +79,7 @@ def test_rows_are_joined_as_numpy_does(shapes, inner, dtype, value):
 
 
 def test_rows_without_values_are_joined_at_once():
-    """Their other dimensions, which no byte of a request backs, could be walked through for hours."""
+    """Their other dimensions may be so large that looping over them would take hours."""
     out = np.empty((1 << 40, 8, 0), np.float32)
     join_padded([np.empty((1 << 40, 3, 0), np.float32)], out, bytes(4), bytes(4))
     assert out.shape == (1 << 40, 8, 0)

@@ -1,4 +1,4 @@
-// Compiles where what native/tls/openssl.hpp declares is what OpenSSL's headers say.
+// Compiles only if the declarations in native/tls/openssl.hpp match OpenSSL's headers.
 
 #include "tls/openssl.hpp"
 

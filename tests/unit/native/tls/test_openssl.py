@@ -1,4 +1,4 @@
-"""OpenSSL as the native servers load it: its declarations, and contexts that cannot be made."""
+"""OpenSSL for the native servers: its declarations, and contexts with invalid settings."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""The metadata that goes with an error."""
+"""The metadata of a gRPC error."""
 
 import pytest
 from google.rpc import error_details_pb2, status_pb2

@@ -1,4 +1,4 @@
-"""Which calls over gRPC reach their handler without Python before it: tensors may lie anywhere in the message."""
+"""Which gRPC calls reach their handler without Python, with tensors at any offset in the message."""
 
 import grpc
 import numpy as np
@@ -22,7 +22,7 @@ def asked(model, rows, id):
     "keys", ["", JOINED, "executor: process\n"], ids=["alone", "joined", "process"]
 )
 def test_small_calls_with_several_raw_inputs_need_no_python_before_their_handler(tmp_path, keys):
-    """The first tensor lies aligned; by the length of the id and the rows the second one lies anywhere."""
+    """The first tensor is aligned. The id's length and the rows determine the offset of the second."""
     with (
         serving(tmp_path / "pair", PAIR, PAIR_YAML + keys) as engine,
         opened_grpc(engine) as (server, address),
@@ -41,7 +41,7 @@ def test_small_calls_with_several_raw_inputs_need_no_python_before_their_handler
     [("triton_enable_empty_final_response", 1), ("Triton_enable_empty_final_response", 0)],
 )
 def test_the_parameter_that_perf_analyzer_sends_needs_no_python(tmp_path, name, fast):
-    """It is about the responses of a stream, and says nothing of a call with one."""
+    """The parameter concerns responses of a stream, and has no effect on a unary call."""
     with (
         serving(tmp_path / "pair", PAIR, PAIR_YAML) as engine,
         opened_grpc(engine) as (server, address),

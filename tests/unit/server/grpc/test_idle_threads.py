@@ -1,4 +1,4 @@
-"""Threads that end when they are idle: what runs, in how many threads, and what a shutdown leaves."""
+"""Threads that end when idle: how many run, and the effect of a shutdown."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""The requests of one ModelStreamInfer, whose client leaves while an answer is being sent."""
+"""A client of ModelStreamInfer that leaves while an answer is being sent."""
 
 import contextlib
 
@@ -8,7 +8,7 @@ from ksrv.server.grpc.stream import StreamCalls
 
 
 class Handle:
-    """A request under way until it is cancelled."""
+    """A request that runs until it is cancelled."""
 
     def __init__(self, ended):
         self.cancel = lambda: ended(self)

@@ -1,4 +1,4 @@
-"""Who called, behind proxies: the address that a trusted proxy has certainly written."""
+"""The client's address behind proxies: the last address that a trusted proxy has written."""
 
 import pytest
 
@@ -21,7 +21,11 @@ def caller(peer, trusted=TRUSTED, **headers):
         ("::ffff:127.0.0.1", "192.0.2.7", "192.0.2.7"),
         ("192.0.2.1", "198.51.100.1", "192.0.2.1"),  # no trusted proxy
         ("127.0.0.6", "198.51.100.1", "127.0.0.6"),
-        ("127.0.0.1", "198.51.100.1, 192.0.2.7", "192.0.2.7"),  # a client has written the first one
+        (
+            "127.0.0.1",
+            "198.51.100.1, 192.0.2.7",
+            "192.0.2.7",
+        ),  # the client has written the first address
         ("127.0.0.1", "198.51.100.1,192.0.2.7,10.1.1.1, 10.2.2.2", "192.0.2.7"),
         ("127.0.0.1", "10.1.1.1,10.2.2.2", "10.1.1.1"),
         ("127.0.0.1", "198.51.100.1, unknown, 10.2.2.2", "10.2.2.2"),

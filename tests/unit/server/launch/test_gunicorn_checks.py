@@ -1,4 +1,4 @@
-"""What ksrv needs of gunicorn, and the settings and worker classes that it refuses."""
+"""The gunicorn features that ksrv needs, and the settings and worker classes that it refuses."""
 
 import gunicorn
 import pytest
@@ -38,7 +38,7 @@ def test_a_missing_name_is_told_with_what_it_is_for(monkeypatch, needed):
 
 
 def test_a_missing_attribute_is_told(monkeypatch):
-    """Another gunicorn's constructor, which sets less."""
+    """The constructor of another gunicorn, which sets fewer attributes."""
     monkeypatch.setattr(base.Worker, "__init__", lambda self: None)
     with pytest.raises(SettingsError, match=r"no Worker\.alive, .* worker processes"):
         checks.check_gunicorn()
@@ -54,11 +54,11 @@ def pre_request(worker, req):
 
 
 def post_request(worker, req, environ, resp):
-    """Another one."""
+    """A second hook."""
 
 
 def ssl_context(config, default):
-    """And one for TLS."""
+    """A hook for TLS."""
 
 
 @pytest.mark.parametrize(

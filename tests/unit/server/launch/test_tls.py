@@ -1,4 +1,4 @@
-"""The files of TLS: what the settings name, and what is said of files that cannot be used."""
+"""The TLS files in the settings, and the errors for files that cannot be used."""
 
 import os
 import ssl
@@ -30,7 +30,7 @@ def files(tmp_path_factory):
 
 
 def config(files, cert, key=None, ca=None, reqs=0):
-    """A configuration of gunicorn's that names some of the files."""
+    """A gunicorn configuration with some of the files."""
     return SimpleNamespace(
         is_ssl=bool(cert or key),
         certfile=files.get(cert),
@@ -66,7 +66,7 @@ def test_without_tls_nothing_is_read(files):
 
 
 def dated(folder, days):
-    """A certificate with a chain behind it, valid for so many days."""
+    """A certificate and its chain, valid for `days` days."""
     paths = [folder / name for name in ("ca.key", "ca.pem", "key", "request", "cert")]
     authority_key, authority, key, request, cert = map(str, paths)
     for command in (
@@ -83,7 +83,7 @@ def dated(folder, days):
 
 
 def test_when_the_servers_own_certificate_ends(files, tmp_path):
-    for days in (1, 40, 20_000):  # beyond 2049 a date has another form
+    for days in (1, 40, 20_000):  # dates after 2049 have another format
         paths, name = (files, "whole") if days == 1 else (dated(tmp_path, days), "chain")
         made = config(paths, name)
         said = subprocess.run(

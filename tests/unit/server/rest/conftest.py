@@ -1,4 +1,4 @@
-"""The two ways into a model: the fast path, and Python's for every request. A file's `engine` has the model."""
+"""The fast path, and a server without it. The fixture `engine` of each test file has the model."""
 
 import pytest
 

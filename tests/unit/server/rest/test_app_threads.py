@@ -1,4 +1,4 @@
-"""Threads that answer the messages of the Falcon app: one waits, and there are more while more are busy."""
+"""Threads for messages of the Falcon app: one always waits, and more start while others are busy."""
 
 import threading
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ MOST = 3
 
 
 class Work:
-    """Messages for threads, each of which keeps its thread until it is let go."""
+    """Messages for threads. Each blocks its thread until it is released."""
 
     def __init__(self) -> None:
         self.messages: Queue[Any] = Queue()

@@ -1,7 +1,7 @@
-"""Requests that the HTTP server queues without Python: the same answers as on the general way, and no others'.
+"""Requests that the HTTP server queues without Python get the same answers as on the general path.
 
-An engine, an HTTP server and real sockets in one process. The same request is sent twice: with endpoints, and to a
-HTTP server that has none, where every request goes through Python's parser and renderer.
+An engine, an HTTP server and sockets in one process. Each request is sent twice: to a server with endpoints, and to a
+server without endpoints, where Python parses and renders every request.
 """
 
 import contextlib
@@ -154,7 +154,7 @@ def test_other_requests_go_the_general_way(fast, general, data):
 def test_an_input_that_does_not_lie_aligned_leaves_the_fast_path_where_it_is_large(
     tmp_path, executor
 ):
-    """A small one is copied to where it is aligned."""
+    """A small tensor is copied to an aligned address."""
     large = FAST_PATH_JSON // 11
     uneven = serving(tmp_path / "uneven", UNEVEN, f"{UNEVEN_YAML}executor: {executor}\n")
     with uneven as engine, opened(engine) as (http_server, address):
@@ -208,7 +208,7 @@ def payload(head, body):
 
 @pytest.mark.parametrize("model", ["one", "joined", "waits", "apart"])
 def test_every_client_gets_its_own_rows(fast, engine, model):
-    """Fast-path requests, general ones and the engine's own callers share the batches."""
+    """Fast-path requests, other requests and callers of the engine share batches."""
     _, address = fast
     problems = []
 
@@ -290,11 +290,11 @@ def test_a_clients_timeout_is_its_deadline(fast, models):
     parameters = {"binary_data_output": True, "timeout": 50_000}
     with Hold(models / "one") as hold:
         passed = None
-        while passed is None:  # it may have passed already when the request arrives
+        while passed is None:  # the deadline may have passed already when the request arrives
             head, body = ask(address, message("one", {"x": hold.x}, parameters=parameters))
             assert status(head) == 504
             passed = re.search(rb"passed after (\d+) ms", body)
-        # Counted from the queue, which the request reaches after its deadline is set. The model's is a minute.
+        # Counted by the queue, which the request reaches after its deadline is set. The model's timeout is a minute.
         assert 25 <= int(passed[1]) < 30_000
 
 
@@ -337,7 +337,7 @@ def test_pipelined_requests_are_answered_in_order(fast):
 
 
 def test_bytes_and_ends_that_come_while_a_request_runs_are_seen_behind_it(fast, models):
-    """Epoll reports such connections again and again until they are muted; each is told anew behind its answer."""
+    """Epoll reports such connections repeatedly until they are muted. After its answer each must be armed again."""
     _, address = fast
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(socket.create_connection(address, 20)) for _ in range(4)]
@@ -427,7 +427,7 @@ def test_a_batch_that_got_no_memory_for_more_rows_asks_for_it_again(tmp_path):
 
 
 class Panic(BaseException):
-    """What no handler of errors should stop at."""
+    """An exception that error handlers must not stop at."""
 
 
 @pytest.fixture
@@ -478,7 +478,7 @@ def test_what_fails_behind_an_answer_answers_nobody_again(inlined, monkeypatch, 
     model.queue.inline_for_all = is_inline
     instance = model.instances[0]
     with socket.create_connection(address, 20) as client:
-        for x in (A, row(-8, 1)):  # the second is answered from its own memory
+        for x in (A, row(-8, 1)):  # the second is answered from the memory of its input
             monkeypatch.setattr(instance, "_note_pace", fail)
             for _ in range(2):
                 client.sendall(message("one", {"x": x}))

@@ -1,6 +1,6 @@
-"""Encoded images on the fast path: the same answers, batches and refusals as on the way through Python.
+"""Encoded images on the fast path get the same answers, batches and refusals as in Python.
 
-Every message is sent twice, as in `test_fast_path`: with endpoints, and to a server where Python reads it.
+Each message is sent twice, as in `test_fast_path`: to a server with endpoints, and to a server where Python reads it.
 """
 
 import contextlib
@@ -105,7 +105,7 @@ def prefixed(*images):
 
 
 def message(model, raw, *, shape, size=None, datatype="BYTES", outputs=("pixels",)):
-    """A binary request; `size` is its binary_data_size, which is left out for False."""
+    """A binary request. `size` is its binary_data_size; False omits it."""
     entry = {"name": "image", "datatype": datatype, "shape": list(shape)}
     if size is not False:
         entry["parameters"] = {"binary_data_size": len(raw) if size is None else size}
@@ -159,7 +159,7 @@ def test_jpegs_need_no_python_and_give_the_same_answer(fast, general, model):
         pytest.param("short", [2], None, 0, id="an element that ends too early"),
         pytest.param("empty", [2], None, 0, id="an empty element"),
         pytest.param("nothing", [1], False, 0, id="no byte"),
-        pytest.param("trailing", [2], None, 0, id="bytes behind the last element"),
+        pytest.param("trailing", [2], None, 0, id="bytes after the last element"),
     ],
 )
 def test_every_form_of_elements(fast, general, raw, shape, size, taken):
@@ -228,7 +228,7 @@ def test_damaged_images_of_every_kind_are_answered_as_python_does(fast, general)
                 data[at : at + 1] = bytes([source.randrange(256)])
         model = source.choice(["bytes", "letterbox", "crop"])
         taken += ask_both(fast, general, images(model, bytes(data), whole[0]))
-    assert taken > 20  # most damage lies behind the header
+    assert taken > 20  # most damage is after the header
 
 
 def test_raw_tensors_and_images_of_one_input_are_both_taken(fast, general):

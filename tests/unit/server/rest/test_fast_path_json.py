@@ -1,7 +1,7 @@
-"""Numbers in JSON on the fast path: the same answers, byte for byte, as on the general way.
+"""Numbers in JSON on the fast path get the same answers as on the general path, byte for byte.
 
-The same request is sent twice: to an HTTP server with endpoints, and to one where every request goes through
-Python's parser and renderer.
+Each request is sent twice: to an HTTP server with endpoints, and to a server where Python parses and renders every
+request.
 """
 
 import itertools
@@ -264,7 +264,7 @@ def test_reals_of_all_kinds_are_answered_alike(fast, general):
 
 
 def test_requests_of_both_forms_share_batches(fast):
-    """Rows of JSON and of binary requests, and answers of both forms, in the batches of one model."""
+    """JSON and binary requests, with answers of both forms, in batches of one model."""
     _, address = fast
     problems = []
     forms = [*itertools.product((True, False), repeat=2)] * 2

@@ -1,4 +1,4 @@
-"""Callers with a token: their first request is Python's, the next ones are the HTTP server's own."""
+"""Callers with a token: Python checks the first request; later requests need no Python."""
 
 import json
 import socket
@@ -149,7 +149,9 @@ def test_the_forms_in_which_a_request_comes_need_the_token_too(server, form):
             data = data.replace(b"HTTP/1.1", b"HTTP/1.0")
         else:
             data = data.replace(b"Host: x\r\n", b"Host: x\r\nExpect: 100-continue\r\n")
-        if form == "chunked" and expected == 401:  # the app refuses it, which is not here
+        if (
+            form == "chunked" and expected == 401
+        ):  # the app, which is not part of this test, refuses it
             before = http_server.counters()["app"]
             with socket.create_connection(address, 20) as client:
                 client.sendall(data)
@@ -182,7 +184,7 @@ def test_descriptions_are_given_to_known_callers_only(server):
     before = http_server.counters()
     with socket.create_connection(address, 20) as client:
         client.sendall(get.format("").encode())
-        # The Falcon app refuses it, which is not here.
+        # The Falcon app, which is not part of this test, refuses it.
         wait_until(lambda: http_server.counters()["app"] > before["app"])
     assert http_server.counters()["described"] == before["described"]
 

@@ -1,4 +1,4 @@
-"""Padded rows on the fast path: answered without Python's parsers, and byte for byte as with them."""
+"""Padded rows on the fast path are answered without Python's parsers, with the same bytes."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -197,7 +197,7 @@ outputs: [{name: none, datatype: FP32, shape: [-1, -1, x, -1]}]
 
 @pytest.mark.parametrize(("executor", "wide"), [("inline", 1 << 40), ("process", 1 << 30)])
 def test_an_output_without_values_is_cut_back_at_once(tmp_path, executor, wide):
-    """Its dimensions could be walked through for hours."""
+    """Looping over its dimensions would take hours."""
     yaml = EMPTY_YAML + f"executor: {executor}\nparameters: {{wide: {wide}}}\n"
     with serving(tmp_path / "empty", EMPTY, yaml) as engine, opened(engine) as (_, address):
         head, body = ask(address, message("empty", {"x": np.zeros((2, 3), np.float32)}))
@@ -206,7 +206,7 @@ def test_an_output_without_values_is_cut_back_at_once(tmp_path, executor, wide):
 
 
 def test_long_rows_lie_in_large_places_of_a_handler_process(tmp_path, monkeypatch):
-    """Two rows of 20,000 numbers have no room in a place of the ring; the answers have."""
+    """Two rows of 20,000 numbers do not fit a slot of the ring, but the answers do."""
     sums = MASKED.replace('"ids": ids * 3, ', "")
     ids_out = "  - {name: ids, datatype: INT64, shape: [-1, ids]}\n"
     yaml = MASKED_YAML.replace(ids_out, "")

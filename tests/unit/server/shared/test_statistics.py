@@ -1,4 +1,4 @@
-"""The statistics that workers share, without workers."""
+"""The statistics that workers share, tested without worker processes."""
 
 import math
 import os
@@ -20,7 +20,7 @@ from tests.support.engine.engine_models import engine, request, source
 
 
 class Record:
-    """A value as a handler reports it."""
+    """A value that a handler reports."""
 
     def __init__(self, name, kind, value, unit="", labels=()):
         self.name, self.kind, self.value = name, kind, value
@@ -33,7 +33,7 @@ def file():
 
 
 class Worker:
-    """An engine and the statistics that its worker shares."""
+    """An engine, and the statistics that its worker shares."""
 
     def __init__(self, file, slot, living=()):
         self.engine = engine(source(batch=4))

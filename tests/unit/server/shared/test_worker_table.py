@@ -40,7 +40,7 @@ def test_a_replacement_that_loads_leaves_the_work_to_one_that_is_about_to_accept
     first, second = table.allocate(), table.allocate()
     ready(table, first)
     table.set_state(second, State.READY)
-    table.release(first)  # killed before the second one has looked at the table
+    table.release(first)  # killed before the second worker has read the table
     replacement = table.allocate()
     assert not table.accepting(replacement)
     assert not table.may_accept(replacement)
@@ -92,7 +92,7 @@ def test_beside_another_master_only_a_ready_worker_accepts(table):
     assert not table.may_accept(slot)
     table.set_state(slot, State.FAILED)
     assert not table.may_accept(slot)
-    table.beside_another = False  # it is gone, and nobody does better
+    table.beside_another = False  # the other master is gone, and no worker is better
     assert table.may_accept(slot)
     table.beside_another = True
     table.set_state(slot, State.READY)
@@ -102,7 +102,7 @@ def test_beside_another_master_only_a_ready_worker_accepts(table):
 def test_a_worker_may_leave_to_another_once_that_serves(table):
     first, second = table.allocate(), table.allocate()
     ready(table, first)
-    assert table.served_by_another(first) is None  # the second loads
+    assert table.served_by_another(first) is None  # the second is loading
     table.set_state(second, State.READY)
     assert table.served_by_another(first) is None  # and does not accept yet
     table.set_accepting(second, True)

@@ -1,4 +1,4 @@
-"""What gunicorn's master process makes of workers that could not start."""
+"""How gunicorn's master process treats workers that could not start."""
 
 from types import SimpleNamespace
 
@@ -11,7 +11,7 @@ from ksrv.server.workers import arbiter
 
 @pytest.fixture
 def server():
-    """An arbiter as it is after `adopt`, without processes."""
+    """An arbiter in its state after `adopt`, without processes."""
     made = object.__new__(arbiter.Arbiter)
     made.ksrv_workers = WorkerTable()
     made.log = SimpleNamespace(error=lambda *_: None)

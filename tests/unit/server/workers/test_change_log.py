@@ -19,7 +19,7 @@ def entry(kind, name="m", slot=0, **more):
 
 
 def do(log, *entries, error="", by=0):
-    """Append entries, and that the worker of a slot has made them."""
+    """Append entries, and mark them as applied by the worker of a slot."""
     for one in entries:
         (position,) = log.append([one])
         log.append([LogEntry(kind="done", slot=by, position=position, error=error)])
@@ -43,7 +43,7 @@ def test_what_failed_where_it_was_asked_for_is_not_left():
     do(log, entry("unload"), error="no such model")
     assert left(log) == [("load", "m")]
     do(log, entry("unload"), error="another worker's", by=1)
-    assert left(log) == [("load", "m"), ("unload", "m")]  # slot 0 has not made it yet
+    assert left(log) == [("load", "m"), ("unload", "m")]  # slot 0 has not applied it yet
 
 
 def test_a_change_that_was_made_in_part_is_left_as_far_as_it_was_made():
@@ -108,7 +108,7 @@ def test_memory_that_a_worker_has_not_read_is_kept(monkeypatch):
 
 
 def test_what_was_read_before_the_memory_was_given_back_is_outdated(monkeypatch):
-    """A load may take longer than other models' changes take to fill the log."""
+    """A load may take longer than changes of other models need to fill the log."""
     monkeypatch.setattr(change_log, "COMPACT_BYTES", 64 * 1024)
     log = ChangeLog(lambda: log.end)
     since = log.end
@@ -135,7 +135,7 @@ def test_a_worker_that_starts_reads_to_the_end_beside_a_compaction(monkeypatch):
 
 
 def fill(log):
-    """Append until memory was given back."""
+    """Append until memory was freed."""
     while log._cells[Cell.KEPT_BEGIN] < 128 * 1024:
         do(log, entry("load", "a"), entry("load", "b"))
 

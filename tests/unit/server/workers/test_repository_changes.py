@@ -1,4 +1,4 @@
-"""The changes of a worker's models, which threads make: one for each model that has some to make."""
+"""Threads apply the changes of a worker's models: one thread per model with changes."""
 
 import threading
 from typing import Any
@@ -17,7 +17,7 @@ from tests.support.wait_until import wait_until
 
 
 class Followed:
-    """An engine that notes what it is told to do."""
+    """An engine that records its calls."""
 
     def __init__(self) -> None:
         self.made: list[tuple[str, str]] = []
@@ -43,7 +43,7 @@ class Stopping(Followed):
 
 
 class Patient(Followed):
-    """An engine that makes a change once all workers have read that another worker could not."""
+    """An engine that applies a change after all workers have read that another worker could not."""
 
     def __init__(self, table: WorkerTable, log: ChangeLog) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A server that finds no folder for temporary files says what to do."""
+"""A server without a folder for temporary files reports the remedy."""
 
 import tempfile
 

@@ -1,4 +1,4 @@
-"""The batches of a handler process: what is said about them before they begin."""
+"""A handler process ignores batches that the worker cancels before they begin."""
 
 from types import SimpleNamespace
 
@@ -10,7 +10,7 @@ from ksrv.engine.processes.messages import ListeningMessage, MessageType
 
 
 class Inbox:
-    """Gives each message to what takes it, as soon as the process looks for the next one to run."""
+    """Delivers each message as soon as the process looks for its next batch."""
 
     def __init__(self, frames) -> None:
         self.frames = frames

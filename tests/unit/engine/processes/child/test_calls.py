@@ -1,4 +1,4 @@
-"""Calls to other models that a batch leaves behind."""
+"""Calls to other models that are unfinished when their batch ends."""
 
 import threading
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ from tests.support.engine import engine_models
 
 
 class Worker:
-    """What the worker does, instead of a link: it answers a call as soon as the call is cancelled."""
+    """A worker that answers a call as soon as the call is cancelled. Replaces the link."""
 
     def __init__(self) -> None:
         self.exported = self.imported = None
@@ -41,7 +41,7 @@ class Worker:
 
 
 def test_a_call_is_settled_before_its_result_can_be_counted(monkeypatch):
-    """Else a thread that waits for the call receives once more, and takes what is sent for the next batch."""
+    """Otherwise a thread that waits for the call would receive again, and take a message of the next batch."""
     monkeypatch.setattr(messages, "pack_call", lambda *_: EMPTY)
     monkeypatch.setattr(messages, "unpack_result", lambda *_: (1, HandlerFailed("too late")))
     worker, settle, counted_first = Worker(), PendingCall.settle, []

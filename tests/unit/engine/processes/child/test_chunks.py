@@ -1,4 +1,4 @@
-"""The chunks of a handler process: how many it sends ahead of the worker, and what it hears of clients."""
+"""Chunks of a handler process: how many it sends ahead of the worker, and how it learns that clients left."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from ksrv.request import BatchOutputs, Tensor
 
 
 class Answers:
-    """What a process sent, instead of a link; as there, the tensors are gone afterwards."""
+    """Records the messages of a process. As with a link, their tensors are freed afterwards."""
 
     def __init__(self) -> None:
         self.sent = 0
@@ -23,7 +23,7 @@ class Answers:
 
 
 class Worker:
-    """What the worker says, instead of an inbox: whenever the process receives, the next thing."""
+    """Delivers the next scripted message whenever the process receives."""
 
     def __init__(self) -> None:
         self.said = []
@@ -115,7 +115,7 @@ def test_a_handler_waits_for_room_once_so_many_bytes_are_under_way(chunks, answe
     for _ in range(2):
         chunks(chunk(CHUNK_BYTES_UNDER_WAY // 2))
     assert answers.sent == 2
-    assert len(worker.said) == 1  # it went on as soon as there was room
+    assert len(worker.said) == 1  # it continued as soon as the worker gave credit
 
 
 def test_a_handler_hears_that_its_clients_have_gone_where_it_asks_and_where_it_waits(

@@ -1,4 +1,4 @@
-"""The inbox of a handler process: whatever cannot be taken ends it, because a lost message is waited for in vain."""
+"""The inbox of a handler process: an invalid message ends it, because waiters would wait for a lost message."""
 
 import threading
 

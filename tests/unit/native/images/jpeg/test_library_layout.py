@@ -1,6 +1,6 @@
-"""A libjpeg that is not laid out as it was when ksrv was compiled: it reads its codes itself, and pixels stay.
+"""With a libjpeg of another structure layout, the library decodes the codes itself, and pixels are equal.
 
-Such a library is made of the one that is there: another one is loaded before it, which takes some of its calls.
+The test simulates such a library: it preloads a library that intercepts some calls.
 """
 
 import os
@@ -72,12 +72,12 @@ NOTHING = "#define AT_START\n"
 LIBRARIES = {
     "the same": NOTHING + START,
     "another function at the place": ANOTHER_FUNCTION + START,
-    "a place that is never looked at": NOTHING + START + NEVER_CALLED + READ,
-    "other calls than those of MCUs": NOTHING + START + CALLED_TWICE + READ,
-    "blocks that hold something": NOTHING + START + BLOCKS_NOT_ZEROED + READ,
+    "a decoder that is never called": NOTHING + START + NEVER_CALLED + READ,
+    "calls that are not for an MCU": NOTHING + START + CALLED_TWICE + READ,
+    "blocks that are not zeroed": NOTHING + START + BLOCKS_NOT_ZEROED + READ,
 }
 
-# Without cv2, whose own copy of the library the calls would be taken from as well.
+# Without cv2, because the calls would be intercepted for cv2's copy of the library, too.
 SHOWN = """
 import numpy as np
 from ksrv._native.images import jpeg_decoder

@@ -1,4 +1,4 @@
-"""Huffman codes of JPEGs: the pixels of the library's own decoder, and nothing of a file that is damaged."""
+"""Huffman decoding of JPEGs gives the pixels of libjpeg-turbo's decoder, and no pixels of damaged files."""
 
 import cv2
 import numpy as np
@@ -33,7 +33,7 @@ def encode(pixels, *, quality=90, optimized=False, restart=0, sampling=0x211111)
 
 
 def decoded(data, height, width, codes_by_library=False):
-    """Return the pixels; None where the file is left to another decoder."""
+    """Return the pixels, or None if the file is left to another decoder."""
     out = np.empty((height, width, 3), np.uint8)
     whole = jpeg_decoder.decode_jpeg_into(data, out, "BGR", codes_by_library=codes_by_library)
     return out if whole else None
@@ -85,7 +85,7 @@ def test_the_tables_of_the_file_before_are_not_used():
 
 
 def test_fill_bytes_between_codes_are_left_to_another_decoder():
-    """The library passes over them. Here is seen that it does not read the codes itself."""
+    """The library skips fill bytes. This shows that the library did not decode the codes."""
     data = encode(picture(40, 56, 60))
     stuffed = data.index(b"\xff\x00", data.index(b"\xff\xda"))
     filled = data[:stuffed] + b"\xff" + data[stuffed:]

@@ -1,4 +1,4 @@
-"""Resizes by rows: the pixels of OpenCV and of Pillow, of pictures in memory and of JPEGs."""
+"""Row-by-row resizes give the pixels of OpenCV and Pillow, for pictures in memory and for JPEGs."""
 
 import cv2
 import numpy as np
