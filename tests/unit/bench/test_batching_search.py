@@ -32,7 +32,7 @@ def processors(candidate):
     return Trial(candidate, 100.0 * busy, 10.0, busy)
 
 
-def test_batches_are_found_where_they_pay():
+def test_batching_is_chosen_if_it_is_faster():
     best, trials = search(accelerator, 4, 60)
     assert best.candidate.max_batch_size == 16  # 32 misses the latency goal
     assert best.candidate.instances == 1
@@ -42,7 +42,7 @@ def test_batches_are_found_where_they_pay():
     assert len({one.candidate for one in trials}) == len(trials) < 30
 
 
-def test_instances_are_found_where_they_pay():
+def test_instances_are_chosen_if_they_are_faster():
     best, _ = search(processors, 4, 60)
     assert (best.candidate.instances, best.candidate.max_batch_size) == (4, 1)
     assert best.candidate.max_delay_ms == 0
@@ -53,7 +53,7 @@ def test_a_model_of_single_rows_gets_no_batches():
     assert {one.candidate.max_batch_size for one in trials} == {1}
 
 
-def test_a_goal_that_nothing_reaches_tells_the_nearest():
+def test_unreachable_goal_reports_the_nearest_settings():
     def late(candidate):
         return Trial(candidate, 0.0, 100.0 / candidate.instances, 1)
 
@@ -71,7 +71,7 @@ def test_settings_that_cannot_be_loaded_are_never_the_best():
     assert best.candidate.instances == 1 and any(one.error for one in trials)
 
 
-def test_the_copy_changes_nothing_of_the_model(tmp_path):
+def test_copy_leaves_the_model_unchanged(tmp_path):
     folder = tmp_path / "cats"
     folder.mkdir()
     (folder / "weights.bin").write_bytes(b"w" * 100)
@@ -107,7 +107,7 @@ def test_models_without_settings_get_some(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["nothing", "empty", "a.mar", "list"])
-def test_what_is_no_model_is_refused(tmp_path, name):
+def test_path_without_a_model_is_refused(tmp_path, name):
     (tmp_path / "empty").mkdir()
     (tmp_path / "a.mar").write_text("")
     (tmp_path / "list").mkdir()
@@ -116,7 +116,7 @@ def test_what_is_no_model_is_refused(tmp_path, name):
         settings_of(tmp_path / name)
 
 
-def test_the_section_is_yaml():
+def test_section_is_valid_yaml():
     section = Candidate(8, 2.5, 2, 1).section()
     assert yaml.safe_load(section) == {
         "batching": {"max_batch_size": 8, "max_delay_ms": 2.5}, "instances": 2, "threads": 1

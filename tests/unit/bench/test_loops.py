@@ -29,7 +29,7 @@ def begin():
     return time.monotonic() + 0.05
 
 
-def test_an_open_loop_counts_from_when_a_request_was_due():
+def test_open_loop_measures_from_the_due_time():
     """A stall of half a second delays one request of a closed loop, but all waiting requests of an open loop."""
     stall = Slow(lambda index: 0.5 if index == 5 else 0.0)
     load = Load(1, rate=100, poisson=False, warm_up=0, seconds=1.0)
@@ -44,7 +44,7 @@ def test_an_open_loop_counts_from_when_a_request_was_due():
     assert (closed.latencies > 0.1).sum() <= 1 + (closed.latencies > 0.02).sum() // 2
 
 
-def test_what_cannot_be_sent_counts_with_the_time_that_it_waited():
+def test_unsent_requests_count_with_their_waiting_time():
     slow = Slow(lambda index: 0.2)
     load = Load(1, rate=100, poisson=False, warm_up=0, seconds=0.5)
     samples = open_loop([slow], due_times(load, 100, 0), load, begin())
@@ -71,7 +71,7 @@ def test_a_closed_loop_shows_a_stall_at_its_end():
     assert "2 requests were still under way" in "".join(remarks([result], 1))
 
 
-def test_a_closed_loop_that_ends_as_it_ran_has_no_note():
+def test_closed_loop_without_a_final_stall_has_no_note():
     load = Load(1, seconds=1.0)
     samples = Samples(np.array([0.1, 0.3]), waits=np.array([0.2]), seconds=1.0)
     result = result_of("http://x", load, samples, 1)

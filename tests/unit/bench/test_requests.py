@@ -60,11 +60,11 @@ def test_named_files_are_values_of_one_request(tmp_path):
         ((("x", "FP32", (-1,)),), [], {"z": (1,)}, "no input 'z'"),
     ],
 )
-def test_mistakes_are_told(inputs, files, shapes, text):
+def test_invalid_files_and_shapes_are_errors(inputs, files, shapes, text):
     with pytest.raises(ValueError, match=text):
         operations_of(metadata(*inputs), "", files, 1, shapes)
 
 
-def test_a_process_that_is_not_there_has_used_nothing():
+def test_missing_process_has_no_usage():
     assert usage([]) is None
     assert server_processes(1) == []

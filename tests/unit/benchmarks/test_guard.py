@@ -30,23 +30,23 @@ def test_three_percent_are_allowed(instructions: int, named: list[str]) -> None:
     assert above({"REST": instructions, "gRPC": 40_000}, BEFORE) == named
 
 
-def test_what_is_above_twice_is_worse() -> None:
+def test_count_above_the_limit_twice_fails() -> None:
     count = Counted({"REST": 20_800, "gRPC": 40_100}, {"REST": 20_700})
     assert worse(count, ["REST", "gRPC"], BEFORE) == ["REST"]
     assert count.asked == [["REST", "gRPC"], ["REST"]]
 
 
-def test_what_was_above_by_chance_passes() -> None:
+def test_count_above_the_limit_once_passes() -> None:
     assert worse(Counted({"REST": 20_800, "gRPC": 41_300}, {"REST": 20_100, "gRPC": 41_300}),
                  ["REST", "gRPC"], BEFORE) == ["gRPC"]  # fmt: skip
     assert not worse(Counted({"REST": 20_800}, {"REST": 20_100}), ["REST"], BEFORE)
 
 
-def test_what_is_below_is_counted_once() -> None:
+def test_count_below_the_limit_is_measured_once() -> None:
     count = Counted({"REST": 20_000, "gRPC": 40_000})
     assert not worse(count, ["REST", "gRPC"], BEFORE)
     assert len(count.asked) == 1
 
 
-def test_a_path_that_the_baseline_lacks_is_no_better() -> None:
+def test_path_missing_in_the_baseline_is_not_an_improvement() -> None:
     assert worse(Counted({"new": 1}, {"new": 1}), ["new"], BEFORE) == ["new"]

@@ -18,7 +18,7 @@ def context():
 
 
 @pytest.mark.parametrize("name", SUMMARIES)
-def test_the_listed_summary_is_the_commands_own(context, name):
+def test_listed_summary_equals_the_commands_help(context, name):
     command = main.get_command(context, name)
     assert command.name == name
     first = " ".join(command.help.split("\n\n")[0].split())
@@ -41,7 +41,7 @@ def test_help_has_sections(context):
         ("x" * 300, "`ksrv --help` lists the commands"),
     ],
 )
-def test_an_unknown_command_is_told_with_status_2(tmp_path, monkeypatch, name, says):
+def test_unknown_command_exits_with_status_2(tmp_path, monkeypatch, name, says):
     (tmp_path / "models").mkdir()
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(main, [name])
@@ -80,7 +80,7 @@ def test_help_loads_no_numpy_and_no_server():
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, stdout=subprocess.DEVNULL)
 
 
-def test_a_core_that_cannot_be_loaded_is_one_sentence(tmp_path):
+def test_unloadable_core_prints_one_sentence(tmp_path):
     broken = tmp_path / "_core.so"
     broken.write_bytes(b"no library\n" * 100)
     code = (

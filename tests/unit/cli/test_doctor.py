@@ -31,7 +31,7 @@ def levels(check):
     return {one.subject: one for one in check()}
 
 
-def test_it_looks_at_this_machine():
+def test_doctor_runs_on_this_machine():
     done = CliRunner().invoke(main, ["doctor", "--json"])
     found = json.loads(done.output)["findings"]
     assert {"ksrv", "packages", "cores", "memory", "TLS", "HTTP/2", "JPEG", "allocator"} <= {
@@ -42,7 +42,7 @@ def test_it_looks_at_this_machine():
     assert all(one["means"] for one in found if one["level"] in ("slow", "wrong"))
 
 
-def test_the_text_tells_means_and_do(monkeypatch):
+def test_text_names_cause_and_remedy(monkeypatch):
     one = doctor.Finding("slow", "thing", "odd", "it is late", "mend it")
     fine = doctor.Finding("ok", "other", "fine")
     monkeypatch.setattr(doctor, "CHECKS", (lambda: iter([one, fine]),))
@@ -53,7 +53,7 @@ def test_the_text_tells_means_and_do(monkeypatch):
     assert "1 ok, 0 note, 1 slow, 0 wrong" in done.output
 
 
-def test_a_check_that_fails_ends_no_other(monkeypatch):
+def test_failing_check_does_not_stop_the_others(monkeypatch):
     def broken():
         raise OSError("no such thing")
 
@@ -71,7 +71,7 @@ def test_a_governor_that_saves_power_is_slow(machine):
     assert levels(machine_checks.processors)["CPU governor"].level == "ok"
 
 
-def test_a_quota_below_the_cores_is_told(machine, monkeypatch, tmp_path):
+def test_quota_below_the_cores_is_reported(machine, monkeypatch, tmp_path):
     monkeypatch.setattr(cgroups, "ROOT", tmp_path)
     monkeypatch.setattr(cgroups.os, "sched_getaffinity", lambda pid: set(range(8)))
     machine("proc/self/cgroup", "0::/")
@@ -85,18 +85,18 @@ def test_a_quota_below_the_cores_is_told(machine, monkeypatch, tmp_path):
     assert levels(machine_checks.processors)["cores"].level == "slow"
 
 
-def test_a_slow_clock_is_told(machine):
+def test_slow_clock_is_reported(machine):
     machine("sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet")
     assert levels(machine_checks.processors)["clock"].level == "slow"
 
 
 @pytest.mark.parametrize(("soft", "level"), [(512, "wrong"), (1024, "slow"), (65536, "ok")])
-def test_few_open_files(monkeypatch, soft, level):
+def test_low_limit_of_open_files_is_reported(monkeypatch, soft, level):
     monkeypatch.setattr(resource, "getrlimit", lambda which: (soft, 65536))
     assert levels(machine_checks.limits)["open files"].level == level
 
 
-def test_kernel_settings(machine):
+def test_bad_kernel_settings_are_reported(machine):
     machine("proc/sys/net/core/somaxconn", "128")
     machine("proc/sys/net/ipv4/tcp_migrate_req", "0")
     found = levels(machine_checks.limits)
@@ -123,7 +123,7 @@ def test_missing_packages_are_wrong(monkeypatch):
     assert found[0].found == "missing: falcon" and "pip install falcon" in found[0].do
 
 
-def test_settings_that_cannot_be_are_wrong(monkeypatch):
+def test_invalid_settings_are_reported(monkeypatch):
     monkeypatch.setenv("KSRV_WORKERS", "many")
     assert levels(software.settings)["settings"].level == "wrong"
     monkeypatch.setenv("KSRV_WORKERS", "2")
@@ -133,6 +133,6 @@ def test_settings_that_cannot_be_are_wrong(monkeypatch):
     assert "KSRV_WROKERS" in found[0].found and "workers" in found[1].found
 
 
-def test_threads_of_the_environment_are_told(monkeypatch):
+def test_thread_variables_are_reported(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert levels(software.devices)["threads"].found == "OMP_NUM_THREADS=1"

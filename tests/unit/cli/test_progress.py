@@ -5,7 +5,7 @@ import sys
 from ksrv.cli.progress import CLEAR_LINE, Progress
 
 
-def test_it_is_shown_on_a_terminal_and_cleared(capsys, monkeypatch):
+def test_progress_is_shown_on_a_terminal_and_cleared(capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     with Progress() as progress:
         progress.show("loading " + "x" * 200)
@@ -15,7 +15,7 @@ def test_it_is_shown_on_a_terminal_and_cleared(capsys, monkeypatch):
     assert len(written.removeprefix(CLEAR_LINE).removesuffix(CLEAR_LINE)) <= 79
 
 
-def test_it_is_silent_elsewhere(capsys):
+def test_progress_is_silent_without_a_terminal(capsys):
     with Progress() as progress:
         progress.show("loading")
     assert capsys.readouterr().err == ""

@@ -23,7 +23,7 @@ def test_every_setting_is_a_flag_of_serve(run):
             assert field.flag in text
 
 
-def test_a_flag_of_few_values_names_them(run, monkeypatch, tmp_path):
+def test_flag_with_choices_lists_them(run, monkeypatch, tmp_path):
     text = run("serve", "--help").output
     for values in ("[all|any]", "[text|json]", "[debug|info|warning|error]"):
         assert values in text
@@ -66,7 +66,7 @@ def test_the_help_says_that_a_flag_takes_several_values(run, flag):
     assert own.endswith("May be repeated, or separated by commas.")
 
 
-def test_flags_of_several_values_take_commas(run):
+def test_list_flags_split_at_commas(run):
     lines = run(
         "serve", ".", "--metrics-compat", "triton,kserve", "--load-model", "a,b", "--load-model", "c",
         "--allowed-origins", "https://a,https://b", "--print-config",
@@ -127,7 +127,7 @@ def test_print_config_shows_values_and_sources(run, tmp_path, monkeypatch):
         ((".", "--metrics-compat", "triton,mlserver"), "'metrics_compat'"),
     ],
 )
-def test_a_mistake_is_one_sentence(run, arguments, text):
+def test_invalid_option_prints_one_sentence(run, arguments, text):
     done = run("serve", *arguments)
     assert done.exit_code != 0
     assert text in done.output
@@ -151,7 +151,7 @@ def test_a_variable_that_is_no_setting_is_a_warning(run, monkeypatch, variable, 
     assert nearest in done.stderr
 
 
-def test_gunicorns_own_variable_is_a_warning(run, monkeypatch):
+def test_gunicorn_cmd_args_is_a_warning(run, monkeypatch):
     monkeypatch.setenv("GUNICORN_CMD_ARGS", "--workers 4")
     done = run("serve", ".", "--print-config")
     assert done.exit_code == 0
@@ -159,7 +159,7 @@ def test_gunicorns_own_variable_is_a_warning(run, monkeypatch):
 
 
 @pytest.mark.parametrize("service", ["KSRV", "KSRV_GRPC", "KSRV_2_HTTP"])
-def test_what_kubernetes_says_of_a_service_is_not_looked_at(run, monkeypatch, service):
+def test_variables_of_kubernetes_services_are_ignored(run, monkeypatch, service):
     for name, value in {
         "SERVICE_HOST": "10.0.0.5",
         "SERVICE_PORT": "8080",
@@ -176,7 +176,7 @@ def test_what_kubernetes_says_of_a_service_is_not_looked_at(run, monkeypatch, se
     assert (done.exit_code, done.stderr) == (0, "")
 
 
-def test_no_setting_is_called_like_a_variable_of_kubernetes():
+def test_no_setting_collides_with_a_kubernetes_variable():
     for field in fields().values():
         assert not SERVICE_VARIABLE.fullmatch(field.variable)
 
@@ -195,7 +195,7 @@ def test_no_setting_is_called_like_a_variable_of_kubernetes():
         (["v/1/x.txt", "v/2/x.txt"], "v", ["no model.yaml"]),
     ],
 )
-def test_a_path_that_cannot_be_served_is_one_sentence_and_status_2(
+def test_unservable_path_exits_with_one_sentence_and_status_2(
     run, tmp_path, files, path, texts
 ):
     for name in files:
@@ -208,7 +208,7 @@ def test_a_path_that_cannot_be_served_is_one_sentence_and_status_2(
         assert text in line
 
 
-def test_two_paths_of_which_one_cannot_be_served_are_not_served(run, tmp_path):
+def test_one_unservable_path_stops_the_start(run, tmp_path):
     (tmp_path / "model.onnx").write_text("")
     done = run("serve", str(tmp_path / "model.onnx"), str(tmp_path / "none"))
     assert done.exit_code == 2 and "none: no such file" in done.output

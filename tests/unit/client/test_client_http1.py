@@ -111,7 +111,7 @@ def kind(request):
     return request.param
 
 
-def test_a_connection_is_used_again(scripted, kind):
+def test_connection_is_reused(scripted, kind):
     server = scripted([answer()] * 3)
     with kind(server.url) as client:
         for _ in range(3):
@@ -144,7 +144,7 @@ def test_every_framing_is_read_and_keeps_the_connection(scripted, kind, reply):
         b"HTTP/1.1 200 OK\r\n\r\n{}",
     ],
 )
-def test_an_answer_that_ends_its_connection(scripted, kind, reply):
+def test_connection_close_is_honoured(scripted, kind, reply):
     server = scripted([reply], [reply])
     with kind(server.url) as client:
         assert client.metadata() == {} == client.metadata()
@@ -152,7 +152,7 @@ def test_an_answer_that_ends_its_connection(scripted, kind, reply):
 
 
 @pytest.mark.parametrize("retries", [0, 3])
-def test_a_kept_connection_that_the_server_has_closed_is_made_anew(scripted, kind, retries):
+def test_closed_idle_connection_is_reopened(scripted, kind, retries):
     server = scripted([answer()], [answer()])
     with kind(server.url, retries=retries) as client:
         client.metadata()
@@ -162,7 +162,7 @@ def test_a_kept_connection_that_the_server_has_closed_is_made_anew(scripted, kin
     assert [head.split(b" ")[0] for head, _ in server.requests] == [b"GET", b"POST"]
 
 
-def test_a_get_is_repeated_once_where_a_kept_connection_ends(scripted, kind):
+def test_get_is_retried_once_if_an_idle_connection_ends(scripted, kind):
     server = scripted([answer(), None], [None], [answer()])
     with kind(server.url) as client:
         client.metadata()
@@ -196,7 +196,7 @@ def test_an_inference_that_the_server_may_have_run_is_sent_once(scripted, kind):
     assert (server.accepted, len(server.requests)) == (1, 2)
 
 
-def test_bytes_that_nobody_asked_for_are_no_answer(scripted, kind):
+def test_unrequested_bytes_are_not_an_answer(scripted, kind):
     stray = answer(b'{"error":"nobody asked"}', "408 Request Timeout")
     server = scripted([answer() + stray, answer()], [answer()])
     with kind(server.url) as client:
@@ -229,12 +229,12 @@ def test_bytes_that_nobody_asked_for_are_no_answer(scripted, kind):
         ([b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000], "longer than"),
     ],
 )
-def test_no_whole_answer_is_a_failed_connection(scripted, kind, replies, text):
+def test_incomplete_answer_is_a_connection_error(scripted, kind, replies, text):
     with kind(scripted(replies).url) as client, pytest.raises(ConnectionFailed, match=text):
         client.metadata()
 
 
-def test_nobody_listens(kind):
+def test_refused_connection_is_an_error(kind):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with (
@@ -244,7 +244,7 @@ def test_nobody_listens(kind):
         client.metadata()
 
 
-def test_a_host_that_no_name_service_knows(kind):
+def test_unknown_host_is_an_error(kind):
     with (
         kind("no-such-host.invalid:80") as client,
         pytest.raises(
@@ -254,7 +254,7 @@ def test_a_host_that_no_name_service_knows(kind):
         client.metadata()
 
 
-def test_the_timeout_is_that_of_the_call(kind):
+def test_timeout_covers_the_whole_call(kind):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with kind(url, timeout=30) as client:
@@ -289,7 +289,7 @@ def test_an_error_of_another_server_is_shown_too(scripted, kind, body, text):
 BUSY = answer(b'{"error":"full"}', "503 Busy", "Retry-After: 0\r\n")
 
 
-def test_a_busy_server_is_asked_again(scripted, kind):
+def test_busy_server_is_retried(scripted, kind):
     too_many = answer(b"{}", "429 x", "Retry-After: Sun, 06 Nov 1994 08:49:37 GMT\r\n")
     server = scripted([BUSY, too_many, answer(b"", "503 x"), answer()])
     with kind(server.url) as client:
@@ -297,7 +297,7 @@ def test_a_busy_server_is_asked_again(scripted, kind):
     assert len(server.requests) == 4
 
 
-def test_it_is_asked_as_often_as_said(scripted, kind):
+def test_retries_are_limited(scripted, kind):
     server = scripted([BUSY] * 4)
     with kind(server.url, retries=2) as client, pytest.raises(Unavailable, match="full") as caught:
         client.metadata("m")
@@ -309,7 +309,7 @@ def test_it_is_asked_as_often_as_said(scripted, kind):
     assert len(once.requests) == 1
 
 
-def test_a_pause_beyond_the_timeout_is_not_waited_for(scripted, kind):
+def test_retry_after_beyond_the_timeout_fails_at_once(scripted, kind):
     late = answer(b'{"error":"later"}', "503 x", "Retry-After: 100\r\n")
     with kind(scripted([late]).url, timeout=20) as client, pytest.raises(Unavailable) as caught:
         client.metadata("m")
@@ -319,21 +319,21 @@ def test_a_pause_beyond_the_timeout_is_not_waited_for(scripted, kind):
 @pytest.mark.parametrize(
     "value", ["nan", "-1", "inf", "1e400", "\xb2", "", "Mon, 99 Jan 2001", "1_0"]
 )
-def test_a_retry_after_that_says_no_time_is_none(scripted, kind, value):
+def test_invalid_retry_after_is_ignored(scripted, kind, value):
     reply = answer(b'{"error":"later"}', "503 x", f"Retry-After: {value}\r\n")
     with kind(scripted([reply]).url, retries=0) as client, pytest.raises(Unavailable) as caught:
         client.metadata("m")
     assert caught.value.retry_after is None
 
 
-def test_a_retry_after_of_more_digits_than_a_number_has_is_not_waited_for(scripted, kind):
+def test_huge_retry_after_fails_at_once(scripted, kind):
     reply = answer(b'{"error":"later"}', "503 x", f"Retry-After: {'9' * 5000}\r\n")
     with kind(scripted([reply]).url) as client, pytest.raises(Unavailable) as caught:
         client.metadata("m")
     assert caught.value.retry_after > 1e300
 
 
-def test_the_pause_doubles_where_the_server_names_none():
+def test_pause_doubles_without_retry_after():
     pauses = [
         Retries(9).pause(status_error(503, "", retry_after("nan")), attempt, time.monotonic() + 60)
         for attempt in range(3)
@@ -358,14 +358,14 @@ def test_the_pause_doubles_where_the_server_names_none():
         b"[" * 100_000,
     ],
 )
-def test_an_answer_that_is_not_of_the_protocol_is_an_error_of_the_client(scripted, kind, body):
+def test_malformed_answer_is_a_client_error(scripted, kind, body):
     url = scripted([answer(), answer(body)]).url
     with kind(url) as client, pytest.raises(ClientError, match="ModelInfer cannot be read"):
         client.infer("m", {"x": [1]})
 
 
 @pytest.mark.parametrize("length", ["-1", "3", "\xb2", "9" * 5000])
-def test_a_wrong_length_of_the_json_is_an_error_of_the_client(scripted, kind, length):
+def test_wrong_json_length_is_a_client_error(scripted, kind, length):
     reply = answer(b"{}", fields=f"Inference-Header-Content-Length: {length}\r\n")
     url = scripted([answer(), reply]).url
     with kind(url) as client, pytest.raises(ClientError, match="ModelInfer cannot be read"):
@@ -383,7 +383,7 @@ def test_a_wrong_length_of_the_json_is_an_error_of_the_client(scripted, kind, le
         ("statistics", b"[]"),
     ],
 )
-def test_a_document_of_another_form_is_an_error_of_the_client(scripted, kind, name, body):
+def test_unexpected_json_is_a_client_error(scripted, kind, name, body):
     given = ("m",) if name == "metadata" else ()
     url = scripted([answer(body)]).url
     with kind(url) as client, pytest.raises(ClientError, match="cannot be read"):
@@ -401,14 +401,14 @@ def test_a_large_answer_is_read_whole(scripted, kind):
         np.testing.assert_array_equal(client.infer("m", {"x": [1]})["y"], values)
 
 
-def test_not_ready_is_an_answer(scripted, kind):
+def test_not_ready_is_not_an_error(scripted, kind):
     with kind(scripted([BUSY, BUSY, answer(b'{"ready":true}')]).url) as client:
         assert client.ready() is False
         assert client.ready("m") is False
         assert client.ready() is True
 
 
-def test_a_refusal_before_all_was_sent_is_told(kind):
+def test_early_refusal_is_reported(kind):
     listener = socket.create_server(("127.0.0.1", 0))
     refusal = answer(b'{"error":"too large"}', "413 Too Large", "Connection: close\r\n")
 
@@ -430,7 +430,7 @@ def test_a_refusal_before_all_was_sent_is_told(kind):
         thread.join()
 
 
-def test_a_path_and_a_token_go_with_every_request(scripted, kind):
+def test_path_and_token_are_sent_with_every_request(scripted, kind):
     server = scripted([answer()])
     with kind(server.url + "/behind/", token="secret") as client:
         client.metadata("a/b", "1")
@@ -440,7 +440,7 @@ def test_a_path_and_a_token_go_with_every_request(scripted, kind):
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "http://", "grpc://host", "grpc://h:1/path"])
-def test_urls_that_cannot_be(url):
+def test_invalid_url_is_refused(url):
     with pytest.raises(ValueError, match="expected"):
         Client(url)
 
@@ -450,13 +450,13 @@ def test_a_token_cannot_add_a_header():
         Client("http://x", token="a\r\nX: y")
 
 
-def test_a_value_alone_is_for_the_only_input(scripted, kind):
+def test_single_value_is_sent_to_the_only_input(scripted, kind):
     url = scripted([answer()]).url
     with kind(url) as client, pytest.raises(ValueError, match="declares 0 inputs"):
         client.infer("m", [1])
 
 
-def test_the_scheme_of_a_url_counts_in_any_case(kind, scripted):
+def test_scheme_is_case_insensitive(kind, scripted):
     with kind(f"HTTP{scripted([answer()]).url.removeprefix('http')}") as client:
         assert client.metadata("m")["name"] == "m"
     for scheme in ("GRPC", "Grpcs"):
@@ -466,7 +466,7 @@ def test_the_scheme_of_a_url_counts_in_any_case(kind, scripted):
 @pytest.mark.parametrize(
     "url", ["http://h:1/a b", "http://h:1/\u00e4", "http://b\u00fccher:1", "http://h\x01:1"]
 )
-def test_a_url_that_no_head_can_hold_is_refused(kind, url):
+def test_url_with_invalid_characters_is_refused(kind, url):
     with pytest.raises(ValueError, match="ASCII characters without blanks"):
         kind(url)
 
@@ -479,12 +479,12 @@ def test_a_token_that_cannot_be_sent_is_refused(url, token):
 
 
 @pytest.mark.parametrize("seconds", [math.inf, 1e10, 1e300])
-def test_a_timeout_may_be_as_long_as_anybody_likes(kind, scripted, seconds):
+def test_huge_timeout_is_accepted(kind, scripted, seconds):
     with kind(scripted([answer()]).url, timeout=seconds) as client:
         assert client.metadata("m")["name"] == "m"
 
 
-def test_a_timeout_that_is_no_number_is_refused(kind):
+def test_timeout_that_is_not_a_number_is_refused(kind):
     with (
         kind("http://127.0.0.1:1", timeout=math.nan) as client,
         pytest.raises(ValueError, match="a number of seconds"),
@@ -492,7 +492,7 @@ def test_a_timeout_that_is_no_number_is_refused(kind):
         client.metadata("m")
 
 
-def test_a_proxy_without_its_server_is_waited_for(kind, scripted):
+def test_gateway_errors_do_not_end_the_wait_for_readiness(kind, scripted):
     replies = [
         answer(b"", status) for status in ("502 Bad Gateway", "504 Gateway Timeout", "200 OK")
     ]
@@ -502,7 +502,7 @@ def test_a_proxy_without_its_server_is_waited_for(kind, scripted):
         client.wait_ready()
 
 
-def test_times_of_a_proxy_that_are_no_numbers_leave_the_answer_alone(kind, scripted):
+def test_malformed_server_timing_is_ignored(kind, scripted):
     fields = "Server-Timing: a;dur=1.2.3, b;dur=., queue;dur=4.5\r\n"
     with kind(scripted([answer(), answer(b'{"outputs":[]}', fields=fields)]).url) as client:
         assert client.infer("m", {}).timing["queue"] == 4.5
@@ -512,14 +512,14 @@ def test_times_of_a_proxy_that_are_no_numbers_leave_the_answer_alone(kind, scrip
     ("datatype", "data"),
     [("null", "[1]"), ('"FP99"', "[1]"), ("7", "[1]"), ('"BYTES"', '"a"'), ('"FP32"', "1")],
 )
-def test_an_output_that_is_none_of_the_protocol_is_refused(kind, scripted, datatype, data):
+def test_malformed_output_is_refused(kind, scripted, datatype, data):
     body = f'{{"outputs":[{{"name":"y","datatype":{datatype},"shape":[1],"data":{data}}}]}}'
     server = scripted([answer(), answer(body.encode())])
     with kind(server.url) as client, pytest.raises(ClientError, match="cannot be read"):
         client.infer("m", {})
 
 
-def test_an_output_whose_name_is_no_text_is_refused(kind, scripted):
+def test_output_name_that_is_not_text_is_refused(kind, scripted):
     body = b'{"outputs":[{"name":5,"datatype":"FP32","shape":[1],"data":[1]}]}'
     server = scripted([answer(), answer(body)])
     with (

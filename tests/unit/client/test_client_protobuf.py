@@ -51,7 +51,7 @@ def test_an_answer_of_protobuf_is_read():
     assert [bytes(block) for block in read["raw_output_contents"]] == [b"", b"abc"]
 
 
-def test_what_is_missing_has_its_default():
+def test_missing_fields_have_defaults():
     message = message_class("inference.ModelStatisticsResponse")()
     message.model_stats.add(name="m").memory_usage.add(type="CPU", byte_size=5)
     read = protobuf.decode("ModelStatistics", message.SerializeToString())
@@ -74,7 +74,7 @@ def test_a_parameter_of_another_type_is_refused():
 @pytest.mark.parametrize(
     "order", ["ksrv.client, tritonclient.grpc", "tritonclient.grpc, ksrv.client"]
 )
-def test_another_client_of_the_same_messages_may_be_there(order):
+def test_messages_coexist_with_another_client(order):
     program = f"""
 import {order}
 from ksrv.client.protobuf import decode, encode

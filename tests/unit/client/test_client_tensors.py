@@ -56,7 +56,7 @@ def test_numbers_take_the_declared_datatype(value, datatype, expected):
         (np.array([1 + 2j]), None, "no datatype"),
     ],
 )
-def test_what_would_change_the_values_is_refused(value, datatype, text):
+def test_lossy_conversion_is_refused(value, datatype, text):
     with pytest.raises(ValueError, match=text):
         sent(value, datatype)
 
@@ -70,7 +70,7 @@ def test_one_row_gets_its_batch_dimension():
     assert sent("a", "BYTES", (-1,))[0].shape == (1,)
 
 
-def test_bytes_texts_and_files_are_elements(tmp_path):
+def test_bytes_texts_and_files_become_elements(tmp_path):
     path = tmp_path / "cat.jpg"
     path.write_bytes(b"\xff\xd8")
     tensor, read = sent([path, b"", "ü", bytearray(b"x")], "BYTES")

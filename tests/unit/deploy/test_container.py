@@ -20,7 +20,7 @@ def steps(word):
     return re.findall(rf"^{word} (.*)$", TEXT, re.MULTILINE)
 
 
-def test_hadolint_has_nothing_to_say():
+def test_hadolint_passes():
     done = subprocess.run(
         [need_program("hadolint"), "--no-color", str(DOCKERFILE)],
         capture_output=True, text=True, timeout=60, check=False,
@@ -39,7 +39,7 @@ def ignored(path):
     return out
 
 
-def test_what_is_copied_is_there_and_in_the_context():
+def test_copied_files_are_in_the_build_context():
     for step in steps("COPY"):
         if "--from" in step:
             continue
@@ -68,7 +68,7 @@ def test_the_image_has_the_libraries_that_ksrv_loads():
     assert named <= set(installed.split())
 
 
-def test_it_runs_as_somebody_and_needs_hashes():
+def test_container_runs_as_a_user_and_pip_needs_hashes():
     assert steps("USER") == ["1000:1000"]
     installs = re.findall(r"pip install ([^&\n]*)", TEXT)
     assert installs
@@ -88,7 +88,7 @@ def test_the_images_settings_are_ksrvs():
 COMPOSE = yaml.safe_load((DEPLOY / "compose/compose.yaml").read_text())
 
 
-def test_the_compose_file_mounts_what_is_there_and_publishes_on_loopback():
+def test_compose_file_mounts_existing_paths_and_publishes_on_loopback():
     for service in COMPOSE["services"].values():
         assert all(port.startswith("127.0.0.1:") for port in service["ports"])
         assert service["cap_drop"] == ["ALL"]

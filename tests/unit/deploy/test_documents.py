@@ -39,19 +39,19 @@ def messages():
     ]
 
 
-def test_there_are_ten_messages():
+def test_runbook_has_ten_messages():
     assert len(messages()) >= 10
 
 
 @pytest.mark.parametrize("message", messages())
-def test_every_message_is_one_of_ksrvs(message):
+def test_every_message_is_in_the_sources(message):
     known = "\n".join(texts())
     for piece in message.split("…"):
         assert piece.strip(" '") in known, piece
 
 
 @pytest.mark.parametrize("page", PAGES, ids=PAGE_IDS)
-def test_every_setting_that_is_named_is_there(page):
+def test_every_named_setting_exists(page):
     flags = {field.flag for field in fields().values()} | OTHER_FLAGS
     variables = {field.variable for field in fields().values()}
     text = page.read_text()
@@ -62,7 +62,7 @@ def test_every_setting_that_is_named_is_there(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=PAGE_IDS)
-def test_every_link_and_file_that_is_named_is_there(page):
+def test_every_link_and_named_file_exists(page):
     text = page.read_text()
     for target in re.findall(r"\]\(([^)]+)\)", text):
         name, _, anchor = target.partition("#")

@@ -29,7 +29,7 @@ def test_every_object_is_valid(schema, name):
     assert list(schema.errors((RUNTIMES | SERVICES)[name])) == []
 
 
-def test_the_check_finds_mistakes(schema):
+def test_schema_check_finds_mistakes(schema):
     runtime = deepcopy(RUNTIMES["ksrv-rest"])
     runtime["spec"]["protocolVersion"] = ["v2"]
     runtime["spec"]["containers"][0]["readinessProbe"]["httpget"] = {}
@@ -65,7 +65,7 @@ def volume(tmp_path):
 
 
 @pytest.mark.parametrize("name", RUNTIMES)
-def test_the_arguments_are_ksrvs(name, volume):
+def test_arguments_are_valid_settings(name, volume):
     [container] = RUNTIMES[name]["spec"]["containers"]
     assert container["name"] == "kserve-container"
     if name == "ksrv-torchserve":
@@ -97,7 +97,7 @@ def test_the_gRPC_runtime_has_the_one_port_that_Knative_takes():
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_a_service_asks_for_what_its_runtime_offers(name):
+def test_services_match_their_runtimes(name):
     model = SERVICES[name]["spec"]["predictor"]["model"]
     offered = [
         runtime["metadata"]["name"]

@@ -37,7 +37,7 @@ def test_pods_and_service_are_valid(version):
     kubernetes_validate.validate(ADDRESSES, version, strict=True)
 
 
-def test_ports_volumes_and_numbers_agree():
+def test_ports_volumes_and_replica_counts_agree():
     arguments = APPLICATION["args"]
     given = resolve(dict(arguments["settings"]), environment={}).settings
     [worker] = WORKERS["template"]["spec"]["containers"]
@@ -86,7 +86,7 @@ def closed(schema):
     return made
 
 
-def test_the_whole_is_valid_to_kuberays_crd():
+def test_document_is_valid_under_the_crd():
     schema = crd_schema()
     jsonschema = pytest.importorskip("jsonschema")
     jsonschema.validate(SERVICE, schema)

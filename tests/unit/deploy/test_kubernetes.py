@@ -55,7 +55,7 @@ def test_every_object_is_valid(overlay, version):
         ("NetworkPolicy", ("spec", "ingress"), {}),
     ],
 )
-def test_the_check_finds_a_mistake(kind, way, value):
+def test_schema_check_finds_a_mistake(kind, way, value):
     document = deepcopy(objects("secured")[kind, "ksrv"])
     at = document
     for step in way[:-1]:
@@ -83,7 +83,7 @@ def test_every_file_is_part_of_an_overlay():
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_the_settings_are_ksrvs(overlay):
+def test_settings_are_valid(overlay):
     resolved = settings(overlay)
     assert not resolved.warnings
     spec = pod(overlay)["spec"]
@@ -97,7 +97,7 @@ def test_the_settings_are_ksrvs(overlay):
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_strangers_are_kept_out_in_one_way(overlay):
+def test_access_control_is_configured_once(overlay):
     chosen = settings(overlay).settings
     assert chosen.insecure != bool(chosen.token_file)
     assert ("NetworkPolicy", "ksrv") in objects(overlay)
@@ -119,7 +119,7 @@ def test_containers_are_confined(overlay):
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_what_is_mounted_and_selected_is_there(overlay):
+def test_mounted_and_selected_objects_exist(overlay):
     every = objects(overlay)
     template = pod(overlay)
     labels = template["metadata"]["labels"].items()
@@ -157,7 +157,7 @@ def test_files_that_settings_name_are_mounted():
     assert probes == ["HTTPS"] * 3
 
 
-def test_a_pod_that_only_misses_a_model_is_not_restarted():
+def test_missing_model_does_not_restart_the_pod():
     container = pod("internal")["spec"]["containers"][0]
     assert container["readinessProbe"]["httpGet"]["path"] == "/v2/health/ready"
     for name in ("livenessProbe", "startupProbe"):

@@ -62,7 +62,7 @@ def test_every_alert_leads_to_a_runbook():
 
 
 @pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed")
-def test_promtool_agrees():
+def test_promtool_accepts_the_rules():
     for command in (
         ["check", "rules", "ksrv.rules.yaml"],
         ["test", "rules", "ksrv.rules.test.yaml"],
@@ -70,14 +70,14 @@ def test_promtool_agrees():
         subprocess.run(["promtool", *command], cwd=OBSERVABILITY, check=True, timeout=120)
 
 
-def test_the_tests_of_the_rules_name_rules_that_there_are():
+def test_rule_tests_name_existing_rules():
     told = yaml.safe_load((OBSERVABILITY / "ksrv.rules.test.yaml").read_text())
     names = {rule.get("alert") for rule in rules()}
     for one in told["tests"]:
         assert {case["alertname"] for case in one["alert_rule_test"]} <= names
 
 
-def test_the_dashboard_is_one_that_Grafana_can_draw():
+def test_dashboard_is_valid_for_grafana():
     board = json.loads((OBSERVABILITY / "ksrv.dashboard.json").read_text())
     numbers = [panel["id"] for panel in board["panels"]]
     assert len(set(numbers)) == len(numbers)

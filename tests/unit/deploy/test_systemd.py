@@ -49,7 +49,7 @@ def test_the_settings_file_is_ksrvs_and_ends_in_time():
         assert f"PathChanged={name}\n" in watched
 
 
-def test_the_service_is_confined_to_a_user_of_its_own():
+def test_service_runs_as_a_separate_user():
     service = unit("ksrv.service")["Service"]
     assert service["User"] == "ksrv"
     assert (SYSTEMD / "ksrv.sysusers").read_text().splitlines()[-1].startswith("u ksrv ")

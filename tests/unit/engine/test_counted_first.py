@@ -46,15 +46,15 @@ def counts_at_the_end(gate, run=lambda batch: batch.tensors["x"].data, **setting
 
 
 @pytest.mark.parametrize("batch", [0, 4])
-def test_an_answer(gate, batch):
+def test_answer_is_counted_before_delivery(gate, batch):
     assert counts_at_the_end(gate, batch=batch) == [(1, 0, 2)]
 
 
-def test_a_failure(gate):
+def test_failure_is_counted_before_delivery(gate):
     assert counts_at_the_end(gate, refuse) == [(0, 1, 2)]
 
 
-def test_a_batch_that_cannot_be_assembled(gate, monkeypatch):
+def test_assembly_failure_is_counted_before_delivery(gate, monkeypatch):
     def lack_memory(self, handles):
         assert gate.wait(60)
         raise MemoryError

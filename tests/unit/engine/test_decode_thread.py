@@ -7,7 +7,7 @@ from typing import Any
 from ksrv.engine.instances.decode_thread import DecodeThread
 
 
-def test_without_a_thread_requests_are_refused_and_nobody_waits_for_them(monkeypatch, caplog):
+def test_requests_are_refused_if_the_thread_cannot_start(monkeypatch, caplog):
     decoded: Queue[Any] = Queue()
     thread = DecodeThread("m", 4, decoded.put)
 

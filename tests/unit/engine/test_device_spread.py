@@ -37,7 +37,7 @@ def placed(tmp_path):
     engine.close(timeout=5)
 
 
-def test_models_share_the_devices_out(placed):
+def test_instances_are_spread_over_devices(placed):
     engine, chosen = placed
     engine.start(wait=True)
     # The first instance that fails ends a load, so only the first instance of each model is seen.

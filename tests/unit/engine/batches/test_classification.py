@@ -18,7 +18,7 @@ from ksrv.request import Tensor
         ("FP16", "<f2", [-np.inf, -0.0, 0.0, np.nan], [1, 2, 0, 3]),
     ],
 )
-def test_classes_are_in_the_order_of_their_values_and_equal_ones_in_that_of_their_indices(
+def test_classes_are_ordered_by_value_and_then_by_index(
     kind, dtype, row, wanted
 ):
     scores = np.array([row, row], dtype)

@@ -61,7 +61,7 @@ def serve(gate, *inputs, cores=0, **settings):
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-def test_images_of_several_requests_are_joined_and_a_bad_one_fails_alone(ahead):
+def test_images_share_a_batch_and_a_bad_image_fails_only_its_request(ahead):
     gate = Gate()
     served = serve(gate, batch=8)
     served._models.find("m").queue.may_prefetch = ahead
@@ -116,7 +116,7 @@ def test_a_bad_header_is_refused_before_the_queue():
     served.close()
 
 
-def test_open_shapes_are_joined_only_where_they_agree():
+def test_open_shapes_share_a_batch_only_if_equal():
     gate = Gate()
     served = serve(gate, OPEN, batch=8)
     first = served.submit(images(png(1)))
@@ -131,7 +131,7 @@ def test_open_shapes_are_joined_only_where_they_agree():
     served.close()
 
 
-def test_a_failed_image_takes_its_rows_of_other_inputs_along():
+def test_failed_image_drops_its_rows_of_other_inputs():
     gate = Gate(lambda batch: means(batch).data * batch.tensors["scale"].data)
     served = serve(gate, SMALL, SCALE, batch=8)
 
@@ -156,7 +156,7 @@ def test_a_failed_image_takes_its_rows_of_other_inputs_along():
     served.close()
 
 
-def test_blocks_of_a_batch_go_back_when_the_last_view_dies():
+def test_block_returns_to_the_pool_with_its_last_view():
     gate = Gate(lambda batch: batch.tensors["x"].data[:, 0, 0, :1])
     gate.event.set()
     served = serve(gate, batch=4)
@@ -213,7 +213,7 @@ def test_decoding_stops_once_the_request_has_ended(monkeypatch, ended):
     served.close()
 
 
-def test_a_request_that_ends_meanwhile_leaves_the_others_of_its_batch_alone(monkeypatch):
+def test_ended_request_does_not_affect_its_batch(monkeypatch):
     decoder = Decoder(monkeypatch, held=7)
     gate = Gate()
     served = serve(gate, batch=8)
@@ -232,7 +232,7 @@ def test_a_request_that_ends_meanwhile_leaves_the_others_of_its_batch_alone(monk
     served.close()
 
 
-def test_an_image_without_room_fails_its_own_request(monkeypatch):
+def test_image_without_memory_fails_only_its_request(monkeypatch):
     gate = Gate()
     gate.event.set()
     served = serve(gate, batch=8)
@@ -257,7 +257,7 @@ def test_an_image_without_room_fails_its_own_request(monkeypatch):
     served.close()
 
 
-def test_an_image_that_the_server_fails_at_fails_its_own_request(monkeypatch):
+def test_server_error_for_an_image_fails_only_its_request(monkeypatch):
     decode = opencv.decode
 
     def fail(element, flags):
@@ -293,7 +293,7 @@ def decoding(decoder, handle):
     assert not handle.done()
 
 
-def test_images_that_take_long_cost_no_other_client_its_turn(heavy):
+def test_slow_images_do_not_delay_other_clients(heavy):
     decoder, picture = heavy
     gate = Gate()
     gate.event.set()
@@ -312,7 +312,7 @@ def test_images_that_take_long_cost_no_other_client_its_turn(heavy):
     served.close()
 
 
-def test_what_takes_long_is_answered_before_a_model_ends(heavy):
+def test_slow_images_are_answered_before_a_model_closes(heavy):
     decoder, picture = heavy
     gate = Gate()
     gate.event.set()
@@ -329,7 +329,7 @@ def test_what_takes_long_is_answered_before_a_model_ends(heavy):
     assert [one.wait().outputs[0].data.tolist() for one in long] == [[[7.0]]] * 4
 
 
-def test_what_is_decoded_just_as_an_instance_ends_is_answered(heavy, monkeypatch):
+def test_image_decoded_while_an_instance_ends_is_answered(heavy, monkeypatch):
     decoder, picture = heavy
     gate = Gate()
     gate.event.set()
@@ -351,7 +351,7 @@ def test_what_is_decoded_just_as_an_instance_ends_is_answered(heavy, monkeypatch
     assert long.wait().outputs[0].data.tolist() == [[7.0]]
 
 
-def test_what_takes_long_may_be_given_up(heavy):
+def test_slow_image_can_be_cancelled(heavy):
     decoder, picture = heavy
     gate = Gate()
     gate.event.set()
@@ -369,7 +369,7 @@ def test_what_takes_long_may_be_given_up(heavy):
     assert decoder.decoded.count(7) <= 2
 
 
-def test_a_bad_image_that_takes_long_is_its_requests_error(heavy):
+def test_bad_slow_image_fails_its_request(heavy):
     decoder, _ = heavy
     decoder.go.set()
     gate = Gate()

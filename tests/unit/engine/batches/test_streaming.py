@@ -50,7 +50,7 @@ def values(responses):
     return [response.outputs[0].data.ravel().tolist() for response in responses]
 
 
-def test_chunks_come_before_the_answer_and_only_to_who_asked():
+def test_chunks_precede_the_answer_and_are_sent_only_on_request():
     made = engine(source(), run=streaming)
     try:
         asked = request(2)
@@ -82,7 +82,7 @@ def test_request_that_has_ended_gets_no_more_chunks():
     assert values(taken(asked.stream)) == [[1]]
 
 
-def test_handler_is_told_who_has_left_and_may_answer_some_alone():
+def test_handler_sees_who_left_and_can_answer_requests_individually():
     entered, go = threading.Event(), threading.Event()
     waiting = []
 
@@ -127,7 +127,7 @@ def test_chunk_that_is_kept_does_not_change_under_the_handler():
     assert values(taken(asked.stream)) == [[1], [2]]
 
 
-def test_batch_that_has_sent_chunks_is_not_run_again():
+def test_batch_with_sent_chunks_is_not_retried():
     runs = []
 
     def run(batch):
@@ -160,7 +160,7 @@ def test_batch_has_a_time_limit_from_its_start():
 
 
 @pytest.mark.parametrize(("seconds", "stalled"), [(3600.0, []), (0.0, [0])])
-def test_only_a_client_that_took_nothing_for_so_long_stands_still(monkeypatch, seconds, stalled):
+def test_client_is_stalled_only_if_it_read_nothing_for_the_whole_time(monkeypatch, seconds, stalled):
     """A stream can stay full although its client reads, because more answers wait than fit."""
     monkeypatch.setattr(streaming_module, "STALL_SECONDS", seconds)
     found = []
@@ -179,7 +179,7 @@ def test_only_a_client_that_took_nothing_for_so_long_stands_still(monkeypatch, s
     assert found == [[0], stalled]
 
 
-def test_a_request_whose_answers_find_no_room_in_the_memory_budget_is_ended(monkeypatch):
+def test_answers_beyond_the_memory_budget_end_the_request(monkeypatch):
     monkeypatch.setattr(response_stream, "PROCESS", MemoryBudget(1 << 20))
     listened = []
 

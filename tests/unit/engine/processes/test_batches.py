@@ -107,7 +107,7 @@ def process(ends, pending):
     return Process(*ends, pending)
 
 
-def test_a_call_has_a_number_of_its_own(process):
+def test_calls_have_unique_numbers(process):
     assert process.call(1)
     assert not process.call(1)
     assert "twice" in str(process.violation)
@@ -124,7 +124,7 @@ def test_a_process_cannot_cancel_calls_that_it_did_not_make(process, pending):
     assert not process.batches.wants_looks
 
 
-def test_calls_that_a_batch_gave_up_may_be_told_behind_its_answer(process, pending):
+def test_cancellations_may_follow_the_answer(process, pending):
     process.call(1)
     note = messages.dump(CancelCalls([1]))
     assert process.sends(MessageType.CANCEL_CALL, note, number=7)
@@ -133,7 +133,7 @@ def test_calls_that_a_batch_gave_up_may_be_told_behind_its_answer(process, pendi
     assert "batch 7, which it does not run" in str(process.violation)
 
 
-def test_calls_are_given_up_with_their_batch(process, pending):
+def test_calls_are_cancelled_with_their_batch(process, pending):
     process.call(1)
     process.batches.leave_ring()
     assert pending.cancelled == 1
@@ -165,7 +165,7 @@ def test_the_answer_to_a_batch_that_called_belongs_to_that_batch(process):
     assert handed_over.inherited == "of this batch"
 
 
-def test_a_message_that_another_thread_had_no_room_for_is_sent_when_there_is(ends):
+def test_message_is_sent_once_the_socket_has_room(ends):
     near, far = ends
     batches = Process(near, far, None).batches
     done = []
@@ -185,7 +185,7 @@ def test_a_message_that_another_thread_had_no_room_for_is_sent_when_there_is(end
     assert len(done) == 1
 
 
-def test_a_batch_that_is_begun_while_its_process_is_replaced_ends_once(ends):
+def test_batch_begun_during_replacement_ends_once(ends):
     near, _ = ends
     batches = ProcessBatches(
         near,
@@ -212,7 +212,7 @@ def test_a_batch_that_is_begun_while_its_process_is_replaced_ends_once(ends):
     assert [str(one) for one in ended] == ["it died"]
 
 
-def test_blocks_of_answers_in_messages_go_back_though_the_ring_needs_no_messages(process):
+def test_blocks_return_even_if_the_ring_needs_no_messages(process):
     exported = process.far.exported
     sent = set()
     for _ in range(8):
@@ -228,14 +228,14 @@ def test_blocks_of_answers_in_messages_go_back_though_the_ring_needs_no_messages
     assert len(sent) <= 3
 
 
-def test_a_process_that_takes_no_results_may_not_go_on_calling(process):
+def test_process_that_reads_no_results_may_not_call(process):
     for number in range(MOST_CALLS):
         assert process.call(number)
     assert not process.call(MOST_CALLS)
     assert f"more than {MOST_CALLS} calls" in str(process.violation)
 
 
-def test_results_that_the_process_has_not_taken_count_as_its_calls(process):
+def test_unread_results_count_as_calls(process):
     outbox = process.batches.outbox
     while outbox.count(MessageType.RESULT) < MOST_CALLS:
         process.batches.send_result(1, 1, InferResponse("m", "", "", []))
@@ -243,14 +243,14 @@ def test_results_that_the_process_has_not_taken_count_as_its_calls(process):
     assert "without taking their results" in str(process.violation)
 
 
-def test_other_messages_that_the_process_has_not_taken_are_no_calls_of_it(process):
+def test_other_unread_messages_do_not_count_as_calls(process):
     outbox = process.batches.outbox
     while outbox.waiting < MOST_CALLS:
         outbox.send(MessageType.END_SEQUENCES, messages.dump(EndSequences([1])))
     assert process.call(1)
 
 
-def test_results_that_are_not_taken_are_bounded_in_bytes(ends, process):
+def test_unread_results_are_limited_in_bytes(ends, process):
     near, far = ends
     near.imported.most_bytes = 1_000_000
     batches, outbox = process.batches, process.batches.outbox
@@ -281,7 +281,7 @@ def test_results_that_are_not_taken_are_bounded_in_bytes(ends, process):
     assert taken()[1].tensors[0].nbytes == 400_000
 
 
-def test_a_result_of_too_many_tensors_is_told_as_an_error(ends, process):
+def test_result_with_too_many_tensors_becomes_an_error(ends, process):
     _, far = ends
     many = [Tensor("y", "FP32", (0,), np.ones(0, "f4"))] * 65_537
     process.batches.send_result(1, 5, InferResponse("m", "", "", many))
@@ -291,7 +291,7 @@ def test_a_result_of_too_many_tensors_is_told_as_an_error(ends, process):
     assert "65537 tensors are too many" in error.message
 
 
-def test_a_result_that_cannot_be_sent_is_told_as_lost(ends, process, caplog):
+def test_unsendable_result_is_reported_as_lost(ends, process, caplog):
     _, far = ends
     wrong = [Tensor("y", "FP32", (1,), np.ones(1, "f8"))]
     process.batches.send_result(1, 5, InferResponse("m", "", "", wrong))
@@ -303,6 +303,6 @@ def test_a_result_that_cannot_be_sent_is_told_as_lost(ends, process, caplog):
 
 @pytest.mark.parametrize("payload", [b"", b"[]", b'{"call_ids": "x"}', b"\xff"])
 @pytest.mark.parametrize("kind", [MessageType.CALL, MessageType.CANCEL_CALL])
-def test_a_message_that_is_none_is_refused(process, kind, payload):
+def test_malformed_message_is_refused(process, kind, payload):
     assert not process.sends(kind, messages.Packed(payload))
     assert process.violation is not None

@@ -217,7 +217,7 @@ READERS = {
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("lie", LIES)
-def test_a_message_that_does_not_add_up_is_refused(liar, lie, reader):
+def test_inconsistent_message_is_refused(liar, lie, reader):
     if reader == "call" and lie.startswith(("a failure", "headers")):
         pytest.skip("a call speaks of no requests")
     LIES[lie](liar)
@@ -235,13 +235,13 @@ def test_tensors_above_the_limit_of_a_message_are_refused(liar, reader):
 
 
 @pytest.mark.parametrize("lie", ANNOUNCED)
-def test_a_block_that_cannot_be_taken_in_is_refused_with_its_message(liar, lie):
+def test_unmappable_block_is_refused_with_its_message(liar, lie):
     ANNOUNCED[lie](liar)
     with pytest.raises(ChannelError):
         liar.near.receive()
 
 
-def test_the_liar_can_also_tell_the_truth(liar):
+def test_valid_message_is_accepted(liar):
     number = liar.own(40, 1)
     liar.answer(records(number=number, nbytes=40, shape=(5, 2), order=(1, 0)), names=["y"])
     answer = messages.unpack_answer(liar.near.receive(), liar.near.imported, 1)
@@ -259,12 +259,12 @@ def test_elements_may_be_references(liar):
     assert bytes(read.data[1]) == b"abc"
 
 
-def test_a_message_longer_than_the_channel_allows(liar):
+def test_too_long_message_is_refused(liar):
     with pytest.raises(ValueError, match="at most"):
         liar.link.channel.send(bytes(200 * 1024))
 
 
-def test_the_end_of_the_other_side(liar):
+def test_closed_peer_raises_channel_closed(liar):
     liar.link.close()
     with pytest.raises(ChannelClosed):
         liar.near.receive()
@@ -272,7 +272,7 @@ def test_the_end_of_the_other_side(liar):
         liar.near.send(MessageType.RUN, b"")
 
 
-def test_a_message_with_blocks_of_an_end_that_was_closed(liar):
+def test_message_with_blocks_to_a_closed_end_raises(liar):
     block = liar.near.exported.lease(40)
     liar.near.close()
     with pytest.raises(ChannelClosed, match="this end is closed"):
@@ -286,7 +286,7 @@ def errors_of(kind):
 @pytest.mark.parametrize(
     "kind", [one for one in errors_of(errors.KsrvError) if one.__module__ == errors.__name__]
 )
-def test_every_error_comes_as_it_went(kind):
+def test_errors_are_unchanged_by_the_channel(kind):
     sent = kind("why")
     sent.retry_after = 7
     note = messages.load(ErrorMessage, frame_of(messages.to_message(sent)))
@@ -306,7 +306,7 @@ def frame_of(note):
 
 
 @pytest.mark.parametrize(("said", "heard"), [(-1, 0), (2**63 - 1, 2**31 - 1), (None, None)])
-def test_the_seconds_of_a_failure_are_such_that_clients_can_be_told(said, heard):
+def test_retry_seconds_are_valid_for_a_header(said, heard):
     note = ErrorMessage("Overloaded", "m", 503, "RESOURCE_EXHAUSTED", {}, said)
     assert messages.to_error(note).retry_after == heard
 
@@ -319,7 +319,7 @@ def test_a_shutdown_wakes_a_receiver_after_what_was_sent_before(liar):
         liar.near.receive()
 
 
-def test_the_deadline_of_a_wait(liar):
+def test_wait_ends_at_its_deadline(liar):
     with pytest.raises(TimeoutError):
         liar.near.receive(0)
     liar.link.send(MessageType.LOG, b"here")
@@ -327,7 +327,7 @@ def test_the_deadline_of_a_wait(liar):
 
 
 @pytest.mark.parametrize("size", [50_000, 100_000])
-def test_a_full_socket_is_told_and_what_was_not_sent_is_sent_later(liar, size):
+def test_full_socket_raises_and_the_message_is_sent_later(liar, size):
     def fill():
         for _ in range(10_000):
             liar.link.send(MessageType.LOG, bytes(size), wait=False)

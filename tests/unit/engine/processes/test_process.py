@@ -45,7 +45,7 @@ DATATYPES = {
 
 @pytest.mark.parametrize("datatype", DATATYPES)
 @pytest.mark.parametrize("shape", [(1,), (3, 5), (2, 0, 4), (2, 3, 4, 5, 6)])
-def test_arrays_come_back_as_they_went(echo, datatype, shape):
+def test_arrays_are_unchanged_by_the_process(echo, datatype, shape):
     size = int(np.prod(shape))
     array = np.random.default_rng(1).integers(0, 2, size).reshape(shape)
     array = array.astype(DATATYPES[datatype])
@@ -58,7 +58,7 @@ def test_arrays_come_back_as_they_went(echo, datatype, shape):
     assert answer.exclusive
 
 
-def test_several_tensors_and_their_order(echo):
+def test_tensors_keep_their_order(echo):
     arrays = [np.full((2, place + 1), place, "f4") for place in range(9)]
     answer = echo.run(batch_of(*arrays), None)
     assert [tensor.name for tensor in answer.tensors] == [f"y{place}" for place in range(9)]
@@ -66,7 +66,7 @@ def test_several_tensors_and_their_order(echo):
         assert np.array_equal(tensor.data, array)
 
 
-def test_a_transposed_view_stays_one_in_the_handler(tmp_path):
+def test_transposed_view_stays_a_view_in_the_handler(tmp_path):
     handler = """
     class H(BaseHandler):
         def handle(self, batch, context):
@@ -97,7 +97,7 @@ def test_a_strided_array_is_copied_in_order(echo):
         [b"%d" % value for value in range(5000)],
     ],
 )
-def test_elements_come_back_as_they_went(echo, elements):
+def test_elements_are_unchanged_by_the_process(echo, elements):
     tensor = Tensor("x0", "BYTES", (len(elements),), elements)
     batch = BatchInputs({"x0": tensor}, len(elements), [BatchRequest(slice(0, len(elements)))])
     (output,) = echo.run(batch, None).tensors
@@ -106,7 +106,7 @@ def test_elements_come_back_as_they_went(echo, elements):
     assert [bytes(element) for element in output.data] == [bytes(one) for one in elements]
 
 
-def test_an_input_costs_the_copy_into_its_block_and_no_other(echo):
+def test_input_is_copied_only_once(echo):
     array = np.random.default_rng(2).random((1, 224, 224, 3), "f4")
     echo.run(batch_of(array), None)
     before = buffer_pool.copied_bytes()
@@ -139,7 +139,7 @@ def test_blocks_are_reused_and_descriptors_travel_once(echo):
     assert numbers() == before
 
 
-def test_parameters_headers_ids_and_names_of_any_text(tmp_path):
+def test_any_text_is_valid_in_parameters_headers_ids_and_names(tmp_path):
     handler = """
     class H(BaseHandler):
         def handle(self, batch, context):
@@ -160,7 +160,7 @@ def test_parameters_headers_ids_and_names_of_any_text(tmp_path):
     assert bytes(output.data[1]).decode() == repr([parameters, headers, "\udfff", 2])
 
 
-def test_a_payload_longer_than_the_socket_takes(echo):
+def test_payload_longer_than_the_socket_buffer_arrives(echo):
     array = np.zeros((1, 1), "f4")
     request = BatchRequest(slice(0, 1), "i", {"long": "p" * 3_000_000}, {})
     batch = BatchInputs({"x0": Tensor("x0", "FP32", (1, 1), array)}, 1, [request])
@@ -168,7 +168,7 @@ def test_a_payload_longer_than_the_socket_takes(echo):
         assert np.array_equal(echo.run(batch, None).tensors[0].data, array)
 
 
-def test_more_tensors_than_descriptors_fit_into_a_message(tmp_path):
+def test_more_tensors_than_descriptors_arrive(tmp_path):
     with running(tmp_path, ECHO) as executor:
         arrays = []
         for place in range(200):
@@ -238,7 +238,7 @@ def test_the_process_has_the_folder_the_environment_and_the_threads(tmp_path):
         assert executor.pid != os.getpid()
 
 
-def test_no_pickle_between_the_processes(tmp_path):
+def test_processes_exchange_no_pickles(tmp_path):
     handler = """
     class H(BaseHandler):
         def handle(self, batch, context):
@@ -278,7 +278,7 @@ def test_a_handler_that_keeps_every_input_sees_each_unchanged(tmp_path):
         assert len(executor._link.imported.held()) <= 1
 
 
-def test_a_handler_that_answers_with_the_same_array_each_time(tmp_path):
+def test_reused_output_array_gives_correct_answers(tmp_path):
     handler = """
     class H(BaseHandler):
         def initialize(self, context):
@@ -296,14 +296,14 @@ def test_a_handler_that_answers_with_the_same_array_each_time(tmp_path):
         assert (answer == place).all()
 
 
-def test_a_slow_reader_of_a_part_holds_its_block(echo):
+def test_slow_reader_keeps_its_block(echo):
     held = echo.run(batch_of(np.full((4, 1000), 7, "f4")), None).tensors[0].data[1:2]
     for value in range(20):
         echo.run(batch_of(np.full((4, 1000), value, "f4")), None)
     assert (held == 7).all()
 
 
-def test_a_handler_may_write_to_its_input_and_touches_nobody_elses(tmp_path):
+def test_handler_may_write_to_its_input_only(tmp_path):
     handler = """
     class H(BaseHandler):
         def handle(self, batch, context):
@@ -317,7 +317,7 @@ def test_a_handler_may_write_to_its_input_and_touches_nobody_elses(tmp_path):
     assert (array == 0).all()
 
 
-def test_intermediate_answers(tmp_path):
+def test_intermediate_answers_arrive_in_order(tmp_path):
     with running(tmp_path, ECHO, config={"runner": "chunking:Runner"}) as executor:
         chunks = Chunks()
         batch = batch_of(np.zeros((1, 1), "f4"), emit=chunks)
@@ -337,7 +337,7 @@ class H(BaseHandler):
 """
 
 
-def test_a_handler_learns_that_nobody_listens_any_more(tmp_path):
+def test_handler_learns_that_its_clients_left(tmp_path):
     with running(tmp_path, STREAMS) as executor:
         chunks = Chunks(leaves_after=2)
         batch = batch_of(np.zeros((1, 1), "f4"), emit=chunks)
@@ -350,7 +350,7 @@ def test_a_handler_learns_that_nobody_listens_any_more(tmp_path):
         assert plain.tensors[0].data == [b"[0, True]"]  # no client wants intermediate answers
 
 
-def test_what_a_thread_sends_after_the_answer_is_dropped(tmp_path):
+def test_chunks_after_the_answer_are_dropped(tmp_path):
     handler = """
     import threading
     class H(BaseHandler):
@@ -396,7 +396,7 @@ def _chunking_runner(tmp_path):
     )
 
 
-def test_output_and_log_records_come_home(tmp_path, caplog):
+def test_output_and_log_records_reach_the_worker(tmp_path, caplog):
     handler = """
     import logging
     class H(BaseHandler):
@@ -427,7 +427,7 @@ def test_output_and_log_records_come_home(tmp_path, caplog):
     assert "KeyError: 'deep'" in traceback and "handler.py" in traceback
 
 
-def test_a_chatty_handler_is_neither_blocked_nor_logged_without_end(tmp_path, caplog):
+def test_verbose_handler_is_not_blocked_and_its_log_is_limited(tmp_path, caplog):
     handler = """
     class H(BaseHandler):
         def handle(self, batch, context):
@@ -443,7 +443,7 @@ def test_a_chatty_handler_is_neither_blocked_nor_logged_without_end(tmp_path, ca
     assert any("lines were left out" in line for line in lines)
 
 
-def test_values_that_the_handler_reports_come_home(tmp_path):
+def test_reported_values_reach_the_worker(tmp_path):
     handler = """
     class H(BaseHandler):
         def handle(self, batch, context):
@@ -479,7 +479,7 @@ def test_close_lets_the_handler_clean_up_and_leaves_no_process(tmp_path):
         executor.run(batch_of(np.zeros((1, 1), "f4")), None)
 
 
-def test_close_during_a_batch_gives_it_up(tmp_path):
+def test_close_cancels_the_running_batch(tmp_path):
     handler = """
     class H(BaseHandler):
         def handle(self, batch, context):

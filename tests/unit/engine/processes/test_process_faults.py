@@ -83,7 +83,7 @@ def _no_pauses(monkeypatch):
         (10, "exit status 5"),
     ],
 )
-def test_a_death_is_told_at_once_and_by_its_name(ways, number, reason, caplog):
+def test_death_is_reported_at_once_with_its_signal(ways, number, reason, caplog):
     ways.start()  # replace a process that an earlier test ended
     pid = ways.pid
     with pytest.raises(ExecutorDied, match=reason) as caught:
@@ -105,7 +105,7 @@ def test_a_SIGSEGV_leaves_its_native_traceback_in_the_log(ways, caplog):
 
 
 @pytest.mark.parametrize("number", [6, 7, 8])
-def test_a_hang_ends_at_its_deadline_and_the_process_with_it(ways, number):
+def test_hanging_process_is_killed_at_the_deadline(ways, number):
     ways.start()  # replace a process that an earlier test ended
     pid = ways.pid
     seconds = 0.3
@@ -129,7 +129,7 @@ def test_a_socket_closed_by_the_handler_ends_the_process(ways):
     assert not os.path.exists(f"/proc/{pid}")
 
 
-def test_a_deadline_already_past_costs_nobody_anything(ways):
+def test_past_deadline_does_not_end_the_process(ways):
     ways.start()  # replace a process that an earlier test ended
     pid = ways.pid
     with pytest.raises(DeadlineExceeded):
@@ -146,7 +146,7 @@ def test_a_lack_of_memory_fails_the_batch_and_not_the_process(ways):
     assert (ways.run(way(0), None).tensors[0].data == 0).all()
 
 
-def test_a_death_between_batches_is_told_and_mended(ways):
+def test_death_between_batches_is_reported_and_restarted(ways):
     ways.start()
     told = []
     heard = threading.Event()
@@ -163,13 +163,13 @@ def test_a_death_between_batches_is_told_and_mended(ways):
     assert (ways.run(way(0), None).tensors[0].data == 0).all()
 
 
-def test_starting_what_lives_changes_nothing(ways):
+def test_starting_a_live_process_does_nothing(ways):
     spec, pid = ways.start(), ways.pid
     assert ways.start() == spec
     assert ways.pid == pid
 
 
-def test_a_batch_assembled_while_the_process_is_dead_runs_in_the_next(ways):
+def test_batch_waits_for_the_replacement_process(ways):
     ways.start()  # replace a process that an earlier test ended
     early = buffer_pool.array(ways.lease(400), "<f4", (1, 100))
     early[...] = 0
@@ -190,7 +190,7 @@ def test_a_death_does_not_disturb_answers_given_before(ways):
     assert (answer == 0).all()
 
 
-def test_no_descriptor_and_no_memory_stays_after_runs_and_crashes(tmp_path):
+def test_runs_and_crashes_leak_no_descriptor_and_no_memory(tmp_path):
     def cycle(executor):
         for size in range(10):
             executor.run(batch_of(np.zeros((1, 40_000 * size + 1), "f4")), None)
@@ -229,7 +229,7 @@ def test_no_descriptor_and_no_memory_stays_after_runs_and_crashes(tmp_path):
         ("class H(BaseHandler:", "SyntaxError"),
     ],
 )
-def test_a_failed_start_says_why(tmp_path, handler, message, caplog):
+def test_failed_start_reports_the_cause(tmp_path, handler, message, caplog):
     executor = ProcessExecutor(source(tmp_path, handler))
     with pytest.raises(HandlerFailed, match=message):
         executor.start()
@@ -241,14 +241,14 @@ def test_a_failed_start_says_why(tmp_path, handler, message, caplog):
     executor.close()
 
 
-def test_a_start_takes_no_longer_than_it_may(tmp_path):
+def test_start_is_limited_in_time(tmp_path):
     executor = ProcessExecutor(source(tmp_path, "time.sleep(600)"), start_timeout_s=1.5)
     with pytest.raises(HandlerFailed, match=r"1\.5 s"):
         executor.start()
     executor.close()
 
 
-def test_a_start_in_a_folder_that_is_gone(tmp_path):
+def test_start_in_a_missing_folder_fails(tmp_path):
     folder = tmp_path / "gone"
     folder.mkdir()
     model = source(folder, WAYS)
@@ -281,7 +281,7 @@ def test_a_start_without_descriptors_fails_and_a_later_one_does_not(tmp_path):
 
 
 @pytest.mark.parametrize("way", ["environment", "pidfd", "thread"])
-def test_a_start_that_fails_in_any_way_is_told_and_does_not_hang(tmp_path, monkeypatch, way):
+def test_any_failed_start_is_reported_without_a_hang(tmp_path, monkeypatch, way):
     executor = ProcessExecutor(
         source(tmp_path, WAYS, env={"A": "\ud800"} if way == "environment" else {})
     )
@@ -302,7 +302,7 @@ def test_a_start_that_fails_in_any_way_is_told_and_does_not_hang(tmp_path, monke
     assert descriptors() <= before
 
 
-def test_a_process_is_replaced_without_a_thread_for_that(tmp_path, monkeypatch):
+def test_process_is_replaced_without_another_thread(tmp_path, monkeypatch):
     deaths = []
     with running(tmp_path, WAYS) as executor:
         executor.on_death(deaths.append)
@@ -322,7 +322,7 @@ def test_a_process_is_replaced_without_a_thread_for_that(tmp_path, monkeypatch):
         assert (executor.run(way(0), None).tensors[0].data == 0).all()
 
 
-def test_close_breaks_off_the_pause_before_a_start(tmp_path, monkeypatch):
+def test_close_interrupts_the_pause_before_a_start(tmp_path, monkeypatch):
     monkeypatch.setattr("ksrv.engine.processes.backoff._FIRST_S", 600.0)
     monkeypatch.setattr("ksrv.engine.processes.backoff.LONGEST_S", 600.0)
     executor = ProcessExecutor(source(tmp_path, "raise ValueError"))
@@ -385,7 +385,7 @@ def _runs(pid: int) -> bool:
         return False
 
 
-def test_an_answer_that_does_not_add_up_ends_the_process(tmp_path):
+def test_inconsistent_answer_ends_the_process(tmp_path):
     (tmp_path / "liar.py").write_text(
         "from ksrv.engine.processes.messages import MessageType\n"
         "from ksrv.model.spec import ModelSpec\n"
@@ -429,7 +429,7 @@ class H(BaseHandler):
 """
 
 
-def test_what_a_process_says_of_its_stages_is_checked(tmp_path):
+def test_stage_times_of_a_process_are_checked(tmp_path):
     with running(tmp_path, STAGES) as executor:
         began = time.monotonic_ns()
         timings = executor.run(way(2), soon(30)).timings
@@ -464,7 +464,7 @@ class H(BaseHandler):
 @pytest.mark.parametrize(
     ("number", "why"), [(1, "99 is no event"), (2, "1048576 are allowed"), (3, "cannot fall")]
 )
-def test_events_that_do_not_add_up_are_read_no_further(tmp_path, caplog, number, why):
+def test_inconsistent_events_stop_the_reader(tmp_path, caplog, number, why):
     reported = []
     with running(tmp_path, EVENTS, emit=reported.append) as executor:
         pid = executor.pid
@@ -554,7 +554,7 @@ class H(BaseHandler):
 TOO_MANY = "65537 tensors are too many for a handler process"
 
 
-def test_more_tensors_than_a_message_has_are_refused_and_the_process_lives(tmp_path):
+def test_too_many_output_tensors_fail_only_the_batch(tmp_path):
     with running(tmp_path, MANY) as executor:
         pid = executor.pid
         with pytest.raises(HandlerFailed, match=TOO_MANY):
@@ -570,7 +570,7 @@ def test_more_tensors_than_a_message_has_are_refused_and_the_process_lives(tmp_p
 TOO_LARGE = r"has \d{7} bytes; a message has at most 1048576, the larger of --limits-body and --limits-in-flight"
 
 
-def test_a_handler_is_told_of_what_is_beyond_the_limits_and_its_process_lives(tmp_path):
+def test_handler_error_names_the_exceeded_limit_and_the_process_lives(tmp_path):
     limits = Limits(body=1 << 20, in_flight=1 << 20)
     with running(tmp_path, MESSAGES, limits=limits) as executor:
         pid = executor.pid
@@ -608,7 +608,7 @@ def test_pauses_between_starts_double_up_to_a_bound(monkeypatch):
     assert backoff.pause() == 0.0
 
 
-def test_debug_records_come_home_only_when_wanted(tmp_path, caplog):
+def test_debug_records_are_forwarded_only_if_enabled(tmp_path, caplog):
     handler = """
     import logging
     class H(BaseHandler):

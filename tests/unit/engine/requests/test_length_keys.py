@@ -39,7 +39,7 @@ def key(made, **asked):
     return made.validate(request(**asked)).batch_key
 
 
-def test_the_key_is_the_bucket_which_the_native_server_gives_out_too():
+def test_key_equals_the_native_servers_bucket():
     made = validator(IDS, MASK)
     buckets = buckets_of(made.spec)["ids"]
     for length in (1, 4, 5, 37, 52, 53, 5000):
@@ -47,19 +47,19 @@ def test_the_key_is_the_bucket_which_the_native_server_gives_out_too():
     assert key(made, ids=(2, 37)) == key(made, ids=(1, 52)) != key(made, ids=(1, 53))
 
 
-def test_a_mask_that_is_given_and_one_that_is_made_are_joined():
+def test_given_and_generated_masks_share_a_batch():
     made = validator(IDS, MASK)
     assert key(made, ids=(1, 7), mask=(1, 7)) == key(made, ids=(1, 8))
 
 
-def test_explanations_are_joined_with_none_else():
+def test_explanations_share_no_batch_with_inference():
     made = validator(IDS, MASK)
     keys = {key(made, ids=(1, 8), explain=explain) for explain in (False, True)}
     assert len(keys) == 2
     assert not keys & {key(made, ids=(1, 4)), key(made, ids=(1, 12))}
 
 
-def test_the_key_tells_how_the_request_is_answered():
+def test_key_depends_on_the_answer_form():
     made = validator(IDS, MASK)
     asked = request(ids=(1, 8), explain=True)
     asked.stream = object()
@@ -82,7 +82,7 @@ def test_rows_without_values_are_bounded():
     assert LARGEST_EMPTY == 65_536
 
 
-def test_each_of_several_lengths_has_its_bucket():
+def test_several_lengths_have_separate_buckets():
     made = validator(IDS, MASK, SOUND)
     joined = key(made, ids=(1, 37), sound=(1, 14, 2))
     assert joined == key(made, ids=(1, 52), sound=(1, 18, 2)) < LENGTH_KEYS
@@ -90,13 +90,13 @@ def test_each_of_several_lengths_has_its_bucket():
     assert joined != key(made, ids=(1, 52), sound=(1, 19, 2))
 
 
-def test_a_free_dimension_that_is_no_length_is_equal_as_before():
+def test_other_free_dimensions_must_be_equal():
     made = validator(IDS, MASK, OPEN)
     assert key(made, ids=(1, 37), open=(1, 3)) == key(made, ids=(1, 52), open=(1, 3))
     assert key(made, ids=(1, 52), open=(1, 3)) != key(made, ids=(1, 52), open=(1, 4))
 
 
-def test_the_lengths_are_noted_and_those_that_disagree_are_refused():
+def test_lengths_are_recorded_and_contradictions_refused():
     made = validator(IDS, MASK, SOUND)
     asked = request(ids=(2, 5), sound=(2, 9, 2))
     made.validate(asked)
@@ -105,7 +105,7 @@ def test_the_lengths_are_noted_and_those_that_disagree_are_refused():
         made.validate(request(ids=(2, 5), mask=(2, 6), sound=(2, 9, 2)))
 
 
-def test_what_a_mask_is_made_of_may_not_be_left_out():
+def test_source_of_a_generated_mask_is_required():
     with pytest.raises(InvalidRequest, match="the input 'ids' is missing"):
         validator(IDS, MASK).validate(request(mask=(1, 3)))
     with pytest.raises(InvalidRequest, match="expects"):

@@ -61,12 +61,12 @@ def test_permits_are_given_back_once():
     second.release()
 
 
-def test_clients_that_come_and_go_take_no_memory():
+def test_idle_clients_use_no_memory():
     limits = RateLimits(1, "client_rate", 0, "client_concurrency")
     for number in range(KEYS + 100):
         limits.admit(str(number), "the client").release()
     assert len(limits._calls) == KEYS
 
 
-def test_without_limits():
+def test_every_request_is_accepted_without_limits():
     assert not RateLimits(0, "rate_limit", 0, "max_concurrency").limited

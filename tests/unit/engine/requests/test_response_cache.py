@@ -40,7 +40,7 @@ def found(cache):
     return None if known is None else float(known.wait().outputs[0].data[0, 0])
 
 
-def test_an_answer_is_kept_as_it_was(cache):
+def test_cached_answer_is_unchanged(cache):
     given = answer(1, parameters={"p": 1})
     cache.keep(cache.key(REQUEST), 0, given)
     given.outputs[0].data[:] = 2
@@ -72,7 +72,7 @@ def test_an_answer_with_headers_is_not_kept(cache):
     assert len(cache) == 0
 
 
-def test_what_was_asked_before_a_change_is_not_kept_after_it(cache):
+def test_answer_of_an_older_version_is_not_cached(cache):
     keep = partial(cache.keep, cache.key(REQUEST))
     keep(cache.generation, answer(1))
     before = cache.generation
@@ -89,7 +89,7 @@ def test_what_was_asked_before_a_change_is_not_kept_after_it(cache):
     assert found(cache) == 4
 
 
-def test_callers_of_callers_are_known():
+def test_callers_include_indirect_callers():
     graph = CallGraph()
     edges = [("top", "middle"), ("middle", "leaf"), ("other", "leaf"), ("leaf", "far"), ("a", "b")]
     assert [graph.note(*edge) for edge in edges] == [True] * 5
@@ -99,7 +99,7 @@ def test_callers_of_callers_are_known():
     assert graph.callers_of("top") == set()
 
 
-def test_an_answer_is_remembered_before_anybody_has_it(monkeypatch):
+def test_answer_is_cached_before_it_is_delivered(monkeypatch):
     """A thread that gets the answer, such as a handler that called the model, may modify it at once."""
 
     class Twice(BaseHandler):
@@ -125,7 +125,7 @@ def test_an_answer_is_remembered_before_anybody_has_it(monkeypatch):
 
 
 @pytest.mark.parametrize("rows", [1, 3, 8])
-def test_a_request_in_parts_is_remembered_as_one(rows):
+def test_split_request_is_cached_as_one(rows):
     class Counts(BaseHandler):
         calls = 0
 
@@ -142,7 +142,7 @@ def test_a_request_in_parts_is_remembered_as_one(rows):
         assert model.infer(asked[:1] + 1)["y"][0, 0] > 1
 
 
-def test_what_a_handler_sets_in_a_batch_that_it_kept_reaches_nobody():
+def test_late_changes_to_a_batch_do_not_reach_the_cache():
     class Keeps:
         def __init__(self):
             self.kept = None

@@ -21,7 +21,7 @@ def response(nbytes=1):
     return InferResponse("m", "", "", [Tensor("y", "BYTES", (1,), [b"x" * nbytes])])
 
 
-def test_it_is_bounded_by_answers_and_by_bytes():
+def test_stream_is_limited_by_answers_and_bytes():
     stream = ResponseStream()
     for _ in range(MOST_WAITING):
         assert stream.has_room()
@@ -37,7 +37,7 @@ def test_it_is_bounded_by_answers_and_by_bytes():
     assert large.has_room()
 
 
-def test_what_comes_after_the_end_is_dropped_and_what_came_before_is_taken():
+def test_answers_after_the_end_are_dropped_and_earlier_answers_delivered():
     stream = ResponseStream()
     stream.put(response())
     stream.end()
@@ -49,7 +49,7 @@ def test_what_comes_after_the_end_is_dropped_and_what_came_before_is_taken():
     assert stream.has_room()
 
 
-def test_the_end_releases_who_waits_for_room():
+def test_end_wakes_a_blocked_writer():
     stream = ResponseStream()
     for _ in range(MOST_WAITING):
         stream.put(response())
@@ -65,7 +65,7 @@ def test_the_end_releases_who_waits_for_room():
     wait_until(lambda: sorted(map(str, released)) == ["True", "called"])
 
 
-def test_who_waits_for_room_is_called_once_when_it_comes():
+def test_blocked_writer_is_called_once_when_room_is_free():
     stream = ResponseStream()
     for _ in range(MOST_WAITING):
         stream.put(response())
@@ -78,7 +78,7 @@ def test_who_waits_for_room_is_called_once_when_it_comes():
     assert called == [1, 2]
 
 
-def test_the_reader_is_told_of_answers_and_of_the_end():
+def test_reader_is_notified_of_answers_and_of_the_end():
     told = []
     stream = ResponseStream(lambda: told.append(1))
     stream.put(response())
@@ -103,7 +103,7 @@ def test_a_client_is_far_behind_by_answers_or_by_bytes_of_several():
     assert not large.is_far_behind()
 
 
-def test_large_answers_that_wait_hold_their_bytes_of_the_memory_budget(monkeypatch):
+def test_waiting_answers_count_in_the_memory_budget(monkeypatch):
     budget = MemoryBudget(1 << 20)
     monkeypatch.setattr(response_stream, "PROCESS", budget)
     stream = ResponseStream()
@@ -125,7 +125,7 @@ def test_large_answers_that_wait_hold_their_bytes_of_the_memory_budget(monkeypat
     assert budget.held == 0
 
 
-def test_a_reader_that_goes_gives_back_what_waits_and_holds_nobody_up(monkeypatch):
+def test_leaving_reader_frees_waiting_answers_and_writers(monkeypatch):
     budget = MemoryBudget(1 << 22)
     monkeypatch.setattr(response_stream, "PROCESS", budget)
     stream = ResponseStream()
@@ -141,7 +141,7 @@ def test_a_reader_that_goes_gives_back_what_waits_and_holds_nobody_up(monkeypatc
     assert stream.finished
 
 
-def test_it_knows_when_the_client_took_an_answer_last():
+def test_stream_knows_the_last_read_time():
     stream = ResponseStream()
     for take in (stream.take, stream.take_all):
         stream.put(response())
@@ -156,7 +156,7 @@ def test_it_knows_when_the_client_took_an_answer_last():
         assert not stream.taken_since(after)
 
 
-def test_answers_are_gathered_until_there_is_no_room_or_no_further_one_comes():
+def test_answers_are_gathered_until_full_or_idle():
     for last in (lambda stream: stream.put(response()), lambda stream: stream.end()):
         stream = ResponseStream()
         for _ in range(MOST_WAITING - 1):
@@ -171,7 +171,7 @@ def test_answers_are_gathered_until_there_is_no_room_or_no_further_one_comes():
         stream.gather(3600)  # nothing to wait for
 
 
-def test_answers_are_gathered_for_so_long_at_most():
+def test_gathering_is_limited_in_time():
     stream = ResponseStream()
     stream.put(response())
     stream.gather(0.001)

@@ -79,7 +79,7 @@ def refusal(made, request):
         ((X,), [zeros("x", (9, 4))], "the request has 9 rows, above the"),
     ],
 )  # fmt: skip
-def test_refusals_of_inputs(inputs, tensors, sentence):
+def test_invalid_inputs_are_refused(inputs, tensors, sentence):
     assert sentence in refusal(validator(*inputs), asked(*tensors))
 
 
@@ -108,11 +108,11 @@ def test_refusals_of_inputs(inputs, tensors, sentence):
         ((), [zeros("a", (0, 2))], 0),
     ],
 )  # fmt: skip
-def test_the_rows_of_what_is_right(inputs, tensors, rows):
+def test_valid_inputs_give_their_rows(inputs, tensors, rows):
     assert validator(*inputs).validate(asked(*tensors)).rows == rows
 
 
-def test_more_rows_than_a_batch_has():
+def test_more_rows_than_a_batch_are_refused():
     nine = asked(zeros("x", (9, 4)))
     assert validator(X, split=True).validate(nine).rows == 9
     assert validator(X, max_batch_size=0).validate(nine).rows == 9
@@ -160,7 +160,7 @@ def files(*shape):
         ((ANY_SIZE, 8, 8, 3), files(2), "the input 'x' holds 2 images; the model m expects 1"),
     ],
 )  # fmt: skip
-def test_refusals_of_images(declared, tensor, sentence):
+def test_invalid_images_are_refused(declared, tensor, sentence):
     assert sentence in refusal(shown(declared), asked(tensor))
 
 
@@ -175,7 +175,7 @@ def test_refusals_of_images(declared, tensor, sentence):
         ((-1, 8, 8, 3), zeros("x", (3, 8, 8, 3)), 3),
     ],
 )
-def test_the_rows_of_images(declared, tensor, rows):
+def test_valid_images_give_their_rows(declared, tensor, rows):
     request = asked(tensor)
     assert shown(declared).validate(request).rows == rows
     if tensor.datatype == "BYTES":
@@ -200,7 +200,7 @@ def test_no_header_is_read_of_more_images_than_a_request_may_have():
         ((-1, 8, 8), False, False),
     ],
 )
-def test_an_input_that_takes_no_images_says_how_it_would(shape, layout, remedy):
+def test_image_for_a_tensor_input_names_the_setting(shape, layout, remedy):
     made = validator(TensorSpec("x", "FP32", shape))
     said = refusal(made, asked(files(1)))
     assert ("encoded images need the layout NHWC" in said) == layout
@@ -208,7 +208,7 @@ def test_an_input_that_takes_no_images_says_how_it_would(shape, layout, remedy):
     assert "layout" not in refusal(made, asked(zeros("x", (1, *shape[1:]), "INT64")))
 
 
-def test_images_that_take_long_are_joined_with_none():
+def test_slow_images_run_alone():
     def keys(decode_ns, **options):
         spec = ModelSpec("m", inputs=(TensorSpec("x", "FP32", (-1, 8, 8, 3)),), max_batch_size=8)
         made = RequestValidator(spec, {"x": Pictures(decode_ns)}, **options)
@@ -219,7 +219,7 @@ def test_images_that_take_long_are_joined_with_none():
     assert keys(DECODED_APART_NS, apart=False) == [0, 0]
 
 
-def test_images_of_one_size_are_joined():
+def test_images_of_equal_size_share_a_batch():
     pictures = Pictures()
     made = shown((-1, -1, -1, 3), pictures)
     eight = key(made, files(1))
@@ -239,11 +239,11 @@ def test_images_of_one_size_are_joined():
          "the output 'picture' is asked for as images and as classes"),
     ],
 )  # fmt: skip
-def test_refusals_of_outputs(outputs, sentence):
+def test_invalid_outputs_are_refused(outputs, sentence):
     assert sentence in refusal(validator(X), asked(zeros("x", (1, 4)), outputs=outputs))
 
 
-def test_outputs_that_may_be_asked_for():
+def test_valid_outputs_are_accepted():
     wanted = [
         RequestedOutput("y", classification=3, parameters={"custom": 1}),
         RequestedOutput("picture", parameters={"image": "jpeg", "quality": 1}),
@@ -253,7 +253,7 @@ def test_outputs_that_may_be_asked_for():
     assert undeclared.validate(asked(zeros("x", (1, 4)), outputs=[RequestedOutput("z")])).rows == 1
 
 
-def test_what_a_model_without_declared_inputs_is_refused():
+def test_undeclared_model_refuses_inconsistent_inputs():
     made = validator()
     assert "given twice" in refusal(made, asked(zeros("a", (1,)), zeros("a", (1,))))
     assert "unknown datatype 'FP33'" in refusal(
@@ -275,7 +275,7 @@ class Sink:
     """Replaces a stream: the validator only checks whether it exists."""
 
 
-def test_what_a_declared_model_joins():
+def test_declared_inputs_share_a_batch():
     made = validator(X)
     assert key(made, zeros("x", (1, 4))) == key(made, zeros("x", (3, 4))) == 0
     assert key(made, zeros("x", (1, 4)), explain=True) == 1
@@ -284,7 +284,7 @@ def test_what_a_declared_model_joins():
     assert key(made, zeros("x", (1, 4)), dialect="d") >= 4
 
 
-def test_shapes_that_are_open_are_joined_with_their_like():
+def test_open_shapes_share_a_batch_if_equal():
     made = validator(OPEN, MAYBE)
     first = key(made, zeros("open", (1, 3, 2)))
     assert first >= 4
@@ -299,7 +299,7 @@ def test_shapes_that_are_open_are_joined_with_their_like():
     assert len({first, *others}) == 6
 
 
-def test_undeclared_inputs_are_joined_with_their_like():
+def test_undeclared_inputs_share_a_batch_if_equal():
     made = validator()
     first = key(made, zeros("a", (1, 3)))
     assert key(made, zeros("a", (2, 3))) == first
@@ -314,7 +314,7 @@ def test_undeclared_inputs_are_joined_with_their_like():
     assert len({first, *others}) == 7
 
 
-def test_an_example_of_inputs_lets_any_others_come():
+def test_example_inputs_do_not_restrict_requests():
     made = validator(X, accepts_any_inputs=True)
     assert made.validate(asked(zeros("z", (3, 2), "INT64"))).rows == 3
     assert made.validate(asked(zeros("z", ()))).rows == 1
@@ -338,7 +338,7 @@ def test_an_example_of_inputs_lets_any_others_come():
         ((TensorSpec("t", "BYTES", (-1, 0)),), [texts("t", (65_537, 0))], "the input 't' has the shape [65537, 0]"),
     ],
 )  # fmt: skip
-def test_inputs_that_announce_much_and_hold_nothing(inputs, tensors, shape):
+def test_empty_tensors_with_huge_shapes_are_refused(inputs, tensors, shape):
     """A body of 85 bytes made a handler of lists use 580 MiB."""
     assert refusal(validator(*inputs, max_batch_size=0), asked(*tensors)) == (
         f"{shape} and no values; the dimensions of such inputs that are not 0 and that the model leaves open may have "
@@ -346,7 +346,7 @@ def test_inputs_that_announce_much_and_hold_nothing(inputs, tensors, shape):
     )
 
 
-def test_batch_keys_are_never_used_again():
+def test_batch_keys_are_never_reused():
     made = validator(OPEN)
     first = key(made, zeros("open", (1, 0, 2)))
     keys = {key(made, zeros("open", (1, length, 2))) for length in range(KNOWN_GROUPS + 2)}
@@ -354,7 +354,7 @@ def test_batch_keys_are_never_used_again():
     assert key(made, zeros("open", (1, 0, 2))) not in keys - {first}
 
 
-def test_a_model_without_batches_has_one_key():
+def test_model_without_batching_has_a_single_key():
     made = validator(OPEN, max_batch_size=0)
     assert key(made, zeros("open", (1, 3, 2))) == key(made, zeros("open", (1, 4, 5))) == 0
     single = validator(OPEN, max_batch_size=1)

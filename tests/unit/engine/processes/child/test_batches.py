@@ -44,7 +44,7 @@ def message(kind, number=0, note=None):
 @pytest.mark.parametrize(
     ("left", "cancelled"), [([[]], [7]), ([[0], []], [7]), ([[0, 1], [1]], [])]
 )
-def test_clients_that_leave_before_their_batch_begins_are_not_waited_for(
+def test_cancelled_batch_is_skipped_before_it_begins(
     monkeypatch, left, cancelled
 ):
     emitters, cancels = [], []

@@ -60,7 +60,7 @@ def test_a_call_is_settled_before_its_result_can_be_counted(monkeypatch):
         call.wait()
 
 
-def test_an_answer_that_comes_as_its_call_is_sent_is_not_lost(monkeypatch):
+def test_answer_during_the_send_is_not_lost(monkeypatch):
     monkeypatch.setattr(messages, "pack_call", lambda *_: EMPTY)
     outputs = BatchOutputs([])
     monkeypatch.setattr(messages, "unpack_result", lambda *_: (1, outputs))

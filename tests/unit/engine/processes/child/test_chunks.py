@@ -79,7 +79,7 @@ def offer_until_full(chunks, nbytes):
         (CHUNK_BYTES_UNDER_WAY * 9, 1),
     ],
 )
-def test_chunks_under_way_are_bounded_by_number_and_by_bytes(chunks, nbytes, count):
+def test_chunks_in_flight_are_limited_by_count_and_bytes(chunks, nbytes, count):
     assert offer_until_full(chunks, nbytes) == count
     called = []
     chunks.call_with_room(0, lambda: called.append(1))
@@ -90,7 +90,7 @@ def test_chunks_under_way_are_bounded_by_number_and_by_bytes(chunks, nbytes, cou
     assert offer_until_full(chunks, nbytes) == count
 
 
-def test_room_is_that_of_the_chunks_that_were_taken_first(chunks):
+def test_credit_applies_to_the_oldest_chunks(chunks):
     chunks.offer(chunk(CHUNK_BYTES_UNDER_WAY - 1))
     chunks.offer(chunk(1))
     chunks.add_room(1)
@@ -100,7 +100,7 @@ def test_room_is_that_of_the_chunks_that_were_taken_first(chunks):
     assert chunks.without_room()
 
 
-def test_a_chunk_that_could_not_be_sent_takes_no_room(chunks, answers):
+def test_unsent_chunk_uses_no_credit(chunks, answers):
     answers.fails = True
     for _ in range(2 * CHUNKS_UNDER_WAY):
         with pytest.raises(MemoryError):
@@ -110,7 +110,7 @@ def test_a_chunk_that_could_not_be_sent_takes_no_room(chunks, answers):
     assert offer_until_full(chunks, 1) == answers.sent == CHUNKS_UNDER_WAY
 
 
-def test_a_handler_waits_for_room_once_so_many_bytes_are_under_way(chunks, answers, worker):
+def test_handler_blocks_at_the_byte_limit(chunks, answers, worker):
     worker.said = [lambda: chunks.add_room(0), lambda: chunks.add_room(1), lambda: 1 / 0]
     for _ in range(2):
         chunks(chunk(CHUNK_BYTES_UNDER_WAY // 2))
@@ -118,7 +118,7 @@ def test_a_handler_waits_for_room_once_so_many_bytes_are_under_way(chunks, answe
     assert len(worker.said) == 1  # it continued as soon as the worker gave credit
 
 
-def test_a_handler_hears_that_its_clients_have_gone_where_it_asks_and_where_it_waits(
+def test_handler_learns_that_clients_left_when_it_asks_or_waits(
     chunks, worker
 ):
     assert chunks.listening() == {0}
@@ -128,7 +128,7 @@ def test_a_handler_hears_that_its_clients_have_gone_where_it_asks_and_where_it_w
     assert chunks.listening() == frozenset()
 
 
-def test_nothing_is_sent_behind_the_answer(chunks, answers):
+def test_nothing_is_sent_after_the_answer(chunks, answers):
     chunks.end()
     chunks(chunk(CHUNK_BYTES_UNDER_WAY))
     assert answers.sent == 0

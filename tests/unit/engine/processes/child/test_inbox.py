@@ -17,7 +17,7 @@ def ends():
         yield both
 
 
-def test_a_message_that_cannot_be_taken_ends_every_wait(ends, caplog):
+def test_invalid_message_ends_every_wait(ends, caplog):
     def take(frame):
         raise TypeError("cannot be taken")
 
@@ -43,7 +43,7 @@ def test_a_message_that_cannot_be_taken_ends_every_wait(ends, caplog):
         inbox.receive_waiting()
 
 
-def test_a_wait_that_ends_by_its_time_ends_no_other(ends):
+def test_timed_out_wait_ends_no_other(ends):
     inbox = Inbox(ends[0])
     assert not inbox.wait_for(lambda: False, 0.0)
     assert not inbox.wait_for(lambda: False, 0.001)
