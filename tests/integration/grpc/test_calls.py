@@ -54,7 +54,7 @@ def refused(code, make):
     return caught.value.details()
 
 
-def test_state(engine, channel):
+def test_health_and_readiness_calls_answer(engine, channel):
     assert call(channel, "ServerLive").live
     assert call(channel, "ServerReady").ready
     assert call(channel, "ModelReady", name="add").ready
@@ -66,7 +66,7 @@ def test_state(engine, channel):
     assert not call(channel, "ModelReady", name="add").ready
 
 
-def test_description(channel):
+def test_metadata_calls_answer(channel):
     found = call(channel, "ServerMetadata")
     assert found.name == "ksrv"
     assert "binary_tensor_data" in found.extensions
@@ -88,7 +88,7 @@ def states(channel):
     return {(model.name, model.state) for model in call(channel, "RepositoryIndex").models}
 
 
-def test_repository(engine, channel):
+def test_repository_calls_work(engine, channel):
     assert {("add", "READY"), ("bad", "UNAVAILABLE")} <= states(channel)
     assert "bad" not in {
         model.name for model in call(channel, "RepositoryIndex", ready=True).models
@@ -179,7 +179,7 @@ def test_every_call_of_the_services_is_registered(channel):
 @pytest.mark.parametrize(
     "path", [f"/{INFERENCE}/ModelReady", f"/{HEALTH}/Check", f"/{INFERENCE}/RepositoryModelLoad"]
 )
-def test_malformed_requests_are_the_clients_mistake(channel, path):
+def test_malformed_requests_get_invalid_argument(channel, path):
     text = refused("INVALID_ARGUMENT", lambda: channel.unary_unary(path)(b"\x0a\xff", timeout=20))
     assert "is not a" in text
 
@@ -242,7 +242,7 @@ def test_stop_notifies_watchers(engine):
         assert not stopper.is_alive()
 
 
-def test_streams_beyond_the_bound_are_refused_and_places_return(engine, monkeypatch):
+def test_streams_beyond_the_limit_are_refused_until_others_end(engine, monkeypatch):
     monkeypatch.setattr(bounds, "MAX_WATCHES", 2)
     with running(engine) as address, connect(address) as channel:
         first, second = watch(channel), watch(channel)
@@ -318,7 +318,7 @@ class StrictAuthorizer:
             raise Forbidden("control token needed")
 
 
-def test_access_is_checked_before_everything_but_health(engine):
+def test_access_is_checked_before_everything_except_health(engine):
     authorizer = StrictAuthorizer()
     good = (("authorization", "Bearer a"),)
     with running(engine, access=authorizer) as address, connect(address) as channel:
@@ -344,7 +344,7 @@ def test_access_is_checked_before_everything_but_health(engine):
         assert asked == [("127.0.0.1", False, None), ("127.0.0.1", True, None)]
 
 
-def test_peer_of_ipv6_and_unix_sockets(engine, tmp_path):
+def test_peers_on_ipv6_and_unix_sockets_are_named(engine, tmp_path):
     authorizer = StrictAuthorizer()
     control = (("authorization", "Bearer control"),)
     addresses = [f"unix:{tmp_path}/grpc.sock"]

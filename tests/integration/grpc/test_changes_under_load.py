@@ -149,7 +149,7 @@ def served(request, tmp_path):
         yield server, cert, ran
 
 
-def test_a_stop_answers_every_call_that_was_run(served):
+def test_stop_answers_every_running_call(served):
     server, cert, ran = served
     with Callers(server.grpc, cert) as callers:
         callers.answer(40)
@@ -184,7 +184,7 @@ def test_loads_of_a_model_lose_no_call(served):
     assert callers.answered == ran.stat().st_size
 
 
-def test_streams_lose_nothing_at_reloads_and_a_stop(served):
+def test_streams_lose_no_answer_at_reloads_and_a_stop(served):
     """A reload or a stop ends the stream, but every running request is answered."""
     server, cert, ran = served
     with Callers(server.grpc, cert, streams=True) as callers:

@@ -123,7 +123,7 @@ def test_floods_end_their_connection_and_others_are_served(engine, make):
         assert call(channel, "ServerLive").live
 
 
-def test_cancelled_calls_that_have_waited_are_no_flood(engine):
+def test_cancelling_waiting_calls_is_no_flood(engine):
     """Clients with deadlines cancel a thousand calls a second and more if a model is too slow."""
     with running(engine) as address, connect(address) as channel:
         infer = stub_infer(channel)
@@ -141,7 +141,7 @@ def test_cancelled_calls_that_have_waited_are_no_flood(engine):
         assert kept.result().id == "kept", "it shares its connection with the cancelled calls"
 
 
-def test_calls_that_were_cancelled_while_the_server_slept_are_no_flood(tmp_path):
+def test_cancelling_calls_while_the_server_sleeps_is_no_flood(tmp_path):
     """The server reads a call and its end at once, for example in a container that got no CPU for some time."""
     write_double(tmp_path)
     with Server(tmp_path) as server, Wire(server.grpc) as wire:
@@ -157,7 +157,7 @@ def test_calls_that_were_cancelled_while_the_server_slept_are_no_flood(tmp_path)
             assert b"grpc-status: 0" in wire.until_ended(wire.call(LIVE, message=b""))
 
 
-def test_calls_that_were_cancelled_are_not_run(engine):
+def test_cancelled_calls_are_not_run(engine):
     """Loads occupy all available threads. Other calls wait, and their callers leave."""
     begun, go = [], threading.Event()
 
@@ -186,7 +186,7 @@ def test_calls_that_were_cancelled_are_not_run(engine):
     assert sorted(begun) == ["add", "echo", "headers"]
 
 
-def test_each_answer_pays_for_a_call_that_is_cancelled_at_once(engine):
+def test_each_answer_allows_one_early_cancellation(engine):
     """A client that sends a call twice takes the first answer, and cancels the other call at any age."""
     with running(engine) as address, Wire(address) as wire:
         for _ in range(40):
@@ -232,7 +232,7 @@ def test_a_client_that_measures_by_pings_is_served(engine, encryption):
 
 
 @pytest.mark.parametrize("encryption", ["TLS"], indirect=True)
-def test_handshakes_that_come_at_once_are_all_finished(engine, encryption):
+def test_simultaneous_handshakes_are_all_finished(engine, encryption):
     """Handshakes take turns; a waiting handshake needs no further event."""
     server, client = encryption
 
@@ -255,7 +255,7 @@ def test_handshakes_that_come_at_once_are_all_finished(engine, encryption):
     ],
     ids=["a malformed head", "a window that overflows"],
 )
-def test_faults_for_which_streams_are_reset_are_a_flood(engine, fault):
+def test_many_stream_faults_are_a_flood(engine, fault):
     """The streams are opened in rounds, up to the limit of open streams. To libnghttp2 this is not a fault."""
     with running(engine) as address, connect(address) as channel:
         with Wire(address) as wire:
@@ -381,7 +381,7 @@ def test_untaken_answer_ends_its_call_and_frees_its_memory(engine):
         assert call(channel, "ServerLive").live
 
 
-def test_a_stream_whose_end_nobody_takes_is_reset(engine):
+def test_stream_with_unread_trailers_is_reset(engine):
     """Trailers are not subject to flow control, but they follow data that the window does not allow."""
     settings = {"transfer_grace": 0.3, "min_transfer_rate": 1 << 20}
     with running(engine, **settings) as address, Wire(address) as wire:
@@ -413,7 +413,7 @@ def test_broken_connection_cancels_its_calls(engine):
         wait_until(lambda: was_cancelled(engine.handles[0]))
 
 
-def test_a_deadline_ends_a_call_that_no_queue_knows(engine):
+def test_deadline_ends_a_call_before_it_is_queued(engine):
     with running(engine) as address, Wire(address) as wire:
         names = NAMES | {":path": STREAM, "grpc-timeout": "200m"}
         names_block = b"".join(field(*pair) for pair in names.items())
@@ -421,7 +421,7 @@ def test_a_deadline_ends_a_call_that_no_queue_knows(engine):
         assert b"grpc-status: 4" in wire.until_ended(1)
 
 
-def test_one_byte_at_a_time(engine):
+def test_single_bytes_are_received(engine):
     with running(engine) as address, Wire(address) as wire:
         sent = frame(HEADERS, END_HEADERS, 1, block()) + frame(
             DATA, END_STREAM, 1, b"\x00\x00\x00\x00\x00"
@@ -460,7 +460,7 @@ def test_small_stream_messages_are_charged_with_their_overhead(engine):
         assert call(channel, "ServerLive").live
 
 
-def test_an_end_that_comes_with_the_last_bytes_is_seen(engine):
+def test_end_with_the_last_bytes_is_seen(engine):
     """Data and FIN in one segment cause one event, and a short read returns only the data."""
     with running(engine, max_connections=20) as address, connect(address) as channel:
         for _ in range(3):
@@ -486,7 +486,7 @@ def test_endless_streams_above_the_limit_count_as_a_flood(engine):
         assert call(channel, "ServerLive").live
 
 
-def test_a_peer_that_takes_nothing_is_not_read_from(engine):
+def test_peer_that_reads_nothing_is_not_read_from(engine):
     """It sends pings and does not read answers: the server pauses it, or closes the connection within seconds."""
     with running(engine) as address, connect(address) as channel:
         with Wire(address) as wire:
@@ -501,7 +501,7 @@ def test_a_peer_that_takes_nothing_is_not_read_from(engine):
 
 
 @pytest.mark.parametrize("text", ["99999999H", "5124096H", "99999999M", "99999999S"])
-def test_a_deadline_beyond_any_clock_is_none(engine, text):
+def test_huge_deadline_means_no_deadline(engine, text):
     with running(engine) as address, Wire(address) as wire:
         sent = frame(HEADERS, END_HEADERS, 1, block(**{"grpc-timeout": text}))
         wire.socket.sendall(sent + frame(DATA, END_STREAM, 1, EMPTY))
@@ -522,7 +522,7 @@ def test_caller_checked_before_its_message_is_answered(engine, tmp_path):
                 assert b"grpc-status: 0" in wire.until_ended(stream)
 
 
-def test_small_calls_pass_a_large_message_that_stops_coming(engine):
+def test_stalled_large_message_does_not_delay_small_calls(engine):
     """The server waits for large messages in large pieces, but answers other calls that arrive meanwhile."""
     with running(engine) as address, Wire(address) as wire:
         large = wire.call(INFER)

@@ -56,7 +56,7 @@ def test_answer_carries_raw_contents_id_and_parameters(channel):
     assert found.parameters["k"].bool_param
 
 
-def test_images_pass_in_every_form(channel):
+def test_images_are_accepted_in_every_form(channel):
     pictures = [files.jpeg(8, 8, seed=seed) for seed in (1, 2)]
     typed = infer_request("image", ("image", "BYTES", [2]))
     typed.inputs[0].contents.bytes_contents.extend(pictures)
@@ -188,7 +188,7 @@ def test_cancellation_reaches_the_engine(engine, channel, busy):
     assert stub_infer(channel)(ADD, timeout=20).id == "7"
 
 
-def test_twenty_megabytes_both_ways(channel):
+def test_twenty_megabytes_pass_in_both_directions(channel):
     values = np.arange(5_000_000, dtype=np.float32)
     request = infer_request("echo", ("x", "FP32", [5_000_000]), raw=[values.tobytes()])
     found = stub_infer(channel)(request, timeout=60)

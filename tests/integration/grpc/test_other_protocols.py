@@ -52,13 +52,13 @@ def test_a_client_that_would_send_a_large_body_is_answered(server):
     "sent",
     [b"\n", b"GET / HTTP/1.0\r\n\r\n", b"PRI * HTTP/1.1\r\n", PREFACE[:-1] + b"x", bytes(100)],
 )
-def test_bytes_that_are_no_preface_are_answered(server, sent):
+def test_bytes_without_the_preface_are_answered(server, sent):
     with open_connection(server.grpc, 60) as client:
         client.sendall(sent)
         assert document_of(read_all(client))["error"].startswith(SPEAKS)
 
 
-def test_bytes_of_another_protocol_are_known_however_they_come(server):
+def test_other_protocol_is_recognised_in_any_split(server):
     with open_connection(server.grpc, 60) as client:
         for byte in b"PRX * HTTP/2.0":
             try:
@@ -114,7 +114,7 @@ def test_rest_request_over_tls_gets_the_address_of_rest(repository, tmp_path):
 )
 @pytest.mark.differs_by("chunked", why="the relay in front of REST has another port")
 @pytest.mark.parametrize(("method", "status"), [("GET", "405"), ("POST", "415")])
-def test_http2_in_cleartext_too(server, method, status):
+def test_answer_is_sent_over_cleartext_http2(server, method, status):
     url = f"http://{server.grpc}/v2"
     answer = subprocess.run(
         ["curl", "-sS", "-w", " %{http_code}", "--http2-prior-knowledge", "-X", method, url],

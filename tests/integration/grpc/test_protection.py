@@ -86,7 +86,7 @@ def silent(channel, path=INFER, metadata=None):
 
 
 @pytest.mark.carrier("native")
-def test_calls_without_a_message_do_not_take_the_places_of_others(engine, monkeypatch):
+def test_calls_without_a_message_do_not_block_others(engine, monkeypatch):
     monkeypatch.setattr(bounds, "MAX_CALLS", 20)
     with running(engine) as address, Wire(address) as idle:
         streams = [idle.call(INFER) for _ in range(60)]
@@ -121,7 +121,7 @@ def test_the_deadline_of_a_call_ends_its_wait_for_a_message(engine, sent):
 @pytest.mark.parametrize(
     "path", [LIVE, f"/{HEALTH}/Check", f"/{HEALTH}/Watch", f"/{INFERENCE}/ModelMetadata"]
 )
-def test_calls_without_a_message_hold_no_thread(engine, path):
+def test_calls_without_a_message_use_no_thread(engine, path):
     with running(engine, threads=1) as address, Wire(address) as idle:
         for _ in range(60):
             idle.call(path)
@@ -211,7 +211,7 @@ def test_the_bytes_of_unfinished_messages_are_given_back(engine):
 
 
 @pytest.mark.carrier("native")
-def test_whole_messages_find_no_room_beside_unfinished_ones(engine):
+def test_unfinished_messages_can_use_up_the_budget(engine):
     big = infer_request("echo", ("x", "FP32", [1, 2 * MIB]), raw=[bytes(8 * MIB)], id="big")
     request, response = methods(INFERENCE)["ModelStreamInfer"]
     budget = MemoryBudget(14 * MIB)
@@ -318,7 +318,7 @@ def test_no_message_of_the_services_looks_compressed():
         f"/{REFLECTION}/ServerReflectionInfo",
     ],
 )
-def test_credentials_are_looked_at_before_a_message_is_asked_for(guarded, path):
+def test_credentials_are_checked_before_the_message(guarded, path):
     with Wire(guarded) as wire:
         assert b"token" in wire.until_ended(wire.call(path))
 
@@ -405,7 +405,7 @@ def pool_threads() -> list[str]:
 
 
 @pytest.mark.carrier("native")
-def test_the_threads_of_a_burst_end(engine, monkeypatch):
+def test_threads_end_after_a_burst(engine, monkeypatch):
     monkeypatch.setattr(idle_threads, "IDLE_SECONDS", 0.2)
     with running(engine) as address:
         with connect(address) as channel, connect(address) as other:
@@ -453,7 +453,7 @@ def files_allowed(number):
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_connections_over_grpc_leave_files_for_rest(repository):
+def test_grpc_connections_leave_descriptors_for_rest(repository):
     with contextlib.ExitStack() as stack:
         with files_allowed(256):
             server = stack.enter_context(Server(repository, workers=1))
@@ -467,7 +467,7 @@ def test_connections_over_grpc_leave_files_for_rest(repository):
 
 
 @pytest.mark.carrier("native")
-def test_connections_idle_for_longest_make_room_for_new_clients(engine):
+def test_longest_idle_connections_are_closed_for_new_clients(engine):
     with running(engine, max_connections=3) as address, contextlib.ExitStack() as stack:
         held = [stack.enter_context(Wire(address)) for _ in range(3)]
         held[0].call(STREAM)  # a new client must not close this connection

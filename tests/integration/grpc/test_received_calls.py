@@ -84,7 +84,7 @@ LARGE = row_request("add", parameters={"p": "x" * 90_000}).SerializeToString()
         ({":path": STREAM}, 0, b""),
     ],
 )
-def test_heads_without_a_message(address, changes, status, told):
+def test_invalid_heads_get_a_status(address, changes, status, told):
     with Wire(address) as wire:
         wire.socket.sendall(head(1, changes, END_STREAM))
         fields = wire.until_ended(1)
@@ -136,7 +136,9 @@ def test_heads_without_a_message(address, changes, status, told):
     ],
 )
 @pytest.mark.parametrize("pieces", [1, 20])
-def test_messages_whole_and_in_pieces(address, path, encoding, data, status, told, pieces):
+def test_messages_are_received_whole_and_in_pieces(
+    address, path, encoding, data, status, told, pieces
+):
     size = -(-len(data) // pieces)
     with Wire(address) as wire:
         stream = wire.call(path, encoding=encoding)
@@ -155,7 +157,7 @@ def test_a_second_message_is_refused_whenever_it_comes(address):
         assert SECOND in wire.until_ended(stream)
 
 
-def test_trailers_of_a_client_mean_nothing(address):
+def test_client_trailers_are_ignored(address):
     with Wire(address) as wire:
         wire.socket.sendall(head(1, {}) + frame(DATA, 0, 1, message(b"")))
         trailers = field("grpc-timeout", "soon") + field("pad", "x" * 100) * 9
@@ -163,7 +165,7 @@ def test_trailers_of_a_client_mean_nothing(address):
         assert b"grpc-status: 0" in wire.until_ended(1)
 
 
-def test_a_handler_sees_the_metadata_of_the_head_without_that_of_grpc(address):
+def test_handler_sees_the_metadata_without_grpc_fields(address):
     row = message(row_request("seen").SerializeToString())
     with Wire(address) as wire:
         own = {"te": None, ":path": INFER, "grpc-x": "no", "mine": "early"}
@@ -176,7 +178,7 @@ def test_a_handler_sees_the_metadata_of_the_head_without_that_of_grpc(address):
         assert b"late" not in seen
 
 
-def test_a_deadline_is_that_of_the_head(address):
+def test_deadline_counts_from_the_head(address):
     with Wire(address) as wire:
         began = time.monotonic()
         stream = wire.call(INFER, message=row_request("slow").SerializeToString(), timeout="200m")

@@ -55,7 +55,7 @@ def over_rest(server, model, parameters, outputs):
 
 @pytest.mark.parametrize("parameters", [{}, GENERAL], ids=["fast path", "general"])
 @pytest.mark.parametrize("model", ["inline", "process"])
-def test_the_deadline_and_the_outputs_of_a_request_over_rest(server, model, parameters):
+def test_handler_sees_deadline_and_outputs_of_a_rest_request(server, model, parameters):
     assert over_rest(server, model, parameters, ()) == {"deadline": 0, "wanted": 0}
     began = time.monotonic_ns()
     seen = over_rest(server, model, parameters | {"timeout": 30_000_000}, ("deadline", "wanted"))
@@ -66,7 +66,7 @@ def test_the_deadline_and_the_outputs_of_a_request_over_rest(server, model, para
 
 @pytest.mark.parametrize("parameters", [{}, GENERAL], ids=["fast path", "general"])
 @pytest.mark.parametrize("model", ["inline", "process"])
-def test_the_deadline_of_a_call_over_grpc(server, model, parameters):
+def test_handler_sees_the_deadline_of_a_grpc_call(server, model, parameters):
     message = infer_request(model, ("x", "FP32", [1, 1]), raw=[np.float32([1]).tobytes()])
     for name, value in parameters.items():
         message.parameters[name].int64_param = value

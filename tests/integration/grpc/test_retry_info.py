@@ -28,7 +28,7 @@ def test_full_queue_sends_retry_info(engine):
     assert retry_seconds(told) == 1
 
 
-def test_so_does_a_message_that_finds_no_room(engine):
+def test_message_beyond_the_budget_sends_retry_info(engine):
     budget = MemoryBudget(16 * MIB)
     message = infer_request("echo", ("x", "UINT8", [1, 12 * MIB]), raw=[bytes(12 * MIB)])
     assert budget.reserve(8 * MIB)

@@ -108,18 +108,18 @@ def outcome(channel, path, sent):
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_unary_calls(channels, name):
+def test_unary_calls_have_equal_bytes(channels, name):
     method, sent = CALLS[name]
     native, grpcio = (outcome(one, f"/{INFERENCE}/{method}", sent) for one in channels)
     assert native == grpcio
 
 
-def test_an_unknown_method(channels):
+def test_unknown_method_has_equal_status(channels):
     native, grpcio = (outcome(one, f"/{INFERENCE}/NoSuchMethod", b"") for one in channels)
     assert native[:3] == grpcio[:3]
 
 
-def test_settings_in_maps(channels):
+def test_map_settings_are_equal(channels):
     native, grpcio = (outcome(one, f"/{INFERENCE}/TraceSetting", b"") for one in channels)
     read = message_class("inference.TraceSettingResponse").FromString
     assert read(native[0]) == read(grpcio[0])
@@ -127,7 +127,7 @@ def test_settings_in_maps(channels):
 
 
 @pytest.mark.parametrize("service", ["", "double", "none", INFERENCE])
-def test_health(channels, service):
+def test_health_answers_have_equal_bytes(channels, service):
     sent = b"\x0a" + bytes([len(service)]) + service.encode() if service else b""
     native, grpcio = (outcome(one, f"/{HEALTH}/Check", sent) for one in channels)
     assert native == grpcio
@@ -147,7 +147,7 @@ def test_health(channels, service):
     ],
     ids=["inference", "reflection"],
 )
-def test_streams(channels, path, sent):
+def test_streams_have_equal_bytes(channels, path, sent):
     def answers(channel):
         metadata = [("x-request-id", "fixed")]
         call = channel.stream_stream(path)(iter(sent), timeout=60, metadata=metadata)

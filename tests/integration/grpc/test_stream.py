@@ -94,7 +94,7 @@ def test_each_last_answer_is_marked(channel):
     assert "queue" in found[2].error_message
 
 
-def test_cancelled_stream_gives_its_requests_up(engine, channel):
+def test_cancelled_stream_cancels_its_requests(engine, channel):
     feed = queue.Queue()
     answers = stream(channel, iter(feed.get, None))
     feed.put(row_request("slow", id="1"))
@@ -133,7 +133,7 @@ def test_stop_answers_accepted_requests_and_ends_the_stream(engine):
         assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
 
 
-def test_a_stop_does_not_lose_the_request_that_is_just_being_accepted(engine, monkeypatch):
+def test_stop_does_not_lose_a_request_during_acceptance(engine, monkeypatch):
     """The engine has the request before `submit` returns."""
     go_on, submit = threading.Event(), engine.submit
 
@@ -148,5 +148,5 @@ def test_a_stop_does_not_lose_the_request_that_is_just_being_accepted(engine, mo
         assert next(answers).infer_response.id == "1"
 
 
-def test_empty_stream_ends_well(channel):
+def test_empty_stream_ends_with_ok(channel):
     assert list(stream(channel, iter([]))) == []

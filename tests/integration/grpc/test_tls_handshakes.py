@@ -14,7 +14,7 @@ from tests.support.wire.client_hello import client_hello
 
 
 @pytest.mark.carrier("native")
-def test_handshakes_take_their_steps_in_the_order_of_their_coming(tmp_path):
+def test_handshakes_are_served_in_order_of_arrival(tmp_path):
     """If the newest handshake were served first, a flood of new handshakes would delay earlier handshakes."""
     key, cert = self_signed(tmp_path)
     models = tmp_path / "models"

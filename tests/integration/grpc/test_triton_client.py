@@ -53,13 +53,13 @@ def row(value=0.0):
 
 
 @pytest.mark.parametrize("datatype", VALUES)
-def test_every_datatype_comes_back(client, datatype):
+def test_every_datatype_round_trips(client, datatype):
     values = VALUES[datatype]
     found = client.infer("echo", [tensor(values, datatype)]).as_numpy("x")
     np.testing.assert_array_equal(found, values)
 
 
-def test_brain_floats_come_back(client):
+def test_bfloat16_round_trips(client):
     # The client's own arrays for BF16 need another package; its wire form does not.
     made = triton.InferInput("x", [1, 3], "BF16")
     made._raw_content = np.array([[0x3F00, 0xBF80, 0x4000]], np.uint16).tobytes()
@@ -68,7 +68,7 @@ def test_brain_floats_come_back(client):
     assert found.raw_output_contents[0] == made._raw_content
 
 
-def test_every_option_of_infer(client):
+def test_every_option_of_infer_works(client):
     found = client.infer(
         "add",
         [row()],
@@ -152,7 +152,7 @@ def test_errors_carry_their_status(client):
     assert "eadline" in str(caught.value)
 
 
-def test_description_state_and_repository(engine, client):
+def test_metadata_health_and_repository_work(engine, client):
     assert client.is_server_live()
     assert client.is_server_ready()
     assert client.is_model_ready("add", "1")
@@ -176,7 +176,7 @@ def test_description_state_and_repository(engine, client):
             refused()
 
 
-def test_a_client_that_keeps_its_connection_alive(address):
+def test_keepalive_pings_are_accepted(address):
     """Pings are more frequent than calls, and begin before the first call. The server continues to serve."""
     options = triton.KeepAliveOptions(
         keepalive_time_ms=50,

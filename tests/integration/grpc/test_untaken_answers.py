@@ -134,7 +134,7 @@ def served(request, tmp_path):
     [no_window, small_calls, slow_reader, used_up_connection],
     ids=lambda one: one.__name__,
 )
-def test_answers_that_nobody_takes_leave_room_for_others(served, attack):
+def test_unread_answers_leave_room_for_others(served, attack):
     server, tls, connected = served
     with contextlib.ExitStack() as stack:
         honest = stack.enter_context(Wire(server.grpc, tls))
@@ -161,7 +161,7 @@ def test_answers_that_nobody_takes_leave_room_for_others(served, attack):
         take_all(honest, slow)
 
 
-def test_a_client_that_takes_its_answers_late_loses_none(tmp_path):
+def test_late_reader_loses_no_answer(tmp_path):
     """The server keeps the answers as long as its limits allow, however many calls other clients make."""
     write_patient(tmp_path)
     with (
@@ -177,7 +177,7 @@ def test_a_client_that_takes_its_answers_late_loses_none(tmp_path):
         take_all(late, streams)
 
 
-def test_answers_of_many_clients_wait_for_them(tmp_path):
+def test_answers_wait_for_many_clients(tmp_path):
     """Clients that read their answers in time lose none, although more are in flight than the server keeps for long."""
     write_patient(tmp_path)
     with Server(tmp_path, **PATIENT) as server, contextlib.ExitStack() as stack:
@@ -237,7 +237,7 @@ def held(server):
     return float(re.search(rb"^ksrv_bytes_in_flight (\S+)$", page, re.M)[1])
 
 
-def test_small_answers_wait_for_their_clients_in_the_budget(tmp_path):
+def test_waiting_small_answers_count_in_the_budget(tmp_path):
     write_patient(tmp_path)
     calls, count = 8, 1000
     message = rows(count).SerializeToString()

@@ -51,7 +51,7 @@ def small(repository):
 
 
 @pytest.mark.parametrize("size", [1, 300, 4000, MIB // 4 - 30, MIB // 4, 3 * MIB])
-def test_tensors_of_every_size_come_back(url, size):
+def test_tensors_of_every_size_round_trip(url, size):
     values = np.arange(size, dtype=np.float32).reshape(1, size)
     header, block = echo_parts(values)
     answer = requests.post(url, data=header + block, headers={HEADER_LENGTH: str(len(header))})
@@ -113,7 +113,7 @@ def test_a_corrupt_gzip_body_is_400_and_a_bomb_413(url):
 @pytest.mark.parametrize(
     "content_type", [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"]
 )
-def test_the_content_type_decides_nothing(url, content_type):
+def test_content_type_is_ignored(url, content_type):
     values = np.ones((1, 4), np.float32)
     header, block = echo_parts(values)
     headers = {HEADER_LENGTH: str(len(header)), "Content-Type": content_type}
@@ -164,7 +164,7 @@ def test_a_head_above_the_limit_is_431(small):
 
 
 @pytest.mark.differs_by("chunked", why="the length is announced")
-def test_the_bytes_in_flight_are_bounded(repository, connect):
+def test_bytes_in_flight_are_limited(repository, connect):
     with Server(repository, limits={"in_flight": 1000}) as server:
         url = f"{server.url}/v2/models/double/infer"
         assert requests.post(url, data=double_body()).status_code == 200

@@ -180,7 +180,7 @@ def test_received_bytes_are_bounded_with_a_share_for_small_requests(server, uplo
     wait_until(lambda: in_flight(server) == 0)
 
 
-def test_bodies_in_chunks_take_the_memory_that_others_left(server):
+def test_chunked_bodies_reuse_pooled_memory(server):
     """Their length is unknown at the start. If each body began with a small block, each would leave
     another large block."""
     choose = random.Random(1)
@@ -245,7 +245,7 @@ def test_answers_that_are_not_read_count_and_are_bounded(server, way):
 
 
 @pytest.mark.parametrize("way", [WAYS[name] for name in KNOWN], ids=KNOWN)
-def test_an_answer_whose_reader_leaves_holds_nothing(server, way):
+def test_answer_is_freed_if_its_reader_leaves(server, way):
     with connected(server) as client:
         client.sendall(b"".join(message(8, wanted=50 * MIB, fields=way)))
         wait_until(lambda: in_flight(server) >= 50 * MIB)
@@ -270,7 +270,7 @@ def closed_by_the_server(step):
 
 
 @pytest.mark.parametrize("way", [WAYS[name] for name in KNOWN], ids=KNOWN)
-def test_a_large_upload_must_be_quicker_than_a_small_one(impatient, way):
+def test_large_upload_must_be_faster_than_a_small_upload(impatient, way):
     announced = head(*way, f"Content-Length: {100 * MIB}", "Inference-Header-Content-Length: 100")
     with connected(impatient) as client:
         client.sendall(announced)
@@ -285,7 +285,7 @@ def test_a_large_upload_must_be_quicker_than_a_small_one(impatient, way):
 
 
 @pytest.mark.parametrize("way", [WAYS[name] for name in KNOWN], ids=KNOWN)
-def test_a_large_answer_must_be_read_more_quickly_than_a_small_one(impatient, way):
+def test_large_answer_must_be_read_faster_than_a_small_answer(impatient, way):
     with connected(impatient) as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
         client.sendall(b"".join(message(8, wanted=100 * MIB, fields=way)))

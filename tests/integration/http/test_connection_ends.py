@@ -92,7 +92,7 @@ def test_each_answer_may_be_the_last(started):
     assert client.recv(1) == b""
 
 
-def test_a_busy_connection_is_ended_by_an_answer_at_its_age(started):
+def test_busy_connection_closes_with_an_answer_at_its_maximum_age(started):
     _, connect = started(max_connection_age=0.3)
     client = connect()
     began = time.monotonic()
@@ -107,7 +107,7 @@ def test_a_busy_connection_is_ended_by_an_answer_at_its_age(started):
     assert client.recv(1) == b""
 
 
-def test_a_request_that_runs_at_the_age_is_answered(started):
+def test_request_running_at_the_maximum_age_is_answered(started):
     _, connect = started(max_connection_age=0.2)
     client = connect()
     client.sendall(infer_message("slow"))
@@ -116,7 +116,7 @@ def test_a_request_that_runs_at_the_age_is_answered(started):
     assert client.recv(1) == b""
 
 
-def test_an_idle_connection_is_closed_at_its_age(started):
+def test_idle_connection_is_closed_at_its_maximum_age(started):
     _, connect = started(max_connection_age=0.2)
     client = connect()
     client.sendall(LIVE)
@@ -126,7 +126,7 @@ def test_an_idle_connection_is_closed_at_its_age(started):
     assert time.monotonic() - began >= 1, "a client that is about to send has time to do so"
 
 
-def test_without_the_settings_connections_stay(started):
+def test_connections_stay_open_without_the_settings(started):
     _, connect = started()
     client = connect()
     for _ in range(200):
@@ -134,7 +134,7 @@ def test_without_the_settings_connections_stay(started):
         assert read_answer(client).headers["connection"] == "keep-alive"
 
 
-def test_clients_that_come_back_lose_nothing(models):
+def test_reconnecting_clients_lose_no_request(models):
     settings = {"max_connection_age": 0.2, "max_connection_requests": 7}
 
     def ask(address):
@@ -191,7 +191,7 @@ class TestGrpc:
         ("max_connection_requests", str(1 << 64)),
     ],
 )
-def test_values_that_cannot_be(flag, value):
+def test_invalid_values_are_refused(flag, value):
     with pytest.raises(SettingsError, match=flag):
         resolve({flag: value}, {})
 

@@ -51,7 +51,7 @@ def test_100_continue_is_sent_and_the_connection_stays_open(server):
     ],
     ids=["large", "model", "route", "method", "encoding"],
 )
-def test_a_head_that_is_refused_is_answered_without_asking(server, sent, status):
+def test_refused_head_is_answered_without_continue(server, sent, status):
     with open_connection(server.http, 30) as connection:
         connection.sendall(sent)
         answer = read_all(connection)
@@ -60,7 +60,7 @@ def test_a_head_that_is_refused_is_answered_without_asking(server, sent, status)
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
 
 
-def test_a_body_that_comes_unasked_is_read(server):
+def test_unrequested_body_is_read(server):
     with open_connection(server.http, 30) as connection:
         connection.sendall(head() + BODY)
         start = connection.recv(len(CONTINUE), socket.MSG_WAITALL)

@@ -148,7 +148,7 @@ def test_close_among_other_options_ends_the_connection(connect, request_, connec
 
 
 @pytest.mark.parametrize("connection_", [b"te", b"closed", b"te, x-close", b"x close"])
-def test_options_that_are_not_close_end_nothing(connect, connection_):
+def test_other_connection_options_keep_the_connection(connect, connection_):
     connection = connect()
     for _ in range(2):
         connection.sendall(HEALTH % (b"Host: x\r\nConnection: " + connection_ + b"\r\n"))
@@ -207,7 +207,7 @@ def test_error_quotes_only_a_little_of_the_clients_text(connect, message, status
     check_text(json.loads(answer.body)["error"], marker="Z")
 
 
-def test_a_chunk_size_without_end_is_refused(connect):
+def test_endless_chunk_size_is_refused(connect):
     connection = connect()
     connection.sendall(PATH + b"Transfer-Encoding: chunked\r\n\r\n" + b"f" * 40_000)
     (answer,) = parse_answers(read_all(connection))

@@ -21,7 +21,7 @@ def variables(value):
 
 
 @pytest.mark.parametrize("headers", variables("/static") + variables("/v2") + variables("x"))
-def test_the_request_line_alone_names_the_route(server, headers):
+def test_only_the_request_line_selects_the_route(server, headers):
     assert requests.get(f"{server.url}/v2", headers=headers).json()["name"] == "ksrv"
     infer = f"{server.url}/v2/models/double/infer"
     answer = requests.post(infer, data=double_body(), headers=headers)
@@ -31,7 +31,7 @@ def test_the_request_line_alone_names_the_route(server, headers):
     assert requests.get(f"{server.url}/v2/models/double/ready").json()["ready"]
 
 
-def test_on_a_unix_socket_too(tmp_path, repository):
+def test_only_the_request_line_selects_the_route_on_a_unix_socket(tmp_path, repository):
     path = tmp_path / "http.sock"
     with Server(repository, http=f"unix:{path}", grpc="off", wait_ready=False) as running:
         wait_until(path.exists)

@@ -21,7 +21,7 @@ def server(tmp_path_factory):
 
 @pytest.mark.differs_by("chunked", why="the relay frames messages differently")
 @pytest.mark.parametrize("probe", PROBES.values(), ids=PROBES)
-def test_a_message_has_the_answers_that_its_section_asks_for(server, probe):
+def test_message_gets_the_required_answers(server, probe):
     with open_connection(server.http, 60) as client:
         client.sendall(probe.message + GOOD)
         client.shutdown(socket.SHUT_WR)

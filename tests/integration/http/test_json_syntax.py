@@ -70,7 +70,7 @@ def error_of(server, text):
 
 
 @pytest.mark.parametrize("text", BROKEN)
-def test_the_byte_is_named(text_server, text):
+def test_error_names_the_byte(text_server, text):
     before, _, behind = whole(text).partition("^")
     with pytest.raises(json.JSONDecodeError):
         json.loads(before + behind)

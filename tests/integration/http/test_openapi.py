@@ -64,7 +64,7 @@ def test_the_models_are_described(described):
     assert "audio/*" in text["responses"]["200"]["content"]
 
 
-def test_a_model_with_sequences_says_which_parameters_it_takes(described):
+def test_sequence_model_lists_its_parameters(described):
     found = document(described)
 
     def parameters_of(model):
@@ -118,7 +118,7 @@ def test_every_route_answers_as_it_is_described(described):
         check()
 
 
-def test_with_a_token_the_document_needs_it(tmp_path):
+def test_document_needs_the_token(tmp_path):
     (tmp_path / "tokens").write_text("secret\n")
     root = write_double(tmp_path / "models").parent
     with Server(root, token_file=str(tmp_path / "tokens"), metrics=False) as server:

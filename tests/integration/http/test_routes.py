@@ -43,7 +43,7 @@ def test_the_server_describes_itself(server, slash):
 
 
 @pytest.mark.parametrize("slash", ["", "/"])
-def test_health(server, slash):
+def test_health_routes_answer(server, slash):
     assert get(server, "/v2/health/live" + slash).json() == {"live": True}
     assert get(server, "/v2/health/ready" + slash).json() == {"ready": True, "live": True}
     assert get(server, "/v2/models/double/ready" + slash).json() == {
@@ -93,7 +93,7 @@ def test_404_suggests_the_nearest_route(server, path, meant):
 @pytest.mark.parametrize(
     "path", ["/nothing/like/it", "/v2/repository/models/double/laod", "/" + "v" * 3000]
 )
-def test_a_404_guesses_no_route_that_is_far_off_or_for_operators(server, path):
+def test_not_found_does_not_suggest_distant_or_operator_routes(server, path):
     answer = post(server, path, {})
     assert answer.status_code == 404
     assert "mean" not in answer.json()["error"]
@@ -141,7 +141,7 @@ def test_a_head_is_answered_like_a_get_without_its_body(server, path):
         assert head.headers[name] == whole.headers[name], name
 
 
-def test_configuration_and_statistics(server):
+def test_configuration_and_statistics_are_returned(server):
     config = get(server, "/v2/models/double/config").json()
     assert {"max_batch_size", "input", "output"} <= set(config)
     before = _count(server)
@@ -229,13 +229,13 @@ def test_models_are_unloaded_and_loaded(changing):
 @pytest.mark.parametrize(
     "parameters", [{"config": "{}"}, {"file:1/model.onnx": "aGk="}, {"unload_dependents": 1}, [1]]
 )
-def test_a_load_call_brings_nothing_along(server, parameters):
+def test_load_call_accepts_no_files(server, parameters):
     answer = post(server, "/v2/repository/models/double/load", {"parameters": parameters})
     assert answer.status_code == 400
     assert get(server, "/v2/models/double/ready").status_code == 200
 
 
-def test_calls_of_web_pages_may_not_change_the_repository(server):
+def test_web_pages_may_not_change_the_repository(server):
     headers = {"Origin": "http://evil.example"}
     for path in ("/v2/repository/models/double/unload", "/v1/config/reload"):
         answer = requests.post(server.url + path, headers=headers)
@@ -244,7 +244,7 @@ def test_calls_of_web_pages_may_not_change_the_repository(server):
     assert get(server, "/v2/models/double/ready").status_code == 200
 
 
-def test_a_proxys_callers_may_not_change_the_repository(server):
+def test_callers_behind_a_proxy_may_not_change_the_repository(server):
     headers = {"X-Forwarded-For": "10.1.2.3"}
     answer = requests.post(f"{server.url}/v2/repository/models/double/unload", headers=headers)
     assert answer.status_code == 403

@@ -212,7 +212,7 @@ def test_silent_connections_are_closed_for_new_connections(models, certificate):
         assert server.get("/v2/health/live")[0] == 200
 
 
-def test_a_worker_that_may_open_no_more_files_serves_on(models, certificate):
+def test_worker_without_descriptors_continues_to_serve(models, certificate):
     with tls_server(models, certificate) as server:
         worker = worker_of(server)
         before = resource.prlimit(worker, resource.RLIMIT_NOFILE)

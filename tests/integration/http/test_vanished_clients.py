@@ -140,7 +140,7 @@ def held(request, tmp_path_factory):
 
 @pytest.mark.parametrize("leave", [socket.socket.close, reset], ids=["closed", "reset"])
 @pytest.mark.parametrize("form", FORMS)
-def test_a_client_that_left_frees_its_place_and_is_not_run(held, form, leave):
+def test_request_of_a_vanished_client_is_dropped_unrun(held, form, leave):
     before = held.cancelled
     with held.busy():
         clients = [open_connection(held.server.http) for _ in range(3)]
@@ -217,7 +217,7 @@ def leaves(held, form, parts):
 
 
 @pytest.mark.parametrize("form", [divided, divided_and_handed])
-def test_every_part_of_a_split_request_is_given_up(tmp_path, form):
+def test_every_part_of_a_split_request_is_cancelled(tmp_path, form):
     split = "batching: {max_batch_size: 1, max_delay_ms: 0, split: true}\n"
     folder = write_model(tmp_path, "m", HANDLER, TENSORS + split)
     with Server(tmp_path) as server:

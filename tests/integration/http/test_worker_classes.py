@@ -112,7 +112,7 @@ def test_stock_worker_refuses_a_malformed_chunk(stock):
 
 
 @pytest.mark.parametrize("kind", [Server, GunicornServer])
-def test_a_worker_class_that_would_stand_still_is_refused(repository, kind):
+def test_unsupported_worker_class_is_refused(repository, kind):
     with pytest.raises(ServerFailed, match=r"'worker_class': gevent serves many requests on one"):
         kind(repository, worker_class="gevent").start()
 
@@ -124,7 +124,7 @@ def test_a_worker_class_that_would_stand_still_is_refused(repository, kind):
         (["--http-protocols", "h2,h1"], "http_protocols"),
     ],
 )
-def test_a_setting_of_gunicorns_that_is_not_honoured_is_refused(repository, option, told):
+def test_unsupported_gunicorn_setting_is_refused(repository, option, told):
     class Configured(GunicornServer):
         def command(self, settings_file):
             return [*super().command(settings_file), *option]
@@ -142,7 +142,7 @@ def pre_request(worker, req):
 """
 
 
-def test_a_hook_that_is_not_called_is_refused(repository, tmp_path):
+def test_unsupported_hook_is_refused(repository, tmp_path):
     (tmp_path / "hooked.py").write_text(HOOKED)
 
     class Hooked(GunicornServer):
@@ -166,7 +166,7 @@ def test_the_python_parser_is_used_whatever_the_command_says(repository):
             assert connection.recv(100).startswith(b"HTTP/1.1 400 ")
 
 
-def test_addresses_that_gunicorns_command_widens_are_refused_too(repository):
+def test_wide_addresses_of_the_gunicorn_command_are_refused(repository):
     done = subprocess.run(
         [sys.executable, "-m", "gunicorn", "-c", "python:ksrv.server.gunicorn", "-b", "0.0.0.0:0"],
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(sys.path), "KSRV_GRPC": "off",
@@ -190,7 +190,7 @@ def test_two_workers_share_both_ports(repository):
             assert requests.get(f"{server.url}/v2/health/ready").status_code == 200
 
 
-def test_http_off_leaves_grpc_alone(repository):
+def test_http_off_serves_only_grpc(repository):
     with Server(repository, http="off") as server:
         assert server.http == ""
         with grpc.insecure_channel(server.grpc) as channel:
@@ -214,7 +214,7 @@ def test_a_grpc_port_stays_the_same_over_a_reload(repository):
             assert client.is_server_ready()
 
 
-def test_unix_sockets_and_ipv6(repository, tmp_path):
+def test_unix_sockets_and_ipv6_are_served(repository, tmp_path):
     path = tmp_path / "http.sock"
     with Server(repository, http=f"unix:{path}", grpc="off", wait_ready=False) as server:
         wait_until(lambda: "models loaded" in server.log, tell=lambda: server.log)

@@ -128,7 +128,7 @@ def test_gzip_body_is_inflated_into_the_handlers_memory(server):
 
 
 @pytest.mark.parametrize("said", [0, 1, 65_535, 10_000_000, 2**32 - 1])
-def test_a_gzip_body_that_lies_about_its_size_is_refused(server, said):
+def test_gzip_body_with_a_wrong_size_is_refused(server, said):
     body = gzip.compress(b" " * 70_000)[:-4] + said.to_bytes(4, "little")
     url, fields = f"{server.url}/v2/models/witness/infer", {"Content-Encoding": "gzip"}
     answer = requests.post(url, data=body, headers=fields, timeout=30)

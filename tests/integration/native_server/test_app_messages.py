@@ -69,7 +69,7 @@ STALLED = {
 
 
 @pytest.mark.parametrize("start", STALLED.values(), ids=STALLED)
-def test_sixty_stalled_clients_hold_no_thread(server, start):
+def test_sixty_stalled_clients_use_no_thread(server, start):
     with contextlib.ExitStack() as stack:
         for _ in range(60):
             stack.enter_context(connect(server)).sendall(start)
@@ -153,7 +153,7 @@ def test_a_head_request_that_comes_too_slowly_is_refused_without_a_body(tmp_path
     assert body == b""
 
 
-def test_every_split_of_an_unusual_message(server):
+def test_unusual_message_is_read_in_any_split(server):
     odd = INDEX + b"Content-Length:\t2\r\n\r\n{}"
     with connect(server) as client:
         for at in range(1, len(odd), 5):
@@ -164,7 +164,7 @@ def test_every_split_of_an_unusual_message(server):
 
 
 @pytest.mark.differs_by("chunked", why="the length is announced")
-def test_a_long_body_is_asked_for_by_its_route_alone(server):
+def test_long_body_is_received_only_if_its_route_wants_it(server):
     long = b"Content-Length: 100000\r\n\r\n"
     for line, status in (
         (b"POST /v2/models/double/explain", 400),  # read, but not JSON
@@ -290,7 +290,7 @@ def test_the_thread_of_a_stream_learns_that_its_reader_has_gone():
         wait_until(lambda: http_server.open_connections == 0)
 
 
-def test_a_stream_that_breaks_off_is_no_whole_answer():
+def test_broken_stream_is_not_a_complete_answer():
     def answer(message):
         message.begin_stream(200, b"200 OK", b"Transfer-Encoding: chunked\r\n")
         message.send(b"piece", chunked=True)
@@ -327,7 +327,7 @@ def test_messages_that_nobody_answers_are_answered_500():
                 assert read_answer(client).status == 500
 
 
-def test_a_body_that_was_asked_for_comes_with_its_message():
+def test_requested_body_arrives_with_its_message():
     seen = []
 
     def answer(message):
@@ -360,7 +360,7 @@ def test_a_body_that_was_asked_for_comes_with_its_message():
         assert http_server.counters()["app"] == 6
 
 
-def test_slow_readers_of_streams_keep_no_thread_that_other_messages_need():
+def test_slow_stream_readers_do_not_block_other_messages():
     """Sixteen streams with stalled readers and one thread for messages: the next message is answered."""
     environs = []
 
@@ -385,7 +385,7 @@ def test_slow_readers_of_streams_keep_no_thread_that_other_messages_need():
     assert len(environs) == 17
 
 
-def test_an_app_that_raises_anything_is_answered_for():
+def test_raising_app_answers_500():
     def app(environ, start_response):
         if environ["PATH_INFO"] == "/early":
             raise SystemExit
@@ -405,7 +405,7 @@ def test_an_app_that_raises_anything_is_answered_for():
         assert rest.startswith(b"HTTP/1.1 200 ")
 
 
-def test_an_unusual_head_is_asked_for_its_body(server):
+def test_unusual_head_gets_continue(server):
     odd = INDEX + b"X_y: 1\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
     with connect(server) as client:
         client.sendall(odd)

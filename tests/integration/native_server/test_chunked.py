@@ -40,7 +40,7 @@ X = {"x": row(1, 2, 3, 4)}
 
 
 @pytest.mark.parametrize("sizes", [(), (1,), (1, 2, 3, 4, 5), (150,), (180, 10)])
-def test_chunks_are_the_same_request(engine, sizes):
+def test_chunked_request_equals_the_request_with_a_length(engine, sizes):
     with opened(engine) as (http_server, address), socket.create_connection(address, 20) as client:
         client.sendall(message("one", X))
         expected = read_message(client)
@@ -65,7 +65,7 @@ def test_a_handler_process_gets_chunked_requests(tmp_path):
         assert http_server.counters()["fast_path"] == 4
 
 
-def test_every_split_of_the_bytes_and_what_is_pipelined_behind_them(engine):
+def test_chunked_and_pipelined_requests_are_read_in_any_split(engine):
     one, two = chunked(message("one", X), 7, 100), message("one", {"x": row(5)})
     with opened(engine) as (http_server, address), socket.create_connection(address, 20) as client:
         for at in range(1, len(one), 7):
@@ -137,7 +137,7 @@ REQUESTS = {
 
 
 @pytest.mark.parametrize("request_", REQUESTS.values(), ids=REQUESTS)
-def test_both_ways_answer_the_same(server, request_):
+def test_both_paths_answer_equally(server, request_):
     answers = []
     for way in (b"", SLOWLY):
         with open_connection(server.http) as client:
@@ -155,7 +155,7 @@ def test_both_ways_answer_the_same(server, request_):
     assert answers[0] == answers[1]
 
 
-def test_a_stalled_chunked_body_is_told_that_it_is_too_slow(tmp_path):
+def test_stalled_chunked_body_gets_408(tmp_path):
     write_double(tmp_path)
     with Server(tmp_path, transfer_grace=0.5) as server, open_connection(server.http) as client:
         client.sendall(chunked(TEXT)[:-7])

@@ -156,7 +156,7 @@ def test_the_recorded_head_is_native(send):
 
 
 @pytest.mark.parametrize("send", CLIENTS.values(), ids=CLIENTS)
-def test_the_client_is_served_on_the_hot_route(http_server, send):
+def test_client_uses_the_native_route(http_server, send):
     before = http_server.counters()
     send("{}:{}".format(*http_server.address))
     after = http_server.counters()
@@ -164,7 +164,7 @@ def test_the_client_is_served_on_the_hot_route(http_server, send):
     assert after["app"] == before["app"] + 1  # the first reading of the counters
 
 
-def test_urllib_closes_and_is_served_on_the_hot_route(http_server):
+def test_urllib_closes_and_uses_the_native_route(http_server):
     before = http_server.counters()
     request = urllib.request.Request(
         "http://{}:{}{}".format(*http_server.address, PATH), data=BODY, headers=FIELDS
@@ -176,7 +176,7 @@ def test_urllib_closes_and_is_served_on_the_hot_route(http_server):
     assert after["app"] == before["app"] + 1  # the first reading of the counters
 
 
-def test_curl_which_expects_to_be_asked_for_a_large_body_is_served(http_server):
+def test_curl_with_expect_continue_is_served(http_server):
     large = infer(400_000)
     length = large.split(b"Inference-Header-Content-Length: ")[1].split(b"\r\n")[0].decode()
     run_curl(

@@ -56,7 +56,7 @@ def get(client, path, *fields):
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_both_ways_answer_the_same(server, path):
+def test_both_paths_answer_equally(server, path):
     with open_connection(server.http) as client:
         fast = get(client, path)
         assert fast == get(client, path, SLOWLY)
@@ -116,7 +116,7 @@ def test_callers_need_their_token(repository, tmp_path):
                 assert get(client, path, wrong)[0].startswith(b"HTTP/1.1 401 ")
 
 
-def test_a_model_whose_metadata_cannot_be_rendered_takes_no_other_down(tmp_path):
+def test_unrenderable_metadata_affects_no_other_model(tmp_path):
     write_model(tmp_path, "double", DOUBLE, VECTOR)
     odd = VECTOR.replace("name: y", 'name: "y\\ud800"')
     write_model(tmp_path, "odd", DOUBLE, odd + "warmup: false\n")

@@ -88,7 +88,7 @@ def without_date(head):
     return re.sub(rb"\r\n(?:Date|x-request-id): [^\r]+", b"", head)
 
 
-def test_both_routes_say_the_same_and_keep_the_connection(server):
+def test_both_routes_answer_equally_and_keep_the_connection(server):
     with full(server), open_connection(server.http) as client:
         client.sendall(infer(16))
         fast = read_message(client)
@@ -122,7 +122,7 @@ def test_a_large_body_is_not_read(server):
         assert read_all(client) == b""
 
 
-def test_pipelined_requests_are_each_told(server):
+def test_each_pipelined_request_is_refused(server):
     with full(server), open_connection(server.http) as client:
         client.sendall(infer(16) * 20)
         rest = b""
@@ -131,7 +131,7 @@ def test_pipelined_requests_are_each_told(server):
             assert head.startswith(b"HTTP/1.1 503 ")
 
 
-def test_it_is_answered_while_a_thread_keeps_the_gil(server):
+def test_full_queue_is_answered_without_the_gil(server):
     """A request in Python would wait for the GIL, but refusing a request does not."""
     os.mkfifo(pipe := server.folder / "pipe")
     holding = bytearray(infer(16))

@@ -60,7 +60,7 @@ def exactly(client, length):
 
 
 @pytest.mark.parametrize("way", ["", SLOWLY], ids=["native", "python"])
-def test_a_client_that_waits_is_told_to_go_on(server, way):
+def test_waiting_client_gets_continue(server, way):
     with open_connection(server.http) as client:
         for _ in range(3):
             client.sendall(expecting(fields=way))
@@ -82,7 +82,7 @@ def test_request_refused_by_its_head_gets_no_100_continue(server, way):
             assert read_all(client).startswith(expected)
 
 
-def test_a_body_that_came_with_its_head_needs_no_telling(server):
+def test_body_with_the_head_gets_no_continue(server):
     with open_connection(server.http) as client:
         client.sendall(expecting() + BODY + head() + BODY)
         first, _, rest = read_message(client)
@@ -90,7 +90,7 @@ def test_a_body_that_came_with_its_head_needs_no_telling(server):
         assert read_message(client, rest)[0].startswith(b"HTTP/1.1 200 OK")
 
 
-def test_a_caller_without_a_token_is_not_told_to_go_on(tmp_path):
+def test_unauthorized_caller_gets_no_continue(tmp_path):
     write_double(tmp_path / "models")
     (tmp_path / "tokens").write_text("secret\n")
     with Server(tmp_path / "models", token_file=str(tmp_path / "tokens")) as server:
@@ -105,7 +105,7 @@ def test_a_caller_without_a_token_is_not_told_to_go_on(tmp_path):
                 assert read_all(client).startswith(b"HTTP/1.1 401 ")
 
 
-def test_a_full_queue_is_told_before_the_body(tmp_path):
+def test_full_queue_is_reported_before_the_body(tmp_path):
     settings = """
 handler: handler.py
 queue_size: 1
@@ -209,14 +209,14 @@ def test_clients_of_http2_are_logged_once_for_each_look(server):
 
 
 @pytest.mark.parametrize("length", [4, 16, 18, 20, 22])
-def test_what_only_begins_like_the_preface_is_no_request(server, length):
+def test_partial_preface_is_a_malformed_request(server, length):
     with open_connection(server.http) as client:
         client.sendall(PREFACE[:length])
         client.sendall(b"X" + b" /\r\n\r\n" * 3)
         assert re.match(rb"HTTP/1\.1 (400|505) ", read_message(client)[0])
 
 
-def test_the_preface_behind_a_request_is_no_request(server):
+def test_preface_after_a_request_is_a_malformed_request(server):
     with open_connection(server.http) as client:
         client.sendall(LIVE + b"\r\n" + PREFACE)
         answers = read_all(client)

@@ -31,7 +31,7 @@ MESSAGES = {
 
 @pytest.mark.differs_by("tls", "chunked", why="the relay delays data")
 @pytest.mark.parametrize(("before", "behind"), MESSAGES.values(), ids=MESSAGES)
-def test_bytes_that_came_while_the_server_slept_are_in_time(tmp_path, before, behind):
+def test_bytes_received_while_the_server_slept_are_in_time(tmp_path, before, behind):
     write_double(tmp_path)
     settings = {"head_timeout": 1, "transfer_grace": 1, "grpc": "off"}
     with Server(tmp_path, **settings) as server, contextlib.ExitStack() as stack:

@@ -131,7 +131,7 @@ def workers_of(pid):
 
 
 @pytest.mark.differs_by("tls", "chunked", why="the relay listens longer than the server")
-def test_sigterm_turns_unready_serves_on_and_loses_nothing(models):
+def test_sigterm_turns_unready_and_loses_no_request(models):
     with Server(models(), worker_class=NATIVE, drain_delay=5.0, grpc="off") as server:
         host, _, port = server.http.rpartition(":")
         with Load(server.http) as load:
@@ -153,7 +153,7 @@ def test_sigterm_turns_unready_serves_on_and_loses_nothing(models):
         assert load.lost == []
 
 
-def test_sigterm_finishes_what_was_accepted(models):
+def test_sigterm_finishes_accepted_requests(models):
     folder = models() / "add"
     (folder / "hold").touch()
     with Server(folder, worker_class=NATIVE, grpc="off") as server:
@@ -244,7 +244,7 @@ def test_idle_connections_end_when_the_worker_stops(tmp_path):
         assert time.monotonic() - began < 50  # the keep-alive time is 100
 
 
-def test_a_request_without_end_does_not_keep_the_worker(models):
+def test_endless_request_does_not_delay_the_stop(models):
     settings = {"stop_timeout": 1, "worker_class": NATIVE, "grpc": "off"}
     folder = models() / "add"
     (folder / "hold").touch()

@@ -89,7 +89,7 @@ def test_an_idle_connection_is_closed(http_server):
     ],
     ids=["head", "body", "large body", "body of a slow route"],
 )
-def test_a_stalled_message_is_told_and_closed(http_server, start):
+def test_stalled_message_gets_408_and_is_closed(http_server, start):
     with sent(http_server, start) as client:
         head, body, rest = read_message(client)
         assert head.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
@@ -170,7 +170,7 @@ def test_a_peer_that_does_not_read_is_dropped(http_server):
     assert_serves(http_server)
 
 
-def test_slow_and_idle_connections_keep_nobody_from_being_served(tmp_path):
+def test_slow_and_idle_connections_do_not_block_others(tmp_path):
     with GunicornServer(tmp_path, threads=4, settings=LONG) as server:
         held = [server.connect() for _ in range(300)]
         try:
@@ -209,7 +209,7 @@ def test_at_the_limit_of_connections_accepting_pauses(tmp_path):
         assert_serves(server)
 
 
-def test_at_the_limit_the_connections_that_are_idle_for_longest_give_way(tmp_path):
+def test_longest_idle_connections_are_closed_at_the_limit(tmp_path):
     options = {"worker_connections": 20, "threads": 4, "keepalive": 600}
     with (
         GunicornServer(tmp_path, settings=LONG, **options) as server,
@@ -302,7 +302,7 @@ def test_bytes_in_flight_default_to_a_share_of_the_memory(tmp_path):
         assert_serves(server)
 
 
-def test_health_is_answered_while_a_thread_keeps_the_gil(tmp_path):
+def test_health_is_answered_without_the_gil(tmp_path):
     """The HTTP server answers health without the GIL. Requests in Python wait."""
     os.mkfifo(pipe := tmp_path / "pipe")
     with (
@@ -319,7 +319,7 @@ def test_health_is_answered_while_a_thread_keeps_the_gil(tmp_path):
         assert read_message(through_python)[0].startswith(b"HTTP/1.1 200 OK")
 
 
-def test_unix_sockets_and_ipv6(tmp_path):
+def test_unix_sockets_and_ipv6_are_served(tmp_path):
     path = tmp_path / "server.sock"
     with GunicornServer(tmp_path / "unix", bind=f"unix:{path}") as server:
         assert_serves(server)

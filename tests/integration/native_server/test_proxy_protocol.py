@@ -63,7 +63,7 @@ def test_remote_client_of_a_proxy_has_no_local_rights(server):
         assert read_answer(client).status == 403
 
 
-def test_a_proxy_may_speak_for_itself(server):
+def test_local_header_keeps_the_proxys_address(server):
     with connected(server, binary(command=0)) as client:
         for message in (INDEX, UNLOAD.replace(b"/unload", b"/load")):
             client.sendall(message)
@@ -91,7 +91,7 @@ def test_unknown_client_of_a_local_proxy_is_not_local(server, header):
 
 
 @pytest.mark.parametrize("header", [line(), binary(more=b"\x04\x00\x00")], ids=["v1", "v2"])
-def test_a_header_may_come_in_pieces_and_with_the_message(server, header):
+def test_header_may_arrive_in_pieces_and_with_the_message(server, header):
     data = header + LIVE
     for cut in range(1, len(data), 7):
         with connected(server) as client:
@@ -122,7 +122,7 @@ def test_invalid_header_closes_the_connection_and_is_logged(server, data, why):
     assert "PROXY protocol: a connection from 127.0.0.1 is closed: " in server.log
 
 
-def test_a_slow_header_is_given_up_with_the_deadline_of_a_head(models):
+def test_slow_header_is_closed_at_the_head_timeout(models):
     with Server(
         models, grpc="off", proxy_protocol="v2", head_timeout=0.3, wait_ready=False
     ) as slow:
@@ -150,7 +150,7 @@ def test_only_trusted_peers_may_send_a_header_and_others_need_none(models):
 
 
 @pytest.mark.parametrize("header", [line(), binary()], ids=["v1", "v2"])
-def test_tls_comes_behind_the_header(models, tmp_path, header):
+def test_tls_follows_the_header(models, tmp_path, header):
     key, cert = self_signed(tmp_path)
     settings = {
         "tls_cert": str(cert),
@@ -202,7 +202,7 @@ def asked(server, method, path, body=b""):
         ("GET", "/"),
     ],
 )
-def test_every_path_lies_below_the_mount_prefix(mounted, method, path):
+def test_every_path_is_below_the_mount_prefix(mounted, method, path):
     assert asked(mounted, method, "/a/b" + path).status == 200
     for wrong in (path, "/a" + path, "/a/bc" + path, "/A/B" + path):
         answer = asked(mounted, method, wrong)
@@ -210,7 +210,7 @@ def test_every_path_lies_below_the_mount_prefix(mounted, method, path):
         assert "the paths of this server begin with /a/b" in answer.error
 
 
-def test_inference_below_the_mount_prefix(mounted):
+def test_inference_works_below_the_mount_prefix(mounted):
     answer = asked(mounted, "POST", "/a/b/v2/models/double/infer", double_body())
     assert json.loads(answer.body)["outputs"][0]["data"] == [2, 4, 6, 8]
     assert asked(mounted, "POST", "/v2/models/double/infer", double_body()).status == 404

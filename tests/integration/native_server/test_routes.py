@@ -94,7 +94,7 @@ REQUESTS = {
 
 
 @pytest.mark.parametrize("make", REQUESTS.values(), ids=REQUESTS)
-def test_both_routes_answer_the_same(http_server, make):
+def test_both_routes_answer_equally(http_server, make):
     before = http_server.counters()
     with http_server.connect() as client:
         client.sendall(make())
@@ -108,7 +108,7 @@ def test_both_routes_answer_the_same(http_server, make):
 
 
 @pytest.mark.parametrize("request_", [LIVE, READY], ids=["live", "ready"])
-def test_health_answers_the_same(http_server, request_):
+def test_health_is_answered_equally(http_server, request_):
     with http_server.connect() as client:
         client.sendall(request_)
         fast = read_message(client)
@@ -119,7 +119,7 @@ def test_health_answers_the_same(http_server, request_):
 
 
 @pytest.mark.parametrize("request_", [infer(16), LIVE, READY], ids=["infer", "live", "ready"])
-def test_messages_that_close_are_answered_the_same(http_server, request_):
+def test_closing_messages_are_answered_equally(http_server, request_):
     before = http_server.counters()["app"]
     closing = request_.replace(b"Host: x", b"Host: x\r\nConnection: close")
     answers = []
@@ -202,13 +202,13 @@ def test_broken_messages_end_as_under_gunicorn(http_server, stock, data):
     ],
     ids=["chunk cut", "huge chunk", "TLS", "NUL"],
 )
-def test_what_gunicorn_closes_without_a_word_is_told(http_server, data, told):
+def test_messages_that_gunicorn_drops_get_an_answer(http_server, data, told):
     answer = http_server.exchange(data)
     assert status_of(answer) == [400]
     assert told in answer
 
 
-def test_byte_by_byte(http_server):
+def test_messages_are_read_byte_by_byte(http_server):
     request_ = infer(4) + LIVE + infer(4, SLOWLY)
     with http_server.connect() as client:
         for index in range(len(request_)):
@@ -247,7 +247,7 @@ def test_pipelined_mixes_are_answered_in_order(http_server):
     assert [len(body) > 20_000 for body in bodies] == [kind == 5 for kind in [*range(8)] * 5]
 
 
-def test_many_pipelined_health_requests_do_not_keep_a_thread(http_server):
+def test_many_pipelined_health_requests_do_not_block_others(http_server):
     with http_server.connect() as client, http_server.connect() as other:
         client.sendall(LIVE * 2000)
         other.sendall(LIVE)
@@ -397,7 +397,7 @@ def test_chunked_bodies_take_the_slow_route(http_server):
     assert [code for code in status_of(answer) if code != 100] == [200]
 
 
-def test_an_answer_on_a_closing_server_says_so(tmp_path):
+def test_answer_of_a_stopping_server_closes_the_connection(tmp_path):
     with GunicornServer(tmp_path, keepalive=0) as server, server.connect() as client:
         client.sendall(infer(4))
         head, _, _ = read_message(client)

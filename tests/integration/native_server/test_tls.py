@@ -49,18 +49,18 @@ def test_every_framing_is_served_by_the_http_server(native):
     assert native.counters()["tls_agreed"] - before["tls_agreed"] == 2
 
 
-def test_a_request_without_tls_is_told_so(native):
+def test_plain_request_on_a_tls_port_gets_an_error(native):
     with socket.create_connection(native.address, 60) as client:
         client.sendall(infer(16))
         head, body, _ = read_message(client)
     assert head.startswith(b"HTTP/1.1 400 ") and b"use https" in body
 
 
-def test_the_app_learns_of_https(native):
+def test_app_sees_the_https_scheme(native):
     assert native.counters()["scheme"] == "https"
 
 
-def test_a_stalled_body_of_every_framing_leaves_room_for_others(native):
+def test_stalled_bodies_do_not_block_others(native):
     head = infer_head(None, 1000)
     chunked = head.replace(b"Content-Length: 1000", b"Transfer-Encoding: chunked") + b"5\r\nabc"
     stalled = [native.connect() for _ in range(50)]

@@ -88,7 +88,7 @@ def assert_serves(address, context, **options):
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_a_connection_serves_many_messages_and_ends_with_a_farewell(address, files, version):
+def test_connection_serves_many_messages_and_ends_with_close_notify(address, files, version):
     with connect(address, client_context(files, version)) as client:
         for _ in range(3):
             client.sendall(message("one", {"x": row(1, 2)}))
@@ -124,7 +124,7 @@ def test_the_protocol_is_chosen_by_alpn(address, files, offered, chosen):
         assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
 
 
-def test_pipelined_messages_that_come_in_one_record_are_all_answered(address, files):
+def test_pipelined_messages_in_one_record_are_all_answered(address, files):
     with connect(address, client_context(files)) as client:
         client.sendall((LIVE + message("one", {"x": row(7)})) * 40)
         rest = b""
@@ -142,7 +142,7 @@ def test_a_message_in_records_of_one_byte_is_answered(address, files):
 
 
 @pytest.mark.parametrize("rows", [1000, 1024 - 9, 4 << 20])
-def test_large_bodies_and_answers_come_whole(address, files, rows):
+def test_large_bodies_and_answers_are_complete(address, files, rows):
     x = np.arange(rows * 4, dtype="<f4").reshape(rows, 4)
     x[0, 0] = 1
     with connect(address, client_context(files)) as client:
@@ -192,7 +192,7 @@ def test_a_body_that_is_cut_short_is_not_served(address, files, farewell):
     assert_serves(address, client_context(files))
 
 
-def test_plain_http_is_told_to_use_tls(address):
+def test_plain_http_gets_an_error_that_names_tls(address):
     with socket.create_connection(address, 60) as client:
         client.sendall(LIVE)
         answer = read_all(client)
@@ -214,7 +214,7 @@ def test_garbage_ends_its_connection_and_nothing_else(address, files, garbage):
     assert_serves(address, client_context(files))
 
 
-def test_garbage_behind_a_handshake_ends_its_connection(address, files):
+def test_garbage_after_a_handshake_ends_its_connection(address, files):
     client = connect(address, client_context(files))
     with socket.socket(fileno=client.detach()) as plain:
         plain.sendall(b"\x17\x03\x03\x00\x20" + b"x" * 32)
@@ -262,7 +262,7 @@ def names_that_clients_are_told(address, version):
 
 
 @pytest.mark.parametrize("version", ["-tls1_2", "-tls1_3"])
-def test_clients_are_told_the_authorities_of_their_certificates(engine, files, tmp_path, version):
+def test_clients_get_the_names_of_the_authorities(engine, files, tmp_path, version):
     both = tmp_path / "both.pem"
     both.write_text("".join(files[name][1].read_text() for name in ("client", "other")))
     rules = {"cert_reqs": ssl.CERT_OPTIONAL, "ca_certs": str(both)}
@@ -271,7 +271,7 @@ def test_clients_are_told_the_authorities_of_their_certificates(engine, files, t
         assert {line.replace(" ", "") for line in told[:2]} == {"CN=client", "CN=other"}
 
 
-def test_too_many_authorities_for_a_message_are_not_told(engine, files, tmp_path):
+def test_too_many_authorities_are_not_sent(engine, files, tmp_path):
     many = tmp_path / "many.pem"
     long_name = "/O=" + "x" * 64
     made = []
@@ -345,7 +345,7 @@ def in_records(hello, size):
     return b"".join(hello[:3] + len(piece).to_bytes(2, "big") + piece for piece in pieces)
 
 
-def test_a_handshake_in_some_small_records_is_made(address, files):
+def test_handshake_in_some_small_records_succeeds(address, files):
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     made = client_context(files).wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
     with socket.create_connection(address, 60) as client:
@@ -363,7 +363,7 @@ def test_a_handshake_in_some_small_records_is_made(address, files):
         assert made.read(1 << 16).startswith(b"HTTP/1.1 200 OK")
 
 
-def test_a_handshake_in_too_many_records_is_ended_before_it_is_whole(engine, files):
+def test_handshake_in_too_many_records_is_ended(engine, files):
     hello = b"\x16\x03\x01\xff\xff" + b"\x01\x01\xf0\x00\x03\x03" + b"x" * 600
     tls = certificates(files).native_context()
     with (
@@ -381,7 +381,7 @@ def test_connections_silent_after_their_handshake_are_closed(impatient, files):
         assert read_all(client) == b""  # with close_notify
 
 
-def test_a_body_that_stalls_is_told_and_ended(impatient, files):
+def test_stalled_body_gets_408_and_is_closed(impatient, files):
     _, address = impatient
     with connect(address, client_context(files)) as client:
         client.sendall(message("one", {"x": row(1, 2)})[:-1])
@@ -403,7 +403,7 @@ def test_a_reader_that_stalls_is_dropped(engine, files):
             read_message(client)
 
 
-def test_fifty_stalled_uploads_and_handshakes_keep_nobody_from_an_answer(address, files):
+def test_fifty_stalled_uploads_and_handshakes_do_not_block_others(address, files):
     context = client_context(files)
     with contextlib.ExitStack() as stack:
         for index in range(50):
@@ -415,7 +415,7 @@ def test_fifty_stalled_uploads_and_handshakes_keep_nobody_from_an_answer(address
             assert_serves(address, context)
 
 
-def test_many_handshakes_at_once_are_all_made(address, files):
+def test_many_simultaneous_handshakes_succeed(address, files):
     context = client_context(files)
     failures = []
 
@@ -434,7 +434,7 @@ def test_many_handshakes_at_once_are_all_made(address, files):
     assert not failures
 
 
-def test_handshakes_that_wait_for_others_need_no_further_event(engine, files):
+def test_waiting_handshakes_need_no_further_event(engine, files):
     """No client sends a byte during the handshakes, and no deadline passes."""
     tls = certificates(files).native_context()
     with opened(engine, tls=tls, head=3600.0) as (_, address), contextlib.ExitStack() as stack:

@@ -72,7 +72,7 @@ def flooded(server) -> int:
     return sum(int(float(line.split()[-1])) for line in lines if 'reason="flood"' in line)
 
 
-def test_a_client_that_only_renews_its_keys_is_sent_away(server, connect):
+def test_client_that_only_renews_keys_is_disconnected(server, connect):
     before = flooded(server)
     with connect() as other, connect() as client:
         peer = client.peer
@@ -84,7 +84,7 @@ def test_a_client_that_only_renews_its_keys_is_sent_away(server, connect):
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_the_bound_is_on_updates_in_a_row(connect, together):
+def test_limit_counts_consecutive_updates(connect, together):
     with connect() as client:
         peer = client.peer
         for updates in [ALLOWED] * 5 + [ALLOWED + 1]:
@@ -97,7 +97,7 @@ def test_the_bound_is_on_updates_in_a_row(connect, together):
             assert client.is_answered() == (updates == ALLOWED)
 
 
-def test_updates_between_the_bytes_of_a_message_lose_none_of_them(connect):
+def test_key_updates_within_a_message_lose_no_bytes(connect):
     with connect() as client:
         peer = client.peer
         for _ in range(3):
@@ -109,7 +109,7 @@ def test_updates_between_the_bytes_of_a_message_lose_none_of_them(connect):
             assert client.is_answered()
 
 
-def test_the_server_renews_its_keys_where_a_client_asks_for_that(connect):
+def test_server_renews_its_keys_on_request(connect):
     with connect() as client:
         peer = client.peer
         for _ in range(20):
@@ -131,7 +131,7 @@ def has_been_read(sock) -> bool:
 
 
 @pytest.mark.parametrize("cut", [3, 5, 12])
-def test_a_record_that_comes_in_two_pieces_hides_none_behind_it(connect, cut):
+def test_record_in_two_pieces_does_not_hide_the_next(connect, cut):
     """The library reads only the second piece, and no event reports the record that came with it."""
     with connect() as client:
         peer = client.peer

@@ -195,9 +195,7 @@ def test_no_setting_collides_with_a_kubernetes_variable():
         (["v/1/x.txt", "v/2/x.txt"], "v", ["no model.yaml"]),
     ],
 )
-def test_unservable_path_exits_with_one_sentence_and_status_2(
-    run, tmp_path, files, path, texts
-):
+def test_unservable_path_exits_with_one_sentence_and_status_2(run, tmp_path, files, path, texts):
     for name in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")

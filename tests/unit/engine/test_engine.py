@@ -62,7 +62,7 @@ def test_a_request_is_answered():
     served.close()
 
 
-def test_memory_is_given_back_when_nothing_happens(monkeypatch):
+def test_idle_engine_returns_memory(monkeypatch):
     monkeypatch.setattr("ksrv.engine.engine.IDLE_MEMORY_SECONDS", 0.005)
     block = buffer_pool.lease(1_000_003)
     del block
@@ -82,7 +82,7 @@ def test_an_unknown_model_and_version_are_not_found():
     served.close()
 
 
-def test_queued_requests_are_joined_in_order(gate):
+def test_queued_requests_share_a_batch_in_order(gate):
     entered = []
     served = engine(source(batch=4), run=held(gate, entered))
     first = served.submit(request(1, 0.0))
@@ -116,7 +116,7 @@ def test_a_full_queue_refuses_at_once(gate):
     served.close()
 
 
-def test_the_bytes_in_flight_are_bounded(gate):
+def test_bytes_in_flight_are_limited(gate):
     entered = []
     wait_until(lambda: memory_budget.PROCESS.held == 0)  # bytes of an earlier test
     served = engine(run=held(gate, entered), limits=Limits(in_flight=100))
@@ -164,7 +164,7 @@ def test_a_deadline_in_the_past_is_refused():
     served.close()
 
 
-def test_failures_reach_their_request_alone(gate):
+def test_failure_affects_only_its_request(gate):
     entered = []
 
     def result(batch):
@@ -210,7 +210,7 @@ def test_a_request_above_the_maximum_is_refused_with_both_numbers():
     served.close()
 
 
-def test_a_request_above_the_maximum_is_split_where_that_is_set():
+def test_request_above_the_maximum_is_split_if_enabled():
     sizes = []
 
     def run(batch):
@@ -228,7 +228,7 @@ def test_a_request_above_the_maximum_is_split_where_that_is_set():
     served.close()
 
 
-def test_an_idle_engine_gives_back_what_malloc_keeps(monkeypatch):
+def test_idle_engine_trims_malloc(monkeypatch):
     trims = []
     monkeypatch.setattr(engines, "IDLE_MEMORY_SECONDS", 0.001)
     monkeypatch.setattr(buffer_pool, "trim_malloc", lambda: trims.append(PROCESS.held))
@@ -238,7 +238,7 @@ def test_an_idle_engine_gives_back_what_malloc_keeps(monkeypatch):
     assert not any(trims)
 
 
-def test_parts_with_rows_of_different_forms_are_no_answer():
+def test_parts_of_different_shapes_fail_the_request():
     widths = iter((4, 5))
     served = engine(
         source(batch=1, split=True), run=lambda batch: np.zeros((1, next(widths)), np.float32)
@@ -248,7 +248,7 @@ def test_parts_with_rows_of_different_forms_are_no_answer():
     served.close()
 
 
-def test_the_first_part_that_fails_ends_the_others(gate):
+def test_first_failed_part_ends_the_others(gate):
     entered, runs = [], []
 
     def run(batch):
@@ -269,7 +269,7 @@ def test_the_first_part_that_fails_ends_the_others(gate):
     served.close()
 
 
-def test_a_split_request_is_waited_for_until_a_time_and_cancelled_as_a_whole(gate):
+def test_split_request_times_out_and_is_cancelled_as_a_whole(gate):
     entered = []
     served = engine(source(batch=1, split=True, queue_size=1000), run=held(gate, entered))
     split = served.submit(request(900))
@@ -283,7 +283,7 @@ def test_a_split_request_is_waited_for_until_a_time_and_cancelled_as_a_whole(gat
     served.close()
 
 
-def test_a_callback_comes_for_answers_and_for_expiry(gate):
+def test_callback_is_called_for_answers_and_expiry(gate):
     entered, ended = [], []
     served = engine(run=held(gate, entered))
     running = served.submit(request())
@@ -299,7 +299,7 @@ def test_a_callback_comes_for_answers_and_for_expiry(gate):
     served.close()
 
 
-def test_a_reload_swaps_without_losing_what_was_accepted(gate):
+def test_reload_loses_no_accepted_request(gate):
     entered = []
     served = engine(run=held(gate, entered))
     old = served.submit(request(id="old"))
@@ -336,7 +336,7 @@ def test_a_failed_reload_leaves_the_old_one_serving():
     served.close()
 
 
-def test_an_unloaded_model_is_not_ready_and_comes_back():
+def test_unloaded_model_is_not_ready_until_loaded_again():
     served = engine()
     served.unload("m")
     with pytest.raises(NotReady):

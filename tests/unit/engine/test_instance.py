@@ -39,7 +39,7 @@ def gate():
 # ---- claimed slots ----------------------------------------------------------------------------
 
 
-def test_a_quick_handler_comes_to_run_on_the_thread_that_asks(monkeypatch):
+def test_quick_handler_runs_on_the_submitting_thread(monkeypatch):
     monkeypatch.setattr(instance, "INLINE_CREDIT", 10)
     monkeypatch.setattr(instance, "QUICK_NS", 10**12)
     threads = []
@@ -75,7 +75,7 @@ def test_a_quick_handler_comes_to_run_on_the_thread_that_asks(monkeypatch):
     served.close()
 
 
-def test_requests_that_come_while_a_slot_is_claimed_are_served_after_it(gate):
+def test_requests_during_a_claimed_slot_are_served_after_it(gate):
     entered = []
 
     def run(batch):
@@ -101,7 +101,7 @@ def test_requests_that_come_while_a_slot_is_claimed_are_served_after_it(gate):
     served.close()
 
 
-def test_a_submitted_request_may_run_at_once_and_its_callback_comes():
+def test_submitted_request_may_run_inline_and_calls_back():
     served = engine()
     queue_of(served).inline_for_all = True
     wait_until(lambda: queue_of(served).idle == 1)
@@ -140,7 +140,7 @@ def test_a_batch_is_assembled_and_topped_up_while_the_handler_runs(gate):
     served.close()
 
 
-def test_what_expires_in_an_open_batch_never_reaches_the_handler(gate):
+def test_expired_request_in_an_open_batch_never_reaches_the_handler(gate):
     entered = []
 
     def run(batch):
@@ -209,7 +209,7 @@ def test_a_batch_whose_executor_died_is_tried_once_more():
     served.close()
 
 
-def test_a_request_that_ended_two_executors_is_refused_and_takes_no_other_with_it(gate):
+def test_request_that_killed_two_executors_is_refused_alone(gate):
     log = []
 
     class Held(Mortal):
@@ -243,7 +243,7 @@ def test_without_retry_a_death_fails_the_batch():
 
 
 @pytest.mark.parametrize("retry", [True, False])
-def test_a_batch_that_met_a_dead_process_was_not_tried(retry):
+def test_batch_sent_to_a_dead_process_does_not_count_as_tried(retry):
     """Neither the process that had died before, nor the retry policy, applies to the batch."""
     log = []
 
@@ -295,7 +295,7 @@ def test_a_death_between_batches_starts_the_executor_anew():
     served.close()
 
 
-def test_a_model_that_cannot_be_started_again_says_so_and_refuses():
+def test_model_that_cannot_restart_reports_it_and_refuses():
     log = []
 
     class Broken(Mortal):
@@ -314,7 +314,7 @@ def test_a_model_that_cannot_be_started_again_says_so_and_refuses():
     served.close()
 
 
-def test_requests_without_a_version_go_to_the_highest_that_was_not_lost():
+def test_requests_without_a_version_use_the_highest_working_version():
     class Broken(Mortal):
         def start(self):
             if self.log and self.source.version == "2":
@@ -352,7 +352,7 @@ def answers_of(served, count=40, rows=2):
 
 
 @pytest.mark.parametrize("batch", [0, 4])
-def test_no_answer_carries_anothers_bytes(batch):
+def test_answers_have_no_bytes_of_other_requests(batch):
     kept = np.zeros((16, 4), np.float32)
     held = []
 
@@ -382,7 +382,7 @@ def tensor_of(array):
     return made
 
 
-def test_a_request_alone_is_not_copied_on_its_way_in_or_out():
+def test_single_request_is_not_copied():
     served = engine(run=lambda batch: BatchOutputs([tensor_of(batch.tensors["x"].data)]))
     block = buffer_pool.lease(64)
     data = buffer_pool.array(block, "<f4", (4, 4))
@@ -415,7 +415,7 @@ def test_joined_requests_are_copied_once(gate):
     served.close()
 
 
-def test_an_instance_that_is_stuck_beyond_the_models_time_is_not_ready(gate):
+def test_instance_stuck_beyond_the_timeout_is_not_ready(gate):
     served = engine(source(timeout_ms=20), run=lambda batch: gate.wait(30) and batch)
     expire_in_handler(served)
     wait_until(lambda: not served.model_ready("m"))
@@ -452,7 +452,7 @@ def test_an_executor_that_raises_anything_fails_its_batch_alone(kind, batch):
     served.close()
 
 
-def test_a_thread_that_ends_all_the_same_takes_its_model_out_of_service():
+def test_ended_instance_thread_makes_its_model_unavailable():
     class Broken(FunctionExecutor):
         broken = False
 

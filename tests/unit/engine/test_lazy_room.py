@@ -46,7 +46,7 @@ def within(seconds, call):
     return not thread.is_alive()
 
 
-def test_a_model_whose_reload_waits_for_the_load_is_not_put_away():
+def test_model_with_a_pending_reload_is_not_unloaded():
     loads = Loads()
     loads.engine.submit(request(model="a")).wait()
     loads.calls.set()
@@ -55,7 +55,7 @@ def test_a_model_whose_reload_waits_for_the_load_is_not_put_away():
     loads.engine.close(20)
 
 
-def test_no_room_is_looked_for_without_end_while_the_engine_is_closed():
+def test_search_for_room_ends_when_the_engine_closes():
     loads = Loads()
     loads.engine.submit(request(model="a")).wait()
     loads.held = 1000
@@ -64,7 +64,7 @@ def test_no_room_is_looked_for_without_end_while_the_engine_is_closed():
     loads.engine.close(20)
 
 
-def test_a_load_hands_the_gil_over_sooner_and_leaves_the_interval_as_it_was():
+def test_load_shortens_and_restores_the_switch_interval():
     loads = Loads()
     usual, seen = sys.getswitchinterval(), []
     loads.engine._models.wake = lambda name: seen.append((name, sys.getswitchinterval()))
@@ -75,7 +75,7 @@ def test_a_load_hands_the_gil_over_sooner_and_leaves_the_interval_as_it_was():
     loads.engine.close(20)
 
 
-def test_cycles_are_collected_where_a_model_that_was_put_away_has_left_its_memory(monkeypatch):
+def test_garbage_is_collected_if_an_unloaded_model_left_memory(monkeypatch):
     loads, collected = Loads(), []
 
     def collect():

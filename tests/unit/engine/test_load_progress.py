@@ -27,7 +27,7 @@ class FalseWait:
         assert self.reached.acquire(timeout=60)
 
 
-def test_the_first_line_comes_after_two_seconds_and_others_every_ten(caplog):
+def test_first_line_follows_after_two_seconds_and_others_every_ten(caplog):
     caplog.set_level(logging.INFO, "ksrv.engine")
     wait = FalseWait()
     steps = iter(("loading", "warming up"))
@@ -45,7 +45,7 @@ def test_the_first_line_comes_after_two_seconds_and_others_every_ten(caplog):
     assert wait.asked == [2.0, 10.0, 10.0]
 
 
-def test_a_quick_load_is_not_spoken_of(caplog):
+def test_quick_load_logs_nothing(caplog):
     caplog.set_level(logging.INFO, "ksrv.engine")
     with told_while_loading("the model quick", lambda: "loading"):
         pass

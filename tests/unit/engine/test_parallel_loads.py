@@ -39,7 +39,7 @@ def loading(gate, *names, **settings):
     return made
 
 
-def test_models_are_loaded_side_by_side():
+def test_models_are_loaded_in_parallel():
     gate = Gate("a", "b")
     made = loading(gate, "a", "b", "c")
     assert gate.begun["a"].wait(20) and gate.begun["b"].wait(20)  # both loads are still running
@@ -51,7 +51,7 @@ def test_models_are_loaded_side_by_side():
     made.close(20)
 
 
-def test_no_more_models_are_loaded_at_a_time_than_is_set():
+def test_parallel_loads_are_limited():
     gate = Gate("a", "b", "c")
     made = loading(gate, "a", "b", "c", parallel_loads=2)
     wait_until(lambda: sum(begun.is_set() for begun in gate.begun.values()) == 2)

@@ -68,7 +68,7 @@ def asked(name, *, start=False, end=False, **fields):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_any_order_of_events(seed):
+def test_any_order_of_events_keeps_the_sequence_order(seed):
     rng = random.Random(seed)
     made, executors = recorded(
         lambda: time.sleep(rng.choice((0, 0, 0.0005))), instances=rng.choice((1, 2, 3)), max=50
@@ -130,7 +130,7 @@ def test_any_order_of_events(seed):
     made.close()
 
 
-def test_a_sequence_whose_first_request_was_not_run_has_not_begun():
+def test_sequence_begins_only_if_its_first_request_ran():
     hold = threading.Event()
     made, [executor] = recorded(lambda: hold.wait(60))
     busy = made.submit(asked("busy", start=True))
@@ -193,7 +193,7 @@ def test_a_refused_request_does_not_keep_its_sequence_open():
     made.close()
 
 
-def test_close_serves_what_was_accepted():
+def test_close_serves_accepted_requests():
     hold = threading.Event()
     made, [executor] = recorded(lambda: hold.wait(60))
     handles = [made.submit(asked("a", start=step == 0)) for step in range(5)]
@@ -206,7 +206,7 @@ def test_close_serves_what_was_accepted():
     assert not closing.is_alive()
 
 
-def test_close_fails_what_waits_behind_a_handler_that_hangs():
+def test_close_fails_requests_behind_a_hanging_handler():
     hold = threading.Event()
     made, [executor] = recorded(lambda: hold.wait(60))
     first = made.submit(asked("a", start=True))
@@ -237,7 +237,7 @@ def test_an_idle_sequence_is_dropped_and_a_busy_one_is_not():
     made.close()
 
 
-def test_a_refused_request_is_not_kept_with_the_reason():
+def test_error_does_not_keep_the_refused_request_alive():
     made, _ = recorded(lambda: None, idle_timeout_ms=30)
     made.submit(asked("idle", start=True)).wait()
     table = made.find("m").sequences

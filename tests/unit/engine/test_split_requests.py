@@ -77,7 +77,7 @@ def test_a_failed_split_request_is_one_failure_and_no_cancellation():
     served.close()
 
 
-def test_parts_that_do_not_fit_together_are_one_failure():
+def test_incompatible_parts_count_as_one_failure():
     widths = iter((4, 5))
     served = engine(
         source(batch=1, split=True), run=lambda batch: np.zeros((1, next(widths)), np.float32)
@@ -112,7 +112,7 @@ def test_an_expired_split_request_is_one_expiry(gate):
     served.close()
 
 
-def test_a_split_request_that_a_full_queue_refuses_is_one_refusal(gate):
+def test_refused_split_request_counts_as_one_refusal(gate):
     entered = []
     served = engine(source(queue_size=3, **SPLIT), run=held(gate, entered))
     first = served.submit(request(4))

@@ -45,7 +45,7 @@ def test_a_dormant_model_is_loaded_by_a_later_request(refused):
     made.close(20)
 
 
-def test_requests_of_one_load_take_one_thread_and_keep_no_other_model_waiting():
+def test_requests_of_a_load_use_one_thread_and_delay_no_other_model():
     go = threading.Event()
 
     class Executor(FunctionExecutor):
@@ -96,7 +96,7 @@ def test_a_request_that_waits_too_long_for_a_load_is_refused():
     made.close(20)
 
 
-def test_sequences_are_timed_out_once_there_is_a_thread(refused):
+def test_sequences_time_out_once_a_thread_can_start(refused):
     from tests.unit.engine.test_sequence_order import asked, recorded
 
     made, executors = recorded(lambda: None, max=5, idle_timeout_ms=1)

@@ -53,13 +53,13 @@ def request(a, b):
 
 
 @pytest.mark.parametrize("more", ["", BATCHING], ids=["alone", "batched"])
-def test_the_first_dimension_that_all_share_is_the_rows(tmp_path, more):
+def test_shared_first_dimension_counts_the_rows(tmp_path, more):
     with serving(tmp_path, more=more) as engine:
         outputs = engine.submit(request(np.ones((3, 2)), np.ones(3))).wait().outputs
         assert [output.shape for output in outputs] == [(3, 2), (3,), (3,)]
 
 
-def test_without_one_a_model_that_joins_nothing_answers_as_it_likes(tmp_path):
+def test_unequal_first_dimensions_are_accepted_without_batching(tmp_path):
     with serving(tmp_path) as engine:
         for a, b in (((3, 2), (5,)), ((4,), (1,))):
             outputs = engine.submit(request(np.ones(a), np.ones(b))).wait().outputs
@@ -67,7 +67,7 @@ def test_without_one_a_model_that_joins_nothing_answers_as_it_likes(tmp_path):
             assert [output.shape for output in outputs] == [a, b, (1,)]
 
 
-def test_without_one_a_model_that_joins_requests_refuses(tmp_path):
+def test_unequal_first_dimensions_are_refused_with_batching(tmp_path):
     with serving(tmp_path, more=BATCHING) as engine:
         with pytest.raises(InvalidRequest, match=r"batches rows.*'a' 3, 'b' 5"):
             engine.submit(request(np.ones((3, 2)), np.ones(5))).wait()
@@ -76,7 +76,7 @@ def test_without_one_a_model_that_joins_requests_refuses(tmp_path):
         assert engine.submit(request(np.ones(2), np.ones(2))).wait().outputs[0].shape == (2,)
 
 
-def test_a_handler_that_loses_rows_is_still_told(tmp_path):
+def test_missing_rows_are_a_handler_error(tmp_path):
     with serving(tmp_path, MISCOUNTS) as engine:
         with pytest.raises(HandlerFailed, match="1 rows in the output 'a' for a batch of 3 rows"):
             engine.submit(request(np.ones(3), np.ones(3))).wait()
@@ -89,7 +89,7 @@ class Name(str):
     __slots__ = ("__weakref__",)
 
 
-def test_no_name_of_a_client_is_kept_with_the_requests_that_may_be_joined(tmp_path):
+def test_clients_names_are_not_stored_with_batch_keys(tmp_path):
     """A name may be as long as a body: thousands of names would use gigabytes."""
     first = """
 from ksrv import BaseHandler

@@ -41,11 +41,11 @@ def recorder(batches):
         (64, [1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64]),
     ],
 )
-def test_sizes(most, expected):
+def test_warm_up_sizes_follow_the_maximum(most, expected):
     assert warmup.sizes(ModelSpec("m", max_batch_size=most)) == expected
 
 
-def test_generated_data_comes_at_every_size():
+def test_generated_data_runs_at_every_size():
     batches = []
     served = started(source(batch=3, warmup=True), recorder(batches))
     assert [batch["x"].shape for batch in batches] == [(1, 4), (2, 4), (3, 4)]
@@ -61,7 +61,7 @@ def test_open_shapes_and_undeclared_inputs_are_not_generated():
         served.close()
 
 
-def test_a_handler_that_refuses_zeros_serves_all_the_same():
+def test_failed_warm_up_with_zeros_does_not_stop_the_load():
     def run(batch):
         if not batch.tensors["x"].data.any():
             raise InferenceError("nothing to see")

@@ -49,7 +49,7 @@ def item(name, method, url, *script, body=None):
     }
 
 
-def test_statuses_patterns_and_forms_are_looked_at(tmp_path, port):
+def test_statuses_patterns_and_forms_are_checked(tmp_path, port):
     (tmp_path / "cat.jpg").write_bytes(b"picture")
     file = {"mode": "file", "file": {"src": "{{file}}"}}
     predict = "{{protocol}}://{{hostname}}:{{pred-port}}/predictions/{{model_name}}"

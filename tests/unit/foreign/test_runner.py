@@ -120,7 +120,7 @@ def test_nothing_is_written_into_the_checkout(checkout, outcomes):
     assert left == {"client.py", "names.py", "ends.py", "waits.py", "suite", "suite/tests.py"}
 
 
-def test_the_table(checkout, outcomes, tmp_path):
+def test_table_lists_every_case(checkout, outcomes, tmp_path):
     table = markdown([Run(REPOSITORY, commit(checkout), outcomes)])
     assert "| somebody/something | `0123456789ab` | 8 | 2 | 1 | 3 | 2 |" in table
     assert "Work as they are: `client.py`, `suite/tests.py` (`Things.test_good`)." in table
@@ -143,7 +143,7 @@ def test_a_bar_in_what_was_found_stays_in_its_cell():
     assert "| `ends.py` | **fails**: no \\| way at all |" in table
 
 
-def test_a_case_that_works_in_spite_of_its_reason_is_a_surprise():
+def test_working_case_with_a_failure_reason_is_unexpected():
     assert Outcome("a", True, known="it fails").surprises
     assert not Outcome("a", True).surprises
 

@@ -30,7 +30,7 @@ def numbers(name="x", datatype="FP32", dtype=np.float32, shape=(3, 2)):
     return Tensor(name, datatype, shape, np.arange(np.prod(shape)).reshape(shape).astype(dtype))
 
 
-def test_an_array_is_handed_on_as_it_is():
+def test_array_is_passed_on_unchanged():
     tensor = numbers()
     batch = batch_of(tensor)
     assert batch["x"] is tensor.data
@@ -39,7 +39,7 @@ def test_an_array_is_handed_on_as_it_is():
     assert [request.id for request in batch.requests] == ["id0", "id1"]
 
 
-def test_an_unknown_name_says_what_there_is():
+def test_unknown_name_lists_the_inputs():
     with pytest.raises(KeyError, match="no input 'z'; it has x"):
         batch_of(numbers())["z"]
 
@@ -62,7 +62,7 @@ def test_a_read_only_array_is_copied_for_torch():
     assert buffer_pool.copied_bytes() == before + 24
 
 
-def test_bytes_are_an_object_array_of_bytes():
+def test_bytes_become_an_object_array():
     big = memoryview(bytearray(b"large"))
     batch = batch_of(Tensor("s", "BYTES", (3,), [b"a", b"", big]))
     assert batch["s"].tolist() == [b"a", b"", b"large"]
@@ -94,7 +94,7 @@ def test_images_for_an_nchw_model_are_a_view(writable):
     assert made.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_a_failed_row_fails_the_request_that_owns_it():
+def test_failed_row_fails_its_request():
     batch = batch_of(numbers())
     batch.fail(np.int64(2), "bad", 415)
     batch.fail(1, "later")
@@ -108,7 +108,7 @@ def test_a_failed_row_fails_the_request_that_owns_it():
         batch.fail(0, "fine", 200)
 
 
-def test_headers_and_parameters_go_to_the_request():
+def test_headers_and_parameters_reach_the_request():
     batch = batch_of(numbers())
     batch.set_header(0, "x-a", "1")
     batch.set_header(2, "x-b", "2")

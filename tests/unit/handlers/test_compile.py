@@ -35,7 +35,7 @@ torch = pytest.importorskip("torch")
         ({}, CompilePlan()),
     ],
 )  # fmt: skip
-def test_every_form_is_read(section, plan):
+def test_every_form_of_pt2_is_read(section, plan):
     assert read_plan(section) == plan
 
 
@@ -52,12 +52,12 @@ def test_every_form_is_read(section, plan):
         ({"speed": "high"}, "speed"),
     ],
 )
-def test_another_form_is_an_error(section, word):
+def test_unknown_form_of_pt2_is_an_error(section, word):
     with pytest.raises(CompileError, match=word):
         read_plan(section)
 
 
-def test_the_section_is_left_as_it_was():
+def test_settings_are_not_modified():
     section = {"compile": {"enable": True, "backend": "eager"}, "required": False}
     read_plan(section)
     assert section == {"compile": {"enable": True, "backend": "eager"}, "required": False}
@@ -93,7 +93,7 @@ def failing_backend():
     torch._dynamo.backends.registry._BACKENDS.pop("ksrv_test_broken", None)
 
 
-def test_a_failing_compilation_goes_back_to_eager_with_one_warning(caplog, failing_backend):
+def test_failed_compilation_falls_back_to_eager_with_one_warning(caplog, failing_backend):
     model = compiled(enabled(failing_backend))
     with caplog.at_level(logging.WARNING, "ksrv.handlers"):
         assert model(torch.ones(2)).tolist() == [2, 2]
@@ -131,7 +131,7 @@ def test_an_unknown_backend_stays_eager_with_a_warning(caplog):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_torchscript_is_said_to_be_unaffected(caplog):
+def test_torchscript_logs_that_pt2_has_no_effect(caplog):
     module = torch.jit.script(Doubled())
     with caplog.at_level(logging.WARNING, "ksrv.handlers"):
         assert compiled(enabled("eager"), module) is module
@@ -190,7 +190,7 @@ def test_a_compiled_model_still_shows_the_modules_attributes():
     assert model.weight is module.weight
 
 
-def test_what_is_compiled_already_is_left_alone(caplog):
+def test_compiled_model_is_not_compiled_again(caplog):
     def run(x):
         return x
 

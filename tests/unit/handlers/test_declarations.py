@@ -89,7 +89,7 @@ def test_a_tensor_type_is_a_declared_tensor(made, spec, tmp_path):
         (lambda: Image[2, -1, 3].prepared(resize="area"), r"resize: the width is free \(-1\)"),
     ],
 )
-def test_a_tensor_type_that_cannot_be_says_why(make, text):
+def test_invalid_tensor_type_reports_the_cause(make, text):
     with pytest.raises(TensorTypeError, match=text):
         make()
 
@@ -182,7 +182,7 @@ def test_the_settings_of_a_model_win(runner_of):
     assert shown(spec.outputs) == [("output", "FP32", (-1, 2))]
 
 
-def test_other_hints_declare_nothing(runner_of):
+def test_unrelated_hints_declare_nothing(runner_of):
     source = f"""{HEAD}
 import numpy as np
 class H(BaseHandler):
@@ -212,7 +212,7 @@ class H(BaseHandler):
         ("def inference(x: Float32[0]): return x", "Float32\\[0\\]: expected a positive number"),
     ],
 )
-def test_a_declaration_that_cannot_be_is_the_models_error(runner_of, source, text):
+def test_invalid_declaration_fails_the_load(runner_of, source, text):
     with pytest.raises(HandlerLoadError, match=text):
         runner_of(HEAD + source)
 
@@ -266,7 +266,7 @@ def test_settings_and_model_yaml_declare_optional_inputs(runner_of):
         "Float32[2] if missing else Int64",
     ],
 )
-def test_a_hint_that_holds_a_tensor_type_in_another_way_is_refused(runner_of, hint):
+def test_nested_tensor_type_in_a_hint_is_refused(runner_of, hint):
     source = f"""{HEAD}{IMPORTS}
 from dataclasses import dataclass
 
@@ -374,7 +374,7 @@ def test_hints_of_plain_python_types_are_refused(runner_of, hint, wanted):
 @pytest.mark.parametrize(
     "stage", ["handle(self, *both)", "preprocess(self, batch, extra=1)"]
 )  # fmt: skip
-def test_stages_that_take_more_are_taken(runner_of, stage):
+def test_stages_with_optional_parameters_are_accepted(runner_of, stage):
     runner_of(
         f"from ksrv import BaseHandler\n\nclass Own(BaseHandler):\n    def {stage}: return 1",
         "inputs: [{name: x, datatype: BYTES, shape: [-1]}]\n",
@@ -382,14 +382,14 @@ def test_stages_that_take_more_are_taken(runner_of, stage):
 
 
 @pytest.mark.parametrize("parameters", ["x, /", "*inputs", "x, batch", "x, *, batch=None", "batch"])
-def test_parameters_that_requests_can_fill_are_taken(runner_of, parameters):
+def test_parameters_that_requests_can_fill_are_accepted(runner_of, parameters):
     runner_of(
         f"def inference({parameters}): return 1",
         "inputs: [{name: x, datatype: BYTES, shape: [-1]}]\n",
     )
 
 
-def test_a_name_of_model_yaml_that_no_parameter_has_is_refused(runner_of):
+def test_input_without_a_parameter_is_refused(runner_of):
     tensor = "{{name: {}, datatype: FP32, shape: [-1]}}"
     yaml = f"inputs: [{tensor.format('a')}, {tensor.format('b')}]"
     with pytest.raises(
@@ -446,7 +446,7 @@ def inference(x) -> {hint}: return x
         runner_of(source)
 
 
-def test_what_only_checkers_import_is_found_or_says_nothing(runner_of):
+def test_type_checking_imports_are_resolved_or_ignored(runner_of):
     source = """
 from __future__ import annotations
 from typing import TYPE_CHECKING

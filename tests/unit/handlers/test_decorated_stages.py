@@ -139,7 +139,7 @@ def test_a_decorator_that_cannot_be_called_is_refused_with_the_parameters_of_its
         runner_of(DECORATORS + textwrap.dedent(form), INPUTS)
 
 
-def test_a_partial_that_cannot_be_called_is_refused(runner_of):
+def test_uncallable_partial_is_refused(runner_of):
     form = """
         def scaled(x, scale):
             return x

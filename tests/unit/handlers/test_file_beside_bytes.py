@@ -29,7 +29,7 @@ def write_identity(folder):
     onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=8), folder / "m.onnx")
 
 
-def test_a_handlers_own_inference_gets_bytes(tmp_path):
+def test_custom_inference_gets_bytes(tmp_path):
     write_identity(tmp_path)
     (tmp_path / "handler.py").write_text(HANDLER)
     with load(tmp_path) as model:
@@ -37,7 +37,7 @@ def test_a_handlers_own_inference_gets_bytes(tmp_path):
     assert answer["kind"].tolist() == [b"bytes", b"bytes"]
 
 
-def test_a_handlers_own_inference_passes_bytes_on_to_the_file(tmp_path):
+def test_custom_inference_can_pass_bytes_to_the_file(tmp_path):
     write_identity(tmp_path)
     (tmp_path / "handler.py").write_text(
         "from ksrv import BaseHandler\n\n\nclass Passes(BaseHandler):\n"
@@ -53,7 +53,7 @@ def test_a_handlers_own_inference_passes_bytes_on_to_the_file(tmp_path):
         ]
 
 
-def test_the_default_stages_refuse_what_is_no_text_for_a_file_of_texts(tmp_path):
+def test_default_stages_refuse_bytes_that_are_not_text(tmp_path):
     write_identity(tmp_path)
     (tmp_path / "model.yaml").write_text("model: m.onnx\nbatching: {max_batch_size: 4}\n")
     with load(tmp_path) as model:

@@ -18,7 +18,7 @@ def ones(rows):
     return np.ones((rows, 2), np.float32)
 
 
-def test_models_with_files_of_one_name_do_not_meet(runner_of, tmp_path, batch_of):
+def test_models_with_equal_file_names_are_separate(runner_of, tmp_path, batch_of):
     handler = """
     import net
     def inference(x):
@@ -49,7 +49,7 @@ def test_a_failing_import_is_reported_as_itself(runner_of):
     ],
     ids=["an error that caused itself", "two errors that caused each other"],
 )
-def test_an_error_in_a_ring_of_causes_is_reported(runner_of, source):
+def test_error_with_cyclic_causes_is_reported(runner_of, source):
     with pytest.raises(HandlerLoadError, match=r"ValueError: .* \(handler\.py, line "):
         runner_of(source)
 
@@ -109,7 +109,7 @@ def test_a_handler_without_inference_may_have_its_model_later(runner_of, methods
     runner_of(LATE + methods)
 
 
-def test_a_model_that_never_came_is_told_in_the_log(runner_of, batch_of, caplog):
+def test_missing_model_is_logged(runner_of, batch_of, caplog):
     runner = runner_of(LATE + "    def initialize(self, context):\n        pass\n")
     with pytest.raises(HandlerFailed, match="the stage inference of the model m failed"):
         runner.run(batch_of(ones(1)))
@@ -159,7 +159,7 @@ class Served:
          "handler.py", 2),
     ],
 )  # fmt: skip
-def test_targets(runner_of, batch_of, source, target, factor):
+def test_valid_targets_are_loaded(runner_of, batch_of, source, target, factor):
     runner = runner_of(source, target=target)
     assert runner.run(batch_of(ones(1))).tensors[0].data.tolist() == [[factor, factor]]
 
@@ -182,7 +182,7 @@ def test_targets(runner_of, batch_of, source, target, factor):
         ("", "collections.abc:Nothing", "has no Nothing"),
     ],
 )  # fmt: skip
-def test_bad_targets(runner_of, source, target, words):
+def test_invalid_targets_are_refused(runner_of, source, target, words):
     with pytest.raises(HandlerLoadError, match=words):
         runner_of(source, target=target)
 
@@ -190,7 +190,7 @@ def test_bad_targets(runner_of, source, target, words):
 @pytest.mark.parametrize(
     "target", ["ksrv_test_package.part:Installed", "ksrv_test_package.part.Installed"]
 )
-def test_a_dotted_path(runner_of, batch_of, tmp_path, monkeypatch, target):
+def test_dotted_path_is_loaded(runner_of, batch_of, tmp_path, monkeypatch, target):
     package = tmp_path / "site/ksrv_test_package"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
@@ -200,7 +200,7 @@ def test_a_dotted_path(runner_of, batch_of, tmp_path, monkeypatch, target):
     assert runner.run(batch_of(ones(1))).tensors[0].data.tolist() == [[6, 6]]
 
 
-def test_every_way_of_importing_a_sibling(runner_of, batch_of):
+def test_every_import_form_finds_a_sibling_module(runner_of, batch_of):
     runner = runner_of(
         """
         import json
@@ -242,7 +242,7 @@ def test_a_folder_of_data_does_not_hide_a_package(runner_of, batch_of):
     assert runner.run(batch_of(ones(1))).tensors[0].data.tolist() == [[0, 0]]
 
 
-def test_a_handler_in_a_subfolder(runner_of, batch_of):
+def test_handler_in_a_subfolder_is_loaded(runner_of, batch_of):
     runner = runner_of(
         "",
         target="code/main.py",
@@ -254,7 +254,7 @@ def test_a_handler_in_a_subfolder(runner_of, batch_of):
     assert runner.run(batch_of(ones(1))).tensors[0].data.tolist() == [[3, 3]]
 
 
-def test_what_a_module_holds_is_free_after_close(runner_of, batch_of):
+def test_module_contents_are_freed_after_close(runner_of, batch_of):
     runner = runner_of(
         """
         import numpy as np

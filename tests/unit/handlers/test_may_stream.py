@@ -58,7 +58,7 @@ def generates(x):
     "one",
     [Yields, YieldsLater, Timed, Inherits, HelpedByAMethod, HelpedByAnInnerFunction, Sends, generates],
 )  # fmt: skip
-def test_code_that_answers_in_parts(one):
+def test_streaming_code_is_recognised(one):
     assert may_stream(handler_of(one, "test"))
 
 
@@ -80,7 +80,7 @@ def whole(x):
 """
 
 
-def test_code_that_does_not():
+def test_code_without_streaming_is_recognised():
     file = {"__name__": "whole"}
     exec(ALONE, file)
     assert not may_stream(handler_of(file["Whole"], "test"))

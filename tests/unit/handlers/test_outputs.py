@@ -41,7 +41,7 @@ def test_an_array_keeps_its_datatype_and_memory(dtype, name):
     assert tensor.data is array
 
 
-def test_a_mapping_keeps_its_order_and_takes_that_of_the_declaration():
+def test_mapping_keeps_its_order_or_takes_the_declared_order():
     result = {"b": np.ones((1, 1), np.float32), "a": np.ones((1, 2), np.float32)}
     assert [tensor.name for tensor in output_tensors(result, 1, NONE)] == ["b", "a"]
     spec = declared(("a", "FP32", (-1, 2)), ("b", "FP32", (-1, 1)))
@@ -59,7 +59,7 @@ def test_one_array_takes_the_only_declared_name():
     assert one(np.ones(2, np.float32), 2, declared(("p", "FP32", (-1,)))).name == "p"
 
 
-def test_rows_of_a_list_are_bytes_text_or_compact_json():
+def test_list_items_become_bytes_text_or_compact_json():
     values = [b"a", "\u00e9", {"k": [1, 2.5, None], 3: np.float32(1)}, [torch.tensor([1, 2])], 5]
     tensor = one(values, 5)
     assert (tensor.datatype, tensor.shape) == ("BYTES", (5,))
@@ -98,12 +98,12 @@ def test_tensors_in_json_keep_their_digits():
 
 
 @pytest.mark.parametrize("values", [["a", "b"], [[1], [1, 2]], [None, 1]])
-def test_a_list_that_makes_no_numbers_is_refused(values):
+def test_list_that_is_not_numeric_is_refused(values):
     with pytest.raises(HandlerFailed, match="'n'"):
         one(values, 2, declared(("n", "FP32", (-1,))))
 
 
-def test_texts_in_arrays():
+def test_text_arrays_become_bytes():
     assert one(np.array(["a", "bc"]), 2).data == [b"a", b"bc"]
     assert one(np.array([b"a", b"bc"]), 2).data == [b"a", b"bc"]
     tensor = one(np.array([["a", b"b"], [bytearray(b"c"), memoryview(b"d")]], dtype=object), 2)
@@ -129,7 +129,7 @@ def test_texts_in_arrays():
         (np.array([np.inf], "f8"), "FP32", [np.inf]),
     ],
 )
-def test_a_cast_that_keeps_the_kind(value, datatype, want):
+def test_cast_within_the_kind_is_accepted(value, datatype, want):
     tensor = one(value, 1, declared(("x", datatype, (-1,))))
     assert (tensor.datatype, tensor.data.tolist()) == (datatype, want)
 
@@ -152,7 +152,7 @@ def test_a_cast_that_keeps_the_kind(value, datatype, want):
         (torch.tensor([1.0], dtype=torch.bfloat16), "INT64", "BF16.*INT64"),
     ],
 )
-def test_a_cast_that_does_not_is_refused(value, datatype, words):
+def test_cast_to_another_kind_is_refused(value, datatype, words):
     with pytest.raises(HandlerFailed, match=words):
         one(value, 1, declared(("x", datatype, (-1,))))
 
@@ -173,7 +173,7 @@ def test_a_wrong_number_of_rows_names_both(shape):
     assert f"{shape[0] if shape else 'no'} rows" in caught.value.message
 
 
-def test_a_list_of_the_wrong_length():
+def test_list_of_the_wrong_length_names_both():
     with pytest.raises(HandlerFailed, match=r"2 rows .* batch of 3 rows"):
         one(["a", "b"], 3)
 
@@ -214,7 +214,7 @@ def test_rows_are_not_counted_where_the_model_has_no_batch():
         ([object()], "row 0"),
     ],
 )
-def test_what_is_no_output_is_a_servers_error(value, words):
+def test_invalid_return_value_is_a_server_error(value, words):
     with pytest.raises(HandlerFailed, match=words) as caught:
         output_tensors(value, 1, NONE)
     assert caught.value.http_status == 500
@@ -227,7 +227,7 @@ def test_masked_arrays_are_refused_where_outputs_are_declared():
             output_tensors(value, 1, spec)
 
 
-def test_names_that_are_not_declared():
+def test_undeclared_output_names_are_refused():
     spec = declared(("a", "FP32", (-1,)), ("b", "FP32", (-1,)))
     ones = np.ones(1, np.float32)
     for value in ({"a": ones}, {"a": ones, "b": ones, "c": ones}, ones, (ones,)):
@@ -259,7 +259,7 @@ def test_an_array_in_another_order_is_copied_and_counted():
     assert buffer_pool.copied_bytes() == before + 24
 
 
-def test_a_tensor_is_read_where_it_lies():
+def test_torch_tensor_is_read_without_a_copy():
     """The aliasing check decides for all outputs together whether they are sent without a copy."""
     buffer = np.ones((2, 2), np.float32)
     module = torch.nn.Linear(2, 2)

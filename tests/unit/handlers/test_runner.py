@@ -27,7 +27,7 @@ def ones(rows):
     return np.ones((rows, 2), np.float32)
 
 
-def test_inference_alone_is_a_whole_handler(runner_of, batch_of):
+def test_handler_needs_only_inference(runner_of, batch_of):
     runner = runner_of(
         """
         from ksrv import BaseHandler
@@ -57,7 +57,7 @@ def test_several_inputs_are_keywords(runner_of, batch_of):
     assert answer.tensors[0].data.tolist() == [[2, 2], [2, 2]]
 
 
-def test_a_stage_may_be_replaced_on_the_object(runner_of, batch_of):
+def test_stage_can_be_replaced_on_the_object(runner_of, batch_of):
     runner = runner_of(
         """
         from ksrv import BaseHandler
@@ -72,7 +72,7 @@ def test_a_stage_may_be_replaced_on_the_object(runner_of, batch_of):
     assert runner.run(batch_of(ones(1))).tensors[0].data.tolist() == [[2, 2]]
 
 
-def test_a_subclass_of_a_stage_that_is_kept_is_called(runner_of, batch_of):
+def test_overridden_stage_that_calls_super_is_run(runner_of, batch_of):
     runner = runner_of(
         """
         from ksrv import BaseHandler
@@ -86,7 +86,7 @@ def test_a_subclass_of_a_stage_that_is_kept_is_called(runner_of, batch_of):
     assert runner.run(batch_of(ones(2))).tensors[0].data.tolist() == [[3, 3], [3, 3]]
 
 
-def test_a_failed_row_fails_its_request_alone(runner_of, batch_of):
+def test_failed_row_fails_only_its_request(runner_of, batch_of):
     runner = runner_of(
         """
         from ksrv import BaseHandler
@@ -186,7 +186,7 @@ def test_a_list_has_one_value_for_each_row(runner_of, batch_of):
     assert tensor.data == [b"a", b"b", b'{"c":[1,2.5]}']
 
 
-def test_explanations(runner_of, batch_of):
+def test_explanations_are_returned(runner_of, batch_of):
     runner = runner_of(
         """
         from ksrv import BaseHandler
@@ -201,7 +201,7 @@ def test_explanations(runner_of, batch_of):
     assert set(answer.timings) == {"preprocess", "explain"}
 
 
-def test_a_handler_without_explanations_says_so(runner_of, batch_of):
+def test_missing_explain_stage_is_an_error(runner_of, batch_of):
     runner = runner_of("def inference(x):\n    return x\n")
     with pytest.raises(InferenceError, match="no explanations; use infer"):
         runner.run(batch_of(ones(1), explain=True))
@@ -222,7 +222,7 @@ def test_super_init_may_be_left_out(runner_of, batch_of):
     assert runner.run(batch_of(ones(1))).tensors[0].data.tolist() == [[3, 3]]
 
 
-def test_the_context_tells_what_model_yaml_says(runner_of, batch_of, tmp_path):
+def test_context_has_the_settings_of_model_yaml(runner_of, batch_of, tmp_path):
     runner = runner_of(
         """
         from ksrv import BaseHandler
@@ -288,12 +288,12 @@ def test_a_timed_function_runs_outside_of_a_batch():
     assert timed(lambda: 3)() == 3
 
 
-def test_a_handle_of_its_own_is_timed_as_inference(runner_of, batch_of):
+def test_custom_handle_is_timed_as_inference(runner_of, batch_of):
     runner = runner_of("def handle(batch, context):\n    return batch['x']\n")
     assert set(runner.run(batch_of(ones(1))).timings) == {"inference"}
 
 
-def test_values_are_reported(runner_of, batch_of):
+def test_reported_values_reach_the_metrics(runner_of, batch_of):
     records = []
     runner = runner_of(
         """
@@ -321,7 +321,7 @@ def test_values_are_reported(runner_of, batch_of):
     assert records[0].labels[:2] == (("model", "m"), ("version", ""))
 
 
-def test_intermediate_answers(runner_of, batch_of, chunks):
+def test_intermediate_answers_are_emitted(runner_of, batch_of, chunks):
     runner = runner_of(
         """
         from ksrv import BaseHandler
@@ -340,7 +340,7 @@ def test_intermediate_answers(runner_of, batch_of, chunks):
     assert len(chunks) == 1
 
 
-def test_a_handler_learns_who_still_listens(runner_of, batch_of, chunks):
+def test_handler_sees_which_clients_remain(runner_of, batch_of, chunks):
     runner = runner_of(
         """
         from ksrv import BaseHandler
@@ -363,7 +363,7 @@ def test_a_handler_learns_who_still_listens(runner_of, batch_of, chunks):
     assert plain == b"[True, True, True]"
 
 
-def test_response_headers_and_parameters(runner_of, batch_of):
+def test_response_headers_and_parameters_are_returned(runner_of, batch_of):
     runner = runner_of(
         """
         from ksrv import BaseHandler
@@ -396,7 +396,7 @@ def test_failures_of_single_requests_survive_an_error_of_the_batch(runner_of, ba
 
 
 @pytest.mark.parametrize("stage", ["preprocess", "inference", "postprocess"])
-def test_the_stage_that_failed_is_named(runner_of, batch_of, stage):
+def test_failed_stage_is_named(runner_of, batch_of, stage):
     runner = runner_of(
         f"""
         from ksrv import BaseHandler
@@ -437,9 +437,7 @@ def test_nothing_keeps_a_batch_alive_after_its_answer(runner_of, batch_of, monke
         assert gone() is None
 
 
-def test_a_batch_does_not_meet_half_of_torch_while_another_model_imports_it(
-    runner_of, batch_of, monkeypatch
-):
+def test_batch_ignores_a_half_imported_torch(runner_of, batch_of, monkeypatch):
     runner = runner_of("def inference(x): return x + 1")
     half = ModuleType("torch")
     half.__spec__ = ModuleSpec("torch", None)
@@ -449,7 +447,7 @@ def test_a_batch_does_not_meet_half_of_torch_while_another_model_imports_it(
     assert answer.tensors[0].data.tolist() == [[2.0] * 3] * 2
 
 
-def test_a_deferred_handler_that_cannot_begin_fails_its_batch(runner_of, batch_of):
+def test_deferred_handler_that_cannot_start_fails_its_batch(runner_of, batch_of):
     runner = runner_of(
         """
         from ksrv.handlers.deferred import DeferredHandler
@@ -464,7 +462,7 @@ def test_a_deferred_handler_that_cannot_begin_fails_its_batch(runner_of, batch_o
     assert isinstance(failure, HandlerFailed) and "ValueError" in failure.message
 
 
-def test_an_error_without_a_text_is_named_with_its_place_alone(runner_of):
+def test_error_without_text_is_reported_by_place(runner_of):
     with pytest.raises(
         HandlerLoadError, match=r"cannot be loaded: AssertionError \(handler\.py, line \d+\)$"
     ):

@@ -19,7 +19,7 @@ def run(states, number, *, start=False, end=False):
     return found, failures
 
 
-def test_a_state_lives_from_the_first_request_to_the_last():
+def test_state_exists_from_the_first_to_the_last_request():
     states = SequenceStates()
     first, _ = run(states, 1, start=True)
     first.state["seen"] = 1
@@ -37,7 +37,7 @@ def test_a_sequence_that_ended_as_its_first_request_began_keeps_no_state():
     assert len(states) == 0
 
 
-def test_few_ended_sequences_are_remembered():
+def test_memory_of_ended_sequences_is_limited():
     states = SequenceStates()
     states.end(range(10 * ENDED_EARLY))
     for number in range(10 * ENDED_EARLY):
@@ -45,7 +45,7 @@ def test_few_ended_sequences_are_remembered():
     assert len(states) == 9 * ENDED_EARLY
 
 
-def test_a_state_is_filled_and_not_replaced():
+def test_state_is_modified_in_place():
     one = Sequence("a", state={"total": 1})
     one.state["total"] += 2
     with pytest.raises(AttributeError, match=r"sequence\.state\['total'\] = "):

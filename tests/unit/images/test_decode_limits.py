@@ -38,7 +38,7 @@ def test_known_formats_that_are_not_decoded_are_named(start, name, kind):
 
 
 @pytest.mark.parametrize("file", [b"", b"ftypavif", b"\0\0\0\x1cftyp", b"\0\0\0\x1cftypmp42 film"])
-def test_other_files_cannot_be_read(file):
+def test_unknown_files_are_refused(file):
     with pytest.raises(ImageRefused, match="cannot be read"):
         checked_header(file, Limits())
 
@@ -56,7 +56,7 @@ def test_other_files_cannot_be_read(file):
     ],
     ids=["empty", "cut", "cut in a chunk", "another kind"],
 )
-def test_files_that_cannot_be_read_are_told_with_what_to_do(file, says):
+def test_refused_files_name_the_remedy(file, says):
     with pytest.raises(ImageRefused, match=f"cannot be read: .*{says}"):
         checked_header(file, Limits(), ("jpeg", "png"))
 

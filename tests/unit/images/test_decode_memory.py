@@ -27,7 +27,7 @@ def bound():
     assert PROCESS.held == held
 
 
-def test_bytes_are_counted_while_they_are_held():
+def test_bytes_are_counted_until_given_back():
     memory, before = DecodingMemory(), PROCESS.held
     assert memory.take(60) and memory.take(40)
     assert PROCESS.held == before + 100
@@ -36,14 +36,14 @@ def test_bytes_are_counted_while_they_are_held():
     assert PROCESS.held == before
 
 
-def test_what_can_never_be_held_is_refused_with_both_numbers():
+def test_too_large_image_is_refused_with_both_numbers():
     with pytest.raises(
         TooLarge, match=rf"needs 10000 bytes .* --limits-in-flight \({PROCESS.bound} bytes"
     ):
         DecodingMemory().take(10_000)
 
 
-def test_nothing_is_waited_for_where_no_image_will_make_room():
+def test_reservation_fails_at_once_without_other_images():
     memory = DecodingMemory()
     assert PROCESS.reserve(50, small=True)  # a request's body
     try:
@@ -53,7 +53,7 @@ def test_nothing_is_waited_for_where_no_image_will_make_room():
         PROCESS.give_back(50)
 
 
-def test_an_image_waits_for_another_one_of_the_process():
+def test_image_waits_for_another_image():
     memory = DecodingMemory()
     assert memory.take(80)
     taken = []
@@ -67,7 +67,7 @@ def test_an_image_waits_for_another_one_of_the_process():
     memory.give_back(70)
 
 
-def test_nobody_waits_for_an_image_that_nobody_wants():
+def test_cancelled_image_does_not_wait():
     memory = DecodingMemory()
     assert memory.take(80)
     assert memory.take(70, lambda: True) is False
@@ -101,7 +101,7 @@ def test_images_that_are_decoded_by_rows_need_no_room_for_whole_pictures(
     assert PROCESS.held == before
 
 
-def test_a_grey_picture_that_is_turned_takes_the_room_of_the_colours_it_becomes(monkeypatch):
+def test_turned_grey_picture_reserves_memory_for_colours(monkeypatch):
     if "libjpeg-turbo" not in jpeg.present_decoders():
         pytest.skip("ksrv was built without libjpeg-turbo")
     monkeypatch.setattr(jpeg, "decoder", lambda: "libjpeg-turbo")
@@ -131,7 +131,7 @@ def test_a_grey_picture_that_is_turned_takes_the_room_of_the_colours_it_becomes(
         ("linear", "FP32", 0),
     ],
 )  # fmt: skip
-def test_a_resized_picture_that_is_cropped_afterwards_takes_room_of_its_own(resize, kind, whole):
+def test_resize_before_a_crop_reserves_memory(resize, kind, whole):
     spec = TensorSpec("x", kind, (-1, 8, 8, 3), ImageSpec(resize=resize, shorter_side=100))
     prepare = ImagePreparer(spec, Limits(), pool=DecodePool(1))
     sent = [files.png(1, 100)]  # 100 x 10,000 pixels between

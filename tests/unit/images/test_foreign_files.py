@@ -64,7 +64,7 @@ STRAY = {
 @pytest.mark.parametrize("stray", STRAY.values(), ids=STRAY)
 @pytest.mark.parametrize("insert", [files.before_frame, files.before_scan])
 @pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
-def test_what_libjpeg_passes_over_refuses_no_jpeg(stray, insert, mode):
+def test_bytes_that_libjpeg_skips_are_accepted(stray, insert, mode):
     data = insert(files.jpeg(24, 40, mode), stray)
     wanted = decoded(data)
     assert wanted is not None and wanted.shape == (24, 40, 3)
@@ -89,7 +89,7 @@ def test_a_longer_app_segment_hides_what_it_covers(progressive):
     "inserted",
     [b"\xff\xd8", b"\xff\xd9", b"\xff\x02", b"\xff\xc4\x00\x01", b"\xff\xf0\x00\x02"],
 )
-def test_what_libjpeg_refuses_is_refused(inserted):
+def test_files_that_libjpeg_refuses_are_refused(inserted):
     data = files.before_frame(files.jpeg(24, 40), inserted)
     assert decoded(data) is None
     with pytest.raises(InvalidRequest, match="image 0 of the input 'x'"):
@@ -97,7 +97,7 @@ def test_what_libjpeg_refuses_is_refused(inserted):
 
 
 @pytest.mark.parametrize("inserted", [b"", *STRAY.values()])
-def test_limit_on_pixels_holds_behind_stray_bytes(inserted):
+def test_pixel_limit_applies_after_stray_bytes(inserted):
     data = files.before_frame(files.jpeg_claiming(30_000, 30_000), inserted)
     with pytest.raises(InvalidRequest, match="has 30000x30000 pixels, above the limit"):
         prepared(data)
@@ -131,14 +131,14 @@ def test_orientation_of_every_whole_type_is_applied(form, order, kind, orientati
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_orientation_behind_the_frame_is_applied(orientation):
+def test_orientation_after_the_frame_is_applied(orientation):
     segment = files.segment(0xE1, b"Exif\0\0" + files.exif(orientation))
     data = files.before_scan(files.jpeg(20, 30), segment)
     np.testing.assert_array_equal(prepared(data, exif="apply"), decoded(data, cv2.IMREAD_COLOR))
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
-def test_orientation_behind_many_entries_is_applied(form):
+def test_orientation_after_many_entries_is_applied(form):
     data = files.with_exif(20, 30, form, files.exif(6, entries=2000))
     assert prepared(data, exif="apply").shape == (30, 20, 3)
 
@@ -160,7 +160,7 @@ def test_webp_exif_that_its_header_does_not_announce_is_ignored():
     assert prepared(bytes(data), exif="apply").shape == (20, 30, 3)
 
 
-def test_png_exif_behind_the_pixels_is_applied():
+def test_png_exif_after_the_pixels_is_applied():
     data = files.png(20, 30)
     data = data[:-12] + files.chunk(b"eXIf", files.exif(6)) + data[-12:]
     np.testing.assert_array_equal(prepared(data, exif="apply"), decoded(data, cv2.IMREAD_COLOR))
@@ -201,7 +201,7 @@ def test_tiff_of_16_bits_is_turned_once(orientation, exif):
 
 
 @pytest.mark.parametrize("color", ["RGB", "BGR"])
-def test_colours_of_a_tiff_of_16_bits(color):
+def test_colours_of_16_bit_tiff_equal_cv2s(color):
     """For RGB, cv2 itself returns uninitialised memory."""
     values = np.random.default_rng(3).integers(0, 65536, (20, 30, 3), dtype=np.uint16)
     data = cv2.imencode(".tif", values)[1].tobytes()
@@ -228,7 +228,7 @@ def planar_tiff(bits):
     return b"II*\0\x08\0\0\0" + directory + bytes(4) + tail + bytes(3 * size)
 
 
-def test_tiff_of_16_bits_whose_channels_are_apart_shows_no_old_memory():
+def test_planar_16_bit_tiff_shows_no_uninitialised_memory():
     assert not prepared(planar_tiff(8)).any()
     assert not prepared(planar_tiff(16)).any()  # as 8 bits
     with pytest.raises(InvalidRequest, match="stores each channel apart, which is not decoded"):
@@ -240,7 +240,7 @@ def animated_png():
     return files.encode(frames[0], "PNG", save_all=True, append_images=frames[1:])
 
 
-def test_animated_png_may_be_cut_behind_its_first_frame():
+def test_animated_png_may_be_truncated_after_its_first_frame():
     whole = animated_png()
     ends = [at for at in range(len(whole)) if whole[at : at + 4] == b"fcTL"]
     data = whole[: ends[1] + 60]

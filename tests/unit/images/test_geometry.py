@@ -19,7 +19,7 @@ RESIZE = json.loads((GOLDEN / "resize.json").read_text())
 
 
 @pytest.mark.parametrize("case", RESIZE["sizes"])
-def test_golden_sizes(case):
+def test_sizes_equal_the_golden_values(case):
     width, height = case["in_wh"]
     size = shorter_side_size((height, width), 256)
     assert size == tuple(case["resized_wh"][::-1])
@@ -36,7 +36,7 @@ def test_golden_sizes(case):
         (7, 9, 9),
     ],
 )
-def test_declared_dimensions(size, dimension, result):
+def test_target_size_follows_the_declared_dimensions(size, dimension, result):
     assert bounded(size, dimension) == result
 
 
@@ -52,7 +52,7 @@ def test_declared_dimensions(size, dimension, result):
         ((32, 48), (32, 48), (32, 48), (0, 0)),
     ],
 )
-def test_letterbox_windows(size, target, inner, offset):
+def test_letterbox_window_is_centred(size, target, inner, offset):
     assert letterbox_window(size, target) == (inner, offset)
 
 
@@ -69,11 +69,11 @@ def test_letterbox_windows(size, target, inner, offset):
         ({"reduced": "auto"}, (50, 50), (100, 100), 1),
     ],
 )
-def test_how_far_a_jpeg_may_be_scaled_while_it_is_decoded(keys, size, target, reduction):
+def test_reduction_keeps_the_target_size(keys, size, target, reduction):
     assert Geometry(ImageSpec(**keys)).reduction(size, target) == reduction
 
 
-def test_what_has_the_size_is_left_alone():
+def test_image_of_the_target_size_is_not_resized():
     picture = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
     for resize in ("linear", "area", "pillow", "none", "letterbox"):
         geometry = Geometry(ImageSpec(resize=resize))

@@ -64,7 +64,7 @@ def decoder(monkeypatch):
 
 
 @pytest.mark.parametrize("subsampling", SUBSAMPLINGS)
-def test_pixels_are_those_of_cv2(decoder, subsampling):
+def test_pixels_equal_cv2s(decoder, subsampling):
     kinds = itertools.product(SIZES, (3, 1), (30, 95), (False, True), (0, 3))
     for (height, width), channels, quality, progressive, restart in kinds:
         pixels = picture(height, width, channels)
@@ -77,7 +77,7 @@ def test_pixels_are_those_of_cv2(decoder, subsampling):
 
 @native
 @pytest.mark.parametrize("reduction", [2, 4, 8])
-def test_reduced_pixels_are_those_of_cv2(reduction):
+def test_reduced_pixels_equal_cv2s(reduction):
     for height, width in SIZES:
         data = encode(picture(height, width))
         flags = getattr(cv2, f"IMREAD_REDUCED_COLOR_{reduction}")
@@ -248,7 +248,7 @@ def test_a_damaged_file_gives_cv2s_pixels_or_is_left_to_it(decoder):
 
 
 @native
-def test_another_size_than_the_header_check_saw_is_left_to_cv2():
+def test_size_that_differs_from_the_header_is_left_to_cv2():
     data = encode(picture(33, 17))
     for shape in ((33, 18, 3), (32, 17, 3), (66, 34, 3)):
         assert not jpeg_decoder.decode_jpeg_into(data, np.empty(shape, np.uint8), "BGR")
@@ -314,7 +314,7 @@ def test_sizes_that_do_not_fit_are_refused():
         jpeg_decoder.decode_jpeg_into(data, np.empty((7, 7, 3), np.uint8), "BGR", 3)
 
 
-def test_which_files_have_a_decoder_before_cv2(decoder):
+def test_decoder_is_used_only_for_supported_files(decoder):
     assert jpeg.decodes(probe(encode(picture(8, 8))))
     several = probe(encode(picture(8, 8), progressive=True))
     assert jpeg.decodes(several)
@@ -342,7 +342,7 @@ main(sys.argv[1:])
 """
 
 
-def test_a_decoder_that_is_not_there_ends_the_start_with_a_sentence(tmp_path):
+def test_missing_decoder_stops_the_start_with_a_sentence(tmp_path):
     model = tmp_path / "models" / "m"
     model.mkdir(parents=True)
     (model / "handler.py").write_text("def handle(batch, context):\n    return {}\n")

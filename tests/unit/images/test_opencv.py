@@ -26,7 +26,7 @@ def run(script, **environment):
     return result
 
 
-def test_the_settings_are_there_before_the_first_import():
+def test_settings_are_set_before_the_first_import():
     script = """
 import os, sys
 import ksrv.images.preparer
@@ -43,7 +43,7 @@ print(os.environ["OPENCV_LOG_LEVEL"], os.environ["OPENCV_IO_MAX_IMAGE_PIXELS"])
     assert run(bare).stdout.split() == ["OFF", str(opencv.PIXEL_WALL)]
 
 
-def test_the_second_wall_stands():
+def test_cv2_pixel_limit_is_enforced():
     script = f"""
 from ksrv.images import opencv
 assert opencv.decode({files.png(40, 40)!r}, -1) is None
@@ -77,20 +77,20 @@ assert opencv.load().getNumThreads() == 1
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("data", [files.jpeg(60, 80), files.png(60, 80)], ids=["jpeg", "png"])
-def test_a_cut_file_is_no_picture(data, share):
+def test_truncated_file_is_refused(data, share):
     assert opencv.decode(data[: int(len(data) * share)], UNCHANGED) is None
 
 
-def test_a_jpeg_without_its_last_byte_is_no_picture():
+def test_jpeg_without_its_last_byte_is_refused():
     assert opencv.decode(files.jpeg(60, 80)[:-1], UNCHANGED) is None
 
 
 @pytest.mark.parametrize("junk", [b"x", b"\xff\xd8\xff", bytes(1000)])
-def test_junk_is_no_picture(junk):
+def test_junk_is_refused(junk):
     assert opencv.decode(junk, UNCHANGED) is None
 
 
-def test_what_raises_in_cv2_is_no_picture(monkeypatch):
+def test_cv2_exception_refuses_the_picture(monkeypatch):
     def fail(*_):
         raise cv2.error("bad")
 
@@ -98,7 +98,7 @@ def test_what_raises_in_cv2_is_no_picture(monkeypatch):
     assert opencv.decode(files.png(4, 4), UNCHANGED) is None
 
 
-def test_an_image_that_cv2_has_no_memory_for_is_not_called_damaged(monkeypatch):
+def test_out_of_memory_in_cv2_is_not_reported_as_damage(monkeypatch):
     error = cv2.error("Insufficient memory")
     error.code = cv2.Error.StsNoMem
 
@@ -127,7 +127,7 @@ def test_an_image_that_cv2_has_no_memory_for_is_not_called_damaged(monkeypatch):
         (files.oriented(20, 30, 6), cv2.IMREAD_COLOR | 128, (20, 30, 3), "u1"),
     ],
 )
-def test_what_flags_mean(data, flags, shape, dtype):
+def test_flags_select_channels_and_depth(data, flags, shape, dtype):
     pixels = opencv.decode(data, flags)
     assert pixels.shape == shape and pixels.dtype == dtype
 
@@ -140,7 +140,7 @@ def test_alpha_is_dropped_without_blending():
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
 @pytest.mark.parametrize("dtype", ["u1", "u2", "i2", "f4", "f8"])
-def test_a_resize_lands_in_its_target(channels, dtype):
+def test_resize_writes_into_its_target(channels, dtype):
     source = files.pixels(40, 50, channels).astype(dtype)
     room = np.zeros((20, 60, channels), dtype)
     opencv.resize_into(source, room[:, 10:35], cv2.INTER_LINEAR)
@@ -149,7 +149,7 @@ def test_a_resize_lands_in_its_target(channels, dtype):
     assert not room[:, :10].any() and not room[:, 35:].any()
 
 
-def test_a_resize_that_spurns_its_target_still_fills_it(monkeypatch):
+def test_resize_into_new_memory_is_copied_to_the_target(monkeypatch):
     source, target = files.pixels(40, 50), np.zeros((20, 25, 3), np.uint8)
     real = cv2.resize
     monkeypatch.setattr(cv2, "resize", lambda image, size, dst, interpolation: real(image, size))

@@ -53,7 +53,7 @@ def same(got, wanted, exact=True):
 
 @pytest.mark.parametrize("name", ["china.jpg", "flower.jpg"])
 @pytest.mark.parametrize("form", [".jpg", ".png"])
-def test_photographs_equal_the_plain_sequence(name, form):
+def test_photographs_equal_the_reference(name, form):
     from sklearn.datasets import load_sample_image
 
     photograph = load_sample_image(name)[:, :, ::-1]
@@ -83,7 +83,7 @@ def test_a_grey_png_fills_a_model_of_one_channel():
     ],
 )
 @pytest.mark.parametrize("size", [(40, 60), (23, 31), (80, 90)])
-def test_every_datatype_is_cast_as_the_table_says(kind, data, size):
+def test_every_datatype_is_cast_as_documented(kind, data, size):
     spec = ImageSpec()
     got = prepared(preparer((*size, 3), kind), data)
     same(got[0], oracle.prepare(data, spec, (*size, 3), kind))
@@ -209,7 +209,7 @@ def test_free_channels_are_the_first_images():
     assert free.check([bmp], 1).shape[3] == 1
 
 
-def test_counts_must_agree():
+def test_numbers_of_images_and_rows_must_match():
     with pytest.raises(InvalidRequest, match="holds 1 images and its shape says 2"):
         preparer((8, 8, 3)).check([files.png(8, 8)], 2)
     with pytest.raises(InvalidRequest, match="holds 0 images"):
@@ -245,7 +245,7 @@ def convertible(resize, datatype_name="FP32"):
 @pytest.mark.parametrize("resize", ["linear", "area", "pillow", "letterbox"])
 @pytest.mark.parametrize("color", ["RGB", "BGR"])
 @pytest.mark.parametrize("exif", ["ignore", "apply"])
-def test_keys_together(resize, color, exif, arithmetic):
+def test_keys_combine_as_documented(resize, color, exif, arithmetic):
     keys = {
         "channels": "convert", "resize": resize, "color": color, "exif": exif,
         "arithmetic": arithmetic, **IMAGENET,
@@ -259,7 +259,7 @@ def test_keys_together(resize, color, exif, arithmetic):
 
 @pytest.mark.parametrize("kind", sorted(oracle.NUMPY))
 @pytest.mark.parametrize("resize", ["linear", "area", "pillow", "letterbox"])
-def test_datatypes_of_converted_images(kind, resize):
+def test_converted_images_have_the_declared_datatype(kind, resize):
     keys = {"channels": "convert", "resize": resize, "color": "RGB"}
     if np.issubdtype(oracle.NUMPY[kind], np.floating):
         keys.update(IMAGENET)
@@ -274,7 +274,7 @@ def test_datatypes_of_converted_images(kind, resize):
 @pytest.mark.parametrize(
     "name", ["jpeg", "png", "palette", "16 bits", "rgba", "progressive", "turned"]
 )
-def test_strict_files_keep_what_they_have(name, resize, color):
+def test_strict_channels_are_not_converted(name, resize, color):
     data = MIXED[name]
     height, width = (
         (60, 80)
@@ -297,7 +297,7 @@ def test_cmyk_is_the_same_in_both_orders():
 
 
 @pytest.mark.parametrize("name", ["jpeg", "grey jpeg", "png", "rgba", "palette", "16 bits"])
-def test_grey_is_made_of_anything(name):
+def test_any_image_is_converted_to_grey(name):
     keys = {"color": "GRAY", "channels": "convert", "resize": "pillow"}
     got = prepared(preparer((20, 30, 1), "UINT8", **keys), MIXED[name])
     same(got[0], oracle.prepare(MIXED[name], ImageSpec(**keys), (20, 30, 1), "UINT8"))
@@ -315,7 +315,7 @@ def test_alpha_is_added_opaque(color):
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("form", ["JPEG", "PNG"])
-def test_every_orientation(orientation, form):
+def test_every_orientation_is_applied(orientation, form):
     data = files.oriented(20, 32, orientation, form)
     keys = {"exif": "apply"}
     size = (32, 20) if orientation >= 5 else (20, 32)
@@ -349,7 +349,7 @@ def test_shorter_side_then_centre_crop(resize, size, side, crop):
 @pytest.mark.parametrize(
     "size", [(60, 90), (97, 41), (32, 32), (1, 200), (200, 1), (7, 7), (31, 47)]
 )
-def test_letterbox(size):
+def test_letterbox_pads_to_the_target(size):
     data = files.png(*size)
     keys = {"resize": "letterbox"}
     got = prepared(preparer((32, 48, 3), "UINT8", **keys), data)
@@ -373,7 +373,7 @@ def test_reduced_takes_the_largest_scale_that_keeps_the_size(size, target, scale
     same(rgb[0], got[0][..., ::-1])
 
 
-def test_reduced_with_other_keys():
+def test_reduced_combines_with_other_keys():
     grey = files.jpeg(400, 400, "L")
     got = prepared(preparer((100, 100, 1), "UINT8", reduced="auto"), grey)
     decoded = cv2.imdecode(np.frombuffer(grey, np.uint8), cv2.IMREAD_REDUCED_GRAYSCALE_4)
@@ -410,7 +410,7 @@ def test_other_formats_need_to_be_allowed(form):
 
 @pytest.mark.parametrize("kind", ["int32", "float32", "float64", "int16", "int8"])
 @pytest.mark.parametrize("datatype_name", ["UINT8", "FP32"])
-def test_samples_that_are_no_levels_are_refused(kind, datatype_name):
+def test_float_samples_are_refused(kind, datatype_name):
     encoded = cv2.imencode(".tiff", np.ones((4, 4), kind))[1].tobytes()
     prepare = preparer((-1, -1, -1), datatype_name, formats=("tiff",))
     with pytest.raises(
@@ -421,7 +421,7 @@ def test_samples_that_are_no_levels_are_refused(kind, datatype_name):
         )[0]
 
 
-def test_rows_lie_in_memory_as_nhwc_whatever_the_model_sees():
+def test_rows_are_nhwc_in_memory_for_any_layout():
     data = files.png(20, 30)
     same(
         prepared(preparer((20, 30, 3), model_layout="NCHW"), data),
@@ -465,7 +465,7 @@ def test_an_input_without_a_section_has_the_defaults():
 # ---- batches ------------------------------------------------------------------------------------
 
 
-def test_a_batch_equals_its_images_one_by_one():
+def test_batch_equals_single_images():
     prepare = preparer((64, 64, 3))
     elements = [files.jpeg(200 + 10 * i, 300, seed=i) for i in range(9)]
     got = prepared(prepare, *elements)
@@ -482,7 +482,7 @@ def test_rows_outside_of_the_call_stay_untouched():
 
 
 @pytest.mark.parametrize("count", [1, 3, 12])
-def test_bad_images_fail_alone_and_leave_no_other_pixels(count):
+def test_bad_images_fail_alone_and_show_no_other_pixels(count):
     prepare = preparer((150, 150, 3))
     good = files.jpeg(400, 500)
     broken = {
@@ -539,7 +539,7 @@ def without_memory():
     ],
     ids=["exception", "cv2", "memory", "memory in cv2"],
 )  # fmt: skip
-def test_a_fault_of_our_own_fails_its_image_alone(monkeypatch, caplog, encode, raised, kind, told):
+def test_internal_error_fails_only_its_image(monkeypatch, caplog, encode, raised, kind, told):
     window = Geometry.window
 
     def fail(self, size, target):
@@ -562,7 +562,7 @@ def test_a_fault_of_our_own_fails_its_image_alone(monkeypatch, caplog, encode, r
     assert [record.exc_info[1] for record in caplog.records] == logged
 
 
-def test_a_fault_while_headers_are_read_fails_its_image_alone(monkeypatch):
+def test_internal_error_in_the_header_reader_fails_only_its_image(monkeypatch):
     checked = image_input.checked_header
 
     def fail(element, *more):
@@ -581,7 +581,7 @@ def test_a_fault_while_headers_are_read_fails_its_image_alone(monkeypatch):
 
 
 @pytest.mark.parametrize("claim", [files.png_claiming, files.jpeg_claiming])
-def test_bombs_are_refused_by_their_header(claim):
+def test_decompression_bombs_are_refused_by_their_header(claim):
     prepare = preparer((224, 224, 3))
     with pytest.raises(
         InvalidRequest,
@@ -642,7 +642,7 @@ def test_memory_views_are_read_like_bytes():
     )
 
 
-def test_scratch_space_is_given_back():
+def test_scratch_memory_is_freed():
     prepare = preparer((64, 64, 3), resize="pillow", shorter_side=70, **IMAGENET)
     before = buffer_pool.statistics()["leased"]
     out = np.empty((3, 64, 64, 3), np.float32)
@@ -650,7 +650,7 @@ def test_scratch_space_is_given_back():
     assert buffer_pool.statistics()["leased"] == before
 
 
-def test_pictures_of_more_sizes_than_are_remembered(monkeypatch):
+def test_more_picture_sizes_than_cached_plans_are_prepared(monkeypatch):
     monkeypatch.setattr("ksrv.images.row_plans.MOST_PLANS", 3)
     prepare = preparer((9, 9, 3), "UINT8")
     sent = [files.jpeg(20 + size % 7, 30 + size, seed=size) for size in range(10)]

@@ -36,7 +36,7 @@ def prepared(sent, shape, datatype="FP32", **keys):
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("size", [(33, 70), (70, 33), (16, 16), (1, 40), (40, 1)])
-def test_pixels_are_those_of_cv2(orientation, size):
+def test_pixels_equal_cv2s(orientation, size):
     data = files.oriented(*size, orientation)
     wanted = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
     assert wanted.shape[:2] == (size[::-1] if orientation >= 5 else size)
@@ -47,9 +47,7 @@ def test_pixels_are_those_of_cv2(orientation, size):
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("size", [(12, 18), (18, 12), (5, 300), (1, 1), (700, 3), (13, 19)])
 @pytest.mark.parametrize("datatype", ["FP32", "UINT8"])
-def test_a_linear_resize_reads_the_same_of_a_turned_picture(
-    monkeypatch, orientation, size, datatype
-):
+def test_linear_resize_of_a_turned_picture_equals_cv2s(monkeypatch, orientation, size, datatype):
     """Smaller, larger, the same size, and a size that differs by a row."""
     sent = [files.oriented(*size, orientation, form="JPEG"), files.oriented(90, 41, orientation)]
     got = prepared(sent, (12, 18, 3), datatype)
@@ -124,7 +122,7 @@ TURNED = {
 
 @pytest.mark.parametrize("name", TURNED)
 @pytest.mark.parametrize("resize", ["linear", "area", "pillow"])
-def test_an_odd_file_is_turned_by_every_decoder_alike(monkeypatch, name, resize):
+def test_unusual_file_is_turned_equally_by_every_decoder(monkeypatch, name, resize):
     """Stored pixels equal cv2's, and are turned as the header reader says."""
     data = TURNED[name]
     keys = {"resize": resize, "channels": "convert"}
@@ -152,7 +150,7 @@ def test_an_odd_file_is_turned_by_every_decoder_alike(monkeypatch, name, resize)
     np.testing.assert_array_equal(rows["cv2"], wanted)
 
 
-def test_a_turned_picture_that_is_cut_leaves_no_pixels():
+def test_truncated_turned_picture_leaves_no_pixels():
     spec = TensorSpec("x", "UINT8", (-1, 20, 30, 3), ImageSpec(exif="apply", resize="area"))
     whole = files.oriented(60, 40, 6)
     out = np.full((2, 20, 30, 3), 9, np.uint8)

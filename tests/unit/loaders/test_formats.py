@@ -201,7 +201,7 @@ def test_a_state_that_does_not_fit_names_what_is_missing(folder, reference):
         serve(folder, "model: weights.pt\nclass: net.py:Net", reference[1])
 
 
-def test_weights_without_a_class_are_told_from_torchscript(folder, reference):
+def test_state_dict_without_a_class_is_not_taken_for_torchscript(folder, reference):
     torch.save(state_of(reference[0]), folder / "weights.pt")
     with pytest.raises(
         HandlerLoadError,
@@ -210,7 +210,7 @@ def test_weights_without_a_class_are_told_from_torchscript(folder, reference):
         serve(folder, "model: weights.pt", reference[1])
 
 
-def test_a_file_is_called_what_it_is(folder, reference):
+def test_error_names_the_files_real_format(folder, reference):
     net, array, _ = reference
     torch.save(net, folder / "whole.pt")
     torch.save(net, folder / "old.pt", _use_new_zipfile_serialization=False)
@@ -288,7 +288,7 @@ def test_torchscript_that_calls_the_operators_of_a_package(folder, reference, mo
 
 
 @pytest.mark.parametrize("name", ["net.pt", "net.pt2", "net.so", "net.onnx", "empty.onnx"])
-def test_junk_is_refused_by_name(folder, reference, name):
+def test_junk_is_refused_with_the_file_name(folder, reference, name):
     (folder / name).write_bytes(b"" if name == "empty.onnx" else b"this is no model\n" * 9)
     with pytest.raises(HandlerLoadError, match=name):
         serve(folder, f"model: {name}", reference[1])
@@ -386,7 +386,7 @@ def test_an_eager_module_takes_declared_names_by_position(folder):
     assert got == {"output": [[4] * 3] * 2}
 
 
-def test_more_rows_than_were_exported_are_the_clients_mistake(folder, reference):
+def test_rows_beyond_the_exported_range_are_a_client_error(folder, reference):
     torch.export.save(exported(reference[0]), folder / "net.pt2")
     with pytest.raises(
         InferenceError, match="65 rows; the model was exported for 1 to 64"
@@ -418,7 +418,7 @@ def test_a_package_of_something_else_is_refused(folder, reference):
         (b"junk", "no file of weights"),
     ],
 )
-def test_files_that_hold_no_state_dict(folder, reference, content, words):
+def test_files_without_a_state_dict_are_refused(folder, reference, content, words):
     if isinstance(content, bytes):
         (folder / "w.pth").write_bytes(content)
     else:
@@ -427,7 +427,7 @@ def test_files_that_hold_no_state_dict(folder, reference, content, words):
         serve(folder, "model: w.pth\nclass: net.py:Net", reference[1])
 
 
-def test_a_safetensors_file_that_is_none(folder, reference):
+def test_malformed_safetensors_file_is_refused(folder, reference):
     (folder / "w.safetensors").write_bytes(b"\xff" * 64)
     with pytest.raises(HandlerLoadError, match=r"w\.safetensors is no safetensors file"):
         serve(folder, "model: w.safetensors\nclass: net.py:Net", reference[1])
@@ -442,7 +442,7 @@ def test_a_safetensors_file_that_is_none(folder, reference):
         ("raise KeyError('early')\n", "KeyError: 'early'"),
     ],
 )
-def test_a_class_that_is_none(folder, reference, source, words):
+def test_class_that_is_not_a_module_is_refused(folder, reference, source, words):
     (folder / "bad.py").write_text(source)
     with pytest.raises(HandlerLoadError, match=words):
         serve(folder, "class: bad.py:Net", reference[1])

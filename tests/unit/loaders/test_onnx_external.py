@@ -34,7 +34,7 @@ def save(folder, location):
     return path
 
 
-def test_a_file_beside_the_model_is_fine(tmp_path):
+def test_data_file_next_to_the_model_is_accepted(tmp_path):
     path = save(tmp_path / "m", "weights/w.bin")
     (tmp_path / "m/weights").mkdir()
     (tmp_path / "m/weights/w.bin").write_bytes(bytes(16))
@@ -42,7 +42,7 @@ def test_a_file_beside_the_model_is_fine(tmp_path):
 
 
 @pytest.mark.parametrize("location", ["../secret", "/etc/passwd", "a/../../secret", "", "missing"])
-def test_a_place_outside_is_refused(tmp_path, location):
+def test_data_file_outside_the_folder_is_refused(tmp_path, location):
     (tmp_path / "secret").write_bytes(bytes(16))
     with pytest.raises(ModelLoadError, match=r"m\.onnx keeps data in"):
         check_external_data(save(tmp_path / "m", location), tmp_path / "m")

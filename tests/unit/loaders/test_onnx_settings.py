@@ -68,7 +68,7 @@ def test_options_reach_the_session(load):
         ({"options": {"intra_op_num_threads": "two"}}, "intra_op_num_threads cannot be 'two'"),
     ],
 )
-def test_what_onnx_runtime_does_not_have_is_refused(load, settings, said):
+def test_unsupported_provider_is_refused(load, settings, said):
     with pytest.raises(ModelLoadError, match=said):
         load(**settings)
 

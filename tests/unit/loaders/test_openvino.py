@@ -43,7 +43,7 @@ def load(path, options=None, **settings):
         (b"<net version='99'></net>", "by OpenVINO"),
     ],
 )
-def test_files_that_are_no_ir(tmp_path, content, said):
+def test_files_that_are_not_ir_are_refused(tmp_path, content, said):
     (tmp_path / "m.xml").write_bytes(content)
     (tmp_path / "m.bin").write_bytes(b"\0" * 64)
     with pytest.raises(ModelLoadError, match=said) as caught:
@@ -62,7 +62,7 @@ def test_files_that_are_no_ir(tmp_path, content, said):
         ("</layers>", ""),
     ],
 )
-def test_an_ir_that_lies_is_an_error(tmp_path, old, new):
+def test_inconsistent_ir_is_refused(tmp_path, old, new):
     path = write_scale(tmp_path / "m.xml", 2)
     text = path.read_text()
     assert old in text

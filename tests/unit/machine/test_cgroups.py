@@ -55,7 +55,7 @@ def in_groups(**texts):
         ("no line of a group\n\n", in_groups(cpu_dot_max="200000 100000"), 2.0, 2),
     ],
 )  # fmt: skip
-def test_threads_fit_the_smallest_quota(system, own, files, quota, threads):
+def test_thread_count_follows_the_smallest_quota(system, own, files, quota, threads):
     system(own, **files)
     assert cgroups.cgroup_cores() == quota
     assert cgroups.usable_cores() == threads
@@ -80,14 +80,14 @@ def test_threads_fit_the_smallest_quota(system, own, files, quota, threads):
         ),
     ],
 )
-def test_requests_fit_the_smallest_limit_of_memory(system, own, files, limit):
+def test_budget_follows_the_smallest_memory_limit(system, own, files, limit):
     system(own, **files)
     assert cgroups.cgroup_memory() == limit
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert available_memory.machine_memory() == (limit or physical)
 
 
-def test_no_limit_of_version_1_is_the_memory_of_the_machine(system):
+def test_unlimited_version_1_group_uses_the_machines_memory(system):
     system(V1, **in_groups(memory__a__b__memory_dot_limit_in_bytes="9223372036854771712"))
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert available_memory.machine_memory() == physical

@@ -224,7 +224,7 @@ def stub_of(stubs, tmp_path):
     return make
 
 
-def test_a_stub_has_what_python_sees_of_a_module(stub_of):
+def test_stub_has_the_public_names_of_a_module(stub_of):
     made = stub_of(SOURCE)
     assert made == STUB
     ast.parse(made)
@@ -291,13 +291,13 @@ def test_attributes_come_from_the_declarations_beside_the_module(stub_of):
         ),
     ],
 )
-def test_a_type_that_is_not_known_ends_the_build(stubs, stub_of, text, sentence, tmp_path):
+def test_unknown_type_stops_the_build(stubs, stub_of, text, sentence, tmp_path):
     with pytest.raises(stubs.BuildFailed) as raised:
         stub_of(text)
     assert str(raised.value).replace(f"{tmp_path}/", "") == sentence
 
 
-def test_a_module_that_is_no_cython_ends_the_build(stubs, stub_of, capfd):
+def test_module_that_is_not_cython_stops_the_build(stubs, stub_of, capfd):
     with pytest.raises(stubs.BuildFailed, match=r"sample\.pyx is no valid Cython"):
         stub_of("def f(:\n")
 
@@ -343,7 +343,7 @@ def imported_in(source: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
-def test_every_public_name_of_a_module_stands_in_its_stub(module: Path):
+def test_every_public_name_is_in_the_stub(module: Path):
     source = ROOT / module.with_suffix(".pyx")
     stub = ast.parse(source.with_suffix(".pyi").read_text())
     loaded = importlib.import_module(".".join(module.parts))

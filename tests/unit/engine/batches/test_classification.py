@@ -18,9 +18,7 @@ from ksrv.request import Tensor
         ("FP16", "<f2", [-np.inf, -0.0, 0.0, np.nan], [1, 2, 0, 3]),
     ],
 )
-def test_classes_are_ordered_by_value_and_then_by_index(
-    kind, dtype, row, wanted
-):
+def test_classes_are_ordered_by_value_and_then_by_index(kind, dtype, row, wanted):
     scores = np.array([row, row], dtype)
     found = classify(Tensor("y", kind, scores.shape, scores), 4, None)
     assert (found.datatype, found.shape) == ("BYTES", (2, 4))

@@ -160,7 +160,9 @@ def test_batch_has_a_time_limit_from_its_start():
 
 
 @pytest.mark.parametrize(("seconds", "stalled"), [(3600.0, []), (0.0, [0])])
-def test_client_is_stalled_only_if_it_read_nothing_for_the_whole_time(monkeypatch, seconds, stalled):
+def test_client_is_stalled_only_if_it_read_nothing_for_the_whole_time(
+    monkeypatch, seconds, stalled
+):
     """A stream can stay full although its client reads, because more answers wait than fit."""
     monkeypatch.setattr(streaming_module, "STALL_SECONDS", seconds)
     found = []

@@ -97,12 +97,12 @@ def prepared(runner, files):
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_the_prepared_pixels_are_exactly_pillows(runner, name):
+def test_prepared_pixels_equal_pillows(runner, name):
     row = prepared(runner, [IMAGES[name]])[0]
     np.testing.assert_array_equal(row.transpose(2, 0, 1), reference(IMAGES[name]).numpy())
 
 
-def test_the_answers_of_a_mixed_batch_are_those_of_the_reference(runner):
+def test_mixed_batch_equals_the_reference(runner):
     array = prepared(runner, list(IMAGES.values()))
     requests = [BatchRequest(slice(row, row + 1)) for row in range(len(array))]
     tensor = Tensor("image", "FP32", array.shape, array)

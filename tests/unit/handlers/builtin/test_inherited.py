@@ -44,7 +44,7 @@ def write(folder, base, forward, init="pass"):
 
 
 @pytest.mark.parametrize("base", NET)
-def test_a_subclass_of_an_image_handler(tmp_path, base):
+def test_image_handler_can_be_subclassed(tmp_path, base):
     file = io.BytesIO()
     Image.fromarray(np.full((300, 300, 3), 90, np.uint8)).save(file, "PNG")
     with load(write(tmp_path, base, NET[base])) as model:
@@ -53,7 +53,7 @@ def test_a_subclass_of_an_image_handler(tmp_path, base):
         assert len(answer) > 1
 
 
-def test_a_subclass_of_the_text_classifier(tmp_path):
+def test_text_classifier_can_be_subclassed(tmp_path):
     (tmp_path / "source_vocab.json").write_text(json.dumps({"<unk>": 0, "good": 1}))
     bag = "self.bag = torch.nn.EmbeddingBag(2, 3, mode='sum')"
     folder = write(tmp_path, "TextClassifier", "return self.bag(x, *more)", bag)

@@ -276,7 +276,7 @@ def test_object_detector_gives_the_recorded_boxes(serve):  # H13
     assert outputs["score"].data.tolist()[0] == pytest.approx([0.9, 0.5])
 
 
-def test_object_detector_threshold(serve):
+def test_object_detector_applies_the_threshold(serve):
     runner, _ = serve("object_detector", Detector(), "parameters: {threshold: 0.51}")
     outputs, _ = run(runner, np.ones((1, 6, 5, 3), np.float32))
     assert outputs["count"].data.tolist() == [1]
@@ -284,7 +284,7 @@ def test_object_detector_threshold(serve):
         serve("object_detector", Detector(), "parameters: {threshold: high}")
 
 
-def test_object_detector_hands_a_list_to_models_that_want_one(serve):
+def test_object_detector_passes_a_list_to_models_that_need_it(serve):
     runner, _ = serve("object_detector", ListDetector(), labels=0)
     outputs, _ = run(runner, np.ones((2, 6, 5, 3), np.float32))
     assert json.loads(outputs["output"].data[1]) == [{"3": [5.0] * 4, "score": 0.75}]

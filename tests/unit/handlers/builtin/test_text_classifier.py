@@ -89,7 +89,7 @@ def test_every_text_of_a_batch_is_classified(serve):
     assert outputs["probability"][0] == pytest.approx(want[0][1], abs=1e-6)
 
 
-def test_a_text_that_is_not_utf8_fails_alone(serve):
+def test_text_that_is_not_utf8_fails_only_its_request(serve):
     runner, _ = serve()
     outputs, failures = run(runner, b"good", b"\xff\xfe", b"bad")
     assert list(failures) == [1]
@@ -126,7 +126,7 @@ def test_a_list_of_words_is_a_vocabulary(serve):
         ("parameters: {ngrams: 0}", "source_vocab.json", "ngrams"),
     ],
 )
-def test_what_is_missing_fails_the_model(serve, tmp_path, config, vocabulary, words):
+def test_missing_files_fail_the_load(serve, tmp_path, config, vocabulary, words):
     (tmp_path.parent / "x.json").write_text("{}")
     with pytest.raises(HandlerLoadError, match=words):
         serve(config, vocabulary)
@@ -154,10 +154,10 @@ def test_a_vocabulary_of_objects_is_refused(tmp_path):
         ("", []),
     ],
 )
-def test_cleaning(text, words):
+def test_text_is_cleaned_as_in_torchserve(text, words):
     assert clean_words(text) == words
 
 
-def test_runs_of_words():
+def test_ngrams_are_built_from_words():
     assert list(ngrams(["a", "b", "c"], 3)) == ["a", "b", "c", "a b", "b c", "a b c"]
     assert list(ngrams(["a"], 3)) == ["a"]

@@ -38,7 +38,7 @@ def machine(monkeypatch):
         ({}, "cpu"),
     ],
 )
-def test_the_order_of_auto(machine, there, chosen):
+def test_auto_prefers_devices_in_order(machine, there, chosen):
     machine(**there)
     assert choose_device("auto") == chosen
 
@@ -63,7 +63,7 @@ def test_instances_take_numbered_devices_in_turn(machine):
         choose_device("cuda:0,3")
 
 
-def test_a_named_device_that_is_there(machine):
+def test_available_named_device_is_used(machine):
     machine(cuda=1, xpu=1, mps=1, xla=1)
     assert [choose_device(name) for name in ("cpu", "xpu:0", "mps", "xla")] == [
         "cpu", "xpu:0", "mps", "xla"
@@ -71,19 +71,19 @@ def test_a_named_device_that_is_there(machine):
 
 
 @pytest.mark.parametrize("name", ["cuda", "cuda:0", "xpu", "mps", "xla"])
-def test_a_named_device_that_is_not_there(machine, name):
+def test_missing_named_device_fails_the_load(machine, name):
     machine()
     with pytest.raises(DeviceError, match=f"device {name} is not available"):
         choose_device(name)
 
 
-def test_a_number_beyond_the_devices(machine):
+def test_device_number_out_of_range_fails_the_load(machine):
     machine(cuda=2)
     with pytest.raises(DeviceError, match=r"cuda:2 .* 2 cuda device"):
         choose_device("cuda:2")
 
 
-def test_without_torch_there_is_the_cpu(monkeypatch):
+def test_cpu_is_used_without_torch(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     assert choose_device("auto") == "cpu"
     assert choose_device("cpu") == "cpu"
@@ -91,7 +91,7 @@ def test_without_torch_there_is_the_cpu(monkeypatch):
         choose_device("cuda")
 
 
-def test_a_torch_without_xpu_support(machine):
+def test_torch_without_xpu_support_has_no_xpu(machine):
     machine(mps=1)
     del sys.modules["torch"].xpu
     assert choose_device("auto") == "mps"

@@ -71,7 +71,7 @@ class Net(torch.nn.Module):
 
 
 @pytest.mark.parametrize("graphs", ["false", "true"])
-def test_answers_are_those_of_the_cpu(runner_of, batch_of, graphs):
+def test_answers_equal_the_cpus(runner_of, batch_of, graphs):
     config = "class: net.py:Net\ncuda_graphs: {}\ndevice: {}"
     files = {"net.py": LAYERS}
     there = runner_of(HANDLER, config.format(graphs, "cuda"), files=files, name="there")
@@ -186,7 +186,7 @@ def test_a_full_gpu_refuses_the_batch_and_serves_the_next(runner_of, batch_of):
     assert 0 < free < total
 
 
-def test_a_hundred_forms_and_instances_leave_the_memory_as_it_was(runner_of, batch_of):
+def test_hundred_shapes_and_instances_leak_no_memory(runner_of, batch_of):
     runner = runner_of(HANDLER, "class: net.py:Net\ncuda_graphs: true", files={"net.py": LAYERS})
     for rows in range(1, 101):
         runner.run(batch_of(np.ones((rows, 512), np.float32)))

@@ -63,7 +63,7 @@ def counted(runner):
     return events.count("record"), events.count("replay")
 
 
-def test_each_form_is_recorded_once_and_replayed(graphed):
+def test_each_input_shape_is_recorded_once_and_replayed(graphed):
     runner, run = graphed()
     for value in (1, 2, 3):
         assert run(value) == [[2.0 * value] * 3] * 2
@@ -93,14 +93,14 @@ def test_a_handler_that_keeps_outputs_has_copies_of_them(graphed):
     assert counted(runner) == (1, 4)
 
 
-def test_without_copies_they_would_be_overwritten(graphed):
+def test_replay_without_copies_overwrites_outputs(graphed):
     runner, run = graphed(KEEPS)
     runner.handler.model.clones = False
     run(1)
     assert [run(value)[0][0] for value in (2, 3, 4, 5)] != [2, 4, 6, 8]
 
 
-def test_one_wait_a_batch_with_graphs_as_well(graphed):
+def test_graphs_wait_once_per_batch(graphed):
     runner, run = graphed()
     run(1)
     runner.device.events.clear()
@@ -124,7 +124,7 @@ def test_a_model_that_cannot_be_recorded_runs_as_before(graphed, monkeypatch, ca
     )
 
 
-def test_a_models_own_error_is_its_own(graphed):
+def test_model_error_during_recording_is_raised_unchanged(graphed):
     runner, run = graphed()
     with pytest.raises(HandlerFailed, match="ValueError"):
         run(1, columns=7)
@@ -133,7 +133,7 @@ def test_a_models_own_error_is_its_own(graphed):
     assert counted(runner)[0] == 1
 
 
-def test_a_model_that_ends_the_program_while_it_is_recorded_fails_that_batch_alone(graphed):
+def test_system_exit_during_recording_fails_only_the_batch(graphed):
     runner, run = graphed(net=ENDS)
     with pytest.raises(HandlerFailed, match="SystemExit"):
         run(1)
@@ -151,7 +151,7 @@ def test_the_number_of_graphs_is_bounded(graphed, monkeypatch):
     assert counted(runner) == (3, 1)
 
 
-def test_inputs_in_memory_and_gradients_take_the_model_itself(fake_devices):
+def test_cpu_inputs_and_gradients_bypass_the_graphs(fake_devices):
     device = FakeDevice("cpu")
     model = GraphedModel(lambda x, scale=1: x * scale, device, "m")
     with device.running(), torch.inference_mode():
@@ -168,7 +168,7 @@ def test_inputs_in_memory_and_gradients_take_the_model_itself(fake_devices):
     assert model.graphs == graphs_before
 
 
-def test_graphs_of_the_compiler_are_left_to_it(runner_of, fake_devices, caplog):
+def test_compiled_models_keep_their_own_graphs(runner_of, fake_devices, caplog):
     config = "class: net.py:Net\ndevice: cpu\ncuda_graphs: true\npt2: {backend: eager, mode: null}"
     compiled = "pt2: {compile: {enable: true, backend: cudagraphs}}"
     runner = runner_of(DEFAULT, config.rpartition("\n")[0] + "\n" + compiled, files={"net.py": NET})

@@ -170,7 +170,7 @@ def test_the_memory_of_a_copy_is_held_until_it_was_waited_for(fake_devices):
     assert device.events[-2:] == ["synchronise", "leave"]
 
 
-def test_instances_have_streams_of_their_own(net_of, batch_of):
+def test_instances_have_separate_streams(net_of, batch_of):
     first, second = net_of(), net_of(instance=1)
     assert first.device is not second.device and first.device.number != second.device.number
     for runner in (first, second):
@@ -208,7 +208,7 @@ class Chunks(BaseHandler):
 """
 
 
-def test_each_chunk_of_a_stream_is_waited_for_by_itself(net_of, batch_of, chunks):
+def test_each_streamed_chunk_waits_separately(net_of, batch_of, chunks):
     runner = net_of(CHUNKS)
     runner.run(batch_of(np.ones((1, 4), np.float32), emit=chunks))
     assert [chunk.tensors[0].data[0, 0] for chunk in chunks] == [0.0, 2.0, 4.0]
@@ -226,7 +226,7 @@ class Later(BaseHandler):
 """
 
 
-def test_coroutines_compute_on_the_stream_too(net_of, batch_of):
+def test_coroutines_run_on_the_stream(net_of, batch_of):
     runner = net_of(ASYNC)
     answered = threading.Event()
     answers = []
@@ -262,7 +262,7 @@ def test_a_full_device_refuses_the_batch_and_serves_the_next(net_of, batch_of):
     assert runner.run(batch_of(np.ones((1, 4), np.float32))).tensors[0].data.tolist() == [[2] * 4]
 
 
-def test_a_lost_device_is_told(net_of, batch_of):
+def test_lost_device_is_reported(net_of, batch_of):
     runner = net_of(FAILING)
     lost = []
     runner.on_device_lost = lost.append
@@ -271,7 +271,7 @@ def test_a_lost_device_is_told(net_of, batch_of):
     assert lost == ["cpu"]
 
 
-def test_an_error_of_a_kernel_that_nobody_asked_for_fails_the_batch(net_of, batch_of, monkeypatch):
+def test_asynchronous_kernel_error_fails_the_batch(net_of, batch_of, monkeypatch):
     runner = net_of(CONSTANT)
 
     def fail():
@@ -328,7 +328,7 @@ def test_memory_is_pinned_once_whatever_it_serves(net_of, batch_of):
     assert buffer_pool.statistics()["pinned_bytes"] == pinned
 
 
-def test_closing_lets_the_device_go(net_of):
+def test_close_releases_the_device(net_of):
     runner = net_of()
     device = runner.device
     runner.close()

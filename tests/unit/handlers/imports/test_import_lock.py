@@ -11,7 +11,7 @@ from ksrv.handlers.imports import import_lock
 from ksrv.handlers.imports.import_lock import ImportLock, locked_imports
 
 
-def test_an_import_that_makes_no_progress_is_not_waited_for(caplog):
+def test_stuck_import_is_not_waited_for(caplog):
     lock = ImportLock()
     assert lock.acquire("hangs", 0.05)
     assert not lock.acquire("goes_on", 0.05)
@@ -20,7 +20,7 @@ def test_an_import_that_makes_no_progress_is_not_waited_for(caplog):
     assert lock.acquire("goes_on", 0.05)
 
 
-def test_an_import_that_makes_progress_is_waited_for(monkeypatch):
+def test_running_import_is_waited_for(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(import_lock.time, "monotonic", lambda: clock[0])
     lock = ImportLock()
@@ -38,7 +38,7 @@ def test_an_import_that_makes_progress_is_waited_for(monkeypatch):
     assert taken == [True]
 
 
-def test_an_import_that_computes_on_a_busy_machine_is_waited_for_until_it_has_computed_as_long(
+def test_import_timeout_counts_cpu_time(
     monkeypatch,
 ):
     computed = iter(number * 0.001 for number in range(1000))
@@ -65,7 +65,7 @@ def test_an_import_whose_thread_has_ended_is_not_waited_for():
     assert not lock.acquire("next", 0.01)
 
 
-def test_the_child_of_a_fork_does_not_wait_for_a_thread_that_it_does_not_have():
+def test_forked_child_does_not_wait_for_the_parents_thread():
     program = """
 import os, sys, threading
 from ksrv.handlers.imports.import_lock import _lock, locked_imports
@@ -83,7 +83,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     subprocess.run([sys.executable, "-c", program], check=True, timeout=20)
 
 
-def test_tracebacks_show_nothing_of_the_lock(tmp_path, monkeypatch):
+def test_tracebacks_hide_the_import_lock(tmp_path, monkeypatch):
     (tmp_path / "outer_part.py").write_text("import inner_part\n")
     (tmp_path / "inner_part.py").write_text("1 / 0\n")
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -47,7 +47,7 @@ def test_another_time_or_size_is_a_change(source, tmp_path, content):
     assert changed_file(source) == "weights.bin"
 
 
-def test_a_file_system_that_is_away_is_no_change(source, monkeypatch):
+def test_unavailable_file_system_is_no_change(source, monkeypatch):
     def gone(path):
         raise OSError(116, "Stale file handle")
 
@@ -56,7 +56,7 @@ def test_a_file_system_that_is_away_is_no_change(source, monkeypatch):
         changed_file(source)
 
 
-def test_a_compiled_module_stands_before_its_source(tmp_path):
+def test_compiled_module_precedes_its_source(tmp_path):
     (tmp_path / "net.py").write_text("")
     held = HeldSources({str(tmp_path / "net.py"): b""})
     assert held.find("net", [str(tmp_path)]) is not None

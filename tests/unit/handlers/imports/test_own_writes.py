@@ -72,7 +72,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_python_writes_is_noted(tmp_path, change):
+def test_writes_of_python_code_are_recognised(tmp_path, change):
     path, other, notes = tmp_path / "one", tmp_path / "two", str(tmp_path / "notes")
     for one in (path, other):
         one.write_text("before")
@@ -85,7 +85,7 @@ def test_what_python_writes_is_noted(tmp_path, change):
     assert len(os.listdir(notes)) == 1  # for the other processes
 
 
-def test_what_stands_beside_a_database_is_its_own(tmp_path):
+def test_files_next_to_a_database_count_as_its_writes(tmp_path):
     path = tmp_path / "cache.db-wal"
     path.write_text("before")
     watch([str(path)], "")

@@ -5,7 +5,7 @@ from pathlib import Path
 from ksrv import _native
 
 
-def test_no_module_waits_by_a_call_that_older_systems_lack():
+def test_native_core_does_not_need_newer_wait_calls():
     """Without pthread_cond_clockwait, libstdc++ waits on the wall clock."""
     modules = list(Path(_native.__path__[0]).rglob("*.so"))
     assert any(b"pthread_cond_timedwait" in module.read_bytes() for module in modules)

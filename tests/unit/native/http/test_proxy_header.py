@@ -10,14 +10,14 @@ BEHIND = b"GET / HTTP/1.1\r\n"
 
 @pytest.mark.parametrize("make", [line, binary])
 @pytest.mark.parametrize(("source", "target"), [("192.0.2.7", "192.0.2.1"), ("2001:db8::7", "::1")])
-def test_whole_headers(make, source, target):
+def test_valid_headers_give_the_clients_address(make, source, target):
     header = make(source, target, 4711)
     assert read_proxy_header(header + BEHIND) == (len(header), (source, 4711))
     for end in range(len(header)):
         assert read_proxy_header(header[:end]) == "incomplete"
 
 
-def test_proxies_that_speak_for_themselves():
+def test_local_headers_keep_the_proxys_address():
     header = binary(command=0)
     assert read_proxy_header(header + BEHIND) == (len(header), None)
 
@@ -32,17 +32,17 @@ def test_proxies_that_speak_for_themselves():
         SIGNATURE + b"\x21\x31\x00\xd8" + bytes(216),
     ],
 )
-def test_a_client_whose_address_is_not_told_has_none(header):
+def test_unknown_client_has_no_address(header):
     assert read_proxy_header(header + BEHIND) == (len(header), ("::", 0))
 
 
 @pytest.mark.parametrize("kind", [b"\x20\x11", b"\x20\x00"])
-def test_proxies_that_speak_for_themselves_need_no_addresses(kind):
+def test_local_headers_need_no_addresses(kind):
     header = SIGNATURE + kind + b"\x00\x00"
     assert read_proxy_header(header + BEHIND) == (len(header), None)
 
 
-def test_a_port_with_each_digit():
+def test_ports_with_every_digit_are_read():
     for port in (0, 10, 9, 65535):
         header = line(port=port)
         assert read_proxy_header(header) == (len(header), ("192.0.2.7", port))
@@ -87,7 +87,7 @@ def test_type_length_values_are_read_over():
         (SIGNATURE + b"\x21\x11\x0f\xf1", "longer than 4096 bytes"),
     ],
 )
-def test_malformed_headers(data, why):
+def test_malformed_headers_are_refused_with_the_cause(data, why):
     assert why in read_proxy_header(data)
 
 
@@ -119,11 +119,11 @@ def test_only_the_versions_that_are_accepted_are_headers():
         ([], "127.0.0.1", False),
     ],
 )
-def test_who_is_trusted(trusted, address, expected):
+def test_only_listed_addresses_are_trusted(trusted, address, expected):
     assert ProxyRules("auto", trusted).trusts(address) is expected
 
 
 @pytest.mark.parametrize("address", ["x", "1.2.3", "10.0.0.0/33"])
-def test_what_is_no_network(address):
+def test_invalid_networks_are_refused(address):
     with pytest.raises(ValueError, match="does not appear to be an IPv4 or IPv6 network"):
         ProxyRules("auto", [address])

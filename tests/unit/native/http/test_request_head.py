@@ -25,13 +25,13 @@ def verdict(head, rules=RULES, pieces=()):
     return classify_head(head, rules, pieces).verdict
 
 
-def test_what_a_native_infer_head_says():
+def test_native_infer_head_is_parsed():
     said = classify_head(INFER + b"hello", RULES)
     assert (said.verdict, said.route, said.name, said.version) == ("native", "infer", "add", "")
     assert (said.length, said.content_length, said.json_length) == (len(INFER), 5, 3)
 
 
-def test_a_target_with_a_version():
+def test_target_with_a_version_is_parsed():
     said = classify_head(VERSIONED, RULES)
     assert (said.verdict, said.name, said.version) == ("native", "a.b_c-D", "12")
     assert (said.content_length, said.json_length) == (1, None)
@@ -53,7 +53,7 @@ def test_a_target_with_a_version():
         (f"/v2/models/{'a' * 63}", "metadata", "a" * 63, ""),
     ],
 )
-def test_descriptions(target, route, name, version):
+def test_descriptions_are_native(target, route, name, version):
     said = classify_head(f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode(), RULES)
     assert (said.verdict, said.route) == ("native", route)
     assert (said.name, said.version, said.content_length) == (name, version, 0)
@@ -89,24 +89,24 @@ def test_descriptions(target, route, name, version):
         "HEAD /v2/models/add",
     ],
 )
-def test_other_targets_are_the_apps(line):
+def test_other_targets_are_left_to_the_app(line):
     assert classify_head(f"{line} HTTP/1.1\r\nHost: x\r\n\r\n".encode(), RULES).verdict == "app"
 
 
 @pytest.mark.parametrize("end", ["", "/", "/ready", "/infer/", "/infer?x", "/inferx", "/explain"])
-def test_other_targets_with_a_body_are_the_apps(end):
+def test_other_targets_with_a_body_are_left_to_the_app(end):
     head = with_fields(b"Content-Length: 2").replace(b"/infer", end.encode())
     assert verdict(head) == "app"
 
 
 @pytest.mark.parametrize(("head", "route"), [(LIVE, "live"), (READY, "ready")])
-def test_health(head, route):
+def test_health_routes_are_native(head, route):
     said = classify_head(head, RULES)
     assert (said.verdict, said.route, said.content_length) == ("native", route, 0)
 
 
 @pytest.mark.parametrize("head", HOSTILE.values(), ids=HOSTILE)
-def test_whatever_is_odd_is_not_mine(head):
+def test_unusual_heads_are_left_to_the_app(head):
     assert verdict(head) in NOT_NATIVE
 
 
@@ -174,11 +174,11 @@ def test_fields_that_stay_native(field):
         b"X~: a",
     ],
 )
-def test_fields_that_are_the_apps(field):
+def test_fields_that_need_the_app_are_left_to_it(field):
     assert verdict(with_fields(b"Content-Length: 2", field)) == "app"
 
 
-def test_each_byte_of_a_value():
+def test_every_byte_of_a_value_is_classified():
     for byte in range(256):
         text = bytes([byte])
         expected = "app" if byte >= 0x80 else "native" if byte == 9 or 0x20 <= byte < 0x7F else "refused"  # fmt: skip
@@ -189,7 +189,7 @@ def test_each_byte_of_a_value():
 LETTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
-def test_each_byte_of_a_name():
+def test_every_byte_of_a_name_is_classified():
     for byte in range(0x21, 0x7F):
         one = bytes([byte])
         letter, digit = one in LETTERS, one.isdigit()
@@ -219,14 +219,14 @@ def test_each_byte_of_a_name():
         (b"", False),
     ],
 )
-def test_what_a_connection_says_of_its_end(connection, closes):
+def test_connection_field_decides_the_close(connection, closes):
     head = LIVE.replace(b"Host: x", b"Host: x\r\nConnection: " + connection)
     assert classify_head(head, RULES).close == closes
     old = head.replace(b"HTTP/1.1", b"HTTP/1.0")
     assert classify_head(old, RULES).close == (connection != b"keep-alive")
 
 
-def test_the_longest_and_the_shortest_method():
+def test_method_length_is_limited():
     for length, fault in ((2, "method"), (3, "none"), (20, "none"), (21, "method")):
         assert classify_head(LIVE.replace(b"GET", b"G" * length), RULES).fault == fault
 
@@ -239,13 +239,13 @@ NO_HOSTS = [b":80", b":", b"a,b", b"a/b", b"a b", b"a%", b"a%4", b"a%4g", b"a%g4
 @pytest.mark.parametrize(
     ("host", "right"), [(host, True) for host in HOSTS] + [(host, False) for host in NO_HOSTS]
 )
-def test_hosts(host, right):
+def test_hosts_are_validated(host, right):
     said = classify_head(LIVE.replace(b"Host: x", b"Host:" + host), RULES)
     assert (said.verdict, said.fault) == (("native", "none") if right else ("refused", "host"))
 
 
 @pytest.mark.parametrize("length", [b"Content-Length: 9", b"Transfer-Encoding: chunked"])
-def test_the_limit_of_the_json_part(length):
+def test_json_part_is_limited(length):
     rules = HeadRules(body=9, json=5)
     for json, expected in ((0, "app"), (1, "native"), (5, "native"), (6, "app")):
         field = b"Inference-Header-Content-Length: %d" % json
@@ -268,7 +268,7 @@ def test_the_limit_of_the_json_part(length):
         b"multipart/form-data; boundary=b",
     ],
 )
-def test_images_and_forms_are_the_apps_without_a_header_length(kind):
+def test_images_and_forms_without_a_json_length_are_left_to_the_app(kind):
     fields = (b"Content-Length: 2", b"Content-Type:" + kind)
     assert verdict(with_fields(*fields)) == "app"
     assert verdict(with_fields(*fields, b"Inference-Header-Content-Length: 2")) == "native"
@@ -290,7 +290,7 @@ def test_settings_that_make_a_field_matter():
     assert verdict(with_fields(*once, once[1]), proxied) in NOT_NATIVE
 
 
-def test_each_limit_at_and_above_it():
+def test_each_limit_is_exact():
     body = HeadRules(body=5)
     assert verdict(with_fields(b"Content-Length: 5"), body) == "native"
     assert verdict(with_fields(b"Content-Length: 6"), body) == "app"
@@ -310,7 +310,7 @@ def test_each_limit_at_and_above_it():
     assert verdict(INFER, HeadRules(body=9, head=len(INFER) - 1)) in NOT_NATIVE
 
 
-def test_a_head_that_never_ends_is_given_up_at_the_limit():
+def test_endless_head_is_refused_at_the_limit():
     endless = b"POST /v2/models/add/infer HTTP/1.1\r\n" + b"X: " + b"a" * 20_000
     rules = HeadRules(body=1, longest_head=18_000)
     assert verdict(endless[:17_999], rules) == "incomplete"
@@ -319,17 +319,17 @@ def test_a_head_that_never_ends_is_given_up_at_the_limit():
         assert (said.verdict, said.fault) == ("refused", "too long")
 
 
-def test_bytes_of_the_body_are_not_looked_at():
+def test_body_bytes_do_not_affect_the_verdict():
     for body in itertools.chain([b"\0\n\r\n\r\n"], (bytes([byte]) for byte in range(256))):
         assert verdict(INFER + body) == "native"
 
 
-def test_a_bare_line_feed_or_nul_is_given_up_at_once():
+def test_bare_line_feed_or_nul_is_refused_at_once():
     for data in (b"GET / HTTP/1.1\n", b"\x16\x03\x01\x02\x00\x01\x00"):
         assert classify_head(data, RULES).fault == "line end"
 
 
-def test_the_framing_of_messages_for_the_app():
+def test_framing_of_app_messages_is_parsed():
     other = b"POST /v2/repository/index HTTP/1.1\r\nHost: x\r\n%s\r\n"
     said = classify_head(other % b"Content-Length: 70000\r\nExpect: 100-continue\r\n", RULES)
     assert (said.verdict, said.content_length, said.chunked) == ("app", 70_000, False)
@@ -363,7 +363,7 @@ OTHERS = [
 @pytest.mark.parametrize(
     ("head", "question"), [(head, True) for head in QUESTIONS] + [(head, False) for head in OTHERS]
 )
-def test_questions(head, question):
+def test_metadata_requests_are_recognised(head, question):
     said = classify_head(head, RULES)
     assert (said.verdict, said.question) == ("app", question)
 
@@ -422,7 +422,7 @@ LIVE_LINE = b"GET /v2/health/live HTTP/1.1"
         (with_fields(b"Expect: x"), "expectation"),
     ],
 )
-def test_each_fault(head, fault):
+def test_each_fault_is_detected(head, fault):
     said = classify_head(head, RULES)
     assert (said.verdict, said.fault) == ("refused", fault)
     assert (said.content_length, said.json_length, said.chunked) == (0, None, False)
@@ -436,7 +436,7 @@ def test_each_fault(head, fault):
         (HeadRules(body=9, field_size=20), "field too long"),
     ],
 )
-def test_the_faults_of_limits(rules, fault):
+def test_exceeded_limits_are_faults(rules, fault):
     assert classify_head(INFER, rules).fault == fault
 
 
@@ -467,28 +467,28 @@ def test_a_mount_prefix_is_no_part_of_the_route():
         (b"Content-Length: 00", 0),
     ],
 )
-def test_lengths_that_are_odd_and_right(fields, length):
+def test_unusual_valid_lengths_are_accepted(fields, length):
     said = classify_head(with_fields(fields), RULES)
     assert (said.verdict, said.content_length) == ("app", length)
 
 
 @pytest.mark.parametrize("target", [b"*", b"http://x/v2", b"a+b.c-1://x", b"A://x"])
-def test_the_other_forms_of_a_target_are_the_apps(target):
+def test_other_forms_of_a_target_are_left_to_the_app(target):
     method = b"OPTIONS" if target == b"*" else b"GET"
     assert verdict(LIVE.replace(LIVE_LINE, method + b" " + target + b" HTTP/1.1")) == "app"
 
 
-def test_the_authority_form_is_that_of_connect():
+def test_authority_form_is_only_for_connect():
     said = classify_head(LIVE.replace(LIVE_LINE, b"CONNECT x:80 HTTP/1.1"), RULES)
     assert (said.verdict, said.close) == ("app", True)
 
 
-def test_the_largest_length_that_is_read():
+def test_largest_length_is_parsed():
     said = classify_head(with_fields(b"Content-Length: " + b"9" * 18), RULES)
     assert (said.verdict, said.content_length) == ("app", 10**18 - 1)
 
 
-def test_a_length_beyond_every_limit_stays_beyond():
+def test_huge_length_does_not_overflow():
     for length in (b"1" + b"0" * 18, b"9" * 40):
         said = classify_head(with_fields(b"Content-Length: " + length), RULES)
         assert (said.verdict, said.content_length) == ("app", 2**63 - 1)

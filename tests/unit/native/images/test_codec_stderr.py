@@ -37,12 +37,12 @@ data = {broken_png()!r}
 """
 
 
-def test_the_codec_is_noisy_without_us():
+def test_codec_prints_without_capturing():
     assert "libpng error" in run(PRELUDE + "assert opencv.decode(data, -1) is None")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs glibc's stderr")
-def test_damaged_files_are_one_warning_and_other_words_pass():
+def test_damaged_files_log_one_warning_and_other_output_passes():
     script = """
 opencv.own_process()
 say(b"before;")
@@ -62,7 +62,7 @@ print("python;", file=sys.stderr)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs glibc's stderr")
-def test_another_thread_writes_on_while_one_decodes():
+def test_other_threads_write_while_one_decodes():
     script = """
 import threading
 from ksrv._native.images import codec_stderr
@@ -78,7 +78,7 @@ say(b"free;")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs glibc's stderr")
-def test_threads_keep_their_own_words():
+def test_threads_capture_separately():
     script = """
 import threading
 from ksrv._native.images import codec_stderr
@@ -99,7 +99,7 @@ say(b"free;")
     assert run(PRELUDE + script) == "free;"
 
 
-def test_only_the_beginning_is_kept():
+def test_only_the_first_bytes_are_captured():
     script = """
 from ksrv._native.images import codec_stderr
 codec_stderr.begin()
@@ -128,7 +128,7 @@ def test_warnings_are_counted_between_two_lines(monkeypatch, caplog):
     assert "\x1b" not in lines[1] and "third" in lines[1]
 
 
-def test_good_files_decode_the_same_while_words_are_kept(monkeypatch):
+def test_valid_files_decode_equally_while_capturing(monkeypatch):
     data = files.jpeg(60, 80)
     plain = opencv.decode(data, UNCHANGED)
     monkeypatch.setattr(opencv._process, "owned", True)

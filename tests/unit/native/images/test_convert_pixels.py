@@ -41,7 +41,7 @@ def stored(computed, dtype):
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("planar", [False, True])
-def test_plain_conversions(source, target, planar):
+def test_conversions_equal_numpy(source, target, planar):
     convert = convert_pixels.Conversion()
     assert convert.keeps_values
     for channels, width in itertools.product((1, 2, 3, 4), (1, 5, 47, 129, 400)):
@@ -57,7 +57,7 @@ def test_plain_conversions(source, target, planar):
 @pytest.mark.parametrize("planar", [False, True])
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("source", ["u1", "u2", "f4"])
-def test_arithmetic(source, target, planar, exact):
+def test_arithmetic_equals_numpy(source, target, planar, exact):
     precision = np.float64 if target == "f8" else np.float32
     for channels, height, width in ((1, 2, 77), (3, 4, 61), (3, 1, 1), (4, 3, 130)):
         mean, std = MEAN[:channels], STD[:channels]
@@ -106,7 +106,7 @@ def test_fast_is_close_to_exact():
     [(3, (2, 1, 0)), (4, (2, 1, 0, 3)), (1, (0, 0, 0)), (4, (0, 1, 2)), (4, (2, 1, 0)),
      (3, (1,)), (3, (0, 2, 1)), (2, (1, 0)), (3, (2, 1, 0, 0))],
 )  # fmt: skip
-def test_channel_orders(channels, order, planar, target):
+def test_channels_are_reordered(channels, order, planar, target):
     for width in (1, 4, 5, 6, 7, 50, 127, 128, 129, 300):
         picture = values("u1", (2, width, channels))
         shape = (len(order), 2, width) if planar else (2, width, len(order))
@@ -187,7 +187,7 @@ def test_bfloat16_of_every_kind_of_number():
         convert_pixels.Conversion()(numbers, np.empty(numbers.shape, np.float32), bfloat16=True)
 
 
-def test_integers_saturate_and_round_to_even():
+def test_integers_saturate_and_round_to_nearest_even():
     numbers = np.array([-1e10, -129, -128.5, -0.5, 0.5, 1.5, 2.5, 254.5, 255.5, 65535.5, 3e9,
                         np.inf, -np.inf, np.nan], np.float32)[None, :, None]  # fmt: skip
     for dtype in ("u1", "i1", "u2", "i2", "i4"):
@@ -212,7 +212,7 @@ def test_conversion_equals_opencvs():
             np.testing.assert_array_equal(out, cv2.convertScaleAbs(picture))
 
 
-def test_empty_pictures():
+def test_empty_pictures_are_converted():
     for shape in ((0, 5, 3), (5, 0, 3)):
         convert_pixels.Conversion()(np.empty(shape, "u1"), np.empty(shape, "f4"))
 
@@ -229,7 +229,7 @@ def test_empty_pictures():
         {"channels": (0, 1), "mean": (1, 2, 3)},
     ],
 )
-def test_conversions_that_make_no_sense(keys):
+def test_invalid_conversions_are_refused(keys):
     with pytest.raises(ValueError):
         convert_pixels.Conversion(**keys)
 
@@ -255,7 +255,7 @@ def unaligned(dtype, shape):
         (unaligned("f4", (4, 5, 3)), np.zeros((4, 5, 3), "f4"), "not aligned"),
     ],
 )
-def test_arguments_that_do_not_fit(source, target, problem):
+def test_mismatched_arguments_are_refused(source, target, problem):
     with pytest.raises(ValueError, match=problem):
         convert_pixels.Conversion()(source, target)
 
@@ -293,7 +293,7 @@ RESIZE = GOLDEN / "resize.json"
 
 
 @pytest.mark.parametrize("case", json.loads(RESIZE.read_text())["cases"], ids=lambda c: c["id"])
-def test_golden_results(case):
+def test_resize_equals_golden_values(case):
     picture = np.array(case["in"], np.uint8).reshape(case["in_shape"])
     height, width, _ = case["out_shape"]
     assert row_resize.resize_pillow(picture, height, width).ravel().tolist() == case["out"]
@@ -341,7 +341,7 @@ def test_resize_equals_pillow_on_any_size(seed):
         np.testing.assert_array_equal(window, wanted[top:, left:][: to_height // 2 + 1])
 
 
-def test_which_pass_comes_first_shows_and_follows_pillow():
+def test_order_of_passes_follows_pillow():
     rng = np.random.default_rng(5)
     # Sizes on either side of the threshold: the height loses more than twice as much as the width.
     for less_width in (9, 10, 11):
@@ -397,7 +397,7 @@ def test_two_channels_are_two_planes():
         (np.zeros((4, 4, 3), "u1"), (2, 2), np.zeros((2, 2, 3), "f4"), (0, 0), "8-bit"),
     ],
 )
-def test_resizes_that_do_not_fit(source, size, target, offset, problem):
+def test_mismatched_resizes_are_refused(source, size, target, offset, problem):
     with pytest.raises(ValueError, match=problem):
         row_resize.resize_pillow(source, *size, target, offset)
 
@@ -422,7 +422,7 @@ def test_the_golden_picture_resized_and_cropped():
         assert out[tuple(int(n) for n in where.split(","))] == np.float32(value)
 
 
-def test_scratch_comes_from_the_buffer_pool_and_goes_back():
+def test_scratch_is_leased_and_returned():
     before = buffer_pool.statistics()["leased"]
     row_resize.resize_pillow(files.pixels(100, 100), 30, 30)
     assert buffer_pool.statistics()["leased"] == before

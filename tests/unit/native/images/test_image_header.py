@@ -74,12 +74,12 @@ def test_headers_say_what_cv2_decodes(data):
     ],
 )
 @pytest.mark.parametrize("size", [(20, 30), (301, 257)])
-def test_other_formats(form, mode, options, size):
+def test_other_formats_are_recognised(form, mode, options, size):
     header = image_header.probe(files.encode(files.picture(*size, mode), form, **options))
     assert header[:5] == (form.lower(), size[1], size[0], 0, 8)
 
 
-def test_a_bitmap_from_the_top_and_an_old_one():
+def test_top_down_and_old_bitmaps_are_read():
     data = bytearray(files.encode(files.picture(20, 30), "BMP"))
     data[22:26] = struct.pack("<i", -20)
     assert image_header.probe(data)[:3] == ("bmp", 30, 20)
@@ -125,7 +125,7 @@ def with_segment(segment):
         (b"", 1),
     ],
 )
-def test_damaged_orientation_never_spoils_the_picture(tiff, orientation):
+def test_damaged_orientation_is_ignored(tiff, orientation):
     header = image_header.probe(with_segment(exif_segment(tiff)))
     assert header[:3] == ("jpeg", 30, 20) and header.orientation == orientation
 
@@ -136,7 +136,7 @@ def test_first_exif_segment_with_an_orientation_counts():
     assert image_header.probe(with_segment(empty + first + second)).orientation == 6
 
 
-def test_fill_bytes_and_markers_without_parameters_are_passed():
+def test_fill_bytes_and_markers_without_parameters_are_skipped():
     assert image_header.probe(with_segment(b"\xff\xff\xff\x01\xff\xd0"))[:3] == ("jpeg", 30, 20)
 
 
@@ -225,7 +225,7 @@ def test_a_tile_far_beyond_its_picture_is_refused():
 
 @pytest.mark.parametrize("kind", [b"IDAT", b"tEXt", b"fdAT", b"IEND", b"abcd"])
 @pytest.mark.parametrize("length", [0xFFFFFFFF, 0x7FFFFFFF, 200_000_000, 7])
-def test_a_chunk_that_announces_more_than_the_file_holds(kind, length):
+def test_chunk_longer_than_the_file_is_refused(kind, length):
     data = files.png_announcing(kind, length, b"pixels")
     with pytest.raises(
         image_header.ImageError, match=rf"announces {length} bytes .* and 6 are left"
@@ -233,7 +233,7 @@ def test_a_chunk_that_announces_more_than_the_file_holds(kind, length):
         image_header.probe(data)
 
 
-def test_every_cut_of_a_chunk_is_named():
+def test_every_truncated_chunk_is_refused():
     data = files.png(20, 30)
     at = data.index(b"IDAT") - 4
     for end in range(at + 8, len(data) - 12):
@@ -287,18 +287,18 @@ def test_scans_are_counted_to_the_end():
         b"\xff\xfe\0\0",
     ],
 )
-def test_what_stands_between_scans_hides_none(between):
+def test_bytes_between_scans_hide_no_scan(between):
     assert scans(SCAN, between, SCAN, between, SCAN, b"\xff\xd9") == 3
 
 
-def test_the_count_ends_with_the_picture():
+def test_scans_after_the_picture_are_not_counted():
     assert scans(SCAN, b"\xff\xd9", SCAN) == 1
     whole = segment(0xDA, b"\3\1\0\2\0\3\0\0\0\0")
     assert scans(whole, whole, frame=0xC0) == 1  # the decoder reads no more than the first
     assert scans(SCAN, SCAN, SCAN, frame=0xC0) == 3
 
 
-def test_the_decoders_memory_is_told():
+def test_decoder_memory_is_estimated():
     def told(data):
         return image_header.probe(data).pixel_bytes
 
@@ -353,7 +353,7 @@ assert used < told + (8 << 20), (used, told)
     ],
     ids=["jpeg", "progressive", "cmyk", "png", "png16", "webp", "gif", "bmp", "tiff"],
 )
-def test_the_decoder_holds_no_more_than_is_told(made):
+def test_decoder_stays_below_the_estimate(made):
     subprocess.run([sys.executable, "-c", PEAK], input=made(), check=True, timeout=60)
 
 
@@ -372,7 +372,7 @@ def test_every_cut_of_a_file_is_read_or_refused():
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, np.frombuffer])
-def test_any_contiguous_buffer_will_do(kind):
+def test_any_contiguous_buffer_is_accepted(kind):
     data = files.jpeg(20, 30)
     buffer = kind(data, np.uint8) if kind is np.frombuffer else kind(data)
     assert image_header.probe(buffer)[:3] == ("jpeg", 30, 20)
@@ -387,7 +387,7 @@ def test_other_arguments_are_type_errors():
 
 
 @pytest.mark.parametrize("claim", [files.png_claiming, files.jpeg_claiming])
-def test_a_bomb_costs_no_memory(claim):
+def test_decompression_bomb_allocates_nothing(claim):
     bomb = claim(30000, 30000)
     leased = buffer_pool.statistics()["leased_bytes"]
     tracemalloc.start()
@@ -412,7 +412,7 @@ def test_ranges_cover_every_item_once(threads, count, chunks):
     assert sorted(seen) == list(range(count))
 
 
-def test_nothing_to_do_calls_nothing():
+def test_empty_task_calls_nothing():
     DecodePool(3).run(lambda *_: pytest.fail("called"), 0, 4)
     with pytest.raises(ValueError):
         DecodePool(3).run(print, -1, 1)
@@ -421,7 +421,7 @@ def test_nothing_to_do_calls_nothing():
             DecodePool(threads)
 
 
-def test_caller_and_helpers_share():
+def test_caller_and_helpers_share_the_work():
     pool = DecodePool(3)
     barrier = threading.Barrier(3, timeout=30)
     names = set()
@@ -440,7 +440,7 @@ def test_one_chunk_stays_on_the_callers_thread():
     assert names == {threading.get_ident()}
 
 
-def test_an_exception_comes_out_after_the_rest_has_run():
+def test_exception_is_raised_after_all_chunks_ran():
     done = []
 
     def work(start, stop):
@@ -453,7 +453,7 @@ def test_an_exception_comes_out_after_the_rest_has_run():
     assert sorted(done) == [0, 1, 3, 4, 5]
 
 
-def test_several_callers_at_once():
+def test_several_callers_run_at_once():
     pool = DecodePool(3)
     results = [[] for _ in range(6)]
 
@@ -494,7 +494,7 @@ assert total()
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
-def test_a_process_with_a_pool_ends_by_itself():
+def test_process_with_a_pool_exits_cleanly():
     script = """
 from ksrv._native.images.decode_pool import DecodePool
 kept = DecodePool(4)

@@ -57,11 +57,11 @@ TIMES = {"queue": 0, "assemble": 1_499, "inference": 123_456_789, "postprocess":
         response(tensor(data=np.arange(3, dtype=np.uint16), datatype="BF16")),
     ],
 )
-def test_the_common_form(answer):
+def test_common_form_equals_the_renderer(answer):
     assert_same(answer, BINARY)
 
 
-def test_what_the_request_says_of_an_output_counts():
+def test_requested_form_of_an_output_is_respected():
     asked = InferRequest("m", outputs=[RequestedOutput("y", binary=True)])
     assert_same(response(), asked)
     assert binary_reply(response(), InferRequest("m")) is None
@@ -87,7 +87,7 @@ def test_what_the_request_says_of_an_output_counts():
         InferResponse("m", "", "", []),
     ],
 )
-def test_the_rest_is_left_to_the_renderer(answer):
+def test_other_forms_are_left_to_the_renderer(answer):
     assert binary_reply(answer, BINARY) is None
 
 
@@ -98,7 +98,7 @@ def test_the_rest_is_left_to_the_renderer(answer):
     st.lists(st.integers(0, 4), max_size=4),
     st.dictionaries(st.sampled_from(["queue", "inference"]), st.integers(0, 10**13)),
 )
-def test_any_answer(identifier, name, shape, timings):
+def test_any_answer_equals_the_renderer_or_is_left_to_it(identifier, name, shape, timings):
     answer = response(tensor(name, np.zeros(shape, np.float32)), id=identifier, timings=timings)
     if binary_reply(answer, BINARY) is not None:
         assert_same(answer, BINARY)

@@ -11,13 +11,13 @@ from ksrv._native.json.base64_text import Base64Error, decode
 
 
 @given(st.binary(max_size=200))
-def test_what_was_written_is_read(data):
+def test_round_trip_preserves_bytes(data):
     text = base64.b64encode(data)
     assert decode(text) == decode(text.decode()) == decode(memoryview(text)) == data
 
 
 @given(st.text("AZaz09+/=- \n*", max_size=24))
-def test_other_texts_are_refused_unless_they_are_the_one_spelling(text):
+def test_only_canonical_text_is_accepted(text):
     try:
         wanted = base64.b64decode(text, validate=True)
     except binascii.Error:
@@ -30,7 +30,7 @@ def test_other_texts_are_refused_unless_they_are_the_one_spelling(text):
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 3, 11, 12, 13, 47, 48, 49, 100_000, 100_001])
-def test_each_place_is_looked_at(length):
+def test_every_position_is_checked(length):
     data = bytes(range(256)) * (length // 256 + 1)
     text = bytearray(base64.b64encode(data[:length]))
     assert decode(text) == data[:length]
@@ -45,7 +45,7 @@ def test_each_place_is_looked_at(length):
     "text", ["A", "AA", "AAA", "A===", "====", "AA=A", "=AAA", "AAAA====", "QUI", "QUJ=", "QR==",
              "QUJD\n", " QUJD", "QUJD QUJD", "QUJ-", "QUJ_", "QUé=", "\0AAA"],
 )  # fmt: skip
-def test_damaged_texts(text):
+def test_damaged_texts_are_refused(text):
     with pytest.raises(Base64Error):
         decode(text)
 

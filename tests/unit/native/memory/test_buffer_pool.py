@@ -54,7 +54,7 @@ def test_a_block_covers_exactly_the_bytes_asked_for(nbytes, memfd):
     assert bytes(block) == b"\xa5" * nbytes
 
 
-def test_a_recycled_block_shows_no_more_than_was_asked_for():
+def test_recycled_block_exports_only_the_leased_bytes():
     old = buffer_pool.lease(50_000)
     memoryview(old)[:] = b"s" * 50_000
     address = old.address
@@ -112,7 +112,7 @@ def test_the_newest_block_that_fits_is_taken():
         (4 * 1000 + 64 * 1024 + 64, 1000, False),
     ],
 )
-def test_a_pooled_block_is_taken_only_when_it_is_not_far_too_large(pooled, wanted, taken):
+def test_far_too_large_pooled_block_is_not_reused(pooled, wanted, taken):
     del_me = buffer_pool.lease(pooled)
     del del_me
     before = buffer_pool.statistics()
@@ -123,7 +123,7 @@ def test_a_pooled_block_is_taken_only_when_it_is_not_far_too_large(pooled, wante
     assert len(block) == wanted
 
 
-def test_a_fresh_block_leaves_those_that_were_in_use_alone():
+def test_fresh_block_does_not_come_from_the_pool():
     used = buffer_pool.lease(100_000)
     del used
     hits = buffer_pool.statistics()["hits"]
@@ -134,7 +134,7 @@ def test_a_fresh_block_leaves_those_that_were_in_use_alone():
     assert buffer_pool.statistics()["pooled"] == 2
 
 
-def test_heap_and_shared_blocks_are_pooled_apart():
+def test_heap_and_shared_blocks_are_pooled_separately():
     block = buffer_pool.lease(4096)
     del block
     shared = buffer_pool.lease(4096, memfd=True)
@@ -178,7 +178,7 @@ def test_trim_frees_idle_blocks():
     assert buffer_pool.statistics()["pooled"] == buffer_pool.statistics()["pooled_bytes"] == 0
 
 
-def test_old_blocks_go_when_another_comes_back():
+def test_old_blocks_are_freed_when_a_block_returns():
     buffer_pool.configure(idle_seconds=0)
     first, second = buffer_pool.lease(1000), buffer_pool.lease(1000)
     del first
@@ -234,7 +234,7 @@ def test_torch_writes_in_place_and_keeps_the_block():
     assert leased() == 0
 
 
-def test_a_reference_cycle_gives_its_block_back():
+def test_collected_cycle_returns_its_block():
     holder: list[object] = [buffer_pool.lease(100)]
     holder.append(holder)
     del holder
@@ -264,7 +264,7 @@ def test_an_adopted_block_shows_the_senders_bytes():
     assert buffer_pool.statistics()["pooled"] == 0
 
 
-def test_what_is_written_to_a_borrowed_block_stays_here():
+def test_writes_to_a_borrowed_block_are_private():
     block = buffer_pool.lease(5000, memfd=True)
     memoryview(block)[:5] = b"hello"
     received = buffer_pool.adopt_fd(os.dup(block.fd), 5000, borrowed=True)
@@ -273,7 +273,7 @@ def test_what_is_written_to_a_borrowed_block_stays_here():
     assert not received.pin()
 
 
-def test_memory_that_was_given_back_is_not_pooled():
+def test_partly_released_block_is_not_pooled():
     block = buffer_pool.lease(1 << 20)
     view = memoryview(block)[100:]
     view[:] = b"x" * len(view)
@@ -284,7 +284,7 @@ def test_memory_that_was_given_back_is_not_pooled():
     assert buffer_pool.statistics()["pooled"] == 0
 
 
-def test_large_bodies_alone_lie_in_shared_blocks():
+def test_only_large_bodies_use_shared_blocks():
     buffer_pool.configure(lendable_above=10_000)
     try:
         assert buffer_pool.lease_body(10_000).fd == -1
@@ -295,7 +295,7 @@ def test_large_bodies_alone_lie_in_shared_blocks():
 
 
 @pytest.mark.parametrize("borrowed", [False, True])
-def test_only_the_announced_bytes_of_a_file_of_holes_are_mapped(borrowed):
+def test_only_the_announced_bytes_of_a_sparse_file_are_mapped(borrowed):
     sparse = os.memfd_create("sparse", os.MFD_ALLOW_SEALING)
     os.ftruncate(sparse, 1 << 30)
     fcntl.fcntl(sparse, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
@@ -309,7 +309,7 @@ def test_only_the_announced_bytes_of_a_file_of_holes_are_mapped(borrowed):
     assert last - first == 8192
 
 
-def test_a_descriptor_that_is_no_sealed_block_is_refused(tmp_path):
+def test_unsealed_descriptor_is_refused(tmp_path):
     plain = os.memfd_create("plain", os.MFD_ALLOW_SEALING)
     os.ftruncate(plain, 4096)
     with pytest.raises(ValueError, match="sealed"):
@@ -330,7 +330,7 @@ def test_a_descriptor_that_is_no_sealed_block_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("borrowed", [False, True])
-def test_a_block_of_huge_pages_which_the_system_may_lack_is_refused(borrowed):
+def test_block_of_huge_pages_is_refused(borrowed):
     try:
         huge = os.memfd_create("huge", os.MFD_ALLOW_SEALING | os.MFD_HUGETLB)
     except OSError:

@@ -7,7 +7,7 @@ from ksrv._native.memory.memory_budget import PROCESS, SMALL_REQUEST, SMALL_SHAR
 BOUND = 64 << 20
 
 
-def test_bytes_are_taken_up_to_the_bound_and_given_back():
+def test_bytes_are_reserved_up_to_the_limit_and_given_back():
     budget = MemoryBudget(BOUND)
     assert budget.bound == BOUND and budget.held == 0
     assert budget.reserve(BOUND - 5, small=True)
@@ -18,7 +18,7 @@ def test_bytes_are_taken_up_to_the_bound_and_given_back():
     assert budget.held == 0
 
 
-def test_a_share_is_kept_for_small_requests():
+def test_part_of_the_budget_is_reserved_for_small_requests():
     assert (SMALL_REQUEST, SMALL_SHARE) == (1 << 20, 8)
     budget = MemoryBudget(BOUND)
     kept = BOUND // SMALL_SHARE
@@ -31,7 +31,7 @@ def test_a_share_is_kept_for_small_requests():
     assert not budget.reserve(1, small=True)
 
 
-def test_one_answer_that_finds_no_room_is_sent_beside_the_bound():
+def test_single_answer_may_exceed_the_limit():
     budget = MemoryBudget(BOUND)
     assert budget.reserve(1000)
     first = budget.reserve_answer(2 * BOUND)
@@ -62,7 +62,7 @@ def test_a_small_answer_may_use_the_share_of_small_requests():
 
 
 @pytest.mark.parametrize("nbytes", [BOUND + 1, (1 << 64) - 1])
-def test_what_can_never_fit_is_refused(nbytes):
+def test_reservation_above_the_limit_is_refused(nbytes):
     budget = MemoryBudget(BOUND)
     assert budget.reserve(1)
     assert not budget.reserve(nbytes, small=True)

@@ -110,7 +110,7 @@ def test_memory_of_another_process_is_pinned_and_unpinned_before_it_is_unmapped(
     assert address not in device.pinned
 
 
-def test_a_device_that_refuses_is_asked_again(device):
+def test_pinning_is_retried_after_a_refusal(device):
     block = buffer_pool.lease(NBYTES, pages=True)
     device.refuses = 2
     assert not block.pin() and not block.pinned
@@ -124,7 +124,7 @@ def test_without_a_device_nothing_is_pinned():
     assert not block.pin() and not block.pinned
 
 
-def test_heap_blocks_and_pages_do_not_take_each_others_place(device):
+def test_heap_blocks_and_page_blocks_are_pooled_separately(device):
     pages = buffer_pool.lease(NBYTES, pages=True)
     pages.pin()
     address = pages.address
@@ -134,7 +134,7 @@ def test_heap_blocks_and_pages_do_not_take_each_others_place(device):
     assert buffer_pool.lease(NBYTES, pages=True).address == address
 
 
-def test_a_fork_leaves_the_parents_pins_alone(device):
+def test_forked_child_does_not_unpin(device):
     pooled = buffer_pool.lease(NBYTES, pages=True)
     held = buffer_pool.lease(2 * NBYTES, pages=True)
     assert pooled.pin() and held.pin()

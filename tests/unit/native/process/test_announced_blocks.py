@@ -23,7 +23,7 @@ def announce(sender: Link, nbytes: int) -> object:
     return block
 
 
-def test_blocks_have_together_what_the_receiver_allows(links):
+def test_total_size_of_blocks_is_limited(links):
     receiver, sender = links
     receiver.imported.most_kept = 8 * BLOCK
     kept = []
@@ -35,7 +35,7 @@ def test_blocks_have_together_what_the_receiver_allows(links):
         receiver.receive(0)
 
 
-def test_a_block_alone_may_not_be_larger(links):
+def test_size_of_a_block_is_limited(links):
     receiver, sender = links
     receiver.imported.most_kept = 8 * BLOCK
     announce(sender, 9 * BLOCK)
@@ -43,7 +43,7 @@ def test_a_block_alone_may_not_be_larger(links):
         receiver.receive(0)
 
 
-def test_a_sender_keeps_to_the_bound_and_goes_on_when_blocks_come_back(links):
+def test_sender_respects_the_limit_and_continues_when_blocks_return(links):
     _, sender = links
     sender.exported.most_kept = 4 * BLOCK
     kept = [sender.exported.lease(BLOCK) for _ in range(4)]
@@ -53,7 +53,7 @@ def test_a_sender_keeps_to_the_bound_and_goes_on_when_blocks_come_back(links):
     sender.exported.lease(BLOCK)
 
 
-def test_what_was_given_up_counts_no_more(links):
+def test_disowned_blocks_no_longer_count(links):
     receiver, sender = links
     receiver.imported.most_kept = 40 * BLOCK
     for _ in range(200):  # dropped here at once, but the receiver returns none

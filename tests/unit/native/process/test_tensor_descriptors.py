@@ -33,13 +33,13 @@ def write_while(change, elements):
     return tensor_descriptors.write([first, Later()], ExportedBlocks())
 
 
-def test_an_element_that_grows_meanwhile_leaves_the_reference_behind_it_no_room(body):
+def test_growing_element_is_detected(body):
     grows = bytearray(10)
     with pytest.raises(ValueError, match="grew while it was copied"):
         write_while(lambda: grows.extend(bytes(16)), [grows, body])  # what a reference takes
 
 
-def test_elements_that_are_added_meanwhile_are_not_written():
+def test_elements_added_during_the_copy_are_not_written():
     elements = [b"a", b"bc"]
     written, blocks = write_while(lambda: elements.extend([b""] * 1000), elements)
     assert blocks == []

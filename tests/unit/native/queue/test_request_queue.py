@@ -50,7 +50,7 @@ def interrupting(handle):
     return act
 
 
-def test_waiting_ends_at_its_time():
+def test_wait_ends_at_its_deadline():
     queue = native.Queue(10)
     handle = NativeHandle("a", 1, 0)
     assert queue.push(handle) == native.OK
@@ -81,7 +81,7 @@ def test_a_signal_handler_runs_while_a_handle_is_waited_for(alarm):
     assert len(called) >= 2
 
 
-def test_what_a_signal_handler_raises_ends_the_waiting(alarm):
+def test_exception_of_a_signal_handler_ends_the_wait(alarm):
     queue = native.Queue(10)
     handle = NativeHandle("a", 1, 0)
     queue.push(handle)
@@ -119,7 +119,7 @@ def test_a_handle_that_was_never_pushed_cannot_be_cancelled():
     assert handle.state == "new"
 
 
-def test_a_queue_says_what_it_holds():
+def test_repr_shows_waiting_and_open_requests():
     queue = native.Queue(2, "cats")
     handles = [NativeHandle(n, 1, 0) for n in range(3)]
     assert [queue.push(one) for one in handles] == [native.OK, native.OK, native.FULL]
@@ -145,7 +145,7 @@ def test_a_nudge_wakes_an_instance_without_work():
     assert found == [[]]
 
 
-def test_a_caller_that_may_wait_for_others_claims_a_slot():
+def test_blocked_caller_claims_a_slot():
     queue = native.Queue(2)
     queue.inline_for_all = True
     slot = queue.add_slot()
@@ -163,7 +163,7 @@ def test_a_caller_that_may_wait_for_others_claims_a_slot():
 
 
 @pytest.mark.parametrize("ends", ["inline", "queued"])
-def test_a_priority_that_no_request_has_any_more_takes_no_memory(ends):
+def test_unused_priority_uses_no_memory(ends):
     """Each request may name another of 2^32 priorities, and each search for a batch visits all lines."""
     queue = native.Queue(2)
     slot = queue.add_slot()
@@ -252,7 +252,7 @@ def test_a_callback_added_before_the_waiters_are_woken_is_called():
     assert seen == [(True, "answer")]
 
 
-def test_a_batch_that_is_finished_twice_is_answered_once():
+def test_batch_finished_twice_is_answered_once():
     queue = native.Queue(10)
     slot = queue.add_slot()
     for count in (3, 1):
@@ -332,7 +332,7 @@ def test_a_handle_that_its_batch_drops_before_the_completions_are_handled_is_cal
         (8, 2**63 - 1, 2_000_000),
     ],
 )
-def test_an_instance_waits_for_a_share_of_a_run_that_joined_requests(rows, ran_ns, delay_ns):
+def test_regroup_delay_is_a_share_of_the_last_run(rows, ran_ns, delay_ns):
     assert native.regroup_delay(rows, ran_ns) == delay_ns
 
 
@@ -347,9 +347,7 @@ def test_an_instance_waits_for_a_share_of_a_run_that_joined_requests(rows, ran_n
         (2**63 - 1, 2**63 - 1, True),
     ],
 )
-def test_batches_are_assembled_beside_runs_of_which_that_takes_a_share(
-    ran_ns, assembled_ns, may_prefetch
-):
+def test_assembly_during_runs_depends_on_its_share_of_the_run(ran_ns, assembled_ns, may_prefetch):
     queue = native.Queue(1)
     for _ in range(2):
         queue.note_run(ran_ns, assembled_ns)

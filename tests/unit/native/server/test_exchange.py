@@ -59,7 +59,7 @@ def exchange_once(client, request=INFER + b"01234"):
     return read_message(client)[:2]
 
 
-def test_an_exchange_that_is_dropped_answers_500():
+def test_dropped_exchange_answers_500():
     def drop(exchange):
         cycle = [exchange]
         cycle.append(cycle)
@@ -108,7 +108,7 @@ def test_a_second_answer_is_refused():
     assert len(seen) == 2
 
 
-def test_what_a_handler_sees_and_where_its_memory_lies():
+def test_handler_sees_the_request_in_received_memory():
     seen = []
 
     def look(exchange):
@@ -131,7 +131,7 @@ def test_what_a_handler_sees_and_where_its_memory_lies():
     assert list(seen[2]) == [*names, "x-request-id"]
 
 
-def test_answers_from_other_threads_and_large_ones():
+def test_large_answers_from_other_threads_are_sent():
     large = bytes(range(256)) * 100_000
 
     def later(exchange):
@@ -142,7 +142,7 @@ def test_answers_from_other_threads_and_large_ones():
             assert exchange_once(client)[1] == large
 
 
-def test_answers_that_nobody_reads_are_given_back():
+def test_unread_answers_are_released():
     answers = []
 
     def send(exchange):
@@ -170,7 +170,7 @@ def test_a_refused_part_leaves_the_exchange_open():
 
 
 @pytest.mark.parametrize(("ready", "said"), [(True, b"200"), (False, b"500")])
-def test_a_http_server_that_drains_says_of_readiness_what_it_was_told(ready, said):
+def test_readiness_answer_is_kept_while_draining(ready, said):
     with opened(None) as (http_server, client):
         http_server.set_health(live=True, ready=ready)
         assert exchange_once(client, LIVE)[0].startswith(b"HTTP/1.1 200 ")
@@ -180,7 +180,7 @@ def test_a_http_server_that_drains_says_of_readiness_what_it_was_told(ready, sai
         assert b"connection: close" in head.lower()
 
 
-def test_what_a_http_server_says_while_it_is_not_ready_changes_between_two_probes():
+def test_not_ready_answer_can_change_between_probes():
     with opened(None) as (http_server, client):
         for why in (b"a", b"because" * 200, b"c"):
             fields = b"content-length: %d\r\n" % len(why)
@@ -193,7 +193,7 @@ def test_what_a_http_server_says_while_it_is_not_ready_changes_between_two_probe
 
 
 @pytest.mark.parametrize("leaves", [False, True])
-def test_clients_are_accepted_of_which_the_kernel_told_another_process(leaves):
+def test_client_announced_to_another_process_is_accepted(leaves):
     """The other process watched the listener first, but accepts nothing."""
     with socket.create_server(("127.0.0.1", 0)) as listener, select.epoll() as other:
         other.register(listener, select.EPOLLIN | select.EPOLLEXCLUSIVE)
@@ -234,7 +234,7 @@ def test_head_fields_are_a_mapping_in_lower_case():
         assert copied == fields
 
 
-def test_records_that_nobody_reads_are_bounded_in_bytes_and_the_lost_ones_counted():
+def test_unread_records_are_limited_in_bytes_and_losses_counted():
     head = LIVE.replace(
         b"\r\n\r\n", b"\r\nX: " + b"x" * 8000 + b"\r\nY: " + b"y" * 8000 + b"\r\n\r\n"
     )
@@ -252,7 +252,7 @@ def test_records_that_nobody_reads_are_bounded_in_bytes_and_the_lost_ones_counte
         wait_until(lambda: len(http_server.records()) > 0)  # records are accepted again
 
 
-def test_answers_that_tell_of_an_error_are_counted_by_status():
+def test_error_answers_are_counted_by_status():
     def refuse(exchange):
         exchange.answer(422, b"422 Unprocessable", b"content-length: 0\r\n", [])
 
@@ -265,7 +265,7 @@ def test_answers_that_tell_of_an_error_are_counted_by_status():
         wait_until(lambda: http_server.errors() == {422: 3, 500: 1})
 
 
-def test_a_message_that_closes_is_answered_once_and_closes():
+def test_closing_message_is_answered_once():
     with opened(answer) as (http_server, client):
         client.sendall(CLOSING + b"01234" + PROBE)
         head, body, rest = read_message(client)

@@ -34,21 +34,21 @@ class TestRead:
     def test_size_list_means_bare_elements(self):
         assert bytes_tensor.read(b"abcde", 3, (2, 0, 3), False, "x") == [b"ab", b"", b"cde"]
 
-    def test_size_list_of_wrong_length(self):
+    def test_size_list_of_wrong_length_is_refused(self):
         with pytest.raises(ElementsError, match="lists 2 sizes, but the shape has 3 elements"):
             bytes_tensor.read(b"abcde", 3, (2, 3), True, "x")
 
     @pytest.mark.parametrize("sizes", [(2, 2), (3, 3), (2**62, 2**62, 2**62, 2**62)])
-    def test_size_list_that_does_not_add_up(self, sizes):
+    def test_size_list_with_wrong_sum_is_refused(self, sizes):
         with pytest.raises(ElementsError, match=f"add up to {sum(sizes)} bytes, but there are 5"):
             bytes_tensor.read(b"abcde", len(sizes), sizes, True, "x")
 
-    def test_negative_size(self):
+    def test_negative_size_is_refused(self):
         with pytest.raises(ElementsError, match="-1 is not a size"):
             bytes_tensor.read(b"abcde", 2, (-1, 6), True, "x")
 
     @pytest.mark.parametrize("image", [JPEG, PNG])
-    def test_one_image_bare_or_prefixed(self, image):
+    def test_single_image_may_be_bare_or_prefixed(self, image):
         assert bytes_tensor.read(image, 1, None, True, "x") == [image]
         assert bytes_tensor.read(prefixed(image), 1, None, True, "x") == [image]
 
@@ -95,7 +95,7 @@ class TestRead:
         with pytest.raises(ElementsError, match="element 0 claims"):
             bytes_tensor.read(b"hello world", 1, None, False, "x")
 
-    def test_short_prefix(self):
+    def test_short_prefix_is_refused(self):
         with pytest.raises(ElementsError, match="4-byte length at offset 5, 3 remain"):
             bytes_tensor.read(prefixed(b"a") + b"\1\0\0", 2, None, False, "x")
 
@@ -132,11 +132,11 @@ class TestEncode:
         with pytest.raises(TypeError, match="element 1 is a"):
             bytes_tensor.encode([b"", bad])
 
-    def test_lone_surrogate(self):
+    def test_lone_surrogate_is_refused(self):
         with pytest.raises(ElementsError, match="element 0 is a string that has no UTF-8 form"):
             bytes_tensor.encode(["\ud800"])
 
-    def test_more_bytes_than_a_length_can_say(self):
+    def test_element_of_4_gib_is_refused(self):
         flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0)
         with mmap.mmap(-1, 2**32, flags=flags) as untouched:
             view = memoryview(untouched)
@@ -144,7 +144,7 @@ class TestEncode:
                 bytes_tensor.encode([b"", view])
             view.release()
 
-    def test_strided_view(self):
+    def test_strided_view_is_refused(self):
         with pytest.raises(ElementsError, match="element 0 is a view with gaps"):
             bytes_tensor.encode([memoryview(b"abcdef")[::2]])
 
@@ -166,5 +166,5 @@ class TestEncode:
         (b"", None),
     ],
 )
-def test_signature(start, name):
+def test_signatures_are_recognised(start, name):
     assert bytes_tensor.signature(start) == name

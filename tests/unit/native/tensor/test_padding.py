@@ -14,13 +14,13 @@ def buckets(multiple=1, waste=0.25, most=LARGEST):
     return LengthBuckets(multiple, waste, most)
 
 
-def test_a_bucket_is_as_wide_as_the_bound_on_waste_allows():
+def test_bucket_width_follows_the_waste_limit():
     rule = buckets()
     first = [n for n in range(1, 36) if n == 1 or rule.bucket(n) != rule.bucket(n - 1)]
     assert first == [1, 2, 3, 5, 7, 10, 14, 19, 26, 35]
 
 
-def test_no_length_is_a_bucket_of_its_own():
+def test_zero_length_has_a_separate_bucket():
     assert buckets().bucket(0) not in {buckets().bucket(n) for n in range(1, 100)}
     assert buckets(8).padded(0) == 0
 
@@ -107,7 +107,7 @@ def test_a_mask_is_made_where_there_is_none():
         [(2, 2, 1)],
     ],
 )
-def test_what_does_not_fit_is_refused(parts):
+def test_mismatched_shapes_are_refused(parts):
     with pytest.raises(ValueError, match="batch"):
         join_padded(parts, np.zeros((2, 3)), bytes(8), bytes(8))
 

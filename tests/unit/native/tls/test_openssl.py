@@ -11,7 +11,7 @@ from tests.support.certificates import self_signed
 from tests.support.paths import ROOT
 
 
-def test_what_is_declared_is_what_the_headers_say():
+def test_declarations_match_the_headers():
     if not Path("/usr/include/openssl/ssl.h").exists() or shutil.which("g++") is None:
         pytest.skip("needs g++ and OpenSSL's headers")
     source = Path(__file__).with_name("openssl_declarations.cpp")
@@ -20,7 +20,7 @@ def test_what_is_declared_is_what_the_headers_say():
     assert found.returncode == 0, found.stderr
 
 
-def test_the_library_tells_its_version():
+def test_library_version_is_returned():
     assert openssl_version().startswith("OpenSSL 3.")
 
 
@@ -44,7 +44,7 @@ def files(tmp_path_factory):
         ({"authority": "text"}, "the authority of clients: "),
     ],
 )
-def test_files_that_cannot_be_used_are_told(files, wrong, told):
+def test_unusable_files_are_reported(files, wrong, told):
     given = {"chain": "chain", "key": "key"} | wrong
     with pytest.raises(ValueError, match=f"^TLS: {told}"):
         TlsContext(**{name: files.get(file, file) for name, file in given.items()})
@@ -59,6 +59,6 @@ def test_files_that_cannot_be_used_are_told(files, wrong, told):
         ({"protocols": [""]}, "no length from 1 to 255"),
     ],
 )
-def test_rules_that_cannot_be_used_are_told(files, wrong, told):
+def test_unusable_rules_are_reported(files, wrong, told):
     with pytest.raises(ValueError, match=told):
         TlsContext(files["chain"], files["key"], **wrong)

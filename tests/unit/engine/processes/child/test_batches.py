@@ -44,9 +44,7 @@ def message(kind, number=0, note=None):
 @pytest.mark.parametrize(
     ("left", "cancelled"), [([[]], [7]), ([[0], []], [7]), ([[0, 1], [1]], [])]
 )
-def test_cancelled_batch_is_skipped_before_it_begins(
-    monkeypatch, left, cancelled
-):
+def test_cancelled_batch_is_skipped_before_it_begins(monkeypatch, left, cancelled):
     emitters, cancels = [], []
 
     def unpack_batch(frame, imported, emitter):

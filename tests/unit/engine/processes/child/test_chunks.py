@@ -118,9 +118,7 @@ def test_handler_blocks_at_the_byte_limit(chunks, answers, worker):
     assert len(worker.said) == 1  # it continued as soon as the worker gave credit
 
 
-def test_handler_learns_that_clients_left_when_it_asks_or_waits(
-    chunks, worker
-):
+def test_handler_learns_that_clients_left_when_it_asks_or_waits(chunks, worker):
     assert chunks.listening() == {0}
     worker.said = [lambda: chunks.hear(frozenset())]
     chunks(chunk(CHUNK_BYTES_UNDER_WAY))

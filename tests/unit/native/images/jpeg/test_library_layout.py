@@ -88,7 +88,7 @@ print(jpeg_decoder.READS_CODES, whole, bool((got == wanted).all()))
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
-def test_codes_are_left_to_a_library_of_another_layout(tmp_path, name):
+def test_unknown_library_layout_disables_the_mcu_decoder(tmp_path, name):
     source, shim = tmp_path / "shim.c", tmp_path / "shim.so"
     source.write_text(HEAD + LIBRARIES[name])
     command = ["cc", "-shared", "-fPIC", "-o", shim, source, "-Wl,--no-as-needed", "-ljpeg", "-ldl"]

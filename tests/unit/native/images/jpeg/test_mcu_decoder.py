@@ -49,9 +49,7 @@ def decoded(data, height, width, codes_by_library=False):
     channels=st.sampled_from([1, 3]),
 )
 @settings(deadline=None)
-def test_pixels_are_those_of_the_library(
-    size, noise, quality, optimized, restart, sampling, channels
-):
+def test_pixels_equal_the_librarys(size, noise, quality, optimized, restart, sampling, channels):
     data = encode(
         picture(*size, noise, channels),
         quality=quality,
@@ -64,14 +62,14 @@ def test_pixels_are_those_of_the_library(
 
 @pytest.mark.parametrize("quality", [50, 90, 100])
 @pytest.mark.parametrize("restart", [0, 5])
-def test_a_picture_of_many_windows_of_codes(quality, restart):
+def test_picture_with_many_code_windows_is_decoded(quality, restart):
     data = encode(picture(700, 900, 60), quality=quality, restart=restart)
     np.testing.assert_array_equal(
         decoded(data, 700, 900), decoded(data, 700, 900, codes_by_library=True)
     )
 
 
-def test_the_tables_of_the_file_before_are_not_used():
+def test_tables_of_an_earlier_file_are_not_reused():
     smooth, noisy = picture(64, 80, 0), picture(64, 80, 100)
     files = [
         encode(pixels, optimized=optimized, quality=quality)
@@ -95,21 +93,21 @@ def test_fill_bytes_between_codes_are_left_to_another_decoder():
     )
 
 
-def test_bytes_behind_the_last_code_are_left_to_another_decoder():
+def test_bytes_after_the_last_code_are_left_to_another_decoder():
     data = encode(picture(40, 56, 20))
     padded = data[:-2] + EXTRA + data[-2:]
     assert decoded(padded, 40, 56) is None
     assert decoded(padded, 40, 56, codes_by_library=True) is None
 
 
-def test_fill_bytes_before_the_end_are_no_codes():
+def test_fill_bytes_before_the_end_are_skipped():
     data = encode(picture(40, 56, 20))
     filled = data[:-2] + b"\xff" * 5 + data[-2:]
     np.testing.assert_array_equal(decoded(filled, 40, 56), decoded(data, 40, 56))
 
 
 @pytest.mark.parametrize("restart", [0, 2])
-def test_a_cut_file_is_left_to_another_decoder_wherever_it_is_cut(restart):
+def test_truncated_file_is_left_to_another_decoder(restart):
     data = encode(picture(48, 48, 30), restart=restart)
     for length in range(len(data) - 2):
         assert decoded(data[:length] or b"x", 48, 48) is None

@@ -58,7 +58,7 @@ def windows(full):
 
 @pytest.mark.parametrize("kind", row_resize.KINDS)
 @pytest.mark.parametrize("channels", [1, 3])
-def test_pixels_are_those_of_the_library(kind, channels):
+def test_pixels_equal_the_librarys(kind, channels):
     changes = [
         Conversion(),
         Conversion(scale=2.0, mean=(3.0,), std=(4.0,)),
@@ -90,7 +90,7 @@ def test_pixels_are_those_of_the_library(kind, channels):
 
 
 @pytest.mark.parametrize("kind", row_resize.KINDS)
-def test_any_size_gives_the_librarys_pixels(kind):
+def test_pixels_equal_the_librarys_at_any_size(kind):
     random = np.random.default_rng(11)
     for _ in range(150):
         size, full = (tuple(map(int, random.integers(1, 90, 2))) for _ in range(2))
@@ -104,7 +104,7 @@ def test_any_size_gives_the_librarys_pixels(kind):
         np.testing.assert_array_equal(got, wanted, f"{size} to {full}")
 
 
-def test_what_cannot_go_by_rows():
+def test_unsupported_row_resizes_are_reported():
     assert not row_resize.resizes_by_rows("area", (10, 10), (20, 5))
     assert not row_resize.resizes_by_rows("pillow", (1000, 50), (10, 40))
     assert row_resize.resizes_by_rows("area", (10, 10), (10, 10))
