@@ -259,7 +259,7 @@ def test_timed_functions_appear_beside_the_stages(runner_of, batch_of):
 
         @timed
         def helper(a, /, b, *, c=1):
-            "What it does."
+            "Add all three."
             return a + b + c
 
         class Timed(BaseHandler):
@@ -270,7 +270,7 @@ def test_timed_functions_appear_beside_the_stages(runner_of, batch_of):
             def rest(self, y):
                 return y
             def inference(self, x):
-                assert helper.__name__ == "helper" and helper.__doc__ == "What it does."
+                assert helper.__name__ == "helper" and helper.__doc__ == "Add all three."
                 return self.rest(self.rest(x))
         """
     )

@@ -54,7 +54,7 @@ def test_odd_names_and_values_are_made_fit_for_the_page():
 
 
 class Text(str):
-    """A text of a class of the handler's own."""
+    """A str subclass of the handler."""
 
 
 def test_texts_of_any_kind_can_be_shared_with_other_workers():

@@ -31,7 +31,7 @@ class Infer:
 
 
 class Engine:
-    """Has every request answer with a chunk at once, and go on."""
+    """Answers every request with a chunk at once, and continues."""
 
     def find(self, name, version):
         raise NotImplementedError("no request is parsed")
