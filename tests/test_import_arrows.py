@@ -40,7 +40,7 @@ ARROWS = {
     "dialects": FOUNDATION
     | {"protocol", "engine", "repository", "handlers", "observe", "images", "loaders", "server"},
     "records": FOUNDATION,
-    "repository": FOUNDATION | {"dialects"},
+    "repository": FOUNDATION,
     "observe": FOUNDATION | {"protocol"},
     "engine": FOUNDATION | {"handlers", "loaders", "records", "repository", "observe", "images"},
     "server": FOUNDATION
@@ -60,7 +60,6 @@ ARROWS = {
         "server",
         "engine",
         "repository",
-        "dialects",
         "handlers",
     },
     "testing": FOUNDATION | {"server", "repository", "handlers", "protocol", "engine", "client"},
@@ -133,8 +132,13 @@ def parts_graph(package: str) -> dict[str, set[str]]:
     return graph
 
 
+PACKAGES = [
+    path.parent for path in (*ROOT.glob("*/__init__.py"), *ROOT.glob("dialects/*/__init__.py"))
+]
+
+
 @pytest.mark.parametrize(
-    "package", sorted(path.name for path in ROOT.iterdir() if (path / "__init__.py").exists())
+    "package", sorted(".".join(path.relative_to(ROOT).parts) for path in PACKAGES)
 )
 def test_no_folders_of_a_package_import_in_a_circle(package):
     try:
@@ -147,6 +151,17 @@ def test_the_engine_knows_no_server_and_no_other_worker():
     for module, imported in module_graph().items():
         if module.startswith("ksrv.engine"):
             assert not [name for name in imported if name.startswith("ksrv.server")], module
+
+
+def test_the_core_imports_no_dialect():
+    """The registration imports the list of dialects, and everything else is given what it lists."""
+    importers = {
+        module
+        for module, imported in module_graph().items()
+        if any(name.startswith("ksrv.dialects") for name in imported)
+        and not module.startswith(("ksrv.dialects", "ksrv.cli"))
+    }
+    assert importers == {"ksrv.server.dialects"}
 
 
 def test_every_package_has_its_arrows():

@@ -45,14 +45,14 @@ def check(paths: tuple[Path, ...], as_json: bool, parallel_loads: int, log_level
     model.
     """
     from ksrv.engine.engine import Engine, EngineSettings
-    from ksrv.repository.formats import archive_readers
     from ksrv.repository.layout import Repository, RepositoryError
     from ksrv.server import logs
+    from ksrv.server.dialects import formats
     from ksrv.server.settings import ServerSettings
     from ksrv.server.workers.banner import print_models
 
     logs.configure(ServerSettings(log_level=log_level))  # type: ignore[arg-type]
-    repository = Repository(paths, archive_readers())
+    repository = Repository(paths, formats())
     engine = Engine(repository, EngineSettings(parallel_loads=parallel_loads))
     try:
         if not repository.scan():

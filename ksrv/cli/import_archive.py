@@ -22,13 +22,12 @@ def import_archive(path: Path, repository: Path | None) -> None:
 
     The exit status is 1 if a model cannot be read.
     """
-    from ksrv.dialects.torchserve.archive import importing
-    from ksrv.dialects.torchserve.archive.archive import ArchiveError
     from ksrv.repository.foreign import foreign_models, report_lines
     from ksrv.repository.layout import RepositoryError
+    from ksrv.server.dialects import formats, installed
 
     try:
-        others = foreign_models(path)
+        others = foreign_models(path, formats())
     except RepositoryError as error:
         raise click.ClickException(str(error)) from error
     if others:
@@ -42,12 +41,12 @@ def import_archive(path: Path, repository: Path | None) -> None:
             raise click.exceptions.Exit(1)
         return
     try:
-        found = importing.examine(path)
+        found = next(filter(None, (one.examine(path) for one in installed())))
         click.echo(f"{found.name} {found.version}")
-        for line in found.report.lines():
+        for line in found.lines():
             click.echo(f"  {line}")
         if repository is not None:
-            folder = importing.import_archive(found, repository)
+            folder = found.write(repository)
             click.echo(f"{folder} serves it: ksrv serve {repository}")
-    except (ArchiveError, OSError) as error:
+    except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from error

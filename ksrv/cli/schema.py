@@ -13,5 +13,6 @@ def schema() -> None:
     import json
 
     from ksrv.repository.json_schema import json_schema
+    from ksrv.server.dialects import formats
 
-    click.echo(json.dumps(json_schema(), indent=2))
+    click.echo(json.dumps(json_schema(formats()), indent=2))

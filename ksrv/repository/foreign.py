@@ -3,15 +3,16 @@
 from pathlib import Path
 
 from ksrv.repository.entry import ModelEntry
-from ksrv.repository.formats import FORMATS
+from ksrv.repository.format import Formats
 from ksrv.repository.layout import Repository, RepositoryError
 
 
-def foreign_models(path: Path) -> list[ModelEntry]:
+def foreign_models(path: Path, formats: Formats) -> list[ModelEntry]:
     """Return the models at a path with another server's settings.
 
     Args:
         path: A model or a repository.
+        formats: The readers of other servers' models.
 
     Returns:
         Their entries; an empty list for an archive, and for ksrv's models.
@@ -19,16 +20,16 @@ def foreign_models(path: Path) -> list[ModelEntry]:
     Raises:
         RepositoryError: It is a config.json that cannot be read.
     """
-    is_list = path.is_file() and FORMATS.list_reader(path) is not None
-    if (path.is_file() and not is_list) or FORMATS.unpacked_suffix(path):
+    is_list = path.is_file() and formats.list_reader(path) is not None
+    if (path.is_file() and not is_list) or formats.unpacked(path) is not None:
         return []
     try:
-        entries = Repository([path]).look().values()
+        entries = Repository([path], formats.without_archives()).look().values()
     except RepositoryError:
         if is_list:
             raise
         return []
-    return [one for one in entries if one.report is not None or FORMATS.folder_reader(one.path)]
+    return [one for one in entries if one.report is not None or formats.folder_reader(one.path)]
 
 
 def report_lines(entry: ModelEntry) -> list[str]:

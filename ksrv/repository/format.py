@@ -1,10 +1,7 @@
-"""The interface of a reader of another server's models: a `Format`.
-
-Each reader has a folder beside this file, and `ksrv.repository.formats` lists them.
-"""
+"""The readers of another server's models, as the model repository calls them: a `Format`."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -64,13 +61,12 @@ class ArchiveReader(Protocol):
     def mark(self) -> str:
         """The file that makes a folder an archive's."""
 
-    def read(self, path: Path, name: str, defaults: Any = None) -> ModelEntry:
+    def read(self, path: Path, name: str) -> ModelEntry:
         """Return the model in an archive, under the archive's name.
 
         Args:
             path: The archive, or an unpacked archive.
             name: The name of an archive that cannot be read.
-            defaults: The server's settings for archives, in the format's form; None without any.
         """
 
 
@@ -141,14 +137,19 @@ class Formats:
         formats: The formats.
     """
 
-    def __init__(self, formats: Iterable[Format]) -> None:
-        formats = tuple(formats)
+    def __init__(self, formats: Iterable[Format] = ()) -> None:
+        self._formats = formats = tuple(formats)
         self.folders = tuple(one.folders for one in formats if one.folders is not None)
         self.lists = tuple(one.lists for one in formats if one.lists is not None)
-        self.archives = tuple(one.archives for one in formats if one.archives is not None)
+        archives = [one.archives for one in formats if one.archives is not None]
+        self.archives = {suffix: one for one in archives for suffix in one.suffixes}
         self.handlers = tuple(one.handlers for one in formats if one.handlers is not None)
         self._checks = tuple(one.check for one in formats if one.check is not None)
         self.unread = {name: text for one in formats for name, text in one.unread.items()}
+
+    def without_archives(self) -> "Formats":
+        """Return the formats with no reader of archives."""
+        return Formats(replace(one, archives=None) for one in self._formats)
 
     def folder_reader(self, folder: Path) -> FolderReader | None:
         """Return the reader whose model a folder is, or None."""
@@ -162,10 +163,10 @@ class Formats:
         """Return the reader of a file that lists models, or None."""
         return next((one for one in self.lists if path.suffix == one.suffix), None)
 
-    def unpacked_suffix(self, folder: Path) -> str:
-        """Return the archive suffix if a folder has the files of an unpacked archive, or ""."""
-        marked = (one for one in self.archives if (folder / one.mark).is_file())
-        return next((one.suffixes[0] for one in marked), "")
+    def unpacked(self, folder: Path) -> ArchiveReader | None:
+        """Return the reader of the archive whose unpacked files a folder has, or None."""
+        readers = self.archives.values()
+        return next((one for one in readers if (folder / one.mark).is_file()), None)
 
     def adopt(self, config: ModelConfig, **facts: Any) -> ModelConfig:
         """Have each format look at a handler; see `HandlerReader.adopt`."""
@@ -177,3 +178,7 @@ class Formats:
         """Have each format look at all models."""
         for check in self._checks:
             check(entries)
+
+
+NO_FORMATS = Formats()
+"""The formats of ksrv alone."""

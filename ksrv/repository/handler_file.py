@@ -13,7 +13,7 @@ from typing import Any
 
 from ksrv.model.config import ModelConfig, ModelSource
 from ksrv.repository.entry import ModelEntry
-from ksrv.repository.formats import FORMATS
+from ksrv.repository.format import NO_FORMATS, Formats
 from ksrv.repository.handler_code import HandlerCode
 from ksrv.repository.settings.keys import ModelKeys
 from ksrv.repository.settings.values import read_model_keys
@@ -43,13 +43,18 @@ def model_name(file: Path, name: str) -> str:
 
 
 def handler_file(
-    file: Path, name: str, served_as: str, given: Mapping[str, Any] = NO_SETTINGS
+    file: Path,
+    name: str,
+    served_as: str,
+    given: Mapping[str, Any] = NO_SETTINGS,
+    formats: Formats = NO_FORMATS,
 ) -> ModelEntry:
     """Return the entry of a handler file.
 
     Args:
         name: The class or function in it, or "" for its only handler.
         given: Settings that override the settings of the file.
+        formats: The readers of other servers' handlers.
 
     Raises:
         ConfigError: The file cannot be read, lacks the name, or has settings that cannot be.
@@ -67,7 +72,7 @@ def handler_file(
     config = read_model_keys(document, document.convert(ModelKeys, keys), root)
     function = name if name in code.functions else ""
     with document.naming_faults():
-        config = FORMATS.adopt(
+        config = formats.adopt(
             config, folder=path.parent, root=root, name=served_as, function=function
         )
     files = (*sorted(map(str, imported_files(path, root))), *_named_files(config))

@@ -6,14 +6,18 @@ from typing import Any
 import msgspec
 
 from ksrv.model.spec import ImageSpec, OutputImageSpec
-from ksrv.repository.formats import FORMATS
+from ksrv.repository.format import NO_FORMATS, Formats
 from ksrv.repository.settings.keys import SECTIONS, ModelKeys
 from ksrv.repository.yaml_document import Custom, Number
 
 
-def json_schema() -> dict[str, Any]:
-    """Return the JSON schema of `model.yaml`, draft 2020-12."""
-    kinds = (ModelKeys, *(reader.keys for reader in FORMATS.handlers))
+def json_schema(formats: Formats = NO_FORMATS) -> dict[str, Any]:
+    """Return the JSON schema of `model.yaml`, draft 2020-12.
+
+    Args:
+        formats: The readers of other servers' handlers, with the keys of their model.yaml.
+    """
+    kinds = (ModelKeys, *(reader.keys for reader in formats.handlers))
     [(plain, *foreign), sections] = msgspec.json.schema_components(
         kinds, schema_hook=_schema_of, ref_template="#/$defs/{name}"
     )
@@ -29,7 +33,7 @@ def json_schema() -> dict[str, Any]:
             if default not in (None, ()):
                 described["default"] = default
     schema: dict[str, Any] = plain
-    for reader, keys in zip(FORMATS.handlers, foreign, strict=True):
+    for reader, keys in zip(formats.handlers, foreign, strict=True):
         schema = {"if": {"required": [reader.key]}, "then": keys, "else": schema}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from os.path import exists, isdir, isfile
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from ksrv.errors import HandlerFailed, InvalidRequest, NotFound, did_you_mean, quote
 from ksrv.model.config import ModelConfig, ModelSource
 from ksrv.repository.entry import ModelEntry, is_model_name
-from ksrv.repository.formats import FORMATS
+from ksrv.repository.format import NO_FORMATS, ArchiveReader, Formats
 from ksrv.repository.handler_file import handler_file, handler_target, model_name
 from ksrv.repository.model_yaml import (
     BARE_SUFFIXES,
@@ -33,9 +33,6 @@ from ksrv.repository.yaml_document import ConfigError
 
 log = logging.getLogger("ksrv.repository")
 
-ArchiveReader: TypeAlias = Callable[[Path, str], ModelEntry]
-"""Turns an archive and its model's name into an entry."""
-
 
 class RepositoryError(Exception):
     """A path given on the command line that holds no models."""
@@ -47,7 +44,7 @@ class Repository:
     Args:
         paths: Model repositories, single models' folders, single model files, and handlers in one
             file: `FILE.py[:NAME]`.
-        archives: Readers of archives by suffix, such as ".mar".
+        formats: The readers of other servers' models.
         model_name: The name of the only model under the paths, instead of the name of its folder or
             file.
         model_settings: Settings of the only handler file under the paths, over its `@settings`.
@@ -57,7 +54,7 @@ class Repository:
     def __init__(
         self,
         paths: Sequence[Path | str],
-        archives: dict[str, ArchiveReader] | None = None,
+        formats: Formats = NO_FORMATS,
         model_name: str | None = None,
         model_settings: Mapping[str, Any] | None = None,
         overrides: ConfigOverrides | None = None,
@@ -69,7 +66,7 @@ class Repository:
         self._model_settings = model_settings or {}
         self._looked_at: set[Path] = set()
         self._reported: dict[tuple[str, Path], Report] = {}
-        self._archives = archives or {}
+        self._formats = formats
 
     def scan(self) -> dict[str, ModelEntry]:
         """Look at the disk.
@@ -106,7 +103,7 @@ class Repository:
                 else:
                     text = self._two_models(found.name, earlier.path, found.path)
                     entries[found.name] = ModelEntry(found.name, error=text, path=earlier.path)
-        FORMATS.check(entries)
+        self._formats.check(entries)
         return entries
 
     def entry(self, name: str, config: str | None = None) -> ModelEntry:
@@ -128,10 +125,10 @@ class Repository:
         if config is None and self._overrides.find(name) is None:
             return found
         if config is not None and (
-            self._unpacked(found.path) or FORMATS.configurable(found.path) is None
+            self._unpacked(found.path) or self._formats.configurable(found.path) is None
         ):
             raise InvalidRequest(
-                "parameter 'config' is for models in a folder of Triton's form, and this model has ksrv's settings "
+                "parameter 'config' is for models with a config.pbtxt, and this model has ksrv's settings "
                 "or is a file"
             )
         try:
@@ -139,7 +136,7 @@ class Repository:
         except OSError as error:
             raise HandlerFailed(f"the configuration cannot be kept: {error.strerror}") from error
         entries[name] = self._read(found.path, name, path)
-        FORMATS.check(entries)
+        self._formats.check(entries)
         return entries[name]
 
     @contextmanager
@@ -193,7 +190,7 @@ class Repository:
         )
 
     def _suffixes(self) -> str:
-        return ", ".join((*BARE_SUFFIXES, ".py", *self._archives))
+        return ", ".join((*BARE_SUFFIXES, ".py", *self._formats.archives))
 
     def _warn(self, entry: ModelEntry) -> None:
         told = (entry.name, entry.path)
@@ -204,7 +201,7 @@ class Repository:
             self._looked_at.add(entry.path)
             versions = [source.folder for source in entry.versions.values()]
             unread = unread_settings([entry.path, *versions])
-            if unread and not entry.path.is_file() and not FORMATS.folder_reader(entry.path):
+            if unread and not entry.path.is_file() and not self._formats.folder_reader(entry.path):
                 log.warning("the model %s: %s", entry.name, unread)
             try:
                 doubt = next(insecure_paths(entry.path), None)
@@ -217,7 +214,7 @@ class Repository:
         target = handler_target(path)
         if target is not None and isfile(target[0]):
             yield self._entry(path, model_name(*target))
-        elif isfile(path) and (lists := FORMATS.list_reader(path)) is not None:
+        elif isfile(path) and (lists := self._formats.list_reader(path)) is not None:
             if self._model_name is not None:
                 raise RepositoryError(f"{path} names its models; expected no setting 'model_name'")
             try:
@@ -235,7 +232,7 @@ class Repository:
                 raise RepositoryError(f"{path}: a model's file ends with {self._suffixes()}")
             yield self._entry(path, path.name.removesuffix(suffix))
         elif isdir(path):
-            if _is_model_folder(path) or self._unpacked(path) is not None:
+            if self._is_model_folder(path) or self._unpacked(path) is not None:
                 yield self._entry(path, path.resolve().name)
             else:
                 yield from self._repository(path)
@@ -260,7 +257,7 @@ class Repository:
 
     def _model_suffix(self, path: Path) -> str:
         """Return how the name of a model's file ends, "" for any other file, such as vocab.csv.gz."""
-        known = (*BARE_SUFFIXES, *self._archives)
+        known = (*BARE_SUFFIXES, *self._formats.archives)
         return next((suffix for suffix in known if path.name.endswith(suffix)), "")
 
     def _entry(self, path: Path, name: str) -> ModelEntry:
@@ -278,19 +275,19 @@ class Repository:
             shown = name.encode("utf-8", "backslashreplace").decode()
             return ModelEntry(shown, error=error, path=path)
         try:
-            if (suffix := self._model_suffix(path)) in self._archives:
-                return self._archives[suffix](path, name)
+            if archives := self._formats.archives.get(self._model_suffix(path)):
+                return archives.read(path, name)
             if (target := handler_target(path)) is not None and target[0].is_file():
-                return handler_file(*target, name, self._model_settings)
+                return handler_file(*target, name, self._model_settings, self._formats)
             if path.is_file():
                 return _bare_file(path, name)
             if (archive := self._unpacked(path)) is not None:
-                return archive(path, name)
-            if config is not None and (reader := FORMATS.configurable(path)) is not None:
+                return archive.read(path, name)
+            if config is not None and (reader := self._formats.configurable(path)) is not None:
                 return reader.read(path, name, config)
-            if (reader := FORMATS.folder_reader(path)) is not None:
+            if (reader := self._formats.folder_reader(path)) is not None:
                 return reader.read(path, name)
-            return _folder(path, name)
+            return _folder(path, name, self._formats)
         except (ConfigError, OSError) as error:
             return ModelEntry(name, error=str(error), path=path)
         except RecursionError:
@@ -300,10 +297,15 @@ class Repository:
             text = f"{path}: cannot be read: {type(error).__name__}: {error}"
             return ModelEntry(name, error=text, path=path)
 
+    def _is_model_folder(self, path: Path) -> bool:
+        marks = (one.mark for one in self._formats.folders)
+        if any((path / name).is_file() for name in (CONFIG_NAME, "handler.py", *marks)):
+            return True
+        return bool(version_folders(path))
+
     def _unpacked(self, path: Path) -> ArchiveReader | None:
         """Return what reads a folder that holds an archive's files and is served in place, or None."""
-        suffix = FORMATS.unpacked_suffix(path)
-        return None if (path / CONFIG_NAME).is_file() else self._archives.get(suffix)
+        return None if (path / CONFIG_NAME).is_file() else self._formats.unpacked(path)
 
 
 def _near_path(path: Path) -> str:
@@ -359,13 +361,6 @@ def by_numbers(version: str) -> list[tuple[int, str]]:
     ]
 
 
-def _is_model_folder(path: Path) -> bool:
-    names = (CONFIG_NAME, "handler.py", *(one.mark for one in FORMATS.folders))
-    if any((path / name).is_file() for name in names):
-        return True
-    return bool(version_folders(path))
-
-
 def _is_empty(path: Path) -> bool:
     try:
         return next(path.iterdir(), None) is None
@@ -380,15 +375,15 @@ def _bare_file(path: Path, name: str) -> ModelEntry:
     return ModelEntry(name, {"": source}, path=path)
 
 
-def _folder(path: Path, name: str) -> ModelEntry:
+def _folder(path: Path, name: str, formats: Formats) -> ModelEntry:
     root = path
     folders = version_folders(root)
     if not folders:
-        config = load_model_config(root)
+        config = load_model_config(root, formats=formats)
         version = config.own_version
         source = ModelSource(name=name, version=version, folder=root, root=root, config=config)
         return ModelEntry(name, {version: source}, path=path)
-    sources = {folder.name: _version(name, root, folder) for folder in folders}
+    sources = {folder.name: _version(name, root, folder, formats) for folder in folders}
     chosen = choose_versions(load_version_policy(root), list(sources))
     entry = ModelEntry(name, path=path, available=tuple(sources))
     missing = [version for version in chosen if version not in sources]
@@ -401,10 +396,10 @@ def _folder(path: Path, name: str) -> ModelEntry:
     return entry
 
 
-def _version(name: str, root: Path, folder: Path) -> ModelSource:
+def _version(name: str, root: Path, folder: Path, formats: Formats) -> ModelSource:
     config, error = None, None
     try:
-        config = load_model_config(root, folder)
+        config = load_model_config(root, folder, formats)
     except (ConfigError, OSError) as problem:
         error = str(problem)
     return ModelSource(

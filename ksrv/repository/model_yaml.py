@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ksrv.model.config import ModelConfig, VersionPolicy
-from ksrv.repository.formats import FORMATS
+from ksrv.repository.format import NO_FORMATS, Formats
 from ksrv.repository.handler_code import HandlerCode, installed_file
 from ksrv.repository.settings.keys import CONFIG_NAME, ModelKeys
 from ksrv.repository.settings.values import ModelFiles, read_settings, read_version_policy
@@ -57,7 +57,9 @@ def load_version_policy(folder: Path) -> VersionPolicy:
         return read_version_policy(keys.version_policy)
 
 
-def load_model_config(folder: Path, version_folder: Path | None = None) -> ModelConfig:
+def load_model_config(
+    folder: Path, version_folder: Path | None = None, formats: Formats = NO_FORMATS
+) -> ModelConfig:
     """Return the settings of one model, or of one of its versions.
 
     A `model.yaml` in the version folder replaces the `model.yaml` in the model's folder. Files
@@ -66,6 +68,7 @@ def load_model_config(folder: Path, version_folder: Path | None = None) -> Model
 
     Args:
         version_folder: The folder of the version, or None for an unversioned model.
+        formats: The readers of other servers' handlers.
 
     Returns:
         The checked settings; paths in them are absolute.
@@ -76,16 +79,16 @@ def load_model_config(folder: Path, version_folder: Path | None = None) -> Model
     folders = [folder] if version_folder is None else [version_folder, folder]
     path = next((at / CONFIG_NAME for at in folders if (at / CONFIG_NAME).is_file()), None)
     if path is None:
-        document = _without_config(folders)
+        document = _without_config(folders, formats)
     else:
         document = Document.read(path)
         document.value = {} if document.value is None else document.value
     with document.naming_faults():
-        return _read(document, folders, folder, has_file=path is not None)
+        return _read(document, folders, folder, formats, has_file=path is not None)
 
 
 def _read(
-    document: Document, folders: Sequence[Path], root: Path, *, has_file: bool
+    document: Document, folders: Sequence[Path], root: Path, formats: Formats, *, has_file: bool
 ) -> ModelConfig:
     value = document.value
     if isinstance(value, dict) and "requirements" in value:
@@ -94,7 +97,7 @@ def _read(
             "ksrv installs no packages; make an environment with them before the deployment (python -m venv), and "
             "name its folder in python:",
         )
-    for reader in FORMATS.handlers:
+    for reader in formats.handlers:
         if isinstance(value, dict) and value.get(reader.key) is not None:
             return reader.read(document, folders[0].absolute())
     # Files in a folder without a model.yaml were named by nobody, and may be links.
@@ -102,7 +105,7 @@ def _read(
     document.convert(ModelKeys, value)
     _take_decorated(document, files)
     config = read_settings(document.convert(ModelKeys, value), files, tuple(value))
-    return FORMATS.adopt(config, folder=folders[0].absolute(), root=root.absolute())
+    return formats.adopt(config, folder=folders[0].absolute(), root=root.absolute())
 
 
 def _take_decorated(document: Document, files: "ModelFiles") -> None:
@@ -131,7 +134,7 @@ def _take_decorated(document: Document, files: "ModelFiles") -> None:
     document.take(code.settings(name), fill=True)
 
 
-def _without_config(folders: Sequence[Path]) -> Document:
+def _without_config(folders: Sequence[Path], formats: Formats) -> Document:
     """Return the keys of a folder without model.yaml: the keys of its handler.py or its model file."""
     for folder in folders:
         files = sorted(entry for entry in folder.iterdir() if entry.is_file())
@@ -154,8 +157,8 @@ def _without_config(folders: Sequence[Path]) -> Document:
             )
     unread = unread_settings(folders)
     if not unread:
-        found = [name for name in FORMATS.unread if any((at / name).is_file() for at in folders)]
-        unread = "; ".join(FORMATS.unread[name] for name in found)
+        found = [name for name in formats.unread if any((at / name).is_file() for at in folders)]
+        unread = "; ".join(formats.unread[name] for name in found)
     raise ConfigError(
         f"{folders[-1]}: holds no {CONFIG_NAME}, no handler.py and no model file"
         f"{f' ({unread})' if unread else ''}"

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any
 import falcon
 
 from ksrv._native.memory.memory_budget import MemoryBudget
-from ksrv.dialects.kserve_v1.models import V1ModelListResource, V1ModelResource
-from ksrv.dialects.openai import routes as openai_routes
 from ksrv.errors import KsrvError, cut, quote
 from ksrv.observe.traffic import count_status
 from ksrv.protocol.metadata import working_extensions
-from ksrv.server import formats
 from ksrv.server.audit import AuditLog
 from ksrv.server.changeable_settings import ChangeableSettings
 from ksrv.server.credentials import Access
+from ksrv.server.dialects import AppParts, ErrorForm, installed, path_hint
 from ksrv.server.http.answers import report_http, send_error, send_json, status_line
 from ksrv.server.http.body import Bound, Environ, expected_body, read_body
 from ksrv.server.http.byte_budget import Reservation, process_budget
@@ -31,7 +29,7 @@ from ksrv.server.rest.changeable_settings import LoggingResource, TraceResource
 from ksrv.server.rest.cross_origin import CrossOrigin
 from ksrv.server.rest.generate import GenerateResource
 from ksrv.server.rest.health import LiveResource, ModelReadyResource, ReadyResource
-from ksrv.server.rest.infer import V1, InferResource
+from ksrv.server.rest.infer import InferResource
 from ksrv.server.rest.metadata import (
     ConfigResource,
     ModelListResource,
@@ -44,8 +42,6 @@ from ksrv.server.rest.metrics import MetricsResource
 from ksrv.server.rest.repository import (
     IndexResource,
     LoadResource,
-    OvmsConfigResource,
-    OvmsReloadResource,
     UnloadResource,
 )
 from ksrv.server.rest.route_guard import Guard, GuardedRouter, Needs
@@ -157,28 +153,42 @@ class DocumentReader:
             return parse_document(body, self._limits)
 
 
-def _on_error(
-    req: falcon.Request, resp: falcon.Response, error: Exception, params: dict[str, Any]
-) -> None:
-    """Answer a failure in the form of the request's route."""
-    failure = report_http(error, req.env)
-    error.__traceback__ = None  # whose frames hold the request, which holds the error
-    if req.path in openai_routes.PATHS:
-        openai_routes.send_openai_error(resp, failure)
-    else:
-        send_error(resp, failure)
+class ErrorAnswers:
+    """Answers failures in the form of their route.
 
+    Attributes:
+        forms: The forms of dialects. The first that answers a failure wins.
+    """
 
-def _on_falcon_error(
-    req: falcon.Request, resp: falcon.Response, error: falcon.HTTPError, params: dict[str, Any]
-) -> None:
-    status = error.status_code
-    text = f"{status_line(status)}: {error.description or error.title}"
-    if status == 405:
-        allowed = dict(error.headers or {}).get("Allow", "")
-        text = f"{quote(req.path)} does not take {quote(req.method)}; it takes {allowed}"
-    send_json(resp, {"error": cut(text)}, status)
-    resp.set_headers(error.headers or {})
+    def __init__(self) -> None:
+        self.forms: list[ErrorForm] = []
+
+    def on_error(
+        self, req: falcon.Request, resp: falcon.Response, error: Exception, params: dict[str, Any]
+    ) -> None:
+        """Answer an exception of a resource."""
+        failure = report_http(error, req.env)
+        error.__traceback__ = None  # whose frames hold the request, which holds the error
+        if not any(form(req, resp, failure, failure is not error) for form in self.forms):
+            send_error(resp, failure)
+
+    def on_falcon_error(
+        self,
+        req: falcon.Request,
+        resp: falcon.Response,
+        error: falcon.HTTPError,
+        params: dict[str, Any],
+    ) -> None:
+        """Answer a failure that Falcon found, such as a method that a route does not have."""
+        if any(form(req, resp, error, False) for form in self.forms):
+            return
+        status = error.status_code
+        text = f"{status_line(status)}: {error.description or error.title}"
+        if status == 405:
+            allowed = dict(error.headers or {}).get("Allow", "")
+            text = f"{quote(req.path)} does not take {quote(req.method)}; it takes {allowed}"
+        send_json(resp, {"error": cut(text)}, status)
+        resp.set_headers(error.headers or {})
 
 
 def make_app(
@@ -215,11 +225,12 @@ def make_app(
     if settings.allowed_origins:
         middleware.append(CrossOrigin(settings.allowed_origins))
     read_document = DocumentReader(settings, budget)
-    app = App(GuardedRouter(access, formats.path_hint), guard, read_document, middleware=middleware)
+    app = App(GuardedRouter(access, path_hint), guard, read_document, middleware=middleware)
     app.req_options.strip_url_path_trailing_slash = True
     app.req_options.auto_parse_qs_csv = False
-    app.add_error_handler(Exception, _on_error)
-    app.add_error_handler(falcon.HTTPError, _on_falcon_error)
+    answers = ErrorAnswers()
+    app.add_error_handler(Exception, answers.on_error)
+    app.add_error_handler(falcon.HTTPError, answers.on_falcon_error)
 
     model = "/v2/models/{name}"
     version = model + "/versions/{version}"
@@ -231,7 +242,6 @@ def make_app(
         shared_memory=shared_memory,
     )
     generate = GenerateResource(engine, settings, budget, access)
-    predict = formats.PredictResource(engine, settings, budget, access, form=V1)
     stats = StatisticsResource(statistics)
     app.add_route("/v2/health/live", LiveResource(), needs=Needs.NOTHING)
     app.add_route(
@@ -253,13 +263,6 @@ def make_app(
         app.add_route(prefix + "/explain", infer, suffix="explain", needs=Needs.TOKEN)
         app.add_route(prefix + "/generate", generate, needs=Needs.TOKEN)
         app.add_route(prefix + "/generate_stream", generate, suffix="stream", needs=Needs.TOKEN)
-    v1 = "/v1/models/{name}"
-    app.add_route("/v1/models", V1ModelListResource(engine), needs=Needs.TOKEN)
-    app.add_route(v1, V1ModelResource(engine), needs=Needs.TOKEN)
-    for prefix in (v1, v1 + "/versions/{version}"):
-        app.add_route(prefix + ":predict", predict, needs=Needs.TOKEN)
-        app.add_route(prefix + ":explain", predict, suffix="explain", needs=Needs.TOKEN)
-    openai_routes.add_routes(app, lambda kind: kind(engine, settings, budget, access))
     openapi = OpenApiResource(engine, needs_token=access.needs_token, metrics=settings.metrics)
     app.add_route("/openapi.json", openapi, needs=Needs.TOKEN)
     if settings.metrics:
@@ -278,17 +281,16 @@ def make_app(
     load, unload = LoadResource(engine, read_document), UnloadResource(engine, read_document)
     app.add_route("/v2/repository/models/{name}/load", load, needs=Needs.CONTROL)
     app.add_route("/v2/repository/models/{name}/unload", unload, needs=Needs.CONTROL)
-    app.add_route("/v1/config", OvmsConfigResource(engine), needs=Needs.TOKEN)
-    app.add_route("/v1/config/reload", OvmsReloadResource(engine), needs=Needs.CONTROL)
     if shared_memory is not None:
         add_routes(app, shared_memory, read_document, access)
-    formats.add_routes(
-        app,
-        engine,
-        settings,
-        budget,
+    parts = AppParts(
+        engine=engine,
+        settings=settings,
+        budget=budget,
         access=access,
         read_document=read_document,
-        error_handlers={KsrvError: _on_error, falcon.HTTPError: _on_falcon_error},
+        error_forms=answers.forms,
     )
+    for dialect in installed():
+        dialect.add_routes(app, parts)
     return app

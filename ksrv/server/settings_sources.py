@@ -22,19 +22,10 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 import yaml
 
-from ksrv.dialects.torchserve.settings.config_properties import (
-    ConfigPropertiesError,
-    Translated,
-    translate,
-)
 from ksrv.limits import Limits
+from ksrv.server.dialects import ForeignSettings, installed
 from ksrv.server.settings import ServerSettings, SettingsError
 
-ForeignSettings = Translated
-"""The settings in a file of another server."""
-
-SETTINGS_FILE = "torchserve_config"
-"""The setting that names a settings file of another server."""
 PREFIX = "KSRV_"
 BUILD_VARIABLES = frozenset({"KSRV_SANITIZE", "KSRV_SYMBOLS", "KSRV_TRACE", "KSRV_WITHOUT"})
 """Read by the build of the native core, so they may be in the environment of a server in development."""
@@ -210,27 +201,36 @@ def _from_file(path: str, known: Mapping[str, Field]) -> dict[str, _Given]:
     return given
 
 
-def read_foreign_settings(settings: ServerSettings) -> ForeignSettings | None:
-    """Return what the settings file of another server asks for, which the settings name; None without one.
+def read_foreign_settings(settings: ServerSettings) -> dict[str, ForeignSettings]:
+    """Return the settings files of other servers that the settings name, by dialect.
 
     Raises:
-        SettingsError: It cannot be read, or a value cannot be.
+        SettingsError: A file cannot be read, or a value in it is not possible.
     """
-    named = getattr(settings, SETTINGS_FILE)
-    if not named:
-        return None
-    try:
-        return translate(Path(named))
-    except ConfigPropertiesError as error:
-        raise SettingsError(f"setting {SETTINGS_FILE!r}: {error}") from error
+    found = {}
+    for dialect in installed():
+        named = getattr(settings, dialect.settings_key) if dialect.settings_key else None
+        if named:
+            try:
+                found[dialect.name] = dialect.read_settings(Path(named))
+            except ValueError as error:
+                raise SettingsError(f"setting {dialect.settings_key!r}: {error}") from error
+    return found
 
 
-def _from_properties(path: str) -> dict[str, _Given]:
-    try:
-        translated = translate(Path(path))
-    except ConfigPropertiesError as error:
-        raise SettingsError(str(error)) from error
-    return {key: _Given(value, path) for key, value in translated.settings.items()}
+def _from_dialects(given: Mapping[str, _Given], flags: Mapping[str, Any]) -> dict[str, _Given]:
+    """Return the settings in the settings files of other servers."""
+    found: dict[str, _Given] = {}
+    for dialect in installed():
+        key = dialect.settings_key
+        named = flags.get(key) or (given[key].value if key in given else None)
+        if named:
+            try:
+                foreign = dialect.read_settings(Path(named))
+            except ValueError as error:
+                raise SettingsError(str(error)) from error
+            found |= {key: _Given(value, str(named)) for key, value in foreign.settings.items()}
+    return found
 
 
 def parse_size(text: str) -> int:
@@ -355,11 +355,7 @@ def resolve(
     given = _from_file(path, known) if path else {}
     from_environment, warnings = _from_environment(variables, known)
     given |= from_environment
-    named = (flags or {}).get(SETTINGS_FILE) or (
-        given[SETTINGS_FILE].value if SETTINGS_FILE in given else None
-    )
-    if named:
-        given = _from_properties(str(named)) | given
+    given = _from_dialects(given, flags or {}) | given
     for key, value in (flags or {}).items():
         if key not in known:
             raise SettingsError(_unknown(key, "command line", known))

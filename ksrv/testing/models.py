@@ -28,13 +28,13 @@ from ksrv.model.config import ModelConfig, ModelSource
 from ksrv.model.datatypes import DTYPES, widen_bfloat16
 from ksrv.model.spec import ModelSpec
 from ksrv.repository.entry import ModelEntry
-from ksrv.repository.formats import archive_readers
 from ksrv.repository.handler_file import model_name
 from ksrv.repository.layout import Repository
 from ksrv.repository.settings.keys import ModelKeys
 from ksrv.repository.settings.values import read_model_keys
 from ksrv.repository.yaml_document import Document
 from ksrv.request import Array, Element, InferRequest, InferResponse, RequestedOutput, Tensor
+from ksrv.server.dialects import formats
 from ksrv.server.script import plain_settings
 from ksrv.testing.joined_requests import run_joined
 
@@ -290,7 +290,7 @@ def _choice(path: Path, found: Mapping[str, ModelEntry], model: str | None) -> s
 
 def _entries_of(path: Path, *, alone: bool) -> dict[str, ModelEntry]:
     """Return the models of a path, without separate processes."""
-    repository = Repository([path], archive_readers())
+    repository = Repository([path], formats())
     repository.check()
     entries = repository.scan()
     alone = alone and sum(len(entry.versions) for entry in entries.values()) == 1

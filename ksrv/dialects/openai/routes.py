@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
+from ksrv.dialects.dialect import AppParts
 from ksrv.dialects.openai.bodies import (
     IS_NO_CHAT,
     EmbeddingsCall,
@@ -223,22 +224,28 @@ class NoChatResource:
         raise NotFound(IS_NO_CHAT)
 
 
-def add_routes(app: Any, make: Callable[[type[_RoleResource]], _RoleResource]) -> None:
-    """Add the routes to the app.
-
-    Args:
-        make: Makes a resource with what the app's other resources share.
-    """
-    app.add_route(EMBEDDINGS, make(EmbeddingsResource), needs=Needs.TOKEN)
-    app.add_route(RERANK, make(RerankResource), needs=Needs.TOKEN)
+def add_routes(app: Any, parts: AppParts) -> None:
+    """Add the routes to the app."""
+    for path, kind in ((EMBEDDINGS, EmbeddingsResource), (RERANK, RerankResource)):
+        resource = kind(parts.engine, parts.settings, parts.budget, parts.access)
+        app.add_route(path, resource, needs=Needs.TOKEN)
     for path in NOT_SERVED:
         app.add_route(path, NoChatResource(), needs=Needs.TOKEN)
+    parts.error_forms.append(send_openai_error)
 
 
-def send_openai_error(resp: falcon.Response, error: KsrvError) -> None:
-    """Answer a failure in OpenAI's form."""
+def send_openai_error(
+    req: falcon.Request,
+    resp: falcon.Response,
+    error: KsrvError | falcon.HTTPError,
+    unexpected: bool,
+) -> bool:
+    """Answer a failure on these routes in OpenAI's form; see `ksrv.dialects.dialect.ErrorForm`."""
+    if req.path not in PATHS or isinstance(error, falcon.HTTPError):
+        return False
     send_json(resp, error_document(error), int(error.http_status))
     set_fields(resp, error_headers(error))
+    return True
 
 
 def _text_input(spec: ModelSpec, names: Sequence[str]) -> str:

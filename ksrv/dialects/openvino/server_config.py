@@ -27,7 +27,6 @@ from ksrv.loaders.openvino import OpenVinoOptions
 from ksrv.model.config import ModelConfig, ModelSource, VersionPolicy
 from ksrv.model.spec import LARGEST_SIZE, Dimension, read_dimension
 from ksrv.repository.entry import ModelEntry, is_model_name
-from ksrv.repository.format import Format
 from ksrv.repository.report import Report
 from ksrv.repository.versions import choose_versions, version_folders
 from ksrv.repository.yaml_document import ConfigError, Document, KeyPath, describe
@@ -359,11 +358,3 @@ def _names(path: Path) -> dict[str, str]:
         if len(set(side.values())) != len(side):
             document.fail((), "gives two tensors one name")
     return {**keys.inputs, **keys.outputs}
-
-
-class _Lists:
-    suffix = CONFIG_SUFFIX
-    read = staticmethod(read_server_config)
-
-
-FORMAT = Format(lists=_Lists())

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import falcon
 
 from ksrv._native.memory.memory_budget import MemoryBudget
-from ksrv.dialects.kserve_v1 import bodies as kserve_v1
 from ksrv.errors import InvalidRequest
 from ksrv.model.spec import ModelSpec
 from ksrv.protocol import rest
@@ -44,7 +43,6 @@ class Form:
 
 
 V2 = Form(rest.parse_infer, rest.render_infer)
-V1 = Form(kserve_v1.parse_predict, kserve_v1.render_predict)
 
 
 def _input_name(req: falcon.Request) -> str | None:
@@ -66,8 +64,12 @@ class InferResource(InferenceResource):
         engine: See `InferenceResource`.
         access: Who may use shared memory, too.
         shared_memory: The clients' regions; None where shared memory is off.
+
+    Attributes:
         form: How bodies are read and answers written.
     """
+
+    form = V2
 
     def __init__(
         self,
@@ -77,13 +79,9 @@ class InferResource(InferenceResource):
         access: Access,
         *,
         shared_memory: SharedMemory | None = None,
-        form: Form = V2,
     ) -> None:
-        if form is V1:
-            self.most_json, self.subject = kserve_v1.MOST_BYTES, kserve_v1.REQUEST
         super().__init__(engine, settings, budget, access)
         self._shared_memory = shared_memory
-        self._form = form
 
     def wanted_body(self, req: falcon.Request, name: str = "", version: str = "") -> int:
         """See `InferenceResource.wanted_body`."""
@@ -115,7 +113,7 @@ class InferResource(InferenceResource):
             given = {"regions": regions, "input_name": input_name}
             return self._parse(req, body, spec, explain=explain, **given)
 
-        stream = stream_type(req.get_header("Accept")) if self._form is V2 else None
+        stream = stream_type(req.get_header("Accept")) if self.form is V2 else None
         if stream is None:
             call = self._run(WsgiCall, req, name, version, parse)
         else:
@@ -131,7 +129,7 @@ class InferResource(InferenceResource):
         self, req: falcon.Request, body: memoryview, spec: ModelSpec, *, explain: bool, **given: Any
     ) -> InferRequest:
         length, headers = req.get_header(HEADER_LENGTH), self._headers(req)
-        request = self._form.parse(body, length, spec, self._limits, headers=headers, **given)
+        request = self.form.parse(body, length, spec, self._limits, headers=headers, **given)
         request.explain = explain
         return request
 
@@ -142,7 +140,7 @@ class InferResource(InferenceResource):
         response: InferResponse,
     ) -> rest.RenderedBody:
         literals = self._settings.nan_literals
-        return self._form.render(response, request, nan_literals=literals, regions=regions)
+        return self.form.render(response, request, nan_literals=literals, regions=regions)
 
     def _send(
         self,

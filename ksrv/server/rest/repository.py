@@ -1,4 +1,4 @@
-"""The routes that load and unload models: Triton's repository calls and OVMS's configuration calls."""
+"""The routes that load and unload models."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,13 +13,6 @@ if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
 
 ReadDocument = Callable[[falcon.Request], Mapping[str, Any]]
-
-_OVMS_STATES = {
-    "READY": "AVAILABLE",
-    "LOADING": "LOADING",
-    "UNLOADING": "UNLOADING",
-    "UNAVAILABLE": "END",
-}
 
 
 def _parameters(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,42 +64,3 @@ class UnloadResource(_ManagementResource):
         check_parameters(_parameters(self._read_document(req)))
         self._engine.unload(name)
         send_json(resp, {"name": name, "unload": True})
-
-
-def _ovms_status(engine: "Engine") -> dict[str, Any]:
-    models: dict[str, Any] = {}
-    for state in engine.index():
-        entry = {
-            "version": state.version or "1",
-            "state": _OVMS_STATES[state.state],
-            "status": {
-                "error_code": "UNKNOWN" if state.reason else "OK",
-                "error_message": state.reason or "OK",
-            },
-        }
-        models.setdefault(state.name, {"model_version_status": []})
-        models[state.name]["model_version_status"].append(entry)
-    return models
-
-
-class OvmsConfigResource:
-    """GET /v1/config."""
-
-    def __init__(self, engine: "Engine") -> None:
-        self._engine = engine
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Answer every model's versions in OVMS's form."""
-        send_json(resp, _ovms_status(self._engine))
-
-
-class OvmsReloadResource:
-    """POST /v1/config/reload."""
-
-    def __init__(self, engine: "Engine") -> None:
-        self._engine = engine
-
-    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Load what changed on disk: 201 when something was, 200 when nothing had to be."""
-        changed = self._engine.reload_changed()
-        send_json(resp, _ovms_status(self._engine), 201 if changed else 200)

@@ -4,13 +4,15 @@ Every worker inherits them from the master: a worker that replaces another has t
 other workers, even if the files have changed since.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from ksrv.server.credentials import Access
+from ksrv.server.dialects import ForeignSettings
 from ksrv.server.launch.tls import Certificates, read_certificates
 from ksrv.server.settings import ServerSettings
-from ksrv.server.settings_sources import ForeignSettings, read_foreign_settings
+from ksrv.server.settings_sources import read_foreign_settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +22,12 @@ class GivenFiles:
     Attributes:
         access: The tokens.
         certificates: The files of TLS; None without TLS.
-        foreign: The settings file of another server; None without one.
+        foreign: The settings files of other servers, by dialect.
     """
 
     access: Access
     certificates: Certificates | None = None
-    foreign: ForeignSettings | None = None
+    foreign: Mapping[str, ForeignSettings] = field(default_factory=dict)
 
 
 def read_files(settings: ServerSettings, config: Any) -> GivenFiles:

@@ -1,24 +1,26 @@
 """The repository that the settings name."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
-from ksrv.repository.formats import archive_readers
 from ksrv.repository.layout import Repository
 from ksrv.repository.overrides import ConfigOverrides
+from ksrv.server.dialects import ForeignSettings, formats
 from ksrv.server.settings import ServerSettings, SettingsError
 
 
 def configured_repository(
     settings: ServerSettings,
-    defaults: Any = None,
+    foreign: Mapping[str, ForeignSettings] = MappingProxyType({}),
     overrides: ConfigOverrides | None = None,
 ) -> Repository:
     """Return the repository of the models to serve.
 
     Args:
-        defaults: The defaults for archives, or None.
+        foreign: The settings files of other servers, by dialect.
         overrides: The configurations that load calls brought to any worker.
 
     Raises:
@@ -26,7 +28,7 @@ def configured_repository(
     """
     return Repository(
         settings.models,
-        archive_readers(defaults),
+        formats(foreign),
         settings.model_name,
         _model_settings(settings),
         overrides,

@@ -39,7 +39,6 @@ from ksrv.server.launch.status_lines import check_descriptor, tell_addresses
 from ksrv.server.logs import ACCESS_FORMAT, configure, gunicorn_logger
 from ksrv.server.memory_regions import check_shared_memory
 from ksrv.server.settings import ServerSettings, SettingsError
-from ksrv.server.settings_sources import SETTINGS_FILE
 from ksrv.server.shared.worker_table import State, WorkerTable
 from ksrv.server.worker import KsrvWorker, tls_library
 from ksrv.server.workers.arbiter import adopt
@@ -242,8 +241,9 @@ class Master:
         files = read_files(self.settings, server.cfg)
         self.service.files = files
         self.table.certificate_expiry = files.certificates.expiry if files.certificates else 0
-        for line in files.foreign.lines() if files.foreign is not None else ():
-            log.info("%s: %s", getattr(self.settings, SETTINGS_FILE), line)
+        for name, foreign in files.foreign.items():
+            for line in foreign.lines():
+                log.info("%s: %s", name, line)
 
     def on_reload(self, server: Any) -> None:
         """Begin a new generation of workers.

@@ -35,11 +35,11 @@ from ksrv.observe.traffic import own_traffic
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.layout import RepositoryError
 from ksrv.repository.overrides import ConfigOverrides
-from ksrv.server import formats
 from ksrv.server.addresses import Address
 from ksrv.server.app import App, make_app
 from ksrv.server.changeable_settings import ChangeableSettings
 from ksrv.server.credentials import Access
+from ksrv.server.dialects import grpc_methods
 from ksrv.server.grpc.native_server import NativeGrpcServer
 from ksrv.server.http.byte_budget import process_budget
 from ksrv.server.launch.status_lines import tell_loaded
@@ -173,10 +173,7 @@ class Service:
         else:
             buffer_pool.tune_malloc()
         opencv.own_process()
-        defaults = None
-        if self.files.foreign is not None:
-            defaults = self.files.foreign.defaults
-        repository = configured_repository(settings, defaults, self.overrides)
+        repository = configured_repository(settings, self.files.foreign, self.overrides)
         if settings.trace == "otlp":
             tracing.start()
         workers = self._table.target_count
@@ -224,7 +221,7 @@ class Service:
             "budget": budget,
             "statistics": statistics,
             "changeable": changeable,
-            "others": formats.grpc_methods(self.settings),
+            "others": grpc_methods,
         }
         if self.grpc_address is not None:
             self._start_grpc(self.grpc_address)

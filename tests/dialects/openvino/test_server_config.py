@@ -12,6 +12,7 @@ from ksrv.loaders.openvino import OpenVinoOptions
 from ksrv.model.config import VersionPolicy
 from ksrv.model.spec import SequenceLimits
 from ksrv.repository.layout import Repository, RepositoryError
+from ksrv.server.dialects import formats
 
 
 def write_models(root, name="m", versions=("1",), files=("model.xml", "model.bin")):
@@ -26,7 +27,7 @@ def scan(root, *configs, text=None, **rest):
     path = root / "config.json"
     listed = [{"config": {"name": "m", "base_path": "m", **config}} for config in configs]
     path.write_text(json.dumps({"model_config_list": listed, **rest}) if text is None else text)
-    return Repository([path]).scan()
+    return Repository([path], formats()).scan()
 
 
 def config_of(root, **keys):
@@ -195,7 +196,7 @@ def test_a_file_that_is_no_config(tmp_path, text, said):
 def test_binary_files_are_no_config(tmp_path, raw):
     (tmp_path / "config.json").write_bytes(raw)
     with pytest.raises(RepositoryError, match=r"config\.json"):
-        Repository([tmp_path / "config.json"]).scan()
+        Repository([tmp_path / "config.json"], formats()).scan()
 
 
 def test_an_entry_that_is_no_model_is_named_by_its_place(tmp_path):
@@ -280,7 +281,7 @@ def test_the_log_has_each_model_once(tmp_path, caplog):
     path = tmp_path / "config.json"
     models = [{"config": {"name": name, "base_path": "m", "nireq": 2}} for name in ("a", "b")]
     path.write_text(json.dumps({"model_config_list": models}))
-    repository = Repository([path])
+    repository = Repository([path], formats())
     for _ in range(3):
         repository.scan()
     said = [one.getMessage() for one in caplog.records if "nireq: ignored" in one.getMessage()]
@@ -291,7 +292,7 @@ def test_one_name_for_several_models_is_refused(tmp_path):
     write_models(tmp_path)
     scan(tmp_path, {})
     with pytest.raises(RepositoryError, match="model_name"):
-        Repository([tmp_path / "config.json"], model_name="x").scan()
+        Repository([tmp_path / "config.json"], formats(), model_name="x").scan()
 
 
 @pytest.mark.parametrize(

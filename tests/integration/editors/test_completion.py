@@ -8,6 +8,7 @@ import ksrv
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.context import Context
 from ksrv.repository.json_schema import json_schema
+from ksrv.server.dialects import formats
 from tests.support.language_server import LanguageServer
 
 HANDLER = """
@@ -83,7 +84,7 @@ def offered(schema, part, key):
 
 
 def test_keys_and_values_of_model_yaml_are_offered():
-    schema = json_schema()
+    schema = json_schema(formats())
     assert {"handler", "model", "inputs", "batching"} <= set(
         schema["$defs"]["ModelKeys"]["properties"]
     )

@@ -14,6 +14,7 @@ from ksrv.dialects.torchserve.calls import ROUTES, TorchServeCall
 from ksrv.handlers.runner import make_runner
 from ksrv.repository.layout import Repository
 from ksrv.request import BatchInputs, BatchRequest, Tensor
+from ksrv.server.dialects import formats
 
 
 class Chunks(list):
@@ -51,7 +52,7 @@ def main(jobs, results, kind):
     found = {}
     for folder, batches in json.loads(Path(jobs).read_text()):
         os.chdir(folder)
-        source = Repository([folder]).scan()[Path(folder).name].versions[""]
+        source = Repository([folder], formats()).scan()[Path(folder).name].versions[""]
         runner = make_runner(source)
         runner.load()
         import ts

@@ -9,6 +9,7 @@ from ksrv.loaders import onnx
 from ksrv.loaders.loaded import LoadRequest, ModelLoadError
 from ksrv.model.config import OnnxSettings
 from ksrv.repository.layout import Repository
+from ksrv.server.dialects import formats
 from tests.support.model_files.onnx_models import write_scale
 from tests.support.model_files.triton_repository import write_folder
 
@@ -130,7 +131,7 @@ def test_unsupported_provider_is_refused(load, settings, said):
 def test_the_keys_of_triton_become_providers_and_options(tmp_path, text, providers, options):
     folder = write_folder(tmp_path, "m", SCALE + text)
     write_scale(folder / "1/model.onnx", 2)
-    entry = Repository([tmp_path]).scan()["m"]
+    entry = Repository([tmp_path], formats()).scan()["m"]
     assert entry.error is None
     found = entry.versions["1"].config.onnx
     assert (found.providers, found.options) == (providers, options)
@@ -166,7 +167,7 @@ def test_the_keys_of_triton_become_providers_and_options(tmp_path, text, provide
 )
 def test_wrong_values_of_triton_are_refused(tmp_path, text, said):
     write_scale(write_folder(tmp_path, "m", SCALE + text) / "1/model.onnx", 2)
-    assert said in Repository([tmp_path]).scan()["m"].error
+    assert said in Repository([tmp_path], formats()).scan()["m"].error
 
 
 @pytest.mark.parametrize(
@@ -184,7 +185,7 @@ def test_the_section_of_model_yaml_is_checked(tmp_path, keys, said):
     (tmp_path / "m").mkdir()
     write_scale(tmp_path / "m/model.onnx", 2)
     (tmp_path / "m/model.yaml").write_text(f"model: model.onnx\n{keys}\n")
-    entry = Repository([tmp_path]).scan()["m"]
+    entry = Repository([tmp_path], formats()).scan()["m"]
     assert entry.error is None if said is None else said in str(entry.error)
 
 
@@ -196,6 +197,6 @@ def test_the_section_is_refused_for_other_files(tmp_path):
     (tmp_path / "m/model.yaml").write_text(
         "handler: other.py\nonnx: {options: {execution_mode: ORT_PARALLEL}}\n"
     )
-    [source] = Repository([tmp_path]).scan()["m"].versions.values()
+    [source] = Repository([tmp_path], formats()).scan()["m"].versions.values()
     with pytest.raises(HandlerLoadError, match=r"is for a \.onnx file; name one under model:"):
         make_runner(source).load()

@@ -206,17 +206,3 @@ def test_the_files_of_a_handler_are_those_that_it_imports(app, tmp_path):
     path = app("def late():\n    from b import x\n    import broken\n")
     found = {str(one.relative_to(tmp_path)) for one in imported_files(path, tmp_path)}
     assert found == {"app.py", "b.py", "broken.py", "c/__init__.py", "c/d.py", "c/e.py"}
-
-
-def test_a_handler_written_for_torchserve_keeps_its_runner(app):
-    text = "from ts.torch_handler.base_handler import BaseHandler\nclass Old(BaseHandler): pass\n"
-    config = source_of(f"{app(text)}:Old").config
-    assert (config.runner, config.executor) == (
-        "ksrv.dialects.torchserve.runner.runner:TorchServeRunner",
-        "process",
-    )
-    assert config.dialect["torchserve"]["manifest"]["model"] == {
-        "modelName": "old",
-        "modelVersion": "1.0",
-        "handler": "app.py",
-    }

@@ -270,35 +270,3 @@ def test_a_given_name_must_be_a_name(tmp_path):
     make(tmp_path, {"a.onnx": ""})
     with pytest.raises(RepositoryError, match="'no name' is no model name"):
         Repository([tmp_path], model_name="no name").check()
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [("model.py", "class TritonPythonModel: pass\n"), ("1/model.py", "class Other: pass\n")],
-)
-def test_a_python_model_that_is_not_where_triton_has_it_is_told_where(tmp_path, name, text):
-    make(tmp_path, {f"m/{name}": text})
-    entry = Repository([tmp_path]).scan()["m"]
-    errors = [entry.error, *(source.error for source in entry.versions.values())]
-    assert "model.py is not read: a model.py of Triton's Python backend is in a version" in str(
-        errors
-    )
-
-
-@pytest.mark.parametrize(
-    ("path", "python"),
-    [("$$TRITON_MODEL_DIRECTORY/env.tar.gz", "env.tar.gz"), ("/opt/env", "/opt/env")],
-)
-def test_a_python_model_of_triton_has_its_environment(tmp_path, path, python):
-    parameter = f'{{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{path}" }} }}'
-    config = f'backend: "python" parameters {parameter}'
-    make(tmp_path, {"m/1/model.py": "class TritonPythonModel: pass\n", "m/config.pbtxt": config})
-    [source] = Repository([tmp_path]).scan()["m"].versions.values()
-    assert source.config.python == python
-
-
-def test_a_python_model_of_triton_needs_no_settings(tmp_path):
-    make(tmp_path, {"m/1/model.py": "class TritonPythonModel: pass\n"})
-    [source] = Repository([tmp_path]).scan()["m"].versions.values()
-    assert source.error is None
-    assert (source.config.executor, Path(source.config.model).name) == ("process", "model.py")

@@ -1,9 +1,9 @@
-"""TorchServe's readers, as the model repository asks for them."""
+"""TorchServe's readers, as the model repository calls them."""
 
 from pathlib import Path
-from typing import Any
 
 from ksrv.dialects.torchserve.archive.archive import ARCHIVE_SUFFIXES, MANIFEST
+from ksrv.dialects.torchserve.archive.defaults import ArchiveDefaults
 from ksrv.dialects.torchserve.archive.detection import as_torchserve
 from ksrv.dialects.torchserve.archive.keys import UnpackedKeys
 from ksrv.dialects.torchserve.archive.model_config import read_archive
@@ -19,8 +19,11 @@ class _Archives:
     suffixes = ARCHIVE_SUFFIXES
     mark = str(MANIFEST)
 
-    def read(self, path: Path, name: str, defaults: Any = None) -> ModelEntry:
-        return read_archive(path, name, defaults)
+    def __init__(self, defaults: ArchiveDefaults) -> None:
+        self._defaults = defaults
+
+    def read(self, path: Path, name: str) -> ModelEntry:
+        return read_archive(path, name, self._defaults)
 
 
 class _Handlers:
@@ -34,4 +37,13 @@ class _Handlers:
     adopt = staticmethod(as_torchserve)
 
 
-FORMAT = Format(archives=_Archives(), handlers=_Handlers())
+def torchserve_format(defaults: ArchiveDefaults) -> Format:
+    """Return the readers.
+
+    Args:
+        defaults: The defaults for keys that an archive leaves out.
+    """
+    return Format(archives=_Archives(defaults), handlers=_Handlers())
+
+
+FORMAT = torchserve_format(ArchiveDefaults())

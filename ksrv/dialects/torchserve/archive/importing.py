@@ -34,6 +34,42 @@ class ArchiveInfo:
     config: ModelConfig
     report: ArchiveReport
 
+    def lines(self) -> list[str]:
+        """Return the report on its settings, one key a line."""
+        return self.report.lines()
+
+    def write(self, repository: Path) -> Path:
+        """Write the model's folder into a model repository.
+
+        Args:
+            repository: The model repository; made where it is missing.
+
+        Raises:
+            ArchiveError: The archive asks for settings that ksrv does not serve, or the folder exists;
+                nothing is left behind.
+            OSError: It cannot be written.
+        """
+        if self.report.refused:
+            raise ArchiveError(
+                f"the archive asks for settings that ksrv does not serve: {', '.join(self.report.refused)}; take them "
+                f"out of its model-config.yaml"
+            )
+        place = repository / self.name
+        if place.exists():
+            raise ArchiveError(
+                f"{place} exists; nothing was changed: remove it, or name another repository with --to"
+            )
+        repository.mkdir(parents=True, exist_ok=True)
+        partial = repository / f".importing-{self.name}"
+        shutil.rmtree(partial, ignore_errors=True)
+        try:
+            shutil.copytree(self.folder, partial, ignore=shutil.ignore_patterns("__pycache__"))
+            (partial / CONFIG_NAME).write_text(_model_yaml(self), encoding="utf-8")
+            partial.rename(place)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+        return place
+
 
 def examine(path: Path) -> ArchiveInfo:
     """Return the model in an archive.
@@ -52,39 +88,6 @@ def examine(path: Path) -> ArchiveInfo:
         raise ArchiveError(f"{path}: {error}") from None
     model = manifest.model
     return ArchiveInfo(model.model_name, model.model_version, folder, config, report)
-
-
-def import_archive(found: ArchiveInfo, repository: Path) -> Path:
-    """Write the model's folder into a model repository.
-
-    Args:
-        repository: The model repository; made where it is missing.
-
-    Raises:
-        ArchiveError: The archive asks for settings that ksrv does not serve, or the folder exists;
-            nothing is left behind.
-        OSError: It cannot be written.
-    """
-    if found.report.refused:
-        raise ArchiveError(
-            f"the archive asks for settings that ksrv does not serve: {', '.join(found.report.refused)}; take them "
-            f"out of its model-config.yaml"
-        )
-    place = repository / found.name
-    if place.exists():
-        raise ArchiveError(
-            f"{place} exists; nothing was changed: remove it, or name another repository with --to"
-        )
-    repository.mkdir(parents=True, exist_ok=True)
-    partial = repository / f".importing-{found.name}"
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        shutil.copytree(found.folder, partial, ignore=shutil.ignore_patterns("__pycache__"))
-        (partial / CONFIG_NAME).write_text(_model_yaml(found), encoding="utf-8")
-        partial.rename(place)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    return place
 
 
 def _model_yaml(found: ArchiveInfo) -> str:

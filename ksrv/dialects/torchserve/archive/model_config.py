@@ -23,8 +23,8 @@ from ksrv.dialects.torchserve.archive.archive import (
     read_manifest,
     read_settings,
 )
+from ksrv.dialects.torchserve.archive.defaults import ArchiveDefaults
 from ksrv.dialects.torchserve.calls import FORMAT, KSERVE_V2
-from ksrv.dialects.torchserve.settings.defaults import ArchiveDefaults
 from ksrv.model.config import Batching, ModelConfig, ModelSource
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.report import Report

@@ -6,6 +6,7 @@ from typing import Any
 import falcon
 import msgspec
 
+from ksrv.dialects.kserve_v1 import predict
 from ksrv.dialects.torchserve.calls import ROUTES_V1, TorchServeCall
 from ksrv.dialects.torchserve.routes import responses as answers
 from ksrv.dialects.torchserve.routes.archives import takes_torchserve_requests
@@ -14,7 +15,6 @@ from ksrv.protocol.shared_memory import SharedMemoryRegistry
 from ksrv.request import InferRequest, InferResponse, Tensor
 from ksrv.server.http.body import Bound
 from ksrv.server.http.request_headers import request_headers
-from ksrv.server.rest.infer import InferResource
 
 JSON = "application/json"
 COUNTED_BYTES = 1024 * 1024
@@ -38,11 +38,10 @@ def _body_tensor(body: "bytes | memoryview", most: int) -> Tensor:
     return Tensor("body", "BYTES", (rows,), [body, *[b""] * (rows - 1)])
 
 
-class PredictResource(InferResource):
+class PredictResource(predict.PredictResource):
     """POST /v1/models/{name}[/versions/{version}]:predict, and :explain.
 
-    An archive reads the body itself, in its handler process. Other models get the rows of
-    `ksrv.dialects.kserve_v1.bodies`.
+    An archive reads the body itself, in its handler process.
     """
 
     def _bound(self, req: falcon.Request, spec: ModelSpec | None) -> Bound | None:

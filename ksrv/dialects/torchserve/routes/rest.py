@@ -6,14 +6,14 @@ them. A request becomes one row whose parts are BYTES tensors; the route's facts
 `X-My-Header` in whichever case the client wrote it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import falcon
 from msgspec.structs import replace
 
-from ksrv._native.memory.memory_budget import MemoryBudget
+from ksrv.dialects.dialect import AppParts
 from ksrv.dialects.torchserve.calls import ROUTES, TorchServeCall
 from ksrv.dialects.torchserve.routes import errors
 from ksrv.dialects.torchserve.routes import responses as answers
@@ -22,55 +22,57 @@ from ksrv.dialects.torchserve.routes.form_parts import Part, read_parts
 from ksrv.dialects.torchserve.routes.management import (
     ChangingResource,
     ManagementRoutes,
-    ReadDocument,
 )
 from ksrv.errors import KsrvError
 from ksrv.request import InferRequest, Tensor
 from ksrv.server.call import Find, find_before_body
-from ksrv.server.credentials import Access
-from ksrv.server.http.answers import report_http
 from ksrv.server.http.body import expected_body, read_body
 from ksrv.server.http.byte_budget import Reservation
 from ksrv.server.http.request_headers import request_headers
 from ksrv.server.http.request_ids import REQUEST_ID
 from ksrv.server.rest.route_guard import Needs
-from ksrv.server.settings import ServerSettings
 
 if TYPE_CHECKING:
-    from ksrv.engine.engine import Engine
+    pass
 
 KSERVE_PATHS = ("/v2", "/v1", "/metrics")
 """Paths below these are not TorchServe's, whatever goes wrong on them."""
 
-ErrorHandler = Callable[[Any, falcon.Response, Any, dict[str, Any]], None]
+
+def send_error(
+    req: falcon.Request,
+    resp: falcon.Response,
+    error: KsrvError | falcon.HTTPError,
+    unexpected: bool,
+) -> bool:
+    """Answer a failure on these routes in TorchServe's form; see `ksrv.dialects.dialect.ErrorForm`."""
+    if unexpected or req.path.startswith(KSERVE_PATHS):
+        return False
+    answers.prepare(resp)
+    if isinstance(error, KsrvError):
+        answers.send_error(resp, errors.translated(error))
+    else:
+        resp.set_headers(error.headers or {})  # the methods of a 405
+        answers.send_error(resp, errors.for_status(error.status_code))
+    return True
 
 
 class TorchServeRoutes:
     """The routes and the state that they share.
 
     Args:
-        engine: Runs the requests.
-        budget: The bytes in flight.
-        access: Whether `Authorization` is kept from handlers, whose requests are limited, and who may change models.
-        read_document: Reads the JSON of a request.
+        parts: See `AppParts`.
     """
 
-    def __init__(
-        self,
-        engine: "Engine",
-        settings: ServerSettings,
-        budget: MemoryBudget,
-        *,
-        access: Access,
-        read_document: ReadDocument,
-    ) -> None:
-        self.engine = engine
-        self.archives = Archives(engine)
-        self._management = ManagementRoutes(self.archives, access, read_document)
-        self._settings = settings
-        self._budget = budget
-        self._access = access
-        self._with_credentials = not access.hides_tokens
+    def __init__(self, parts: AppParts) -> None:
+        self.engine = parts.engine
+        self.archives = Archives(parts.engine)
+        self._management = ManagementRoutes(self.archives, parts.access, parts.read_document)
+        self._settings = parts.settings
+        self._budget = parts.budget
+        self._access = parts.access
+        self._with_credentials = not parts.access.hides_tokens
+        parts.error_forms.append(send_error)
 
     def add_routes(self, app: "falcon.App[Any, Any]") -> None:
         """Add the routes to an app."""
@@ -98,35 +100,6 @@ class TorchServeRoutes:
             app.add_route(path, answers_it, needs=Needs.TOKEN)
         self._management.add_routes(app)
         app.add_route("/ping", PingResource(self), needs=Needs.NOTHING)
-
-    def add_error_handlers(
-        self, app: "falcon.App[Any, Any]", others: Mapping[type[Exception], ErrorHandler]
-    ) -> None:
-        """Have errors on these routes told in TorchServe's form.
-
-        Args:
-            others: The error handlers of all other paths.
-        """
-
-        def handler(tell_others: ErrorHandler) -> ErrorHandler:
-            def tell(
-                req: falcon.Request, resp: falcon.Response, error: Any, params: dict[str, Any]
-            ) -> None:
-                if req.path.startswith(KSERVE_PATHS):
-                    tell_others(req, resp, error, params)
-                    return
-                error.__traceback__ = None  # see `ksrv.server.app`
-                answers.prepare(resp)
-                if isinstance(error, KsrvError):
-                    answers.send_error(resp, errors.translated(report_http(error, req.env)))
-                else:
-                    resp.set_headers(error.headers or {})  # the methods of a 405
-                    answers.send_error(resp, errors.for_status(error.status_code))
-
-            return tell
-
-        for kind, tell_others in others.items():
-            app.add_error_handler(kind, handler(tell_others))
 
     def wanted_body(self, req: falcon.Request, name: str, version: str) -> int:
         """Return the most bytes that a request's body may have, judged by its head.

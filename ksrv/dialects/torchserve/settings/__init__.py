@@ -1,1 +1,1 @@
-"""The settings of a TorchServe server: config.properties, metrics.yaml, and the defaults of archives."""
+"""The settings of a TorchServe server: config.properties and metrics.yaml."""

@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ksrv.dialects.torchserve.settings.defaults import ArchiveDefaults
+from ksrv.dialects.torchserve.archive.defaults import ArchiveDefaults
+from ksrv.dialects.torchserve.archive.format import torchserve_format
 from ksrv.dialects.torchserve.settings.metrics_file import read_metrics_file
 from ksrv.handlers.devices.choice import nvidia_gpus
 from ksrv.machine.cgroups import usable_cores
+from ksrv.repository.format import Format
 
 DEFAULT_GRPC_PORT = 7070
 ENVIRONMENT_WINS = "enable_envvars_config"
@@ -72,6 +74,11 @@ class Translated:
     defaults: ArchiveDefaults = field(default_factory=ArchiveDefaults)
     applied: dict[str, str] = field(default_factory=dict)
     ignored: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def format(self) -> Format:
+        """TorchServe's readers with these defaults."""
+        return torchserve_format(self.defaults)
 
     def lines(self) -> list[str]:
         """Return the report, one key a line."""

@@ -19,7 +19,7 @@ from ksrv.dialects.triton.config.backends import (
 )
 from ksrv.dialects.triton.config.call_config import merge_call_config
 from ksrv.dialects.triton.config.configuration import configuration
-from ksrv.dialects.triton.config.ensembles import check_ensembles, read_steps
+from ksrv.dialects.triton.config.ensembles import read_steps
 from ksrv.dialects.triton.config.instance_groups import instances_of
 from ksrv.dialects.triton.config.model_keys import Keys
 from ksrv.dialects.triton.config.onnx_settings import note_ignored, read_onnx
@@ -34,7 +34,6 @@ from ksrv.machine.cgroups import usable_cores
 from ksrv.model.config import Batching, Cache, ModelConfig, ModelSource, VersionPolicy
 from ksrv.model.spec import Dimension
 from ksrv.repository.entry import ModelEntry
-from ksrv.repository.format import Format
 from ksrv.repository.report import Report
 from ksrv.repository.settings.labels import LabelError, read_labels
 from ksrv.repository.versions import choose_versions, version_folders
@@ -485,20 +484,3 @@ class _Settings:
 
     def _refuse(self, key: str, reason: str) -> None:
         self.report.refused[key] = reason
-
-
-class _Folders:
-    mark = CONFIG_NAME
-    is_model = staticmethod(is_triton_model)
-    may_be_configured = staticmethod(may_be_configured)
-    read = staticmethod(read_model)
-
-
-FORMAT = Format(
-    folders=_Folders(),
-    check=check_ensembles,
-    unread={
-        "model.py": "model.py is not read: a model.py of Triton's Python backend is in a version folder, such as "
-        "1/model.py, and has a class TritonPythonModel"
-    },
-)

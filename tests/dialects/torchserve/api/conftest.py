@@ -6,6 +6,7 @@ import pytest
 
 from ksrv.handlers.runner import make_runner
 from ksrv.repository.layout import Repository
+from ksrv.server.dialects import formats
 from tests.support.torchserve.modules import ts_modules
 
 __all__ = ["ts_modules"]
@@ -23,7 +24,7 @@ def ts_runner(tmp_path, ts_modules):
         for name, content in dict(files).items():
             (folder / name).write_bytes(content)
         (folder / "model.yaml").write_text("handler: own_handler.py\n" + dedent(config))
-        source = Repository([tmp_path]).scan()["own"].versions[""]
+        source = Repository([tmp_path], formats()).scan()["own"].versions[""]
         source.config.dialect["torchserve"].update(archive or {})
         source.config.dialect["torchserve"]["manifest"]["model"].update(manifest or {})
         runner = make_runner(source, instance=instance)

@@ -6,9 +6,10 @@ import pytest
 import requests
 import torch
 
-from ksrv.dialects.torchserve.settings.defaults import ArchiveDefaults
+from ksrv.dialects.torchserve.archive.defaults import ArchiveDefaults
+from ksrv.dialects.torchserve.archive.format import torchserve_format
 from ksrv.handlers.runner import HandlerLoadError, make_runner
-from ksrv.repository.formats import archive_readers
+from ksrv.repository.format import Formats
 from ksrv.repository.layout import Repository
 from ksrv.testing import Server
 from tests.support.models import DOUBLE, VECTOR, write_model
@@ -21,7 +22,11 @@ NET = "import torch\n\n\nclass Net(torch.nn.Linear):\n    def __init__(self):\n 
 
 
 def entry_of(store, defaults=None):
-    (entry,) = Repository([store], archive_readers(defaults or ArchiveDefaults())).scan().values()
+    (entry,) = (
+        Repository([store], Formats([torchserve_format(defaults or ArchiveDefaults())]))
+        .scan()
+        .values()
+    )
     return entry
 
 

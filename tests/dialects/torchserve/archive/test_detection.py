@@ -8,6 +8,7 @@ from ksrv.dialects.torchserve.archive.detection import imports_ts
 from ksrv.handlers.runner import Runner, make_runner
 from ksrv.repository.layout import Repository
 from ksrv.request import BatchInputs, BatchRequest, Tensor
+from ksrv.server.dialects import formats
 
 HANDLER = """
 import json
@@ -45,7 +46,7 @@ def store(tmp_path):
 
 
 def test_it_is_recognised_and_gets_a_process(store):
-    config = Repository([store]).scan()["echo"].versions[""].config
+    config = Repository([store], formats()).scan()["echo"].versions[""].config
     assert config.executor == "process"
     assert config.dialect["torchserve"]["manifest"]["model"] == {
         "modelName": "echo",
@@ -55,14 +56,14 @@ def test_it_is_recognised_and_gets_a_process(store):
     }
     assert config.dialect["torchserve"]["config"] == {"greeting": "hello"}
     (store / "echo/model.yaml").write_text("handler: handler.py\nexecutor: inline\n")
-    assert Repository([store]).scan()["echo"].versions[""].config.executor == "inline"
+    assert Repository([store], formats()).scan()["echo"].versions[""].config.executor == "inline"
 
 
 def test_it_runs(store, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     before = set(sys.modules)
-    runner = make_runner(Repository([store]).scan()["echo"].versions[""])
+    runner = make_runner(Repository([store], formats()).scan()["echo"].versions[""])
     try:
         runner.load()
         tensor = Tensor("data", "BYTES", (2,), [b"one", b"two"])
@@ -79,7 +80,7 @@ def test_it_runs(store, monkeypatch):
 def test_a_shared_handler_is_found_from_a_versions_folder(store):
     (store / "echo/2").mkdir()
     (store / "echo/2/weights.pt").write_bytes(b"")
-    config = Repository([store]).scan()["echo"].versions["2"].config
+    config = Repository([store], formats()).scan()["echo"].versions["2"].config
     model = config.dialect["torchserve"]["manifest"]["model"]
     assert (model["handler"], model["serializedFile"]) == ("../handler.py", "weights.pt")
     assert model["modelVersion"] == "2"
@@ -105,6 +106,22 @@ def test_what_imports_ts(tmp_path, source, found):
 def test_any_other_handler_keeps_ksrvs_runner(tmp_path):
     (tmp_path / "m").mkdir()
     (tmp_path / "m/handler.py").write_text("def inference(x):\n    return x\n")
-    source = Repository([tmp_path]).scan()["m"].versions[""]
+    source = Repository([tmp_path], formats()).scan()["m"].versions[""]
     assert (source.config.executor, source.config.dialect) == ("inline", {})
     assert isinstance(make_runner(source), Runner)
+
+
+def test_a_handler_written_for_torchserve_keeps_its_runner(tmp_path):
+    text = "from ts.torch_handler.base_handler import BaseHandler\nclass Old(BaseHandler): pass\n"
+    (tmp_path / "app.py").write_text(text)
+    [entry] = Repository([f"{tmp_path}/app.py:Old"], formats()).scan().values()
+    config = entry.versions[""].config
+    assert (config.runner, config.executor) == (
+        "ksrv.dialects.torchserve.runner.runner:TorchServeRunner",
+        "process",
+    )
+    assert config.dialect["torchserve"]["manifest"]["model"] == {
+        "modelName": "old",
+        "modelVersion": "1.0",
+        "handler": "app.py",
+    }

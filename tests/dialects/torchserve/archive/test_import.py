@@ -5,11 +5,13 @@ import requests
 from click.testing import CliRunner
 
 from ksrv.cli.main import main
+from ksrv.dialects.torchserve.archive.defaults import ArchiveDefaults
+from ksrv.dialects.torchserve.archive.format import torchserve_format
 from ksrv.dialects.torchserve.archive.model_config import read_archive
 from ksrv.dialects.torchserve.settings.config_properties import translate
-from ksrv.dialects.torchserve.settings.defaults import ArchiveDefaults
-from ksrv.repository.formats import archive_readers
+from ksrv.repository.format import Formats
 from ksrv.repository.layout import Repository
+from ksrv.server.dialects import formats
 from ksrv.server.settings import SettingsError
 from ksrv.server.settings_sources import resolve
 from ksrv.testing import Server
@@ -85,7 +87,7 @@ def test_imported_folder_serves_the_same(tmp_path, model_files):
         assert (described["batchSize"], described["maxBatchDelay"]) == (4, 1)
         assert described["responseTimeout"] == 7
         assert described["jobQueueStatus"]["remainingCapacity"] == 9
-    found = Repository([models]).scan()["one"].versions["1.0"].config
+    found = Repository([models], formats()).scan()["one"].versions["1.0"].config
     expected = read_archive(store / "one.mar", "one").versions["1.0"].config
     assert found.batching == expected.batching
     assert (found.instances, found.retry, found.executor) == (1, False, "process")
@@ -169,7 +171,7 @@ def test_config_properties_is_translated_and_the_rest_named(tmp_path, model_file
     flags = {"torchserve_config": str(path), "torchserve_api": False}
     assert not resolve(flags, {}).settings.torchserve_api
     assert settings.limits.body == 1000
-    readers = archive_readers(found.defaults)
+    readers = Formats([torchserve_format(found.defaults)])
     config = Repository([store], readers).scan()["line"].versions["1.0"].config
     assert (config.instances, config.queue_size, config.run_timeout_ms) == (2, 7, 11_000)
     assert config.envelope == "json"
@@ -205,7 +207,10 @@ def test_the_settings_that_kserve_mounts_are_served(tmp_path, model_files):
     assert found.defaults.envelope == "kserve"
     assert "grpc_management_port" in found.ignored
     config = (
-        Repository([store], archive_readers(found.defaults)).scan()["line"].versions["1.0"].config
+        Repository([store], Formats([torchserve_format(found.defaults)]))
+        .scan()["line"]
+        .versions["1.0"]
+        .config
     )
     assert (config.instances, config.run_timeout_ms) == (2, 60_000)
     assert config.batching.max_batch_size == 3
@@ -254,7 +259,7 @@ def test_archives_of_one_name_are_its_versions_in_order(tmp_path):
     store.mkdir()
     for version in ("10.0", "9.1", "9.0.b"):
         archive(store, "m", "seen_handler.py", version=version, file_name=f"file{version}")
-    entry = Repository([store], archive_readers(ArchiveDefaults())).scan()["m"]
+    entry = Repository([store], Formats([torchserve_format(ArchiveDefaults())])).scan()["m"]
     assert entry.error is None
     assert list(entry.versions) == ["9.0.b", "9.1", "10.0"]
 

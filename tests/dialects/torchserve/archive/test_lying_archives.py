@@ -16,8 +16,8 @@ from click.testing import CliRunner
 
 from ksrv.cli.main import main
 from ksrv.dialects.torchserve.archive.archive import ArchiveError, ArchiveLimits, open_archive
-from ksrv.repository.formats import archive_readers
 from ksrv.repository.layout import Repository
+from ksrv.server.dialects import formats
 
 MANIFEST = "MAR-INF/MANIFEST.json"
 HANDLER = b"def handle(data, context):\n    return data\n"
@@ -266,7 +266,7 @@ def test_wrong_settings_are_named(
     )
     if name == "r.txt":
         path = write_zip(path, (name, content), requirementsFile="r.txt")
-    [entry] = Repository([store], archive_readers()).scan().values()
+    [entry] = Repository([store], formats()).scan().values()
     assert entry.error is not None
     assert entry.error.startswith(f"{path}: ")
     assert text in entry.error

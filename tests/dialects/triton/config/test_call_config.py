@@ -9,6 +9,7 @@ from ksrv.dialects.triton.config.call_config import CHANGEABLE
 from ksrv.dialects.triton.config.model_config import MODEL_HANDLER, SEQUENCE_HANDLER
 from ksrv.protocol.load_parameters import read_config
 from ksrv.repository.layout import Repository
+from ksrv.server.dialects import formats
 
 TENSORS = """
 input { name: "x" data_type: TYPE_FP32 dims: [ 4 ] }
@@ -44,7 +45,7 @@ def folder_of(root, name):
 
 def loaded(root, name, config):
     """The settings of a load with a configuration, and the error that refuses it."""
-    repository = Repository([root])
+    repository = Repository([root], formats())
     with repository.configured(name, config):
         entry = repository.entry(name, config)
     source = next(iter(entry.versions.values()), None)

@@ -4,6 +4,7 @@ import pytest
 
 from ksrv.dialects.triton.declarations import TritonDeclarations
 from ksrv.repository.layout import Repository
+from ksrv.server.dialects import formats
 
 ENDS = (
     'platform: "ensemble"\n'
@@ -40,7 +41,7 @@ def scan(root, **configs):
         (root / name / "config.pbtxt").write_text(config)
         if "onnxruntime" in config:
             (root / name / "1/model.onnx").write_bytes(b"")
-    return Repository([root]).scan()
+    return Repository([root], formats()).scan()
 
 
 def test_an_ensemble_whose_models_are_there(tmp_path):

@@ -11,6 +11,7 @@ from ksrv.dialects.triton.declarations import TritonDeclarations
 from ksrv.model.config import Batching, Cache, VersionPolicy
 from ksrv.model.spec import SequenceLimits
 from ksrv.repository.layout import Repository
+from ksrv.server.dialects import formats
 
 TENSORS = """
 input { name: "x" data_type: TYPE_FP32 dims: [ 4 ] }
@@ -28,7 +29,7 @@ def entry_of(root, config, *, name="m", versions=("1",), file="model.onnx", raw=
     if not versions:
         folder.mkdir()
     (folder / "config.pbtxt").write_bytes(config.encode() if raw is None else raw)
-    return Repository([root]).scan()[name]
+    return Repository([root], formats()).scan()[name]
 
 
 def config_of(root, config, **options):
@@ -88,7 +89,7 @@ def test_an_onnx_folder_with_external_data(tmp_path):
     folder.mkdir(parents=True)
     (folder / "model.onnx").write_bytes(b"")
     (tmp_path / "m/config.pbtxt").write_text(ONNX)
-    entry = Repository([tmp_path]).scan()["m"]
+    entry = Repository([tmp_path], formats()).scan()["m"]
     assert entry.versions["1"].config.model == str(folder / "model.onnx")
 
 
@@ -235,7 +236,7 @@ def test_links_out_of_the_folder_are_refused(tmp_path):
     (store / "m/1").mkdir(parents=True)
     os.symlink(outside / "model.onnx", store / "m/1/model.onnx")
     (store / "m/config.pbtxt").write_text(ONNX)
-    entry = Repository([store]).scan()["m"]
+    entry = Repository([store], formats()).scan()["m"]
     assert (
         "leads out of the model's folder; put what its link leads to in its place"
         in entry.versions["1"].error
@@ -246,7 +247,7 @@ def test_links_out_of_the_folder_are_refused(tmp_path):
     )
     assert (
         "leads out of the model's folder; put what its link leads to in its place"
-        in Repository([store]).scan()["m"].error
+        in Repository([store], formats()).scan()["m"].error
     )
 
 
@@ -282,7 +283,7 @@ def test_ignored_keys_are_in_the_log_once(tmp_path, caplog):
     (tmp_path / "m/1").mkdir(parents=True)
     (tmp_path / "m/1/model.onnx").write_bytes(b"")
     (tmp_path / "m/config.pbtxt").write_text(ONNX + "optimization { priority: PRIORITY_MAX }")
-    repository = Repository([tmp_path])
+    repository = Repository([tmp_path], formats())
     caplog.set_level("INFO", "ksrv.repository")
     for _ in range(2):
         assert repository.scan()["m"].error is None
@@ -299,7 +300,7 @@ def test_a_folder_of_ksrvs_own_stays_one(tmp_path, own):
     (tmp_path / "m/config.pbtxt").write_text("nonsense")
     text = "model: model.onnx\n" if own.endswith("yaml") else "def inference(x): return x\n"
     (tmp_path / "m" / own).write_text(text)
-    entry = Repository([tmp_path]).scan()["m"]
+    entry = Repository([tmp_path], formats()).scan()["m"]
     assert entry.error is None and entry.report is None
 
 

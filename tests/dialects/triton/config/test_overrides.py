@@ -92,7 +92,7 @@ def test_a_configuration_holds_until_the_next_load(client, server):
         ("simple", '{"backend": "python"}', "backend: a load call changes only"),
         ("simple", '{"input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [4]}]}', "'x'"),
         ("simple", '{"backend": "onnxruntime", "default_model_filename": "../../double/1.onnx"}', "default_model_filename: a load call changes only"),
-        ("double", "{}", "for models in a folder of Triton's form"),
+        ("double", "{}", "for models with a config.pbtxt"),
         ("nobody", "{}", "holds no model of this name"),
     ],
 )  # fmt: skip

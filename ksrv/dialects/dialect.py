@@ -1,0 +1,148 @@
+"""What a dialect is: the files, routes and settings of another server that ksrv understands.
+
+A third party registers a dialect by an entry point of the group `ksrv.dialects` that names an instance of `Dialect`:
+
+    [project.entry-points."ksrv.dialects"]
+    csv = "csv_dialect:DIALECT"
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from ksrv.errors import KsrvError
+from ksrv.repository.format import Format
+
+if TYPE_CHECKING:
+    import falcon
+
+    from ksrv._native.memory.memory_budget import MemoryBudget
+    from ksrv.engine.engine import Engine
+    from ksrv.server.credentials import Access
+    from ksrv.server.grpc.services import Method, Services
+    from ksrv.server.settings import ServerSettings
+
+ErrorForm: TypeAlias = (
+    "Callable[[falcon.Request, falcon.Response, KsrvError | falcon.HTTPError, bool], bool]"
+)
+"""Answers a failure on a route of the dialect and returns True; returns False for other paths.
+
+The last argument is True if the failure stands for an unexpected exception, whose details are in the log.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppParts:
+    """The parts of the REST app that all routes share.
+
+    Attributes:
+        engine: The models. `engine.submit` runs a request.
+        settings: The server's settings.
+        budget: The memory budget of request bodies.
+        access: The tokens, and the limits on callers.
+        read_document: Reads the JSON object in the body of a management call.
+        error_forms: A dialect whose errors have a form of their own appends its `ErrorForm`.
+    """
+
+    engine: "Engine"
+    settings: "ServerSettings"
+    budget: "MemoryBudget"
+    access: "Access"
+    read_document: "Callable[[falcon.Request], Any]"
+    error_forms: list[ErrorForm]
+
+
+class ForeignSettings(Protocol):
+    """The contents of another server's settings file."""
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """Server settings by dotted key."""
+
+    @property
+    def format(self) -> Format:
+        """The dialect's readers, with the file's defaults for models."""
+
+    def lines(self) -> list[str]:
+        """Return the report on the file, one key a line."""
+
+
+class ImportedModel(Protocol):
+    """A model of another server that `ksrv import` can write as a folder with a model.yaml."""
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+
+    @property
+    def version(self) -> str:
+        """The model's version."""
+
+    def lines(self) -> list[str]:
+        """Return the report on the model's settings, one key a line."""
+
+    def write(self, repository: Path) -> Path:
+        """Write the model's folder into a model repository, and return the folder.
+
+        Args:
+            repository: The model repository; created if it is missing.
+
+        Raises:
+            ValueError: ksrv does not serve the model, or the folder exists.
+            OSError: The folder cannot be written.
+        """
+
+
+class Dialect:
+    """The support for another server. Override what the dialect has; the defaults add nothing.
+
+    Routes, gRPC methods and settings are asked for after start-up has begun: import their modules inside the methods,
+    so that a command that needs only the readers of files does not import a web framework.
+
+    Attributes:
+        name: The name of the dialect.
+        format: The readers of the other server's files and folders.
+        settings_key: The setting in `ksrv.server.settings` that names the other server's settings file, or "".
+    """
+
+    name = ""
+    format = Format()
+    settings_key = ""
+
+    def add_routes(self, app: "falcon.App[Any, Any]", parts: AppParts) -> None:
+        """Add REST routes to the app. A route that exists already is replaced.
+
+        Args:
+            app: The app; `app.add_route(path, resource, needs=...)` takes `ksrv.server.rest.route_guard.Needs`.
+            parts: What the resources need.
+        """
+
+    def path_hint(self, first_segment: str, served: Mapping[str, Any]) -> str:
+        """Return what the 404 of an unknown path says about this dialect, or "".
+
+        Args:
+            first_segment: The first segment of the unknown path.
+            served: The served routes by their templates.
+        """
+        return ""
+
+    def grpc_methods(self, services: "Services", engine: "Engine") -> "Mapping[str, Method]":
+        """Return the methods of the gRPC services by their paths."""
+        return {}
+
+    def read_settings(self, path: Path) -> ForeignSettings:
+        """Read the settings file that `settings_key` names.
+
+        Raises:
+            ValueError: The file cannot be read; the text names the file and the key.
+        """
+        raise NotImplementedError(f"the dialect {self.name} has no settings file")
+
+    def examine(self, path: Path) -> ImportedModel | None:
+        """Return a model that has to be converted for `ksrv import --to`, or None if it needs no conversion.
+
+        Raises:
+            ValueError: The file at `path` cannot be read as a model of this dialect.
+        """
+        return None

@@ -1,0 +1,33 @@
+"""OpenVINO Model Server: the models of its config.json, and the routes that show and reload them."""
+
+from typing import TYPE_CHECKING, Any
+
+from ksrv.dialects.dialect import AppParts, Dialect
+from ksrv.dialects.openvino.server_config import CONFIG_SUFFIX, read_server_config
+from ksrv.repository.format import Format
+
+if TYPE_CHECKING:
+    import falcon
+
+
+class _Lists:
+    suffix = CONFIG_SUFFIX
+    read = staticmethod(read_server_config)
+
+
+class OpenVino(Dialect):
+    """See the module."""
+
+    name = "openvino"
+    format = Format(lists=_Lists())
+
+    def add_routes(self, app: "falcon.App[Any, Any]", parts: AppParts) -> None:
+        """See `Dialect.add_routes`."""
+        from ksrv.dialects.openvino.routes import ConfigResource, ReloadResource
+        from ksrv.server.rest.route_guard import Needs
+
+        app.add_route("/v1/config", ConfigResource(parts.engine), needs=Needs.TOKEN)
+        app.add_route("/v1/config/reload", ReloadResource(parts.engine), needs=Needs.CONTROL)
+
+
+DIALECT = OpenVino()

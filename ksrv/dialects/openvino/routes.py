@@ -1,0 +1,56 @@
+"""The routes that show and reload the models of a config.json."""
+
+from typing import TYPE_CHECKING, Any
+
+import falcon
+
+from ksrv.server.http.answers import send_json
+
+if TYPE_CHECKING:
+    from ksrv.engine.engine import Engine
+
+_STATES = {
+    "READY": "AVAILABLE",
+    "LOADING": "LOADING",
+    "UNLOADING": "UNLOADING",
+    "UNAVAILABLE": "END",
+}
+
+
+def _status(engine: "Engine") -> dict[str, Any]:
+    models: dict[str, Any] = {}
+    for state in engine.index():
+        entry = {
+            "version": state.version or "1",
+            "state": _STATES[state.state],
+            "status": {
+                "error_code": "UNKNOWN" if state.reason else "OK",
+                "error_message": state.reason or "OK",
+            },
+        }
+        models.setdefault(state.name, {"model_version_status": []})
+        models[state.name]["model_version_status"].append(entry)
+    return models
+
+
+class ConfigResource:
+    """GET /v1/config."""
+
+    def __init__(self, engine: "Engine") -> None:
+        self._engine = engine
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Answer every model's versions in OVMS's form."""
+        send_json(resp, _status(self._engine))
+
+
+class ReloadResource:
+    """POST /v1/config/reload."""
+
+    def __init__(self, engine: "Engine") -> None:
+        self._engine = engine
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Load what changed on disk: 201 when something was, 200 when nothing had to be."""
+        changed = self._engine.reload_changed()
+        send_json(resp, _status(self._engine), 201 if changed else 200)

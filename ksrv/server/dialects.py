@@ -1,0 +1,63 @@
+"""The dialects of this process. No other module of the server imports `ksrv.dialects`."""
+
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from ksrv.dialects import DialectError, load_dialects
+from ksrv.dialects.dialect import AppParts, Dialect, ErrorForm, ForeignSettings
+from ksrv.repository.format import Formats
+from ksrv.server.settings import SettingsError
+
+if TYPE_CHECKING:
+    from ksrv.engine.engine import Engine
+    from ksrv.server.grpc.services import Method, Services
+
+__all__ = [
+    "AppParts",
+    "Dialect",
+    "ErrorForm",
+    "ForeignSettings",
+    "formats",
+    "grpc_methods",
+    "installed",
+    "path_hint",
+]
+
+
+@cache
+def installed() -> tuple[Dialect, ...]:
+    """Return the dialects, which are imported once.
+
+    Raises:
+        SettingsError: A dialect cannot be used.
+    """
+    try:
+        return load_dialects()
+    except DialectError as error:
+        raise SettingsError(str(error)) from error
+
+
+def formats(files: Mapping[str, ForeignSettings] = MappingProxyType({})) -> Formats:
+    """Return the readers of other servers' models.
+
+    Args:
+        files: The settings files by dialect, whose defaults the readers use.
+    """
+    return Formats(
+        files[one.name].format if one.name in files else one.format for one in installed()
+    )
+
+
+def path_hint(first_segment: str, served: Mapping[str, Any]) -> str:
+    """Return what the 404 of an unknown path says of other servers' routes; see `Dialect.path_hint`."""
+    return "".join(one.path_hint(first_segment, served) for one in installed())
+
+
+def grpc_methods(services: "Services", engine: "Engine") -> "dict[str, Method]":
+    """Return the gRPC methods of all dialects by their paths."""
+    found: dict[str, Method] = {}
+    for one in installed():
+        found |= one.grpc_methods(services, engine)
+    return found
