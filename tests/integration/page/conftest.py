@@ -91,7 +91,7 @@ class Words(BaseHandler):
         for word in text.split():
             if word == "fail":
                 raise InferenceError('<b onclick="alert(1)">no more</b>')
-            yield word + " <i>"
+            yield b"\\xff\\xfe" if word == "binary" else word + " <i>"
 """
 
 ODD = """

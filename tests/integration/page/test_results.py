@@ -255,6 +255,26 @@ def test_the_pieces_of_an_answer_are_shown_as_they_come(page, tmp_path):
     assert page.locator(".view pre").inner_text() == "one <i>two <i>"
 
 
+def test_bytes_of_a_stream_that_are_no_text_are_counted(page):
+    open_model(page, "words")
+    page.get_by_label("Text", exact=True).fill("one binary two")
+    page.get_by_label("show the pieces of the answer as they come").check()
+    send(page)
+    assert page.get_by_role("log").inner_text() == "one <i>2 bytes that are no texttwo <i>"
+
+
+def test_bytes_of_a_json_answer_are_decoded(page):
+    read = page.evaluate(
+        """async () => {
+            const { readAnswer } = await import("/ui/tensors.js");
+            const output = { name: "y", datatype: "BYTES", shape: [3], data: [{ b64: "//4=" }, { b64: "" }, "h\u00e9" ] };
+            const answer = new TextEncoder().encode(JSON.stringify({ outputs: [output] }));
+            return readAnswer(answer.buffer, null).outputs[0].values.map((value) => Array.from(value));
+        }"""
+    )
+    assert read == [[255, 254], [], [*"h\u00e9".encode()]]
+
+
 def test_odd_answers_are_shown_in_every_view(page, photograph, tmp_path):
     open_model(page, "odd")
     send_file(page, photograph)
