@@ -1,17 +1,76 @@
-// Lists of pending decrefs. A thread adds to them and sweeps, while another thread takes them: an empty list must not ask for a
+// Lists of pending decrefs that one thread adds to and sweeps, while another one takes them: an empty list must not ask for a
 // visit to Python, and no item may be lost.
 //
 //     pending_decrefs ROUNDS
 //
-// In each round the two threads go through many lists, in one order. Prints how many empty lists asked for a visit after that, and
-// how many items were lost.
+// First every pair of operations, the second of which comes before each access of the first one to an atomic. Then rounds in which
+// two threads go through many lists, in one order. Prints how many empty lists asked for a visit after that, and how many items were
+// lost.
 
 #include <atomic>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <mutex>
 #include <thread>
 
+namespace {
+
+thread_local int accesses_left = -1;  // until `other_operation` comes between
+thread_local int mutexes_held = 0;    // for which the other operation would wait
+void other_operation();
+
+void access() {
+    if (!mutexes_held && accesses_left >= 0 && accesses_left-- == 0) other_operation();
+}
+
+}  // namespace
+
+namespace std {
+
+template <typename Value> struct interruptible_atomic : atomic<Value> {
+    using atomic<Value>::atomic;
+    Value load(memory_order order = memory_order_seq_cst) const noexcept {
+        access();
+        return atomic<Value>::load(order);
+    }
+    void store(Value value, memory_order order = memory_order_seq_cst) noexcept {
+        access();
+        atomic<Value>::store(value, order);
+    }
+    Value exchange(Value value, memory_order order = memory_order_seq_cst) noexcept {
+        access();
+        return atomic<Value>::exchange(value, order);
+    }
+    bool compare_exchange_weak(Value &expected, Value value) noexcept {
+        access();
+        return atomic<Value>::compare_exchange_weak(expected, value);
+    }
+    Value fetch_add(Value value) noexcept {
+        access();
+        return atomic<Value>::fetch_add(value);
+    }
+};
+
+struct interruptible_mutex : mutex {
+    void lock() {
+        access();
+        mutex::lock();
+        ++mutexes_held;
+    }
+    void unlock() {
+        --mutexes_held;
+        mutex::unlock();
+    }
+};
+
+}  // namespace std
+
+#define atomic interruptible_atomic
+#define mutex interruptible_mutex
 #include "reactor/pending_decrefs.hpp"
+#undef atomic
+#undef mutex
 
 using namespace ksrv;
 
@@ -44,23 +103,65 @@ void add_and_sweep(uint64_t rounds) {
     }
 }
 
+uint64_t count(const Item *item) {
+    uint64_t items = 0;
+    for (; item; item = item->next) ++items;
+    return items;
+}
+
+PendingDecrefs<Item> *list = nullptr;  // of the operations below
+Item *unused = nullptr;
+uint64_t added, taken;
+
+void add() {
+    *unused = Item();
+    list->add(unused++, LARGE);
+    ++added;
+}
+void sweep() { list->sweep(); }
+void take() { taken += count(list->take()); }
+
+void (*second)() = nullptr;
+void other_operation() { second(); }
+
+// Returns how many empty lists ask for a visit after two operations on a list with an item or without.
+uint64_t stuck_after_pairs() {
+    uint64_t stuck = 0;
+    for (auto *first : {add, sweep, take})
+        for (auto *other : {add, sweep, take})
+            for (int begun_with : {0, 1})
+                for (int at = 0; at < 10; ++at) {
+                    PendingDecrefs<Item> own;
+                    list = &own;
+                    unused = items;
+                    if (begun_with) add();
+                    second = other;
+                    accesses_left = at;
+                    first();
+                    accesses_left = -1;
+                    take();
+                    stuck += own.are_many();
+                }
+    return stuck;
+}
+
 // Takes each list as soon as it has an item, after `looks` at most.
 uint64_t take_all(int looks) {
-    uint64_t count = 0;
+    uint64_t items = 0;
     for (PendingDecrefs<Item> &list : lists) {
         for (int i = 0; i < looks && !list.any(); ++i) {
         }
-        for (const Item *item = list.take(); item; item = item->next) ++count;
+        items += count(list.take());
     }
-    return count;
+    return items;
 }
 
 }  // namespace
 
 int main(int, char **arguments) {
     const uint64_t rounds = std::strtoull(arguments[1], nullptr, 10);
+    uint64_t stuck = stuck_after_pairs();
     std::thread other(add_and_sweep, rounds);
-    uint64_t taken = 0, stuck = 0;
     for (uint64_t round = 1; round <= rounds; ++round) {
         begun.store(round);
         taken += take_all(1000);
@@ -70,6 +171,6 @@ int main(int, char **arguments) {
     }
     other.join();
     std::printf("%llu stuck, %llu lost\n", static_cast<unsigned long long>(stuck),
-                static_cast<unsigned long long>(rounds * LISTS - taken));
+                static_cast<unsigned long long>(added + rounds * LISTS - taken));
     return 0;
 }
