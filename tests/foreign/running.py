@@ -18,6 +18,7 @@ from urllib.request import urlopen
 from ksrv.testing.server import Server, ServerFailed
 from tests.foreign.cases import Case, Outcome, Places, Repository, Serving
 
+ROOT = Path(__file__).parent
 SHOWN = 600
 """Characters of a failed program's output that the report has."""
 
@@ -75,7 +76,7 @@ class Servers:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         http, grpc = serving.ports
-        values = {"checkout": self._places.checkout, "here": folder}
+        values = {"checkout": self._places.checkout, "here": folder, "root": ROOT}
         settings = {"http": f"127.0.0.1:{http}", "grpc": f"127.0.0.1:{grpc}", **serving.settings}
         settings = {
             name: value.format_map(values) if isinstance(value, str) else value
@@ -199,7 +200,7 @@ def run_program(
         "work": work,
         "checkouts": places.checkouts,
     }
-    values["root"] = Path(__file__).parent
+    values["root"] = ROOT
     if server is not None and case.serving is not None:
         values["here"] = servers.folder(case.serving)
         values["log"] = Path(f"/proc/{server.process.pid}/fd/2")
@@ -215,6 +216,9 @@ def run_program(
         "NO_PROXY": "*",
         **{name: value.format_map(values) for name, value in case.environment.items()},
     }
+    if case.serving is not None and "control_token_file" in case.serving.settings:
+        paths = (str(ROOT / "stand_ins/control_token"), environment.get("PYTHONPATH"))
+        environment["PYTHONPATH"] = ":".join(filter(None, paths))
     folder = root / case.folder if case.folder else work
     if case.log:
         (folder / case.log).symlink_to(values["log"])

@@ -79,7 +79,10 @@ def images(places: Places, folder: Path) -> list[Path]:
     return [models]
 
 
-SHARED = {"allow_shared_memory": True}
+SHARED = {
+    "allow_shared_memory": True,
+    "control_token_file": "{root}/stand_ins/control_token/tokens",
+}
 TRITON = Serving("triton", triton_examples, SHARED)
 EXPLICIT = {"model_control": "explicit", "load_model": ["*"]}
 SEVEN = Serving("seven", seven_models, EXPLICIT)

@@ -112,7 +112,10 @@ def grpc_models(places: Places, folder: Path) -> list[Path]:
 
 
 TRITON_PORTS = (8000, 8001)
-SHARED = {"allow_shared_memory": True}
+SHARED = {
+    "allow_shared_memory": True,
+    "control_token_file": "{root}/stand_ins/control_token/tokens",
+}
 POLLED = {"model_control": "poll", **SHARED}
 HTTP = Serving(
     "http", http_models, {"model_control": "explicit", "load_model": ["*"]}, TRITON_PORTS
