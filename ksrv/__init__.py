@@ -89,9 +89,9 @@ _HOME = {
 
 
 if not any(_exists(f"{_dirname(__file__)}/_native/_core{suffix}") for suffix in _SUFFIXES):
-    from ksrv.installation import give_way
+    from ksrv.installation import use_installed
 
-    give_way()
+    use_installed()
 
 
 def __getattr__(name: str) -> Any:

@@ -60,11 +60,11 @@ def with_ksrv(inherited: str) -> str:
     return os.pathsep.join([*found, *([] if needless else [home])])
 
 
-def give_way() -> None:
+def use_installed() -> None:
     """Replace this ksrv, which is not built, by the installed ksrv, and log it."""
     installed = _hidden_installation()
     if installed is not None:
-        _give_way_to(installed)
+        _replace_by(installed)
 
 
 def _hidden_installation() -> ModuleSpec | None:
@@ -77,7 +77,7 @@ def _hidden_installation() -> ModuleSpec | None:
     return found if is_built else None
 
 
-def _give_way_to(installed: ModuleSpec) -> None:
+def _replace_by(installed: ModuleSpec) -> None:
     package = Path(__file__).parent
     warnings.warn(
         f"{package} hides the ksrv that is installed in {installed.origin}, which is used, because the native core "

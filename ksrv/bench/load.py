@@ -153,7 +153,7 @@ class GrpcSender(GrpcChannel):
 
     def send(self, index: int) -> None:
         """Send a request and wait for its answer."""
-        with self.telling_errors():
+        with self.converted_errors():
             self.call_of("ModelInfer")(
                 self._messages[index % len(self._messages)], timeout=self._timeout
             )

@@ -74,7 +74,7 @@ class AsyncGrpcTransport(GrpcChannel):
 
     async def call(self, operation: Operation, deadline: float) -> Document:
         """Return the answer to an operation."""
-        with self.telling_errors():
+        with self.converted_errors():
             return grpc_answer_of(operation, await self.begin(operation, deadline))
 
     async def stream(
@@ -83,7 +83,7 @@ class AsyncGrpcTransport(GrpcChannel):
         """Yield the parts of the answer to an operation."""
         call = self.begin_stream(operation, deadline)
         try:
-            with self.telling_errors():
+            with self.converted_errors():
                 async for content in call:
                     yield grpc_answer_of(operation, content)
         finally:

@@ -95,14 +95,14 @@ class GrpcTransport(GrpcChannel):
 
     def call(self, operation: Operation, deadline: float) -> Document:
         """Return the answer to an operation."""
-        with self.telling_errors():
+        with self.converted_errors():
             return grpc_answer_of(operation, self.begin(operation, deadline))
 
     def stream(self, operation: Operation, deadline: float) -> Generator[InferResult, None, None]:
         """Yield the parts of the answer to an operation."""
         call = self.begin_stream(operation, deadline)
         try:
-            with self.telling_errors():
+            with self.converted_errors():
                 for content in call:
                     yield grpc_answer_of(operation, content)
         finally:

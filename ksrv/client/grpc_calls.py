@@ -125,7 +125,7 @@ class GrpcChannel:
         return made(iter([message_of(operation)]), metadata=self._metadata, timeout=seconds)
 
     @contextmanager
-    def telling_errors(self) -> Iterator[None]:
+    def converted_errors(self) -> Iterator[None]:
         """Raise grpcio's errors as the client's."""
         import grpc
 

@@ -16,7 +16,7 @@ EVERY_SECONDS = 10.0
 
 
 @contextmanager
-def told_while_loading(
+def progress_logged(
     subject: str,
     step: Callable[[], str],
     wait: Callable[[threading.Event, float], bool] = threading.Event.wait,

@@ -24,7 +24,7 @@ from weakref import WeakValueDictionary
 from msgspec.structs import replace
 
 from ksrv.engine.changes import RepositoryChange
-from ksrv.engine.load_progress import told_while_loading
+from ksrv.engine.load_progress import progress_logged
 from ksrv.engine.model import ModelVersion
 from ksrv.engine.model_versions import (
     ModelState,
@@ -570,7 +570,7 @@ class ModelRegistry:
             f" version {source.version}" if source.version else ""
         )
         try:
-            with told_while_loading(subject, lambda: model.load_step):
+            with progress_logged(subject, lambda: model.load_step):
                 model.load()
         except KsrvError as error:
             return error

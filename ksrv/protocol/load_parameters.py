@@ -69,7 +69,7 @@ def _text_format(config: object) -> str:
 
 
 @contextmanager
-def telling_failed_load(name: str) -> Iterator[None]:
+def failed_load_texts(name: str) -> Iterator[None]:
     """Have errors say which model failed to load, in the words that Triton's clients look for."""
     try:
         yield

@@ -170,13 +170,13 @@ class ServerProcess:
             process.terminate()
         assert process.stdout is not None
         for line in process.stdout:
-            self._hear(line.rstrip("\n"))
+            self._take_line(line.rstrip("\n"))
         status = process.wait()
         with self._changed:
             self._status = status
             self._changed.notify_all()
 
-    def _hear(self, line: str) -> None:
+    def _take_line(self, line: str) -> None:
         """Take one line of the server's output, which is also written to the replica's log."""
         print(line, file=sys.stderr, flush=True)
         with self._changed:

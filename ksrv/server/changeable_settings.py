@@ -47,7 +47,7 @@ def apply(kind: Kind, text: str) -> None:
     if kind == "level":
         for logger in (logging.getLogger("ksrv"), logging.getLogger()):
             logger.setLevel(text.upper())
-        process.tell_log_level()
+        process.send_log_level()
     else:
         change = msgspec.json.decode(text, type=TraceChange)
         tracing.set_setting(change.model, change.setting)

@@ -164,7 +164,9 @@ class QuotedAtoms(SafeAtoms):  # type: ignore[misc]
         )
 
 
-_SAID_BY_KSRV = frozenset({"Starting gunicorn %s", "Listening at: %s (%s)", "Using worker: %s"})
+_ALSO_LOGGED_BY_KSRV = frozenset(
+    {"Starting gunicorn %s", "Listening at: %s (%s)", "Using worker: %s"}
+)
 
 
 def gunicorn_logger(settings: ServerSettings) -> type[Logger]:
@@ -178,7 +180,7 @@ def gunicorn_logger(settings: ServerSettings) -> type[Logger]:
 
         def info(self, msg: str, *args: Any, **kwargs: Any) -> None:
             """Log a message; at the level debug if the lines at ksrv's start already say the same."""
-            level = logging.DEBUG if msg in _SAID_BY_KSRV else logging.INFO
+            level = logging.DEBUG if msg in _ALSO_LOGGED_BY_KSRV else logging.INFO
             self.error_log.log(level, msg, *args, **kwargs)
 
         def _set_handler(

@@ -19,7 +19,7 @@ from ksrv.client.http1.messages import (
     may_repeat,
     parse_head,
     pieces_of,
-    told_pieces,
+    pieces_with_progress,
     unanswered_text,
 )
 from ksrv.client.rest import HttpRequest, HttpResponse
@@ -86,8 +86,8 @@ class AsyncConnectionPool:
     ) -> HttpResponse:
         reusable = False
         try:
-            with _telling_ends():
-                head, reusable = await self._begin(streams, told_pieces(request, pieces))
+            with _converted_errors():
+                head, reusable = await self._begin(streams, pieces_with_progress(request, pieces))
                 body = b"".join([piece async for piece in _body_pieces(streams[0], head)])
         except BaseException:
             reusable = False
@@ -108,7 +108,7 @@ class AsyncConnectionPool:
             nonlocal complete
             pieces = _body_pieces(reader, head)
             while True:
-                with _telling_ends():
+                with _converted_errors():
                     async with asyncio.timeout(deadline - time.monotonic()):
                         piece = await anext(pieces, None)
                 if piece is None:
@@ -117,10 +117,10 @@ class AsyncConnectionPool:
             complete = True
 
         try:
-            with _telling_ends():
+            with _converted_errors():
                 async with asyncio.timeout(deadline - time.monotonic()):
                     streams = streams or await self._open()
-                    sent = told_pieces(request, pieces_of(self._target, request))
+                    sent = pieces_with_progress(request, pieces_of(self._target, request))
                     head, reusable = await self._begin(streams, sent)
             response = HttpResponse(head.status, head.headers, memoryview(b""))
             yield response, pieces(streams[0])
@@ -183,7 +183,7 @@ def _stale(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
 
 
 @contextlib.contextmanager
-def _telling_ends() -> Iterator[None]:
+def _converted_errors() -> Iterator[None]:
     """Raise what asyncio's streams say of an answer that ends early as the client's error."""
     try:
         yield

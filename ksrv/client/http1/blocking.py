@@ -24,7 +24,7 @@ from ksrv.client.http1.messages import (
     may_repeat,
     parse_head,
     pieces_of,
-    told_pieces,
+    pieces_with_progress,
     unanswered_text,
 )
 from ksrv.client.rest import HttpRequest, HttpResponse
@@ -254,7 +254,9 @@ class ConnectionPool:
     ) -> HttpResponse:
         reusable = False
         try:
-            response, reusable = connection.exchange(told_pieces(request, pieces), deadline)
+            response, reusable = connection.exchange(
+                pieces_with_progress(request, pieces), deadline
+            )
         finally:
             self._leave(connection, reusable=reusable)
         return response
@@ -284,7 +286,7 @@ class ConnectionPool:
             complete = True
 
         try:
-            sent = told_pieces(request, pieces_of(self._target, request))
+            sent = pieces_with_progress(request, pieces_of(self._target, request))
             head, reusable = connection.begin(sent, deadline)
             yield HttpResponse(head.status, head.headers, memoryview(b"")), pieces()
         finally:

@@ -127,7 +127,7 @@ def pieces_of(target: Target, request: HttpRequest) -> list[Block]:
     return [piece for piece in (*pieces, b"".join(small)) if len(piece)]
 
 
-def told_pieces(request: HttpRequest, pieces: Sequence[Block]) -> Iterator[Block]:
+def pieces_with_progress(request: HttpRequest, pieces: Sequence[Block]) -> Iterator[Block]:
     """Yield the pieces of a request, and call `progress` once each is sent.
 
     Args:

@@ -200,7 +200,7 @@ class Instance(BatchRunner):
         try:
             self.started.set_result(self._restarts.first_start())
         except BaseException as error:  # noqa: BLE001  it is raised where `started` is awaited
-            self.started.set_exception(_told(error))
+            self.started.set_exception(_as_exception(error))
             return False
         self._go.wait()
         if self._restarts.stopped:
@@ -209,7 +209,7 @@ class Instance(BatchRunner):
             self._restarts.first_warm_up()
             self.warm.set_result(None)
         except BaseException as error:  # noqa: BLE001  it is raised where `warm` is awaited
-            self.warm.set_exception(_told(error))
+            self.warm.set_exception(_as_exception(error))
             return False
         return True
 
@@ -400,7 +400,7 @@ class Instance(BatchRunner):
             self._host.sequences.lose(self.slot, reason)
 
 
-def _told(error: BaseException) -> Exception:
+def _as_exception(error: BaseException) -> Exception:
     """Return an error for the waiting thread, which a handler's SystemExit must not end."""
     if isinstance(error, Exception):
         return error

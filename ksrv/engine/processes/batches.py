@@ -257,13 +257,13 @@ class ProcessBatches:
         told_apart = not self.has_coroutines or len(batch.handles or ()) > 1
         if batch.emit is not None and batch.handles and told_apart:
             for handle in batch.handles:
-                handle.add_done_callback(lambda _: self._tell_listening(one))
+                handle.add_done_callback(lambda _: self._send_listening(one))
         return one
 
     def _cancel(self, one: ProcessBatch) -> None:
         self._send(one, MessageType.LISTENING, ListeningMessage([]))
 
-    def _tell_listening(self, one: ProcessBatch) -> None:
+    def _send_listening(self, one: ProcessBatch) -> None:
         emit: Any = one.caller().emit
         self._send(one, MessageType.LISTENING, ListeningMessage(sorted(emit.listening())))
 

@@ -63,12 +63,12 @@ _executors: weakref.WeakSet["ProcessExecutor"] = weakref.WeakSet()
 _executors_lock = threading.Lock()
 
 
-def tell_log_level() -> None:
+def send_log_level() -> None:
     """Send this process's current log level to all its handler processes."""
     with _executors_lock:
         executors = list(_executors)
     for executor in executors:
-        executor.tell_log_level()
+        executor.send_log_level()
 
 
 def _log_level() -> int:
@@ -127,7 +127,7 @@ class ProcessExecutor:
         with _executors_lock:
             _executors.add(self)
 
-    def tell_log_level(self) -> None:
+    def send_log_level(self) -> None:
         """Have the process log from the level on that the worker's log has now."""
         process = self._process
         if process is not None:

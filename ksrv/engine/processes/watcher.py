@@ -188,7 +188,7 @@ class HandlerProcess:
                 if descriptor == self._pidfd:
                     ended = True
                 elif descriptor in pipes:
-                    if not _pour(descriptor, pipes[descriptor]):
+                    if not _read_pipe(descriptor, pipes[descriptor]):
                         poll.unregister(descriptor)
                 elif not self._take_event():
                     poll.unregister(descriptor)
@@ -200,7 +200,7 @@ class HandlerProcess:
             if not self._take_event():
                 break
         for descriptor, splitter in pipes.items():
-            _pour(descriptor, splitter)
+            _read_pipe(descriptor, splitter)
             splitter.finish()
         self._log.flush()
 
@@ -238,7 +238,7 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _pour(descriptor: int, splitter: LineSplitter) -> bool:
+def _read_pipe(descriptor: int, splitter: LineSplitter) -> bool:
     """Read what is in a pipe; return False at its end."""
     try:
         data = os.read(descriptor, _PIPE_BYTES)

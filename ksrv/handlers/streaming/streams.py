@@ -117,7 +117,7 @@ class BatchStream:
                 self._emit(made)
         if self._emit is None:
             return len(self._refused) < len(self._joined)
-        return self._tell_ended()
+        return self._send_ended_rows()
 
     def _join(self, made: BatchOutputs, absent: Collection[int]) -> None:
         """Add a chunk to the answers of the requests that it is for."""
@@ -147,7 +147,7 @@ class BatchStream:
         self._refused.add(index)
         self._ended_rows.update(range(rows.start, rows.stop))
 
-    def _tell_ended(self) -> bool:
+    def _send_ended_rows(self) -> bool:
         batch, emit = self._batch(), self._emit
         if emit is None:
             return True

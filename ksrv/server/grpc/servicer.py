@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ksrv.errors import NotImplementedByKsrv, quote
 from ksrv.limits import Limits
 from ksrv.protocol import metadata
-from ksrv.protocol.load_parameters import check_parameters, read_config, telling_failed_load
+from ksrv.protocol.load_parameters import check_parameters, failed_load_texts, read_config
 from ksrv.protocol.protobuf import message_class
 from ksrv.server.changeable_settings import ChangeableSettings
 from ksrv.server.grpc.calls import Behavior, Call
@@ -36,7 +36,7 @@ SHARED_MEMORY = (
 OPEN = frozenset({"ServerLive", "ServerReady"})
 """The calls that need no credentials; their messages are empty."""
 
-QUESTIONS = frozenset({"ModelReady", "ModelMetadata"})
+READ_ONLY_CALLS = frozenset({"ModelReady", "ModelMetadata"})
 """Calls that are a GET in REST: the messages are names, and are accepted even if the memory budget is full."""
 
 CONTROL = frozenset(
@@ -145,7 +145,7 @@ class Servicer:
 
     def _repository_model_load(self, request: Any, call: Call) -> Any:
         _check_repository(request.repository_name)
-        with telling_failed_load(request.model_name):
+        with failed_load_texts(request.model_name):
             self._engine.load(request.model_name, read_config(_values(request.parameters)))
         return message_class("inference.RepositoryModelLoadResponse")()
 

@@ -43,7 +43,7 @@ from ksrv.server.grpc.health import Health
 from ksrv.server.grpc.idle_threads import IdleThreads
 from ksrv.server.grpc.infer import InferCalls, InferForm
 from ksrv.server.grpc.reflection import reflection
-from ksrv.server.grpc.servicer import CONTROL, OPEN, QUESTIONS, Servicer
+from ksrv.server.grpc.servicer import CONTROL, OPEN, READ_ONLY_CALLS, Servicer
 from ksrv.server.grpc.stream import Source, StreamCalls
 from ksrv.server.http.byte_budget import process_budget
 from ksrv.server.http.callers import TrustedProxies
@@ -215,7 +215,7 @@ class Services:
             method = Method(self._token, limits, answer, pool=calls)
             if name in OPEN:
                 method = Method(open_to_all, self.small, answer, pool=ready, small=True)
-            elif name in QUESTIONS:
+            elif name in READ_ONLY_CALLS:
                 method = Method(self._token, self.small, answer, pool=calls, small=True)
             elif name in CONTROL:
                 answer = answering(audited(name, behavior, self.proxies), INFERENCE, name)

@@ -51,7 +51,7 @@ def _write(descriptor: int, **line: Any) -> None:
         log.warning("the descriptor %d of 'status_fd' cannot be written: %s", descriptor, error)
 
 
-def tell_addresses(descriptor: int, http: Sequence[str], grpc: Sequence[str]) -> None:
+def report_addresses(descriptor: int, http: Sequence[str], grpc: Sequence[str]) -> None:
     """Tell where the server listens.
 
     Args:
@@ -62,7 +62,7 @@ def tell_addresses(descriptor: int, http: Sequence[str], grpc: Sequence[str]) ->
     _write(descriptor, event="listening", pid=os.getpid(), http=list(http), grpc=list(grpc))
 
 
-def tell_loaded(descriptor: int, *, ready: bool) -> None:
+def report_loaded(descriptor: int, *, ready: bool) -> None:
     """Tell that a worker has loaded the models, or failed to.
 
     Args:
@@ -104,9 +104,9 @@ class StatusReader:
         while content := self._reader.read(_READ_BYTES):
             *lines, self._begun = (self._begun + content).split(b"\n")
             for line in lines:
-                self._hear(json.loads(line))
+                self._take_event(json.loads(line))
 
-    def _hear(self, line: dict[str, Any]) -> None:
+    def _take_event(self, line: dict[str, Any]) -> None:
         if line["event"] == "listening":
             first = [*line["http"], ""][0]
             self.http = first.rpartition("//")[2]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import falcon
 
 from ksrv.errors import InvalidRequest
-from ksrv.protocol.load_parameters import check_parameters, read_config, telling_failed_load
+from ksrv.protocol.load_parameters import check_parameters, failed_load_texts, read_config
 from ksrv.server.http.answers import send_json
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class LoadResource(_ManagementResource):
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, name: str) -> None:
         """Load, or load again, a model of the repository; answers when it is ready or failed."""
-        with telling_failed_load(name):
+        with failed_load_texts(name):
             config = read_config(_parameters(self._read_document(req)))
             self._engine.load(name, config)
         send_json(resp, {"name": name, "load": True})

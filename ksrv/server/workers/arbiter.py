@@ -96,14 +96,14 @@ class Arbiter(arbiter.Arbiter):  # type: ignore[misc]
     def kill_worker(self, pid: int, sig: int) -> None:
         """Send a signal to a worker, and note that it was asked to leave, if the signal asks for that."""
         if sig in STOP_SIGNALS and (worker := self.WORKERS.get(pid)) is not None:
-            worker.ksrv_told_to_leave = True
+            worker.ksrv_asked_to_leave = True
         super().kill_worker(pid, sig)
 
-    def release_slot(self, slot: int, *, told_to_leave: bool = False) -> None:
+    def release_slot(self, slot: int, *, asked_to_leave: bool = False) -> None:
         """Free the slot of a worker that has ended.
 
         Args:
-            told_to_leave: Whether the master asked it to leave, as a reload does. A worker that has not noticed
+            asked_to_leave: Whether the master asked it to leave, as a reload does. A worker that has not noticed
                 that, because it was still loading, has no such state.
 
         Raises:
@@ -111,8 +111,8 @@ class Arbiter(arbiter.Arbiter):  # type: ignore[misc]
         """
         state = self.ksrv_workers.state(slot)
         never_served = state is State.NEVER_SERVED
-        told_to_leave |= state in (State.RETIRING, State.STOPPING)
-        if not (told_to_leave or self.ksrv_workers.stopping):
+        asked_to_leave |= state in (State.RETIRING, State.STOPPING)
+        if not (asked_to_leave or self.ksrv_workers.stopping):
             self.ksrv_workers.count_restart()
         self.ksrv_workers.release(slot)
         if not never_served:

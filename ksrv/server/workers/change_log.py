@@ -171,7 +171,7 @@ class ChangeLog:
 
     def _compact(self) -> None:
         begin, kept_before = self.end, self._cells[Cell.KEPT_BEGIN]
-        kept = LogEntry(kind="kept", slot=-1, kept=what_is_left(self.read()))
+        kept = LogEntry(kind="kept", slot=-1, kept=entries_for_new_worker(self.read()))
         self._cells[Cell.KEPT_LENGTH] = self._write(kept) - begin
         self._cells[Cell.KEPT_BEGIN] = begin
         page = mmap.PAGESIZE
@@ -185,7 +185,7 @@ class ChangeLog:
     def _locked(self) -> Iterator[None]:
         give_up = time.monotonic() + LOCK_SECONDS
         if not self._thread_lock.acquire(timeout=LOCK_SECONDS):
-            raise _held()
+            raise _lock_timeout()
         try:
             while True:
                 try:
@@ -193,7 +193,7 @@ class ChangeLog:
                     break
                 except OSError:
                     if time.monotonic() > give_up:
-                        raise _held() from None
+                        raise _lock_timeout() from None
                     time.sleep(_LOCK_POLL_SECONDS)
             try:
                 yield
@@ -246,7 +246,7 @@ def _overtakes(later: LogEntry, entry: LogEntry) -> bool:
     return later.change is not None and later.subject == entry.subject
 
 
-def what_is_left(entries: Sequence[tuple[int, LogEntry]]) -> list[LogEntry]:
+def entries_for_new_worker(entries: Sequence[tuple[int, LogEntry]]) -> list[LogEntry]:
     """Return the entries that a worker which starts now has to know, with their positions.
 
     A change that its requesting worker could not make is left out, or reduced to the part that was made, and starts of
@@ -299,7 +299,7 @@ def _last_of(entries: list[LogEntry], done: dict[int, LogEntry]) -> list[LogEntr
     return left
 
 
-def _held() -> NotReady:
+def _lock_timeout() -> NotReady:
     return NotReady(
         f"the log of changes has been locked for {LOCK_SECONDS:g} s by a worker that is stopped; "
         "nothing was changed"

@@ -35,7 +35,7 @@ from ksrv.server.launch.gunicorn_checks import (
     check_settings,
     check_worker_class,
 )
-from ksrv.server.launch.status_lines import check_descriptor, tell_addresses
+from ksrv.server.launch.status_lines import check_descriptor, report_addresses
 from ksrv.server.logs import ACCESS_FORMAT, configure, gunicorn_logger
 from ksrv.server.memory_regions import check_shared_memory
 from ksrv.server.settings import ServerSettings, SettingsError
@@ -271,16 +271,16 @@ class Master:
             control=control_note(self.settings, sockets_only=sockets_only),
         )
         if self.settings.status_fd is not None:
-            self._tell_addresses(self.settings.status_fd, http or [])
+            self._report_addresses(self.settings.status_fd, http or [])
         if self.service.grpc_address is not None:
             native = self.service.grpc_listener is not None
             log.info("gRPC is served by %s", describe(native=native))
         if server.cfg.is_ssl:
             log.info("TLS of HTTP is served by %s", tls_library(server.cfg))
 
-    def _tell_addresses(self, descriptor: int, http: list[str]) -> None:
+    def _report_addresses(self, descriptor: int, http: list[str]) -> None:
         grpc = [] if self.service.grpc_address is None else [str(self.service.grpc_address)]
-        tell_addresses(descriptor, http, grpc)
+        report_addresses(descriptor, http, grpc)
 
     def pre_exec(self, server: Any) -> None:
         """Prepare this process, a child of the master, to become the master that replaces it.
@@ -332,8 +332,8 @@ class Master:
 
     def child_exit(self, server: Any, worker: Any) -> None:
         """Free the slot of a worker that is gone, however it went."""
-        told = getattr(worker, "ksrv_told_to_leave", False)
-        server.release_slot(worker.ksrv_slot, told_to_leave=told)
+        told = getattr(worker, "ksrv_asked_to_leave", False)
+        server.release_slot(worker.ksrv_slot, asked_to_leave=told)
 
 
 def _check_temporary_folder() -> None:

@@ -42,7 +42,7 @@ from ksrv.server.credentials import Access
 from ksrv.server.dialects import grpc_methods
 from ksrv.server.grpc.native_server import NativeGrpcServer
 from ksrv.server.http.byte_budget import process_budget
-from ksrv.server.launch.status_lines import tell_loaded
+from ksrv.server.launch.status_lines import report_loaded
 from ksrv.server.memory_regions import SharedMemory, shared_memory_of
 from ksrv.server.settings import ServerSettings
 from ksrv.server.shared.statistics import (
@@ -163,7 +163,7 @@ class Service:
             SystemExit: The worker was asked to leave before it could serve.
         """
         threading.Thread(
-            target=self._leave_when_told, args=(worker,), name="ksrv-leave", daemon=True
+            target=self._leave_on_signal, args=(worker,), name="ksrv-leave", daemon=True
         ).start()
         self._signals.heed()
         # Settings for the whole process: they are made here, because the process is ksrv's.
@@ -186,7 +186,7 @@ class Service:
         replicator = ChangeReplicator(self._change_log, self._table, self._slot)
         self.overrides.begin_with(replicator.configs)
         self._engine.carry_out = replicator.carry_out
-        replicator.before_told = lambda: self.publish_health()  # which the HTTP server replaces
+        replicator.before_notify = lambda: self.publish_health()  # which the HTTP server replaces
         self._replicator = replicator
         threading.Thread(
             target=replicator.run,
@@ -347,9 +347,9 @@ class Service:
         if self._first:
             print_models(self.engine, self._url, self.settings)
             if self.settings.status_fd is not None:
-                tell_loaded(self.settings.status_fd, ready=ready)
+                report_loaded(self.settings.status_fd, ready=ready)
 
-    def _leave_when_told(self, worker: Any) -> None:
+    def _leave_on_signal(self, worker: Any) -> None:
         # gunicorn repeats SIGTERM while it has too many workers; the first signal counts.
         self._signals.wait()
         self._leaving.set()

@@ -19,7 +19,7 @@ from ksrv.errors import DeadlineExceeded, HandlerFailed, KsrvError, NotReady, qu
 from ksrv.repository.entry import ModelEntry
 from ksrv.server import changeable_settings
 from ksrv.server.shared.worker_table import CAPACITY, WorkerTable
-from ksrv.server.workers.change_log import ChangeLog, LogEntry, what_is_left
+from ksrv.server.workers.change_log import ChangeLog, LogEntry, entries_for_new_worker
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
@@ -35,7 +35,7 @@ LAG_SECONDS = 10.0
 LOOKS_AGAIN = 5
 """How often the disk is looked at again because a change of the same model was appended meanwhile."""
 
-_READS_THE_DISK = (
+_UNWRITABLE_LOG_WARNING = (
     "a worker that replaces this worker will load the models as they are on the disk then, which may differ from the models "
     "that serve now: %s"
 )
@@ -49,7 +49,7 @@ class ChangeReplicator:
         unloaded: The models that were unloaded on purpose before this worker started.
         loaded: The models that were loaded on purpose.
         configs: The configurations with which they were loaded.
-        before_told: Called when this worker has made a change of models, before anybody is notified.
+        before_notify: Called when this worker has made a change of models, before anybody is notified.
     """
 
     def __init__(self, file: ChangeLog, table: WorkerTable, slot: int) -> None:
@@ -68,10 +68,10 @@ class ChangeReplicator:
         self.unloaded: set[str] = set()
         self.loaded: set[str] = set()
         self.configs: dict[str, str] = {}
-        self.before_told: Callable[[], object] = lambda: None
+        self.before_notify: Callable[[], object] = lambda: None
         before = file.read()
         self._position = before[-1][0] if before else 0
-        left = what_is_left(before)
+        left = entries_for_new_worker(before)
         self._abandoned = {one.position for one in left if self._is_abandoned(one)}
         for entry in left:
             if entry.change is not None and entry.position in self._abandoned:
@@ -102,7 +102,7 @@ class ChangeReplicator:
             since = self._file.end
             left = [
                 one
-                for one in what_is_left(self._file.read())
+                for one in entries_for_new_worker(self._file.read())
                 if one.position not in self._abandoned
             ]
             starts = [
@@ -129,7 +129,7 @@ class ChangeReplicator:
             try:
                 positions = self._file.append([entry], since=since if more else None)
             except NotReady as held:
-                log.error(_READS_THE_DISK, held.message)
+                log.error(_UNWRITABLE_LOG_WARNING, held.message)
                 break
             if positions is not None:
                 entry.position = positions[0]
@@ -163,7 +163,7 @@ class ChangeReplicator:
         try:
             self._file.append([done])
         except NotReady as held:
-            log.error(_READS_THE_DISK, held.message)
+            log.error(_UNWRITABLE_LOG_WARNING, held.message)
 
     def _is_abandoned(self, entry: LogEntry) -> bool:
         """Whether no worker has made a change, and none is left that makes it: it may have ended them."""
@@ -226,7 +226,7 @@ class ChangeReplicator:
                 if position in self._failures:
                     raise self._failures[position]
             # A model that cannot be brought up to date serves as before, in all workers.
-            self._tell_failures(
+            self._raise_failures(
                 [
                     position
                     for position, entry in zip(positions, entries, strict=True)
@@ -268,7 +268,7 @@ class ChangeReplicator:
                 if any(slot not in self._outcomes[position] for position in positions)
             ]
 
-    def _tell_failures(self, positions: Sequence[int]) -> None:
+    def _raise_failures(self, positions: Sequence[int]) -> None:
         """Raise an error if other workers, which still serve, could not make a change that this worker has made."""
         with self._changed:
             failed = {
@@ -352,7 +352,7 @@ class ChangeReplicator:
                     kept = engine.follow(entry.change, position)
                 finally:
                     # The caller asks for readiness next, perhaps at another worker.
-                    self.before_told()
+                    self.before_notify()
         except Exception as raised:  # noqa: BLE001  noted in the log, and raised where the call waits
             error = raised
         text = "" if kept is None else kept.message

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from ksrv.engine.load_progress import told_while_loading
+from ksrv.engine.load_progress import progress_logged
 
 
 class FalseWait:
@@ -31,7 +31,7 @@ def test_first_line_follows_after_two_seconds_and_others_every_ten(caplog):
     caplog.set_level(logging.INFO, "ksrv.engine")
     wait = FalseWait()
     steps = iter(("loading", "warming up"))
-    with told_while_loading("the model slow", lambda: next(steps), wait):
+    with progress_logged("the model slow", lambda: next(steps), wait):
         assert wait.reached.acquire(timeout=60)
         assert caplog.messages == []
         wait.let_pass()
@@ -47,12 +47,12 @@ def test_first_line_follows_after_two_seconds_and_others_every_ten(caplog):
 
 def test_quick_load_logs_nothing(caplog):
     caplog.set_level(logging.INFO, "ksrv.engine")
-    with told_while_loading("the model quick", lambda: "loading"):
+    with progress_logged("the model quick", lambda: "loading"):
         pass
     assert caplog.messages == []
 
 
 def test_a_failed_load_ends_the_lines(caplog):
-    with pytest.raises(ValueError), told_while_loading("the model", lambda: "loading"):
+    with pytest.raises(ValueError), progress_logged("the model", lambda: "loading"):
         raise ValueError
     assert not [one for one in threading.enumerate() if one.name == "ksrv-load-progress"]

@@ -117,12 +117,12 @@ def translated(error: KsrvError) -> TorchServeError:
     """
     if isinstance(error, TorchServeError):
         return error
-    told = _told(error)
+    told = _converted(error)
     told.reason = error.reason
     return told
 
 
-def _told(error: KsrvError) -> TorchServeError:
+def _converted(error: KsrvError) -> TorchServeError:
     status = int(error.http_status)
     if isinstance(error, BodyTooLarge):
         return TorchServeError(status, INTERNAL, None)

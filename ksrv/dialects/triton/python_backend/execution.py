@@ -402,7 +402,7 @@ def _must_return_none(name: str) -> str:
     return f"Python model '{name}' is using the decoupled mode and the execute function must return None."
 
 
-def told_of(error: BaseException, name: str) -> KsrvError:
+def client_error_of(error: BaseException, name: str) -> KsrvError:
     """Return the error that clients get for an exception of a model, with the text of an error of Triton's API."""
     if isinstance(error, KsrvError):
         return error

@@ -39,7 +39,7 @@ from ksrv.dialects.triton.python_backend.configuration import (
     is_decoupled,
     kind_of,
 )
-from ksrv.dialects.triton.python_backend.execution import Done, Executions, told_of
+from ksrv.dialects.triton.python_backend.execution import Done, Executions, client_error_of
 from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, cut, without_paths
 from ksrv.handlers.devices.choice import choose_device
 from ksrv.handlers.devices.lost import note_lost
@@ -144,7 +144,7 @@ class PythonModelRunner:
             self._instance_name,
             self._requests,
             decoupled=decoupled,
-            describe=self._told_of,
+            describe=self._client_error_of,
         )
         running.may_call = True
         return replace(
@@ -284,10 +284,10 @@ class PythonModelRunner:
             found.append(Tensor(control.name, array))
         return found
 
-    def _told_of(self, error: BaseException, inputs: BatchInputs) -> KsrvError:
+    def _client_error_of(self, error: BaseException, inputs: BatchInputs) -> KsrvError:
         ids = ", ".join(request.id or "-" for request in inputs.requests[:SHOWN_IDS])
         log.error("the model %s failed; requests: %s", self.source.name, ids, exc_info=error)
-        told = told_of(error, self.source.name)
+        told = client_error_of(error, self.source.name)
         told.message = cut(without_paths(told.message, self.source.folder, self.source.root))
         return told
 

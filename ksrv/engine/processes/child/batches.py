@@ -250,7 +250,7 @@ class Batches:
         self._received: dict[int, ReceivedBatch] = {}
         calls.always_receiving = is_concurrent
         inbox.on(MessageType.RUN, self._receive)
-        inbox.on(MessageType.LISTENING, self._hear)
+        inbox.on(MessageType.LISTENING, self._update_listening)
         inbox.on(MessageType.ROOM, self._add_room)
 
     def serve(self) -> None:
@@ -291,7 +291,7 @@ class Batches:
         self._received[number] = ReceivedBatch(Chunks(number, self._answers, self._inbox))
         self._inbox.keep(frame)
 
-    def _hear(self, frame: Frame) -> None:
+    def _update_listening(self, frame: Frame) -> None:
         heard = messages.load(ListeningMessage, frame)
         batch = self._received.get(frame.batch_number)
         if batch is not None:  # else its answer is on the way

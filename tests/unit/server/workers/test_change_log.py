@@ -10,7 +10,7 @@ from ksrv.errors import NotReady
 from ksrv.model.config import FileMark, LoadedFiles, ModelConfig, ModelSource
 from ksrv.repository.entry import ModelEntry
 from ksrv.server.workers import change_log
-from ksrv.server.workers.change_log import Cell, ChangeLog, LogEntry, what_is_left
+from ksrv.server.workers.change_log import Cell, ChangeLog, LogEntry, entries_for_new_worker
 
 
 def entry(kind, name="m", slot=0, **more):
@@ -26,7 +26,7 @@ def do(log, *entries, error="", by=0):
 
 
 def left(log):
-    return [(one.kind, one.subject[1]) for one in what_is_left(log.read())]
+    return [(one.kind, one.subject[1]) for one in entries_for_new_worker(log.read())]
 
 
 def test_the_last_change_of_each_model_is_left():
@@ -53,18 +53,18 @@ def test_a_change_that_was_made_in_part_is_left_as_far_as_it_was_made():
     made = ModelEntry("m", error="half of it")
     done = LogEntry(kind="done", slot=0, position=position, error="half", models={"m": made})
     log.append([done])
-    (one,) = what_is_left(log.read())
+    (one,) = entries_for_new_worker(log.read())
     assert (one.kind, one.slot, one.change.entry) == ("load", -1, made)
 
 
 def test_what_another_worker_has_made_is_left_as_made_until_the_one_that_was_asked_says_otherwise():
     log = ChangeLog()
     (position,) = log.append([entry("load")])
-    assert [one.slot for one in what_is_left(log.read())] == [0]
+    assert [one.slot for one in entries_for_new_worker(log.read())] == [0]
     log.append([LogEntry(kind="done", slot=1, position=position)])
-    assert [one.slot for one in what_is_left(log.read())] == [-1]
+    assert [one.slot for one in entries_for_new_worker(log.read())] == [-1]
     log.append([LogEntry(kind="done", slot=0, position=position, error="not here")])
-    assert what_is_left(log.read()) == []
+    assert entries_for_new_worker(log.read()) == []
 
 
 def test_an_update_does_not_bring_back_what_was_unloaded():
@@ -200,7 +200,7 @@ def test_a_start_is_kept_with_its_models(monkeypatch):
     do(log, start(m=ModelEntry("m", {"1": source})))
     for _ in range(100):
         do(log, entry("load", "other"))
-    [kept] = [one for one in what_is_left(log.read()) if one.kind == "start"]
+    [kept] = [one for one in entries_for_new_worker(log.read()) if one.kind == "start"]
     assert kept.slot == -1 and kept.models["m"].versions["1"] == source
     assert log.read()[0][1].kind == "kept"
 
@@ -230,7 +230,7 @@ def test_values_of_every_kind_stay_what_they_are(value):
         config=ModelConfig(parameters={"value": value}),
     )
     do(log, start(m=ModelEntry("m", {"": source})))
-    [kept] = what_is_left(log.read())
+    [kept] = entries_for_new_worker(log.read())
     found = kept.models["m"].versions[""]
     assert found.folder == source.folder and found.loaded == source.loaded
     assert repr(found.config.parameters) == repr({"value": value})

@@ -10,7 +10,7 @@ from ksrv.engine.engine import Engine
 from ksrv.errors import NotReady
 from ksrv.repository.layout import Repository
 from ksrv.server.shared.worker_table import State, WorkerTable
-from ksrv.server.workers.change_log import ChangeLog, what_is_left
+from ksrv.server.workers.change_log import ChangeLog, entries_for_new_worker
 from ksrv.server.workers.repository_changes import ChangeReplicator
 from tests.support.models import write_broken, write_double
 from tests.support.wait_until import wait_until
@@ -123,5 +123,5 @@ def test_update_that_two_workers_ask_for_and_none_can_make_leaves_nothing(tmp_pa
         entry = engine.with_files(engine.repository.scan())["broken"]
         update = RepositoryChange(kind="update", name="broken", entry=entry)
         replicator.carry_out(lambda update=update: [update])
-    wait_until(lambda: what_is_left(log.read()) == [])
+    wait_until(lambda: entries_for_new_worker(log.read()) == [])
     engine.close()
