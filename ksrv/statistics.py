@@ -4,8 +4,10 @@ The numbers come from the stats of the version's instances (`ksrv._native.queue.
 queue counted. They are put together here on request.
 """
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Annotated, NamedTuple, Self, get_type_hints
 
 import msgspec
 
@@ -44,32 +46,62 @@ class StageTimes:
         )
 
 
-class LazyCounts(msgspec.Struct):
-    """Counts of models that are loaded by their first request.
+class Row(NamedTuple):
+    """A metric that shows a field of `Counts`.
 
     Attributes:
-        loads: Loads of dormant models.
-        put_away: How often a model was put away for want of memory.
-        loaded: Models that are loaded.
-        held: Bytes that the loaded models take.
+        name: The metric's name, without the `_total` of a counter.
+        help: The metric's description.
+        present: Whether it is a gauge: it describes what a living worker holds.
+        labels: The labels of a field that is a dictionary; its keys are their values, joined by a space.
+        unit: The field's value for 1 of the metric.
     """
 
-    loads: int = 0
-    put_away: int = 0
-    loaded: int = 0
-    held: int = 0
+    name: str
+    help: str
+    present: bool = False
+    labels: tuple[str, ...] = ()
+    unit: float = 1
 
-    def add(self, other: "LazyCounts", *, lives: bool) -> None:
+
+class Counts(msgspec.Struct):
+    """Counts of one worker, or the sums of several. The annotations of the fields are the metrics that show them."""
+
+    def add(self, other: Self, *, lives: bool) -> None:
         """Add another worker's.
 
         Args:
-            lives: Whether that worker still runs and holds its models.
+            lives: Whether that worker still runs, and holds what describes the present.
         """
-        self.loads += other.loads
-        self.put_away += other.put_away
-        if lives:
-            self.loaded += other.loaded
-            self.held += other.held
+        for name, shown in rows(type(self)).items():
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if isinstance(theirs, dict):
+                for key, count in theirs.items():
+                    mine[key] = mine.get(key, 0) + count
+            elif lives or not any(row.present for row in shown):
+                setattr(self, name, mine + theirs)
+
+
+@functools.cache
+def rows(kind: type[Counts]) -> Mapping[str, tuple[Row, ...]]:
+    """Return the metrics of each field."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {
+        name: tuple(one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Row))
+        for name, hint in hints.items()
+    }
+
+
+class LazyCounts(Counts):
+    """The counts of models that their first requests load."""
+
+    loads: Annotated[int, Row("ksrv_lazy_loads", "Models that a request has loaded.")] = 0
+    put_away: Annotated[int, Row("ksrv_models_put_away", "Models put away for want of memory.")] = 0
+    loaded: Annotated[int, Row("ksrv_models_loaded", "Models that are loaded.", present=True)] = 0
+    held: Annotated[
+        int,
+        Row("ksrv_models_memory_bytes", "Memory that the loaded models take.", present=True),
+    ] = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from ksrv._native.queue.stats import BOUNDS_NS
 from ksrv.observe import metric_aliases
 from ksrv.observe.process import ProcessValues
 from ksrv.observe.traffic import Traffic
-from ksrv.statistics import LazyCounts, ModelStatistics, StageTimes
+from ksrv.statistics import Counts, LazyCounts, ModelStatistics, StageTimes, rows
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -99,9 +99,9 @@ class ValuesCollector(Collector):
         yield from _states(values.models, values.unserved)
         yield _refused(values)
         if values.lazy is not None:
-            yield from _lazy(values.lazy)
-        yield from _process(values.process)
-        yield from _traffic(values.traffic)
+            yield from _shown(values.lazy)
+        yield from _shown(values.process)
+        yield from _shown(values.traffic)
         yield _build()
         if values.server is not None:
             yield from _server(values.server)
@@ -246,96 +246,19 @@ def _refused(values: PageValues) -> Metric:
     return family
 
 
-def _lazy(counts: LazyCounts) -> Iterator[Metric]:
-    return iter(
-        (
-            CounterMetricFamily(
-                "ksrv_lazy_loads", "Models that a request has loaded.", counts.loads
-            ),
-            CounterMetricFamily(
-                "ksrv_models_put_away", "Models put away for want of memory.", counts.put_away
-            ),
-            GaugeMetricFamily("ksrv_models_loaded", "Models that are loaded.", counts.loaded),
-            GaugeMetricFamily(
-                "ksrv_models_memory_bytes", "Memory that the loaded models take.", counts.held
-            ),
-        )
-    )
-
-
-def _process(held: ProcessValues) -> Iterator[Metric]:
-    return iter(
-        (
-            GaugeMetricFamily(
-                "ksrv_bytes_in_flight",
-                "Bytes that requests hold while they are received and served, and answers while sent.",
-                held.in_flight,
-            ),
-            GaugeMetricFamily(
-                "ksrv_buffer_pool_leased_bytes", "Bytes of blocks in use.", held.leased
-            ),
-            GaugeMetricFamily(
-                "ksrv_buffer_pool_pooled_bytes", "Bytes of blocks kept ready.", held.pooled
-            ),
-            CounterMetricFamily("ksrv_copied_bytes", "Tensor bytes that were copied.", held.copied),
-            GaugeMetricFamily(
-                "ksrv_worker_resident_bytes", "Memory of the workers.", held.resident
-            ),
-            # The names that every client library of Prometheus gives to a process.
-            CounterMetricFamily(
-                "process_cpu_seconds", "Processor time of all workers.", held.cpu_ns / 1e9
-            ),
-            GaugeMetricFamily(
-                "process_resident_memory_bytes", "Memory of all workers.", held.resident
-            ),
-            GaugeMetricFamily(
-                "process_virtual_memory_bytes", "Address space of all workers.", held.virtual
-            ),
-            GaugeMetricFamily("process_open_fds", "Open files of all workers.", held.open_files),
-            GaugeMetricFamily(
-                "process_max_fds", "Files that all workers may have open.", held.most_files
-            ),
-        )
-    )
-
-
-def _traffic(traffic: Traffic) -> Iterator[Metric]:
-    refused = CounterMetricFamily(
-        "ksrv_refused_requests",
-        "Requests that were turned away, of every model and route.",
-        labels=["protocol", "reason"],
-    )
-    errors = CounterMetricFamily(
-        "ksrv_error_answers", "Answers with an error.", labels=["protocol", "status"]
-    )
-    for family, counts in ((refused, traffic.refused), (errors, traffic.errors)):
-        for key, count in counts.items():
-            family.add_metric(key.split(" ", 1), count)
-    return iter(
-        (
-            refused,
-            errors,
-            GaugeMetricFamily("ksrv_connections", "Open HTTP connections.", traffic.open),
-            CounterMetricFamily(
-                "ksrv_accepted_connections", "HTTP connections so far.", traffic.accepted
-            ),
-            CounterMetricFamily(
-                "ksrv_recycled_connections",
-                "Idle connections that were closed for others.",
-                traffic.recycled,
-            ),
-            CounterMetricFamily(
-                "ksrv_accept_pauses",
-                "Times that no further connection could be held.",
-                traffic.pauses,
-            ),
-            CounterMetricFamily(
-                "ksrv_lost_log_lines",
-                "Lines of the log and of the access log that were dropped.",
-                traffic.lost_lines,
-            ),
-        )
-    )
+def _shown(counts: Counts) -> Iterator[Metric]:
+    """Yield the metrics that the fields of counts name."""
+    for field, shown in rows(type(counts)).items():
+        value = getattr(counts, field)
+        for row in shown:
+            kind = GaugeMetricFamily if row.present else CounterMetricFamily
+            if not row.labels:
+                yield kind(row.name, row.help, value / row.unit)
+                continue
+            family = kind(row.name, row.help, labels=row.labels)
+            for key, count in value.items():
+                family.add_metric(key.split(" ", 1), count)
+            yield family
 
 
 def _build() -> Metric:

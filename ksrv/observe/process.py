@@ -4,54 +4,48 @@ import os
 import resource
 import time
 from pathlib import Path
-
-import msgspec
+from typing import Annotated
 
 from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.memory_budget import PROCESS
+from ksrv.statistics import Counts, Row
 
 
-class ProcessValues(msgspec.Struct):
-    """The values of one worker, or the sums of several.
+class ProcessValues(Counts):
+    """The values of one worker, or the sums of several; `process_...` are the names of all Prometheus libraries."""
 
-    Attributes:
-        in_flight: Bytes of requests and answers, from their first byte to their last.
-        leased: Bytes of the buffer pool's blocks in use.
-        pooled: Bytes of the buffer pool's blocks kept ready.
-        resident: Bytes of memory.
-        copied: Tensor bytes that were copied so far.
-        virtual: Bytes of address space.
-        cpu_ns: Nanoseconds of processor time so far, of user and system.
-        open_files: Open descriptors.
-        most_files: Open descriptors that are allowed at most; 0 without a bound.
-    """
-
-    in_flight: int = 0
-    leased: int = 0
-    pooled: int = 0
-    resident: int = 0
-    copied: int = 0
-    virtual: int = 0
-    cpu_ns: int = 0
-    open_files: int = 0
-    most_files: int = 0
-
-    def add(self, other: "ProcessValues", *, lives: bool) -> None:
-        """Add another worker's values.
-
-        Args:
-            lives: Whether it still holds what it said; what it has counted stays in any case.
-        """
-        self.copied += other.copied
-        self.cpu_ns += other.cpu_ns
-        if lives:
-            self.in_flight += other.in_flight
-            self.leased += other.leased
-            self.pooled += other.pooled
-            self.resident += other.resident
-            self.virtual += other.virtual
-            self.open_files += other.open_files
-            self.most_files += other.most_files
+    in_flight: Annotated[
+        int,
+        Row(
+            "ksrv_bytes_in_flight",
+            "Bytes that requests hold while they are received and served, and answers while sent.",
+            present=True,
+        ),
+    ] = 0
+    leased: Annotated[
+        int, Row("ksrv_buffer_pool_leased_bytes", "Bytes of blocks in use.", present=True)
+    ] = 0
+    pooled: Annotated[
+        int, Row("ksrv_buffer_pool_pooled_bytes", "Bytes of blocks kept ready.", present=True)
+    ] = 0
+    resident: Annotated[
+        int,
+        Row("ksrv_worker_resident_bytes", "Memory of the workers.", present=True),
+        Row("process_resident_memory_bytes", "Memory of all workers.", present=True),
+    ] = 0
+    copied: Annotated[int, Row("ksrv_copied_bytes", "Tensor bytes that were copied.")] = 0
+    virtual: Annotated[
+        int, Row("process_virtual_memory_bytes", "Address space of all workers.", present=True)
+    ] = 0
+    cpu_ns: Annotated[
+        int, Row("process_cpu_seconds", "Processor time of all workers.", unit=1e9)
+    ] = 0
+    open_files: Annotated[
+        int, Row("process_open_fds", "Open files of all workers.", present=True)
+    ] = 0
+    most_files: Annotated[
+        int, Row("process_max_fds", "Files that all workers may have open.", present=True)
+    ] = 0
 
 
 def process_values() -> ProcessValues:

@@ -10,54 +10,42 @@ The HTTP server counts without Python; its counts are read when the metrics page
 import threading
 from collections import Counter
 from collections.abc import Callable
-from typing import Literal, TypeAlias
-
-import msgspec
+from typing import Annotated, Literal, TypeAlias
 
 from ksrv.errors import KsrvError
+from ksrv.statistics import Counts, Row
 
 Protocol: TypeAlias = Literal["http", "grpc"]
 
 
-class Traffic(msgspec.Struct):
-    """The counts of one worker, or the sums of several.
+class Traffic(Counts):
+    """Connections, refusals and error answers; the keys of dictionaries are the labels, joined by a space."""
 
-    Attributes:
-        refused: Requests that were turned away, by "protocol reason".
-        errors: Answers with an error, by "protocol status".
-        accepted: HTTP connections that were accepted.
-        recycled: Idle connections that were closed to make room for new connections.
-        pauses: How often accepting paused, because no further connection could be held.
-        lacked_descriptors: How many of these pauses were for want of file descriptors.
-        lost_lines: Lines of the log and of the access log that were dropped, because nothing took them in time.
-        open: HTTP connections that are open now.
-    """
-
-    refused: dict[str, int] = {}
-    errors: dict[str, int] = {}
-    accepted: int = 0
-    recycled: int = 0
-    pauses: int = 0
+    refused: Annotated[
+        dict[str, int],
+        Row(
+            "ksrv_refused_requests",
+            "Requests that were turned away, of every model and route.",
+            labels=("protocol", "reason"),
+        ),
+    ] = {}
+    errors: Annotated[
+        dict[str, int],
+        Row("ksrv_error_answers", "Answers with an error.", labels=("protocol", "status")),
+    ] = {}
+    accepted: Annotated[int, Row("ksrv_accepted_connections", "HTTP connections so far.")] = 0
+    recycled: Annotated[
+        int, Row("ksrv_recycled_connections", "Idle connections that were closed for others.")
+    ] = 0
+    pauses: Annotated[
+        int, Row("ksrv_accept_pauses", "Times that no further connection could be held.")
+    ] = 0
     lacked_descriptors: int = 0
-    lost_lines: int = 0
-    open: int = 0
-
-    def add(self, other: "Traffic", *, lives: bool) -> None:
-        """Add the counts of another worker, or of another part of this worker.
-
-        Args:
-            lives: Whether the connections that it holds are still open.
-        """
-        for mine, theirs in ((self.refused, other.refused), (self.errors, other.errors)):
-            for key, count in theirs.items():
-                mine[key] = mine.get(key, 0) + count
-        self.accepted += other.accepted
-        self.recycled += other.recycled
-        self.pauses += other.pauses
-        self.lacked_descriptors += other.lacked_descriptors
-        self.lost_lines += other.lost_lines
-        if lives:
-            self.open += other.open
+    lost_lines: Annotated[
+        int,
+        Row("ksrv_lost_log_lines", "Lines of the log and of the access log that were dropped."),
+    ] = 0
+    open: Annotated[int, Row("ksrv_connections", "Open HTTP connections.", present=True)] = 0
 
 
 _lock = threading.Lock()
