@@ -6,8 +6,8 @@ queue counted. They are put together here on request.
 
 import functools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, NamedTuple, Self, get_type_hints
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, NamedTuple, Self, get_type_hints
 
 import msgspec
 
@@ -23,6 +23,10 @@ class Duration:
 
     count: int = 0
     ns: int = 0
+
+    def __add__(self, other: "Duration") -> "Duration":
+        """The counts and times of both."""
+        return Duration(self.count + other.count, self.ns + other.ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +116,19 @@ class BatchStatistics:
     compute_input: Duration
     compute_infer: Duration
     compute_output: Duration
+
+    def __add__(self, other: "BatchStatistics") -> "BatchStatistics":
+        """The batches of both, which have the same size."""
+        return BatchStatistics(
+            self.batch_size,
+            self.compute_input + other.compute_input,
+            self.compute_infer + other.compute_infer,
+            self.compute_output + other.compute_output,
+        )
+
+
+PRESENT = ("name", "version", "pending", "open_sequences", "ready")
+"""The fields of `ModelStatistics` that are no sums."""
 
 
 @dataclass(slots=True)
@@ -261,46 +278,26 @@ def total(
 
 
 def add_counts(mine: ModelStatistics, other: ModelStatistics) -> None:
-    """Add what another worker has counted of the same version.
+    """Add another worker's counts of the same version.
 
     Args:
-        mine: The statistics that grow; `pending` and `ready`, which describe the present, stay.
+        mine: The statistics that grow; the fields that describe the present stay.
     """
-    mine.last_inference_ms = max(mine.last_inference_ms, other.last_inference_ms)
-    for name in ("inference_count", "execution_count", "failed", "invalid", "expired", "cancelled",
-                 "restarts"):  # fmt: skip
-        setattr(mine, name, getattr(mine, name) + getattr(other, name))
-    for name in ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output"):
-        setattr(mine, name, _sum(getattr(mine, name), getattr(other, name)))
-    for reason, count in other.rejected.items():
-        mine.rejected[reason] = mine.rejected.get(reason, 0) + count
-    for result, lookups in other.cached.items():
-        mine.cached[result] = _sum(mine.cached.get(result, Duration()), lookups)
-    for reason, count in other.ended_sequences.items():
-        mine.ended_sequences[reason] = mine.ended_sequences.get(reason, 0) + count
-    for outcome, count in other.records.items():
-        mine.records[outcome] = mine.records.get(outcome, 0) + count
-    sizes = {batch.batch_size: batch for batch in mine.batches}
-    for batch in other.batches:
-        seen = sizes.get(batch.batch_size)
-        sizes[batch.batch_size] = (
-            batch
-            if seen is None
-            else BatchStatistics(
-                batch.batch_size,
-                _sum(seen.compute_input, batch.compute_input),
-                _sum(seen.compute_infer, batch.compute_infer),
-                _sum(seen.compute_output, batch.compute_output),
-            )
-        )
-    mine.batches = [sizes[size] for size in sorted(sizes)]
-    for stage, times in other.stages.items():
-        known = mine.stages.get(stage)
-        mine.stages[stage] = times if known is None else known + times
+    last = max(mine.last_inference_ms, other.last_inference_ms)
+    for one in fields(ModelStatistics):
+        if one.name not in PRESENT:
+            setattr(mine, one.name, _sum(getattr(mine, one.name), getattr(other, one.name)))
+    mine.last_inference_ms = last
 
 
-def _sum(a: Duration, b: Duration) -> Duration:
-    return Duration(a.count + b.count, a.ns + b.ns)
+def _sum(a: Any, b: Any) -> Any:
+    """Return the sum of two counts or times; the sum of dictionaries is by key, the sum of lists by batch size."""
+    if isinstance(a, list):
+        sizes = _sum({one.batch_size: one for one in a}, {one.batch_size: one for one in b})
+        return [sizes[size] for size in sorted(sizes)]
+    if isinstance(a, dict):
+        return a | {key: _sum(a[key], more) if key in a else more for key, more in b.items()}
+    return a + b
 
 
 def _duration(times: StageTimes) -> Duration:

@@ -105,7 +105,10 @@ BAD = {
         "images, which are not padded",
     ),
     "no such mask": ([IDS % "mask: musk", MASK], "'musk' is no other input; the others are mask"),
-    "the input itself as mask": ([IDS % "mask: ids"], "'ids' is no other input; the others are none"),
+    "the input itself as mask": (
+        [IDS % "mask: ids"],
+        "'ids' is no other input; the others are none",
+    ),
     "a mask with pad": (
         [IDS % "mask: mask", "{name: mask, datatype: INT64, shape: [-1, -1], pad: {}}"],
         "padded by zeros; leave pad out",
