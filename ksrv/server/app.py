@@ -44,7 +44,7 @@ from ksrv.server.rest.repository import (
     LoadResource,
     UnloadResource,
 )
-from ksrv.server.rest.route_guard import Guard, GuardedRouter, Needs
+from ksrv.server.rest.route_guard import ROUTE, Guard, GuardedRouter, Needs
 from ksrv.server.rest.shared_memory import add_routes
 from ksrv.server.settings import ServerSettings
 from ksrv.server.shared.statistics import ServerStatistics
@@ -105,8 +105,13 @@ class App(falcon.App[Any, Any]):
                 return None  # the method is not the resource's
             wanted = getattr(resource, "wanted_body", None)
             if wanted is not None:
-                return int(wanted(req, **params))
-            return self._read_document.wanted(req) if req.method == "POST" else None
+                most = int(wanted(req, **params))
+            elif req.method == "POST":
+                most = self._read_document.wanted(req)
+            else:
+                return None
+            environ[ROUTE] = found  # the guard and the router run once
+            return most
         except (KsrvError, falcon.HTTPError):
             return None  # which the app tells, when it is called with the head alone
 

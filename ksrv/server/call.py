@@ -94,8 +94,8 @@ def run_infer(call: InferCall, engine: "Engine", *, waits: bool) -> None:
         finish(call, handle)
 
 
-def find_before_body(engine: "Engine", name: str, version: str) -> "ModelVersion":
-    """Return the model of a call whose body is not received yet, so that an unknown model is refused at once.
+def find_model(engine: "Engine", name: str, version: str) -> "ModelVersion":
+    """Return the model of a call whose body is not received yet: an unknown model is refused before.
 
     Raises:
         KsrvError: The model does not serve.

@@ -75,6 +75,11 @@ cdef class AppMessage(Exchange):
         if self.streaming != NULL:  # the peer must not take the last piece for the end of the body
             self.server.connections.drop(self.streaming)
 
+    @property
+    def connection_id(self) -> int:
+        """A number that no other open connection has; 0 after the message is answered."""
+        return <size_t>self.turn.connection
+
     def set_close(self, bint close) -> None:
         """Set whether to close the connection after the answer. An incomplete body always does."""
         cdef Connection *connection = self.turn.connection

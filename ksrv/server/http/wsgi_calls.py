@@ -4,18 +4,39 @@ The native HTTP server cancels the request of a client that disconnects. Under a
 such a request runs to its end.
 """
 
+import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ksrv._native.queue.request_handle import NativeHandle
 from ksrv._native.server.app_message import AppMessage
 from ksrv.engine.requests.response_stream import ResponseStream
 from ksrv.request import InferRequest, InferResponse, RequestHandle
-from ksrv.server.call import Find
+from ksrv.server.call import Find, find_model
 from ksrv.server.http.received_body import MESSAGE
+
+if TYPE_CHECKING:
+    from ksrv.engine.engine import Engine
+    from ksrv.engine.model import ModelVersion
 
 CLIENT_LOOK_NS = 250_000_000
 """A streamed answer looks at its client after so long without a piece."""
+
+TARGET = "ksrv.target"
+"""The key in the WSGI environment of a weak reference to the model that was found before the body came."""
+
+
+def find_before_body(
+    engine: "Engine", environ: dict[str, Any], name: str, version: str
+) -> "ModelVersion":
+    """Return the model of a call whose body is not received yet, and note it for the call's `read`.
+
+    Raises:
+        KsrvError: The model does not serve.
+    """
+    target = find_model(engine, name, version)
+    environ[TARGET] = weakref.ref(target)
+    return target
 
 
 class WsgiCall:
@@ -44,7 +65,13 @@ class WsgiCall:
 
     def read(self, find: Find) -> InferRequest:
         """See `InferCall.read`."""
-        self.request = self._read(find)
+
+        def find_once(name: str, version: str) -> "ModelVersion":
+            known = self.environ.pop(TARGET, None)
+            target: ModelVersion | None = None if known is None else known()
+            return find(name, version) if target is None or target.retired else target
+
+        self.request = self._read(find_once)
         return self.request
 
     def watch(self, handle: RequestHandle) -> None:

@@ -24,7 +24,7 @@ from ksrv.limits import Limits
 from ksrv.server.http.answers import report_http
 from ksrv.server.http.environ import Address, Environ, Environs
 from ksrv.server.http.head_faults import head_error
-from ksrv.server.http.received_body import body_too_large, received_body
+from ksrv.server.http.received_body import MESSAGE, body_too_large, received_body
 from ksrv.server.http.wsgi_response import WsgiResponse
 from ksrv.server.rest.fast_path import render_error
 
@@ -173,6 +173,8 @@ class AppMessages:
         self._app = app
         self._environs = Environs(cfg, servers, mount)
         self._limits = limits
+        self._kept: dict[int, Environ] = {}
+        self._most_kept = cfg.worker_connections
         self._streams = threading.Semaphore(STREAMS)
 
     def serve(self, message: AppMessage) -> None:
@@ -182,12 +184,14 @@ class AppMessages:
             message: The message; whatever happens it is answered, given back or closed.
         """
         try:
-            environ = self._accepted(message)
+            environ = self._kept.pop(message.connection_id, None) if message.asked else None
+            environ = self._accepted(message, environ)
             if environ is None:
                 return
             if message.state == "unread" and not message.asked:
                 wanted = self._app.wanted_body(environ)
                 if wanted is not None:
+                    self._keep(message, environ)
                     message.receive(wanted)
                     return
             self._call(message, environ)
@@ -196,15 +200,27 @@ class AppMessages:
             message.break_stream()
             message.fail()
 
-    def _accepted(self, message: AppMessage) -> Environ | None:
-        """Return the environment of a message, or None where its head was refused."""
+    def _keep(self, message: AppMessage, environ: Environ) -> None:
+        """Keep what is known of a message until its body is received."""
+        if len(self._kept) >= self._most_kept:  # a connection was closed meanwhile
+            self._kept.pop(next(iter(self._kept)), None)
+        del environ[MESSAGE], environ["wsgi.input"]
+        self._kept[message.connection_id] = environ
+
+    def _accepted(self, message: AppMessage, environ: Environ | None) -> Environ | None:
+        """Return the environment of a message, or None if its head was refused.
+
+        Args:
+            environ: The environment that was kept while the body was received.
+        """
         try:
             if message.head_fault != "none":
                 raise head_error(message.head_fault, self._limits)
-            environ = self._environs.make(message)
+            environ = self._environs.make(message) if environ is None else environ
         except KsrvError as error:
             refusal = error
         else:
+            environ[MESSAGE] = message
             environ["wsgi.input"] = io.BufferedReader(BodyInput(message, self._limits.body))
             return environ
         if not isinstance(refusal, NotFound):

@@ -12,7 +12,7 @@ from ksrv.model.spec import ModelSpec
 from ksrv.protocol.error_texts import json_refusal, json_too_large
 from ksrv.protocol.forms.uploads import is_upload
 from ksrv.request import InferRequest
-from ksrv.server.call import Find, find_before_body, run_infer
+from ksrv.server.call import Find, run_infer
 from ksrv.server.credentials import Access
 from ksrv.server.http.body import (
     DIGITS,
@@ -24,7 +24,7 @@ from ksrv.server.http.body import (
 )
 from ksrv.server.http.byte_budget import Reservation
 from ksrv.server.http.request_headers import request_headers
-from ksrv.server.http.wsgi_calls import WsgiCall
+from ksrv.server.http.wsgi_calls import WsgiCall, find_before_body
 from ksrv.server.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class InferenceResource:
         Raises:
             KsrvError: The head shows that the request will be refused.
         """
-        spec = find_before_body(self._engine, name, version).spec if name else None
+        spec = find_before_body(self._engine, req.env, name, version).spec if name else None
         with Reservation(self._budget) as reservation:
             return expected_body(
                 req.env,

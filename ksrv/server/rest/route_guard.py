@@ -25,6 +25,9 @@ from ksrv.server.http.body import Environ
 from ksrv.server.http.received_body import MESSAGE
 from ksrv.server.memory_regions import MemoryUser
 
+ROUTE = "ksrv.route"
+"""The key in the WSGI environment of the route that was found, and whose checks were passed, before the body came."""
+
 _AUTHORITY = re.compile(r"\A[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _LONGEST_COMPARED = 128
@@ -123,6 +126,8 @@ class GuardedRouter(CompiledRouter):
         Raises:
             KsrvError: The caller may not use the route, or wrote one of its fixed segments with escapes.
         """
+        if req is not None and ROUTE in req.env:
+            return req.env[ROUTE]
         found = super().find(uri, req)
         if req is None:
             return found
@@ -182,7 +187,8 @@ class Guard:
 
     def process_request(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Let the request pass or raise."""
-        self.check(req.env)
+        if ROUTE not in req.env:
+            self.check(req.env)
 
     def check(self, environ: Environ) -> None:
         """Let a request pass by its head, or raise."""

@@ -48,6 +48,12 @@ def calls(server):
     return server.counters()["calls"]
 
 
+def steps(server):
+    """How often a caller was checked, a model was found and the app was called."""
+    counters = server.counters()
+    return [counters[name] for name in ("checks", "finds", "calls")]
+
+
 @pytest.mark.parametrize(
     ("message", "status"),
     [
@@ -61,13 +67,13 @@ def calls(server):
     ],
     ids=["short", "long", "chunked", "long and chunked", "compressed", "form", "long form"],
 )
-def test_a_message_calls_the_app_once(server, message, status):
-    before = calls(server)
+def test_a_message_is_checked_routed_and_answered_once(server, message, status):
+    before = steps(server)
     with server.connect() as client:
         client.sendall(message)
         head, _, _ = read_message(client)
     assert head.startswith(b"HTTP/1.1 %d " % status)
-    assert calls(server) == before + 1
+    assert steps(server) == [count + 1 for count in before]
 
 
 def test_an_expectation_calls_the_app_once(server):

@@ -78,6 +78,7 @@ class EchoEngine(Engine):
     """The engine over these models. The queue of `full` is full; requests to `stuck` never end."""
 
     def __init__(self, root: Path) -> None:
+        self.finds = 0
         super().__init__(Repository([root]), EngineSettings())
         self.start()
         for _ in range(2):  # the first request runs, and the second waits
@@ -90,6 +91,22 @@ class EchoEngine(Engine):
             threading.Event().wait()
         return super().submit(request, *how, **options)
 
+    def find(self, *which: Any, **options: Any) -> Any:
+        """See `Engine.find`."""
+        self.finds += 1
+        return super().find(*which, **options)
+
+
+class CountedAccess(Access):
+    """Counts the checks of callers."""
+
+    checks = 0
+
+    def check(self, *given: Any) -> Any:
+        """See `Access.check`."""
+        self.checks += 1
+        return super().check(*given)
+
 
 class Service:
     """The app with what the worker looks for; the engine is made after the fork."""
@@ -97,7 +114,7 @@ class Service:
     def __init__(self) -> None:
         text = os.environ.get("SERVER_TEST_SETTINGS", "{}")
         self.settings = msgspec.json.decode(text, type=ServerSettings)
-        self.access = Access(self.settings)
+        self.access = CountedAccess(self.settings)
         self.shared_memory = None
         self.calls = 0  # of the app, without calls for these numbers
         self._engine: Any = None
@@ -132,6 +149,8 @@ class Service:
             said = {
                 "pid": os.getpid(),
                 "calls": self.calls,
+                "checks": self.access.checks,
+                "finds": self.engine.finds,
                 "scheme": environ["wsgi.url_scheme"],
                 "open": http_server.open_connections if http_server else 0,
             }

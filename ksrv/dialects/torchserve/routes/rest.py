@@ -25,11 +25,12 @@ from ksrv.dialects.torchserve.routes.management import (
 )
 from ksrv.errors import KsrvError
 from ksrv.request import InferRequest, Tensor
-from ksrv.server.call import Find, find_before_body
+from ksrv.server.call import Find
 from ksrv.server.http.body import expected_body, read_body
 from ksrv.server.http.byte_budget import Reservation
 from ksrv.server.http.request_headers import request_headers
 from ksrv.server.http.request_ids import REQUEST_ID
+from ksrv.server.http.wsgi_calls import find_before_body
 from ksrv.server.rest.route_guard import Needs
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class TorchServeRoutes:
             KsrvError: The head shows that the request will be refused.
         """
         if name:
-            self.archives.find(name, version, partial(find_before_body, self.engine))
+            self.archives.find(name, version, partial(find_before_body, self.engine, req.env))
         with Reservation(self._budget) as reservation:
             return expected_body(
                 req.env,
