@@ -187,10 +187,7 @@ def test_the_setting_is_named_where_it_is_the_lower_bound(tmp_path, least, named
             assert named in next(found.lines())["error"]
 
 
-def test_routes_of_unknown_models_and_methods(server):
-    for route in ("generate", "generate_stream", "infer"):
-        with StreamedResponse(server, f"/v2/models/none/{route}", {"text_input": "a"}) as found:
-            assert found.status == 404
+def test_generate_route_takes_post_only(server):
     assert server.get("/v2/models/words/generate")[0] == 405
 
 

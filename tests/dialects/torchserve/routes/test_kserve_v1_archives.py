@@ -241,11 +241,6 @@ def test_requests_that_are_joined_get_their_own_answers_and_faults(served):
     assert found == [[8], ["8", [1, "a", None]], None, [8.5], None, [8, 8, 8], None, [None]]
 
 
-def test_an_unknown_model_is_told(served):
-    assert predict(served, "nobody", {"instances": [1]}).status_code == 404
-    assert predict(served, "plain/versions/9", {"instances": [1]}).status_code == 404
-
-
 @pytest.mark.parametrize("model", ["counted", "wrapped"])
 def test_a_batch_has_no_more_instances_than_rows(served, model):
     document = {"instances": ["a", "b", "c"]}
