@@ -43,10 +43,11 @@ def formats(files: Mapping[str, ForeignSettings] = MappingProxyType({})) -> Form
     """Return the readers of other servers' models.
 
     Args:
-        files: The settings files by dialect, whose defaults the readers use.
+        files: The settings files by the setting that names them; the readers use their defaults.
     """
     return Formats(
-        files[one.name].format if one.name in files else one.format for one in installed()
+        files[one.settings_key].format if one.settings_key in files else one.format
+        for one in installed()
     )
 
 

@@ -201,35 +201,22 @@ def _from_file(path: str, known: Mapping[str, Field]) -> dict[str, _Given]:
     return given
 
 
-def read_foreign_settings(settings: ServerSettings) -> dict[str, ForeignSettings]:
-    """Return the settings files of other servers that the settings name, by dialect.
+def read_foreign_settings(values: Mapping[str, Any]) -> dict[str, ForeignSettings]:
+    """Return the settings files of other servers, by the setting that names the file.
+
+    Args:
+        values: The values of settings by key.
 
     Raises:
         SettingsError: A file cannot be read, or a value in it is not possible.
     """
     found = {}
     for dialect in installed():
-        named = getattr(settings, dialect.settings_key) if dialect.settings_key else None
-        if named:
+        if named := values.get(dialect.settings_key):
             try:
-                found[dialect.name] = dialect.read_settings(Path(named))
+                found[dialect.settings_key] = dialect.read_settings(Path(named))
             except ValueError as error:
                 raise SettingsError(f"setting {dialect.settings_key!r}: {error}") from error
-    return found
-
-
-def _from_dialects(given: Mapping[str, _Given], flags: Mapping[str, Any]) -> dict[str, _Given]:
-    """Return the settings in the settings files of other servers."""
-    found: dict[str, _Given] = {}
-    for dialect in installed():
-        key = dialect.settings_key
-        named = flags.get(key) or (given[key].value if key in given else None)
-        if named:
-            try:
-                foreign = dialect.read_settings(Path(named))
-            except ValueError as error:
-                raise SettingsError(str(error)) from error
-            found |= {key: _Given(value, str(named)) for key, value in foreign.settings.items()}
     return found
 
 
@@ -355,7 +342,11 @@ def resolve(
     given = _from_file(path, known) if path else {}
     from_environment, warnings = _from_environment(variables, known)
     given |= from_environment
-    given = _from_dialects(given, flags or {}) | given
+    named = {key: item.value for key, item in given.items()}
+    named |= {key: value for key, value in (flags or {}).items() if value is not None}
+    for name, foreign in read_foreign_settings(named).items():
+        path = str(named[name])
+        given = {key: _Given(value, path) for key, value in foreign.settings.items()} | given
     for key, value in (flags or {}).items():
         if key not in known:
             raise SettingsError(_unknown(key, "command line", known))

@@ -13,6 +13,8 @@ from ksrv.request import BatchRequest
 
 FORMAT = "torchserve"
 """The name under which `ModelConfig.dialect` has an archive's manifest and model-config.yaml."""
+RUNNER = "ksrv.dialects.torchserve.runner.runner:TorchServeRunner"
+"""The runner of archives and of handlers that import `ts`."""
 KSERVE_V2 = "kservev2"
 """The envelope of archives whose handlers take KServe v2 requests themselves."""
 ROUTES = FORMAT

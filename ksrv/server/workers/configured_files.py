@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from ksrv.server.credentials import Access
 from ksrv.server.dialects import ForeignSettings
 from ksrv.server.launch.tls import Certificates, read_certificates
@@ -22,7 +24,7 @@ class GivenFiles:
     Attributes:
         access: The tokens.
         certificates: The files of TLS; None without TLS.
-        foreign: The settings files of other servers, by dialect.
+        foreign: The settings files of other servers, by the setting that names them.
     """
 
     access: Access
@@ -36,4 +38,8 @@ def read_files(settings: ServerSettings, config: Any) -> GivenFiles:
     Raises:
         SettingsError: One cannot be used.
     """
-    return GivenFiles(Access(settings), read_certificates(config), read_foreign_settings(settings))
+    return GivenFiles(
+        Access(settings),
+        read_certificates(config),
+        read_foreign_settings(msgspec.structs.asdict(settings)),
+    )

@@ -20,7 +20,7 @@ def configured_repository(
     """Return the repository of the models to serve.
 
     Args:
-        foreign: The settings files of other servers, by dialect.
+        foreign: The settings files of other servers, by the setting that names them.
         overrides: The configurations that load calls brought to any worker.
 
     Raises:

@@ -243,7 +243,7 @@ class Master:
         self.table.certificate_expiry = files.certificates.expiry if files.certificates else 0
         for name, foreign in files.foreign.items():
             for line in foreign.lines():
-                log.info("%s: %s", name, line)
+                log.info("%s: %s", getattr(self.settings, name), line)
 
     def on_reload(self, server: Any) -> None:
         """Begin a new generation of workers.

@@ -13,11 +13,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ksrv.dialects.torchserve.calls import FORMAT
+from ksrv.dialects.torchserve.calls import FORMAT, RUNNER
 from ksrv.model.config import ModelConfig
 from ksrv.repository.yaml_document import Fault
-
-RUNNER = "ksrv.dialects.torchserve.runner.runner:TorchServeRunner"
 
 
 def imports_ts(file: Path) -> bool:

@@ -24,7 +24,7 @@ from ksrv.dialects.torchserve.archive.archive import (
     read_settings,
 )
 from ksrv.dialects.torchserve.archive.defaults import ArchiveDefaults
-from ksrv.dialects.torchserve.calls import FORMAT, KSERVE_V2
+from ksrv.dialects.torchserve.calls import FORMAT, KSERVE_V2, RUNNER
 from ksrv.model.config import Batching, ModelConfig, ModelSource
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.report import Report
@@ -32,7 +32,6 @@ from ksrv.repository.yaml_document import check_aliases, describe
 
 log = logging.getLogger("ksrv.repository")
 
-RUNNER = "ksrv.dialects.torchserve.runner.runner:TorchServeRunner"
 RUNTIMES = ("python", "python3", "")
 DEFAULT_BATCH_DELAY_MS = 100
 SERVER_KEYS = (
