@@ -173,7 +173,9 @@ def test_every_package_has_its_arrows():
     assert present <= set(ARROWS)
 
 
-@pytest.mark.parametrize("code", ["import ksrv", "main(['--help'], standalone_mode=False)"])
+@pytest.mark.parametrize(
+    "code", ["import ksrv", "import ksrv.cli.serve", "main(['--help'], standalone_mode=False)"]
+)
 def test_import_and_help_load_little(code):
     heavy = (
         "torch",
@@ -181,7 +183,7 @@ def test_import_and_help_load_little(code):
         "cv2",
         "numpy",
         "ksrv.handlers",
-        "ksrv.dialects",
+        "ksrv.dialects.dialect",
         "ksrv.engine",
     )
     program = f"""

@@ -12,10 +12,10 @@ from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import KsrvError, cut, quote
 from ksrv.observe.traffic import count_status
 from ksrv.protocol.metadata import working_extensions
+from ksrv.server import dialects
 from ksrv.server.audit import AuditLog
 from ksrv.server.changeable_settings import ChangeableSettings
 from ksrv.server.credentials import Access
-from ksrv.server.dialects import AppParts, ErrorForm, installed, path_hint
 from ksrv.server.http.answers import report_http, send_error, send_json, status_line
 from ksrv.server.http.body import Bound, Environ, expected_body, read_body
 from ksrv.server.http.byte_budget import Reservation, process_budget
@@ -51,6 +51,7 @@ from ksrv.server.shared.statistics import ServerStatistics
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
+    from ksrv.server.dialects import ErrorForm
 
 
 class ErrorCounts:
@@ -230,7 +231,9 @@ def make_app(
     if settings.allowed_origins:
         middleware.append(CrossOrigin(settings.allowed_origins))
     read_document = DocumentReader(settings, budget)
-    app = App(GuardedRouter(access, path_hint), guard, read_document, middleware=middleware)
+    app = App(
+        GuardedRouter(access, dialects.path_hint), guard, read_document, middleware=middleware
+    )
     app.req_options.strip_url_path_trailing_slash = True
     app.req_options.auto_parse_qs_csv = False
     answers = ErrorAnswers()
@@ -288,14 +291,12 @@ def make_app(
     app.add_route("/v2/repository/models/{name}/unload", unload, needs=Needs.CONTROL)
     if shared_memory is not None:
         add_routes(app, shared_memory, read_document, access)
-    parts = AppParts(
+    answers.forms += dialects.add_routes(
+        app,
         engine=engine,
         settings=settings,
         budget=budget,
         access=access,
         read_document=read_document,
-        error_forms=answers.forms,
     )
-    for dialect in installed():
-        dialect.add_routes(app, parts)
     return app

@@ -17,14 +17,17 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 import yaml
 
 from ksrv.limits import Limits
-from ksrv.server.dialects import ForeignSettings, installed
+from ksrv.server.dialects import installed
 from ksrv.server.settings import ServerSettings, SettingsError
+
+if TYPE_CHECKING:
+    from ksrv.server.dialects import ForeignSettings
 
 PREFIX = "KSRV_"
 BUILD_VARIABLES = frozenset({"KSRV_SANITIZE", "KSRV_SYMBOLS", "KSRV_TRACE", "KSRV_WITHOUT"})
@@ -201,7 +204,7 @@ def _from_file(path: str, known: Mapping[str, Field]) -> dict[str, _Given]:
     return given
 
 
-def read_foreign_settings(values: Mapping[str, Any]) -> dict[str, ForeignSettings]:
+def read_foreign_settings(values: Mapping[str, Any]) -> "dict[str, ForeignSettings]":
     """Return the settings files of other servers, by the setting that names the file.
 
     Args:
