@@ -231,7 +231,7 @@ test-kserve: $(VENV)/.built $(KSERVE_VENV)/.installed ## KServe's client, in a s
 
 # cython-lint starts pycodestyle by its bare name.
 # Lines that tools/plain_english.py finds. The number only falls: the goal is 0.
-NOT_PLAIN := 124
+NOT_PLAIN := 6
 
 check: $(VENV)/.built ## format, lint, types, spelling, style of the documents, import arrows, fuzz targets
 	$(BIN)/ruff format --check .

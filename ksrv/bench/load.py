@@ -1,11 +1,11 @@
 """Closed and open loops, over REST and gRPC.
 
-In a closed loop each connection sends its next request when it has its answer, so a slow server is
-asked less. Requests that are under way when the time ends are waited for: a server that stalls at the end
-would otherwise show the latencies from before. In an open loop requests are due at times that do not depend on answers, and a request's
-latency counts from the time when it was due: a request that could not be sent in time, because all
-connections waited for a slow server, has waited too. (Counting from the real send time instead, the
-"coordinated omission", hides exactly the slow moments.)
+In a closed loop each connection sends its next request when it has its answer, so a slow server is asked less. Requests
+that are under way when the time ends are waited for: a server that stalls at the end would otherwise show the latencies
+from before. In an open loop requests are due at times that do not depend on answers, and a request's latency counts
+from the time when it was due: a request that could not be sent in time, because all connections waited for a slow
+server, has waited too. (Counting from the real send time instead, the "coordinated omission", hides exactly the slow
+moments.)
 """
 
 import gc

@@ -18,7 +18,7 @@ BUILT_IN = {
     "openvino": "ksrv.dialects.openvino.dialect:DIALECT",
     "openai": "ksrv.dialects.openai.dialect:DIALECT",
 }
-"""Where the built-in dialects are. Routes of a later dialect replace the same routes of an earlier dialect."""
+"""The built-in dialects. Routes of a later dialect replace the same routes of an earlier dialect."""
 
 
 class DialectError(Exception):

@@ -1,4 +1,4 @@
-"""What a dialect is: the files, routes and settings of another server that ksrv understands.
+"""The interface of a dialect: the files, routes and settings of another server that ksrv understands.
 
 A third party registers a dialect by an entry point of the group `ksrv.dialects` that names an instance of `Dialect`:
 
@@ -28,7 +28,7 @@ ErrorForm: TypeAlias = (
 )
 """Answers a failure on a route of the dialect and returns True; returns False for other paths.
 
-The last argument is True if the failure stands for an unexpected exception, whose details are in the log.
+The last argument is True if the failure was an unexpected exception, whose details are in the log.
 """
 
 
@@ -42,7 +42,7 @@ class AppParts:
         budget: The memory budget of request bodies.
         access: The tokens, and the limits on callers.
         read_document: Reads the JSON object in the body of a management call.
-        error_forms: A dialect whose errors have a form of their own appends its `ErrorForm`.
+        error_forms: A dialect whose errors have a special form appends its `ErrorForm`.
     """
 
     engine: "Engine"
@@ -115,7 +115,7 @@ class Dialect:
 
         Args:
             app: The app; `app.add_route(path, resource, needs=...)` takes `ksrv.server.rest.route_guard.Needs`.
-            parts: What the resources need.
+            parts: The shared parts of the app, for the resources.
         """
 
     def path_hint(self, first_segment: str, served: Mapping[str, Any]) -> str:

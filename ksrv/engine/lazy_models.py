@@ -1,17 +1,17 @@
 """Models that are loaded by their first request, and put away when memory is short: `--model-control lazy`.
 
 A model that is not loaded is *dormant*: the repository knows it, readiness does not wait for it, and the first request
-that names it waits while it is loaded. Before a load that would pass the bound, and after one that has, the models that were
-used least recently are put away, unless they have a request or an open sequence. Models are loaded in parallel, because
-one that is warming up may call another; what their loads take counts as soon as they have it.
+that names it waits while it is loaded. Before a load that would pass the bound, and after one that has, the models that
+were used least recently are put away, unless they have a request or an open sequence. Models are loaded in parallel,
+because one that is warming up may call another; what their loads take counts as soon as they have it.
 
-Requests for loaded models share the GIL with loads. So Python's switch interval is shorter while models are loaded, and the
-garbage of a model that was put away is collected only if its memory was not freed without it: a collection stops every
-thread that needs the GIL for as long as it takes to look at all objects.
+Requests for loaded models share the GIL with loads. So Python's switch interval is shorter while models are loaded, and
+the garbage of a model that was put away is collected only if its memory was not freed without it: a collection stops
+every thread that needs the GIL for as long as it takes to look at all objects.
 
-Memory is what the worker and its handler processes hold beyond what the worker held before its first model: anonymous pages,
-as the kernel counts them. Files that are mapped (weights of safetensors and ONNX, libraries) are the kernel's to take back, and
-do not count.
+Memory is what the worker and its handler processes hold beyond what the worker held before its first model: anonymous
+pages, as the kernel counts them. Files that are mapped (weights of safetensors and ONNX, libraries) are the kernel's to
+take back, and do not count.
 """
 
 import gc

@@ -344,7 +344,8 @@ class ModelRegistry:
             change: The change, the last one of its model.
 
         Returns:
-            The versions that were loaded, by this change or before, and the versions that failed; None if it loaded none.
+            The versions that were loaded, by this change or before, and the versions that failed; None if it loaded
+            none.
         """
         served = self._table.get(change.name)
         if served is None or change.entry is None:

@@ -29,8 +29,8 @@ _RANGE = re.compile(r"([0-9]{1,10}):([0-9]{1,10})")
 class Key:
     """A key of model.yaml, declared where its setting is: `timeout_ms: Annotated[int, Key(...)] = 30_000`.
 
-    Nothing else knows a key: `ksrv.repository.settings.keys` makes the reader of the YAML and the JSON schema of it. msgspec
-    ignores the annotation, so the bounds apply to model.yaml alone: the reader of another format may go beyond.
+    Nothing else knows a key: `ksrv.repository.settings.keys` makes the reader of the YAML and the JSON schema of it.
+    msgspec ignores the annotation, so the bounds apply to model.yaml alone: the reader of another format may go beyond.
 
     Args:
         means: Its meaning, for the JSON schema; "" if the name says it all.

@@ -4,8 +4,8 @@
 {"age": [40, 31], "city": ["Oslo", "Rome"]}             rows, by input
 [{"age": 40, "city": "Oslo"}, {"age": 31, ...}]         rows, by record
 
-The shape of an input is that of its lists. Numbers are read by the reader of v2's `data`, so the same text means the same
-values.
+The shape of an input is that of its lists. Numbers are read by the reader of v2's `data`, so the same text means the
+same values.
 """
 
 from collections.abc import Mapping

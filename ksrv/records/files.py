@@ -1,7 +1,7 @@
 """The files that a worker writes for a model: rotated by their size, the oldest removed.
 
-A file that is written is locked, so that no worker removes the file of another living worker; files of dead workers count
-among the files that are kept.
+A file that is written is locked, so that no worker removes the file of another living worker; files of dead workers
+count among the files that are kept.
 """
 
 import fcntl

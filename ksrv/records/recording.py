@@ -1,7 +1,7 @@
 """Records sampled requests of a model and their answers, off the requests' path.
 
-The thread of a sampled request copies its tensors into a bounded queue. One thread, which starts with the first record, makes lines
-of them and writes. If the disk is slow or full, records are dropped and counted; requests never wait.
+The thread of a sampled request copies its tensors into a bounded queue. One thread, which starts with the first record,
+makes lines of them and writes. If the disk is slow or full, records are dropped and counted; requests never wait.
 """
 
 import logging

@@ -1,8 +1,8 @@
 """The syntax tree of a handler's file: its names, and the keys of `@settings`. Nothing of it is run.
 
-A class inherits the settings of its bases, if these are in files of the model's folders, and may override them. Settings that
-the tree does not show (of an installed base, or of a decorator that is not imported in the usual way) are found when the
-model is loaded, and refused then.
+A class inherits the settings of its bases, if these are in files of the model's folders, and may override them.
+Settings that the tree does not show (of an installed base, or of a decorator that is not imported in the usual way) are
+found when the model is loaded, and refused then.
 """
 
 import ast

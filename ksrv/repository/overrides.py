@@ -1,8 +1,8 @@
 """The configurations that load calls brought for models whose format takes one; each replaces the model's file.
 
-They are stored in a private folder that all workers of a server share, one file for each text, so that the same configuration
-is the same file to all of them. Each worker knows which of them applies to a model, from the changes that it
-has made. The folder exists from the first such call on; its files are small, and are removed with the server.
+They are stored in a private folder that all workers of a server share, one file for each text, so that the same
+configuration is the same file to all of them. Each worker knows which of them applies to a model, from the changes that
+it has made. The folder exists from the first such call on; its files are small, and are removed with the server.
 """
 
 import hashlib

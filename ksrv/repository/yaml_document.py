@@ -37,11 +37,11 @@ class ConfigError(Exception):
 
 
 class Fault(ConfigError):
-    """What is wrong with a key; `Document.naming_faults` adds file and line.
+    """A fault of a key; `Document.naming_faults` adds file and line.
 
     Args:
         path: The path of the key.
-        text: What is wrong with it.
+        text: The error's text.
     """
 
     def __init__(self, path: KeyPath, text: str) -> None:

@@ -151,7 +151,8 @@ def access_fields(
 class QuotedAtoms(SafeAtoms):  # type: ignore[misc]
     """The parts of an access log line, escaped so that a client cannot end the quotes around its text.
 
-    gunicorn escapes quotes and leaves backslashes, so that a backslash at the end of a value would escape the next quote.
+    gunicorn escapes quotes and leaves backslashes, so that a backslash at the end of a value would escape the next
+    quote.
 
     Args:
         atoms: The parts by their names in gunicorn's format.

@@ -27,7 +27,7 @@ class KServeV1(Dialect):
 
 
 def add_predict(app: "falcon.App[Any, Any]", predict: object) -> None:
-    """Add a resource that answers predict and explain, in the place of the one before."""
+    """Add a resource that answers predict and explain; it replaces an earlier resource."""
     from ksrv.server.rest.route_guard import Needs
 
     for prefix in (MODEL, MODEL + "/versions/{version}"):

@@ -1,7 +1,7 @@
 """The parts of a request over TorchServe's routes, and of its answer, besides tensors and headers.
 
-The engine carries both as the opaque facts of a dialect (`InferRequest.facts`, `BatchOutputs.facts`); the routes write and
-read them here, and so does the handler's process.
+The engine carries both as the opaque facts of a dialect (`InferRequest.facts`, `BatchOutputs.facts`); the routes write
+and read them here, and so does the handler's process.
 """
 
 from collections.abc import Mapping

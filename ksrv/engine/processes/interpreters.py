@@ -1,9 +1,9 @@
 """The Python interpreters of handler processes: the server's, or one that a model names; their variables.
 
-A model's interpreter has other packages. It needs no ksrv: if it is of the server's Python version, the process
-imports ksrv from the server (`child.bootstrap`). Compiled modules fit one version of Python, so for another version ksrv is
-built once from the server's sources into a cache folder, together with the packages it needs. That is not
-necessary if the interpreter has the server's release of ksrv.
+A model's interpreter has other packages. It needs no ksrv: if it is of the server's Python version, the process imports
+ksrv from the server (`child.bootstrap`). Compiled modules fit one version of Python, so for another version ksrv is
+built once from the server's sources into a cache folder, together with the packages it needs. That is not necessary if
+the interpreter has the server's release of ksrv.
 
 Before a process is started in an interpreter, a test program asks the interpreter for its version and packages.
 """

@@ -7,9 +7,10 @@ Outputs, of which the first four are answered unless model.yaml declares others:
 - `label`, BYTES [-1, k]; `class`, INT64 [-1, k]; `probability`, FP32 [-1, k]: the same as tensors;
 - `probabilities`, FP32 [-1, classes]: all of them.
 
-`parameters: {topk: 5}` sets k; a model with fewer classes answers with all of them. `softmax: false` is for a
-model file that ends in a softmax; ksrv warns if its outputs look like probabilities. The explanation is `attributions`, FP32 in the shape of the model's input: integrated gradients of the class that the
-request's parameter `target` names, or of the likeliest one.
+`parameters: {topk: 5}` sets k; a model with fewer classes answers with all of them. `softmax: false` is for a model
+file that ends in a softmax; ksrv warns if its outputs look like probabilities. The explanation is `attributions`, FP32
+in the shape of the model's input: integrated gradients of the class that the request's parameter `target` names, or of
+the likeliest one.
 """
 
 from typing import Any

@@ -6,8 +6,8 @@ Outputs, of which the first two are answered unless model.yaml declares others:
 - `output`, BYTES [-1]: for each image the nested JSON list [H][W][class, probability] that
   TorchServe answers, which is some hundred times larger.
 
-The model gives scores [rows, classes, H, W], alone or as the entry `out` of a mapping. `parameters: {softmax: false}` is
-for a model file that ends in a softmax.
+The model gives scores [rows, classes, H, W], alone or as the entry `out` of a mapping. `parameters: {softmax: false}`
+is for a model file that ends in a softmax.
 """
 
 from typing import Any

@@ -1,8 +1,8 @@
 """`handler: text_encoder`: the vector of each text (`role: embedding`), or the score of each pair (`role: rerank`).
 
 The model takes `input_ids`, `attention_mask` and, if it has that input, `token_type_ids`, INT64 [rows, tokens]. The
-tokenizer is a `tokenizer.json` beside the model, or the file that `parameters: {tokenizer: ...}` names. Texts of one batch
-are padded to the longest.
+tokenizer is a `tokenizer.json` beside the model, or the file that `parameters: {tokenizer: ...}` names. Texts of one
+batch are padded to the longest.
 
 - `role: embedding`: input `text`, BYTES [-1], or `token_ids`, INT64 [-1, -1]. Outputs `embedding`, FP32 [-1, -1], and
   `tokens`, INT64 [-1]. `parameters: {pooling: mean, normalize: true}`: `mean` and `last` use the tokens that are no

@@ -1,9 +1,9 @@
 """The tensors that a handler in Python declares: `Float32[1000]`, `Image[224, 224, 3]`, `Bytes`.
 
-A type is used in a type hint, or in a handler's `inputs` and `outputs`. Its sizes leave the batch
-dimension out: `Float32[1000]` is declared as FP32 with the shape [-1, 1000]. A text names a length that differs from row
-to row: `Int64["ids"]` is padded when requests are joined. Type checkers read
-checked_types.pyi instead, in which each type takes every value: an array, a torch tensor or a list.
+A type is used in a type hint, or in a handler's `inputs` and `outputs`. Its sizes leave the batch dimension out:
+`Float32[1000]` is declared as FP32 with the shape [-1, 1000]. A text names a length that differs from row to row:
+`Int64["ids"]` is padded when requests are joined. Type checkers read checked_types.pyi instead, in which each type
+takes every value: an array, a torch tensor or a list.
 """
 
 from __future__ import annotations

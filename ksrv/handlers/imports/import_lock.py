@@ -1,9 +1,9 @@
 """The import lock: among the models of one process, one imports at a time.
 
-Python locks each module by itself. Two threads that import modules which import each other hold one lock each and
-wait for the other's; Python then raises `_DeadlockError`, or hands out half of a module ("cannot import name ..."). In
-one thread the same imports succeed, and big packages rely on that. So models that are loaded side by side would fail
-at random wherever they import: at the top of a file, in `initialize`, in a lazy package's `__getattr__`, in the warm-up.
+Python locks each module by itself. Two threads that import modules which import each other hold one lock each and wait
+for the other's; Python then raises `_DeadlockError`, or hands out half of a module ("cannot import name ..."). In one
+thread the same imports succeed, and big packages rely on that. So models that are loaded side by side would fail at
+random wherever they import: at the top of a file, in `initialize`, in a lazy package's `__getattr__`, in the warm-up.
 
 A thread that runs a model's code takes the lock for each import, unless another import contains it. So a thread
 that waits for the import lock holds no module's lock, and the two kinds of locks cannot wait for each other. A thread

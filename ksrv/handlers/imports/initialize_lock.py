@@ -1,8 +1,8 @@
 """Among the models of a process, one handler at a time is made and initialized; ksrv's loaders work in parallel.
 
 Packages that load models change global state while they do: `from_pretrained` of transformers switches some of its
-functions off, and torch's default datatype, for the whole process. Two such loads at a time give models whose
-weights were never read, or have another datatype. ksrv cannot see whether a handler's code does that, so the process's other
+functions off, and torch's default datatype, for the whole process. Two such loads at a time give models whose weights
+were never read, or have another datatype. ksrv cannot see whether a handler's code does that, so the process's other
 handlers wait. `model:`, `class:`, `pt2:` and the warm-up need no lock, because their code may run in parallel.
 """
 

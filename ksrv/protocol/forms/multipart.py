@@ -1,11 +1,12 @@
 """The parts of a `multipart/form-data` body.
 
-Strategy: the whole body is in memory, so it is read in a single pass: one search for each delimiter, one bounded look at
-each part's head, and a part's content is a slice. Numbers of parts, heads and boundaries are bounded before they cost
-anything. Anything that another reader could split in another way is refused, so that no part is lost without an error.
+Strategy: the whole body is in memory, so it is read in a single pass: one search for each delimiter, one bounded look
+at each part's head, and a part's content is a slice. Numbers of parts, heads and boundaries are bounded before they
+cost anything. Anything that another reader could split in another way is refused, so that no part is lost without an
+error.
 
-Falcon's reader, `multipart` and `python-multipart` copy each part or lose parts: with a bare LF in front of a delimiter,
-all three add the next part to the content of the part before.
+Falcon's reader, `multipart` and `python-multipart` copy each part or lose parts: with a bare LF in front of a
+delimiter, all three add the next part to the content of the part before.
 """
 
 import re

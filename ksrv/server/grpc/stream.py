@@ -1,12 +1,12 @@
 """ModelStreamInfer in Triton's wire form: many requests on one call, answered in their order.
 
-A reader thread takes requests off the stream and hands them to the engine, so that they can join one
-batch; the call's thread answers them in the order in which they arrived. Intermediate answers of handlers
-are sent at once, and so is the end of a request that was answered in parts, so that no request's stream
-waits for another's: their ids distinguish them. As in Triton, each answer shows whether it is the last of its
-request, and an end without an answer is sent on request only. A request that fails is answered with `error_message`,
-and the stream continues; with the metadata `triton_grpc_error: true` its error is the status that ends the stream, as in
-Triton. A stream without requests is ended after a time, so that it makes room.
+A reader thread takes requests off the stream and hands them to the engine, so that they can join one batch; the call's
+thread answers them in the order in which they arrived. Intermediate answers of handlers are sent at once, and so is the
+end of a request that was answered in parts, so that no request's stream waits for another's: their ids distinguish
+them. As in Triton, each answer shows whether it is the last of its request, and an end without an answer is sent on
+request only. A request that fails is answered with `error_message`, and the stream continues; with the metadata
+`triton_grpc_error: true` its error is the status that ends the stream, as in Triton. A stream without requests is ended
+after a time, so that it makes room.
 """
 
 import threading

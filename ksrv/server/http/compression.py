@@ -95,7 +95,8 @@ def inflated(pieces: Iterator[bytes], encoding: str, limits: Limits) -> Iterator
 def inflated_size(body: memoryview, encoding: str, limits: Limits) -> int:
     """Return the inflated size that a whole compressed body announces; 0 if it announces none, or an impossible size.
 
-    The last four bytes of gzip are the size of its last member. They may be wrong: they are only used to keep memory ready.
+    The last four bytes of gzip are the size of its last member. They may be wrong: they are only used to keep memory
+    ready.
 
     Args:
         encoding: "gzip", "x-gzip" or "deflate".

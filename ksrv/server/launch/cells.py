@@ -1,7 +1,7 @@
 """Handlers that are defined in the cells of a notebook, written into a file that workers can import.
 
-The file contains the source of the handler and of what it uses: imports, functions and classes of other cells, and names
-with plain values. Other computed values are refused by name, because a worker cannot compute them again.
+The file contains the source of the handler and of what it uses: imports, functions and classes of other cells, and
+names with plain values. Other computed values are refused by name, because a worker cannot compute them again.
 """
 
 import ast

@@ -1,10 +1,10 @@
 """The log of changes that all workers of a server share: one order for all of them.
 
-It is a file in memory, made by the master before it forks. Entries are appended under a lock and identified by the position
-after them; nothing is ever overwritten, so that a reader needs no lock. Once the log has grown, an entry of the kind "kept"
-is appended, with the entries that still matter. A worker that starts later begins there, and the
-memory of the entries that every worker has read is given back, up to the previous "kept", because a worker that
-starts may be reading from there.
+It is a file in memory, made by the master before it forks. Entries are appended under a lock and identified by the
+position after them; nothing is ever overwritten, so that a reader needs no lock. Once the log has grown, an entry of
+the kind "kept" is appended, with the entries that still matter. A worker that starts later begins there, and the memory
+of the entries that every worker has read is given back, up to the previous "kept", because a worker that starts may be
+reading from there.
 """
 
 import fcntl

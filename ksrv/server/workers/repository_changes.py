@@ -1,8 +1,8 @@
 """Changes that a client asks one worker for are made by all workers, in one order.
 
 A control call reaches one worker. It appends the change to the log that all workers share (`change_log`), and every
-worker, including the requesting worker, makes the changes in the log's order and notes each in the log when it is done. The
-caller is answered once the workers that serve have made it, or with an error that names the workers that have not.
+worker, including the requesting worker, makes the changes in the log's order and notes each in the log when it is done.
+The caller is answered once the workers that serve have made it, or with an error that names the workers that have not.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """Mixed requests to handlers that keep, share, overwrite and stream their memory: each client reads what it asked for.
 
-Every request has special numbers, an id, a parameter and a header, and each of them is looked for in its answer. Some clients
-read late, and small requests are joined in batches of several clients.
+Every request has special numbers, an id, a parameter and a header, and each of them is looked for in its answer. Some
+clients read late, and small requests are joined in batches of several clients.
 """
 
 import http.client

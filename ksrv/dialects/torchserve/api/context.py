@@ -1,8 +1,8 @@
 """The context object that TorchServe handlers get: `ts.context`.
 
-One `Context` lives as long as its handler, because handlers keep the reference they were given by
-`initialize`; only its request fields change from batch to batch. A thread that a batch started sees the fields of that
-batch. A thread of `initialize` sees the fields of the batch that runs, as in TorchServe, whose MicroBatching has such threads.
+One `Context` lives as long as its handler, because handlers keep the reference they were given by `initialize`; only
+its request fields change from batch to batch. A thread that a batch started sees the fields of that batch. A thread of
+`initialize` sees the fields of the batch that runs, as in TorchServe, whose MicroBatching has such threads.
 """
 
 import os

@@ -1,6 +1,7 @@
 """TorchServe's gRPC services: predictions as KServe's calls are served, and management on the archives that serve.
 
-A prediction's `input` is one row whose parts are BYTES tensors, as on TorchServe's HTTP routes; the call's metadata are its headers.
+A prediction's `input` is one row whose parts are BYTES tensors, as on TorchServe's HTTP routes; the call's metadata are
+its headers.
 """
 
 import functools

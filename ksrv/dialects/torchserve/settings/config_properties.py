@@ -90,7 +90,8 @@ class Translated:
 def read_properties(text: str) -> dict[str, str]:
     """Return the keys and values of a properties file; of one key the last value stays.
 
-    The rules are documented at Java's Properties.load: https://docs.oracle.com/javase/8/docs/api/java/util/Properties.html
+    The rules are documented at Java's Properties.load:
+    https://docs.oracle.com/javase/8/docs/api/java/util/Properties.html
     """
     found = {}
     lines = iter(re.split(r"\r\n?|\n", text))

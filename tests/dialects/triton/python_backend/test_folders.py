@@ -1,4 +1,4 @@
-"""Where a model of Triton's Python backend is in its folder, and its settings."""
+"""The folders of a model of Triton's Python backend, and its settings."""
 
 from pathlib import Path
 
