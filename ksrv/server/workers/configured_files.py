@@ -6,15 +6,17 @@ other workers, even if the files have changed since.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ksrv.server.credentials import Access
-from ksrv.server.dialects import ForeignSettings
 from ksrv.server.launch.tls import Certificates, read_certificates
 from ksrv.server.settings import ServerSettings
 from ksrv.server.settings_sources import read_foreign_settings
+
+if TYPE_CHECKING:
+    from ksrv.server.dialects import ForeignSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class GivenFiles:
 
     access: Access
     certificates: Certificates | None = None
-    foreign: Mapping[str, ForeignSettings] = field(default_factory=dict)
+    foreign: "Mapping[str, ForeignSettings]" = field(default_factory=dict)
 
 
 def read_files(settings: ServerSettings, config: Any) -> GivenFiles:

@@ -2,19 +2,22 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ksrv.repository.layout import Repository
 from ksrv.repository.overrides import ConfigOverrides
-from ksrv.server.dialects import ForeignSettings, formats
+from ksrv.server.dialects import formats
 from ksrv.server.settings import ServerSettings, SettingsError
+
+if TYPE_CHECKING:
+    from ksrv.server.dialects import ForeignSettings
 
 
 def configured_repository(
     settings: ServerSettings,
-    foreign: Mapping[str, ForeignSettings] = MappingProxyType({}),
+    foreign: "Mapping[str, ForeignSettings]" = MappingProxyType({}),
     overrides: ConfigOverrides | None = None,
 ) -> Repository:
     """Return the repository of the models to serve.
