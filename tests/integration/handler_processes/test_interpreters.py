@@ -16,7 +16,7 @@ import pytest
 import requests
 
 import ksrv.client
-from ksrv.dialects.torchserve.archive.importing import examine, import_archive
+from ksrv.dialects.torchserve.archive.importing import examine
 from ksrv.engine.processes import interpreters
 from ksrv.engine.processes.process import ProcessExecutor
 from ksrv.errors import HandlerFailed
@@ -126,7 +126,7 @@ def test_archive_runs_in_the_environment_of_its_model_yaml(tmp_path):
     (tmp_path / "told.py").write_text(handler)
     (tmp_path / "store").mkdir()
     made = archive(tmp_path / "store", "told", str(tmp_path / "told.py"), requirements="pinned\n")
-    imported = import_archive(examine(made), tmp_path / "models")
+    imported = examine(made).write(tmp_path / "models")
     with (imported / "model.yaml").open("a") as settings:
         settings.write(f"python: {tmp_path / 'own'}\n")
     with Server(tmp_path / "models", torchserve_api=True) as server:
