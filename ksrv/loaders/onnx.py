@@ -15,26 +15,15 @@ from ksrv.errors import did_you_mean, quote
 from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, missing_dependency
 from ksrv.loaders.named import NamedModel
 from ksrv.loaders.onnx_external import check_external_data
+from ksrv.model.datatypes import TENSOR_NAMES
 from ksrv.model.spec import Dimension, TensorSpec
 from ksrv.request import Array
 
-DATATYPES = {
-    "tensor(bool)": "BOOL",
-    "tensor(uint8)": "UINT8",
-    "tensor(uint16)": "UINT16",
-    "tensor(uint32)": "UINT32",
-    "tensor(uint64)": "UINT64",
-    "tensor(int8)": "INT8",
-    "tensor(int16)": "INT16",
-    "tensor(int32)": "INT32",
-    "tensor(int64)": "INT64",
-    "tensor(float16)": "FP16",
+DATATYPES = {f"tensor({shown})": name for name, shown in TENSOR_NAMES.items()} | {
     "tensor(float)": "FP32",
     "tensor(double)": "FP64",
-    "tensor(bfloat16)": "BF16",
     "tensor(string)": "BYTES",
 }
-
 
 CPU_PROVIDER = "CPUExecutionProvider"
 _OF_CUDA = ("CUDAExecutionProvider", "TensorrtExecutionProvider")

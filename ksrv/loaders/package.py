@@ -16,23 +16,10 @@ from ksrv.loaders.arguments import PositionalCall
 from ksrv.loaders.device import torch_device
 from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, torch_file
 from ksrv.loaders.torch_compiler import torch_compiler
+from ksrv.model.datatypes import TENSOR_NAMES
 from ksrv.model.spec import Dimension, TensorSpec
 
-DATATYPES = {
-    "torch.bool": "BOOL",
-    "torch.uint8": "UINT8",
-    "torch.uint16": "UINT16",
-    "torch.uint32": "UINT32",
-    "torch.uint64": "UINT64",
-    "torch.int8": "INT8",
-    "torch.int16": "INT16",
-    "torch.int32": "INT32",
-    "torch.int64": "INT64",
-    "torch.float16": "FP16",
-    "torch.bfloat16": "BF16",
-    "torch.float32": "FP32",
-    "torch.float64": "FP64",
-}
+DATATYPES = {f"torch.{shown}": name for name, shown in TENSOR_NAMES.items()}
 
 LARGEST = 2**31 - 1
 

@@ -17,6 +17,11 @@ DTYPES: dict[str, np.dtype[Any]] = {
 }
 """The dtype of each datatype's arrays; BF16 travels as the 16-bit patterns of its values."""
 
+TENSOR_NAMES = {
+    name: "bfloat16" if name == "BF16" else dtype.name for name, dtype in DTYPES.items()
+}
+"""The names of the datatypes in torch."""
+
 NAME_BY_DTYPE = {dtype: name for name, dtype in DTYPES.items() if name != "BF16"}
 
 
