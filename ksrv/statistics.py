@@ -56,7 +56,7 @@ class Row(NamedTuple):
     Attributes:
         name: The metric's name, without the `_total` of a counter.
         help: The metric's description.
-        present: Whether it is a gauge: it describes what a living worker holds.
+        present: Whether it is a gauge: it describes a living worker.
         labels: The labels of a field that is a dictionary; its keys are their values, joined by a space.
         unit: The field's value for 1 of the metric.
     """
