@@ -6,12 +6,14 @@ A good client sends W1 again and again over one connection, over plain TCP and o
 REST (HTTP/1.1). Meanwhile sixteen peers attack from a process of low priority. The table has the client's median and
 99th percentile as ratios to the same client alone, measured before and after; `alone` is the ratio of these two 99th
 percentiles, which shows how quiet the machine is. With several rounds each figure is a median over the rounds. A peer
-that is disconnected connects again after a pause. The last line, and the exit status, say whether every 99th percentile
-is at most twice the client's alone.
+that is disconnected connects again after a pause.
 
-Every attack computes as well, which is part of its cost on a machine with few processors. `server` and `peers` are the
-processors that the server and the attack used. With `--apart` the attack has the last processor for itself, and the
-good client and the server have the others.
+An attack, and a server's work for it, take processors from the good client, too. `elsewhere` is the 99th percentile
+while the same attack is made on a second server on this machine, and `shared` is the ratio of the two: the cost of the
+attack on the good client's server, compared with a machine that is as busy. The last line counts the 99th percentiles
+above twice the client's alone, and those above twice `elsewhere`; the exit status is about the latter. `server` and
+`peers` are the processors that the server and the attack used. With `--apart` the attack has the last processor for
+itself, and the good client and the servers have the others.
 """
 
 import argparse
@@ -46,7 +48,7 @@ from servers import write_models
 from ksrv.testing import Server
 
 GOAL = 2.0
-"""The most that a 99th percentile may be of the same client's with nobody beside it."""
+"""The most that a 99th percentile may be of the same client's with nobody beside it, or beside an attack on another server."""
 
 PEERS = 16
 CROWD = 900
@@ -345,25 +347,40 @@ class Round(NamedTuple):
 
     median: float
     p99: float
+    elsewhere: float
+    shared: float
     alone: float
     server: float
     peers: float
 
 
+def ports_of(server: Server) -> dict[str, int]:
+    """Return the port of each protocol."""
+    addresses = {"gRPC": server.grpc, "REST": server.http}
+    return {protocol: int(at.rpartition(":")[2]) for protocol, at in addresses.items()}
+
+
 def measure(
-    ask: Ask, server: Server, ports: dict[str, int], way: str, name: str, given: argparse.Namespace
+    ask: Ask, servers: tuple[Server, Server], way: str, name: str, given: argparse.Namespace
 ) -> Round:
-    """Measure a good client alone, beside an attack, and alone again."""
+    """Measure a good client of the first server alone, beside an attack on each server, and alone again."""
     before = latencies(ask, given.calls)
-    with (
-        attacked(ports, way == "TLS", name, given.pause, given.hostile) as peers,
-        processors_used(server.pid, peers) as used,
-    ):
-        beside = latencies(ask, given.calls)
+    beside = []
+    for server in servers:
+        with (
+            attacked(ports_of(server), way == "TLS", name, given.pause, given.hostile) as peers,
+            processors_used(servers[0].pid, peers) as used,
+        ):
+            beside.append(latencies(ask, given.calls))
+        if server is servers[0]:
+            processors = used
     after = latencies(ask, given.calls)
     alone = [statistics.mean(pair) for pair in zip(before, after, strict=True)]
-    median, p99 = (one / its for one, its in zip(beside, alone, strict=True))
-    return Round(median, p99, max(before[1], after[1]) / min(before[1], after[1]), *used)
+    (median, p99), (_, elsewhere) = (
+        [one / its for one, its in zip(found, alone, strict=True)] for found in beside
+    )
+    quiet = max(before[1], after[1]) / min(before[1], after[1])
+    return Round(median, p99, elsewhere, p99 / elsewhere, quiet, *processors)
 
 
 def main() -> None:
@@ -393,51 +410,55 @@ def main() -> None:
         write_models(folder / "models")
         key, chain = certificate(folder)
         print(
-            f"{'way':<6} {'client':<6} {'beside':<26} {'median':>8} {'p99':>8} {'alone':>8} {'server':>7} {'peers':>6}"
+            f"{'way':<6} {'client':<6} {'beside':<26} {'median':>8} {'p99':>8} {'elsewhere':>10} {'shared':>8} {'alone':>8} "
+            f"{'server':>7} {'peers':>6}"
         )
-        found: dict[str, float] = {}
+        found: dict[str, Round] = {}
         for way in [given.way] if given.way else ["plain", "TLS"]:
             tls: dict[str, Any] = (
                 {"tls_cert": str(chain), "tls_key": str(key)} if way == "TLS" else {}
             )
-            with Server(folder / "models", max_connections=2 * CROWD, **tls) as server:
-                ports = {
-                    protocol: int(address.rpartition(":")[2])
-                    for protocol, address in (("gRPC", server.grpc), ("REST", server.http))
-                }
+            with (
+                Server(folder / "models", max_connections=2 * CROWD, **tls) as server,
+                Server(folder / "models", max_connections=2 * CROWD, **tls) as other,
+            ):
                 for client in [given.client] if given.client else CLIENTS:
-                    ask = CLIENTS[client](f"localhost:{ports[client]}", chain if tls else None)
+                    port = ports_of(server)[client]
+                    ask = CLIENTS[client](f"localhost:{port}", chain if tls else None)
                     latencies(ask, given.calls // 4)
                     for attack in given.attacks or [*ATTACKS, *CROWDS]:
                         if tls and attack in CROWDS:
                             continue
                         rounds = [
-                            measure(ask, server, ports, way, attack, given)
+                            measure(ask, (server, other), way, attack, given)
                             for _ in range(given.rounds)
                         ]
                         made = Round(*map(statistics.median, zip(*rounds, strict=True)))
-                        found[f"{way}, {client}, {attack}"] = made.p99
+                        found[f"{way}, {client}, {attack}"] = made
                         print(
                             f"{way:<6} {client:<6} {attack:<26} {made.median:7.2f}x {made.p99:7.2f}x "
-                            f"{made.alone:7.2f}x {made.server:7.2f} {made.peers:6.2f}",
+                            f"{made.elsewhere:9.2f}x {made.shared:7.2f}x {made.alone:7.2f}x "
+                            f"{made.server:7.2f} {made.peers:6.2f}",
                             flush=True,
                         )
     sys.exit(verdict(found))
 
 
-def verdict(found: dict[str, float]) -> int:
+def verdict(found: dict[str, Round]) -> int:
     """Print whether the goal is met; return the exit status.
 
     Args:
-        found: The ratios of the 99th percentiles, by what they are of.
+        found: The measurements, by what they are of.
     """
-    above = {name: ratio for name, ratio in found.items() if ratio > GOAL}
-    worst = max(found, key=lambda name: found[name])
+    alone = sum(made.p99 > GOAL for made in found.values())
+    shared = sum(made.shared > GOAL for made in found.values())
+    worst = max(found, key=lambda name: found[name].shared)
     print(
-        f"goal {'missed' if above else 'met'}: {len(above)} of {len(found)} 99th percentiles are above "
-        f"{GOAL:g} of the client alone; the worst is {found[worst]:.2f} ({worst})"
+        f"goal {'missed' if shared else 'met'}: of {len(found)} 99th percentiles {alone} are above {GOAL:g} of the client alone, "
+        f"and {shared} above {GOAL:g} of it beside the attack on another server; the worst of these is "
+        f"{found[worst].shared:.2f} ({worst})"
     )
-    return 1 if above else 0
+    return 1 if shared else 0
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 
 #pragma once
 
+#include <endian.h>
 #include <sys/random.h>
 
 #include <cstddef>
@@ -58,40 +59,51 @@ inline const char *trace_id_of(const char *text, size_t length) noexcept {
 }
 
 // xorshift128+ for each thread, seeded by the kernel. Ids must be unique, but need not be unpredictable.
-inline uint64_t next_random() noexcept {
-    thread_local uint64_t state[2] = {0, 0};
+inline void next_random(uint64_t (&out)[2]) noexcept {
+    thread_local uint64_t states[2] = {0, 0};
+    uint64_t (&state)[2] = states;
     if (!(state[0] | state[1])) {
         if (getrandom(state, sizeof state, 0) != static_cast<ssize_t>(sizeof state))
             state[0] = reinterpret_cast<uintptr_t>(&state);
         state[1] |= 1;
     }
-    uint64_t a = state[0];
-    const uint64_t b = state[1];
-    state[0] = b;
-    a ^= a << 23;
-    state[1] = a ^ b ^ (a >> 17) ^ (b >> 26);
-    return state[1] + b;
+    for (uint64_t &made : out) {
+        uint64_t a = state[0];
+        const uint64_t b = state[1];
+        state[0] = b;
+        a ^= a << 23;
+        state[1] = a ^ b ^ (a >> 17) ^ (b >> 26);
+        made = state[1] + b;
+    }
+}
+
+// The eight hexadecimal digits of a number, in the order of memory.
+inline uint64_t hex_digits(uint32_t number) noexcept {
+    constexpr uint64_t EACH = 0x0101010101010101;
+    uint64_t digits = number;
+    digits = (digits & 0xffff0000) << 16 | (digits & 0xffff);
+    digits = (digits & 0xff000000ff00) << 8 | (digits & 0xff000000ff);
+    digits = (digits & 0xf000f000f000f0) << 4 | (digits & 0xf000f000f000f);
+    const uint64_t letters = (digits + 6 * EACH) >> 4 & EACH;
+    return htobe64(digits + '0' * EACH + letters * ('a' - '0' - 10));
 }
 
 inline void make_request_id(RequestId *id) noexcept {
-    static constexpr char digits[] = "0123456789abcdef";
-    uint64_t random[2] = {next_random(), next_random()};
+    uint64_t random[2];
+    next_random(random);
     random[0] = (random[0] & ~uint64_t(0xf000)) | 0x4000;
     random[1] = (random[1] & ~(uint64_t(3) << 62)) | (uint64_t(1) << 63);
-    char *at = id->text;
-    const auto put = [&at](uint64_t bits, int count) {
-        for (int i = count; i-- > 0;) *at++ = digits[bits >> (4 * i) & 15];
-    };
-    put(random[0] >> 32, 8);
-    *at++ = '-';
-    put(random[0] >> 16, 4);
-    *at++ = '-';
-    put(random[0], 4);
-    *at++ = '-';
-    put(random[1] >> 48, 4);
-    *at++ = '-';
-    put(random[1], 12);
-    id->length = static_cast<uint8_t>(at - id->text);
+    uint64_t digits[4];
+    for (int i = 0; i < 4; ++i) digits[i] = hex_digits(static_cast<uint32_t>(random[i / 2] >> (i % 2 ? 0 : 32)));
+    const char *const from = reinterpret_cast<const char *>(digits);
+    char *const at = id->text;
+    memcpy(at, from, 8);
+    memcpy(at + 9, from + 8, 4);
+    memcpy(at + 14, from + 12, 4);
+    memcpy(at + 19, from + 16, 4);
+    memcpy(at + 24, from + 20, 12);
+    at[8] = at[13] = at[18] = at[23] = '-';
+    id->length = 36;
     id->given = false;
 }
 

@@ -45,14 +45,6 @@ public:
         new (place) T(value);
     }
 
-    // Adds `count` elements, which must not be elements of this vector.
-    void append(const T *from, std::size_t count) {
-        if (count == 0) return;
-        T *place = extend(count);
-        if (place == nullptr) throw std::bad_alloc();
-        std::memcpy(static_cast<void *>(place), from, count * sizeof(T));
-    }
-
     void drop_first(std::size_t count) noexcept {
         size_ -= count;
         std::memmove(static_cast<void *>(data_), data_ + count, size_ * sizeof(T));

@@ -36,6 +36,10 @@ class TextWriter {
     }
 
     void number(std::int64_t value) noexcept {
+        if (value >= 0 && value < 10 && at_ < end_) {
+            *at_++ = static_cast<char>('0' + value);
+            return;
+        }
         const std::to_chars_result done = std::to_chars(at_, end_, value);
         full_ |= done.ec != std::errc();
         if (done.ec == std::errc()) at_ = done.ptr;

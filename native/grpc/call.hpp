@@ -121,7 +121,7 @@ struct Call {
     bool has_authorization = false, repeats_authorization = false;
     uint64_t timeout_ns = 0;
     bool has_timeout = false;
-    std::string path;
+    std::string path;  // empty if it is the path of the connection's last method
     uint64_t deadline_ns = 0;  // 0 if the call has no deadline
 
     // ---- receiving; used only by the owner ----

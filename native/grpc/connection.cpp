@@ -18,7 +18,7 @@ namespace ksrv::grpc {
 namespace {
 
 constexpr size_t READ_BYTES = 256u << 10;   // read at once
-constexpr uint64_t TURN_NS = 200000u;       // of reading, before it is the turn of other connections
+constexpr uint64_t TURN_NS = 100'000;       // of reading, before it is the turn of other connections
 constexpr size_t SLICE = 1024;              // bytes of small frames between two checks of the clock
 constexpr size_t DIRECT_BYTES = 16384;      // from this size on, the rest of a message is read into its block
 constexpr size_t RECORD = 16384;            // the most bytes of a TLS record
@@ -80,14 +80,14 @@ bool Connection::open() noexcept {
 }
 
 void Connection::post(uint32_t events) noexcept {
-    if (events) events_.fetch_or(events, std::memory_order_acq_rel);
+    if (events) note(events);
     if (work_.fetch_add(1, std::memory_order_acq_rel) == 0) own();
 }
 
 void Connection::begin(bool opened, uint32_t events) noexcept {
     retain();  // closing releases the server's reference
     if (!opened) close_now();
-    events_.fetch_or(events, std::memory_order_acq_rel);
+    note(events);
     own();
     release();
 }

@@ -58,6 +58,8 @@ class Connection final : public http2::SessionEvents {
 
     // Adds events for the owner. Without an owner, this thread becomes the owner.
     void post(uint32_t events) noexcept;
+    // Adds events, which the next owner handles.
+    void note(uint32_t events) noexcept { events_.fetch_or(events, std::memory_order_acq_rel); }
     // Adds a call that has something to send.
     void mail(Call *call) noexcept;
 
@@ -69,7 +71,9 @@ class Connection final : public http2::SessionEvents {
     size_t place = 0;  // index in the list of open connections; guarded by the server's mutex
     sockaddr_storage address{};
     socklen_t address_length = 0;
-    ListPlace deferred, unread, gathering;  // links in the server's lists of these names
+    ListPlace deferred, gathering;  // links in the server's lists of these names
+    std::atomic<bool> unread{false};      // in the server's queue of this name
+    Connection *next_unread = nullptr;
     std::atomic<uint32_t> open_calls{0};
     std::atomic<uint32_t> unfinished{0};  // open calls whose message is incomplete
     std::atomic<uint32_t> untaken{0};     // calls whose complete answer waits for the client

@@ -83,7 +83,11 @@ void Connection::field(void *stream, const char *name, size_t name_length, const
     if (call->fields_done || call->head_lost) return;  // trailers from a client have no meaning in gRPC
     try {
         if (name[0] == ':') {
-            if (is(name, name_length, ":path")) call->path.assign(value, value_length);
+            // Clients usually call the same method again. Only the access log needs the path then.
+            const bool is_path = is(name, name_length, ":path");
+            const bool repeats = is_path && !server_->config.log && called_last_ &&
+                                 called_last_->path == std::string_view(value, value_length);
+            if (is_path && !repeats) call->path.assign(value, value_length);
             if (is(name, name_length, ":method")) call->verb.assign(value, value_length);
             if (is(name, name_length, ":authority")) call->authority.assign(value, value_length);
             return;
@@ -195,9 +199,9 @@ bool Connection::has_own_host(const Call &call) const noexcept {
     return !host.empty() && !is_foreign_host(reinterpret_cast<const unsigned char *>(host.data()), host.size());
 }
 
-// Null for an unknown method. Clients usually call the same method again.
+// Null for an unknown method. A call without a path has the last one.
 const Method *Connection::method_of(const Call &call) noexcept {
-    if (!called_last_ || called_last_->path != call.path) called_last_ = server_->method(call.path);
+    if (!called_last_ || !call.path.empty()) called_last_ = server_->method(call.path);
     return called_last_;
 }
 

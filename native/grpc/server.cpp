@@ -33,11 +33,11 @@ const Method *Server::method(const std::string &path) const noexcept {
 
 bool Server::listen_on(const int *fds, size_t count) noexcept {
     if (!timers.made() || !connections.reserve(config.connections)) return false;
-    return loop_->add(this, config.connections, fds, count, true);
+    return loop_->add(this, config.connections, fds, count, true, true);
 }
 
 NextTurn Server::next_turn() const noexcept {
-    if (unread_.any()) return NextTurn::at_once;
+    if (!unread_.empty()) return NextTurn::at_once;
     if (gathering_.any()) return NextTurn::soon;
     return connections.count() || decrefs.any() ? NextTurn::at_sweep : NextTurn::any;
 }
@@ -94,7 +94,7 @@ bool Server::watch(Connection *connection, int fd) noexcept {
     epoll_event event{};
     event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
     event.data.u64 = tag_of(connection->slot, connection->generation);
-    return epoll_ctl(loop_->epoll(), EPOLL_CTL_ADD, fd, &event) == 0;
+    return epoll_ctl(epoll(), EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
 void Server::forget(Connection *connection) noexcept {
@@ -165,17 +165,31 @@ void Server::post_all(uint32_t events) noexcept {
     connections.each([events](Connection *connection) { connection->post(events); });
 }
 
-void Server::on_event(uint64_t tag, uint32_t events, uint64_t) noexcept {
+void Server::on_event(uint64_t tag, uint32_t events, uint64_t, bool is_late) noexcept {
     Connection *connection = at(tag);
     if (!connection) return;
     const bool hung_up = events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR);
     const bool readable = hung_up || events & EPOLLIN;
-    connection->post(hung_up ? EVENT_READABLE | EVENT_HUNG_UP : readable ? EVENT_READABLE : EVENT_WRITABLE);
+    const uint32_t seen = hung_up ? EVENT_READABLE | EVENT_HUNG_UP : readable ? EVENT_READABLE : EVENT_WRITABLE;
+    if (is_late) {  // the kernel does not report it twice
+        connection->note(seen);
+        read_again(connection);
+    } else {
+        connection->post(seen);
+    }
     connection->release();
 }
 
-void Server::on_turn(uint64_t now) noexcept {
-    unread_.empty([](Connection *connection) { connection->post(EVENT_READABLE); });
+// Reads at least one connection that was put off, and each at most once.
+void Server::on_turn(uint64_t now, TurnShare share) noexcept {
+    for (uint32_t left = unread_.count(); left > 0; --left) {
+        Connection *connection = unread_.pop();
+        if (!connection) break;
+        connection->unread.store(false, std::memory_order_release);
+        connection->post(EVENT_READABLE);
+        connection->release();
+        if (left > 1 && share.is_over(unsigned_now_ns())) break;
+    }
     if (gathering_.any() && now >= gathered_ns_.load())
         gathering_.empty([](Connection *connection) { connection->post(EVENT_GATHERED); });
 }
@@ -192,7 +206,10 @@ void Server::on_sweep(uint64_t now) noexcept {
 }
 
 void Server::read_again(Connection *connection) noexcept {
-    if (unread_.add(connection)) loop_->wake();
+    if (connection->unread.exchange(true, std::memory_order_acq_rel)) return;
+    connection->retain();
+    unread_.push(connection);
+    loop_->wake();
 }
 
 bool Server::read_soon(Connection *connection) noexcept {
@@ -227,7 +244,7 @@ void Server::run_later(Call *call, int reason) noexcept {
 }
 
 Call *Server::next_to_run(int *reasons) noexcept {
-    Call *call = loop_->begin_request() ? to_run_.pop() : nullptr;
+    Call *call = !to_run_.empty() && loop_->begin_request() ? to_run_.pop() : nullptr;
     if (call) *reasons = call->run.exchange(0, std::memory_order_acq_rel);
     return call;
 }

@@ -96,9 +96,9 @@ class Server final : public Protocol {
     void post_all(uint32_t events) noexcept;
 
     // ---- for the event loop ----
-    void on_event(uint64_t tag, uint32_t events, uint64_t now) noexcept override;
+    void on_event(uint64_t tag, uint32_t events, uint64_t now, bool is_late) noexcept override;
     void on_handshake(uint64_t tag, uint64_t now) noexcept override;
-    void on_turn(uint64_t now) noexcept override;
+    void on_turn(uint64_t now, TurnShare share) noexcept override;
     void on_sweep(uint64_t now) noexcept override;
     NextTurn next_turn() const noexcept override;
     PythonWork python_work() const noexcept override {
@@ -173,7 +173,7 @@ class Server final : public Protocol {
     std::unordered_map<std::string, Method> methods_;
 
     RunQueue<Call, &Call::run_next> to_run_;
-    ConnectionList<&Connection::unread> unread_;       // to be read again
+    RunQueue<Connection, &Connection::next_unread> unread_;  // to be read in a later turn
     ConnectionList<&Connection::deferred> deferred_;   // with answers that wait for the end of a turn
     ConnectionList<&Connection::gathering> gathering_;  // to be read when a large piece has arrived,
     std::atomic<uint64_t> gathered_ns_{0};              // or at this time

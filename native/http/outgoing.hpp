@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "memory/buffer_pool.hpp"
+#include "memory/memory_budget.hpp"
 
 namespace ksrv {
 
@@ -20,6 +21,11 @@ constexpr int ANSWER_BLOCKS = 4;
 struct Owners {
     Owners *next = nullptr;
     void *object = nullptr;
+    uint64_t counted = 0;  // bytes of the answer in the memory budget, which are given back with the object
+    AnswerRoom room = AnswerRoom::none;
+
+    // Before the object goes, which may have this.
+    void give_back() noexcept { process_budget().give_back_answer(counted, room); }
 };
 
 // The iovecs of a message, how much was sent, and the memory that must live until then.

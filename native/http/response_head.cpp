@@ -2,7 +2,6 @@
 
 #include <time.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -16,22 +15,35 @@ constexpr size_t DATE_BYTES = 29;
 constexpr char OWN_TEXT[] = "HTTP/1.1 \r\nServer: \r\nDate: \r\nConnection: keep-alive\r\nx-request-id: \r\n\r\n";
 constexpr size_t OWN_BYTES = sizeof OWN_TEXT - 1 + DATE_BYTES;
 
-// "Sun, 06 Nov 1994 08:49:37 GMT", formatted once per second and thread.
+struct Date {
+    time_t made_for = -1;
+    char text[DATE_BYTES + 1] = "Sun, 06 Nov 1994 08:49:37 GMT";
+};
+
+// Formatted once per second and thread.
 const char *http_date() noexcept {
     static const char days[] = "SunMonTueWedThuFriSat";
     static const char months[] = "JanFebMarAprMayJunJulAugSepOctNovDec";
-    thread_local time_t made_for = -1;
-    thread_local char text[64];
+    thread_local Date date;
+    Date &made = date;
     const time_t now = time(nullptr);
-    if (now != made_for) {
-        tm parts;
-        gmtime_r(&now, &parts);
-        snprintf(text, sizeof text, "%.3s, %02d %.3s %04d %02d:%02d:%02d GMT",
-                 days + 3 * parts.tm_wday, parts.tm_mday, months + 3 * parts.tm_mon,
-                 parts.tm_year + 1900, parts.tm_hour, parts.tm_min, parts.tm_sec);
-        made_for = now;
-    }
-    return text;
+    if (now == made.made_for) return made.text;
+    tm parts;
+    gmtime_r(&now, &parts);
+    const auto put_two = [&made](int at, int number) {
+        made.text[at] = static_cast<char>('0' + number / 10 % 10);
+        made.text[at + 1] = static_cast<char>('0' + number % 10);
+    };
+    memcpy(made.text, days + 3 * parts.tm_wday, 3);
+    put_two(5, parts.tm_mday);
+    memcpy(made.text + 8, months + 3 * parts.tm_mon, 3);
+    put_two(12, (parts.tm_year + 1900) / 100);
+    put_two(14, parts.tm_year + 1900);
+    put_two(17, parts.tm_hour);
+    put_two(20, parts.tm_min);
+    put_two(23, parts.tm_sec);
+    made.made_for = now;
+    return made.text;
 }
 
 }  // namespace

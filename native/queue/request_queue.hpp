@@ -171,7 +171,7 @@ class Queue {
     // Waits until no accepted request is left, or the clock reaches `until_ns`.
     bool wait_empty(std::int64_t until_ns) noexcept;
 
-    std::size_t waiting() noexcept { return read(places_); }
+    std::size_t waiting() const noexcept { return places_.load(std::memory_order_relaxed); }
     std::size_t open() noexcept { return read(open_); }
     std::size_t lines() noexcept {
         std::lock_guard<std::mutex> guard(mutex_);
@@ -179,7 +179,7 @@ class Queue {
     }
     std::size_t idle() noexcept { return read(idle_); }
     bool closed() noexcept { return read(closed_); }
-    bool full() noexcept { return read(places_) >= capacity_; }
+    bool full() const noexcept { return waiting() >= capacity_; }
 
     // Whether the queue is full. If so, counts a refused request.
     bool turns_away() noexcept {
@@ -282,7 +282,7 @@ class Queue {
     const std::size_t capacity_;
     Line held_back_;           // requests that wait for others of their sequences
     std::size_t queued_ = 0;   // in the lines
-    std::size_t places_ = 0;   // queued, or taken but not running
+    std::atomic<std::size_t> places_{0};  // queued, or taken but not running; changes under the mutex
     std::size_t open_ = 0;     // accepted, and still referenced by the queue or a batch
     std::size_t idle_ = 0;     // instances in `take` whose slots are not claimed
     std::size_t claimed_ = 0;

@@ -21,6 +21,10 @@ constexpr unsigned FULL_TURNS = 4;
 
 thread_local EventLoop::Here EventLoop::here;
 
+Protocol::~Protocol() {
+    if (is_apart_) close(epoll_);
+}
+
 EventLoop::EventLoop(int threads, HoldGil hold_gil) noexcept
     : threads_(threads), hold_gil_(hold_gil), each_thread_(new (std::nothrow) Thread[static_cast<size_t>(threads)]), turn_(this, threads) {
     epoll_ = epoll_create1(EPOLL_CLOEXEC);
@@ -38,12 +42,20 @@ EventLoop::~EventLoop() {
         if (fd >= 0) close(fd);
 }
 
-bool EventLoop::add(Protocol *protocol, uint32_t connections, const int *listeners, size_t count, bool shared) noexcept {
+bool EventLoop::add(Protocol *protocol, uint32_t connections, const int *listeners, size_t count, bool shared,
+                    bool is_apart) noexcept {
     const uint32_t number = count_.load(std::memory_order_relaxed);
     if (epoll_ < 0 || !each_thread_ || number == PROTOCOLS) return false;
     room_ += 2 * connections;
     if (!handshakes_.reserve(room_)) return false;
     protocol->number_ = number;
+    protocol->epoll_ = is_apart ? epoll_create1(EPOLL_CLOEXEC) : epoll_;
+    if (protocol->epoll_ < 0) return false;
+    protocol->is_apart_ = is_apart;
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.u64 = Protocol::EPOLL | number << Protocol::NUMBER_SHIFT;
+    if (is_apart && epoll_ctl(epoll_, EPOLL_CTL_ADD, protocol->epoll_, &event) != 0) return false;
     const uint64_t tag = Protocol::LISTENER | number << Protocol::NUMBER_SHIFT;
     if (!protocol->listeners.set(listeners, count, epoll_, tag, shared)) return false;
     protocols_[number] = protocol;
@@ -68,8 +80,11 @@ void EventLoop::run(int index) noexcept {
         const int ready = epoll_wait(epoll_, events, EVENTS, wait_ms(now));
         now = unsigned_now_ns();
         busy_since_ns.store(now, std::memory_order_relaxed);
-        for (int i = 0; i < ready; ++i) take_event(events[i], now);
-        each([now](Protocol *protocol) { protocol->on_turn(now); });
+        bool looks = ready == EVENTS;  // what is apart may wait behind these
+        for (int i = 0; i < ready; ++i) is_apart(events[i]) ? void(looks = true) : take_event(events[i], now);
+        each([this, looks, now](Protocol *protocol) {
+            looks && protocol->is_apart_ ? take_share(protocol, now) : protocol->on_turn(now, TurnShare());
+        });
         uint64_t due = next_sweep_ns_.load(std::memory_order_relaxed);
         if (now >= due && next_sweep_ns_.compare_exchange_strong(due, now + SWEEP_NS)) sweep(now);
         send_gathered();
@@ -119,6 +134,23 @@ int EventLoop::wait_ms(uint64_t now) const noexcept {
     return due > now ? static_cast<int>((due - now) / 1000000u) + 1 : 0;
 }
 
+bool EventLoop::is_apart(const epoll_event &event) const noexcept {
+    return event.data.u64 != WAKE_TAG && (event.data.u64 & (Protocol::LISTENER | Protocol::EPOLL)) == Protocol::EPOLL;
+}
+
+// The turn of a protocol that is apart: the events of its epoll instance, and what it has put off.
+void EventLoop::take_share(Protocol *protocol, uint64_t now) noexcept {
+    epoll_event events[EVENTS];
+    const int ready = epoll_wait(protocol->epoll_, events, EVENTS, 0);
+    TurnShare share;
+    bool is_late = false;
+    for (int i = 0; i < ready; ++i) {
+        protocol->on_event(events[i].data.u64, events[i].events, now, is_late);
+        if (i + 1 < ready && !is_late) is_late = share.is_over(now = unsigned_now_ns());
+    }
+    protocol->on_turn(now, share);
+}
+
 void EventLoop::take_event(const epoll_event &event, uint64_t now) noexcept {
     const uint64_t tag = event.data.u64;
     const uint32_t low = static_cast<uint32_t>(tag);
@@ -131,7 +163,7 @@ void EventLoop::take_event(const epoll_event &event, uint64_t now) noexcept {
     if (low & Protocol::LISTENER) {
         protocol->listeners.accept_some(static_cast<uint16_t>(Protocol::slot_of(tag)));
     } else {
-        protocol->on_event(tag, event.events, now);
+        protocol->on_event(tag, event.events, now, false);
     }
 }
 
@@ -161,8 +193,29 @@ bool EventLoop::wants_python() const noexcept {
     return wants;
 }
 
+bool EventLoop::leads_here() const noexcept {
+    const Here &mine = here;
+    return mine.loop == this && turn_.leads(mine.index);
+}
+
+bool EventLoop::begin_request() noexcept {
+    Here &mine = here;
+    if (mine.loop != this) return true;
+    const uint64_t now = unsigned_now_ns();
+    if (mine.requests == 0) {
+        mine.share_ends_ns = now + SHARE_NS;
+    } else if (mine.requests >= SHARE_REQUESTS || now >= mine.share_ends_ns) {
+        return false;
+    }
+    ++mine.requests;
+    if (turn_.begin_request(now) > GATHER_NS) send_gathered();
+    each_thread_[static_cast<size_t>(mine.index)].busy_since_ns.store(now, std::memory_order_relaxed);
+    return true;
+}
+
 bool EventLoop::work_in_python() noexcept {
-    here.worked = false;
+    Here &mine = here;
+    mine.worked = false;
     // Hold the GIL from the first to the last round: if this thread released it in between, it and its requests would
     // wait for as long as another thread runs Python.
     call_python([this] {
@@ -171,21 +224,21 @@ bool EventLoop::work_in_python() noexcept {
         }, this);
     });
     send_gathered();
-    return here.worked;
+    return mine.worked;
 }
 
-// Lets each protocol use its share. False if no protocol had work. A protocol that called `begin_request` twice has run
-// at least one request.
+// Lets each protocol use its share. False if no protocol had work.
 bool EventLoop::run_round() noexcept {
+    Here &mine = here;
     bool worked = false;
-    each([&worked](Protocol *protocol) {
+    each([&worked, &mine](Protocol *protocol) {
         const PythonWork work = protocol->python_work();
         if (work == PythonWork::none) return;
-        here.requests = 0;
+        mine.requests = 0;
         protocol->work_in_python();
-        worked = worked || here.requests > 1 || protocol->python_work() != work;
+        worked = worked || mine.requests || protocol->python_work() != work;
     });
-    here.worked = here.worked || worked;
+    mine.worked = mine.worked || worked;
     return worked;
 }
 

@@ -3,9 +3,10 @@
 //
 // Strategy: one thread leads: it waits in epoll and serves each event to completion, so that a request stays on one
 // thread with a warm cache. python_turn.hpp decides which thread leads and which enters Python. The protocols handle
-// the events: HTTP/1.1 (native/server) and HTTP/2 (native/grpc). Ten times a second a sweep checks the timers of all
-// connections. Answers that are made while a thread is in Python are sent together, in one piece per connection, when
-// it returns.
+// the events: HTTP/1.1 (native/server) and gRPC (native/grpc). Each turn takes some events of each protocol, however
+// many of the other one wait: gRPC's connections have an epoll instance within the loop's. Ten times a second a sweep
+// checks the timers of all connections. Answers that are made while a thread is in Python are sent together, in one
+// piece per connection, when it returns.
 
 #pragma once
 
@@ -30,12 +31,27 @@ enum class NextTurn : uint8_t { at_once, soon, at_sweep, any };
 // A protocol's work for Python: objects to release, or work that justifies entering Python.
 enum class PythonWork : uint8_t { none, sent, wanted };
 
+// How long a protocol may work in a turn of the event loop, from the first check of the clock on.
+class TurnShare {
+  public:
+    static constexpr uint64_t NS = 200'000;
+
+    bool is_over(uint64_t now) noexcept {
+        if (ends_ns_ == 0) ends_ns_ = now + NS;
+        return now >= ends_ns_;
+    }
+
+  private:
+    uint64_t ends_ns_ = 0;
+};
+
 // A protocol of an event loop. All functions are called by the loop's threads, usually by the leader.
 class Protocol : public Listeners::Owner {
   public:
-    virtual void on_event(uint64_t tag, uint32_t events, uint64_t now) noexcept = 0;
+    // `is_late`: the protocol has used up its share of the turn, and may defer the event to a later turn.
+    virtual void on_event(uint64_t tag, uint32_t events, uint64_t now, bool is_late) noexcept = 0;
     virtual void on_handshake(uint64_t tag, uint64_t now) noexcept = 0;  // a handshake from `queue_handshake`
-    virtual void on_turn(uint64_t now) noexcept = 0;  // after the events of each turn
+    virtual void on_turn(uint64_t now, TurnShare share) noexcept = 0;    // after the events of each turn
     virtual void on_sweep(uint64_t now) noexcept = 0;
     virtual NextTurn next_turn() const noexcept = 0;
     virtual PythonWork python_work() const noexcept = 0;
@@ -50,18 +66,21 @@ class Protocol : public Listeners::Owner {
     }
     static uint32_t slot_of(uint64_t tag) noexcept { return static_cast<uint32_t>(tag) & SLOT; }
     static uint32_t generation_of(uint64_t tag) noexcept { return static_cast<uint32_t>(tag >> 32); }
+    int epoll() const noexcept { return epoll_; }  // of its connections
 
     Listeners listeners{this};
 
   protected:
-    ~Protocol() = default;
+    ~Protocol();
 
   private:
     friend class EventLoop;
     static constexpr uint32_t SLOT = 0x00ffffff, NUMBER_SHIFT = 24, NUMBER = 0x0f;
-    static constexpr uint32_t LISTENER = 0x80000000u;
+    static constexpr uint32_t LISTENER = 0x80000000u, EPOLL = 0x40000000u;
 
-    uint32_t number_ = 0;  // the protocol's index in its loop
+    uint32_t number_ = 0;    // the protocol's index in its loop
+    int epoll_ = -1;         // the loop's instance,
+    bool is_apart_ = false;  // or an instance within it
 };
 
 class EventLoop final : PythonTurn::Work {
@@ -75,8 +94,10 @@ class EventLoop final : PythonTurn::Work {
     ~EventLoop();
 
     // Serves a protocol from now on: its connections and, once accepting is enabled, its listeners. False if memory or
-    // descriptors are short, or the loop has too many protocols. The loop's threads may be running.
-    bool add(Protocol *protocol, uint32_t connections, const int *listeners, size_t count, bool shared) noexcept;
+    // descriptors are short, or the loop has too many protocols. The loop's threads may be running. With `is_apart`, the
+    // protocol's connections get a separate epoll instance, so that events of other protocols do not delay theirs.
+    bool add(Protocol *protocol, uint32_t connections, const int *listeners, size_t count, bool shared,
+             bool is_apart) noexcept;
 
     void run(int index) noexcept;  // runs one I/O thread until `stop`
     void stop() noexcept;
@@ -91,16 +112,9 @@ class EventLoop final : PythonTurn::Work {
     // Whether answers may be deferred until this thread finishes its turn. False if another thread took over the lead,
     // because this thread was in Python for too long.
     bool gathers() const noexcept { return threads_ > 1 && leads_here(); }
-    // Called in Python before a protocol's next request. False if the protocol has used up its share of the round, so
-    // that other protocols must run first. Threads outside of the loop have no limit.
-    bool begin_request() noexcept {
-        if (here.loop != this) return true;
-        const uint64_t now = unsigned_now_ns();
-        if (turn_.begin_request(now) > GATHER_NS) send_gathered();
-        each_thread_[static_cast<size_t>(here.index)].busy_since_ns.store(now, std::memory_order_relaxed);
-        if (here.requests == 0) here.share_ends_ns = now + SHARE_NS;
-        return ++here.requests <= SHARE_REQUESTS && now < here.share_ends_ns;
-    }
+    // Called in Python before a protocol's next request, if one waits. False if the protocol has used up its share of
+    // the round, so that other protocols must run first. Threads outside of the loop have no limit.
+    bool begin_request() noexcept;
     void queue_handshake(uint64_t tag) noexcept {
         if (handshakes_.push(tag)) wake();
     }
@@ -109,13 +123,13 @@ class EventLoop final : PythonTurn::Work {
     }
 
   private:
-    static constexpr int EVENTS = 32, PROTOCOLS = 4;
+    static constexpr int EVENTS = 16, PROTOCOLS = 4;  // of one epoll instance in a turn; of a loop
     static constexpr uint64_t SWEEP_NS = 100000000u;
     // If a request takes longer, gathered answers are sent before the next.
     static constexpr uint64_t GATHER_NS = 200000u;
     // A protocol's share of a round in Python, so that a flood of its requests does not delay other protocols.
     static constexpr uint32_t SHARE_REQUESTS = 64;
-    static constexpr uint64_t SHARE_NS = 500'000;
+    static constexpr uint64_t SHARE_NS = 200'000;
     static constexpr int SOON_MS = 1, PYTHON_MS = 2, IDLE_MS = 1000;  // between two turns without an event
     static constexpr uint64_t WAKE_TAG = 0xffffffffu;
 
@@ -125,16 +139,18 @@ class EventLoop final : PythonTurn::Work {
     struct Here {
         const EventLoop *loop = nullptr;
         int index = -1;
-        uint32_t requests = 0;       // of the current protocol in this round
+        uint32_t requests = 0;       // of the current protocol, begun in this round
         uint64_t share_ends_ns = 0;  // when the current protocol's share of the round ends
         bool worked = false;         // work was done during this visit to Python
     };
     static thread_local Here here;  // of an I/O thread
 
-    bool leads_here() const noexcept { return here.loop == this && turn_.leads(here.index); }
+    bool leads_here() const noexcept;
     void wake_up() noexcept;
     int wait_ms(uint64_t now) const noexcept;
+    bool is_apart(const epoll_event &event) const noexcept;
     void take_event(const epoll_event &event, uint64_t now) noexcept;
+    void take_share(Protocol *protocol, uint64_t now) noexcept;
     void go_on_with_handshake() noexcept;
     void sweep(uint64_t now) noexcept;
     void send_gathered() noexcept;

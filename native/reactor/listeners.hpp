@@ -63,7 +63,7 @@ class Listeners {
     }
 
   private:
-    static constexpr int ACCEPTS = 16;          // connections accepted per event
+    static constexpr int ACCEPTS = 4;           // connections accepted per event
     // Connections accepted when accepting stops: the largest backlog of a kernel.
     static constexpr int LAST_ACCEPTS = 65536;
     static constexpr uint64_t DESCRIPTOR_PAUSE_NS = 200000000u;

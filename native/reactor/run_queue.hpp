@@ -37,7 +37,8 @@ template <typename Item, Item *Item::*next> class RunQueue {
         return item;
     }
 
-    bool empty() const noexcept { return count_.load() == 0; }
+    bool empty() const noexcept { return count() == 0; }
+    uint32_t count() const noexcept { return count_.load(); }
 
   private:
     std::mutex mutex_;

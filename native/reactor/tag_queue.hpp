@@ -47,12 +47,6 @@ class TagQueue {
         return true;
     }
 
-    size_t count() noexcept {
-        if (!waits()) return 0;
-        std::lock_guard<std::mutex> guard(mutex_);
-        return tags_.size() - taken_;
-    }
-
     bool waits() const noexcept { return waits_.load(); }
 
   private:

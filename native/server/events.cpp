@@ -26,7 +26,7 @@ bool HttpServer::listen_on(const int *fds, size_t count) noexcept {
         const int on = 1;  // inherited by accepted sockets; fails on unix sockets, which do not need it
         setsockopt(fds[i], IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     }
-    return loop_->add(this, config.connections, fds, count, config.shared);
+    return loop_->add(this, config.connections, fds, count, config.shared, false);
 }
 
 void HttpServer::stop() noexcept {
@@ -75,7 +75,7 @@ bool HttpServer::shake_hands(Connection *connection, uint64_t now) noexcept {
 
 // Continues with the connection of an event. If another thread owns the connection, mutes it. Handshakes wait for their
 // turn, owned by the queue.
-void HttpServer::on_event(uint64_t tag, uint32_t, uint64_t now) noexcept {
+void HttpServer::on_event(uint64_t tag, uint32_t, uint64_t now, bool) noexcept {
     Connection *connection = connections.of(tag);
     if (!connection) return;
     if (!connection->claim_for_event()) {

@@ -1,6 +1,7 @@
 #include "server/http_connections.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace ksrv {
 
@@ -204,8 +205,11 @@ void HttpConnections::close_disconnected(Connection *connection) noexcept {
 
 void HttpConnections::defer_decref(Connection *connection) noexcept {
     Owners *owners = connection->out.owners;
+    if (!owners) return;
     connection->out.owners = nullptr;
-    if (owners && decrefs.add(owners, connection->out.total)) loop_->wake();
+    owners->counted = connection->answer_counted;
+    owners->room = std::exchange(connection->answer_room, AnswerRoom::none);
+    if (decrefs.add(owners, connection->out.total)) loop_->wake();
 }
 
 }  // namespace ksrv

@@ -37,7 +37,7 @@ class NativeRoutes {
     void begin_infer(Connection *connection) noexcept;
 
     // The next request. Null if none waits, or if it is another protocol's turn.
-    Connection *next_to_run() noexcept { return loop_->begin_request() ? to_run_.pop() : nullptr; }
+    Connection *next_to_run() noexcept { return any_to_run() && loop_->begin_request() ? to_run_.pop() : nullptr; }
     bool any_to_run() const noexcept { return !to_run_.empty(); }
     // Takes the fast-path request of a connection from `next_to_run`, and the requests after it up to the first request
     // to another model.

@@ -43,9 +43,9 @@ class HttpServer final : public Protocol {
     void stop() noexcept;   // ends waiting for messages; called before the event loop is stopped
 
     // ---- for the event loop (events.cpp) ----
-    void on_event(uint64_t tag, uint32_t events, uint64_t now) noexcept override;
+    void on_event(uint64_t tag, uint32_t events, uint64_t now, bool is_late) noexcept override;
     void on_handshake(uint64_t tag, uint64_t now) noexcept override;
-    void on_turn(uint64_t) noexcept override {}
+    void on_turn(uint64_t, TurnShare) noexcept override {}
     void on_sweep(uint64_t now) noexcept override;
     NextTurn next_turn() const noexcept override;
     PythonWork python_work() const noexcept override {

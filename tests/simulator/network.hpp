@@ -309,6 +309,7 @@ class Network {
     uint32_t ready(const File &file) const {
         uint32_t now = 0;
         switch (file.kind) {
+        case File::epoll: return has_events(&file) ? EPOLLIN : 0u;
         case File::event: return file.count ? EPOLLOUT | EPOLLIN : EPOLLOUT;
         case File::listener: return file.listening.backlog.empty() ? 0u : EPOLLIN;
         case File::channel: return (file.inbox.empty() && file.peer >= 0 ? 0u : EPOLLIN) | (file.peer < 0 ? EPOLLHUP : 0u);

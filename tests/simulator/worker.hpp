@@ -101,7 +101,8 @@ class Worker {
         for (std::thread &thread : apps_) thread.join();
         events.stop();
         for (std::thread &thread : loops_) thread.join();
-        server.on_turn(UINT64_MAX);  // the loop's next turn would let go the connections that it was to read
+        while (server.next_turn() == NextTurn::at_once)
+            server.on_turn(UINT64_MAX, TurnShare());  // the loop's next turns would let go the connections that they were to read
         server.close_all();
         // Requests that arrived after the last answer; and the interpreter's end frees its objects.
         for (Late &late : late_)
@@ -198,6 +199,7 @@ class Worker {
     void give_back_sent() {
         for (Owners *owners = http.connections.decrefs.take(); owners;) {
             Owners *following = owners->next;
+            owners->give_back();
             drop_held(owners->object);
             owners = following;
         }

@@ -11,7 +11,9 @@ from libcpp.vector cimport vector
 from ksrv._native.memory.buffer_pool cimport CBlock
 from ksrv._native.memory.memory_budget cimport AnswerRoom, CMemoryBudget
 from ksrv._native.queue.request_handle cimport Answered, CRequest
-from ksrv._native.reactor.event_loop cimport CEventLoop, ConnectionEnd, Listeners, PendingDecrefs
+from ksrv._native.reactor.event_loop cimport (
+    CEventLoop, ConnectionEnd, Listeners, PendingDecrefs, ServePython,
+)
 from ksrv._native.server.server cimport (
     FastRequest, ModelRoute, RequestId, RouteTable, Routes, const_table,
 )
@@ -186,7 +188,7 @@ cdef extern from "grpc/server.hpp" namespace "ksrv::grpc" nogil:
     cdef cppclass CServer "ksrv::grpc::Server":
         CServer(
             CEventLoop *loop, const ServerConfig &config, CMemoryBudget *budget,
-            void (*serve)(void *owner) noexcept, void *owner
+            ServePython serve, void *owner
         ) except +
         CMemoryBudget *budget
         shared_ptr[const_tls] tls

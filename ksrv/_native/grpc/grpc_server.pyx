@@ -95,7 +95,7 @@ cdef void _fast_answered(CRequest *request, void *answer) noexcept:
         log.exception("an answer over gRPC failed")
 
 
-cdef void _serve(void *owner) noexcept with gil:  # the event loop holds the GIL already
+cdef void _serve(void *owner) noexcept:  # the event loop holds the GIL
     cdef GrpcServer self = <GrpcServer>owner
     cdef CCall *native
     cdef int reasons = 0

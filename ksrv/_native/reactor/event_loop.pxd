@@ -4,6 +4,9 @@ from libc.stdint cimport uint64_t
 from libcpp cimport bool as cbool
 
 
+ctypedef void (*ServePython)(void *owner) noexcept  # called with the GIL held
+
+
 cdef extern from "reactor/pending_decrefs.hpp" namespace "ksrv" nogil:
     cdef cppclass PendingDecrefs[Item]:
         Item *take() noexcept

@@ -20,7 +20,7 @@ from ksrv._native.http.chunked_body cimport ChunkDecoder
 from ksrv._native.http.proxy_header cimport CProxyRules
 from ksrv._native.http.request_head cimport Head, HeadLimits
 from ksrv._native.reactor.event_loop cimport (
-    CEventLoop, ConnectionEnd, EventLoop, Listeners, PendingDecrefs,
+    CEventLoop, ConnectionEnd, EventLoop, Listeners, PendingDecrefs, ServePython,
 )
 from ksrv._native.tls.tls_context cimport const_tls
 
@@ -173,9 +173,10 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
     ctypedef RouteTable const_table "const ksrv::RouteTable"
     ctypedef CPreparedAnswer const_answer "const ksrv::PreparedAnswer"
 
-    cdef struct Owners:
+    cdef cppclass Owners:
         Owners *next
         void *object
+        void give_back() noexcept
 
     cdef enum:
         ANSWER_BLOCKS
@@ -219,8 +220,6 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         cbool shared
         cbool log
         string server_header
-
-    ctypedef void (*Serve)(void *owner) noexcept
 
     cdef cppclass CPreparedAnswer "ksrv::PreparedAnswer":
         uint16_t status
@@ -336,7 +335,7 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
 
     cdef cppclass CHttpServer "ksrv::HttpServer":
         CHttpServer(
-            CEventLoop *loop, const HttpServerConfig &config, Serve serve, void *owner
+            CEventLoop *loop, const HttpServerConfig &config, ServePython serve, void *owner
         ) except +
         cbool listen_on(const int *listeners, size_t count) noexcept
         void stop() noexcept

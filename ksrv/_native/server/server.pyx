@@ -58,7 +58,7 @@ PREPARED_ANSWERS_NEEDED = (
 _NO_ANSWER = (0, b"", b"", b"")
 assert len(COUNTERS) == SERVER_COUNTERS and len(PREPARED_ANSWERS_NEEDED) == PREPARED_ANSWERS + 1
 
-cdef void _serve(void *owner) noexcept with gil:  # the event loop holds the GIL already
+cdef void _serve(void *owner) noexcept:  # the event loop holds the GIL
     cdef HttpServer self = <HttpServer>owner
     cdef Connection *connection
     _release_sent(self.server)
@@ -79,6 +79,7 @@ cdef void _release_sent(CHttpServer *server) noexcept:
     cdef Owners *following
     while owners != NULL:
         following = owners.next
+        owners.give_back()
         Py_DECREF(<object>owners.object)
         owners = following
 

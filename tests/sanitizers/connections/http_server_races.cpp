@@ -3,6 +3,7 @@
 // accept: a thread is inside accept4 while another switches accepting off, to close the listeners.
 // room: the sweep has claimed a connection whose deadline had passed, and finds that it waits for bytes
 // in flight meanwhile.
+// handshake: an event of a connection is taken while another client gets its place, whose handshake begins.
 // Prints what is wrong and exits 1.
 
 #include <sys/socket.h>
@@ -27,6 +28,15 @@ int accept4(int, sockaddr *, socklen_t *, int) noexcept(false) {
     while (!go_on.load()) usleep(1000);
     errno = EAGAIN;
     return -1;
+}
+
+// In place of the C library's: called by a thread with an event, while another thread arms the connection.
+namespace {
+void (*meanwhile)() = nullptr;
+}
+extern "C" int sched_yield() noexcept {
+    if (meanwhile) meanwhile();
+    return 0;
 }
 
 #define private public
@@ -92,11 +102,43 @@ void check_room() {
     close(pair[1]);
 }
 
+HttpServer *raced = nullptr;
+Connection *taken = nullptr;
+
+// The connection of the event goes, and another client gets its place.
+void replace_taken() {
+    meanwhile = nullptr;
+    raced->connections.drop(taken);
+    require(raced->connections.take() == taken, "another place is taken");
+    taken->begin(-1, 0, raced->tag_of(taken->slot, taken->generation.load()), unsigned_now_ns());
+    taken->enter(Phase::handshake);
+    taken->claim.store(ARMED);
+}
+
+void check_handshake() {
+    auto server = made();
+    require(server->listen_on(nullptr, 0), "it does not listen");
+    raced = server.get();
+    taken = server->connections.take();
+    const uint64_t before = server->tag_of(taken->slot, taken->generation.load());
+    taken->begin(-1, 0, before, unsigned_now_ns());
+    taken->enter(Phase::handshake);
+    taken->claim.store(ARMING);
+    meanwhile = replace_taken;
+    server->on_event(before, EPOLLIN, unsigned_now_ns(), false);
+    uint64_t tag = 0;
+    require(server->loop_->handshakes_.pop(&tag), "no handshake waits");
+    require(server->connections.of(tag) == taken, "the handshake of the client that got the place is lost");
+    taken->claim.store(OWNED);
+    server->connections.drop(taken);
+}
+
 }  // namespace
 
 int main() {
     check_accept();
     check_room();
+    check_handshake();
     std::printf("0 races\n");
     return 0;
 }

@@ -161,6 +161,18 @@ void check_connections() {
     check(connections.of(tag) == nullptr, "an event of a connection that is gone finds none");
     connections.drop(connection);
     check(connections.open() == 0 && counts.counters[SERVER_STRAY].load() == 2, "a place is given back once");
+
+    Connection *left = connections.take();
+    left->begin(-1, 0, 0, unsigned_now_ns());
+    left->phase = Phase::send;
+    check(answers.reserve(left, 100), "there is room for an answer");
+    Owners owners;
+    left->out.owners = &owners;
+    connections.drop(left);
+    check(process_budget().held() == 100, "an answer is in the budget as long as its Python objects are there");
+    check(connections.decrefs.take() == &owners, "which wait for a thread in Python");
+    owners.give_back();
+    check(process_budget().held() == 0, "and no longer");
     close(ends[1]);
 }
 

@@ -8,7 +8,7 @@ from tests.support.native.programs import run_program
 
 pytestmark = pytest.mark.long
 
-SHARE_REQUESTS, SHARE_US = 64, 500
+SHARE_REQUESTS, SHARE_US = 64, 200
 """Limits of a protocol in a round (native/reactor/event_loop.hpp)."""
 
 
