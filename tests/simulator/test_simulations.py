@@ -12,9 +12,6 @@ pytestmark = pytest.mark.long
 SIMULATE = "../simulator/simulate.cpp"
 KINDS = {"HTTP/1.1": 0, "HTTP/1.1 over TLS": 1, "gRPC": 2}
 FOUND = {
-    "a reset of a stream without memory": (112166, 129063),
-    "the end of a connection after an interrupted read of TLS": (115916,),
-    "the end of an answer with a window that stays closed": (110186, 117620, 120224),
     "a bell to a handler process that the kernel has no memory for": (745, 789, 873),
 }
 """Seeds that have found a fault, as long as their course is the same."""
