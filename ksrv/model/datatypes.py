@@ -71,7 +71,7 @@ def cast(array: npt.NDArray[Any], own: str, wanted: str) -> npt.NDArray[Any]:
         low, high = int(array.min()), int(array.max())
         if low < bounds.min or high > bounds.max:
             raise OutOfRange(
-                f"{own} values from {low} to {high}; {wanted} holds {bounds.min} to {bounds.max}"
+                f"{own} values from {low} to {high}; {wanted} ranges from {bounds.min} to {bounds.max}"
             )
     return array.astype(DTYPES[wanted])
 
@@ -89,8 +89,8 @@ def _as_floats(array: npt.NDArray[Any], own: str, wanted: str) -> npt.NDArray[An
         overflows = infinite & np.isfinite(array)
         if overflows.any():
             raise OutOfRange(
-                f"{own} values that are too large for {wanted}, the first of them "
-                f"{array[overflows][0].item()}; {wanted} holds finite values up to {_LARGEST[wanted]:.8g}"
+                f"{own} values that are too large for {wanted}, the first is "
+                f"{array[overflows][0].item()}; the largest finite value of {wanted} is {_LARGEST[wanted]:.8g}"
             )
     return found
 

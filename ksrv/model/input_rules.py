@@ -197,7 +197,7 @@ def _mask_place(tensor: TensorSpec, index: int, inputs: Sequence[TensorSpec]) ->
     place = next((at for at, one in enumerate(inputs) if one.name == mask), None)
     if place is None or place == index:
         known = ", ".join(one.name for at, one in enumerate(inputs) if at != index) or "none"
-        _fail(index, ("pad", "mask"), f"{mask!r} is no other input; the others are {known}")
+        _fail(index, ("pad", "mask"), f"{mask!r} is not another input; the others: {known}")
     if len(set(filter(None, tensor.lengths))) != 1:
         _fail(
             index,

@@ -16,7 +16,7 @@ inline constexpr std::uint64_t LONGEST_TIMEOUT_US = 1'000'000'000'000'000;
 inline std::int64_t nanoseconds_of(clockid_t clock) noexcept {
     timespec now;
     clock_gettime(clock, &now);
-    return static_cast<std::int64_t>(now.tv_sec) * 1000000000 + now.tv_nsec;
+    return static_cast<std::int64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
 }
 
 inline std::int64_t now_ns() noexcept { return nanoseconds_of(CLOCK_MONOTONIC); }

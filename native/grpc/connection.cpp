@@ -25,11 +25,11 @@ constexpr size_t RECORD = 16384;            // the most bytes of a TLS record
 constexpr size_t SENT_AHEAD = 1u << 20;     // answers are made ahead of the socket up to this size,
 constexpr size_t COPIED_AHEAD = 64u << 10;  // and small frames, which are copied, up to this size
 constexpr int LINGER_READS = 4;             // reads per turn
-constexpr uint64_t LINGER_NS = 2000000000u;  // how long the peer may take to receive the last frames
+constexpr uint64_t LINGER_NS = 2'000'000'000u;  // how long the peer may take to receive the last frames
 // Piece size for large messages that arrive fast, because each piece costs an event.
 constexpr int LARGE_PIECE_BYTES = 256 << 10;
 constexpr int SMALL_PIECE_BYTES = 64 << 10;   // piece size near the end of a large message; smaller rests do not wait
-constexpr uint64_t SLOW_NS = 100000000u;    // how long a slow peer is read without large pieces
+constexpr uint64_t SLOW_NS = 100'000'000u;    // how long a slow peer is read without large pieces
 constexpr size_t UNREAD_FRAMES = 256;       // reading pauses while this many frames wait for the peer
 
 struct ReadBuffer {

@@ -82,7 +82,7 @@ class Connection final : public http2::SessionEvents {
 
   private:
     static constexpr unsigned RETRY_SECONDS = 1;  // after which a refused call may be retried
-    static constexpr uint64_t GOODBYE_NS = 100000000u;  // between the notice of the end and the end
+    static constexpr uint64_t GOODBYE_NS = 100'000'000u;  // between the notice of the end and the end
 
     ~Connection();
 

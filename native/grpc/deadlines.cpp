@@ -10,8 +10,8 @@ namespace ksrv::grpc {
 
 namespace {
 
-constexpr uint64_t LATE_NS = 1000000000u;  // how long the engine has to answer a request after its deadline
-constexpr uint64_t SECOND = 1000000000u;
+constexpr uint64_t LATE_NS = 1'000'000'000u;  // how long the engine has to answer a request after its deadline
+constexpr uint64_t SECOND = 1'000'000'000u;
 constexpr uint64_t SILENT_NS = SECOND;  // how long an incomplete request may pause while the server stops
 
 }  // namespace

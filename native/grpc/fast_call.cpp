@@ -206,7 +206,7 @@ void ended(FastRequest *request) noexcept {
         return;
     }
     char text[4096];
-    const long long waited = (request->ended_ns - request->enqueued_ns) / 1000000;
+    const long long waited = (request->ended_ns - request->enqueued_ns) / 1'000'000;
     const int length = snprintf(text, sizeof text, "%.*s%lld%.*s", static_cast<int>(prefix.size() - BEFORE),
                                 prefix.data() + BEFORE, waited, static_cast<int>(rest.size() - BEHIND), rest.data());
     Call *call = call_of(*request);

@@ -23,9 +23,9 @@ constexpr size_t MESSAGE_OVERHEAD = 256;  // bytes of memory per message of a st
 constexpr size_t PROBE_BYTES = 1024;
 constexpr size_t AHEAD = 4u << 20;        // bytes of a message that may be in flight
 constexpr unsigned RAW_INPUT_CONTENTS = 7;
-constexpr uint64_t LIVED_NS = 10000000u;  // after this time a peer may reset a stream: 128 resets in this time are few
+constexpr uint64_t LIVED_NS = 10'000'000u;  // after this time a peer may reset a stream: 128 resets in it are few
 // If a connection was not read for longer, resets are forgiven for this time only.
-constexpr uint64_t LATEST_NS = 100000000u;
+constexpr uint64_t LATEST_NS = 100'000'000u;
 
 template <size_t N> inline bool is(const char *name, size_t length, const char (&text)[N]) noexcept {
     return length == N - 1 && memcmp(name, text, N - 1) == 0;

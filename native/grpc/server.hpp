@@ -37,10 +37,10 @@ struct ServerConfig : TimeLimits {  // a message must begin within `head_ns`
     uint32_t head = 16384;
     // Limit for calls without a message, for running calls, and for answers that clients do not read.
     uint32_t calls = 2048;
-    uint64_t stream_begin_ns = 600000000000u;  // how long a stream may wait for its next message
+    uint64_t stream_begin_ns = 600'000'000'000u;  // how long a stream may wait for its next message
     ConnectionEnd end;  // when a connection is asked to end
-    uint64_t ping_ns = 60000000000u;
-    uint64_t ping_timeout_ns = 20000000000u;
+    uint64_t ping_ns = 60'000'000'000u;
+    uint64_t ping_timeout_ns = 20'000'000'000u;
     bool checks_callers = false;
     bool own_hosts = false;  // Python checks every call whose :authority is foreign (see is_foreign_host)
     bool decompress = true;
@@ -161,7 +161,7 @@ class Server final : public Protocol {
 
   private:
     static constexpr int RECYCLE_TRIES = 8;
-    static constexpr uint64_t PIECE_NS = 1000000u;  // how long a large piece of a message may take
+    static constexpr uint64_t PIECE_NS = 1'000'000u;  // how long a large piece of a message may take
 
     void end_untaken() noexcept;
     bool recycle_idle() noexcept;

@@ -59,10 +59,10 @@ bool read_timeout(const char *text, size_t length, uint64_t *nanoseconds) noexce
     }
     uint64_t unit = 1;
     switch (text[length - 1]) {
-    case 'H': unit = 3600u * 1000000000ull; break;
-    case 'M': unit = 60u * 1000000000ull; break;
-    case 'S': unit = 1000000000ull; break;
-    case 'm': unit = 1000000ull; break;
+    case 'H': unit = 3600u * 1'000'000'000ull; break;
+    case 'M': unit = 60u * 1'000'000'000ull; break;
+    case 'S': unit = 1'000'000'000ull; break;
+    case 'm': unit = 1'000'000ull; break;
     case 'u': unit = 1000ull; break;
     case 'n': break;
     default: return false;

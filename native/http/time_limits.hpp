@@ -31,7 +31,7 @@ struct TimeLimits {
 
     // Whether a peer that has read `bytes` in `elapsed_ns` reads an answer fast enough.
     bool keeps_up(uint64_t bytes, uint64_t elapsed_ns, uint64_t whole) const noexcept {
-        return bytes >= elapsed_ns / 1000000u * least_rate(whole) / 1000u;
+        return bytes >= elapsed_ns / 1'000'000u * least_rate(whole) / 1000u;
     }
 
     // When the sweep must look at a connection that is armed now.
@@ -54,7 +54,7 @@ struct TimeLimits {
             const IncomingBody &body = connection.body;
             if (body.prereserved) return connection.stage_ns + PRERESERVED_NS;
             return connection.stage_ns + grace_ns +
-                   body.got * 1000000u / least_rate(body.announced(connection.head)) * 1000u;
+                   body.got * 1'000'000u / least_rate(body.announced(connection.head)) * 1000u;
         }
         case Phase::send:
             return connection.stage_ns + grace_ns;

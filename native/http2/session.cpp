@@ -9,7 +9,7 @@ namespace ksrv::http2 {
 namespace {
 
 constexpr size_t FRAME_HEAD = 9, LONGEST_FRAME = 256u << 10;
-constexpr uint32_t MOST_CREATED = 100000;
+constexpr uint32_t MOST_CREATED = 100'000;
 
 Session *self_of(void *user) noexcept { return static_cast<Session *>(user); }
 
@@ -168,7 +168,7 @@ void *Session::stream_of(int32_t stream_id) noexcept {
 
 // Takes from the peer's allowance. False if it is used up.
 bool Session::spend(uint64_t cost) noexcept {
-    constexpr uint64_t UNIT_NS = 1000000000u / A_SECOND;
+    constexpr uint64_t UNIT_NS = 1'000'000'000u / A_SECOND;
     if (now_ > allowed_at_) {
         const uint64_t grown = (now_ - allowed_at_) / UNIT_NS;
         allowance_ = std::min(ALLOWANCE, allowance_ + grown);

@@ -55,7 +55,7 @@ struct FastRequestLayout {
     }
 
     // Whether an I/O thread may decode the images.
-    bool decodes_quickly() const noexcept { return decode_ns <= 1000000; }
+    bool decodes_quickly() const noexcept { return decode_ns <= 1'000'000; }
 
     // The index of an answer's output among the handler's outputs.
     int place_of(int output) const noexcept { return wanted_count ? wanted[output] : output; }

@@ -17,7 +17,7 @@ namespace ksrv {
 namespace {
 
 constexpr std::uint64_t SMALL_POWERS[] = {1,      10,      100,      1000,     10000,
-                                                 100000, 1000000, 10000000, 100000000};
+                                                 100'000, 1'000'000, 10'000'000, 100'000'000};
 
 // The number written by eight digit values. The first digit is in the lowest byte.
 std::uint32_t eight_digits(std::uint64_t values) noexcept {
@@ -45,7 +45,7 @@ const char *gather_digits(const char *at, const char *end, std::uint64_t *value)
             *value = sum * SMALL_POWERS[count] + eight_digits(values);
             return at + count;
         }
-        sum = sum * 100000000 + eight_digits(values);
+        sum = sum * 100'000'000 + eight_digits(values);
         at += 8;
     }
 #endif
@@ -354,7 +354,7 @@ private:
             if (!json::is_digit(*at_)) return fail(NUMBERS_SYNTAX);
             std::int64_t power = 0;
             for (; json::is_digit(*at_); ++at_)
-                if (power < 100000) power = power * 10 + (*at_ - '0');
+                if (power < 100'000) power = power * 10 + (*at_ - '0');
             exponent += minus ? -power : power;
         }
         if (count > 19 || !scale_fast(digits, exponent, &result)) {
@@ -398,7 +398,7 @@ private:
         if (e != at_) {
             const bool minus = e[1] == '-';
             for (const char *p = e + 1; p != at_; ++p)
-                if (json::is_digit(*p) && power < 1000000000000) power = power * 10 + (*p - '0');
+                if (json::is_digit(*p) && power < 1'000'000'000'000) power = power * 10 + (*p - '0');
             if (minus) power = -power;
         }
         *result = 0;

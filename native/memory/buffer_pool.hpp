@@ -84,7 +84,7 @@ class BufferPool {
     static constexpr int SHARD_BLOCKS = 64;  // limits the search; more blocks are freed, oldest first
 
     std::atomic<std::uint64_t> cap_bytes{256ull << 20};
-    std::atomic<std::uint64_t> idle_nanoseconds{30ull * 1000000000ull};
+    std::atomic<std::uint64_t> idle_nanoseconds{30ull * 1'000'000'000ull};
     std::atomic<std::uint64_t> copied_bytes{0};
     std::atomic<std::uint64_t> lendable_above{UINT64_MAX};  // larger bodies get a block that can be lent
 

@@ -16,8 +16,8 @@ Wait wait_readable(int fd, std::int64_t deadline_ns) noexcept {
     for (;;) {
         std::int64_t left = deadline_ns - now_ns();
         if (left < 0) left = 0;
-        const timespec timeout = {static_cast<time_t>(left / 1000000000),
-                                  static_cast<long>(left % 1000000000)};
+        const timespec timeout = {static_cast<time_t>(left / 1'000'000'000),
+                                  static_cast<long>(left % 1'000'000'000)};
         pollfd entry = {fd, POLLIN, 0};
         const int ready = ppoll(&entry, 1, deadline_ns == NEVER ? nullptr : &timeout, nullptr);
         if (ready > 0) return CHANNEL_READY;

@@ -20,10 +20,10 @@ namespace ksrv {
 
 // Upper bounds in nanoseconds. One more bucket counts longer times.
 inline constexpr std::uint64_t DURATION_BOUNDS[] = {
-    100000ull,     250000ull,     500000ull,      1000000ull,     2500000ull,     5000000ull,
-    10000000ull,   25000000ull,   50000000ull,    100000000ull,   250000000ull,   500000000ull,
-    1000000000ull, 2500000000ull, 5000000000ull, 10000000000ull,
-    15000000000ull, 20000000000ull, 30000000000ull};
+    100'000ull,     250'000ull,     500'000ull,      1'000'000ull,     2'500'000ull,     5'000'000ull,
+    10'000'000ull,   25'000'000ull,   50'000'000ull,    100'000'000ull,   250'000'000ull,   500'000'000ull,
+    1'000'000'000ull, 2'500'000'000ull, 5'000'000'000ull, 10'000'000'000ull,
+    15'000'000'000ull, 20'000'000'000ull, 30'000'000'000ull};
 inline constexpr int BOUNDS = static_cast<int>(std::size(DURATION_BOUNDS));
 
 struct Histogram {

@@ -131,7 +131,7 @@ int EventLoop::wait_ms(uint64_t now) const noexcept {
     if (wants_python() || turn_.is_in_python()) return PYTHON_MS;
     if (next == NextTurn::any) return IDLE_MS;
     const uint64_t due = next_sweep_ns_.load(std::memory_order_relaxed);
-    return due > now ? static_cast<int>((due - now) / 1000000u) + 1 : 0;
+    return due > now ? static_cast<int>((due - now) / 1'000'000u) + 1 : 0;
 }
 
 bool EventLoop::is_apart(const epoll_event &event) const noexcept {

@@ -124,9 +124,9 @@ class EventLoop final : PythonTurn::Work {
 
   private:
     static constexpr int EVENTS = 16, PROTOCOLS = 4;  // of one epoll instance in a turn; of a loop
-    static constexpr uint64_t SWEEP_NS = 100000000u;
+    static constexpr uint64_t SWEEP_NS = 100'000'000u;
     // If a request takes longer, gathered answers are sent before the next.
-    static constexpr uint64_t GATHER_NS = 200000u;
+    static constexpr uint64_t GATHER_NS = 200'000u;
     // A protocol's share of a round in Python, so that a flood of its requests does not delay other protocols.
     static constexpr uint32_t SHARE_REQUESTS = 64;
     static constexpr uint64_t SHARE_NS = 200'000;

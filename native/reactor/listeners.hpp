@@ -66,7 +66,7 @@ class Listeners {
     static constexpr int ACCEPTS = 4;           // connections accepted per event
     // Connections accepted when accepting stops: the largest backlog of a kernel.
     static constexpr int LAST_ACCEPTS = 65536;
-    static constexpr uint64_t DESCRIPTOR_PAUSE_NS = 200000000u;
+    static constexpr uint64_t DESCRIPTOR_PAUSE_NS = 200'000'000u;
     static constexpr uint64_t UNTIL_ROOM = UINT64_MAX;
 
     void accept_from(uint16_t listener, int most, bool serves) noexcept;

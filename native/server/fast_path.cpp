@@ -30,7 +30,7 @@ void send_late(AnswerSender *sender, Connection *connection, const FastRequest &
     TextWriter body(room, sizeof room), fields(fields_room, sizeof fields_room);
     const std::string &rest = request.ended_in == STATE_RUNNING ? signature.late_running : signature.late_waiting;
     body.put(signature.late_prefix.data(), signature.late_prefix.size());
-    body.number((request.ended_ns - request.enqueued_ns) / 1000000);
+    body.number((request.ended_ns - request.enqueued_ns) / 1'000'000);
     body.put(rest.data(), rest.size());
     fields.put(signature.late_fields.data(), signature.late_fields.size());
     fields.put("content-length: ");

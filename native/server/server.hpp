@@ -80,7 +80,7 @@ class HttpServer final : public Protocol {
 
   private:
     static constexpr int MESSAGES = 16;         // pipelined messages served per turn
-    static constexpr uint64_t MEMORY_RETRY_NS = 20000000u;
+    static constexpr uint64_t MEMORY_RETRY_NS = 20'000'000u;
     static constexpr uint64_t EARLY_BODY = 65536;  // bytes received before the app is asked
     static constexpr size_t REFUSALS = 16;
 

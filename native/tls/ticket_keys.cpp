@@ -13,7 +13,7 @@ using namespace openssl_value;
 
 namespace {
 
-constexpr int64_t PERIOD_NS = TicketKeys::PERIOD_S * 1000000000;
+constexpr int64_t PERIOD_NS = TicketKeys::PERIOD_S * 1'000'000'000;
 
 // Return values as in SSL_CTX_set_tlsext_ticket_key_cb(3).
 constexpr int FAILED = -1, UNKNOWN = 0, FOUND = 1, FOUND_AND_RENEWED = 2;

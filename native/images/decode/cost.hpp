@@ -9,7 +9,7 @@
 namespace ksrv {
 
 // Above this decode time (about fifty million pixels), a request's pictures are decoded separately from other requests.
-inline constexpr std::uint64_t DECODED_APART_NS = 200000000;
+inline constexpr std::uint64_t DECODED_APART_NS = 200'000'000;
 
 // About how many nanoseconds decoding takes. The constant is a decoder's minimum. Each scan of a JPEG is a pass over
 // its pixels.

@@ -23,7 +23,7 @@ enum class DecodeRoom : int {
 
 class DecodeMemory {
   public:
-    static constexpr std::int64_t WAIT_NS = 50000000;
+    static constexpr std::int64_t WAIT_NS = 50'000'000;
 
     static bool is_small(std::uint64_t nbytes) noexcept { return nbytes <= MemoryBudget::SMALL_REQUEST; }
 

@@ -35,7 +35,7 @@ struct DecodePool::State {
 
 std::size_t DecodePool::chunks(std::size_t count, std::uint64_t work_ns) const noexcept {
     // For less work, waking a thread costs more than it saves.
-    constexpr std::uint64_t shared_ns = 200000;
+    constexpr std::uint64_t shared_ns = 200'000;
     if (count < 2 || work_ns < shared_ns || helpers_ == 0) return 1;
     // Small chunks, because the threads wait for the last chunk of a thread that was preempted.
     return static_cast<std::size_t>(

@@ -132,7 +132,7 @@ def test_images(served):
         ("mean", {"instances": [{"b64": "!"}]}, "not base64"),
         ("mean", {"instances": [{"b64": 3}]}, "not a string"),
         ("half", {"instances": [[1, 2]]}, "JSON does not carry"),
-        ("half", {"instances": [[1, 70000]]}, "too large for FP16, the first of them 70000.0"),
+        ("half", {"instances": [[1, 70000]]}, "too large for FP16, the first is 70000.0"),
         ("echo", {"instances": [[1, [2]]]}, "not of one shape"),
         ("two", {"instances": [{"a": [1, [2]], "b": [1, 2]}]}, "not of one shape"),
         ("two", {"instances": [{"a": [[1], [2]], "b": [1, 2]}]}, "each row has the shape [2, 1]"),

@@ -104,11 +104,8 @@ BAD = {
         ["{name: a, datatype: FP32, shape: [-1, h, 4, 3], image: {}}"],
         "images, which are not padded",
     ),
-    "no such mask": ([IDS % "mask: musk", MASK], "'musk' is no other input; the others are mask"),
-    "the input itself as mask": (
-        [IDS % "mask: ids"],
-        "'ids' is no other input; the others are none",
-    ),
+    "no such mask": ([IDS % "mask: musk", MASK], "'musk' is not another input; the others: mask"),
+    "the input itself as mask": ([IDS % "mask: ids"], "'ids' is not another input; the others:"),
     "a mask with pad": (
         [IDS % "mask: mask", "{name: mask, datatype: INT64, shape: [-1, -1], pad: {}}"],
         "padded by zeros; leave pad out",
@@ -231,7 +228,7 @@ def unknown_mask(ids: Int64["ids"].padded(mask="musk")) -> Int64["ids"]:  # noqa
     ("handler", "sentence"),
     [
         (unknown_length, "outputs: output.shape: 'idz' is the length of no input"),
-        (unknown_mask, "inputs: ids.pad.mask: 'musk' is no other input"),
+        (unknown_mask, "inputs: ids.pad.mask: 'musk' is not another input"),
     ],
 )
 def test_hints_that_do_not_hold_together_fail_the_load(handler, sentence):
