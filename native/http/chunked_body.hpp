@@ -51,7 +51,6 @@ class ChunkDecoder {
     ChunkFault fault() const noexcept { return fault_; }
     // The sum of the chunk sizes read so far.
     uint64_t announced() const noexcept { return announced_; }
-    // Notes what a body holds so far that comes without chunks.
     // The beginning of the faulty line.
     const unsigned char *shown() const noexcept { return shown_; }
     size_t shown_length() const noexcept { return shown_length_; }

@@ -47,7 +47,7 @@ def test_histogram_counts_below_each_bound():
     assert found["h_sum", ()] == pytest.approx(99.305)
 
 
-def test_odd_names_and_values_are_made_fit_for_the_page():
+def test_invalid_names_and_values_are_escaped():
     metrics = HandlerMetrics()
     metrics.record(record("a b-c", labels=(("x y", 'q"\\\n'),)))
     assert samples(metrics) == {("a_b_c", (("x_y", 'q"\\\n'),)): 1.0}
@@ -82,7 +82,7 @@ def test_texts_of_any_kind_can_be_shared_with_other_workers():
         (record("m", float("nan"), "histogram"), "the value nan"),
     ],
 )
-def test_what_does_not_fit_is_logged_once_and_dropped(caplog, second, text):
+def test_invalid_records_are_logged_once_and_dropped(caplog, second, text):
     metrics = HandlerMetrics()
     metrics.record(record())
     with caplog.at_level(logging.ERROR):

@@ -75,7 +75,7 @@ def test_statistics_count_every_request_once(served):
     assert found.last_inference_ms >= (time.time() - 60) * 1000
 
 
-def test_a_model_that_cannot_be_loaded_is_told_of_as_not_ready(tmp_path):
+def test_unloadable_model_is_reported_as_not_ready(tmp_path):
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / "model.yaml").write_text("handler: missing.py")
     served = Engine(Repository([tmp_path]))
@@ -108,7 +108,7 @@ def samples(served, table=None):
     }
 
 
-def test_the_metrics_page(served):
+def test_metrics_page_has_every_family(served):
     found = samples(served)
     model = (("model", "m"), ("version", "7"))
 
@@ -136,7 +136,7 @@ def test_the_metrics_page(served):
     assert 0 < found[("process_cpu_seconds_total",)] <= time.process_time()
 
 
-def test_unknown_names_do_not_lengthen_the_page(served):
+def test_unknown_model_names_add_no_series(served):
     before = len(samples(served))
     for n in range(50):
         with pytest.raises(NotFound):
@@ -144,7 +144,7 @@ def test_unknown_names_do_not_lengthen_the_page(served):
     assert len(samples(served)) == before
 
 
-def test_sizes_that_clients_choose_are_bounded():
+def test_client_chosen_batch_sizes_are_limited():
     made = engine(source())
     sent = 1100
     for rows in range(1, sent + 1):
@@ -157,7 +157,7 @@ def test_sizes_that_clients_choose_are_bounded():
     made.close()
 
 
-def test_what_clients_were_told_is_on_the_page(served):
+def test_refusals_are_on_the_page(served):
     def counted(name, **labels):
         return samples(served).get((name, *sorted(labels.items())), 0.0)
 
@@ -176,7 +176,7 @@ def test_what_clients_were_told_is_on_the_page(served):
     assert counted(names[0], protocol="grpc", reason="") == 0
 
 
-def test_the_servers_own_values_are_on_the_page(served):
+def test_process_values_are_on_the_page(served):
     assert not any(name[0].startswith("ksrv_last_reload") for name in samples(served))
     values = WorkerTable()
     values.count_restart()

@@ -45,6 +45,6 @@ def test_white_space_before_trailing_bytes_is_not_part_of_the_object():
     assert "offset 13;" in answer.message
 
 
-def test_a_code_without_a_sentence_is_a_fault_of_ours():
+def test_code_without_a_sentence_is_an_internal_error():
     with pytest.raises(AssertionError, match="no sentence for nonsense"):
         body_fault(BodyError("nonsense", 0), BODY)

@@ -107,7 +107,7 @@ def test_sixteen_bit_floats_are_raw_only():
         refused(request(("x", datatype, [1], {"fp32_contents": [1.0]})), "raw_input_contents")
 
 
-def test_bytes_in_both_forms():
+def test_bytes_are_read_in_both_forms():
     elements = [b"", b"a", "é".encode(), b"\x00\xff"]
     prefixed = b"".join(struct.pack("<I", len(element)) + element for element in elements)
     typed = parse(request(("x", "BYTES", [4], {"bytes_contents": elements}))).inputs[0]
@@ -163,7 +163,7 @@ def test_packed_floats_are_viewed_in_place():
         assert np.shares_memory(data, np.frombuffer(message, np.uint8)) == (offset % 4 == 0)
 
 
-def test_unordinary_message_means_the_same():
+def test_unusual_encoding_is_read_equally():
     typed = request(("x", "INT32", [3], {"int_contents": [1, -2, 3]}), id="a")
     unknown_field = b"\xfa\x01\x03abc"
     second_id = b"\x1a\x01b"
@@ -191,7 +191,7 @@ def test_values_beyond_the_datatype_are_refused(datatype, field, value):
     )
 
 
-def test_contradictions_are_refused():
+def test_contradictory_fields_are_refused():
     raw = np.zeros(4, np.float32).tobytes()
     typed = {"fp32_contents": [0.0] * 4}
     refused(request(("x", "FP32", [4], typed), raw=[raw]), "contents field must not", "'x'", "'m'")
@@ -222,12 +222,12 @@ def test_refusals_name_the_field_of_the_datatype(datatype, field):
     refused(given, f"its values are in {other[0]}; expected {field} only")
 
 
-def test_sixteen_bit_floats_without_data_are_told_of_raw_contents_alone():
+def test_missing_fp16_data_names_only_raw_contents():
     text = refused(request(("x", "FP16", [1], None)), "has no data")
     assert text.endswith("expected an entry of raw_input_contents")
 
 
-def test_empty_contents_beside_raw_ones_are_none():
+def test_empty_contents_next_to_raw_contents_are_ignored():
     """MLServer's client writes them so."""
     raw = np.arange(4, dtype=np.float32).tobytes()
     for datatype, shape, packed in (("FP32", [4], raw), ("BYTES", [1], b"\4\0\0\0text")):
@@ -255,7 +255,7 @@ def test_sizes_that_disagree_name_both_numbers():
         ("FP32", [1] * 33, "33 dimensions"),
     ],
 )
-def test_bad_shapes_and_datatypes(datatype, shape, word):
+def test_invalid_shapes_and_datatypes_are_refused(datatype, shape, word):
     refused(request(("x", datatype, shape, None), raw=[bytes(4)]), word)
 
 
@@ -264,7 +264,7 @@ def test_bool_bytes_are_zero_or_one():
     refused(made, "'x' (index 0)", "byte 2 is 7")
 
 
-def test_empty_and_scalar_tensors():
+def test_empty_and_scalar_tensors_are_read():
     for made in (
         request(("x", "FP32", [0, 4], None), raw=[b""]),
         request(("x", "FP32", [0, 4], {})),
@@ -329,7 +329,7 @@ def test_parameter_without_a_value_is_refused():
     refused(made, "'p'", "must be a string")
 
 
-def test_requested_output_parameters():
+def test_requested_output_parameters_are_read():
     made = request()
     output = made.outputs.add(name="y")
     output.parameters["classification"].int64_param = 3
@@ -354,7 +354,7 @@ def in_region(made, index, size):
     return made
 
 
-def test_inputs_in_shared_memory_stand_beside_those_of_the_message():
+def test_shared_memory_and_message_inputs_combine():
     raw = np.float32([9]).tobytes()
     for position in (0, 1):
         shapes = {position: [2], 1 - position: [1]}
@@ -375,7 +375,7 @@ def test_inputs_in_shared_memory_stand_beside_those_of_the_message():
     assert refused(many).endswith("expected one for each input")
 
 
-def test_an_input_is_in_shared_memory_or_in_the_message():
+def test_input_cannot_be_in_shared_memory_and_in_the_message():
     made = request(("x", "FP32", [1], {"fp32_contents": [0.0]}))
     refused(
         in_region(made, 0, 4),

@@ -23,7 +23,7 @@ def rendered(*outputs, id="", stream=False, extra=None, **fields):
     return message_class(f"inference.{name}").FromString(message)
 
 
-def test_tensors_come_as_raw_contents_in_the_order_of_the_outputs():
+def test_tensors_are_raw_contents_in_output_order():
     y = np.arange(6, dtype=np.float32).reshape(2, 3)
     z = np.array([-1, 2**62], np.int64)
     text = [b"", b"abc", memoryview(b"\xff" * 70_000)]
@@ -56,7 +56,7 @@ def test_array_with_gaps_is_sent_in_order():
 
 
 @pytest.mark.parametrize("size", [0, 1, 127, 128, 70_000])
-def test_empty_and_large_tensors(size):
+def test_empty_and_large_tensors_are_written(size):
     found = rendered(Tensor("y", "UINT8", (size,), np.full(size, 7, np.uint8)))
     assert list(found.raw_output_contents) == [b"\x07" * size]
     assert list(found.outputs[0].shape) == [size]
@@ -94,7 +94,7 @@ def test_stream_answer_wraps_the_same_message():
     assert rendered(output, stream=True).error_message == ""
 
 
-def test_large_tensors_are_sent_from_where_they_are():
+def test_large_tensors_are_sent_without_a_copy():
     values = np.ones(1 << 20, np.uint8)
     for count, in_parts in ((1, False), (1 << 20, True)):
         output = Tensor("y", "UINT8", (count,), values[:count])
@@ -140,13 +140,13 @@ def test_outputs_in_shared_memory_leave_their_raw_contents_empty(function):
 @pytest.mark.parametrize(
     "parameters", [{"p": 2**64}, {"p": None}, {"p": "\ud800"}, {"p": -(2**63) - 1}]
 )
-def test_answer_without_a_wire_form_is_the_handlers_fault(parameters):
+def test_unrepresentable_answer_is_a_handler_error(parameters):
     with pytest.raises(HandlerFailed, match="cannot be sent over gRPC"):
         rendered(parameters=parameters)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_answer_that_no_message_can_hold_allocates_nothing(stream):
+def test_answer_beyond_the_message_limit_allocates_nothing(stream):
     flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0)
     with mmap.mmap(-1, 2**31, flags=flags) as untouched:
         values = np.frombuffer(untouched, np.uint8)
@@ -156,7 +156,7 @@ def test_an_answer_that_no_message_can_hold_allocates_nothing(stream):
         del values, output
 
 
-def test_an_element_longer_than_its_prefix_can_say():
+def test_element_beyond_the_prefix_range_is_refused():
     flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0)
     with mmap.mmap(-1, 2**32, flags=flags) as untouched:
         view = memoryview(untouched)

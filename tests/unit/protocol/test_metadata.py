@@ -25,7 +25,7 @@ SPEC = ModelSpec(
 )
 
 
-def test_server_metadata():
+def test_server_metadata_lists_the_extensions():
     found = metadata.server_metadata(("parameters",))
     assert found["name"] == "ksrv"
     assert found["version"]
@@ -34,7 +34,7 @@ def test_server_metadata():
     assert list(made.extensions) == ["parameters"]
 
 
-def test_model_metadata_tells_what_images_are_taken():
+def test_model_metadata_describes_accepted_images():
     found = metadata.model_metadata(SPEC, ["2", "3"], Limits(image_pixels=5))
     assert json.loads(json.dumps(found)) == found
     assert found["versions"] == ["2", "3"]
@@ -54,7 +54,7 @@ def test_model_metadata_tells_what_images_are_taken():
     assert [list(tensor.shape) for tensor in made.inputs] == [[-1, 224, -1, 3], [-1]]
 
 
-def test_unversioned_model_without_images():
+def test_unversioned_model_has_metadata():
     found = metadata.model_metadata(ModelSpec("m", inputs=SPEC.inputs[1:]), [""])
     assert found["versions"] == []
     assert "properties" not in found
@@ -84,7 +84,7 @@ def test_config_of_a_model_that_does_not_batch_keeps_the_whole_shape():
     assert "dynamic_batching" not in found
 
 
-def test_statistics():
+def test_statistics_are_rendered():
     def duration(count):
         return SimpleNamespace(count=count, ns=count * 10)
 

@@ -19,7 +19,7 @@ SIZE = "shared_memory_byte_size"
 LARGEST = 2**64 - 1
 
 
-def test_nothing_is_asked_for_without_parameters():
+def test_defaults_apply_without_parameters():
     found = take_request_parameters({})
     assert (found.custom, found.deadline_ns, found.priority) == ({}, None, 0)
     assert not found.binary_output and not found.mark_final
@@ -71,7 +71,7 @@ def test_reserved_parameters_of_a_request_have_a_type(name, wrong, wanted):
             take_request_parameters({name: value})
 
 
-def test_reserved_parameters_of_a_request():
+def test_reserved_request_parameters_are_read():
     before = time.monotonic_ns()
     found = take_request_parameters(
         {
@@ -95,7 +95,7 @@ def test_reserved_parameters_of_a_request():
         take_request_parameters({"triton_x": 1})
 
 
-def test_the_largest_priority():
+def test_largest_priority_is_accepted():
     assert check_priority(0) == 0
     assert check_priority(2**32 - 1) == 2**32 - 1
     with pytest.raises(InvalidRequest, match="from 0 to 4294967295, not '4294967296'"):
@@ -112,7 +112,7 @@ def test_the_largest_priority():
         ({"mine": 1, REGION: "r", OFFSET: 2, SIZE: 4}, SharedMemoryRef("r", 2, 4)),
     ],
 )
-def test_where_a_tensor_lies_in_shared_memory(given, ref):
+def test_shared_memory_parameters_are_read(given, ref):
     custom = {"mine": 1} if "mine" in given else {}
     assert take_input_parameters("x", 0, given) == (custom, ref)
     output = take_requested_output("y", 0, given)
@@ -129,7 +129,7 @@ def test_where_a_tensor_lies_in_shared_memory(given, ref):
         ({REGION: "r", SIZE: "4"}, f"'{SIZE}' must be an unsigned integer"),
     ],
 )
-def test_shared_memory_has_numbers_and_a_name(given, sentence):
+def test_invalid_shared_memory_parameters_are_refused(given, sentence):
     with pytest.raises(InvalidRequest) as refused:
         take_input_parameters("x", 1, given)
     assert str(refused.value).startswith(f"input 'x' (index 1): {sentence}")
@@ -138,7 +138,7 @@ def test_shared_memory_has_numbers_and_a_name(given, sentence):
     assert str(refused.value).startswith(f"output 'y' (index 2): {sentence}")
 
 
-def test_reserved_parameters_of_an_output():
+def test_reserved_output_parameters_are_read():
     found = take_requested_output("y", 0, {"binary_data": False, "classification": LARGEST, "a": 1})
     assert (found.binary, found.classification, found.parameters) == (False, LARGEST, {"a": 1})
     for given in ({"binary_data": 1}, {"classification": -1}, {"classification": True}):

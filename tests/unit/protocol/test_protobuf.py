@@ -84,7 +84,7 @@ SAME = "assert m(id='x').SerializeToString() == c(id='x').SerializeToString()"
 
 
 @pytest.mark.parametrize("order", [(OURS, THEIRS), (THEIRS, OURS)], ids=["ours", "theirs"])
-def test_lives_beside_the_triton_client_in_either_order(order):
+def test_messages_coexist_with_the_triton_client(order):
     code = "; ".join((*order, SAME))
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=60)
 
@@ -98,7 +98,7 @@ def test_importing_the_module_does_not_import_protobuf():
 
 
 @pytest.mark.parametrize("turn", range(5))
-def test_threads_that_have_the_first_calls_together_get_messages_of_one_pool(turn):
+def test_concurrent_first_calls_share_one_pool(turn):
     spec = importlib.util.find_spec("ksrv.protocol.protobuf")
     fresh = importlib.util.module_from_spec(spec)  # without what it keeps
     spec.loader.exec_module(fresh)

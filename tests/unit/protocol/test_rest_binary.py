@@ -72,7 +72,7 @@ class TestHeaderLength:
         assert f"offset {length};" in str(caught.value)
         assert f"Inference-Header-Content-Length: {length} is needed" in str(caught.value)
 
-    def test_white_space_behind_the_object(self):
+    def test_white_space_after_the_object_is_accepted(self):
         body = self.BODY + b" \n\t\r"
         request = parse_infer(body + X.tobytes(), str(len(body)), ADD, LIMITS)
         np.testing.assert_array_equal(request.inputs[0].data, X)
@@ -127,17 +127,17 @@ class TestSizes:
     def test_disagreement_names_both_numbers(self, size, sent, text):
         assert text in refusal(one(size=size), bytes(sent))
 
-    def test_data_and_size(self):
+    def test_data_with_binary_size_is_refused(self):
         assert "has both 'data' and 'binary_data_size'" in refusal(
             one(size=16, data=[1, 2, 3, 4]), X.tobytes()
         )
 
-    def test_empty_tensor(self):
+    def test_empty_tensor_is_read(self):
         for size in (0, None):
             (tensor,) = parse(one(shape=(0, 4), size=size)).inputs
             assert tensor.data.shape == (0, 4) and tensor.data.dtype == np.float32
 
-    def test_list_length_limit(self):
+    def test_size_list_is_limited(self):
         limits = Limits(size_list=3)
         body = one("image", (3,), "BYTES", size="1,1,1")
         assert len(parse(body, b"abc", IMG, limits).inputs[0].data) == 3
@@ -217,7 +217,7 @@ class TestBytes:
             ((3, 1), 3 * len(JPEG) + 12, prefixed(JPEG, JPEG, JPEG)),
         ],
     )
-    def test_images_in_every_form(self, shape, size, tail):
+    def test_images_are_read_in_every_form(self, shape, size, tail):
         tensor = parse(one("image", shape, "BYTES", size=size), tail, IMG).inputs[0]
         assert tensor.shape == shape
         assert tensor.data == [JPEG] * shape[0]
@@ -235,7 +235,7 @@ class TestBytes:
             ((1,), 0, b"", "'binary_data_size' is 0, but the shape has 1 elements"),
         ],
     )
-    def test_images_that_do_not_add_up(self, shape, size, tail, text):
+    def test_images_with_wrong_sizes_are_refused(self, shape, size, tail, text):
         found = refusal(one("image", shape, "BYTES", size=size), tail, IMG)
         assert text in found and ("'image'" in found or "inputs account" in found)
 
@@ -285,7 +285,7 @@ class TestRawRequest:
         with pytest.raises(InvalidRequest, match=text):
             self.raw(bytes(body), *inputs)
 
-    def test_there_is_one_row_where_another_size_of_a_model_that_batches_is_open(self):
+    def test_raw_body_is_one_row_if_another_dimension_is_open(self):
         """As in Triton, whose own tests send such bodies."""
 
         def shape(size, *declared):
@@ -302,17 +302,17 @@ class TestRawRequest:
         with pytest.raises(InvalidRequest, match="a BOOL byte must be 0 or 1"):
             self.raw(b"\1\2", TensorSpec("x", "BOOL", (-1,)))
 
-    def test_one_bare_element(self):
+    def test_single_bare_element_is_read(self):
         (tensor,) = self.raw(b"hello", TensorSpec("s", "BYTES", (-1,))).inputs
         assert tensor.shape == (1,) and tensor.data == [b"hello"]
         (tensor,) = self.raw(JPEG, *IMG.inputs).inputs
         assert (tensor.datatype, tensor.shape, tensor.data) == ("BYTES", (1,), [JPEG])
 
-    def test_raw_pixels_for_an_image_input(self):
+    def test_raw_pixels_are_accepted_for_an_image_input(self):
         (tensor,) = self.raw(bytes(8 * 8 * 3 * 4), *IMG.inputs).inputs
         assert (tensor.datatype, tensor.shape) == ("FP32", (1, 8, 8, 3))
 
-    def test_what_is_neither_is_left_to_the_image_reader(self):
+    def test_other_bytes_are_left_to_the_image_reader(self):
         (tensor,) = self.raw(b"text", TensorSpec("i", "FP32", (-1, -1, -1, 3), ImageSpec())).inputs
         assert tensor.data == [b"text"]
 
@@ -336,19 +336,19 @@ def test_a_body_that_is_an_image_is_the_input():
     )  # its header has a length: it is a document
 
 
-def test_files_for_an_input_of_numbers_need_no_frame():
+def test_file_for_a_numeric_input_is_parsed():
     """Validation says then why the input takes none."""
     body = one("x", (1,), "BYTES", size=len(JPEG))
     assert [bytes(file) for file in parse(body, JPEG).inputs[0].data] == [JPEG]
 
 
-def test_a_raw_body_is_the_only_input_that_a_request_needs():
+def test_raw_body_is_the_only_required_input():
     spec = ModelSpec("m", inputs=(*ADD.inputs, TensorSpec("m", "FP32", (-1, 4), optional=True)))
     (tensor,) = parse_infer(X.tobytes(), "0", spec, LIMITS).inputs
     assert (tensor.name, tensor.shape) == ("x", (1, 4))
 
 
-def test_a_raw_body_of_numbers():
+def test_raw_body_of_numbers_is_read():
     pixels = np.arange(8 * 8 * 3, dtype="<f4")
     (tensor,) = parse_infer(pixels.tobytes(), "0", IMG, LIMITS).inputs
     assert (tensor.datatype, tensor.shape) == ("FP32", (1, 8, 8, 3))
@@ -360,7 +360,7 @@ def test_a_raw_body_of_numbers():
         parse_infer(X.tobytes(), "0", ModelSpec("m", inputs=(free,)), LIMITS)
 
 
-def test_a_raw_body_that_begins_as_an_image_is_one_only_for_an_input_of_images():
+def test_raw_body_with_an_image_signature_is_an_image_only_for_image_inputs():
     tiny = ModelSpec("m", inputs=(TensorSpec("i", "UINT8", (-1, 1, 1, 1), ImageSpec()),))
     (tensor,) = parse_infer(JPEG, "0", tiny, LIMITS).inputs
     assert (tensor.datatype, tensor.shape) == ("BYTES", (1,))

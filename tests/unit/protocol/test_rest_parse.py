@@ -22,7 +22,7 @@ class TestJson:
         "data", [[0, 1, 2, 3], [[0, 1, 2, 3]], [[0], [1, 2], 3], [0.0, 1e0, 2, 3]]
     )
     @pytest.mark.parametrize("header", [True, False])
-    def test_flat_nested_and_ragged_numbers(self, data, header):
+    def test_flat_nested_and_ragged_numbers_are_read(self, data, header):
         request = parse(one(data=data), header=header)
         (tensor,) = request.inputs
         assert (tensor.name, tensor.datatype, tensor.shape) == ("x", "FP32", (1, 4))
@@ -30,7 +30,7 @@ class TestJson:
         assert tensor.data.dtype == np.float32
         assert (request.model_name, request.model_version) == ("add", "3")
 
-    def test_id_headers_and_size(self):
+    def test_id_headers_and_size_are_read(self):
         request = parse(one(data=[1, 2, 3, 4], id="42"), headers={"a": "b"})
         assert request.id == "42" and request.headers == {"a": "b"} and request.nbytes > 50
         assert parse(one(data=[1, 2, 3, 4])).id == ""
@@ -109,7 +109,7 @@ class TestJson:
     def test_half_precision_points_to_the_binary_form(self, datatype):
         assert "binary data format" in refusal(one(datatype=datatype, data=[1, 2, 3, 4]))
 
-    def test_strings(self):
+    def test_strings_are_read(self):
         body = one("s", (3,), "BYTES", data=["a", ["é"], "\x00"])
         assert parse(body, spec=STR).inputs[0].data == [b"a", "é".encode(), b"\0"]
         for data in ("abc", 3, {"a": 1}):
@@ -131,7 +131,7 @@ class TestJson:
         expected = int(np.prod(shape))
         assert f"asks for {expected} values, but 'data' holds {count}" in text
 
-    def test_scalar_shape(self):
+    def test_scalar_shape_is_accepted(self):
         assert parse(one(shape=(), data=[7])).inputs[0].data.shape == ()
 
     def test_claimed_shape_is_not_allocated(self):
@@ -185,7 +185,7 @@ LONGEST_TYPE = "x" * (256 - len(";base64"))
         (IMG, None, "a", "element 1 of 'data' is not base64: "),
     ],
 )
-def test_elements_in_base64(spec, kind, value, expected):
+def test_base64_elements_are_decoded(spec, kind, value, expected):
     name = spec.inputs[0].name
     body = one(name, (2,), "BYTES", data=[HI, value])
     body["inputs"][0]["parameters"] = {"content_type": kind} if kind else {}
@@ -204,14 +204,14 @@ def test_texts_are_no_base64_unless_the_input_takes_images():
 
 
 @pytest.mark.parametrize("before", ["", "é", "\U0001f600"])
-def test_the_byte_at_which_texts_are_no_json(before):
+def test_syntax_error_names_the_byte(before):
     lone = b"\\ud800"
     body = b'{"inputs":[{"name":"s","shape":[1],"datatype":"BYTES","data":["%s"]}]}'
     body %= before.encode() + lone
     assert refusal(body, spec=STR).endswith(f"at byte {body.index(lone)}")
 
 
-def test_reading_json_data_where_there_is_none():
+def test_missing_json_data_is_an_error():
     (entry,) = native.read(b'{"inputs":[{"name":"x","shape":[0],"datatype":"INT8"}]}', 55).inputs
     with pytest.raises(ValueError, match="input 'x' has no JSON data"):
         read_data(memoryview(b""), entry, 0)
@@ -299,7 +299,7 @@ class TestDocument:
         assert request.inputs[0].name == '\U0001f600\n"/' and request.id == "é€\b\f\r\t\\"
 
     @pytest.mark.parametrize("opening", [b"[", b'{"a":'])
-    def test_depth(self, opening):
+    def test_nesting_is_limited(self, opening):
         closing = {b"[": b"]", b'{"a":': b"}"}[opening]
         for levels, fine in ((63, True), (64, False), (250_000, False)):
             nested = opening * levels + (b"1" if opening != b"[" else b"") + closing * levels
@@ -309,7 +309,7 @@ class TestDocument:
             else:
                 assert "--limits-json-depth" in refusal(body)
 
-    def test_depth_of_data(self):
+    def test_nesting_of_data_is_limited(self):
         body = b'{"inputs":[{"name":"x","shape":[1],"datatype":"FP32","data":%s}]}'
         assert parse(body % (b"[" * 61 + b"1" + b"]" * 61)).inputs[0].data == 1
         assert "--limits-json-depth" in refusal(body % (b"[" * 62 + b"1" + b"]" * 62))
@@ -328,14 +328,14 @@ class TestDocument:
         assert "more than 1024 parameters" in refusal(parameters)
         assert "more than 1023 parameters" in refusal(parameters, limits=Limits(parameters=1023))
 
-    def test_overflowing_shape(self):
+    def test_overflowing_shape_is_refused(self):
         assert "product of the shape exceeds" in refusal(one(shape=(2**31 - 1,) * 3, data=[1]))
         # numpy cannot compute strides for this shape, although it is empty.
         assert "product of the shape exceeds" in refusal(one(shape=(*(2**31 - 1,) * 3, 0), data=[]))
         (tensor,) = parse(one(shape=(2**29 - 1, 0, 2**30 - 1), data=[])).inputs
         assert tensor.data.shape == (2**29 - 1, 0, 2**30 - 1)
 
-    def test_duplicate_names(self):
+    def test_duplicate_names_are_refused(self):
         entry = one(data=[1, 2, 3, 4])["inputs"][0]
         assert "input 'x' appears twice" in refusal({"inputs": [entry, entry]})
         assert "output 'y' appears twice" in refusal(
@@ -346,7 +346,7 @@ class TestDocument:
         text = refusal(one("é\x1b" * 5000, datatype="x" * 5000, data=[1]))
         assert len(text) < 500 and "\x1b" not in text
 
-    def test_size_limits(self):
+    def test_sizes_are_limited(self):
         limits = Limits(json=100, body=200)
         with pytest.raises(
             BodyTooLarge, match="201 bytes, above the limit --limits-body \\(200 bytes"
@@ -357,14 +357,14 @@ class TestDocument:
         ):
             parse_infer(bytes(101), None, ADD, limits)
 
-    def test_other_buffers(self):
+    def test_other_buffers_are_accepted(self):
         text = json.dumps(one(data=[1, 2, 3, 4])).encode()
         for body in (bytearray(text), memoryview(text), np.frombuffer(text, "i1")):
             assert parse_infer(body, None, ADD, LIMITS).inputs[0].nbytes == 16
 
 
 class TestParameters:
-    def test_custom_parameters_of_every_type(self):
+    def test_custom_parameters_of_every_type_are_read(self):
         given = {"s": "é", "i": -1, "u": 2**64 - 1, "f": 1.5, "t": True, "e": 1e-400, "n": None}
         request = parse(one(data=[1, 2, 3, 4], parameters=given))
         assert request.parameters == {
@@ -377,7 +377,7 @@ class TestParameters:
         }
         assert isinstance(request.parameters["t"], bool)
 
-    def test_input_and_output_parameters(self):
+    def test_input_and_output_parameters_are_read(self):
         body = one(size=16, outputs=[{"name": "y", "parameters": {"a": 1, "classification": 3}}])
         body["inputs"][0]["parameters"]["mine"] = "x"
         request = parse(body, X.tobytes())
@@ -386,7 +386,7 @@ class TestParameters:
         assert (output.name, output.binary, output.classification) == ("y", None, 3)
         assert output.parameters == {"a": 1}
 
-    def test_reserved_request_parameters(self):
+    def test_reserved_request_parameters_are_read(self):
         given = {
             "sequence_id": 2**64 - 1,
             "sequence_start": True,
@@ -432,7 +432,7 @@ class TestParameters:
     def test_refused(self, given, text):
         assert text in refusal(one(data=[1, 2, 3, 4], parameters=given))
 
-    def test_number_beyond_a_double(self):
+    def test_number_beyond_a_double_is_refused(self):
         assert "out of range" in refusal(b'{"inputs":[],"parameters":{"a":1e400}}')
 
     @pytest.mark.parametrize(
@@ -450,7 +450,7 @@ class TestParameters:
         body = one(data=[1, 2, 3, 4], outputs=[{"name": "y", "parameters": given}])
         assert text in refusal(body)
 
-    def test_shared_memory_inputs(self):
+    def test_shared_memory_inputs_are_read(self):
         body = one()
         region = {
             "shared_memory_region": "r",
@@ -469,11 +469,11 @@ class TestTextsOfOpenShape:
     def body(self, texts):
         return one("s", (-1,), "BYTES", data=texts)
 
-    def test_they_are_counted(self):
+    def test_inputs_in_shared_memory_are_counted(self):
         request = parse(self.body(["a", "b"]), spec=self.SPEC)
         assert request.inputs[0].shape == (2,) and request.inputs[0].data == [b"a", b"b"]
 
-    def test_what_reading_them_takes_is_charged(self, monkeypatch):
+    def test_memory_for_reading_is_charged(self, monkeypatch):
         monkeypatch.setattr(PROCESS, "bound", PROCESS.held + 100_000)
         held = PROCESS.held
         with pytest.raises(Overloaded, match="--limits-in-flight"):

@@ -42,7 +42,7 @@ def refusal(*args, **kwargs):
 
 
 class TestJson:
-    def test_whole_answer(self):
+    def test_complete_answer_is_rendered(self):
         body, joined = render(
             tensor("y", Y), tensor("z", Z), id="42", version="3", parameters={"a": 1.5}
         )
@@ -74,7 +74,7 @@ class TestJson:
             np.array([0, 2**64 - 1], "u8"),
         ],
     )
-    def test_arrays_of_every_layout(self, data):
+    def test_arrays_of_every_layout_are_rendered(self, data):
         (output,) = document(*render(tensor("y", data)))["outputs"]
         assert output["shape"] == list(data.shape)
         assert output["data"] == data.ravel().tolist()
@@ -92,22 +92,22 @@ class TestJson:
         assert b"[NaN,Infinity,-Infinity,1.5]" in joined
         assert json.loads(joined)["outputs"][1]["data"] == Z.tolist()
 
-    def test_strings(self):
+    def test_strings_are_rendered(self):
         data = [b"a", "é".encode(), memoryview(b'"\n'), b""]
         (output,) = document(*render(tensor("s", data)))["outputs"]
         assert output["data"] == ["a", "é", '"\n', ""] and output["datatype"] == "BYTES"
 
-    def test_elements_that_are_no_texts_are_base64(self):
+    def test_elements_that_are_not_text_become_base64(self):
         (output,) = document(*render(tensor("s", [b"a", memoryview(b"\xff")])))["outputs"]
         assert output["data"] == [{"b64": "YQ=="}, {"b64": "/w=="}]
 
-    def test_what_json_cannot_carry_points_to_binary_data(self):
+    def test_unrepresentable_values_name_binary_data(self):
         assert "output 'h' is FP16" in refusal(tensor("h", np.zeros(1, "f2")))
         assert "'binary_data'" in refusal(tensor("h", np.zeros(1, "u2"), "BF16"))
 
 
 class TestBinary:
-    def test_all_outputs(self):
+    def test_binary_answers_have_all_outputs(self):
         body, joined = render(tensor("y", Y), tensor("z", Z), binary_output=True)
         assert body.content_type == "application/octet-stream"
         found = document(body, joined)
@@ -115,7 +115,7 @@ class TestBinary:
         assert sizes == [24, 16] and "data" not in found["outputs"][0]
         assert joined[body.header_length :] == Y.tobytes() + Z.tobytes()
 
-    def test_each_output_as_asked(self):
+    def test_each_output_has_the_requested_form(self):
         asked = [RequestedOutput("z", binary=False), RequestedOutput("y", binary=True)]
         body, joined = render(tensor("z", Z), tensor("y", Y), asked=asked)
         z, y = document(body, joined)["outputs"]
@@ -141,7 +141,7 @@ class TestBinary:
         assert joined.endswith(Y.T.tobytes()) and buffer_pool.copied_bytes() - before == Y.nbytes
 
     @pytest.mark.parametrize("datatype", ["FP16", "BF16", "BOOL"])
-    def test_two_and_one_byte_types(self, datatype):
+    def test_small_types_are_rendered(self, datatype):
         data = np.array([1, 0, 1]).astype({"FP16": "f2", "BF16": "u2", "BOOL": "?"}[datatype])
         _, joined = render(tensor("y", data, datatype), binary_output=True)
         assert joined.endswith(data.tobytes())
@@ -171,7 +171,7 @@ class TestBinary:
         assert output.parameters == {"a": 1}
 
 
-def test_values_of_a_shape():
+def test_values_of_any_shape_are_rendered():
     numbers = shaped_values(tensor("y", np.array([[np.nan, 1]], np.float32)))
     assert numbers.shape == (1, 2) and np.isnan(numbers[0, 0])
     assert orjson_form(numbers) is numbers
@@ -190,7 +190,7 @@ class Regions:
         self.written.append((ref, b"".join(bytes(part) for part in parts)))
 
 
-def test_an_output_in_shared_memory_is_told_without_data_and_parameters():
+def test_shared_memory_output_has_no_data():
     ref = SharedMemoryRef("r", 8, 32)
     for binary in (None, True, False):
         regions = Regions()

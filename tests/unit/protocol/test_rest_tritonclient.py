@@ -49,7 +49,7 @@ def expected(datatype):
     # tritonclient itself refuses FP16 in JSON.
     [(name, binary) for name in ARRAYS for binary in (True, False) if binary or name != "FP16"],
 )
-def test_inputs(datatype, binary):
+def test_client_inputs_are_read(datatype, binary):
     request = sent([tensor_input("x", datatype, binary)], request_id="7")
     (tensor,) = request.inputs
     assert (tensor.name, tensor.datatype, tensor.shape) == ("x", datatype, (2, 1))
@@ -57,7 +57,7 @@ def test_inputs(datatype, binary):
     assert request.id == "7" and request.binary_output and request.outputs == []
 
 
-def test_every_option_of_infer():
+def test_every_option_of_infer_is_read():
     request = sent(
         [tensor_input("a", "FP32", True), tensor_input("b", "INT64", False)],
         outputs=[
@@ -89,7 +89,7 @@ def test_every_option_of_infer():
 
 
 @pytest.mark.parametrize("binary", [True, False])
-def test_outputs(binary):
+def test_client_reads_outputs(binary):
     names = [name for name in ARRAYS if binary or name != "FP16"]
     outputs = [
         Tensor(

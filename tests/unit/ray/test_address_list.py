@@ -56,7 +56,7 @@ def test_a_wildcard_is_called_by_the_nodes_address(address, host, expected):
     assert reachable(address, host) == expected
 
 
-def test_withdrawn_addresses_do_not_pile_up(clock):
+def test_withdrawn_addresses_are_forgotten(clock):
     listed = AddressList()
     for number in range(1000):
         listed.withdraw(f"replica {number}")
@@ -66,7 +66,7 @@ def test_withdrawn_addresses_do_not_pile_up(clock):
     assert listed.current() == []
 
 
-def test_targets_for_prometheus():
+def test_prometheus_targets_are_listed():
     plain, grpc_only, tls = (
         Address("a", "n", "10.0.0.1:8080", ""),
         Address("b", "n", "", "10.0.0.1:9000"),

@@ -36,7 +36,7 @@ def bound(application):
 
 
 @pytest.mark.usefixtures("with_ray")
-def test_an_application():
+def test_application_is_built():
     application = app(Path("models"), settings={"limits": {"body": "1M"}, "stop_timeout": 7})
     (models, settings, stop, start, _), deployment = bound(application)
     assert (models, settings) == (["models"], {"limits": {"body": 1 << 20}, "stop_timeout": 7.0})
@@ -63,14 +63,14 @@ def test_options_of_ray_win():
     "settings",
     [{"unknown": 1}, {"limits": {"unknown": 1}}, {"workers": 0}, {"limits": {"body": "x"}}],
 )
-def test_settings_that_cannot_be(settings):
+def test_invalid_settings_are_refused(settings):
     with pytest.raises(SettingsError):
         app("models", settings=settings)
 
 
 @pytest.mark.usefixtures("with_ray")
 @pytest.mark.parametrize("settings", [{"http": "off"}, {"metrics": False}, {"tls_client_ca": "ca"}])
-def test_a_load_that_cannot_be_read(settings):
+def test_unreadable_load_is_refused(settings):
     with pytest.raises(SettingsError, match="autoscaling reads the load on /metrics"):
         app("models", settings=settings, autoscaling={"max_replicas": 3})
 

@@ -27,7 +27,7 @@ def clock(monkeypatch):
     return now
 
 
-def test_the_load_is_what_waits_and_what_ran_in_the_mean(clock):
+def test_load_is_waiting_plus_mean_running_requests(clock):
     meter = LoadMeter()
     assert meter.load(PAGE.format(waiting=4, spent=10, queued=3)) == 5
     clock.time += 2
@@ -55,14 +55,14 @@ def context(running, loads, target=4, wanted=None):
         (3, {"a": 8.0}, 6),  # two have not reported yet
     ],
 )
-def test_replicas_that_loads_ask_for(running, loads, replicas):
+def test_replicas_follow_the_load(running, loads, replicas):
     assert policy(context(running, {LOAD: loads})) == (replicas, {})
 
 
 @pytest.mark.parametrize("metrics", [None, {}, {LOAD: {}}, {"another": {"a": 1.0}}])
-def test_no_load_is_no_reason_to_change(metrics):
+def test_missing_load_keeps_the_replicas(metrics):
     assert policy(context(2, metrics, wanted=3)) == (3, {})
 
 
-def test_no_replicas_are_no_reason_to_change():
+def test_missing_replicas_keep_the_target():
     assert policy(context(0, {LOAD: {"gone": 9.0}}, wanted=1)) == (1, {})

@@ -20,24 +20,24 @@ from ksrv.server.settings import SettingsError
         ("2:2", {"autoscaling": {"min_replicas": 2, "max_replicas": 2}}),
     ],
 )
-def test_numbers_of_replicas(text, options):
+def test_replica_counts_are_parsed(text, options):
     assert replica_options(text) == options
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "x", "1:", ":4", "4:1", "0:4", "1:2:3", "1.5"])
-def test_numbers_that_are_none(text):
+def test_invalid_replica_counts_are_refused(text):
     with pytest.raises(SettingsError, match=r"expected a whole number from 1, or MIN:MAX"):
         replica_options(text)
 
 
-def test_ray_that_is_not_installed(monkeypatch):
+def test_missing_ray_is_reported(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     ended = CliRunner().invoke(main, ["serve", "models", "--ray", "auto"])
     assert ended.exit_code == 1
     assert "pip install 'ksrv[ray]'" in ended.output
 
 
-def test_the_package_without_ray(monkeypatch):
+def test_package_imports_without_ray(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     for use in (lambda: ksrv.ray.app("models"), ksrv.ray.addresses):
         with pytest.raises(ModuleNotFoundError, match=r"pip install 'ksrv\[ray\]'") as caught:

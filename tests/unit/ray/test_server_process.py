@@ -44,7 +44,7 @@ def start():
         server.stop(30)
 
 
-def test_a_server_that_starts_and_ends(start, models):
+def test_server_starts_and_stops(start, models):
     server = start(models)
     assert server.http.startswith("127.0.0.1:")
     assert server.grpc.startswith("127.0.0.1:")
@@ -94,7 +94,7 @@ def test_the_proxy_of_the_environment_is_not_asked(start, models, monkeypatch):
     start(models).check()
 
 
-def test_a_port_that_is_taken(models):
+def test_used_port_fails_the_start(models):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         for name in ("http", "grpc"):
@@ -119,7 +119,7 @@ class HoldsOutput(BaseHandler):
 """
 
 
-def test_a_death_is_seen_though_another_process_holds_the_output(tmp_path, start, capfd):
+def test_death_is_seen_with_open_output(tmp_path, start, capfd):
     write_model(tmp_path / "models", "echo", HOLDS_OUTPUT, VECTOR)
     server = start([str(tmp_path / "models")])
     child = int(re.search(r"child (\d+)", capfd.readouterr().err)[1])
@@ -133,7 +133,7 @@ def test_a_death_is_seen_though_another_process_holds_the_output(tmp_path, start
 
 
 @pytest.mark.parametrize("for_clients", [False, True])
-def test_a_server_with_tls(start, models, tmp_path, for_clients):
+def test_server_with_tls_is_reached(start, models, tmp_path, for_clients):
     key, certificate = self_signed(tmp_path / "certificates")
     settings = {"tls_cert": str(certificate), "tls_key": str(key)}
     if for_clients:
@@ -173,19 +173,19 @@ def test_refusal_of_metadata_without_token(start, models, tmp_path):
     assert server.refusal("Bearer the-token", "192.0.2.1") is None
 
 
-def test_a_certificate_that_cannot_be_read(tmp_path):
+def test_unreadable_certificate_fails_the_start(tmp_path):
     for path in (tmp_path / "missing", Path(__file__)):
         with pytest.raises(OSError):
             ServerProcess([], {"tls_cert": str(path)}).tls_context()
 
 
-def test_models_that_cannot_be_found(tmp_path):
+def test_missing_models_fail_the_start(tmp_path):
     server = ServerProcess([str(tmp_path / "missing")], LOCAL)
     with pytest.raises(ServerEnded, match=r"status 2(.|\n)*missing"):
         server.start(60)
 
 
-def test_models_that_cannot_be_loaded(tmp_path, monkeypatch):
+def test_unloadable_models_fail_the_start(tmp_path, monkeypatch):
     monkeypatch.setattr(server_process, "SETTLE_SECONDS", 0.2)
     write_model(tmp_path, "broken", BROKEN, VECTOR)
     server = ServerProcess([str(tmp_path)], LOCAL)
@@ -213,14 +213,14 @@ class PrintsATable(BaseHandler):
 """
 
 
-def test_what_a_handler_prints_is_not_taken_for_the_servers_own_words(tmp_path, start):
+def test_handler_output_is_not_parsed(tmp_path, start):
     folder = write_model(tmp_path / "models", "echo", PRINTS_A_TABLE, VECTOR)
     server = start([str(tmp_path / "models")], http="off")
     assert (folder / "loaded").exists()
     assert server.http == "" and server.ready()
 
 
-def test_models_that_take_too_long(models):
+def test_slow_models_fail_the_start(models):
     server = ServerProcess(models, LOCAL)
     with pytest.raises(ServerEnded, match=r"is not ready after 0 s"):
         server.start(0)
@@ -243,7 +243,7 @@ def why_dead(server):
     return ""
 
 
-def test_a_server_that_is_killed_is_told_of(start, models):
+def test_killed_server_is_reported(start, models):
     server = start(models)
     os.killpg(server.pid, signal.SIGKILL)
     wait_until(lambda: "status -9" in why_dead(server))

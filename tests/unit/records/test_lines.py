@@ -12,7 +12,7 @@ from ksrv.request import Tensor
 
 
 @given(st.sampled_from(sorted(set(DTYPES) - {"BYTES"})), st.binary(max_size=64))
-def test_numbers_come_back_bit_for_bit(name, data):
+def test_numbers_round_trip_bit_for_bit(name, data):
     size = np.dtype(DTYPES[name]).itemsize
     raw = data[: len(data) // size * size]
     if name == "BOOL":
@@ -27,7 +27,7 @@ def test_numbers_come_back_bit_for_bit(name, data):
 
 
 @given(st.lists(st.binary(max_size=40), max_size=8))
-def test_elements_come_back(elements):
+def test_elements_round_trip(elements):
     made = recorded(Tensor("x", "BYTES", (len(elements),), elements))
     assert made.tensor().data == elements
     assert made.array().tolist() == elements
@@ -49,7 +49,7 @@ def test_elements_come_back(elements):
         (RecordedTensor("x", "BYTES", (1,)), "left out"),
     ],
 )
-def test_tensors_that_cannot_be(tensor, told):
+def test_invalid_tensors_are_refused(tensor, told):
     with pytest.raises(ValueError, match=told):
         tensor.tensor()
 

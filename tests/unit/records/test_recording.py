@@ -89,7 +89,7 @@ def test_chunks_that_grow_too_large_drop_their_record(made, counts, monkeypatch)
     one.close()
 
 
-def test_after_the_end_nothing_is_taken_and_what_waits_is_written(made, counts, tmp_path):
+def test_close_writes_waiting_records_and_accepts_no_more(made, counts, tmp_path):
     one = made()
     for number in range(50):
         ended(one, InferRequest("m", id=str(number), inputs=[tensor()]), tensor())
@@ -122,9 +122,7 @@ def test_a_failure_to_record_leaves_the_answer_alone(made, monkeypatch):
     ],
     ids=["id", "value", "name", "header", "input", "empty elements"],
 )  # fmt: skip
-def test_all_that_a_client_sends_counts_against_the_bounds(
-    made, counts, monkeypatch, tmp_path, request_of
-):
+def test_all_client_data_counts_against_the_limits(made, counts, monkeypatch, tmp_path, request_of):
     monkeypatch.setattr(recording, "LARGEST_RECORD", 10_000)
     one = made()
     callback = one.follow(request_of("a" * 10_000), None)

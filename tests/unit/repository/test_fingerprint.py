@@ -22,7 +22,7 @@ def names(root, version="1"):
     return sorted(os.path.relpath(path, root) for path, _, _ in found.files)
 
 
-def test_a_version_has_its_own_files_and_those_that_versions_share(model):
+def test_version_has_its_files_and_the_shared_files(model):
     assert names(model) == ["1/handler.py", "labels.txt", "shared/deep/weights.bin"]
     assert names(model, "2") == ["2/handler.py", "labels.txt", "shared/deep/weights.bin"]
 

@@ -83,7 +83,7 @@ def test_the_decorator_is_known_by_its_import(app, head):
     assert source_of(f"{path}:score").config.instances == 3
 
 
-def test_another_decorator_of_the_name_is_none(app):
+def test_unrelated_decorator_of_the_same_name_is_ignored(app):
     path = app("from other import settings\n@settings(instances=3)\ndef score(x): return x\n")
     assert source_of(f"{path}:score").config.instances == 1
 
@@ -135,7 +135,7 @@ def test_a_file_that_cannot_be_served_says_why(app, text, error):
         Repository([f"{path}:score"]).check()
 
 
-def test_names_that_come_by_a_star_are_not_known_before_the_load(app):
+def test_star_imports_are_resolved_at_load(app):
     path = app("from others import *\n")
     assert source_of(f"{path}:score").config.handler == f"{path}:score"
 
@@ -151,7 +151,7 @@ def test_names_that_come_by_a_star_are_not_known_before_the_load(app):
         "def __getattr__(name): return max\n",
     ],
 )
-def test_names_of_compound_statements_are_not_known_before_the_load(app, code):
+def test_names_in_compound_statements_are_resolved_at_load(app, code):
     path = app(code)
     assert source_of(f"{path}:score").config.handler == f"{path}:score"
 
@@ -174,7 +174,7 @@ def test_a_missing_file_and_a_file_that_cannot_be_read(app, tmp_path):
     assert "bytes.py" in only(tmp_path / "bytes.py").error
 
 
-def test_a_path_that_is_too_long_is_told_as_any_other(app, tmp_path):
+def test_too_long_path_is_reported(app, tmp_path):
     long = "x" * 300
     for path in (tmp_path / long, tmp_path / f"app.py:{long}", tmp_path / long / "app.py"):
         with pytest.raises(RepositoryError, match="no such file or folder"):

@@ -73,7 +73,7 @@ def test_a_version_that_the_policy_names_and_the_disk_lacks_is_an_error(tmp_path
     assert list(entry.versions) == ["1"]
 
 
-def test_a_versions_own_settings_win_entirely(tmp_path):
+def test_version_settings_replace_the_models(tmp_path):
     make(
         tmp_path,
         {
@@ -201,7 +201,7 @@ def test_two_models_of_one_name_are_an_error_that_names_both(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["missing", "notes.txt"])
-def test_a_path_that_holds_no_models(tmp_path, name):
+def test_path_without_models_is_an_error(tmp_path, name):
     make(tmp_path, {"notes.txt": ""})
     with pytest.raises(RepositoryError, match=name):
         Repository([tmp_path / name]).scan()

@@ -150,7 +150,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("files", "sentence"), list(MISTAKES.values()), ids=list(MISTAKES))
-def test_a_mistake_is_told_with_its_cause_and_what_to_do(tmp_path, files, sentence):
+def test_mistake_names_cause_and_remedy(tmp_path, files, sentence):
     folder = tmp_path / "mine"
     folder.mkdir()
     for name, text in files.items():

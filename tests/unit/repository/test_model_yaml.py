@@ -153,7 +153,7 @@ def test_an_image_batch_without_a_section_has_the_defaults(folder):
     assert [one.image for one in config.inputs] == [ImageSpec(), ImageSpec(), None, None, None]
 
 
-def test_what_yaml_takes_for_something_else(folder):
+def test_yaml_scalars_of_other_types_are_explained(folder):
     config = load(
         folder,
         image("scale: 1e2, mean: [1e-3]", "[-1, 30:45, 1:59, 3]") + "parameters: {d: 2026-01-02}",
@@ -351,7 +351,7 @@ def test_deep_nesting_is_refused(folder):
         load(folder, "handler: handler.py\nparameters: " + "[" * 5000 + "]" * 5000)
 
 
-def test_what_is_no_text_is_refused(folder):
+def test_file_that_is_not_text_is_refused(folder):
     (folder / "model.yaml").write_bytes(b"handler: handler.py\nlabels: \xff\n")
     with pytest.raises(ConfigError, match=r"model.yaml, line 2: not UTF-8"):
         load_model_config(folder)

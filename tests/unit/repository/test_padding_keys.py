@@ -151,7 +151,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_bad_input_is_told_where_and_why(tmp_path, case):
+def test_bad_input_names_place_and_cause(tmp_path, case):
     inputs, sentence = BAD[case]
     with pytest.raises(ConfigError) as caught:
         read(tmp_path, inputs)
@@ -168,7 +168,7 @@ def test_a_bad_input_is_told_where_and_why(tmp_path, case):
         ("{name: o, datatype: FP32, shape: [-1, 4], pad: {}}", "unknown key"),
     ],
 )
-def test_a_bad_output_is_told_where_and_why(tmp_path, entry, sentence):
+def test_bad_output_names_place_and_cause(tmp_path, entry, sentence):
     with pytest.raises(ConfigError) as caught:
         read(tmp_path, [IDS % "exact: true"], [entry])
     assert sentence in str(caught.value) and "outputs[0]" in str(caught.value)
@@ -211,7 +211,7 @@ def test_hints_mean_the_same():
         ({"waste": 1.5}, "waste from 0 to 0.99"),
     ],
 )
-def test_a_bad_hint_is_told(keys, sentence):
+def test_bad_hint_is_reported(keys, sentence):
     with pytest.raises(TensorTypeError, match=sentence):
         Int64["ids"].padded(**keys)
 
@@ -299,7 +299,7 @@ def test_a_sample_shows_that_padding_is_not_exact(tmp_path):
         load(tmp_path)
 
 
-def test_padding_that_cannot_be_checked_is_told():
+def test_uncheckable_padding_is_reported():
     with load(refuses, **BATCHES) as model:
         [line] = model.engine.index()
     assert (line.state, "could not be checked" in line.reason) == ("READY", True)

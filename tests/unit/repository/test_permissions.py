@@ -16,18 +16,18 @@ def store(tmp_path):
     return tmp_path
 
 
-def test_a_store_of_ones_own_is_trusted(store):
+def test_store_of_the_same_user_is_trusted(store):
     assert list(insecure_paths(store / "m")) == []
 
 
 @pytest.mark.parametrize("name", ["m", "m/1", "m/1/model.onnx"])
-def test_what_everybody_can_write_is_not(store, name):
+def test_world_writable_store_is_not_trusted(store, name):
     (store / name).chmod(0o777)
     [doubt] = insecure_paths(store / "m")
     assert doubt == f"{store / name} can be written by every user of this machine"
 
 
-def test_what_belongs_to_somebody_else_is_not(store, monkeypatch):
+def test_store_of_another_user_is_not_trusted(store, monkeypatch):
     owner = os.stat(store).st_uid
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
     found = list(insecure_paths(store / "m"))

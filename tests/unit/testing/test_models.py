@@ -63,7 +63,7 @@ def test_a_class_answers_arrays_and_image_files(picture):
         assert model.infer(array[0])["output"].tolist() == [[7, 7, 7]]  # one row, the only input
 
 
-def test_what_a_server_refuses_is_refused_here(tmp_path):
+def test_load_refuses_the_same_requests_as_a_server(tmp_path):
     (tmp_path / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     with load(Bright) as model:
         for inputs, status in (

@@ -9,7 +9,7 @@ from ksrv.server.grpc.calls import error_metadata
 
 @pytest.mark.parametrize("text", ["", "a", "größer", "x" * 2000, "\ud800"])
 @pytest.mark.parametrize("seconds", [1, 127, 128, 2**40])
-def test_details_hold_the_status_and_when_to_come_again(text, seconds):
+def test_details_have_the_status_and_the_retry_delay(text, seconds):
     error = TooManyRequests(text, "rate_limit", seconds)
     metadata = dict(error_metadata(error))
     assert metadata["retry-after"] == str(seconds)

@@ -27,7 +27,7 @@ def test_work_runs_side_by_side_up_to_the_bound_and_all_of_it():
     assert pool.threads == 0
 
 
-def test_one_thread_does_what_comes_one_after_the_other():
+def test_sequential_work_uses_one_thread():
     pool = IdleThreads(8, "x")
     for _ in range(20):
         first = pool.submit(threading.get_ident).result()
@@ -64,7 +64,7 @@ def test_many_submitters_beside_threads_that_end():
     pool.shutdown()
 
 
-def test_an_error_is_the_futures():
+def test_error_is_set_on_the_future():
     pool = IdleThreads(1, "x")
     with pytest.raises(ZeroDivisionError):
         pool.submit(lambda: 1 / 0).result()
@@ -72,7 +72,7 @@ def test_an_error_is_the_futures():
     pool.shutdown()
 
 
-def test_a_shutdown_cancels_what_waits_and_takes_nothing_more():
+def test_shutdown_cancels_waiting_work_and_refuses_more():
     pool = IdleThreads(1, "x")
     began, gate = threading.Event(), threading.Event()
     running = pool.submit(lambda: (began.set(), gate.wait()))
@@ -86,7 +86,7 @@ def test_a_shutdown_cancels_what_waits_and_takes_nothing_more():
     wait_until(lambda: pool.threads == 0)
 
 
-def test_without_a_thread_the_submitter_is_told(monkeypatch):
+def test_submit_raises_if_no_thread_can_start(monkeypatch):
     pool = IdleThreads(1, "x")
 
     def refuse(self):

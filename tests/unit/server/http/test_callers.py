@@ -40,7 +40,7 @@ def caller(peer, trusted=TRUSTED, **headers):
         ("", "192.0.2.7", ""),  # a unix socket that is not named
     ],
 )
-def test_the_last_address_that_no_trusted_proxy_has(peer, given, expected):
+def test_client_is_the_last_untrusted_address(peer, given, expected):
     found = caller(peer, x_forwarded_for=given)
     assert found == ({"peer": expected} | ({} if expected == peer else {"proxy": peer}))
 
@@ -63,11 +63,11 @@ def test_the_last_address_that_no_trusted_proxy_has(peer, given, expected):
         ('"\\"' * 5000 + ",for=192.0.2.7", "192.0.2.7"),
     ],
 )
-def test_the_same_of_forwarded(given, expected):
+def test_forwarded_header_names_the_last_untrusted_address(given, expected):
     assert caller("127.0.0.1", forwarded=given)["peer"] == expected
 
 
-def test_x_forwarded_for_goes_first():
+def test_x_forwarded_for_precedes_forwarded():
     both = {"x_forwarded_for": "192.0.2.7", "forwarded": "for=198.51.100.1"}
     assert caller("127.0.0.1", **both)["peer"] == "192.0.2.7"
 
@@ -90,7 +90,7 @@ def test_a_request_of_wsgi():
     assert TrustedProxies(TRUSTED).caller_of(environ)["peer"] == "192.0.2.7"
 
 
-def test_what_is_no_address_is_a_mistake_in_the_settings():
+def test_invalid_trusted_address_is_a_settings_error():
     with pytest.raises(SettingsError, match=r"'forwarded_allow_ips': expected addresses.*'nginx'"):
         TrustedProxies.of(ServerSettings(forwarded_allow_ips=("nginx",)))
 

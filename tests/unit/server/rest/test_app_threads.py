@@ -74,16 +74,14 @@ def test_there_is_a_thread_for_each_message_up_to_the_most(work):
     assert work.begun.get(timeout=60) == "d"
 
 
-def test_a_message_that_cannot_be_made_is_none(work, caplog):
+def test_message_that_fails_is_skipped(work, caplog):
     work.messages.put(MemoryError("no memory for a message"))
     work.messages.put("a")
     assert work.begun.get(timeout=60) == "a"
     assert "could not be given to the app" in caplog.text
 
 
-def test_a_system_without_threads_leaves_the_messages_to_those_that_there_are(
-    work, caplog, monkeypatch
-):
+def test_existing_threads_serve_if_no_thread_can_start(work, caplog, monkeypatch):
     def refuse(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 

@@ -336,7 +336,7 @@ def test_pipelined_requests_are_answered_in_order(fast):
             assert payload(head, body)[1][0, 0] == number
 
 
-def test_bytes_and_ends_that_come_while_a_request_runs_are_seen_behind_it(fast, models):
+def test_bytes_and_ends_during_a_request_are_seen_after_it(fast, models):
     """Epoll reports such connections repeatedly until they are muted. After its answer each must be armed again."""
     _, address = fast
     with contextlib.ExitStack() as stack:
@@ -453,7 +453,7 @@ def fail(*_, **__):
     [("_failure_of", "_fail"), ("_failure_of",), ()],
     ids=["everything", "its errors", "the batch"],
 )
-def test_whoever_pushed_requests_ends_them_whatever_the_engine_does(inlined, monkeypatch, broken):
+def test_pushed_requests_always_end(inlined, monkeypatch, broken):
     _, model, address = inlined
     with socket.create_connection(address, 20) as client:
         monkeypatch.setattr(model.instances[0].executor, "run", fail)
@@ -473,7 +473,7 @@ def test_whoever_pushed_requests_ends_them_whatever_the_engine_does(inlined, mon
 
 
 @pytest.mark.parametrize("is_inline", [True, False])
-def test_what_fails_behind_an_answer_answers_nobody_again(inlined, monkeypatch, is_inline):
+def test_failure_after_an_answer_answers_nothing_twice(inlined, monkeypatch, is_inline):
     _, model, address = inlined
     model.queue.inline_for_all = is_inline
     instance = model.instances[0]
@@ -490,7 +490,7 @@ def test_what_fails_behind_an_answer_answers_nobody_again(inlined, monkeypatch, 
         assert readable([client], 0) == []
 
 
-def test_a_timeout_beyond_all_clocks_is_none(tmp_path):
+def test_huge_timeout_means_no_deadline(tmp_path):
     with serving(tmp_path / "one", ONE, ONE_YAML) as engine:
         (model,) = {model for _, _, model in engine.routable_models()}
         model.timeout_ns = 0

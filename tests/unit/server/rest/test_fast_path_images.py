@@ -284,9 +284,7 @@ def test_requests_are_joined_and_bad_ones_fail_alone(fast, general, engine, fold
     assert got == wanted
 
 
-def test_rows_of_a_request_that_cannot_be_added_are_the_next_ones(
-    fast, engine, folder, monkeypatch
-):
+def test_rows_of_a_rejected_request_are_reused(fast, engine, folder, monkeypatch):
     def raw(value):
         rows = np.full((1, 8, 9, 3), value, "<f4").tobytes()
         return message("joined", rows, shape=[1, 8, 9, 3], datatype="FP32")

@@ -154,7 +154,7 @@ def test_large_answers_are_cut_back_as_well(ways):
         {"other": np.zeros((1, 5), np.int64)},
     ],
 )
-def test_a_wrong_request_is_told_by_the_general_way(ways, wrong):
+def test_invalid_request_is_reported_by_the_general_path(ways, wrong):
     name, fast, general = ways
     data = message(name, arrays(5) | wrong)
     assert ask_both(fast, general, data) == 0
@@ -205,7 +205,7 @@ def test_an_output_without_values_is_cut_back_at_once(tmp_path, executor, wide):
     assert [one["shape"] for one in outputs_of(head, body)] == [[2, wide, 3, 0]]
 
 
-def test_long_rows_lie_in_large_places_of_a_handler_process(tmp_path, monkeypatch):
+def test_long_rows_use_large_slots_of_the_ring(tmp_path, monkeypatch):
     """Two rows of 20,000 numbers do not fit a slot of the ring, but the answers do."""
     sums = MASKED.replace('"ids": ids * 3, ', "")
     ids_out = "  - {name: ids, datatype: INT64, shape: [-1, ids]}\n"
@@ -242,7 +242,7 @@ def test_calls_of_grpc_need_no_python_either(tmp_path):
         assert server._core.counters()["fast_path"] == 1
 
 
-def test_rows_of_no_length_and_missing_inputs_go_the_general_way(ways):
+def test_empty_rows_and_missing_inputs_take_the_general_path(ways):
     name, fast, general = ways
     assert ask_both(fast, general, message(name, arrays(0))) == 0
     missing = arrays(4)

@@ -110,7 +110,7 @@ def test_what_is_half_written_is_not_read(file, monkeypatch):
     assert file.read(0) is None
 
 
-def test_more_than_a_copy_may_take_is_said_and_left_out(file, monkeypatch, caplog):
+def test_oversized_statistics_are_logged_and_omitted(file, monkeypatch, caplog):
     file.write(0, WorkerStatistics(unknown=3))
     monkeypatch.setattr(shared_statistics, "COPY_BYTES", 40)
     file.write(0, WorkerStatistics(unknown=4))
@@ -120,7 +120,7 @@ def test_more_than_a_copy_may_take_is_said_and_left_out(file, monkeypatch, caplo
     assert file.read(1) is None
 
 
-def test_of_a_gauge_the_newer_value_counts_and_of_another_kind_none():
+def test_newer_gauge_value_wins_and_other_kinds_are_dropped():
     mine, other = HandlerMetrics(), HandlerMetrics()
     mine.record(Record("level", "gauge", 1.0))
     mine.record(Record("mixed", "gauge", 1.0))

@@ -46,7 +46,7 @@ def test_what_failed_where_it_was_asked_for_is_not_left():
     assert left(log) == [("load", "m"), ("unload", "m")]  # slot 0 has not applied it yet
 
 
-def test_a_change_that_was_made_in_part_is_left_as_far_as_it_was_made():
+def test_partly_applied_change_keeps_its_applied_part():
     log = ChangeLog()
     asked = entry("load")
     (position,) = log.append([asked])
@@ -57,7 +57,7 @@ def test_a_change_that_was_made_in_part_is_left_as_far_as_it_was_made():
     assert (one.kind, one.slot, one.change.entry) == ("load", -1, made)
 
 
-def test_what_another_worker_has_made_is_left_as_made_until_the_one_that_was_asked_says_otherwise():
+def test_change_stays_applied_when_requesting_worker_dies():
     log = ChangeLog()
     (position,) = log.append([entry("load")])
     assert [one.slot for one in entries_for_new_worker(log.read())] == [0]
@@ -236,7 +236,7 @@ def test_values_of_every_kind_stay_what_they_are(value):
     assert repr(found.config.parameters) == repr({"value": value})
 
 
-def test_the_starts_of_generations_that_were_replaced_go():
+def test_starts_of_replaced_generations_are_removed():
     log = ChangeLog()
     for generation in range(4):
         do(log, start(generation))
