@@ -87,7 +87,11 @@ def test_wheel_has_all_files_and_no_generated_files(wheel):
     assert [name for name in names if name.endswith(".so")] == [f"ksrv/_native/_core{suffix}"]
     if library_version():
         assert "ksrv/_native/libnghttp2.so.14" in names
-    licences = {name.partition("/licenses/")[2] for name in names if "/licenses/" in name}
+    licences = {
+        name.partition("/licenses/")[2]
+        for name in names
+        if "/licenses/" in name and not name.endswith("/")
+    }
     assert licences == {"LICENSE", "native/licences/nghttp2.txt"}
     for pattern in ("*.py", "*.pyi", "*.pxd", "*.pyx", "py.typed", "*.binpb", "page/static/*"):
         wanted = {path.relative_to(ROOT).as_posix() for path in (ROOT / "ksrv").rglob(pattern)}
