@@ -199,7 +199,7 @@ bool Connection::has_own_host(const Call &call) const noexcept {
     return !host.empty() && !is_foreign_host(reinterpret_cast<const unsigned char *>(host.data()), host.size());
 }
 
-// Null for an unknown method. A call without a path has the last one.
+// Null for an unknown method. A call without a path repeats the last method.
 const Method *Connection::method_of(const Call &call) noexcept {
     if (!called_last_ || !call.path.empty()) called_last_ = server_->method(call.path);
     return called_last_;

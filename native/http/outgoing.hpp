@@ -24,7 +24,7 @@ struct Owners {
     uint64_t counted = 0;  // bytes of the answer in the memory budget, which are given back with the object
     AnswerRoom room = AnswerRoom::none;
 
-    // Before the object goes, which may have this.
+    // Call before the Python object that may own this is released.
     void give_back() noexcept { process_budget().give_back_answer(counted, room); }
 };
 
