@@ -173,9 +173,7 @@ def test_every_package_has_its_arrows():
     assert present <= set(ARROWS)
 
 
-@pytest.mark.parametrize(
-    "code", ["import ksrv", "import ksrv.cli.serve", "main(['--help'], standalone_mode=False)"]
-)
+@pytest.mark.parametrize("code", ["import ksrv", "main(['--help'], standalone_mode=False)"])
 def test_import_and_help_load_little(code):
     heavy = (
         "torch",
@@ -195,6 +193,15 @@ assert "ksrv" in sys.modules
 assert not set({heavy}) & set(sys.modules), set({heavy}) & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_the_options_of_serve_load_no_dialect_and_no_numpy():
+    code = (
+        "import sys; import ksrv.cli.serve;"
+        "bad = {'numpy', 'falcon', 'ksrv.handlers', 'ksrv.dialects.dialect'} & set(sys.modules);"
+        "assert not bad, bad"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_the_client_loads_no_part_of_the_server():
