@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent.parent
 
 # The goal of the house is 53,000 lines of the core and 70,000 of everything: lower these with each deletion.
 CORE_LINES = 62_600
-ALL_LINES = 78_300
+ALL_LINES = 78_000
 
 OUTSIDE_THE_CORE = (
     "ksrv/dialects/",
