@@ -4,8 +4,8 @@
 // Strategy: one thread leads: it waits in epoll and serves each event to completion, so that a request stays on one
 // thread with a warm cache. python_turn.hpp decides which thread leads and which enters Python. The protocols handle
 // the events: HTTP/1.1 (native/server) and gRPC (native/grpc). Each turn takes some events of each protocol, however
-// many of the other protocol wait: gRPC's connections have an epoll instance within the loop's. Ten times a second a sweep
-// checks the timers of all connections. Answers that are made while a thread is in Python are sent together, in one
+// many of the other protocol wait: gRPC's connections have an epoll instance within the loop's. Ten times a second a
+// sweep checks the timers of all connections. Answers that are made while a thread is in Python are sent together, in one
 // piece per connection, when it returns.
 
 #pragma once

@@ -105,7 +105,7 @@ void check_room() {
 HttpServer *raced = nullptr;
 Connection *taken = nullptr;
 
-// The connection of the event goes, and another client gets its place.
+// The connection of the event closes, and another client gets its slot.
 void replace_taken() {
     meanwhile = nullptr;
     raced->connections.drop(taken);

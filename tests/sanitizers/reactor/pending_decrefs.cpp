@@ -1,9 +1,9 @@
-// Lists of pending decrefs that one thread adds to and sweeps, while another one takes them: an empty list must not ask for a
+// Lists of pending decrefs: a thread adds to them and sweeps, while another thread takes them: an empty list must not ask for a
 // visit to Python, and no item may be lost.
 //
 //     pending_decrefs ROUNDS
 //
-// First every pair of operations, the second of which comes before each access of the first one to an atomic. Then rounds in which
+// First every pair of operations: the second runs before each access of the first to an atomic. Then rounds in which
 // two threads go through many lists, in one order. Prints how many empty lists asked for a visit after that, and how many items were
 // lost.
 

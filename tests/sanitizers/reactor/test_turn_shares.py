@@ -11,7 +11,7 @@ pytestmark = pytest.mark.long
 EVENTS = 16
 """Events of one epoll instance in a turn (native/reactor/event_loop.hpp)."""
 SHARE_US, EVENT_US = 200, 100
-"""What a protocol may take of a turn, and what an event of the flood takes."""
+"""A protocol's share of a turn, and the time that an event of the flood takes."""
 
 
 @pytest.fixture(scope="module")

@@ -68,7 +68,7 @@ void clear_event(int fd) {
     (void)!read(fd, &seen, sizeof seen);
 }
 
-// Floods the protocol within the loop's epoll instance, or the one that is apart, and has the other one an event meanwhile.
+// Floods the protocol in the loop's epoll instance or in the separate instance, while the other protocol has an event.
 void try_flood(const char *what, bool floods_apart) {
     EventLoop events{1};
     Stub shared, apart;
