@@ -82,10 +82,10 @@ def run_infer(call: InferCall, engine: "Engine", *, waits: bool) -> None:
     except NotLoaded as error:
         again = partial(run_infer, call, engine, waits=True)
         if waits or not engine.wait_elsewhere(error.model, again, call.refuse):
-            call.refuse(error)
+            _refuse(call, error)
         return
     except Exception as error:  # noqa: BLE001  (becomes the answer)
-        call.refuse(error)
+        _refuse(call, error)
         return
     watched = handle.parts[-1] if isinstance(handle, SplitRequest) else handle
     if not watched.done():
@@ -108,7 +108,7 @@ def finish(call: InferCall, handle: RequestHandle) -> None:
     try:
         response = handle.wait()
     except Exception as error:  # noqa: BLE001  (becomes the answer)
-        call.refuse(error)
+        _refuse(call, error)
     else:
         deliver(call, response)
 
@@ -118,7 +118,20 @@ def deliver(call: InferCall, response: InferResponse) -> None:
     try:
         call.send(response)
     except Exception as error:  # noqa: BLE001  (becomes the answer)
-        call.refuse(error)
+        _refuse(call, error)
+
+
+def _refuse(call: InferCall, error: Exception) -> None:
+    """Refuse a call with an error that refers to none of its buffers.
+
+    A call may keep its error. The tracebacks of the error, and of the exception that was handled when it was raised,
+    refer to frames that refer to the call: its buffers would stay until the garbage collector finds the cycle. Only an
+    unforeseen error is logged with its traceback.
+    """
+    if isinstance(error, KsrvError):
+        error = error.with_traceback(None)
+        error.__cause__ = error.__context__ = None
+    call.refuse(error)
 
 
 def report(

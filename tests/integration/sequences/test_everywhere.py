@@ -11,6 +11,7 @@ from ksrv import BaseHandler
 from ksrv.errors import KsrvError
 from ksrv.repository.model_yaml import load_model_config
 from ksrv.repository.yaml_document import ConfigError
+from ksrv.server.dialects import formats
 from ksrv.testing import Server, batch, load
 from tests.support.models import write_model
 from tests.support.paths import ROOT
@@ -269,7 +270,7 @@ def test_torchserve_handlers_serve_no_sequences(tmp_path):
     )
     folder = write_model(tmp_path, "m", handler, "sequences: {}\n")
     with pytest.raises(ConfigError, match="TorchServe serves no sequences"):
-        load_model_config(folder)
+        load_model_config(folder, formats=formats())
 
 
 def test_the_example_smooths_signals_everywhere_alike():
