@@ -112,7 +112,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("files", nargs="*", type=Path, help="default: all that git knows")
     parser.add_argument("--count", action="store_true", help="print how many lines each folder has")
-    parser.add_argument("--at-most", type=int, default=0, help="lines that do not fail the check")
     options = parser.parse_args()
     listing = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True
@@ -135,8 +134,8 @@ def main() -> int:
         for folder, count in counts.most_common():
             print(f"{count:6,} {folder}")
     total = sum(counts.values())
-    print(f"{total:,} lines are not plain English; {options.at_most:,} are allowed")
-    return int(total > options.at_most)
+    print(f"{total:,} lines are not plain English")
+    return int(total > 0)
 
 
 if __name__ == "__main__":
