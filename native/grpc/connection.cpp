@@ -204,7 +204,7 @@ void Connection::linger() noexcept {
 void Connection::drain_lingering() noexcept {
     unsigned char *buffer = read_buffer();
     for (int turns = 0; buffer && turns < LINGER_READS; ++turns) {
-        // MSG_TRUNC: TCP discard_body without copying
+        // MSG_TRUNC: TCP discards the bytes without copying them.
         const ssize_t got = recv(fd_, buffer, READ_BYTES, MSG_DONTWAIT | MSG_TRUNC);
         if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
         if (got <= 0) {
