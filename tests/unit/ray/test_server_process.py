@@ -61,7 +61,6 @@ def test_server_starts_and_stops(start, models):
     ("settings", "http", "grpc"),
     [
         ({"grpc": "off"}, True, False),
-        ({"grpc": "http"}, True, True),
         ({"http": "off"}, False, True),
     ],
 )
