@@ -135,7 +135,7 @@ $(OLDEST_VENV)/.installed: $(VENV)/.built pyproject.toml
 
 # tritonclient's gRPC asks for a newer grpcio than ksrv does.
 test-oldest: $(OLDEST_VENV)/.installed ## tests of REST, gRPC, pictures and faults with the oldest dependencies that pyproject.toml allows
-	$(OLDEST_VENV)/bin/python -m pytest -m 'not slow' -k 'not clients_own_class' tests/integration/http/test_routes.py tests/integration/grpc/test_infer.py \
+	$(OLDEST_VENV)/bin/python -m pytest -m 'not slow' -k 'not clients_message_class' tests/integration/http/test_routes.py tests/integration/grpc/test_infer.py \
 		tests/conformance/test_rest_cases.py tests/integration/images/test_image_transports.py tests/faults/test_network.py
 
 # Playwright is large and needs a browser, so `make test` skips what needs them where they are missing.

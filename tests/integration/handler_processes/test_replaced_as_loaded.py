@@ -196,7 +196,7 @@ def test_nothing_is_left_that_was_loaded(served):
     # Its answer is made ahead, behind the change of the model's state.
     wait_until(lambda: refused("health/ready"))
     assert served.load().status_code == 200
-    # The worker that replaces the last one may still load.
+    # The replacement of the killed worker may still load.
     wait_until(lambda: served.numbers() == {(1.0, 22.0, 3.0)})
     assert requests.get(served.url("health/ready"), timeout=60).status_code == 200
 
