@@ -28,6 +28,11 @@ def found_lines(tool, path: Path, text: str) -> list[int]:
         ("b.py", 'def f():\n    """Do it.\n\n    Where it fails, stop.\n    """\n', [4]),
         ("c.py", 'raise ValueError("there is no model of this name")\n', [1]),
         ("d.py", 'raise ValueError(f"there is no model {name!r} here")\n', [1]),
+        (
+            "j.py",
+            '"""The rules are those of\nanother page. The fields of a\nform are few."""\n',
+            [1],
+        ),
         ("e.py", "those_of = ones = whatever\nCODE = 'x = numpy.ones(3)'\n", []),
         ("f.cpp", "int x; // It lies on the heap.\n/* a\n   the last one\n*/\nint ones;\n", [1, 3]),
         ("g.pyx", 'cdef int x  # stands in C\n"""\nThe caller is told.\n"""\n', [1, 3]),

@@ -44,6 +44,10 @@ PYTHON = {".py", ".pyi"}
 C_LIKE = {".cpp", ".hpp", ".c", ".h", ".js", ".css", ".pyx", ".pxd"}
 
 
+_AROUND = re.compile(r"^\s*(?:#\s*|[rRfFbBuU]{0,2}[\"']+)?|[\"'\s]+$")
+"""The characters around the words of a line: indentation, the mark of a comment, quotes."""
+
+
 def python_text(source: str) -> Iterator[tuple[int, str]]:
     """Yield the lines of comments and of strings that are sentences."""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -52,7 +56,7 @@ def python_text(source: str) -> Iterator[tuple[int, str]]:
             and " " in token.string
         ):
             for offset, line in enumerate(token.string.split("\n")):
-                yield token.start[0] + offset, line.strip().strip("\"'#f ")
+                yield token.start[0] + offset, _AROUND.sub("", line)
 
 
 def c_text(source: str) -> Iterator[tuple[int, str]]:

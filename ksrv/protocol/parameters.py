@@ -1,7 +1,7 @@
 """Request, input and output parameters: the names that the protocol reserves, and their types.
 
-A reserved name is understood or refused; every other scalar reaches the handler. The names are those of
-`native/infer/infer_header_reader.hpp`, the errors are in `error_texts`.
+A reserved name is understood or refused; every other scalar reaches the handler. `native/infer/infer_header_reader.hpp` has
+the names, and `error_texts` the errors.
 """
 
 from collections.abc import Mapping

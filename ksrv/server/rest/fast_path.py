@@ -1,7 +1,7 @@
 """KServe v2 inference without WSGI: the calls that the HTTP server hands to Python, and its prepared answers.
 
-The HTTP server has framed the message and received its body. Parser, renderer and the order of headers are those of
-`ksrv.server.rest.infer`. A test compares the bytes.
+The HTTP server has framed the message and received its body. Parser, renderer and the order of headers are the same
+as in `ksrv.server.rest.infer`. A test compares the bytes.
 """
 
 from collections.abc import Mapping, Sequence
