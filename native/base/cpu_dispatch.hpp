@@ -1,4 +1,4 @@
-// KSRV_CLONES compiles a function in several variants, of which the fastest that the processor supports is used.
+// KSRV_CLONES compiles a function in several variants. The fastest that the processor supports is used.
 //
 // Only glibc resolves such functions at program start, and only gcc builds them for C++ in this way. Elsewhere, and
 // under a sanitizer (which runs before the resolver may), the macro is empty and the portable variant is used. All

@@ -26,7 +26,7 @@ class TextWriter {
 
     template <std::size_t N> void put(const char (&text)[N]) noexcept { put(text, N - 1); }
 
-    // Calls `fill` with a position where it may write up to `most` bytes. `fill` returns the end of the written bytes.
+    // Calls `fill` with a position; it may write up to `most` bytes there. `fill` returns the end of the written bytes.
     template <class Fill> void write(std::size_t most, Fill &&fill) noexcept {
         if (most > static_cast<std::size_t>(end_ - at_)) {
             full_ = true;

@@ -168,7 +168,7 @@ struct Connection : Transport, ReceiveBuffer, Message {
     }
     Turn open_turn() noexcept { return {this, turn.load(std::memory_order_acquire)}; }
 
-    // Whether bytes were received that no thread has handled, and of which epoll does not know.
+    // Whether received bytes wait for a thread. epoll does not report them.
     bool holds_unseen() const noexcept {
         const Phase now = phase.load(std::memory_order_relaxed);
         return receives(now) && (tls.unread || (now == Phase::head && searched != filled));

@@ -107,7 +107,7 @@ struct Head {
 
 enum class Ending : uint8_t { open, found, never };
 
-// Searches for CRLFCRLF in data[0, filled), of which data[0, from) was searched before. `never`: these bytes cannot
+// Searches data[0, filled) for CRLFCRLF; data[0, from) was searched before. `never`: these bytes cannot
 // begin a head of at most `limit` bytes without a bare line feed or NUL. `*length` is then the number of valid bytes
 // plus one.
 Ending find_head_end(const unsigned char *data, size_t from, size_t filled, size_t limit,

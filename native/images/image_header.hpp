@@ -44,7 +44,7 @@ struct ImageHeader {
     std::size_t chunk = 0, announced = 0, left = 0;
 };
 
-// Limit for compressed texts of a PNG, each of which the decoder inflates to up to 8 MB. Real files have a few.
+// Limit for compressed texts of a PNG. The decoder inflates each text to up to 8 MB. Real files have a few.
 inline constexpr int COMPRESSED_TEXTS = 64;
 
 // Reads the header. Sets `header->format` even if the rest is unreadable.

@@ -374,7 +374,7 @@ cdef class ImportedBlocks:
         return 0
 
     cdef Block part(self, uint64_t number, uint64_t offset, uint64_t nbytes):
-        """Return block `number`, of which a message names `nbytes` bytes at `offset`."""
+        """Return block `number`. A message names `nbytes` bytes of it, at `offset`."""
         cdef Shared shared = self._by_number.get(number)
         cdef Block block = self._arrived.get(number) if shared is None else shared.block
         if block is None:

@@ -1,5 +1,5 @@
 # Needs the GIL: attributes are plain, without locks.
-"""A named tensor, of which requests, batches and answers are made."""
+"""A named tensor: the part of requests, batches and answers."""
 
 cimport cython
 

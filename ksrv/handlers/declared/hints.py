@@ -1,8 +1,8 @@
 """Type hints as a handler's author writes them, read as tensor types.
 
-A hint declares a tensor where it is a tensor type, `Float32[3]`; a tensor type behind `Annotated`; or either of them or
-None, for an input that a request may leave out. A hint that holds a tensor type in another way is refused, because it
-would look like a declaration and declare nothing. Hints of other kinds say nothing here.
+A hint declares a tensor if it is a tensor type (`Float32[3]`), or a tensor type in `Annotated`. With `| None`, a request
+may leave the input out. A hint that contains a tensor type in another way is refused, because it would look like a
+declaration and declare nothing. Hints of other kinds say nothing here.
 """
 
 import ast
