@@ -290,7 +290,7 @@ def test_many_stream_faults_are_a_flood(engine, fault):
     ids=lambda sent: sent[:12].hex(),
 )
 def test_frames_that_break_the_protocol_end_their_connection(engine, sent):
-    """Cases of h2spec: idle streams, sizes, streams of the wrong side, malformed blocks."""
+    """Idle streams, sizes, streams of the wrong side, malformed blocks."""
     with running(engine, head_timeout=2) as address, connect(address) as channel:
         with Wire(address) as wire:
             wire.socket.sendall(sent)

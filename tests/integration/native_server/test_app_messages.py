@@ -104,7 +104,6 @@ def test_pipelined_request_is_answered_in_its_turn(server, fields, body):
     ]
 
 
-@pytest.mark.differs_by("chunked", why="a head is sent on when it is whole")
 def test_a_head_is_refused_before_its_end(server):
     message = INDEX + b"X-Folded: a\x00b\r\n"  # refused because of its NUL
     assert [answer.status for answer in exchange(server, message)] == [400]
@@ -143,7 +142,6 @@ def test_close_among_other_options_ends_the_connection(server):
     assert b"Connection: close" in head
 
 
-@pytest.mark.differs_by("chunked", why="the relay passes heads on when they are whole")
 def test_a_head_request_that_comes_too_slowly_is_refused_without_a_body(tmp_path):
     write_double(tmp_path)
     with Server(tmp_path, grpc="off", head_timeout=0.2) as server, connect(server) as client:
@@ -163,7 +161,6 @@ def test_unusual_message_is_read_in_any_split(server):
             assert read_answer(client).status == 200
 
 
-@pytest.mark.differs_by("chunked", why="the length is announced")
 def test_long_body_is_received_only_if_its_route_wants_it(server):
     long = b"Content-Length: 100000\r\n\r\n"
     for line, status in (

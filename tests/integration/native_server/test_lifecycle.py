@@ -130,7 +130,6 @@ def workers_of(pid):
         return [int(child) for child in children.read().split()]
 
 
-@pytest.mark.differs_by("tls", "chunked", why="the relay listens longer than the server")
 def test_sigterm_turns_unready_and_loses_no_request(models):
     with Server(models(), worker_class=NATIVE, drain_delay=5.0, grpc="off") as server:
         host, _, port = server.http.rpartition(":")
