@@ -22,12 +22,13 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from ksrv.client.errors import ClientError
-from ksrv.client.grpc_calls import GrpcChannel, message_of
-from ksrv.client.http1.blocking import Connection
+from ksrv.client.grpc_calls import GrpcTransport, message_of
+from ksrv.client.http1.connections import Connection, connect
 from ksrv.client.http1.messages import make_target, pieces_of
 from ksrv.client.operations import Operation
 from ksrv.client.rest import answer_of, http_request
 from ksrv.client.tensors import Array
+from ksrv.client.waiting import BLOCKING, wait
 
 START_SECONDS = 0.2
 """From all senders being ready until the first request is due, so that all threads stand."""
@@ -119,11 +120,11 @@ class RestSender:
         place = index % len(self._requests)
         deadline = time.monotonic() + self._timeout
         if self._connection is None:
-            self._connection = Connection(self._target, deadline)
+            self._connection = wait(connect(self._target, BLOCKING.open_channel, deadline))
         reusable = False
         try:
             pieces = self._requests[place]
-            response, reusable = self._connection.exchange(pieces, deadline)
+            response, reusable = wait(self._connection.exchange(pieces, deadline))
         finally:
             if not reusable:
                 self.close()
@@ -137,30 +138,27 @@ class RestSender:
             self._connection = None
 
 
-class GrpcSender(GrpcChannel):
+class GrpcSender:
     """A channel of gRPC.
 
     Args:
         where: The server that is called.
     """
 
-    library = "grpc"
-
     def __init__(self, where: Where, operations: Sequence[Operation]) -> None:
-        super().__init__(where.url, where.token, where.ca, None)
+        self._transport = GrpcTransport("grpc", where.url, where.token, where.ca, None)
         self._timeout = where.timeout
         self._messages = [message_of(one) for one in operations]
 
     def send(self, index: int) -> None:
         """Send a request and wait for its answer."""
-        with self.converted_errors():
-            self.call_of("ModelInfer")(
-                self._messages[index % len(self._messages)], timeout=self._timeout
-            )
+        message = self._messages[index % len(self._messages)]
+        with self._transport.converted_errors():
+            self._transport.call_of("ModelInfer")(message, timeout=self._timeout)
 
     def close(self) -> None:
         """Close the channel."""
-        self.channel.close()
+        wait(self._transport.close())
 
 
 Sender: TypeAlias = RestSender | GrpcSender

@@ -123,10 +123,11 @@ def _send_document(
     file: Path, model: str, version: str, url: str, credentials: Credentials, timeout: float
 ) -> "InferResult":
     """Send a request that is written out."""
-    from ksrv.client.http1.blocking import ConnectionPool
+    from ksrv.client.http1.connections import ConnectionPool
     from ksrv.client.http1.messages import make_target
     from ksrv.client.operations import Operation
     from ksrv.client.rest import HttpRequest, answer_of
+    from ksrv.client.waiting import BLOCKING, wait
 
     if url.startswith("grpc"):
         raise click.UsageError("a request in JSON is REST's; expected --url http://HOST:PORT")
@@ -137,11 +138,12 @@ def _send_document(
     path = f"/v2/models/{quote(model, safe='')}"
     path += f"/versions/{quote(version, safe='')}" if version else ""
     request = HttpRequest("POST", f"{path}/infer", (("Content-Type", "application/json"),), (body,))
-    pool = ConnectionPool(make_target(url, credentials.token, credentials.ca, None), repeats=False)
+    target = make_target(url, credentials.token, credentials.ca, None)
+    pool = ConnectionPool(target, BLOCKING.open_channel, repeats=False)
     try:
-        response = pool.send(request, time.monotonic() + timeout)
+        response = wait(pool.send(request, time.monotonic() + timeout))
     finally:
-        pool.close()
+        wait(pool.close())
     answer: Any = answer_of(Operation("ModelInfer", model, version), response)
     found: InferResult = answer
     return found

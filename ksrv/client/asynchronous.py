@@ -1,15 +1,12 @@
-"""The client for asyncio."""
+"""The client for asyncio; the blocking client runs the same code on calls that block."""
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
-from ksrv.client.blocking import Answer, with_scheme
 from ksrv.client.errors import (
     NO_SERVER_BEHIND,
-    ClientError,
     ConnectionFailed,
     DeadlineExceeded,
     InvalidRequest,
@@ -18,80 +15,47 @@ from ksrv.client.errors import (
     StreamFailed,
     Unavailable,
 )
-from ksrv.client.grpc_calls import GrpcChannel
-from ksrv.client.grpc_calls import answer_of as grpc_answer_of
-from ksrv.client.http1.asynchronous import AsyncConnectionPool
-from ksrv.client.http1.messages import Target, make_target
+from ksrv.client.grpc_calls import GrpcTransport
+from ksrv.client.http1.connections import ConnectionPool
+from ksrv.client.http1.messages import make_target
 from ksrv.client.operations import (
+    DeclaredInputs,
     Document,
     InferResult,
     Operation,
-    Operations,
     Outputs,
     Parameters,
     Progress,
-    Steps,
     deadline_after,
+    inference,
 )
-from ksrv.client.rest import EventReader, answer_of, http_request, is_event_stream, whole
+from ksrv.client.rest_calls import RestTransport
 from ksrv.client.retries import Retries
+from ksrv.client.tensors import Declared
+from ksrv.client.waiting import ASYNCIO, Waiting
+
+SCHEMES = ("http", "https", "grpc", "grpcs")
+
+Answer = TypeVar("Answer")
 
 _POLL_SECONDS = 0.1
 
 
-class AsyncRestTransport:
-    """Carries operations over REST; see `RestTransport`."""
+def with_scheme(url: str) -> str:
+    """Return a URL with its scheme; http if it has none.
 
-    def __init__(self, target: Target, *, repeats: bool) -> None:
-        self._pool = AsyncConnectionPool(target, repeats=repeats)
+    Args:
+        url: The URL.
 
-    async def call(self, operation: Operation, deadline: float) -> Document:
-        """Return the answer to an operation."""
-        return answer_of(operation, await self._pool.send(http_request(operation), deadline))
-
-    async def stream(
-        self, operation: Operation, deadline: float
-    ) -> AsyncGenerator[InferResult, None]:
-        """Yield the parts of the answer to an operation."""
-        async with self._pool.open(http_request(operation), deadline) as (response, pieces):
-            if not is_event_stream(response):
-                yield answer_of(operation, whole(response, [piece async for piece in pieces]))
-                return
-            reader = EventReader(operation)
-            async for piece in pieces:
-                for part in reader.feed(piece):
-                    yield part
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._pool.close()
-
-
-class AsyncGrpcTransport(GrpcChannel):
-    """Carries operations over gRPC."""
-
-    library = "grpc.aio"
-
-    async def call(self, operation: Operation, deadline: float) -> Document:
-        """Return the answer to an operation."""
-        with self.converted_errors():
-            return grpc_answer_of(operation, await self.begin(operation, deadline))
-
-    async def stream(
-        self, operation: Operation, deadline: float
-    ) -> AsyncGenerator[InferResult, None]:
-        """Yield the parts of the answer to an operation."""
-        call = self.begin_stream(operation, deadline)
-        try:
-            with self.converted_errors():
-                async for content in call:
-                    yield grpc_answer_of(operation, content)
-        finally:
-            call.cancel()
-
-    async def close(self) -> None:
-        """Close the channel."""
-        await self.channel.close()
+    Raises:
+        ValueError: The client does not support the scheme.
+    """
+    scheme, _, rest = (url if "://" in url else f"http://{url}").strip().partition("://")
+    # In lower case, by which the transport is chosen: GRPCS:// must not send a token without TLS.
+    scheme = scheme.lower()
+    if scheme not in SCHEMES:
+        raise ValueError(f"expected a URL with one of {', '.join(SCHEMES)}, got {url!r}")
+    return f"{scheme}://{rest}"
 
 
 class AsyncClient:
@@ -99,6 +63,8 @@ class AsyncClient:
 
     It has the arguments and methods of `Client`; the methods are coroutines.
     """
+
+    _waiting: ClassVar[Waiting] = ASYNCIO
 
     def __init__(
         self,
@@ -112,14 +78,15 @@ class AsyncClient:
     ) -> None:
         self.url = with_scheme(url)
         self.timeout = timeout
-        self._operations = Operations()
+        self._declared = DeclaredInputs()
         self._retries = Retries(retries)
-        self._transport: AsyncRestTransport | AsyncGrpcTransport
+        self._transport: RestTransport | GrpcTransport
         if self.url.startswith("grpc"):
-            self._transport = AsyncGrpcTransport(self.url, token, ca, certificate)
+            self._transport = GrpcTransport(self._waiting.grpc, self.url, token, ca, certificate)
         else:
             target = make_target(self.url, token, ca, certificate)
-            self._transport = AsyncRestTransport(target, repeats=retries > 0)
+            opens = self._waiting.open_channel
+            self._transport = RestTransport(ConnectionPool(target, opens, repeats=retries > 0))
 
     async def infer(
         self,
@@ -134,10 +101,24 @@ class AsyncClient:
         progress: Progress | None = None,
     ) -> InferResult:
         """See `Client.infer`."""
-        steps = self._operations.infer(
-            model, inputs, version, outputs, parameters, request_id, progress
+        deadline = self._deadline(timeout)
+        declared = await self._inputs_of(model, version, deadline)
+        operation = inference(
+            "ModelInfer",
+            model,
+            inputs,
+            version,
+            declared,
+            outputs,
+            parameters,
+            request_id,
+            progress,
         )
-        result: InferResult = await self._drive(steps, self._deadline(timeout))
+        try:
+            result: InferResult = await self._call(operation, deadline)
+        except (InvalidRequest, NotFound):
+            self._declared.forget(model)
+            raise
         return result
 
     async def stream(
@@ -153,14 +134,14 @@ class AsyncClient:
     ) -> AsyncGenerator[InferResult, None]:
         """See `Client.stream`."""
         deadline = self._deadline(timeout)
-        steps = self._operations.inference(
-            "ModelStreamInfer", model, inputs, version, outputs, parameters, request_id
+        declared = await self._inputs_of(model, version, deadline)
+        operation = inference(
+            "ModelStreamInfer", model, inputs, version, declared, outputs, parameters, request_id
         )
-        operation: Operation = await self._drive(steps, deadline)
         try:
             first, parts = await self._retried(lambda: self._begun(operation, deadline), deadline)
         except (InvalidRequest, NotFound, StreamFailed):  # gRPC tells no status in a stream
-            self._operations.forget(model)
+            self._declared.forget(model)
             raise
         async with aclosing(parts):
             if first is not None:
@@ -195,20 +176,19 @@ class AsyncClient:
         self, model: str = "", version: str = "", *, timeout: float | None = None
     ) -> dict[str, Any]:
         """See `Client.metadata`."""
-        steps = self._operations.metadata(model, version)
-        found: dict[str, Any] = await self._drive(steps, self._deadline(timeout))
+        found: dict[str, Any] = await self._ask("Metadata", model, version, timeout)
         return found
 
     async def ready(
         self, model: str = "", version: str = "", *, timeout: float | None = None
     ) -> bool:
         """See `Client.ready`."""
-        steps = self._operations.ready(model, version)
-        return bool(await self._drive(steps, self._deadline(timeout)))
+        return bool((await self._ask("Ready", model, version, timeout))["ready"])
 
     async def live(self, *, timeout: float | None = None) -> bool:
         """See `Client.live`."""
-        return bool(await self._drive(self._operations.live(), self._deadline(timeout)))
+        answer = await self._call(Operation("ServerLive"), self._deadline(timeout))
+        return bool(answer["live"])
 
     async def wait_ready(
         self, model: str = "", version: str = "", *, timeout: float = 60.0
@@ -226,30 +206,32 @@ class AsyncClient:
                 if error.status not in NO_SERVER_BEHIND:
                     raise
                 why = str(error)
-            await asyncio.sleep(min(_POLL_SECONDS, left))
+            await self._waiting.sleep(min(_POLL_SECONDS, left))
         raise DeadlineExceeded(f"{model or self.url} is not ready after {timeout:g} s: {why}")
 
     async def index(self, *, timeout: float | None = None) -> list[dict[str, Any]]:
         """See `Client.index`."""
-        steps = self._operations.index()
-        found: list[dict[str, Any]] = await self._drive(steps, self._deadline(timeout))
-        return found
+        found = await self._call(Operation("RepositoryIndex"), self._deadline(timeout))
+        return [{"version": "", **entry} for entry in found]
 
     async def load(self, model: str, *, timeout: float | None = None) -> None:
         """See `Client.load`."""
-        await self._drive(self._operations.load(model), self._deadline(timeout))
+        self._declared.forget(model)
+        await self._call(Operation("RepositoryModelLoad", model), self._deadline(timeout))
 
     async def unload(self, model: str, *, timeout: float | None = None) -> None:
         """See `Client.unload`."""
-        await self._drive(self._operations.unload(model), self._deadline(timeout))
+        self._declared.forget(model)
+        await self._call(Operation("RepositoryModelUnload", model), self._deadline(timeout))
 
     async def statistics(
         self, model: str = "", version: str = "", *, timeout: float | None = None
     ) -> list[dict[str, Any]]:
         """See `Client.statistics`."""
-        steps = self._operations.statistics(model, version)
-        found: list[dict[str, Any]] = await self._drive(steps, self._deadline(timeout))
-        return found
+        operation = Operation("ModelStatistics", model, version)
+        found = await self._call(operation, self._deadline(timeout))
+        statistics: list[dict[str, Any]] = found["model_stats"]
+        return statistics
 
     async def close(self) -> None:
         """See `Client.close`."""
@@ -264,18 +246,19 @@ class AsyncClient:
     def _deadline(self, timeout: float | None) -> float:
         return deadline_after(self.timeout if timeout is None else timeout)
 
-    async def _drive(self, steps: Steps, deadline: float) -> Any:
-        try:
-            operation = next(steps)
-            while True:
-                try:
-                    answer = await self._call(operation, deadline)
-                except ClientError as error:
-                    operation = steps.throw(error)
-                else:
-                    operation = steps.send(answer)
-        except StopIteration as end:
-            return end.value
+    async def _ask(self, what: str, model: str, version: str, timeout: float | None) -> Document:
+        """Ask "Metadata" or "Ready" of the server, or of a model if one is named."""
+        operation = (
+            Operation(f"Model{what}", model, version) if model else Operation(f"Server{what}")
+        )
+        return await self._call(operation, self._deadline(timeout))
+
+    async def _inputs_of(self, model: str, version: str, deadline: float) -> dict[str, Declared]:
+        known = self._declared.of(model, version)
+        if known is None:
+            asked = Operation("ModelMetadata", model, version)
+            known = self._declared.keep(model, version, await self._call(asked, deadline))
+        return known
 
     async def _call(self, operation: Operation, deadline: float) -> Document:
         return await self._retried(lambda: self._transport.call(operation, deadline), deadline)
@@ -296,4 +279,4 @@ class AsyncClient:
                 if pause is None:
                     raise
             attempt += 1
-            await asyncio.sleep(pause)
+            await self._waiting.sleep(pause)

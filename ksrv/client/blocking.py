@@ -1,116 +1,17 @@
 """The client whose methods wait for their answers."""
 
-import time
-from collections.abc import Callable, Generator
-from contextlib import closing
-from typing import Any, TypeVar
+from collections.abc import Generator
+from typing import Any
 
-from ksrv.client.errors import (
-    NO_SERVER_BEHIND,
-    ClientError,
-    ConnectionFailed,
-    DeadlineExceeded,
-    InvalidRequest,
-    NotFound,
-    StatusError,
-    StreamFailed,
-    Unavailable,
-)
-from ksrv.client.grpc_calls import GrpcChannel
-from ksrv.client.grpc_calls import answer_of as grpc_answer_of
-from ksrv.client.http1.blocking import ConnectionPool
-from ksrv.client.http1.messages import Target, make_target
-from ksrv.client.operations import (
-    Document,
-    InferResult,
-    Operation,
-    Operations,
-    Outputs,
-    Parameters,
-    Progress,
-    Steps,
-    deadline_after,
-)
-from ksrv.client.rest import EventReader, answer_of, http_request, is_event_stream, whole
-from ksrv.client.retries import Retries
-
-SCHEMES = ("http", "https", "grpc", "grpcs")
-
-Answer = TypeVar("Answer")
-
-_POLL_SECONDS = 0.1
+from ksrv.client.asynchronous import AsyncClient
+from ksrv.client.operations import InferResult, Outputs, Parameters, Progress
+from ksrv.client.waiting import BLOCKING, iterate, wait
 
 
-def with_scheme(url: str) -> str:
-    """Return a URL with its scheme; http if it has none.
+class _Calls(AsyncClient):
+    """The calls, which block instead of being suspended."""
 
-    Args:
-        url: The URL.
-
-    Raises:
-        ValueError: The client does not support the scheme.
-    """
-    scheme, _, rest = (url if "://" in url else f"http://{url}").strip().partition("://")
-    # In lower case, by which the transport is chosen: GRPCS:// must not send a token without TLS.
-    scheme = scheme.lower()
-    if scheme not in SCHEMES:
-        raise ValueError(f"expected a URL with one of {', '.join(SCHEMES)}, got {url!r}")
-    return f"{scheme}://{rest}"
-
-
-class RestTransport:
-    """Carries operations over REST.
-
-    Args:
-        target: The server's address.
-        repeats: Whether a request may be sent again after a kept connection broke.
-    """
-
-    def __init__(self, target: Target, *, repeats: bool) -> None:
-        self._pool = ConnectionPool(target, repeats=repeats)
-
-    def call(self, operation: Operation, deadline: float) -> Document:
-        """Return the answer to an operation."""
-        return answer_of(operation, self._pool.send(http_request(operation), deadline))
-
-    def stream(self, operation: Operation, deadline: float) -> Generator[InferResult, None, None]:
-        """Yield the parts of the answer to an operation."""
-        with self._pool.open(http_request(operation), deadline) as (response, pieces):
-            if not is_event_stream(response):
-                yield answer_of(operation, whole(response, pieces))
-                return
-            reader = EventReader(operation)
-            for piece in pieces:
-                yield from reader.feed(piece)
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._pool.close()
-
-
-class GrpcTransport(GrpcChannel):
-    """Carries operations over gRPC."""
-
-    library = "grpc"
-
-    def call(self, operation: Operation, deadline: float) -> Document:
-        """Return the answer to an operation."""
-        with self.converted_errors():
-            return grpc_answer_of(operation, self.begin(operation, deadline))
-
-    def stream(self, operation: Operation, deadline: float) -> Generator[InferResult, None, None]:
-        """Yield the parts of the answer to an operation."""
-        call = self.begin_stream(operation, deadline)
-        try:
-            with self.converted_errors():
-                for content in call:
-                    yield grpc_answer_of(operation, content)
-        finally:
-            call.cancel()
-
-    def close(self) -> None:
-        """Close the channel."""
-        self.channel.close()
+    _waiting = BLOCKING
 
 
 class Client:
@@ -145,16 +46,10 @@ class Client:
         timeout: float = 60.0,
         retries: int = 3,
     ) -> None:
-        self.url = with_scheme(url)
-        self.timeout = timeout
-        self._operations = Operations()
-        self._retries = Retries(retries)
-        self._transport: RestTransport | GrpcTransport
-        if self.url.startswith("grpc"):
-            self._transport = GrpcTransport(self.url, token, ca, certificate)
-        else:
-            target = make_target(self.url, token, ca, certificate)
-            self._transport = RestTransport(target, repeats=retries > 0)
+        self._calls = _Calls(
+            url, token=token, ca=ca, certificate=certificate, timeout=timeout, retries=retries
+        )
+        self.url = self._calls.url
 
     def infer(
         self,
@@ -194,11 +89,18 @@ class Client:
             ValueError: An input's value cannot be sent.
             OSError: An input's file cannot be read.
         """
-        steps = self._operations.infer(
-            model, inputs, version, outputs, parameters, request_id, progress
+        return wait(
+            self._calls.infer(
+                model,
+                inputs,
+                version=version,
+                outputs=outputs,
+                parameters=parameters,
+                request_id=request_id,
+                timeout=timeout,
+                progress=progress,
+            )
         )
-        result: InferResult = self._drive(steps, self._deadline(timeout))
-        return result
 
     def stream(
         self,
@@ -237,20 +139,17 @@ class Client:
             ValueError: An input's value cannot be sent.
             OSError: An input's file cannot be read.
         """
-        deadline = self._deadline(timeout)
-        steps = self._operations.inference(
-            "ModelStreamInfer", model, inputs, version, outputs, parameters, request_id
+        return iterate(
+            self._calls.stream(
+                model,
+                inputs,
+                version=version,
+                outputs=outputs,
+                parameters=parameters,
+                request_id=request_id,
+                timeout=timeout,
+            )
         )
-        operation: Operation = self._drive(steps, deadline)
-        try:
-            first, parts = self._retried(lambda: self._begun(operation, deadline), deadline)
-        except (InvalidRequest, NotFound, StreamFailed):  # gRPC tells no status in a stream
-            self._operations.forget(model)
-            raise
-        with closing(parts):
-            if first is not None:
-                yield first
-                yield from parts
 
     def generate(
         self,
@@ -278,16 +177,16 @@ class Client:
         Raises:
             ClientError: As `stream`; also if the model answers no text.
         """
-        parts = self.stream(
-            model,
-            text,
-            version=version,
-            parameters=parameters,
-            request_id=request_id,
-            timeout=timeout,
+        return iterate(
+            self._calls.generate(
+                model,
+                text,
+                version=version,
+                parameters=parameters,
+                request_id=request_id,
+                timeout=timeout,
+            )
         )
-        for part in parts:
-            yield part.text
 
     def metadata(
         self, model: str = "", version: str = "", *, timeout: float | None = None
@@ -299,9 +198,7 @@ class Client:
             version: The model's version; by default the highest.
             timeout: Seconds that the call may take; by default the client's.
         """
-        steps = self._operations.metadata(model, version)
-        found: dict[str, Any] = self._drive(steps, self._deadline(timeout))
-        return found
+        return wait(self._calls.metadata(model, version, timeout=timeout))
 
     def ready(self, model: str = "", version: str = "", *, timeout: float | None = None) -> bool:
         """Return whether the server, or a model, is ready.
@@ -311,7 +208,7 @@ class Client:
             version: The model's version; by default the highest.
             timeout: Seconds that the call may take; by default the client's.
         """
-        return bool(self._drive(self._operations.ready(model, version), self._deadline(timeout)))
+        return wait(self._calls.ready(model, version, timeout=timeout))
 
     def live(self, *, timeout: float | None = None) -> bool:
         """Return whether the server is live.
@@ -319,7 +216,7 @@ class Client:
         Args:
             timeout: Seconds that the call may take; by default the client's.
         """
-        return bool(self._drive(self._operations.live(), self._deadline(timeout)))
+        return wait(self._calls.live(timeout=timeout))
 
     def wait_ready(self, model: str = "", version: str = "", *, timeout: float = 60.0) -> None:
         """Wait until the server, or a model, is ready, also while nothing listens yet.
@@ -332,20 +229,7 @@ class Client:
         Raises:
             DeadlineExceeded: It is not ready in time.
         """
-        deadline = time.monotonic() + timeout
-        why = "it says that it is not ready"
-        while (left := deadline - time.monotonic()) > 0:
-            try:
-                if self.ready(model, version, timeout=left):
-                    return
-            except (ConnectionFailed, DeadlineExceeded, Unavailable) as error:
-                why = str(error)
-            except StatusError as error:
-                if error.status not in NO_SERVER_BEHIND:
-                    raise
-                why = str(error)
-            time.sleep(min(_POLL_SECONDS, left))
-        raise DeadlineExceeded(f"{model or self.url} is not ready after {timeout:g} s: {why}")
+        wait(self._calls.wait_ready(model, version, timeout=timeout))
 
     def index(self, *, timeout: float | None = None) -> list[dict[str, Any]]:
         """Return name, version, state and reason of every model of the repository.
@@ -353,8 +237,7 @@ class Client:
         Args:
             timeout: Seconds that the call may take; by default the client's.
         """
-        found: list[dict[str, Any]] = self._drive(self._operations.index(), self._deadline(timeout))
-        return found
+        return wait(self._calls.index(timeout=timeout))
 
     def load(self, model: str, *, timeout: float | None = None) -> None:
         """Load a model, or load it again while the old version serves.
@@ -363,7 +246,7 @@ class Client:
             model: Its name.
             timeout: Seconds that the call may take; by default the client's.
         """
-        self._drive(self._operations.load(model), self._deadline(timeout))
+        wait(self._calls.load(model, timeout=timeout))
 
     def unload(self, model: str, *, timeout: float | None = None) -> None:
         """Take a model out of service.
@@ -372,7 +255,7 @@ class Client:
             model: Its name.
             timeout: Seconds that the call may take; by default the client's.
         """
-        self._drive(self._operations.unload(model), self._deadline(timeout))
+        wait(self._calls.unload(model, timeout=timeout))
 
     def statistics(
         self, model: str = "", version: str = "", *, timeout: float | None = None
@@ -384,53 +267,14 @@ class Client:
             version: The model's version, or "" for all.
             timeout: Seconds that the call may take; by default the client's.
         """
-        steps = self._operations.statistics(model, version)
-        found: list[dict[str, Any]] = self._drive(steps, self._deadline(timeout))
-        return found
+        return wait(self._calls.statistics(model, version, timeout=timeout))
 
     def close(self) -> None:
         """Close the connections."""
-        self._transport.close()
+        wait(self._calls.close())
 
     def __enter__(self) -> "Client":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _deadline(self, timeout: float | None) -> float:
-        return deadline_after(self.timeout if timeout is None else timeout)
-
-    def _drive(self, steps: Steps, deadline: float) -> Any:
-        try:
-            operation = next(steps)
-            while True:
-                try:
-                    answer = self._call(operation, deadline)
-                except ClientError as error:
-                    operation = steps.throw(error)
-                else:
-                    operation = steps.send(answer)
-        except StopIteration as end:
-            return end.value
-
-    def _call(self, operation: Operation, deadline: float) -> Document:
-        return self._retried(lambda: self._transport.call(operation, deadline), deadline)
-
-    def _begun(
-        self, operation: Operation, deadline: float
-    ) -> tuple[InferResult | None, Generator[InferResult, None, None]]:
-        parts = self._transport.stream(operation, deadline)
-        return next(parts, None), parts
-
-    def _retried(self, call: Callable[[], Answer], deadline: float) -> Answer:
-        attempt = 0
-        while True:
-            try:
-                return call()
-            except Unavailable as error:
-                pause = self._retries.pause(error, attempt, deadline)
-                if pause is None:
-                    raise
-            attempt += 1
-            time.sleep(pause)

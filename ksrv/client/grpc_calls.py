@@ -5,13 +5,13 @@ grpcio is imported when a channel is made, protobuf with the first message.
 
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from urllib.parse import urlsplit
 
 from ksrv.client.errors import (
@@ -80,27 +80,27 @@ def make_channel(
     return package.secure_channel(parts.netloc, credentials, options=_OPTIONS)
 
 
-class GrpcChannel:
-    """A channel of grpcio, and its calls.
+class GrpcTransport:
+    """Carries operations over gRPC.
 
     Args:
+        package: The module of grpcio: "grpc", or "grpc.aio" for asyncio.
         url: The server's URL.
         token: The bearer token, or None.
         ca: A file of authorities, or None.
         certificate: Files of the client's certificate and key, or None.
-
-    Attributes:
-        library: The module of grpcio that makes the channel.
-        channel: The channel.
     """
 
-    library: ClassVar[str]
-
     def __init__(
-        self, url: str, token: str | None, ca: str | None, certificate: tuple[str, str] | None
+        self,
+        package: str,
+        url: str,
+        token: str | None,
+        ca: str | None,
+        certificate: tuple[str, str] | None,
     ) -> None:
         check_token(token)
-        self.channel = make_channel(import_module(self.library), url, ca, certificate)
+        self.channel = make_channel(import_module(package), url, ca, certificate)
         self._address = urlsplit(url).netloc
         self._metadata = () if token is None else (("authorization", f"Bearer {token}"),)
         self._calls: dict[str, Callable[..., Any]] = {}
@@ -113,16 +113,36 @@ class GrpcChannel:
             call = self._calls[name] = partial(made, metadata=self._metadata)
         return call
 
-    def begin(self, operation: Operation, deadline: float) -> Any:
-        """Make the call of an operation; return its answer's bytes, with asyncio an awaitable of them."""
+    async def call(self, operation: Operation, deadline: float) -> Document:
+        """Return the answer to an operation."""
         seconds = max(0.0, deadline - time.monotonic())
-        return self.call_of(operation.name)(message_of(operation), timeout=seconds)
+        with self.converted_errors():
+            answer = self.call_of(operation.name)(message_of(operation), timeout=seconds)
+            return answer_of(operation, answer if isinstance(answer, bytes) else await answer)
 
-    def begin_stream(self, operation: Operation, deadline: float) -> Any:
-        """Make the call of an operation that is answered in parts; return grpcio's call, which yields their bytes."""
+    async def stream(
+        self, operation: Operation, deadline: float
+    ) -> AsyncGenerator[InferResult, None]:
+        """Yield the parts of the answer to an operation."""
         made = self.channel.stream_stream(f"/{SERVICE}/{operation.name}")
         seconds = max(0.0, deadline - time.monotonic())
-        return made(iter([message_of(operation)]), metadata=self._metadata, timeout=seconds)
+        call = made(iter([message_of(operation)]), metadata=self._metadata, timeout=seconds)
+        try:
+            with self.converted_errors():
+                if hasattr(call, "__aiter__"):
+                    async for content in call:
+                        yield answer_of(operation, content)
+                else:
+                    for content in call:
+                        yield answer_of(operation, content)
+        finally:
+            call.cancel()
+
+    async def close(self) -> None:
+        """Close the channel."""
+        closing = self.channel.close()
+        if closing is not None:
+            await closing
 
     @contextmanager
     def converted_errors(self) -> Iterator[None]:

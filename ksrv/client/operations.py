@@ -1,18 +1,14 @@
-"""The calls of the protocol, apart from the transport that carries them and the client that waits for them.
-
-A public method is a generator that yields the operations it needs and is sent their answers; the
-blocking and the asyncio client drive the same generators.
-"""
+"""The calls of the protocol, apart from the transport that carries them and the client that waits for them."""
 
 import json
 import math
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from ksrv.client.errors import ClientError, InvalidRequest, NotFound
+from ksrv.client.errors import ClientError
 from ksrv.client.tensors import Array, Declared, Tensor, declared_inputs, encode
 
 LONGEST_TIMEOUT_S = 1_000_000.0
@@ -119,123 +115,63 @@ class InferResult(dict[str, Array]):
         return b"".join(texts[0].reshape(-1)).decode("utf-8", "replace")
 
 
-Steps: TypeAlias = Generator[Operation, Document, Any]
-
-
-class Operations:
-    """The operations of both clients, as generators.
-
-    The inputs that models declare are asked for once and kept until a request is refused or the
-    model is loaded anew through this client.
-    """
+class DeclaredInputs:
+    """The inputs that models declare, kept until a request is refused or the model is loaded anew through the client."""
 
     def __init__(self) -> None:
         self._declared: dict[tuple[str, str], dict[str, Declared]] = {}
         self._lock = threading.Lock()
 
-    def infer(
-        self,
-        model: str,
-        inputs: Any,
-        version: str,
-        outputs: Outputs | None,
-        parameters: Parameters | None,
-        request_id: str,
-        progress: Progress | None = None,
-    ) -> Steps:
-        """Ask a model."""
-        operation = yield from self.inference(
-            "ModelInfer", model, inputs, version, outputs, parameters, request_id, progress
-        )
-        try:
-            return (yield operation)
-        except (InvalidRequest, NotFound):
-            self.forget(model)
-            raise
-
-    def inference(
-        self,
-        name: str,
-        model: str,
-        inputs: Any,
-        version: str,
-        outputs: Outputs | None,
-        parameters: Parameters | None,
-        request_id: str,
-        progress: Progress | None = None,
-    ) -> Generator[Operation, Document, Operation]:
-        """Return an inference: "ModelInfer", or "ModelStreamInfer" for an answer in parts."""
-        declared = yield from self._inputs_of(model, version)
-        tensors = [encode(name, value, declared.get(name)) for name, value in _named(model, inputs, declared)]  # fmt: skip
-        wanted = outputs or ()
-        entries = wanted.items() if isinstance(wanted, Mapping) else [(name, {}) for name in wanted]
-        return Operation(
-            name, model, version, tuple(tensors), tuple(entries), parameters, request_id, progress
-        )
-
-    def _inputs_of(
-        self, model: str, version: str
-    ) -> Generator[Operation, Document, dict[str, Declared]]:
+    def of(self, model: str, version: str) -> dict[str, Declared] | None:
+        """Return the inputs of a model, or None if they are not known."""
         with self._lock:
-            known = self._declared.get((model, version))
-        if known is None:
-            known = declared_inputs((yield Operation("ModelMetadata", model, version)))
-            with self._lock:
-                self._declared[model, version] = known
-        return known
+            return self._declared.get((model, version))
+
+    def keep(self, model: str, version: str, metadata: Document) -> dict[str, Declared]:
+        """Keep the inputs in a model's metadata, and return them."""
+        found = declared_inputs(metadata)
+        with self._lock:
+            self._declared[model, version] = found
+        return found
 
     def forget(self, model: str) -> None:
-        """Ask for the declared inputs of a model again before its next inference."""
+        """Forget the inputs of all versions of a model."""
         with self._lock:
             for key in [key for key in self._declared if key[0] == model]:
                 del self._declared[key]
 
-    def metadata(self, model: str, version: str) -> Steps:
-        """Ask what the server or a model is."""
-        if not model:
-            return (yield Operation("ServerMetadata"))
-        return (yield Operation("ModelMetadata", model, version))
 
-    def ready(self, model: str, version: str) -> Steps:
-        """Ask whether the server or a model is ready."""
-        if not model:
-            return (yield Operation("ServerReady"))["ready"]
-        return (yield Operation("ModelReady", model, version))["ready"]
+def inference(
+    name: str,
+    model: str,
+    inputs: Any,
+    version: str,
+    declared: Mapping[str, Declared],
+    outputs: Outputs | None,
+    parameters: Parameters | None,
+    request_id: str,
+    progress: Progress | None = None,
+) -> Operation:
+    """Return an inference: "ModelInfer", or "ModelStreamInfer" for an answer in parts.
 
-    def live(self) -> Steps:
-        """Ask whether the server is live."""
-        return (yield Operation("ServerLive"))["live"]
-
-    def index(self) -> Steps:
-        """Ask for the models of the repository."""
-        found = yield Operation("RepositoryIndex")
-        return [{"version": "", **entry} for entry in found]
-
-    def statistics(self, model: str, version: str) -> Steps:
-        """Ask for what models have done."""
-        return (yield Operation("ModelStatistics", model, version))["model_stats"]
-
-    def load(self, model: str) -> Steps:
-        """Load a model, or load it anew."""
-        self.forget(model)
-        yield Operation("RepositoryModelLoad", model)
-
-    def unload(self, model: str) -> Steps:
-        """Take a model out of service."""
-        self.forget(model)
-        yield Operation("RepositoryModelUnload", model)
-
-
-def _named(model: str, inputs: Any, declared: Mapping[str, Declared]) -> list[tuple[str, Any]]:
-    if isinstance(inputs, Mapping):
-        return list(inputs.items())
-    if len(declared) != 1:
-        names = ", ".join(declared) or "none by name"
-        raise ValueError(
-            f"the model {model} declares {len(declared)} inputs ({names}); expected a mapping of "
-            f"input names to values"
-        )
-    return [(next(iter(declared)), inputs)]
+    Raises:
+        ValueError: An input's value cannot be sent.
+        OSError: An input's file cannot be read.
+    """
+    if not isinstance(inputs, Mapping):
+        if len(declared) != 1:
+            names = ", ".join(declared) or "none by name"
+            raise ValueError(
+                f"the model {model} declares {len(declared)} inputs ({names}); expected a mapping of "
+                f"input names to values"
+            )
+        inputs = {next(iter(declared)): inputs}
+    tensors = [encode(key, value, declared.get(key)) for key, value in inputs.items()]
+    wanted = outputs or ()
+    entries = wanted.items() if isinstance(wanted, Mapping) else [(key, {}) for key in wanted]
+    return Operation(
+        name, model, version, tuple(tensors), tuple(entries), parameters, request_id, progress
+    )
 
 
 def infer_document(operation: Operation) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from ksrv.client import (
     StatusError,
     Unavailable,
 )
-from ksrv.client.blocking import with_scheme
+from ksrv.client.asynchronous import with_scheme
 from ksrv.client.errors import status_error
 from ksrv.client.retries import Retries, retry_after
 

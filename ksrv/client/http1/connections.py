@@ -1,16 +1,16 @@
-"""Connections over sockets, for the client whose methods wait."""
+"""Connections of HTTP/1.1, and the pool that keeps them between requests."""
 
 import os
-import socket
 import threading
-import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import TypeAlias
 
 import numpy as np
 
 from ksrv.client.errors import ConnectionFailed
+from ksrv.client.http1.channels import Channel
 from ksrv.client.http1.messages import (
     HEAD_BYTES,
     IDLE_CONNECTIONS,
@@ -20,7 +20,6 @@ from ksrv.client.http1.messages import (
     chunk_size,
     failure,
     failure_text,
-    has_unread_bytes,
     may_repeat,
     parse_head,
     pieces_of,
@@ -32,45 +31,32 @@ from ksrv.client.tensors import Block
 
 _RECEIVE_BYTES = 65536
 
+Open: TypeAlias = Callable[[Target, float], Awaitable[Channel]]
+"""Opens a channel to a server before a deadline."""
+
 
 class Connection:
-    """One connection over a socket.
+    """One connection.
 
     Args:
         target: The server's address.
-        deadline: When it must be connected, in seconds of the monotonic clock.
-
-    Raises:
-        ConnectionFailed: It cannot be made.
-        DeadlineExceeded: It cannot be made in time.
+        channel: Its bytes.
     """
 
-    def __init__(self, target: Target, deadline: float) -> None:
+    def __init__(self, target: Target, channel: Channel) -> None:
         self._target = target
+        self._channel = channel
         self._received = bytearray()
-        plain = None
-        try:
-            plain = socket.create_connection((target.host, target.port), _left(deadline))
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._socket: socket.socket = plain
-            if target.tls is not None:
-                plain.settimeout(_left(deadline))
-                self._socket = target.tls.wrap_socket(plain, server_hostname=target.host)
-        except OSError as error:
-            if plain is not None:
-                plain.close()
-            raise failure(error, target) from error
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._socket.close()
+        self._arriving = memoryview(bytearray(_RECEIVE_BYTES))
+        self.close = channel.close
+        self.wait_closed = channel.wait_closed
 
     @property
     def stale(self) -> bool:
         """Whether the server has closed it, or sent bytes without a request."""
-        return bool(self._received) or has_unread_bytes(self._socket.fileno())
+        return bool(self._received) or self._channel.stale
 
-    def exchange(self, pieces: Iterable[Block], deadline: float) -> tuple[HttpResponse, bool]:
+    async def exchange(self, pieces: Iterable[Block], deadline: float) -> tuple[HttpResponse, bool]:
         """Send a request and return its answer, and whether the connection can be used again.
 
         Args:
@@ -81,14 +67,14 @@ class Connection:
             ConnectionFailed: No answer arrived.
             DeadlineExceeded: No answer arrived in time.
         """
-        head, reusable = self.begin(pieces, deadline)
         try:
-            body = self._body(head, deadline)
+            head, reusable = await self.begin(pieces, deadline)
+            body = await self._body(head, deadline)
         except OSError as error:
             raise failure(error, self._target) from error
         return HttpResponse(head.status, head.headers, body), reusable
 
-    def begin(self, pieces: Iterable[Block], deadline: float) -> tuple[Head, bool]:
+    async def begin(self, pieces: Iterable[Block], deadline: float) -> tuple[Head, bool]:
         """Send a request and return the head of its answer, and whether it leaves the connection usable.
 
         Args:
@@ -96,30 +82,26 @@ class Connection:
             deadline: When the head must be there, in seconds of the monotonic clock.
 
         Raises:
-            ConnectionFailed: No answer arrived.
-            DeadlineExceeded: No answer arrived in time.
+            BrokenConnection: The connection ended before an answer.
+            OSError: The connection failed.
         """
+        refused: OSError | None = None
         try:
-            refused: OSError | None = None
-            try:
-                for piece in pieces:
-                    self._socket.settimeout(_left(deadline))
-                    self._socket.sendall(piece)
-            except (BrokenPipeError, ConnectionResetError) as error:
-                refused = error  # the answer may have come before all was sent, such as 413
-            try:
-                head = self._head(deadline)
-                while head.interim:
-                    head = self._head(deadline)
-            except BrokenConnection:
-                if refused is not None:
-                    raise BrokenConnection(failure_text(refused, self._target)) from refused
-                raise
-        except OSError as error:
-            raise failure(error, self._target) from error
+            for piece in pieces:
+                await self._channel.send(piece, deadline)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            refused = error  # the answer may have come before all was sent, such as 413
+        try:
+            head = await self._head(deadline)
+            while head.interim:
+                head = await self._head(deadline)
+        except BrokenConnection:
+            if refused is not None:
+                raise BrokenConnection(failure_text(refused, self._target)) from refused
+            raise
         return head, head.keeps_open and refused is None
 
-    def body_pieces(self, head: Head, deadline: float) -> Iterator[Block]:
+    async def body_pieces(self, head: Head, deadline: float) -> AsyncIterator[Block]:
         """Yield the body of an answer as it arrives.
 
         Args:
@@ -128,49 +110,46 @@ class Connection:
 
         Raises:
             ConnectionFailed: It ends before it is complete.
-            DeadlineExceeded: It is not complete in time.
+            OSError: The connection failed.
         """
-        try:
-            if not head.chunked:
-                yield self._body(head, deadline)
-                return
-            while size := chunk_size(self._until(b"\r\n", deadline)):
-                yield self._exactly(size + 2, deadline)[:size]
-            while self._until(b"\r\n", deadline) != b"\r\n":
-                pass  # trailers
-        except OSError as error:
-            raise failure(error, self._target) from error
+        if not head.chunked:
+            yield await self._body(head, deadline)
+            return
+        while size := chunk_size(await self._until(b"\r\n", deadline)):
+            yield (await self._exactly(size + 2, deadline))[:size]
+        while await self._until(b"\r\n", deadline) != b"\r\n":
+            pass  # trailers
 
-    def _receive(self, deadline: float) -> bytes:
-        self._socket.settimeout(_left(deadline))
-        return self._socket.recv(_RECEIVE_BYTES)
+    async def _head(self, deadline: float) -> Head:
+        return parse_head(await self._until(b"\r\n\r\n", deadline))
 
-    def _until(self, mark: bytes, deadline: float) -> bytes:
+    async def _receive(self, deadline: float) -> int:
+        size = await self._channel.receive_into(self._arriving, deadline)
+        self._received += self._arriving[:size]
+        return size
+
+    async def _until(self, mark: bytes, deadline: float) -> bytes:
         """Return what comes up to and with a mark."""
         start = 0
         while (found := self._received.find(mark, start)) < 0:
             if len(self._received) > HEAD_BYTES:
                 raise ConnectionFailed(f"the answer's head is longer than {HEAD_BYTES} bytes")
             start = max(0, len(self._received) - len(mark) + 1)
-            self._extend(deadline)
+            await self._extend(deadline)
         content = bytes(self._received[: found + len(mark)])
         del self._received[: found + len(mark)]
         return content
 
-    def _extend(self, deadline: float) -> None:
+    async def _extend(self, deadline: float) -> None:
         try:
-            more = self._receive(deadline)
+            size = await self._receive(deadline)
         except ConnectionResetError:
-            more = b""
-        if not more:
+            size = 0
+        if not size:
             kind = ConnectionFailed if self._received else BrokenConnection
             raise kind(unanswered_text(self._target, self._received))
-        self._received += more
 
-    def _head(self, deadline: float) -> Head:
-        return parse_head(self._until(b"\r\n\r\n", deadline))
-
-    def _exactly(self, count: int, deadline: float) -> memoryview:
+    async def _exactly(self, count: int, deadline: float) -> memoryview:
         try:  # numpy leaves the memory untouched, so the system gives pages only to what arrives
             content = np.empty(count, np.uint8).data
         except MemoryError as error:
@@ -181,32 +160,34 @@ class Connection:
         content[:have] = self._received[:have]
         del self._received[:have]
         while have < count:
-            self._socket.settimeout(_left(deadline))
-            more = self._socket.recv_into(content[have:])
+            more = await self._channel.receive_into(content[have:], deadline)
             if not more:
                 raise ConnectionFailed(f"the answer ended after {have} of {count} bytes")
             have += more
         return content
 
-    def _body(self, head: Head, deadline: float) -> memoryview:
+    async def _body(self, head: Head, deadline: float) -> memoryview:
         if head.chunked:
-            content = bytearray()
-            for piece in self.body_pieces(head, deadline):
-                content += piece
-            return memoryview(content)
+            pieces = [piece async for piece in self.body_pieces(head, deadline)]
+            return memoryview(b"".join(pieces))
         if (length := head.length) is not None:
-            return self._exactly(length, deadline)
-        content = self._received
-        while more := self._receive(deadline):
-            content += more
-        return memoryview(bytes(content))
+            return await self._exactly(length, deadline)
+        while await self._receive(deadline):
+            pass
+        return memoryview(bytes(self._received))
 
 
-def _left(deadline: float) -> float:
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise TimeoutError("timed out")
-    return left
+async def connect(target: Target, open_channel: Open, deadline: float) -> Connection:
+    """Make a connection.
+
+    Raises:
+        ConnectionFailed: It cannot be made.
+        DeadlineExceeded: It cannot be made in time.
+    """
+    try:
+        return Connection(target, await open_channel(target, deadline))
+    except OSError as error:
+        raise failure(error, target) from error
 
 
 class ConnectionPool:
@@ -214,17 +195,19 @@ class ConnectionPool:
 
     Args:
         target: The server's address.
+        open_channel: Opens the connections.
         repeats: Whether a request may be sent again, on a new connection, after a kept connection broke.
     """
 
-    def __init__(self, target: Target, *, repeats: bool) -> None:
+    def __init__(self, target: Target, open_channel: Open, *, repeats: bool) -> None:
         self._target = target
+        self._open_channel = open_channel
         self._repeats = repeats
-        self._idle: deque[Connection] = deque(maxlen=IDLE_CONNECTIONS)
+        self._idle: deque[Connection] = deque()
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
-    def send(self, request: HttpRequest, deadline: float) -> HttpResponse:
+    async def send(self, request: HttpRequest, deadline: float) -> HttpResponse:
         """Send a request and return its answer.
 
         Args:
@@ -237,34 +220,24 @@ class ConnectionPool:
         """
         pieces = pieces_of(self._target, request)
         kept = self._take()
-        if kept is not None:
+        while True:
+            connection = kept or await connect(self._target, self._open_channel, deadline)
+            reusable = False
             try:
-                return self._use(kept, request, pieces, deadline)
+                sent = pieces_with_progress(request, pieces)
+                response, reusable = await connection.exchange(sent, deadline)
+                return response
             except BrokenConnection:
-                if not self._repeats or not may_repeat(request):
+                if kept is None or not self._repeats or not may_repeat(request):
                     raise
-        return self._use(Connection(self._target, deadline), request, pieces, deadline)
+                kept = None
+            finally:
+                self._leave(connection, reusable=reusable)
 
-    def _use(
-        self,
-        connection: Connection,
-        request: HttpRequest,
-        pieces: Sequence[Block],
-        deadline: float,
-    ) -> HttpResponse:
-        reusable = False
-        try:
-            response, reusable = connection.exchange(
-                pieces_with_progress(request, pieces), deadline
-            )
-        finally:
-            self._leave(connection, reusable=reusable)
-        return response
-
-    @contextmanager
-    def open(
+    @asynccontextmanager
+    async def open(
         self, request: HttpRequest, deadline: float
-    ) -> Iterator[tuple[HttpResponse, Iterator[Block]]]:
+    ) -> AsyncIterator[tuple[HttpResponse, AsyncIterator[Block]]]:
         """Send a request, and lend its answer without the body, and the pieces of the body as they arrive.
 
         The connection is closed unless the pieces are read to their end: the server then cancels the request.
@@ -277,26 +250,33 @@ class ConnectionPool:
             ConnectionFailed: No answer arrived, or it was cut off.
             DeadlineExceeded: It is not complete in time.
         """
-        connection = self._take() or Connection(self._target, deadline)
+        connection = self._take() or await connect(self._target, self._open_channel, deadline)
         complete = reusable = False
 
-        def pieces() -> Iterator[Block]:
+        async def pieces() -> AsyncIterator[Block]:
             nonlocal complete
-            yield from connection.body_pieces(head, deadline)
+            async for piece in connection.body_pieces(head, deadline):
+                yield piece
             complete = True
 
         try:
             sent = pieces_with_progress(request, pieces_of(self._target, request))
-            head, reusable = connection.begin(sent, deadline)
+            head, reusable = await connection.begin(sent, deadline)
             yield HttpResponse(head.status, head.headers, memoryview(b"")), pieces()
+        except OSError as error:
+            raise failure(error, self._target) from error
         finally:
             self._leave(connection, reusable=reusable and complete)
 
     def _leave(self, connection: Connection, *, reusable: bool) -> None:
+        """Keep a connection that can be used again, in place of the oldest if too many are kept."""
+        left: Connection | None = connection
         if reusable:
-            self._keep(connection)
-        else:
-            connection.close()
+            with self._lock:
+                left = self._idle.popleft() if len(self._idle) == IDLE_CONNECTIONS else None
+                self._idle.append(connection)
+        if left is not None:
+            left.close()
 
     def _take(self) -> Connection | None:
         while True:
@@ -311,17 +291,11 @@ class ConnectionPool:
                 return connection
             connection.close()
 
-    def _keep(self, connection: Connection) -> None:
-        with self._lock:
-            oldest = self._idle.popleft() if len(self._idle) == IDLE_CONNECTIONS else None
-            self._idle.append(connection)
-        if oldest is not None:
-            oldest.close()
-
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close the idle connections."""
         with self._lock:
             idle = list(self._idle)
             self._idle.clear()
         for connection in idle:
             connection.close()
+            await connection.wait_closed()
