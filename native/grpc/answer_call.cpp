@@ -83,7 +83,7 @@ void Connection::answer(Call *call) noexcept {
     }
     if (!finished && empty) return;
     call->answered = true;
-    call->answer_ns = call->answer_looked = now_;
+    call->answer_looked = now_;
     if (empty) {
         call->trailed = true;
         try {

@@ -165,7 +165,7 @@ struct Call {
     bool trailed = false;    // its trailers were submitted
     bool overdue = false;    // the complete answer has waited for its client for too long
     uint64_t whole_ns = 0;   // when the complete answer began to wait for its client; 0 if it does not
-    uint64_t answer_ns = 0, answer_sent = 0, answer_before = 0, answer_looked = 0;
+    uint64_t answer_sent = 0, answer_before = 0, answer_looked = 0;
     Call *previous = nullptr, *next = nullptr;  // in the connection's list
 
   private:

@@ -13,13 +13,11 @@
 #include <string_view>
 
 #include "http2/outgoing_bytes.hpp"
-#include "memory/buffer_pool.hpp"
 #include "memory/memory_budget.hpp"
 
 namespace ksrv::grpc {
 
 constexpr size_t PREFIX = 5;
-constexpr int PAYLOAD_BLOCKS = 8;
 
 class Server;
 
@@ -95,7 +93,6 @@ class Payload final : public http2::Keeper {
     void release() noexcept override;
 
     void destroy() noexcept {
-        for (int i = 0; i < block_count; ++i) process_pool().release(blocks[i]);
         if (budget) budget->give_back_answer(counted, room);
         this->~Payload();
         free(this);
@@ -103,8 +100,6 @@ class Payload final : public http2::Keeper {
 
     Payload *next = nullptr;
     void *owner = nullptr;  // the Python object that owns the parts, or null
-    Block *blocks[PAYLOAD_BLOCKS];
-    int block_count = 0;
     MemoryBudget *budget = nullptr;
     uint64_t counted = 0;
     AnswerRoom room = AnswerRoom::none;

@@ -507,7 +507,7 @@ void Connection::refuse_http(Call *call, const char *http_status, std::string_vi
     call->answered = true;
     call->trailed = !has_body;
     if (has_body) {
-        call->answer_ns = call->answer_looked = now_;
+        call->answer_looked = now_;
         note_untaken(call);
     }
     session_.answer(call->stream, fields, has_body ? 2 : 1, has_body);

@@ -37,7 +37,6 @@ struct ServerConfig : TimeLimits {  // a message must begin within `head_ns`
     uint32_t head = 16384;
     // Limit for calls without a message, for running calls, and for answers that clients do not read.
     uint32_t calls = 2048;
-    uint64_t stream_begin_ns = 600'000'000'000u;  // how long a stream may wait for its next message
     ConnectionEnd end;  // when a connection is asked to end
     uint64_t ping_ns = 60'000'000'000u;
     uint64_t ping_timeout_ns = 20'000'000'000u;

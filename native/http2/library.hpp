@@ -41,6 +41,13 @@ union DataSource {
     void *ptr;
 };
 
+using OnFrame = int (*)(NgSession *, const FrameHead *, void *);
+using OnField = int (*)(NgSession *, const FrameHead *, const uint8_t *, size_t,
+                        const uint8_t *, size_t, uint8_t, void *);
+using OnData = int (*)(NgSession *, uint8_t, int32_t, const uint8_t *, size_t, void *);
+using OnClose = int (*)(NgSession *, int32_t, uint32_t, void *);
+using SendData = int (*)(NgSession *, const FrameHead *, const uint8_t *, size_t, DataSource *, void *);
+using ReadLength = ssize_t (*)(NgSession *, uint8_t, int32_t, int32_t, int32_t, uint32_t, void *);
 using ReadData = ssize_t (*)(NgSession *, int32_t, uint8_t *, size_t, uint32_t *, DataSource *, void *);
 
 struct DataProvider {
@@ -85,57 +92,57 @@ enum ErrorCode : uint32_t {
     ENHANCE_YOUR_CALM = 11,
 };
 
-// The functions in use. The functions that set limits of later releases are optional.
-struct Library {
-    int version;
-    const char *version_text;
+// Result, name without its prefix "nghttp2_", arguments.
+#define KSRV_NGHTTP2_FUNCTIONS(F)                                                                \
+    F(int, session_callbacks_new, (NgCallbacks **))                                              \
+    F(void, session_callbacks_set_on_begin_headers_callback, (NgCallbacks *, OnFrame))           \
+    F(void, session_callbacks_set_on_header_callback, (NgCallbacks *, OnField))                  \
+    F(void, session_callbacks_set_on_begin_frame_callback, (NgCallbacks *, OnFrame))             \
+    F(void, session_callbacks_set_on_frame_recv_callback, (NgCallbacks *, OnFrame))              \
+    F(void, session_callbacks_set_on_frame_send_callback, (NgCallbacks *, OnFrame))              \
+    F(void, session_callbacks_set_on_data_chunk_recv_callback, (NgCallbacks *, OnData))          \
+    F(void, session_callbacks_set_on_stream_close_callback, (NgCallbacks *, OnClose))            \
+    F(void, session_callbacks_set_send_data_callback, (NgCallbacks *, SendData))                 \
+    F(void, session_callbacks_set_data_source_read_length_callback, (NgCallbacks *, ReadLength)) \
+    F(int, option_new, (NgOption **))                                                            \
+    F(void, option_set_no_auto_window_update, (NgOption *, int))                                 \
+    F(int, session_server_new2, (NgSession **, const NgCallbacks *, void *, const NgOption *))   \
+    F(void, session_del, (NgSession *))                                                          \
+    F(ssize_t, session_mem_recv, (NgSession *, const uint8_t *, size_t))                         \
+    F(ssize_t, session_mem_send, (NgSession *, const uint8_t **))                                \
+    F(size_t, session_get_outbound_queue_size, (NgSession *))                                    \
+    F(int, session_want_read, (NgSession *))                                                     \
+    F(int, session_want_write, (NgSession *))                                                    \
+    F(int, submit_settings, (NgSession *, uint8_t, const Setting *, size_t))                     \
+    F(int, submit_response, (NgSession *, int32_t, const Field *, size_t, const DataProvider *)) \
+    F(int, submit_trailer, (NgSession *, int32_t, const Field *, size_t))                        \
+    F(int, submit_rst_stream, (NgSession *, uint8_t, int32_t, uint32_t))                         \
+    F(int, submit_goaway, (NgSession *, uint8_t, int32_t, uint32_t, const uint8_t *, size_t))    \
+    F(int, submit_shutdown_notice, (NgSession *))                                                \
+    F(int, submit_ping, (NgSession *, uint8_t, const uint8_t *))                                 \
+    F(int, session_resume_data, (NgSession *, int32_t))                                          \
+    F(int, session_consume_connection, (NgSession *, size_t))                                    \
+    F(int, session_consume_stream, (NgSession *, int32_t, size_t))                               \
+    F(int, session_set_local_window_size, (NgSession *, uint8_t, int32_t, int32_t))              \
+    F(int32_t, session_get_stream_local_window_size, (NgSession *, int32_t))                     \
+    F(int32_t, session_get_local_window_size, (NgSession *))                                     \
+    F(void *, session_get_stream_user_data, (NgSession *, int32_t))                              \
+    F(int, session_set_stream_user_data, (NgSession *, int32_t, void *))                         \
+    F(int32_t, session_get_last_proc_stream_id, (NgSession *))
 
-    int (*callbacks_new)(NgCallbacks **);
-    void (*callbacks_del)(NgCallbacks *);
-    void (*set_begin_headers)(NgCallbacks *, int (*)(NgSession *, const FrameHead *, void *));
-    void (*set_header)(NgCallbacks *, int (*)(NgSession *, const FrameHead *, const uint8_t *, size_t,
-                                              const uint8_t *, size_t, uint8_t, void *));
-    void (*set_begin_frame)(NgCallbacks *, int (*)(NgSession *, const FrameHead *, void *));
-    void (*set_frame_received)(NgCallbacks *, int (*)(NgSession *, const FrameHead *, void *));
-    void (*set_frame_sent)(NgCallbacks *, int (*)(NgSession *, const FrameHead *, void *));
-    void (*set_data_chunk)(NgCallbacks *,
-                           int (*)(NgSession *, uint8_t, int32_t, const uint8_t *, size_t, void *));
-    void (*set_stream_close)(NgCallbacks *, int (*)(NgSession *, int32_t, uint32_t, void *));
-    void (*set_send_data)(NgCallbacks *, int (*)(NgSession *, const FrameHead *, const uint8_t *, size_t,
-                                                 DataSource *, void *));
-    void (*set_read_length)(NgCallbacks *, ssize_t (*)(NgSession *, uint8_t, int32_t, int32_t, int32_t,
-                                                       uint32_t, void *));
-    int (*option_new)(NgOption **);
-    void (*option_del)(NgOption *);
-    void (*option_no_auto_window_update)(NgOption *, int);
-    void (*option_stream_reset_rate)(NgOption *, uint64_t, uint64_t);  // since 1.57, else null
-    void (*option_glitch_rate)(NgOption *, uint64_t, uint64_t);        // since 1.67, else null
-    int (*server_new)(NgSession **, const NgCallbacks *, void *, const NgOption *);
-    void (*session_del)(NgSession *);
-    ssize_t (*receive)(NgSession *, const uint8_t *, size_t);
-    ssize_t (*send)(NgSession *, const uint8_t **);
-    size_t (*queued)(NgSession *);
-    int (*want_read)(NgSession *);
-    int (*want_write)(NgSession *);
-    int (*submit_settings)(NgSession *, uint8_t, const Setting *, size_t);
-    int (*submit_response)(NgSession *, int32_t, const Field *, size_t, const DataProvider *);
-    int (*submit_trailer)(NgSession *, int32_t, const Field *, size_t);
-    int (*submit_reset)(NgSession *, uint8_t, int32_t, uint32_t);
-    int (*submit_goaway)(NgSession *, uint8_t, int32_t, uint32_t, const uint8_t *, size_t);
-    int (*submit_shutdown_notice)(NgSession *);
-    int (*submit_ping)(NgSession *, uint8_t, const uint8_t *);
-    int (*resume_data)(NgSession *, int32_t);
-    int (*consume)(NgSession *, int32_t, size_t);
-    int (*consume_connection)(NgSession *, size_t);
-    int (*consume_stream)(NgSession *, int32_t, size_t);
-    int (*set_local_window)(NgSession *, uint8_t, int32_t, int32_t);
-    int32_t (*stream_local_window)(NgSession *, int32_t);
-    int32_t (*local_window)(NgSession *);
-    void *(*stream_data)(NgSession *, int32_t);
-    int (*set_stream_data)(NgSession *, int32_t, void *);
-    int32_t (*last_stream)(NgSession *);
-    const char *(*text_of)(int);
+struct Library {
+    int version = 0;
+    const char *version_text = nullptr;
+#define KSRV_DECLARE(result, name, arguments) result (*name) arguments = nullptr;
+    KSRV_NGHTTP2_FUNCTIONS(KSRV_DECLARE)
+#undef KSRV_DECLARE
+    // Limits of later releases: null if the library is older.
+    void (*option_set_stream_reset_rate_limit)(NgOption *, uint64_t, uint64_t) = nullptr;  // since 1.57
+    void (*option_set_glitch_rate_limit)(NgOption *, uint64_t, uint64_t) = nullptr;        // since 1.67
 };
+
+// Empty until `library` has succeeded.
+extern Library nghttp2;
 
 // The library, loaded by the first call. Null if it is missing or too old.
 const Library *library() noexcept;

@@ -1,6 +1,7 @@
 #include "http2/session.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <mutex>
 #include <new>
 
@@ -22,56 +23,46 @@ uint64_t cost_of(uint64_t cost, uint32_t *free) noexcept {
 
 }  // namespace
 
-const NgCallbacks *Session::callbacks(const Library *of) noexcept {
+// Makes what all sessions share. False if memory is short: the next session tries again.
+bool Session::make_shared() noexcept {
     static std::mutex mutex;
-    static const NgCallbacks *made = nullptr;
     std::lock_guard<std::mutex> guard(mutex);
-    NgCallbacks *set = nullptr;
-    if (made || of->callbacks_new(&set) != 0) return made;  // if memory is short, the next session tries again
-    of->set_begin_headers(set, on_begin_headers);
-    of->set_header(set, on_header);
-    of->set_begin_frame(set, on_begin_frame);
-    of->set_frame_received(set, on_frame);
-    of->set_frame_sent(set, on_sent);
-    of->set_data_chunk(set, on_data);
-    of->set_stream_close(set, on_close);
-    of->set_send_data(set, on_send_data);
-    of->set_read_length(set, read_length);
-    return made = set;
-}
-
-const NgOption *Session::options(const Library *of) noexcept {
-    static std::mutex mutex;
-    static const NgOption *made = nullptr;
-    std::lock_guard<std::mutex> guard(mutex);
-    NgOption *set = nullptr;
-    if (made || of->option_new(&set) != 0) return made;
-    of->option_no_auto_window_update(set, 1);
-    // The library's limits must be higher than the allowance here, so that the allowance is used up first.
-    if (of->option_stream_reset_rate) of->option_stream_reset_rate(set, MOST_CREATED, MOST_CREATED);
-    if (of->option_glitch_rate) of->option_glitch_rate(set, MOST_CREATED, MOST_CREATED);
-    return made = set;
+    if (!options_ && nghttp2.option_new(&options_) == 0) {
+        nghttp2.option_set_no_auto_window_update(options_, 1);
+        // The library's limits must be higher than the allowance here, so that the allowance is used up first.
+        for (auto *limit : {nghttp2.option_set_stream_reset_rate_limit, nghttp2.option_set_glitch_rate_limit})
+            if (limit) limit(options_, MOST_CREATED, MOST_CREATED);
+    }
+    if (!callbacks_ && nghttp2.session_callbacks_new(&callbacks_) == 0) {
+        nghttp2.session_callbacks_set_on_begin_headers_callback(callbacks_, on_begin_headers);
+        nghttp2.session_callbacks_set_on_header_callback(callbacks_, on_header);
+        nghttp2.session_callbacks_set_on_begin_frame_callback(callbacks_, on_begin_frame);
+        nghttp2.session_callbacks_set_on_frame_recv_callback(callbacks_, on_frame);
+        nghttp2.session_callbacks_set_on_frame_send_callback(callbacks_, on_sent);
+        nghttp2.session_callbacks_set_on_data_chunk_recv_callback(callbacks_, on_data);
+        nghttp2.session_callbacks_set_on_stream_close_callback(callbacks_, on_close);
+        nghttp2.session_callbacks_set_send_data_callback(callbacks_, on_send_data);
+        nghttp2.session_callbacks_set_data_source_read_length_callback(callbacks_, read_length);
+    }
+    return options_ && callbacks_;
 }
 
 Session::~Session() {
-    if (session_) of_->session_del(session_);
+    if (session_) nghttp2.session_del(session_);
 }
 
 bool Session::open(const SessionLimits &limits) noexcept {
-    of_ = library();
-    if (!of_) return false;
     most_list_ = limits.head;
-    const NgCallbacks *set = callbacks(of_);
-    const NgOption *chosen = options(of_);
-    if (!set || !chosen || of_->server_new(&session_, set, this, chosen) != 0) return false;
+    if (!library() || !make_shared() || nghttp2.session_server_new2(&session_, callbacks_, this, options_) != 0)
+        return false;
     const Setting settings[] = {
         {SETTING_MAX_STREAMS, limits.streams},
         {SETTING_WINDOW, limits.stream_window},
         {SETTING_FRAME_SIZE, limits.frame_size},
         {SETTING_HEADER_LIST, limits.head},
     };
-    return of_->submit_settings(session_, 0, settings, sizeof settings / sizeof *settings) == 0 &&
-           of_->set_local_window(session_, 0, 0, static_cast<int32_t>(limits.connection_window)) == 0;
+    return nghttp2.submit_settings(session_, 0, settings, sizeof settings / sizeof *settings) == 0 &&
+           nghttp2.session_set_local_window_size(session_, 0, 0, static_cast<int32_t>(limits.connection_window)) == 0;
 }
 
 bool Session::receive(const unsigned char *data, size_t length, uint64_t now) noexcept {
@@ -81,7 +72,7 @@ bool Session::receive(const unsigned char *data, size_t length, uint64_t now) no
         return false;
     }
     data_came_ = false;
-    const ssize_t taken = of_->receive(session_, data, length);
+    const ssize_t taken = nghttp2.session_mem_recv(session_, data, length);
     // The library silently skips data that exceeds a stream's content-length, or that follows a pending reset. The rest
     // of the frame is then unknown.
     if (!data_came_) data_left_ = 0;
@@ -101,7 +92,7 @@ bool Session::produce(size_t most, size_t most_copied) noexcept {
         while (!failed_ && out_->length() < most && out_->copied() < most_copied) {
             const uint8_t *data = nullptr;
             const size_t before = out_->length();
-            const ssize_t made = of_->send(session_, &data);
+            const ssize_t made = nghttp2.session_mem_send(session_, &data);
             if (made < 0) return false;
             if (made == 0 && out_->length() == before) break;
             out_->copy(data, static_cast<size_t>(made));
@@ -116,52 +107,51 @@ void Session::answer(int32_t stream_id, const Field *fields, size_t count, bool 
     DataProvider provider{};
     provider.source.ptr = stream_of(stream_id);
     provider.read = read_data;
-    if (of_->submit_response(session_, stream_id, fields, count, has_body ? &provider : nullptr) != 0)
+    if (nghttp2.submit_response(session_, stream_id, fields, count, has_body ? &provider : nullptr) != 0)
         reset(stream_id, INTERNAL_ERROR);
 }
 
 void Session::trailers(int32_t stream_id, const Field *fields, size_t count) noexcept {
-    if (of_->submit_trailer(session_, stream_id, fields, count) != 0) reset(stream_id, INTERNAL_ERROR);
+    if (nghttp2.submit_trailer(session_, stream_id, fields, count) != 0) reset(stream_id, INTERNAL_ERROR);
 }
 
 void Session::reset(int32_t stream_id, uint32_t error) noexcept {
-    note(of_->submit_reset(session_, 0, stream_id, error));
+    note(nghttp2.submit_rst_stream(session_, 0, stream_id, error));
 }
 
 void Session::consume(int32_t stream_id, size_t length) noexcept {
-    if (length) note(of_->consume_stream(session_, stream_id, length));
+    if (length) note(nghttp2.session_consume_stream(session_, stream_id, length));
 }
 
 void Session::widen(int32_t stream_id, size_t window) noexcept {
     const int32_t most = static_cast<int32_t>(std::min<size_t>(window, INT32_MAX));
-    if (of_->stream_local_window(session_, stream_id) < most)
-        note(of_->set_local_window(session_, 0, stream_id, most));
+    if (nghttp2.session_get_stream_local_window_size(session_, stream_id) < most)
+        note(nghttp2.session_set_local_window_size(session_, 0, stream_id, most));
 }
 
 void *Session::stream_of_last_data(size_t *window) const noexcept {
     if (!data_stream_) return nullptr;
-    const int32_t left = std::min(of_->stream_local_window(session_, data_stream_id_), of_->local_window(session_));
+    const int32_t left = std::min(nghttp2.session_get_stream_local_window_size(session_, data_stream_id_),
+                                  nghttp2.session_get_local_window_size(session_));
     *window = left > 0 ? static_cast<size_t>(left) : 0;
     return data_stream_;
 }
 
 void Session::ping() noexcept {
     static const uint8_t OPAQUE[8] = {'k', 's', 'r', 'v', 0, 0, 0, 1};
-    note(of_->submit_ping(session_, 0, OPAQUE));
+    note(nghttp2.submit_ping(session_, 0, OPAQUE));
 }
 
 void Session::go_away(uint32_t error, const char *why) noexcept {
-    size_t length = 0;
-    while (why && why[length]) ++length;
-    note(of_->submit_goaway(session_, 0, of_->last_stream(session_), error, reinterpret_cast<const uint8_t *>(why),
-                            length));
+    note(nghttp2.submit_goaway(session_, 0, nghttp2.session_get_last_proc_stream_id(session_), error,
+                               reinterpret_cast<const uint8_t *>(why), strlen(why)));
 }
 
 // The stream of an id, or null. Most callbacks are about the same stream as the previous callback.
 void *Session::stream_of(int32_t stream_id) noexcept {
     if (seen_id_ != stream_id) {
         seen_id_ = stream_id;
-        seen_ = of_->stream_data(session_, stream_id);
+        seen_ = nghttp2.session_get_stream_user_data(session_, stream_id);
     }
     return seen_;
 }
@@ -192,7 +182,7 @@ int Session::on_begin_headers(NgSession *session, const FrameHead *frame, void *
     void *stream = self->events_->opened(frame->stream_id);
     if (!stream) return RESULT_STREAM_FAILURE;
     self->allowance_ = std::min(ALLOWANCE, self->allowance_ + REFUSED_STREAM_COST);  // the stream is accepted: refund
-    self->of_->set_stream_data(session, frame->stream_id, stream);
+    nghttp2.session_set_stream_user_data(session, frame->stream_id, stream);
     self->seen_id_ = frame->stream_id;
     self->seen_ = stream;
     return 0;
@@ -324,7 +314,7 @@ int Session::on_close(NgSession *session, int32_t stream_id, uint32_t error, voi
         self->data_stream_ = nullptr;
         self->data_left_ = 0;
     }
-    self->of_->set_stream_data(session, stream_id, nullptr);
+    nghttp2.session_set_stream_user_data(session, stream_id, nullptr);
     self->seen_ = nullptr;
     self->events_->closed(stream, error);
     return 0;

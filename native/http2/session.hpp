@@ -73,10 +73,10 @@ class Session {
     bool produce(size_t most, size_t most_copied) noexcept;
 
     // Whether nothing remains to be read or sent.
-    bool over() const noexcept { return !of_->want_read(session_) && !of_->want_write(session_); }
+    bool over() const noexcept { return !nghttp2.session_want_read(session_) && !nghttp2.session_want_write(session_); }
 
     // The number of frames that are queued after the bytes that `produce` has made.
-    size_t queued() const noexcept { return of_->queued(session_); }
+    size_t queued() const noexcept { return nghttp2.session_get_outbound_queue_size(session_); }
 
     // The stream of the next bytes of a DATA frame without padding, and how many bytes follow. Null between frames, and
     // if that is unknown.
@@ -91,14 +91,14 @@ class Session {
     void answer(int32_t stream_id, const Field *fields, size_t count, bool has_body) noexcept;
     void trailers(int32_t stream_id, const Field *fields, size_t count) noexcept;
     void reset(int32_t stream_id, uint32_t error) noexcept;
-    void resume(int32_t stream_id) noexcept { note(of_->resume_data(session_, stream_id)); }
+    void resume(int32_t stream_id) noexcept { note(nghttp2.session_resume_data(session_, stream_id)); }
     // Allows the peer to send `length` more bytes on a stream and on the connection.
     void consume(int32_t stream_id, size_t length) noexcept;
-    void consume_connection(size_t length) noexcept { note(of_->consume_connection(session_, length)); }
+    void consume_connection(size_t length) noexcept { note(nghttp2.session_consume_connection(session_, length)); }
     void widen(int32_t stream_id, size_t window) noexcept;
     void ping() noexcept;
-    void say_goodbye() noexcept { note(of_->submit_shutdown_notice(session_)); }
-    void go_away(uint32_t error, const char *why = nullptr) noexcept;
+    void say_goodbye() noexcept { note(nghttp2.submit_shutdown_notice(session_)); }
+    void go_away(uint32_t error, const char *why = "") noexcept;
     void forgive_resets(uint32_t count) noexcept { free_resets_ = std::min(MOST_FREE, free_resets_ + count); }
     bool flooded() const noexcept { return flooded_; }
 
@@ -124,8 +124,7 @@ class Session {
     static int on_send_data(NgSession *, const FrameHead *, const uint8_t *, size_t, DataSource *, void *);
     static ssize_t read_length(NgSession *, uint8_t, int32_t, int32_t, int32_t, uint32_t, void *);
     static ssize_t read_data(NgSession *, int32_t, uint8_t *, size_t, uint32_t *, DataSource *, void *);
-    static const NgCallbacks *callbacks(const Library *of) noexcept;
-    static const NgOption *options(const Library *of) noexcept;
+    static bool make_shared() noexcept;
     void *stream_of(int32_t stream_id) noexcept;
     // If memory is short for a frame, the frame is lost and its stream would wait for ever. Therefore the connection
     // ends.
@@ -133,9 +132,10 @@ class Session {
     bool spend(uint64_t cost) noexcept;
     bool take_block(size_t length) noexcept;
 
+    inline static NgCallbacks *callbacks_ = nullptr;
+    inline static NgOption *options_ = nullptr;
     SessionEvents *const events_;
     OutgoingBytes *const out_;
-    const Library *of_ = nullptr;
     NgSession *session_ = nullptr;
     void *data_stream_ = nullptr;
     int32_t data_stream_id_ = 0;

@@ -156,7 +156,6 @@ cdef extern from "grpc/server.hpp" namespace "ksrv::grpc" nogil:
         uint64_t grace_ns
         uint64_t rate
         uint64_t transfer_s
-        uint64_t stream_begin_ns
         uint64_t idle_ns
         ConnectionEnd end
         cbool checks_callers

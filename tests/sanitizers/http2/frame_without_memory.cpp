@@ -46,12 +46,11 @@ struct Calls {
 }  // namespace
 
 int main() {
-    const http2::Library *library = http2::library();
-    if (!library) {
+    if (!http2::library()) {
         std::printf("libnghttp2 is missing\n");
         return 0;
     }
-    const_cast<http2::Library *>(library)->submit_reset = submit_no_reset;
+    http2::nghttp2.submit_rst_stream = submit_no_reset;
     process_budget().set_bound(64u << 20);
     auto calls = std::make_unique<Calls>();
     const int client = connect_to(&calls->server);
