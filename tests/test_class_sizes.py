@@ -33,7 +33,6 @@ EXCEPTIONS = {
     "native/grpc/call.hpp:Call": (70, 25, "head, body, answer and turn of a call in one struct"),
     "native/grpc/connection.hpp:Connection": (55, 75, "receives, answers and ends all its calls"),
     "native/grpc/server.hpp:Server": (25, 45, "connections, calls and counters of gRPC"),
-    "ksrv/server/workers/lifecycle.py:Service": (30, 25, "starts and stops every part of a worker"),
 }
 """Classes that are larger: their most members and methods, in steps of five, and why."""
 

@@ -1,19 +1,33 @@
 """The OpenAPI description of the REST routes, with the inputs and outputs of the models that serve.
 
-A pure function of the models' descriptions: clients are generated from it, and try requests out by it.
+Clients are generated from it, and try requests out by it. Routes describe themselves where they are added to the app;
+the schemas are made of `ksrv.protocol.documents`, and of each model's description.
 """
 
 import base64
 import math
+import re
 import struct
 import zlib
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from types import FunctionType
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
 
 from ksrv import __version__
-from ksrv.model.datatypes import DTYPES
 from ksrv.model.spec import Dimension, ModelSpec, TensorSpec
-from ksrv.request import LARGEST_SEQUENCE_ID, LONGEST_SEQUENCE_ID
+from ksrv.protocol.documents import (
+    Error,
+    IndexRequest,
+    InferRequest,
+    InferResponse,
+    Input,
+    LoadRequest,
+    Output,
+    ResponseOutput,
+    SequenceParameters,
+)
 
 Document = dict[str, Any]
 
@@ -24,46 +38,69 @@ _TEXT: Document = {"type": "string"}
 _OBJECT: Document = {"type": "object"}
 _FILE: Document = {"type": "string", "format": "binary"}
 _IMAGE_TYPES = {"jpeg": "image/jpeg", "png": "image/png"}
+_REF = "#/components/schemas/{name}"
+
+Body: TypeAlias = Any
+"""The class of a JSON body, or a function that returns the bodies for a model, by their media types."""
 
 
-def _ref(name: str) -> Document:
-    return {"$ref": f"#/components/schemas/{name}"}
+class Operation(NamedTuple):
+    """The description of one method of a route.
+
+    Attributes:
+        summary: What it does; `{name}` stands for the model.
+        tag: The group of operations that it belongs to; "" for the model's.
+        answer: The body of its answer.
+        body: The body of the request; None without one.
+        error: The class of the answer to a request that failed.
+        parameters: Returns the parameters of a request to a model, beside those in the path.
+    """
+
+    summary: str
+    tag: str = ""
+    answer: Body = dict
+    body: Body = None
+    error: type[Any] = Error
+    parameters: Callable[[ModelSpec], list[Document]] = lambda spec: []
 
 
-def _json(schema: Document) -> Document:
-    return {"application/json": {"schema": schema}}
+class DescribedRoute(NamedTuple):
+    """A route and its operations by the names of their methods in lower case.
+
+    Attributes:
+        path: The template of its path. If it has `{name}` and an operation without a tag, each model has the route.
+        is_open: Whether callers need no credentials.
+    """
+
+    path: str
+    operations: Mapping[str, Operation]
+    is_open: bool = False
 
 
-def _answer(description: str, content: Document | None = None) -> Document:
-    return {"description": description} | ({"content": content} if content else {})
-
-
-def _operation(
-    summary: str, tag: str, answer: Document, *, is_open: bool = False, **more: Any
+def openapi(
+    routes: Iterable[DescribedRoute], specs: Iterable[ModelSpec], *, needs_token: bool
 ) -> Document:
-    refused = _answer("An error, with its reason.", _json(_ref("Error")))
-    responses = {"200": _answer("The answer.", answer), "default": refused}
-    operation = {"summary": summary, "tags": [tag], "responses": responses, **more}
-    return operation | ({"security": []} if is_open else {})
-
-
-def _parameter(name: str, where: str, description: str, **schema: Any) -> Document:
-    return {
-        "name": name,
-        "in": where,
-        "description": description,
-        "required": where == "path",
-        "schema": _TEXT | schema,
-    }
-
-
-def openapi(specs: Iterable[ModelSpec], *, needs_token: bool, metrics: bool = True) -> Document:
     """Describe the routes.
 
     Args:
+        specs: The models that serve.
         needs_token: Whether callers need a token.
-        metrics: Whether the metrics page is served.
     """
+    paths: Document = {}
+    kinds: list[Any] = [Error, Input, Output, SequenceParameters]
+    models = list(specs)
+    for route in routes:
+        of_model = any(not one.tag for one in route.operations.values())
+        for spec in models if of_model else (None,):
+            path = route.path if spec is None else route.path.replace("{name}", spec.name)
+            paths[path] = {
+                method: _operation(one, route, spec) for method, one in route.operations.items()
+            }
+            if fields := re.findall(r"{(\w+)}", path):
+                paths[path]["parameters"] = [_path_field(name) for name in fields]
+        for one in route.operations.values():
+            kinds += [kind for kind in one[2:5] if _is_class(kind)]
+    _, components = msgspec.json.schema_components(kinds, ref_template=_REF)
     document: Document = {
         "openapi": "3.1.0",
         "info": {
@@ -71,152 +108,106 @@ def openapi(specs: Iterable[ModelSpec], *, needs_token: bool, metrics: bool = Tr
             "version": __version__,
             "description": "Inference by KServe's protocols v2 and v1.",
         },
-        "paths": _server_paths(metrics),
-        "components": {"schemas": dict(_SCHEMAS)},
+        "paths": paths,
+        "components": {"schemas": components},
     }
-    for spec in specs:
-        document["paths"] |= _model_paths(spec)
     if needs_token:
-        bearer = {"type": "http", "scheme": "bearer"}
-        document["components"]["securitySchemes"] = {"token": bearer}
+        document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         document["security"] = [{"token": []}]
     return document
 
 
-def _server_paths(metrics: bool) -> Document:
-    model = {
-        "parameters": [
-            _parameter("model", "path", "The model's name.", pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$")
-        ]
+def _is_class(kind: Any) -> bool:
+    return kind is not None and not isinstance(kind, FunctionType)
+
+
+def _operation(operation: Operation, route: DescribedRoute, spec: ModelSpec | None) -> Document:
+    error = {
+        "description": "An error, with its reason.",
+        "content": _json(_schema(operation.error)),
     }
-    unready = _answer("Not ready, and why.", _json(_OBJECT))
-    ready = _operation("Whether the models serve", "health", _json(_OBJECT), is_open=True)
-    ready["responses"]["503"] = unready
-    index: Document = {"requestBody": {"content": _json(_ref("IndexRequest"))}}
-    change: Document = {"requestBody": {"content": _json(_ref("LoadRequest"))}}
-    paths: Document = {
-        "/v2": {"get": _operation("The server and its extensions", "server", _json(_OBJECT))},
-        "/v2/health/live": {
-            "get": _operation("Whether the server lives", "health", _json(_OBJECT), is_open=True)
-        },
-        "/v2/health/ready": {"get": ready},
-        "/v2/models": {"get": _operation("The models", "server", _json(_ref("Models")))},
-        "/v2/models/stats": {
-            "get": _operation("The statistics of all models", "server", _json(_OBJECT))
-        },
-        "/v2/repository/index": {
-            "post": _operation(
-                "Every model and version with its state",
-                "repository",
-                _json({"type": "array", "items": _OBJECT}),
-                **index,
-            )
-        },
-        "/v2/logging": {
-            "get": _operation("The log settings", "server", _json(_ref("LogSettings"))),
-            "post": _operation(
-                "Change the log settings",
-                "server",
-                _json(_ref("LogSettings")),
-                requestBody={"content": _json(_ref("LogSettings"))},
-            ),
-        },
-        "/v2/trace/setting": _trace_operations("server"),
-        "/v1/models": {"get": _operation("The models", "v1", _json(_ref("Models")))},
-        "/v1/embeddings": _openai_operation("Vectors of texts", ["model", "input"]),
-        "/v1/rerank": _openai_operation("Documents by a query", ["model", "query", "documents"]),
+    answer = {"description": "The answer.", "content": _content(operation.answer, spec)}
+    name = "" if spec is None else spec.name
+    document: Document = {
+        "summary": operation.summary.format(name=name),
+        "tags": [operation.tag or name],
+        "responses": {"200": answer, "default": error},
     }
-    for verb in ("load", "unload"):
-        operation = _operation(f"{verb.title()} a model", "repository", _json(_OBJECT), **change)
-        paths[f"/v2/repository/models/{{model}}/{verb}"] = {**model, "post": operation}
-    if metrics:
-        page = {"text/plain": {"schema": _TEXT}}
-        paths["/metrics"] = {"get": _operation("Metrics for Prometheus", "server", page)}
-    return paths
+    if operation.body is not None:
+        # Control calls, which are read into structs, take an empty body.
+        optional = _is_class(operation.body) and issubclass(operation.body, msgspec.Struct)
+        content = _content(operation.body, spec)
+        document["requestBody"] = {"required": not optional, "content": content}
+    if spec is not None and (parameters := operation.parameters(spec)):
+        document["parameters"] = parameters
+    return document | ({"security": []} if route.is_open else {})
 
 
-def _openai_operation(summary: str, required: list[str]) -> Document:
-    schema = {
-        "type": "object",
-        "required": required,
-        "properties": {"model": _TEXT},
-    }
-    body = {"required": True, "content": _json(schema)}
-    operation = _operation(summary, "openai", _json(_OBJECT), requestBody=body)
-    # Errors of the route have OpenAI's form; errors of every route (credentials, limits) have ksrv's.
-    either = {
-        "type": "object",
-        "required": ["error"],
-        "properties": {"error": {"oneOf": [_TEXT, _OBJECT]}},
-    }
-    operation["responses"]["default"] = _answer("An error, with its reason.", _json(either))
-    return {"post": operation}
+def _content(body: Body, spec: ModelSpec | None) -> Document:
+    return _json(_schema(body)) if _is_class(body) else body(spec)
 
 
-def _trace_operations(tag: str) -> Document:
-    settings = _json(_ref("TraceSettings"))
-    change = _operation(
-        "Change the trace settings", tag, settings, requestBody={"content": settings}
-    )
-    return {"get": _operation("The trace settings", tag, settings), "post": change}
+def _inline(kind: type[Any]) -> Document:
+    """Return the schema of a class itself, to be changed for a model."""
+    _, components = msgspec.json.schema_components([kind], ref_template=_REF)
+    found: Document = components[kind.__name__]
+    return found
 
 
-def _model_paths(spec: ModelSpec) -> Document:
-    name = spec.name
-    base = f"/v2/models/{name}"
-    ready = _operation("Whether the model serves", name, _json(_OBJECT))
-    return {
-        base: {"get": _operation("Inputs and outputs", name, _json(_ref("ModelMetadata")))},
-        f"{base}/ready": {"get": ready},
-        f"{base}/config": {"get": _operation("Configuration", name, _json(_OBJECT))},
-        f"{base}/trace/setting": _trace_operations(name),
-        f"{base}/stats": {"get": _operation("The model's statistics", name, _json(_OBJECT))},
-        f"{base}/infer": {"post": _infer(spec)},
-        f"{base}/generate": {"post": _generate(spec, _json({"type": ["object", "array"]}))},
-        f"{base}/generate_stream": {"post": _generate(spec, {"text/event-stream": {}})},
-        f"/v1/models/{name}": {"get": _operation("Whether the model serves", name, _json(_OBJECT))},
-        f"/v1/models/{name}:predict": {"post": _predict(spec)},
-    }
+def _schema(kind: Any) -> Document:
+    (schema,), _ = msgspec.json.schema_components([kind], ref_template=_REF)
+    return schema
 
 
-def _infer(spec: ModelSpec) -> Document:
-    content: Document = {"application/json": {"schema": _request_schema(spec)}}
-    example = _example(spec)
+def _json(schema: Document) -> Document:
+    return {"application/json": {"schema": schema}}
+
+
+def _path_field(name: str) -> Document:
+    schema = _TEXT | {"pattern": "^[A-Za-z0-9][A-Za-z0-9._-]*$"}
+    return {"name": name, "in": "path", "required": True, "schema": schema}
+
+
+def _infer_body(spec: ModelSpec) -> Document:
+    content = _json(_request_schema(spec))
+    example = _infer_example(spec)
     if example is not None:
         content["application/json"]["example"] = example
     content["application/octet-stream"] = {"schema": _FILE}
-    images = [entry for entry in spec.inputs if entry.image is not None]
-    parameters = [
-        _parameter(
-            "Inference-Header-Content-Length",
-            "header",
-            "Bytes of the JSON in front of binary tensors.",
-            pattern="^[0-9]{1,10}$",
-        )
-    ]
+    images = [entry.image for entry in spec.inputs if entry.image is not None]
+    content |= {_IMAGE_TYPES[form]: {"schema": _FILE} for one in images for form in one.formats}
     if images:
-        for entry in images:
-            for form in entry.image.formats if entry.image else ():
-                content[_IMAGE_TYPES[form]] = {"schema": _FILE}
-        parameters.append(_parameter("input", "query", "The input that an image alone is for."))
-        names = [entry.name for entry in spec.required_inputs]
         content["multipart/form-data"] = {
             "schema": {
                 "type": "object",
                 "properties": {entry.name: _form_field(entry) for entry in spec.inputs},
-                "required": names,
+                "required": [entry.name for entry in spec.required_inputs],
             }
         }
-    answer = _json(_response_schema(spec)) | {"application/octet-stream": {"schema": _FILE}}
+    return content
+
+
+def _infer_parameters(spec: ModelSpec) -> list[Document]:
+    """Return the parameters of an infer request beside those in the path."""
+    parameters: list[Document] = [
+        {
+            "name": "Inference-Header-Content-Length",
+            "in": "header",
+            "description": "Bytes of the JSON in front of binary tensors.",
+            "schema": _TEXT | {"pattern": "^[0-9]{1,10}$"},
+        }
+    ]
+    if any(entry.image is not None for entry in spec.inputs):
+        text = "The input that an image alone is for."
+        parameters.append({"name": "input", "in": "query", "description": text, "schema": _TEXT})
+    return parameters
+
+
+def _infer_answer(spec: ModelSpec) -> Document:
+    content = _json(_response_schema(spec)) | {"application/octet-stream": {"schema": _FILE}}
     if [entry.datatype for entry in spec.outputs] == ["BYTES"]:  # of one element, alone
-        answer |= {"audio/*": {"schema": _FILE}, "image/*": {"schema": _FILE}}
-    return _operation(
-        f"Run {spec.name}",
-        spec.name,
-        answer,
-        parameters=parameters,
-        requestBody={"required": True, "content": content},
-    )
+        content |= {"audio/*": {"schema": _FILE}, "image/*": {"schema": _FILE}}
+    return content
 
 
 def _form_field(tensor: TensorSpec) -> Document:
@@ -225,25 +216,20 @@ def _form_field(tensor: TensorSpec) -> Document:
     return {"type": "array", "items": _FILE}
 
 
-def _generate(spec: ModelSpec, answer: Document) -> Document:
-    content = _json(_OBJECT)
-    if spec.inputs and not spec.accepts_any_inputs:
-        row: Document = {
-            "type": "object",
-            "properties": {entry.name: _plain_schema(entry) for entry in spec.inputs},
-        }
-        if spec.sequences is not None:
-            row["properties"]["parameters"] = _ref("SequenceParameters")
-        several = {"type": "array", "items": row, "minItems": 1}
-        content = _json({"anyOf": [row, several]})
-        example = _plain_example(spec)
-        if example is not None:
-            content["application/json"]["example"] = example
-    body = {"required": True, "content": content}
-    summary = f"Run {spec.name} by plain JSON" + (
-        ", part by part" if "text/event-stream" in answer else ""
-    )
-    return _operation(summary, spec.name, answer, requestBody=body)
+def _generate_body(spec: ModelSpec) -> Document:
+    if not spec.inputs or spec.accepts_any_inputs:
+        return _json(_OBJECT)
+    row: Document = {
+        "type": "object",
+        "properties": {entry.name: _plain_schema(entry) for entry in spec.inputs},
+    }
+    if spec.sequences is not None:
+        row["properties"]["parameters"] = _schema(SequenceParameters)
+    content = _json({"anyOf": [row, {"type": "array", "items": row, "minItems": 1}]})
+    example = _plain_example(spec)
+    if example is not None:
+        content["application/json"]["example"] = example
+    return content
 
 
 def _plain_schema(tensor: TensorSpec) -> Document:
@@ -260,25 +246,6 @@ def _plain_schema(tensor: TensorSpec) -> Document:
         return {"description": shown} | value
     rows = {"type": "array", "items": value, "minItems": 1}
     return {"description": f"{shown}: the value of a row, or of several", "anyOf": [value, rows]}
-
-
-def _plain_example(spec: ModelSpec) -> Document | None:
-    """Return one row in plain JSON, or None where it would be long."""
-    example: Document = {}
-    for tensor in spec.required_inputs:
-        if tensor.image is not None:
-            value: object = _picture(tensor)
-        else:
-            sizes = _sizes(tensor)
-            if math.prod(sizes) > EXAMPLE_VALUES:
-                return None
-            value = _ONE_VALUE.get(tensor.datatype, 0)
-            for size in reversed(sizes[1:] if tensor.batched else sizes):
-                value = [value] * size
-        if value is None:
-            return None
-        example[tensor.name] = value
-    return example | ({"parameters": _ONE_SEQUENCE} if spec.sequences else {})
 
 
 def _sizes(tensor: TensorSpec) -> list[int]:
@@ -310,16 +277,6 @@ def _picture(tensor: TensorSpec) -> str | None:
     return f"data:image/png;base64,{base64.b64encode(content).decode()}"
 
 
-def _predict(spec: ModelSpec) -> Document:
-    body = _json(_ref("PredictRequest"))
-    return _operation(
-        f"Run {spec.name} by protocol v1",
-        spec.name,
-        _json(_ref("PredictResponse")),
-        requestBody={"required": True, "content": body},
-    )
-
-
 def _dimension(size: Dimension) -> Document:
     if isinstance(size, tuple):
         return {"type": "integer", "minimum": size[0], "maximum": size[1]}
@@ -337,197 +294,116 @@ def _shape(shape: tuple[Dimension, ...]) -> Document:
     }
 
 
-def _datatype(tensor: TensorSpec) -> list[str]:
-    return [tensor.datatype] + (["BYTES"] if tensor.image is not None else [])
-
-
 def _request_schema(spec: ModelSpec) -> Document:
-    inputs: Document = {"type": "array", "items": _ref("Input")}
+    schema = _inline(InferRequest)
+    properties = schema["properties"]
     if spec.inputs and not spec.accepts_any_inputs:
-        inputs = {
+        properties["inputs"] = {
             "type": "array",
             "items": {"anyOf": [_input_schema(entry) for entry in spec.inputs]},
             "minItems": len(spec.required_inputs),
             "maxItems": len(spec.inputs),
         }
-    outputs: Document = {"type": "array", "items": _ref("Output")}
-    has_sequences = spec.sequences is not None
-    return {
-        "type": "object",
-        "required": ["inputs", "parameters"] if has_sequences else ["inputs"],
-        "properties": {
-            "id": _TEXT,
-            "parameters": _ref("SequenceParameters" if has_sequences else "Parameters"),
-            "inputs": inputs,
-            "outputs": outputs,
-        },
-    }
+    if spec.sequences is not None:
+        schema["required"].append("parameters")
+        properties["parameters"] = _schema(SequenceParameters)
+    return schema
 
 
 def _input_schema(tensor: TensorSpec) -> Document:
-    properties: Document = {
+    schema = _inline(Input)
+    schema["title"] = tensor.name
+    shape, datatypes = _shape(tensor.shape), [tensor.datatype]
+    text = "One string for each element." if tensor.datatype == "BYTES" else "The numbers."
+    if tensor.image is not None:
+        shape, datatypes = {"anyOf": [shape, _shape((-1,))]}, [tensor.datatype, "BYTES"]
+        text = "The numbers, or for BYTES the images in base64."
+    schema["properties"] |= {
         "name": {"const": tensor.name},
-        "datatype": {"enum": _datatype(tensor)},
-        "shape": _shape(tensor.shape),
-        "parameters": _ref("Parameters"),
-        "data": {"type": "array", "description": _data_text(tensor)},
+        "datatype": {"enum": datatypes},
+        "shape": shape,
+        "data": {"type": "array", "description": text},
     }
-    if tensor.image is not None:
-        properties["shape"] = {"anyOf": [_shape(tensor.shape), _shape((-1,))]}
-    return {
-        "type": "object",
-        "title": tensor.name,
-        "required": ["name", "shape", "datatype"],
-        "properties": properties,
-    }
-
-
-def _data_text(tensor: TensorSpec) -> str:
-    if tensor.image is not None:
-        return "The numbers, or for BYTES the images in base64."
-    return "One string for each element." if tensor.datatype == "BYTES" else "The numbers."
+    return schema
 
 
 def _response_schema(spec: ModelSpec) -> Document:
-    output: Document = {
-        "type": "object",
-        "required": ["name", "shape", "datatype"],
-        "properties": {
-            "name": _TEXT,
-            "shape": {"type": "array", "items": {"type": "integer"}},
-            "datatype": {"enum": [*DTYPES, "BYTES"]},
-            "parameters": _OBJECT,
-            "data": {
-                "type": "array",
-                "description": 'Texts that are not UTF-8 are {"b64": ...}; "binary_data": "base64" asks for base64.',
-            },
-        },
-    }
+    schema, output = _inline(InferResponse), _inline(ResponseOutput)
     if spec.outputs:
         output["properties"]["name"] = {"enum": [entry.name for entry in spec.outputs]}
-    return {
-        "type": "object",
-        "required": ["model_name", "outputs"],
-        "properties": {
-            "model_name": _TEXT,
-            "model_version": _TEXT,
-            "id": _TEXT,
-            "parameters": _OBJECT,
-            "outputs": {"type": "array", "items": output},
-        },
-    }
+    schema["properties"]["outputs"]["items"] = output
+    return schema
 
 
-def _example(spec: ModelSpec) -> Document | None:
-    """Return a request of one row, or None where it would be long."""
-    inputs = []
+def _examples(spec: ModelSpec) -> Document | None:
+    """Return the values of each required input for one row, nested by its shape, or None where they would be long."""
+    found: Document = {}
     for tensor in spec.required_inputs:
-        entry: Document
-        if tensor.image is not None:
-            picture = _picture(tensor)
-            if picture is None:
-                return None
-            entry = {"name": tensor.name, "shape": [1], "datatype": "BYTES", "data": [picture]}
-        else:
-            shape = _sizes(tensor)
-            count = math.prod(shape)
-            if count > EXAMPLE_VALUES:
-                return None
-            values = [_ONE_VALUE.get(tensor.datatype, 0)] * count
-            entry = {"name": tensor.name, "shape": shape, "datatype": tensor.datatype}
-            entry["data"] = values
-        inputs.append(entry)
-    if not inputs:
+        sizes = _sizes(tensor)
+        value: Any = _picture(tensor)
+        if tensor.image is None and math.prod(sizes) <= EXAMPLE_VALUES:
+            value = {"BYTES": "text", "BOOL": True}.get(tensor.datatype, 0)
+        if value is None:
+            return None
+        for size in [1] if tensor.image is not None else reversed(sizes):
+            value = [value] * size
+        found[tensor.name] = value
+    return found
+
+
+def _with_sequence(example: Document, spec: ModelSpec) -> Document:
+    one = {"sequence_id": 1, "sequence_start": True, "sequence_end": True}
+    return example | ({"parameters": one} if spec.sequences else {})
+
+
+def _infer_example(spec: ModelSpec) -> Document | None:
+    values = _examples(spec)
+    if not values:
         return None
-    return {"inputs": inputs} | ({"parameters": _ONE_SEQUENCE} if spec.sequences else {})
+    inputs = [
+        {"name": one.name, "shape": [1], "datatype": "BYTES", "data": values[one.name]}
+        if one.image is not None
+        else {
+            "name": one.name,
+            "shape": _sizes(one),
+            "datatype": one.datatype,
+            "data": values[one.name] if one.shape else [values[one.name]],
+        }
+        for one in spec.required_inputs
+    ]
+    return _with_sequence({"inputs": inputs}, spec)
 
 
-_ONE_VALUE: Document = {"BYTES": "text", "BOOL": True}
-_PARAMETER: Document = {"type": ["string", "number", "boolean"]}
-_ONE_SEQUENCE: Document = {"sequence_id": 1, "sequence_start": True, "sequence_end": True}
-_SCHEMAS: Document = {
-    "Error": {"type": "object", "required": ["error"], "properties": {"error": _TEXT}},
-    "Models": {
-        "type": "object",
-        "required": ["models"],
-        "properties": {"models": {"type": "array", "items": _TEXT}},
-    },
-    "Parameters": {"type": "object", "additionalProperties": _PARAMETER},
-    "SequenceParameters": {
-        "type": "object",
-        "required": ["sequence_id"],
-        "properties": {
-            "sequence_id": {
-                "description": "The sequence; the bound of a text is in bytes.",
-                "anyOf": [
-                    {"type": "integer", "minimum": 1, "maximum": LARGEST_SEQUENCE_ID},
-                    {"type": "string", "minLength": 1, "maxLength": LONGEST_SEQUENCE_ID},
-                ],
-            },
-            "sequence_start": {"type": "boolean", "description": "Whether a sequence begins."},
-            "sequence_end": {"type": "boolean", "description": "Whether the sequence ends."},
-        },
-        "additionalProperties": _PARAMETER,
-    },
-    "Input": {
-        "type": "object",
-        "required": ["name", "shape", "datatype"],
-        "properties": {
-            "name": _TEXT,
-            "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}},
-            "datatype": {"enum": [*DTYPES, "BYTES"]},
-            "parameters": _ref("Parameters"),
-            "data": {"type": "array"},
-        },
-    },
-    "Output": {
-        "type": "object",
-        "required": ["name"],
-        "properties": {"name": _TEXT, "parameters": _ref("Parameters")},
-    },
-    "ModelMetadata": {
-        "type": "object",
-        "required": ["name", "platform", "inputs", "outputs"],
-        "properties": {
-            "name": _TEXT,
-            "versions": {"type": "array", "items": _TEXT},
-            "platform": _TEXT,
-            "inputs": {"type": "array", "items": _OBJECT},
-            "outputs": {"type": "array", "items": _OBJECT},
-            "properties": _OBJECT,
-        },
-    },
-    "IndexRequest": {"type": "object", "properties": {"ready": {"type": "boolean"}}},
-    "LoadRequest": _OBJECT,
-    "LogSettings": {
-        "type": "object",
-        "properties": {
-            "log_info": {"type": "boolean"},
-            "log_warning": {"type": "boolean"},
-            "log_error": {"type": "boolean"},
-            "log_verbose_level": {"type": "integer", "minimum": 0},
-        },
-    },
-    "TraceSettings": {
-        "type": "object",
-        "properties": {
-            "trace_level": {
-                "type": ["array", "null"],
-                "items": {"type": "string", "enum": ["OFF", "TIMESTAMPS"]},
-                "minItems": 1,
-                "maxItems": 1,
-            },
-            "trace_rate": {"type": ["string", "null"], "pattern": "^[1-9][0-9]{0,8}$"},
-        },
-    },
-    "PredictRequest": {
-        "type": "object",
-        "required": ["instances"],
-        "properties": {"instances": {"type": "array", "minItems": 1}},
-    },
-    "PredictResponse": {
-        "type": "object",
-        "required": ["predictions"],
-        "properties": {"predictions": {"type": ["array", "object"]}},
-    },
-}
+def _plain_example(spec: ModelSpec) -> Document | None:
+    values = _examples(spec)
+    if values is None:
+        return None
+    has_rows = {one.name: one.batched or one.image is not None for one in spec.required_inputs}
+    rows = {name: value[0] if has_rows[name] else value for name, value in values.items()}
+    return _with_sequence(rows, spec)
+
+
+INFER = Operation("Run {name}", "", _infer_answer, _infer_body, parameters=_infer_parameters)
+GENERATE = Operation(
+    "Run {name} by plain JSON",
+    "",
+    lambda spec: _json({"type": ["object", "array"]}),
+    _generate_body,
+)
+GENERATE_STREAM = Operation(
+    "Run {name} by plain JSON, part by part",
+    "",
+    lambda spec: {"text/event-stream": {}},
+    _generate_body,
+)
+METRICS = Operation(
+    "Metrics for Prometheus", "server", lambda spec: {"text/plain": {"schema": _TEXT}}
+)
+INDEX = Operation(
+    "Every model and version with its state",
+    "repository",
+    list[dict[str, str]],
+    IndexRequest,
+)
+LOAD = Operation("Load a model", "repository", body=LoadRequest)
+UNLOAD = Operation("Unload a model", "repository", body=LoadRequest)

@@ -4,53 +4,50 @@ The app is complete under any WSGI server. Errors are `KsrvError`s; what Falcon 
 route, a method that a route does not have) is rendered in the same form.
 """
 
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import falcon
 
-from ksrv._native.memory.memory_budget import MemoryBudget
-from ksrv.errors import KsrvError, cut, quote
+from ksrv.errors import KsrvError, NotFound, NotReady, cut, quote
+from ksrv.observe.metric_aliases import MetricAliases
+from ksrv.observe.metrics import CONTENT_TYPE, metrics_page
 from ksrv.observe.traffic import count_status
-from ksrv.protocol.metadata import working_extensions
+from ksrv.protocol import metadata, openapi
+from ksrv.protocol.documents import (
+    IndexRequest,
+    LoadRequest,
+    LogSettings,
+    ModelMetadata,
+    Models,
+    TraceSettings,
+    read_document,
+)
+from ksrv.protocol.openapi import Operation
 from ksrv.server import dialects
 from ksrv.server.audit import AuditLog
-from ksrv.server.changeable_settings import ChangeableSettings
-from ksrv.server.credentials import Access
 from ksrv.server.http.answers import report_http, send_error, send_json, status_line
-from ksrv.server.http.body import Bound, Environ, expected_body, read_body
-from ksrv.server.http.byte_budget import Reservation, process_budget
+from ksrv.server.http.body import Environ
 from ksrv.server.http.callers import TrustedProxies
-from ksrv.server.http.json_body import DOCUMENT_BYTES, document_too_large, parse_document
 from ksrv.server.http.received_body import MESSAGE
 from ksrv.server.http.request_ids import RequestIds
-from ksrv.server.memory_regions import SharedMemory, shared_memory_of
 from ksrv.server.page.routes import add_page
-from ksrv.server.rest.changeable_settings import LoggingResource, TraceResource
 from ksrv.server.rest.cross_origin import CrossOrigin
 from ksrv.server.rest.generate import GenerateResource
-from ksrv.server.rest.health import LiveResource, ModelReadyResource, ReadyResource
+from ksrv.server.rest.health import HealthResource, model_health, server_health
 from ksrv.server.rest.infer import InferResource
-from ksrv.server.rest.metadata import (
-    ConfigResource,
-    ModelListResource,
-    ModelResource,
-    OpenApiResource,
-    ServerResource,
-    StatisticsResource,
-)
-from ksrv.server.rest.metrics import MetricsResource
-from ksrv.server.rest.repository import (
-    IndexResource,
-    LoadResource,
-    UnloadResource,
-)
+from ksrv.server.rest.json_resource import DocumentReader, JsonResource
 from ksrv.server.rest.route_guard import ROUTE, Guard, GuardedRouter, Needs
 from ksrv.server.rest.shared_memory import add_routes
-from ksrv.server.settings import ServerSettings
+from ksrv.server.shared import repository
+from ksrv.server.shared.parts import ServerParts
 from ksrv.server.shared.statistics import ServerStatistics
 
+MODEL = "/v2/models/{name}"
+
 if TYPE_CHECKING:
-    from ksrv.engine.engine import Engine
     from ksrv.server.dialects import ErrorForm
 
 
@@ -73,19 +70,24 @@ class App(falcon.App[Any, Any]):
         guard: The checks of a request's form.
         read_document: Reads the JSON object of a management call.
         keywords: Falcon's own.
+
+    Attributes:
+        read_document: As given.
+        described_routes: Returns the routes of the OpenAPI document.
     """
 
     def __init__(
         self,
         router: GuardedRouter,
         guard: Guard,
-        read_document: "DocumentReader",
+        read_document: DocumentReader,
         **keywords: Any,
     ) -> None:
         super().__init__(router=router, **keywords)
         self._finds = router
+        self.described_routes = router.described_routes
         self._guard = guard
-        self._read_document = read_document
+        self.read_document = read_document
 
     def wanted_body(self, environ: Environ) -> int | None:
         """Return the most bytes of a body that the app reads; None if it answers without the body.
@@ -108,7 +110,7 @@ class App(falcon.App[Any, Any]):
             if wanted is not None:
                 most = int(wanted(req, **params))
             elif req.method == "POST":
-                most = self._read_document.wanted(req)
+                most = self.read_document.wanted(req)
             else:
                 return None
             environ[ROUTE] = found  # the guard and the router run once
@@ -117,46 +119,21 @@ class App(falcon.App[Any, Any]):
             return None  # which the app tells, when it is called with the head alone
 
 
-class DocumentReader:
-    """Reads the JSON object of a management call.
+class MetricsResource:
+    """GET /metrics: the statistics of all workers, in Prometheus' text format.
 
     Args:
-        settings: The limits.
-        budget: The bytes in flight.
+        names: The servers under whose names the models' metrics are there as well.
     """
 
-    def __init__(self, settings: ServerSettings, budget: MemoryBudget) -> None:
-        self._limits = settings.limits
-        self._decompress = settings.decompress_requests
-        self._budget = budget
-        self._bound = Bound(DOCUMENT_BYTES, document_too_large)
+    def __init__(self, statistics: ServerStatistics, names: tuple[MetricAliases, ...]) -> None:
+        self._statistics = statistics
+        self._names = names
 
-    def wanted(self, req: falcon.Request) -> int:
-        """Return how long a body may be.
-
-        Raises:
-            KsrvError: The head announces one that is not read.
-        """
-        with Reservation(self._budget) as reservation:
-            return expected_body(
-                req.env, self._limits, reservation, bound=self._bound, decompress=self._decompress
-            ).most
-
-    def __call__(self, req: falcon.Request) -> Any:
-        """Return the object.
-
-        Raises:
-            KsrvError: The body is no JSON object, or too long.
-        """
-        with Reservation(self._budget) as reservation:
-            body = read_body(
-                req.env,
-                self._limits,
-                reservation,
-                bound=self._bound,
-                decompress=self._decompress,
-            )
-            return parse_document(body, self._limits)
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Answer the metrics as they are now."""
+        resp.content_type = CONTENT_TYPE
+        resp.data = metrics_page(self._statistics.page_values(), self._names)
 
 
 class ErrorAnswers:
@@ -197,31 +174,10 @@ class ErrorAnswers:
         resp.set_headers(error.headers or {})
 
 
-def make_app(
-    engine: "Engine",
-    settings: ServerSettings,
-    *,
-    access: Access | None = None,
-    budget: MemoryBudget | None = None,
-    shared_memory: SharedMemory | None = None,
-    statistics: ServerStatistics | None = None,
-    changeable: ChangeableSettings | None = None,
-) -> App:
-    """Return the WSGI app for an engine.
-
-    Args:
-        settings: Limits, access and the form of answers.
-        access: The checks to share with another front end; made from the settings if left out.
-        budget: The bytes in flight to share with another front end.
-        shared_memory: The clients' regions to share with another front end.
-        statistics: The statistics of all workers; the engine's if left out.
-        changeable: The settings that calls may change, in every worker; in this process alone if left out.
-    """
-    statistics = statistics or ServerStatistics(engine)
-    access = access or Access(settings)
-    shared_memory = shared_memory or shared_memory_of(settings)
-    budget = budget or process_budget(settings.limits)
-    guard = Guard(access, settings.limits.head)
+def make_app(parts: ServerParts) -> App:
+    """Return the WSGI app for an engine."""
+    settings = parts.settings
+    guard = Guard(parts.access, settings.limits.head)
     middleware: list[Any] = [
         RequestIds(),
         AuditLog(TrustedProxies.of(settings)),
@@ -230,73 +186,144 @@ def make_app(
     ]
     if settings.allowed_origins:
         middleware.append(CrossOrigin(settings.allowed_origins))
-    read_document = DocumentReader(settings, budget)
     app = App(
-        GuardedRouter(access, dialects.path_hint), guard, read_document, middleware=middleware
+        GuardedRouter(parts.access, dialects.path_hint),
+        guard,
+        DocumentReader(settings, parts.budget),
+        middleware=middleware,
     )
     app.req_options.strip_url_path_trailing_slash = True
     app.req_options.auto_parse_qs_csv = False
     answers = ErrorAnswers()
     app.add_error_handler(Exception, answers.on_error)
     app.add_error_handler(falcon.HTTPError, answers.on_falcon_error)
-
-    model = "/v2/models/{name}"
-    version = model + "/versions/{version}"
-    infer = InferResource(
-        engine,
-        settings,
-        budget,
-        access,
-        shared_memory=shared_memory,
-    )
-    generate = GenerateResource(engine, settings, budget, access)
-    stats = StatisticsResource(statistics)
-    app.add_route("/v2/health/live", LiveResource(), needs=Needs.NOTHING)
-    app.add_route(
-        "/v2/health/ready", ReadyResource(engine, names=not access.needs_token), needs=Needs.NOTHING
-    )
-    app.add_route(
-        "/v2",
-        ServerResource(working_extensions(shared_memory=settings.allow_shared_memory)),
-        needs=Needs.TOKEN,
-    )
-    app.add_route("/v2/models", ModelListResource(engine), needs=Needs.TOKEN)
-    app.add_route("/v2/models/stats", stats, needs=Needs.TOKEN)
-    for prefix in (model, version):
-        app.add_route(prefix, ModelResource(engine, settings.limits), needs=Needs.TOKEN)
-        app.add_route(prefix + "/ready", ModelReadyResource(engine), needs=Needs.TOKEN)
-        app.add_route(prefix + "/config", ConfigResource(engine), needs=Needs.TOKEN)
-        app.add_route(prefix + "/stats", stats, needs=Needs.TOKEN)
-        app.add_route(prefix + "/infer", infer, needs=Needs.TOKEN)
-        app.add_route(prefix + "/explain", infer, suffix="explain", needs=Needs.TOKEN)
-        app.add_route(prefix + "/generate", generate, needs=Needs.TOKEN)
-        app.add_route(prefix + "/generate_stream", generate, suffix="stream", needs=Needs.TOKEN)
-    openapi = OpenApiResource(engine, needs_token=access.needs_token, metrics=settings.metrics)
-    app.add_route("/openapi.json", openapi, needs=Needs.TOKEN)
-    if settings.metrics:
-        app.add_route(
-            "/metrics", MetricsResource(statistics, settings.metrics_compat), needs=Needs.TOKEN
-        )
-    add_page(app, shown=settings.ui, docs=settings.docs)
-    changeable = changeable or ChangeableSettings()
-    logging_resource = LoggingResource(changeable, read_document)
-    app.add_route("/v2/logging", logging_resource, needs=Needs.CONTROL)
-    trace = TraceResource(changeable, engine, read_document)
-    app.add_route("/v2/trace/setting", trace, needs=Needs.CONTROL)
-    app.add_route("/v2/models/{name}/trace/setting", trace, needs=Needs.CONTROL)
-    index = IndexResource(engine, read_document)
-    app.add_route("/v2/repository/index", index, needs=Needs.TOKEN)
-    load, unload = LoadResource(engine, read_document), UnloadResource(engine, read_document)
-    app.add_route("/v2/repository/models/{name}/load", load, needs=Needs.CONTROL)
-    app.add_route("/v2/repository/models/{name}/unload", unload, needs=Needs.CONTROL)
-    if shared_memory is not None:
-        add_routes(app, shared_memory, read_document, access)
+    _add_routes(app, parts)
+    _add_control_routes(app, parts)
     answers.forms += dialects.add_routes(
         app,
-        engine=engine,
+        engine=parts.engine,
         settings=settings,
-        budget=budget,
-        access=access,
-        read_document=read_document,
+        budget=parts.budget,
+        access=parts.access,
+        read_document=app.read_document,
     )
     return app
+
+
+def _add_routes(app: App, parts: ServerParts) -> None:
+    """Add the routes of KServe v2 and Triton's extensions, with their descriptions for the OpenAPI document."""
+    engine, settings, access, statistics = (
+        parts.engine,
+        parts.settings,
+        parts.access,
+        parts.statistics,
+    )
+    extensions = metadata.working_extensions(shared_memory=settings.allow_shared_memory)
+
+    def add(
+        path: str, resource: object, needs: Needs = Needs.TOKEN, **described: Operation
+    ) -> None:
+        app.add_route(path, resource, needs=needs, described=described)
+
+    def add_model(
+        path: str, resource: object, suffix: str | None = None, **described: Operation
+    ) -> None:
+        for prefix, shown in (MODEL, described), (MODEL + "/versions/{version}", {}):
+            app.add_route(
+                prefix + path, resource, needs=Needs.TOKEN, suffix=suffix, described=shown
+            )
+
+    def server_ready() -> dict[str, object]:
+        return server_health(engine.why_not_ready(names=not access.needs_token))
+
+    def models() -> Any:
+        return {"models": sorted({state.name for state in engine.index()})}
+
+    def model(name: str, version: str = "") -> Any:
+        spec = engine.describe(name, version)
+        return metadata.model_metadata(spec, engine.versions(name), settings.limits)
+
+    def config(name: str, version: str = "") -> Any:
+        return metadata.model_config_document(engine.describe(name, version))
+
+    def stats(name: str = "", version: str = "") -> Any:
+        return metadata.model_statistics(statistics.models(name, version))
+
+    def open_api() -> Any:
+        specs = []
+        for name in sorted({model.spec.name for model in engine.loaded()}):
+            with suppress(NotFound, NotReady):  # it goes while it is being described
+                specs.append(engine.spec(name))
+        return openapi.openapi(app.described_routes(), specs, needs_token=access.needs_token)
+
+    live, ready = JsonResource(lambda: {"live": True}), HealthResource(server_ready)
+    add("/v2/health/live", live, Needs.NOTHING, get=Operation("Whether the server lives", "health"))
+    add("/v2/health/ready", ready, Needs.NOTHING, get=Operation("Whether it is ready", "health"))
+    server = JsonResource(lambda: metadata.server_metadata(extensions))
+    add("/v2", server, get=Operation("The server and its extensions", "server"))
+    add("/v2/models", JsonResource(models), get=Operation("The models", "server", Models))
+    statistics_resource = JsonResource(stats)
+    add("/v2/models/stats", statistics_resource, get=Operation("All statistics", "server"))
+    add_model("", JsonResource(model), get=Operation("Inputs and outputs", answer=ModelMetadata))
+    health = HealthResource(partial(model_health, engine))
+    add_model("/ready", health, get=Operation("Whether the model serves"))
+    add_model("/config", JsonResource(config), get=Operation("Configuration"))
+    add_model("/stats", statistics_resource, get=Operation("The model's statistics"))
+    common = engine, settings, parts.budget, access
+    infer = InferResource(*common, shared_memory=parts.shared_memory)
+    add_model("/infer", infer, post=openapi.INFER)
+    add_model("/explain", infer, "explain")
+    generate = GenerateResource(*common)
+    add_model("/generate", generate, post=openapi.GENERATE)
+    add_model("/generate_stream", generate, "stream", post=openapi.GENERATE_STREAM)
+    add("/openapi.json", JsonResource(open_api))
+    if settings.metrics:
+        add("/metrics", MetricsResource(statistics, settings.metrics_compat), get=openapi.METRICS)
+    add_page(app, shown=settings.ui, docs=settings.docs)
+    if parts.shared_memory is not None:
+        add_routes(app, parts.shared_memory, app.read_document, access)
+
+
+def _add_control_routes(app: App, parts: ServerParts) -> None:
+    """Add the routes that show and change the repository and the settings."""
+    engine, changeable, reader = parts.engine, parts.changeable, app.read_document
+
+    def trace(document: Mapping[str, Any] | None = None, name: str = "") -> Any:
+        if name:
+            engine.spec(name, "")
+        return changeable.trace(name, document)
+
+    def index(document: Any) -> Any:
+        ready_only = read_document(document, IndexRequest).ready
+        return repository.index(engine, ready_only=ready_only)
+
+    def load(document: Any, name: str) -> Any:
+        repository.load(engine, name, read_document(document, LoadRequest).parameters or {})
+        return {"name": name, "load": True}
+
+    def unload(document: Any, name: str) -> Any:
+        repository.unload(engine, name, read_document(document, LoadRequest).parameters or {})
+        return {"name": name, "unload": True}
+
+    log = JsonResource(changeable.log, changeable.log, reader)
+    described = {
+        "get": Operation("The log settings", "server", LogSettings),
+        "post": Operation("Change the log settings", "server", LogSettings, LogSettings),
+    }
+    app.add_route("/v2/logging", log, needs=Needs.CONTROL, described=described)
+    for path, tag in ("/v2/trace/setting", "server"), (MODEL + "/trace/setting", ""):
+        described = {
+            "get": Operation("The trace settings", tag, TraceSettings),
+            "post": Operation("Change the trace settings", tag, TraceSettings, TraceSettings),
+        }
+        resource = JsonResource(partial(trace, None), trace, reader)
+        app.add_route(path, resource, needs=Needs.CONTROL, described=described)
+    for path, post, needs, operation in (
+        ("index", index, Needs.TOKEN, openapi.INDEX),
+        ("models/{name}/load", load, Needs.CONTROL, openapi.LOAD),
+        ("models/{name}/unload", unload, Needs.CONTROL, openapi.UNLOAD),
+    ):
+        resource = JsonResource(None, post, reader)
+        app.add_route(
+            f"/v2/repository/{path}", resource, needs=needs, described={"post": operation}
+        )

@@ -14,11 +14,12 @@ import msgspec
 from ksrv.engine.processes import process
 from ksrv.errors import InvalidRequest, quote
 from ksrv.observe import tracing
+from ksrv.protocol.documents import LogSettings, read_document
 
 Kind = Literal["level", "trace"]
 
-LEVELS = {"log_error": "error", "log_warning": "warning", "log_info": "info"}
-"""Triton's switches, and the level at which the log begins while they are on."""
+LEVELS = {"log_info": "info", "log_warning": "warning", "log_error": "error"}
+"""Triton's switches, and the level at which the log begins. The first that is on decides."""
 
 FIXED = ("log_file", "log_format")
 
@@ -100,14 +101,13 @@ class ChangeableSettings:
 def _log_settings() -> dict[str, Any]:
     """Return the settings of the log in Triton's form."""
     level = logging.getLogger("ksrv").getEffectiveLevel()
-    return {
-        "log_file": "",
-        "log_info": level <= logging.INFO,
-        "log_warning": level <= logging.WARNING,
-        "log_error": level <= logging.ERROR,
-        "log_verbose_level": int(level <= logging.DEBUG),
-        "log_format": "default",
-    }
+    settings = LogSettings(
+        log_info=level <= logging.INFO,
+        log_warning=level <= logging.WARNING,
+        log_error=level <= logging.ERROR,
+        log_verbose_level=int(level <= logging.DEBUG),
+    )
+    return msgspec.structs.asdict(settings)
 
 
 def _level_of(document: Mapping[str, Any]) -> str:
@@ -116,27 +116,21 @@ def _level_of(document: Mapping[str, Any]) -> str:
     Raises:
         InvalidRequest: A setting is unknown, has a wrong value, or may not change here.
     """
-    wanted = _log_settings()
-    for name, value in document.items():
+    now = _log_settings()
+    for name in document:
         if name in FIXED:
             raise InvalidRequest(
                 f"setting {quote(name)} cannot be changed by a call; start the server with another"
                 " --log-format, or send its output elsewhere"
             )
-        if name in LEVELS:
-            if not isinstance(value, bool):
-                raise InvalidRequest(f"setting {quote(name)} must be true or false")
-        elif name == "log_verbose_level":
-            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 1_000_000:
-                raise InvalidRequest(f"setting {quote(name)} must be a number of at least 0")
-        else:
+        if name not in now:
             raise InvalidRequest(f"unknown log setting {quote(name)}")
-        wanted[name] = value
-    if wanted["log_verbose_level"]:
+    wanted = read_document({**now, **document}, LogSettings)
+    if wanted.log_verbose_level:
         return "debug"
-    for name in ("log_info", "log_warning", "log_error"):
-        if wanted[name]:
-            return LEVELS[name]
+    for name, level in LEVELS.items():
+        if getattr(wanted, name):
+            return level
     raise InvalidRequest(
         "errors are always logged: one of log_error, log_warning, log_info is true"
     )

@@ -24,7 +24,6 @@ from ksrv.server.settings import ServerSettings, SettingsError
 
 FOLDER = "/dev/shm"
 LONGEST_NAME = 255
-_LARGEST = 2**63 - 1
 
 
 class MemoryUser(NamedTuple):
@@ -337,17 +336,6 @@ class AuthorizedRegistry:
     def write(self, ref: SharedMemoryRef, parts: Iterable[bytes | memoryview]) -> None:
         """See `SharedMemory.write`."""
         self._regions.write(ref, parts, self._user())
-
-
-def unsigned(document_value: object, key: str) -> int:
-    """Return an unsigned number of a register call.
-
-    Raises:
-        InvalidRequest: It is no unsigned number.
-    """
-    if type(document_value) is int and 0 <= document_value <= _LARGEST:
-        return document_value
-    raise InvalidRequest(f"{quote(key)} must be an unsigned integer, got {quote(document_value)}")
 
 
 def shared_memory_of(settings: ServerSettings) -> SharedMemory | None:

@@ -197,9 +197,9 @@ class KsrvWorker(Worker):  # type: ignore[misc]
         self._fast_path = FastPath(
             service.engine,
             limits,
-            service.access,
+            service.parts.access,
             nan_literals=settings.nan_literals,
-            shared_memory=service.shared_memory,
+            shared_memory=service.parts.shared_memory,
         )
         self._loop = service.io_threads.loop
         self.http_server = http_server = HttpServer(
@@ -212,7 +212,7 @@ class KsrvWorker(Worker):  # type: ignore[misc]
                 head=limits.head,
                 compression=compression,
                 origins=bool(settings.allowed_origins),
-                own_hosts=service.access.own_hosts,
+                own_hosts=service.parts.access.own_hosts,
                 mount=self._mount(),
             ),
             self._fast_path,
@@ -229,7 +229,7 @@ class KsrvWorker(Worker):  # type: ignore[misc]
             age=settings.max_connection_age,
             requests=settings.max_connection_requests,
             transfer=settings.transfer_timeout,
-            check=self._fast_path.admits if service.access.needs_token else None,
+            check=self._fast_path.admits if service.parts.access.needs_token else None,
             shared=self.cfg.workers > 1,
             tls=self._tls_context(),
             log=logs,
@@ -295,7 +295,7 @@ class KsrvWorker(Worker):  # type: ignore[misc]
             if self._published >= change:
                 return  # another thread has published after the change
             self._published = self._changes
-            why = self.wsgi.engine.why_not_ready(names=not self.wsgi.access.needs_token)
+            why = self.wsgi.engine.why_not_ready(names=not self.wsgi.parts.access.needs_token)
             self._publish_routes()  # before it says that it is ready
             self.http_server.set_health(
                 live=True, ready=not why, unready=render_unready(why) if why else None

@@ -7,9 +7,10 @@
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import orjson
+from msgspec import Meta
 
 from ksrv.errors import InvalidRequest, quote
 from ksrv.limits import Limits
@@ -17,6 +18,7 @@ from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.protocol import plain_json
 from ksrv.protocol.error_texts import json_fault, json_refusal
 from ksrv.protocol.json_data import B64
+from ksrv.protocol.openapi import Operation
 from ksrv.protocol.rest import (
     JSON_TYPE,
     RenderedBody,
@@ -36,6 +38,22 @@ MOST_BYTES = 4 * 1024 * 1024
 """Bytes of a request: it is read as objects of Python, which take up to thirty times as many."""
 
 REQUEST = "a request of protocol v1"
+
+
+class PredictRequest(TypedDict):
+    """A predict request."""
+
+    instances: Annotated[list[Any], Meta(min_length=1)]
+
+
+class PredictResponse(TypedDict):
+    """A predict response."""
+
+    predictions: list[Any] | dict[str, Any]
+
+
+PREDICT = Operation("Run {name} by protocol v1", "", PredictResponse, PredictRequest)
+"""The description of a predict route."""
 
 
 def parse_predict(

@@ -19,19 +19,25 @@ class KServeV1(Dialect):
         """See `Dialect.add_routes`."""
         from ksrv.dialects.kserve_v1.models import V1ModelListResource, V1ModelResource
         from ksrv.dialects.kserve_v1.predict import PredictResource
+        from ksrv.protocol.documents import Models
+        from ksrv.protocol.openapi import Operation
         from ksrv.server.rest.route_guard import Needs
 
-        app.add_route("/v1/models", V1ModelListResource(parts.engine), needs=Needs.TOKEN)
-        app.add_route(MODEL, V1ModelResource(parts.engine), needs=Needs.TOKEN)
+        described = {"get": Operation("The models", "v1", Models)}
+        listing = V1ModelListResource(parts.engine)
+        app.add_route("/v1/models", listing, needs=Needs.TOKEN, described=described)
+        described = {"get": Operation("Whether the model serves")}
+        app.add_route(MODEL, V1ModelResource(parts.engine), needs=Needs.TOKEN, described=described)
         add_predict(app, PredictResource(parts.engine, parts.settings, parts.budget, parts.access))
 
 
 def add_predict(app: "falcon.App[Any, Any]", predict: object) -> None:
     """Add a resource that answers predict and explain; it replaces an earlier resource."""
+    from ksrv.dialects.kserve_v1.bodies import PREDICT
     from ksrv.server.rest.route_guard import Needs
 
-    for prefix in (MODEL, MODEL + "/versions/{version}"):
-        app.add_route(prefix + ":predict", predict, needs=Needs.TOKEN)
+    for prefix, described in (MODEL, {"post": PREDICT}), (MODEL + "/versions/{version}", {}):
+        app.add_route(prefix + ":predict", predict, needs=Needs.TOKEN, described=described)
         app.add_route(prefix + ":explain", predict, suffix="explain", needs=Needs.TOKEN)
 
 

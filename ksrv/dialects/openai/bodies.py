@@ -3,12 +3,13 @@
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
 from ksrv.errors import InvalidRequest, KsrvError, quote
+from ksrv.protocol.openapi import Operation
 
 MOST_INPUTS = 2048
 """Texts of one request, as in OpenAI's API."""
@@ -20,6 +21,31 @@ IS_NO_CHAT = (
 )
 
 Texts = list[str] | list[list[int]]
+
+
+class EmbeddingsBody(TypedDict):
+    """The required fields of a request for embeddings."""
+
+    model: str
+    input: str | list[Any]
+
+
+class RerankBody(TypedDict):
+    """The required fields of a request to rerank."""
+
+    model: str
+    query: str
+    documents: list[Any]
+
+
+class Failure(TypedDict):
+    """An error: in OpenAI's form, or in ksrv's if it is one of every route, such as a missing token."""
+
+    error: str | dict[str, Any]
+
+
+EMBEDDINGS_OPERATION = Operation("Vectors of texts", "openai", dict, EmbeddingsBody, Failure)
+RERANK_OPERATION = Operation("Documents by a query", "openai", dict, RerankBody, Failure)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,9 @@ import orjson
 
 from ksrv.dialects.dialect import AppParts
 from ksrv.dialects.openai.bodies import (
+    EMBEDDINGS_OPERATION,
     IS_NO_CHAT,
+    RERANK_OPERATION,
     EmbeddingsCall,
     RerankCall,
     embeddings_answer,
@@ -226,9 +228,12 @@ class NoChatResource:
 
 def add_routes(app: Any, parts: AppParts) -> None:
     """Add the routes to the app."""
-    for path, kind in ((EMBEDDINGS, EmbeddingsResource), (RERANK, RerankResource)):
+    for path, kind, operation in (
+        (EMBEDDINGS, EmbeddingsResource, EMBEDDINGS_OPERATION),
+        (RERANK, RerankResource, RERANK_OPERATION),
+    ):
         resource = kind(parts.engine, parts.settings, parts.budget, parts.access)
-        app.add_route(path, resource, needs=Needs.TOKEN)
+        app.add_route(path, resource, needs=Needs.TOKEN, described={"post": operation})
     for path in NOT_SERVED:
         app.add_route(path, NoChatResource(), needs=Needs.TOKEN)
     parts.error_forms.append(send_openai_error)

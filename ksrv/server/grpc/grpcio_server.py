@@ -21,16 +21,15 @@ from ksrv.server.call import Find, run_infer
 from ksrv.server.grpc import limits as bounds
 from ksrv.server.grpc.calls import Message, error_metadata, report_grpc, trailing
 from ksrv.server.grpc.messages import admitted
-from ksrv.server.grpc.services import Method, Permitted, Services
+from ksrv.server.grpc.services import Method, OtherMethods, Permitted, Services
 from ksrv.server.grpc.stream import Incoming
 from ksrv.server.http.access_log import write_calls
 from ksrv.server.http.request_ids import choose_request_id
 from ksrv.server.settings import ServerSettings
+from ksrv.server.shared.parts import ServerParts
 
 if TYPE_CHECKING:
     import grpc
-
-    from ksrv.engine.engine import Engine
 
 INFER_THREADS = 256
 """Requests of ModelInfer that are under way at a time at least; each holds a thread."""
@@ -214,14 +213,14 @@ class GrpcioServer:
     """A gRPC server over an engine.
 
     Args:
-        engine: Runs the requests.
-        shared: The objects that `Services` shares with another front end, by its names there.
+        parts: The parts that the front ends share.
+        others: See `Services`.
     """
 
-    def __init__(self, engine: "Engine", settings: ServerSettings, **shared: Any) -> None:
-        self._engine = engine
-        self._settings = settings
-        self._services = Services(engine, settings, **shared)
+    def __init__(self, parts: ServerParts, others: OtherMethods | None = None) -> None:
+        self._engine = parts.engine
+        self._settings = parts.settings
+        self._services = Services(parts, others)
         self._server: Any = None
         self._stopped: threading.Event | None = None
 

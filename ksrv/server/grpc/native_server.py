@@ -9,7 +9,7 @@ import functools
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
@@ -32,13 +32,11 @@ from ksrv.server.grpc import limits as bounds
 from ksrv.server.grpc.calls import Message, refuse, trailing
 from ksrv.server.grpc.messages import inflated_message
 from ksrv.server.grpc.port import listen
-from ksrv.server.grpc.services import Method, Permitted, Services
+from ksrv.server.grpc.services import Method, OtherMethods, Permitted, Services
 from ksrv.server.http.access_log import RecordWriter, write_calls
 from ksrv.server.http.byte_budget import Reservation
 from ksrv.server.settings import ServerSettings
-
-if TYPE_CHECKING:
-    from ksrv.engine.engine import Engine
+from ksrv.server.shared.parts import ServerParts
 
 POLL_SECONDS = 0.01
 
@@ -57,17 +55,17 @@ class NativeGrpcServer:
 
     Args:
         loop: The worker's event loop.
-        engine: Runs the requests.
-        shared: The objects that `Services` shares with another front end, by its names there.
+        parts: The parts that the front ends share.
+        others: See `Services`.
     """
 
     def __init__(
-        self, loop: EventLoop, engine: "Engine", settings: ServerSettings, **shared: Any
+        self, loop: EventLoop, parts: ServerParts, others: OtherMethods | None = None
     ) -> None:
         self._loop = loop
-        self._engine = engine
-        self._settings = settings
-        self._services = Services(engine, settings, **shared)
+        self._engine = parts.engine
+        self._settings = settings = parts.settings
+        self._services = Services(parts, others)
         self._infer_pool = self._services.pool("infer", bounds.CALL_THREADS)
         self._budget = self._services.budget
         self._methods = {} if settings.grpc == "off" else self._services.methods

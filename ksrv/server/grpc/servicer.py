@@ -5,20 +5,16 @@ error becomes, is decided around them (`services.py`).
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from functools import partial
+from typing import Any, TypeAlias
 
 from ksrv.errors import NotImplementedByKsrv, quote
-from ksrv.limits import Limits
 from ksrv.protocol import metadata
-from ksrv.protocol.load_parameters import check_parameters, failed_load_texts, read_config
 from ksrv.protocol.protobuf import message_class
-from ksrv.server.changeable_settings import ChangeableSettings
-from ksrv.server.grpc.calls import Behavior, Call
+from ksrv.server.grpc.calls import Behavior, Call, memory_user
 from ksrv.server.memory_regions import CudaMemory, MemoryUser, SharedMemory
-from ksrv.server.shared.statistics import ServerStatistics
-
-if TYPE_CHECKING:
-    from ksrv.engine.engine import Engine
+from ksrv.server.shared import repository
+from ksrv.server.shared.parts import ServerParts
 
 MemoryUserOf: TypeAlias = Callable[[Call], MemoryUser | None]
 
@@ -55,30 +51,13 @@ class Servicer:
     """The answers of one server.
 
     Args:
-        engine: The engine that the calls describe and change.
-        limits: Bounds on requests; model metadata shows them.
-        changeable: The settings that calls may change.
-        shared_memory: The clients' regions; None where shared memory is off.
-        memory_user: Returns the user in whose name a call uses them, None for all that the server may use.
+        parts: The parts that the front ends share.
     """
 
-    def __init__(
-        self,
-        engine: "Engine",
-        statistics: ServerStatistics,
-        limits: Limits,
-        extensions: tuple[str, ...],
-        changeable: ChangeableSettings,
-        shared_memory: SharedMemory | None = None,
-        memory_user: MemoryUserOf = lambda call: None,
-    ) -> None:
-        self._engine = engine
-        self._statistics = statistics
-        self._limits = limits
-        self._extensions = extensions
-        self._changeable = changeable
-        self._regions = shared_memory
-        self._memory_user = memory_user
+    def __init__(self, parts: ServerParts) -> None:
+        self._parts = parts
+        self._engine = parts.engine
+        self._limits = parts.settings.limits
 
     def behaviors(self) -> dict[str, Behavior]:
         """Return every unary call but ModelInfer by its name."""
@@ -96,9 +75,10 @@ class Servicer:
             "LogSettings": self._log_settings,
             "TraceSetting": self._trace_setting,
         }
-        if self._regions is None:
+        regions = self._parts.shared_memory
+        if regions is None:
             return answered | dict.fromkeys(SHARED_MEMORY, _refuse_shared_memory)
-        system = _system_shared_memory(self._regions, self._memory_user)
+        system = _system_shared_memory(regions, partial(memory_user, self._parts.access))
         calls = (*system, *_cuda_shared_memory(CudaMemory()))
         return answered | dict(zip(SHARED_MEMORY, calls, strict=True))
 
@@ -113,7 +93,9 @@ class Servicer:
         return message_class("inference.ModelReadyResponse")(ready=ready)
 
     def _server_metadata(self, request: Any, call: Call) -> Any:
-        document = metadata.server_metadata(self._extensions)
+        settings = self._parts.settings
+        extensions = metadata.working_extensions(shared_memory=settings.allow_shared_memory)
+        document = metadata.server_metadata(extensions)
         return metadata.to_message("inference.ServerMetadataResponse", document)
 
     def _model_metadata(self, request: Any, call: Call) -> Any:
@@ -129,30 +111,24 @@ class Servicer:
         return metadata.to_message("inference.ModelConfigResponse", {"config": document})
 
     def _model_statistics(self, request: Any, call: Call) -> Any:
-        found = self._statistics.models(request.name, request.version)
+        found = self._parts.statistics.models(request.name, request.version)
         return metadata.to_message(
             "inference.ModelStatisticsResponse", metadata.model_statistics(found)
         )
 
     def _repository_index(self, request: Any, call: Call) -> Any:
         _check_repository(request.repository_name)
-        answer = message_class("inference.RepositoryIndexResponse")()
-        for state in self._engine.index(ready_only=request.ready):
-            answer.models.add(
-                name=state.name, version=state.version, state=state.state, reason=state.reason
-            )
-        return answer
+        models = repository.index(self._engine, ready_only=request.ready)
+        return metadata.to_message("inference.RepositoryIndexResponse", {"models": models})
 
     def _repository_model_load(self, request: Any, call: Call) -> Any:
         _check_repository(request.repository_name)
-        with failed_load_texts(request.model_name):
-            self._engine.load(request.model_name, read_config(_values(request.parameters)))
+        repository.load(self._engine, request.model_name, _values(request.parameters))
         return message_class("inference.RepositoryModelLoadResponse")()
 
     def _repository_model_unload(self, request: Any, call: Call) -> Any:
         _check_repository(request.repository_name)
-        check_parameters(_values(request.parameters))
-        self._engine.unload(request.model_name)
+        repository.unload(self._engine, request.model_name, _values(request.parameters))
         return message_class("inference.RepositoryModelUnloadResponse")()
 
     def _log_settings(self, request: Any, call: Call) -> Any:
@@ -161,7 +137,7 @@ class Servicer:
             for name, value in request.settings.items()
         }
         answer = message_class("inference.LogSettingsResponse")()
-        for name, value in self._changeable.log(document).items():
+        for name, value in self._parts.changeable.log(document).items():
             kind = {bool: "bool_param", int: "uint32_param", str: "string_param"}[type(value)]
             setattr(answer.settings[name], kind, value)
         return answer
@@ -174,7 +150,7 @@ class Servicer:
             name: _one_or_all(list(value.value)) for name, value in request.settings.items()
         }
         answer = message_class("inference.TraceSettingResponse")()
-        for name, value in self._changeable.trace(request.model_name, document).items():
+        for name, value in self._parts.changeable.trace(request.model_name, document).items():
             answer.settings[name].value.extend([value] if isinstance(value, str) else value)
         return answer
 

@@ -8,14 +8,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import InvalidRequest, KsrvError, Overloaded
 from ksrv.limits import Limits
-from ksrv.protocol.metadata import working_extensions
 from ksrv.protocol.protobuf import (
     HEALTH,
     INFERENCE,
@@ -25,8 +23,6 @@ from ksrv.protocol.protobuf import (
     methods,
 )
 from ksrv.protocol.shared_memory import SharedMemoryRegistry
-from ksrv.server.changeable_settings import ChangeableSettings
-from ksrv.server.credentials import Access
 from ksrv.server.grpc import limits as bounds
 from ksrv.server.grpc.audited_calls import audited, audited_check
 from ksrv.server.grpc.calls import (
@@ -45,11 +41,9 @@ from ksrv.server.grpc.infer import InferCalls, InferForm
 from ksrv.server.grpc.reflection import reflection
 from ksrv.server.grpc.servicer import CONTROL, OPEN, READ_ONLY_CALLS, Servicer
 from ksrv.server.grpc.stream import Source, StreamCalls
-from ksrv.server.http.byte_budget import process_budget
 from ksrv.server.http.callers import TrustedProxies
-from ksrv.server.memory_regions import AuthorizedRegistry, SharedMemory, shared_memory_of
-from ksrv.server.settings import ServerSettings
-from ksrv.server.shared.statistics import ServerStatistics
+from ksrv.server.memory_regions import AuthorizedRegistry
+from ksrv.server.shared.parts import ServerParts
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
@@ -95,49 +89,29 @@ class Services:
     """The services of one server over an engine.
 
     Args:
-        engine: Runs the requests.
-        access: Who may call; made from the settings if left out.
-        shared_memory: The clients' regions to share with another front end.
-        budget: The bytes that requests may hold together, to share with another front end.
-        statistics: The statistics of all workers; the engine's if left out.
-        changeable: The settings that calls may change, in every worker; in this process alone if left out.
+        parts: The parts that the front ends share.
         others: Returns the methods of other servers' services, which are served too.
 
     Attributes:
         methods: Every method by its path.
         calls: Reads the requests of ModelInfer and writes their answers.
-        access: As given.
-        budget: As given.
+        access: The checks of callers.
+        budget: The bytes that requests may hold together.
         proxies: The proxies whose word on their callers the logs take.
-        settings: As given.
+        settings: The server's settings.
         small: The limits of small messages.
         stream_pool: Runs streams of inference.
     """
 
-    def __init__(
-        self,
-        engine: "Engine",
-        settings: ServerSettings,
-        *,
-        access: Access | None = None,
-        shared_memory: SharedMemory | None = None,
-        budget: MemoryBudget | None = None,
-        statistics: ServerStatistics | None = None,
-        changeable: ChangeableSettings | None = None,
-        others: "Callable[[Services, Engine], Mapping[str, Method]]" = lambda services, engine: {},
-    ) -> None:
+    def __init__(self, parts: ServerParts, others: "OtherMethods | None" = None) -> None:
         check_backend()
-        self.settings = settings
-        self._changeable = changeable or ChangeableSettings()
-        self.access = access if access is not None else Access(settings)
+        self._parts = parts
+        engine, settings = parts.engine, parts.settings
+        self.settings, self.access, self.budget = settings, parts.access, parts.budget
         self.proxies = TrustedProxies.of(settings)
-        self.budget = budget or process_budget(settings.limits)
         self.small = msgspec.structs.replace(
             settings.limits, body=min(bounds.SMALL, settings.limits.body)
         )
-        self._engine = engine
-        self._statistics = statistics or ServerStatistics(engine)
-        self._shared_memory = shared_memory or shared_memory_of(settings)
         self._token = needs_token(self.access)
         self._closing = threading.Event()
         self._permits = threading.BoundedSemaphore(bounds.MAX_STREAMS)
@@ -158,7 +132,7 @@ class Services:
             **self._state_methods(),
             **self._health_methods(),
             **self._stream_methods(),
-            **others(self, engine),
+            **(others(self, engine) if others else {}),
         }
 
     def check(self, method: Method, call: Call) -> None:
@@ -189,10 +163,10 @@ class Services:
 
     def regions_of(self, call: Call) -> SharedMemoryRegistry | None:
         """Return what a call sees of shared memory; None where that is off."""
-        if self._shared_memory is None:
+        regions = self._parts.shared_memory
+        if regions is None:
             return None
-        user = functools.partial(memory_user, self.access, call)
-        return AuthorizedRegistry(self._shared_memory, user)
+        return AuthorizedRegistry(regions, functools.partial(memory_user, self.access, call))
 
     def _state_methods(self) -> dict[str, Method]:
         """Return the inference service's unary methods but ModelInfer."""
@@ -200,17 +174,8 @@ class Services:
         ready = self.pool("ready", bounds.HEALTH_THREADS)
         control = self.pool("control", bounds.CONTROL_THREADS)
         limits = self.settings.limits
-        servicer = Servicer(
-            self._engine,
-            self._statistics,
-            limits,
-            working_extensions(shared_memory=self.settings.allow_shared_memory),
-            self._changeable,
-            self._shared_memory,
-            functools.partial(memory_user, self.access),
-        )
         found = {}
-        for name, behavior in servicer.behaviors().items():
+        for name, behavior in Servicer(self._parts).behaviors().items():
             answer = answering(behavior, INFERENCE, name)
             method = Method(self._token, limits, answer, pool=calls)
             if name in OPEN:
@@ -229,7 +194,7 @@ class Services:
         watches = self.pool(
             "watch", bounds.MAX_WATCHES + bounds.MAX_OPEN_WATCHES + bounds.SPARE_THREADS
         )
-        health = Health(self._engine, self._closing, self._token)
+        health = Health(self._parts.engine, self._closing, self._token)
         checks: dict[str, tuple[Any, Check]] = {
             "Check": (health.check, open_to_all),  # which knows the service, and checks by that
             "List": (health.list, self._token),
@@ -310,6 +275,9 @@ class Services:
             return
         if call.is_active():
             raise InvalidRequest("the call requires exactly one request message")
+
+
+OtherMethods: TypeAlias = Callable[[Services, "Engine"], Mapping[str, Method]]
 
 
 class Permitted(AbstractContextManager[None]):

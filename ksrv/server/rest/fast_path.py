@@ -27,7 +27,7 @@ from ksrv.server.credentials import Access
 from ksrv.server.http.answers import error_headers, server_timing, status_line, usable_headers
 from ksrv.server.http.received_body import ended_early
 from ksrv.server.memory_regions import AuthorizedRegistry, MemoryUser, SharedMemory
-from ksrv.server.rest.health import unready
+from ksrv.server.rest.health import server_health
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
@@ -76,7 +76,7 @@ def render_unready(why: str) -> PreparedAnswer:
         why: Which models are not ready and why.
     """
     retry = [("retry-after", "1")]
-    return render_json(unready(why), HTTPStatus.SERVICE_UNAVAILABLE, retry)
+    return render_json(server_health(why), HTTPStatus.SERVICE_UNAVAILABLE, retry)
 
 
 def prepared_answers(
@@ -93,7 +93,7 @@ def prepared_answers(
     return {
         "live": render_json({"live": True}, HTTPStatus.OK),
         "not_live": render_json({"live": False}, HTTPStatus.SERVICE_UNAVAILABLE),
-        "ready": render_json({"ready": True, "live": True}, HTTPStatus.OK),
+        "ready": render_json(server_health(""), HTTPStatus.OK),
         "not_ready": render_unready("the models are being loaded"),
         "too_slow": render_error(
             RequestTooSlow(

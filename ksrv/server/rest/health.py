@@ -1,5 +1,6 @@
-"""The health routes. They need no credentials and never wait for a model."""
+"""The answers of the health routes, which never wait for a model."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import falcon
@@ -11,64 +12,42 @@ if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
 
 
-def unready(why: str) -> dict[str, object]:
-    """Return the answer while the server is not ready.
+def server_health(why: str) -> dict[str, object]:
+    """Return whether the server is ready.
 
     Args:
         why: Which models are not ready and why, as `Engine.why_not_ready` says it.
     """
-    return {"ready": False, "live": True, "error": why}
+    return {"ready": not why, "live": True} | ({"error": why} if why else {})
 
 
-def model_ready(name: str) -> dict[str, object]:
-    """Return the answer for a model that serves."""
-    return {"name": name, "ready": True}
+def model_health(engine: "Engine", name: str, version: str = "") -> dict[str, object]:
+    """Return whether a model serves.
+
+    Raises:
+        NotFound: The model is unknown.
+    """
+    why = engine.why_model_not_ready(name, version)
+    lost = "" if why else engine.why_degraded(name, version)
+    texts = {"error": cut(why)} if why else {"reason": cut(lost)} if lost else {}
+    return {"name": name, "ready": not why, **texts}
 
 
-class LiveResource:
-    """GET /v2/health/live: the process answers."""
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Answer that the server lives."""
-        send_json(resp, {"live": True})
-
-
-class ReadyResource:
-    """GET /v2/health/ready: models are loaded and warm, and the server is not going away.
+class HealthResource:
+    """Answers 503 if what `health` returns is not ready.
 
     Args:
-        engine: The engine, which knows what is ready.
-        names: Whether models that are not ready are named: to those who may list them anyway.
+        health: Returns the answer.
     """
 
-    def __init__(self, engine: "Engine", *, names: bool) -> None:
-        self._engine = engine
-        self._names = names
+    def __init__(self, health: Callable[..., dict[str, object]]) -> None:
+        self._health = health
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Answer whether requests are served, and if not, which models are not ready."""
-        why = self._engine.why_not_ready(names=self._names)
-        if not why:
-            send_json(resp, {"ready": True, "live": True})
-            return
-        send_json(resp, unready(why), 503)
-        resp.set_header("Retry-After", "1")
-
-
-class ModelReadyResource:
-    """GET /v2/models/{name}[/versions/{version}]/ready."""
-
-    def __init__(self, engine: "Engine") -> None:
-        self._engine = engine
-
-    def on_get(
-        self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""
-    ) -> None:
-        """Answer whether a model serves; an unknown model is a 404."""
-        why = self._engine.why_model_not_ready(name, version)
-        if not why:
-            lost = self._engine.why_degraded(name, version)
-            send_json(resp, model_ready(name) | ({"reason": cut(lost)} if lost else {}))
-            return
-        send_json(resp, {"name": name, "ready": False, "error": cut(why)}, 503)
-        resp.set_header("Retry-After", "1")
+    def on_get(self, req: falcon.Request, resp: falcon.Response, **fields: str) -> None:
+        """Answer whether the server, or a model, is ready."""
+        document = self._health(**fields)
+        if document["ready"]:
+            send_json(resp, document)
+        else:
+            send_json(resp, document, 503)
+            resp.set_header("Retry-After", "1")

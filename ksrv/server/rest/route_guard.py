@@ -18,6 +18,7 @@ from falcon.routing import CompiledRouter
 
 from ksrv.errors import HeadTooLarge, InvalidRequest, NotFound, quote
 from ksrv.limits import show_limit
+from ksrv.protocol.openapi import DescribedRoute, Operation
 from ksrv.request import is_forwarded
 from ksrv.server.audit import CONTROL_CALL, control_call
 from ksrv.server.credentials import Access
@@ -94,6 +95,7 @@ class GuardedRouter(CompiledRouter):
         self._access = access
         self._path_hint = path_hint
         self._needs: dict[str, Needs] = {}
+        self._described: dict[str, Mapping[str, Operation]] = {}
 
     def add_route(
         self,
@@ -101,11 +103,26 @@ class GuardedRouter(CompiledRouter):
         resource: object,
         *,
         needs: Needs = Needs.CONTROL,
+        described: Mapping[str, Operation] | None = None,
         **keywords: Any,
     ) -> None:
-        """Add a route; see `falcon.App.add_route`."""
+        """Add a route; see `falcon.App.add_route`.
+
+        Args:
+            needs: The credentials that its callers need.
+            described: The descriptions of its methods by their names in lower case, for the OpenAPI document.
+        """
         super().add_route(uri_template, resource, **keywords)
         self._needs[uri_template] = needs
+        if described:
+            self._described[uri_template] = described
+
+    def described_routes(self) -> list[DescribedRoute]:
+        """Return the routes of the OpenAPI document."""
+        return [
+            DescribedRoute(path, operations, is_open=self._needs[path] is Needs.NOTHING)
+            for path, operations in self._described.items()
+        ]
 
     def map_http_methods(self, resource: object, **keywords: Any) -> Any:
         """Return a resource's functions by their method; GET's answers HEAD, without its body.

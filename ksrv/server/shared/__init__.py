@@ -1,1 +1,1 @@
-"""The workers' shared memory: the table of their states, and statistics."""
+"""The state that the workers share in memory, and the parts that the front ends of a worker share."""

@@ -192,14 +192,16 @@ class ServerStatistics:
     def _others(self) -> Iterable[tuple[WorkerStatistics, bool]]:
         return () if self._peers is None else self._peers.others()
 
-    def _keep(self) -> None:
-        """Publish what is about to be shown, and a little more: a total that went down is a reset to Prometheus."""
+    def publish(self) -> None:
+        """Let the other workers see this worker's statistics."""
         if self._peers is None:
             return
         try:
             self._peers.publish(self._engine)
-        except OSError as error:
-            log.warning("the statistics of this worker cannot be shared: %s", error.strerror)
+        except Exception:
+            log.exception(
+                "the statistics of this worker could not be written for the others; it is tried again"
+            )
 
     def models(self, name: str = "", version: str = "") -> list[ModelStatistics]:
         """Return counts and times of the versions that serve, summed over all workers.
@@ -213,7 +215,7 @@ class ServerStatistics:
             NotReady: The version named does not serve.
         """
         found = self._models(name, version)
-        self._keep()
+        self.publish()
         return found
 
     def _models(self, name: str = "", version: str = "") -> list[ModelStatistics]:
@@ -250,7 +252,7 @@ class ServerStatistics:
             refused,
             _lazy(self._engine, others),
         )
-        self._keep()
+        self.publish()  # what is shown, and a little more: a total that went down is a reset to Prometheus
         return values
 
     def _server_values(self) -> ServerValues | None:

@@ -31,20 +31,18 @@ from ksrv.handlers.imports.own_writes import notes_folder
 from ksrv.images import opencv
 from ksrv.machine.cgroups import usable_cores
 from ksrv.observe import tracing
-from ksrv.observe.traffic import own_traffic
+from ksrv.observe.traffic import Traffic, own_traffic
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.layout import RepositoryError
 from ksrv.repository.overrides import ConfigOverrides
 from ksrv.server.addresses import Address
 from ksrv.server.app import App, make_app
 from ksrv.server.changeable_settings import ChangeableSettings
-from ksrv.server.credentials import Access
 from ksrv.server.dialects import grpc_methods
 from ksrv.server.grpc.native_server import NativeGrpcServer
-from ksrv.server.http.byte_budget import process_budget
 from ksrv.server.launch.status_lines import report_loaded
-from ksrv.server.memory_regions import SharedMemory, shared_memory_of
 from ksrv.server.settings import ServerSettings
+from ksrv.server.shared.parts import ServerParts, server_parts
 from ksrv.server.shared.statistics import (
     PeerStatistics,
     ServerStatistics,
@@ -90,7 +88,6 @@ class Service:
     def __init__(self, settings: ServerSettings, table: WorkerTable) -> None:
         self.settings = settings
         self._statistics_file = StatisticsFile(CAPACITY)
-        self._peers: PeerStatistics | None = None
         self._change_log = ChangeLog(table.read_by_all)
         self.overrides = ConfigOverrides()
         self.notes = notes_folder(secrets.token_hex(8))
@@ -101,33 +98,28 @@ class Service:
         self._table = table
         self._slot = -1
         self._first = False
-        self._engine: Engine | None = None
-        self._access: Access | None = None
-        self.shared_memory: SharedMemory | None = None
+        self._parts: ServerParts | None = None
         self._app: App | None = None
         self._grpc: GrpcioServer | NativeGrpcServer | None = None
-        self._shared: dict[str, Any] = {}  # what the front ends have together
         self._http_address = ""
         self._url: str | None = None  # for people
         self._signals = StopSignals(table)
         self._replicator: ChangeReplicator | None = None
         self._end: float | None = None
-        self._warned: set[str] = set()
         self._leaving = threading.Event()  # told to go, perhaps only once others serve
         self._ending = threading.Event()
         self._loaded = threading.Event()
 
     @property
-    def engine(self) -> "Engine":
-        """The worker's engine; it exists once `start` has run."""
-        assert self._engine is not None, "the engine exists in a started worker only"
-        return self._engine
+    def parts(self) -> ServerParts:
+        """The parts that the front ends share; they exist once `start` has run."""
+        assert self._parts is not None, "the parts exist in a started worker only"
+        return self._parts
 
     @property
-    def access(self) -> Access:
-        """The check in front of every call; it exists once `start` has run."""
-        assert self._access is not None, "the checks exist in a started worker only"
-        return self._access
+    def engine(self) -> Engine:
+        """The worker's engine; it exists once `start` has run."""
+        return self.parts.engine
 
     def __call__(
         self, environ: dict[str, Any], start_response: Callable[..., Any]
@@ -177,37 +169,29 @@ class Service:
         if settings.trace == "otlp":
             tracing.start()
         workers = self._table.target_count
-        self._engine = Engine(
-            repository, engine_settings(settings, EngineSettings, workers, self.notes)
-        )
+        engine = Engine(repository, engine_settings(settings, EngineSettings, workers, self.notes))
         peers = PeerStatistics(self._statistics_file, self._slot, self._table.alive)
-        self._peers = peers
-        statistics = ServerStatistics(self._engine, peers, self._table)
-        replicator = ChangeReplicator(self._change_log, self._table, self._slot)
+        replicator = ChangeReplicator(
+            self._change_log,
+            self._table,
+            self._slot,
+            lambda: self.publish_health(),  # which the HTTP server replaces
+        )
         self.overrides.begin_with(replicator.configs)
-        self._engine.carry_out = replicator.carry_out
-        replicator.before_notify = lambda: self.publish_health()  # which the HTTP server replaces
+        engine.carry_out = replicator.carry_out
         self._replicator = replicator
+        parts = self._parts = server_parts(
+            engine,
+            settings,
+            self.files.access,
+            ServerStatistics(engine, peers, self._table),
+            ChangeableSettings(replicator.change_setting),
+        )
         threading.Thread(
-            target=replicator.run,
-            args=(self._engine,),
-            name="ksrv-replicate",
-            daemon=True,
+            target=replicator.run, args=(engine,), name="ksrv-replicate", daemon=True
         ).start()
         threading.Thread(target=self._share_statistics, name="ksrv-statistics", daemon=True).start()
-        access = self._access = self.files.access
-        budget = process_budget(settings.limits)
-        self.shared_memory = shared_memory_of(settings)
-        changeable = ChangeableSettings(replicator.change_setting)
-        self._app = make_app(
-            self._engine,
-            settings,
-            access=access,
-            budget=budget,
-            shared_memory=self.shared_memory,
-            statistics=statistics,
-            changeable=changeable,
-        )
+        self._app = make_app(parts)
         threading.Thread(target=self._load, name="ksrv-load", daemon=True).start()
         accepts = self._table.accepting(self._slot)
         while worker.alive and not (accepts or self._table.may_accept(self._slot)):
@@ -215,14 +199,6 @@ class Service:
             time.sleep(POLL_SECONDS)
         if not worker.alive:
             sys.exit(0)  # told to leave before it served; a worker's loop would accept once more
-        self._shared = {
-            "access": access,
-            "shared_memory": self.shared_memory,
-            "budget": budget,
-            "statistics": statistics,
-            "changeable": changeable,
-            "others": grpc_methods,
-        }
         if self.grpc_address is not None:
             self._start_grpc(self.grpc_address)
         # Only now may the replaced worker leave, because both front ends are there.
@@ -237,15 +213,13 @@ class Service:
         from ksrv.server.grpc.grpcio_server import GrpcioServer
 
         credentials = None if certificates is None else certificates.grpc_credentials()
-        server = GrpcioServer(self.engine, self.settings, **self._shared)
+        server = GrpcioServer(self.parts, grpc_methods)
         self._grpc = server
         server.start(str(address), shared=True, credentials=credentials)
 
     def _start_native(self, address: str) -> None:
         certificates = self.files.certificates
-        native = self._grpc = NativeGrpcServer(
-            self.io_threads.loop, self.engine, self.settings, **self._shared
-        )
+        native = self._grpc = NativeGrpcServer(self.io_threads.loop, self.parts, grpc_methods)
         tls = None if certificates is None else certificates.native_context("h2")
         native.start(address, listener=self.grpc_listener, tls=tls, http_address=self._http_address)
 
@@ -265,9 +239,9 @@ class Service:
 
     def _share_statistics(self) -> None:
         while not self._ending.wait(STATISTICS_SECONDS):
-            self._publish_statistics()
+            self.parts.statistics.publish()
             self._note_healed()
-            self._note_limits()
+            _log_full(own_traffic())
 
     def _note_healed(self) -> None:
         """Have the worker accept connections, whose models could not be loaded and have been loaded since."""
@@ -275,34 +249,6 @@ class Service:
         if failed and self._loaded.is_set() and self.engine.ready():
             self._table.set_state(self._slot, State.READY)
             log.info("the models that could not be loaded are ready now")
-
-    def _note_limits(self) -> None:
-        """Log once that the worker cannot hold more connections."""
-        traffic = own_traffic()
-        if traffic.recycled or traffic.pauses > traffic.lacked_descriptors:
-            self._warn_once(
-                "the limit of connections is reached: idle connections are closed for new clients, which wait if none is "
-                "idle; --max-connections raises the limit (gRPC may use a quarter of the open files, ulimit -n)"
-            )
-        if traffic.lacked_descriptors:
-            self._warn_once(
-                "no file descriptor is left, and new clients wait; raise the limit of open files (ulimit -n, LimitNOFILE)"
-            )
-
-    def _warn_once(self, text: str) -> None:
-        if text not in self._warned:
-            self._warned.add(text)
-            log.warning("%s", text)
-
-    def _publish_statistics(self) -> None:
-        if self._peers is None:
-            return
-        try:
-            self._peers.publish(self.engine)
-        except Exception:
-            log.exception(
-                "the statistics of this worker could not be written for the others; it is tried again"
-            )
 
     def _models(self) -> tuple[Mapping[str, ModelEntry], Collection[str]]:
         """Return the models to load by, and which of them are not loaded."""
@@ -358,15 +304,15 @@ class Service:
             self._signals.wait()
         time.sleep(IMPATIENT_SECONDS)
         log.warning("a second signal to stop: requests that still run are cut off")
-        if self._engine is not None:
-            self._publish_statistics()
+        if self._parts is not None:
+            self._parts.statistics.publish()
         logging.shutdown()
         os._exit(0)
 
     def _leave(self, worker: Any) -> None:
         generation = self._table.worker_generation(self._slot)
         replaced = False
-        if self._engine is None or not self._table.accepting(self._slot):
+        if self._parts is None or not self._table.accepting(self._slot):
             log.info("worker leaves before it served")
         elif self._others_serve(generation):
             replaced = True
@@ -435,15 +381,33 @@ class Service:
             self.io_threads.stop()
         if not self._loaded.is_set():
             log.info("leaving while models are being loaded")
-        elif self._engine is not None:
+        elif self._parts is not None:
             # The closed engine refuses changes, which must not fail a call to a worker that serves.
             self._table.end_following(self._slot)
             try:
-                self._engine.close(timeout)
+                self.engine.close(timeout)
             except KsrvError as error:
                 log.error("the engine did not close cleanly: %s", error.message)
-            self._publish_statistics()
+            self._parts.statistics.publish()
         tracing.stop()
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+    log.warning("%s", text)
+
+
+def _log_full(traffic: Traffic) -> None:
+    """Log once that the worker cannot hold more connections."""
+    if traffic.recycled or traffic.pauses > traffic.lacked_descriptors:
+        _warn_once(
+            "the limit of connections is reached: idle connections are closed for new clients, which wait if none is "
+            "idle; --max-connections raises the limit (gRPC may use a quarter of the open files, ulimit -n)"
+        )
+    if traffic.lacked_descriptors:
+        _warn_once(
+            "no file descriptor is left, and new clients wait; raise the limit of open files (ulimit -n, LimitNOFILE)"
+        )
 
 
 def engine_settings(

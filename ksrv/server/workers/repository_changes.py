@@ -45,14 +45,22 @@ _UNWRITABLE_LOG_WARNING = (
 class ChangeReplicator:
     """Makes the changes of all workers in this worker, and asks all workers for the changes that clients request here.
 
+    Args:
+        before_notify: Called when this worker has made a change of models, before anybody is notified.
+
     Attributes:
         unloaded: The models that were unloaded on purpose before this worker started.
         loaded: The models that were loaded on purpose.
         configs: The configurations with which they were loaded.
-        before_notify: Called when this worker has made a change of models, before anybody is notified.
     """
 
-    def __init__(self, file: ChangeLog, table: WorkerTable, slot: int) -> None:
+    def __init__(
+        self,
+        file: ChangeLog,
+        table: WorkerTable,
+        slot: int,
+        before_notify: Callable[[], object] = lambda: None,
+    ) -> None:
         self._file = file
         self._table = table
         self._slot = slot
@@ -68,7 +76,7 @@ class ChangeReplicator:
         self.unloaded: set[str] = set()
         self.loaded: set[str] = set()
         self.configs: dict[str, str] = {}
-        self.before_notify: Callable[[], object] = lambda: None
+        self._before_notify = before_notify
         before = file.read()
         self._position = before[-1][0] if before else 0
         left = entries_for_new_worker(before)
@@ -352,7 +360,7 @@ class ChangeReplicator:
                     kept = engine.follow(entry.change, position)
                 finally:
                     # The caller asks for readiness next, perhaps at another worker.
-                    self.before_notify()
+                    self._before_notify()
         except Exception as raised:  # noqa: BLE001  noted in the log, and raised where the call waits
             error = raised
         text = "" if kept is None else kept.message

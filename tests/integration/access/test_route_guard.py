@@ -13,9 +13,9 @@ import pytest
 from falcon import inspect, testing
 
 from ksrv.server.app import make_app
-from ksrv.server.credentials import Access
 from ksrv.server.rest.route_guard import GuardedRouter
 from ksrv.server.settings import ServerSettings
+from ksrv.server.shared.parts import server_parts
 from ksrv.testing import Server
 from tests.support.models import write_double
 from tests.support.wire.http_reader import open_connection, read_message
@@ -47,7 +47,9 @@ inspect.register_router(GuardedRouter)(inspect.inspect_compiled_router)
 
 def routes():
     """The template of every route that a server can have."""
-    app = make_app(None, ServerSettings(allow_shared_memory=True, torchserve_api=True))
+    app = make_app(
+        server_parts(None, ServerSettings(allow_shared_memory=True, torchserve_api=True))
+    )
     return sorted(route.path for route in inspect.inspect_routes(app))
 
 
@@ -240,7 +242,7 @@ def test_route_without_needs_requires_control_rights(tmp_path):
         def on_get(self, req, resp):
             resp.text = "served"
 
-    app = make_app(None, settings, access=Access(settings))
+    app = make_app(server_parts(None, settings))
     app.add_route("/forgotten", Forgotten())
     client = testing.TestClient(app)
     assert client.simulate_get("/forgotten").status == falcon.HTTP_401

@@ -24,6 +24,7 @@ from ksrv.engine.engine import Engine
 from ksrv.repository.layout import Repository
 from ksrv.server.app import make_app
 from ksrv.server.settings import ServerSettings
+from ksrv.server.shared.parts import server_parts
 from ksrv.testing import Server
 from tests.support.error_texts import check_text
 from tests.support.examples import THOROUGH
@@ -167,7 +168,7 @@ def repository(tmp_path_factory):
 def app(repository):
     engine = Engine(Repository([repository]))
     engine.start()
-    yield make_app(engine, ServerSettings())
+    yield make_app(server_parts(engine, ServerSettings()))
     engine.close(5)
 
 

@@ -12,6 +12,7 @@ from ksrv.images import jpeg
 from ksrv.protocol.protobuf import message_class
 from ksrv.repository.layout import Repository
 from ksrv.server.settings import ServerSettings
+from ksrv.server.shared.parts import server_parts
 from tests.support.images import files
 from tests.support.models import write_model
 from tests.support.native.fast_path import set_grpc_routes
@@ -70,7 +71,7 @@ class Served:
     """A native gRPC server and a channel to it."""
 
     def __init__(self, engine, *, fast):
-        self.server = ServerWithThreads(engine, ServerSettings())
+        self.server = ServerWithThreads(server_parts(engine, ServerSettings()))
         port = self.server.start("127.0.0.1:0")
         if fast:
             set_grpc_routes(self.server, engine)

@@ -77,9 +77,9 @@ def test_a_level_changes_in_every_worker_and_back(server, model, first):
     [
         ({"log_file": "/tmp/x"}, "cannot be changed by a call"),
         ({"log_format": "ISO8601"}, "cannot be changed by a call"),
-        ({"log_info": 1}, "must be true or false"),
-        ({"log_verbose_level": -1}, "a number of at least 0"),
-        ({"log_verbose_level": True}, "a number of at least 0"),
+        ({"log_info": 1}, "`bool`, got `int` - at `$.log_info`"),
+        ({"log_verbose_level": -1}, "`int` >= 0 - at `$.log_verbose_level`"),
+        ({"log_verbose_level": True}, "`int`, got `bool`"),
         ({"log_verbose_level": 10**30}, ""),
         ({"log_all": True}, "unknown log setting 'log_all'"),
         ({"log_info": False, "log_warning": False, "log_error": False}, "errors are always logged"),

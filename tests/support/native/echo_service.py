@@ -22,6 +22,7 @@ from ksrv.request import InferRequest, RequestHandle
 from ksrv.server.app import make_app
 from ksrv.server.credentials import Access
 from ksrv.server.settings import ServerSettings
+from ksrv.server.shared.parts import server_parts
 from ksrv.server.workers.io_threads import IoThreads
 from tests.support.engine import engine_models
 from tests.support.native.held_gil import hold_gil
@@ -114,8 +115,7 @@ class Service:
     def __init__(self) -> None:
         text = os.environ.get("SERVER_TEST_SETTINGS", "{}")
         self.settings = msgspec.json.decode(text, type=ServerSettings)
-        self.access = CountedAccess(self.settings)
-        self.shared_memory = None
+        self._access = CountedAccess(self.settings)
         self.calls = 0  # of the app, without calls for these numbers
         self._engine: Any = None
         self._app: Any = None
@@ -124,7 +124,8 @@ class Service:
     def engine(self) -> Any:
         if self._engine is None:
             self._engine = EchoEngine(Path(os.environ["SERVER_TEST_MODELS"]))
-            self._app = make_app(self._engine, self.settings, access=self.access)
+            self.parts = server_parts(self._engine, self.settings, self._access)
+            self._app = make_app(self.parts)
             if pipe := os.environ.get("SERVER_TEST_GIL"):
                 threading.Thread(target=hold_gil, args=(pipe,), daemon=True).start()
         return self._engine
@@ -149,7 +150,7 @@ class Service:
             said = {
                 "pid": os.getpid(),
                 "calls": self.calls,
-                "checks": self.access.checks,
+                "checks": self._access.checks,
                 "finds": self.engine.finds,
                 "scheme": environ["wsgi.url_scheme"],
                 "open": http_server.open_connections if http_server else 0,

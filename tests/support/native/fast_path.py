@@ -23,6 +23,7 @@ from ksrv.repository.layout import Repository
 from ksrv.server.rest.fast_path import FastPath, endpoint_for, prepared_answers, render_error
 from ksrv.server.rest.metadata import describe
 from ksrv.server.settings import ServerSettings
+from ksrv.server.shared.parts import server_parts
 from tests.support.wire.grpc_calls import ServerWithThreads
 from tests.support.wire.http_reader import read_message
 
@@ -261,7 +262,7 @@ def opened(
 @contextlib.contextmanager
 def opened_grpc(engine: Any) -> Iterator[tuple[ServerWithThreads, str]]:
     """A native gRPC server whose calls take the fast path if they can, and its address."""
-    server = ServerWithThreads(engine, ServerSettings())
+    server = ServerWithThreads(server_parts(engine, ServerSettings()))
     port = server.start("127.0.0.1:0")
     try:
         set_grpc_routes(server, engine)

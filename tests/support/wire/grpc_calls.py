@@ -3,6 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -14,6 +15,7 @@ from ksrv.protocol.protobuf import INFERENCE, message_class, methods
 from ksrv.server.grpc.grpcio_server import GrpcioServer
 from ksrv.server.grpc.native_server import NativeGrpcServer
 from ksrv.server.settings import ServerSettings
+from ksrv.server.shared.parts import ServerParts, server_parts
 
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
@@ -21,9 +23,9 @@ UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_le
 class ServerWithThreads(NativeGrpcServer):
     """A native server with separate I/O threads, which run from its start to its end."""
 
-    def __init__(self, engine: Any, settings: ServerSettings, **shared: Any) -> None:
+    def __init__(self, parts: ServerParts) -> None:
         loop = EventLoop(4)
-        super().__init__(loop, engine, settings, **shared)
+        super().__init__(loop, parts)
         self._io_threads = [threading.Thread(target=loop.run, args=(index,)) for index in range(4)]
 
     def start(self, address: str, **options: Any) -> int:
@@ -50,9 +52,14 @@ tested = "native"
 """The one that `running` starts; tests/integration/grpc/conftest.py tests both."""
 
 
-def new_server(engine: Any, settings: ServerSettings, **shared: Any) -> Any:
+def new_server(
+    engine: Any, settings: ServerSettings, access: Any = None, budget: Any = None
+) -> Any:
     """Return a server of the tested kind that has not started."""
-    return SERVERS[tested](engine, settings, **shared)
+    parts = server_parts(engine, settings, access)
+    if budget is not None:
+        parts = replace(parts, budget=budget)
+    return SERVERS[tested](parts)
 
 
 @contextlib.contextmanager
@@ -60,7 +67,7 @@ def running(
     engine: Any, *, access: Any = None, budget: Any = None, tls: Any = None, **settings: Any
 ) -> Iterator[Any]:
     """Yield the address of a server over `engine`; `tls` is a native server's `TlsContext`."""
-    server = new_server(engine, ServerSettings(**settings), access=access, budget=budget)
+    server = new_server(engine, ServerSettings(**settings), access, budget)
     port = server.start("127.0.0.1:0", **({} if tls is None else {"tls": tls}))
     try:
         yield f"127.0.0.1:{port}"

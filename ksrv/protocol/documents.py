@@ -1,0 +1,163 @@
+"""The JSON objects of requests and answers: control calls are read into them, and the OpenAPI document describes them."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, NotRequired, Required, TypedDict, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from ksrv.errors import InvalidRequest
+from ksrv.model.datatypes import DTYPES
+from ksrv.request import LARGEST_SEQUENCE_ID, LONGEST_SEQUENCE_ID, Parameter
+
+_T = TypeVar("_T")
+
+Datatype = Annotated[str, Meta(extra_json_schema={"enum": [*DTYPES, "BYTES"]})]
+Unsigned = Annotated[int, Meta(ge=0)]
+
+
+class Error(TypedDict):
+    """The answer to a request that failed."""
+
+    error: str
+
+
+class Models(TypedDict):
+    """The names of the models."""
+
+    models: list[str]
+
+
+class TensorMetadata(TypedDict):
+    """An input or output of a model."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+
+
+class ModelMetadata(TypedDict):
+    """The inputs and outputs of a model."""
+
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[TensorMetadata]
+    outputs: list[TensorMetadata]
+    properties: NotRequired[dict[str, str]]
+
+
+class Input(TypedDict):
+    """An input of a request."""
+
+    name: str
+    shape: list[Unsigned]
+    datatype: Datatype
+    parameters: NotRequired[dict[str, Parameter]]
+    data: NotRequired[list[Any]]
+
+
+class Output(TypedDict):
+    """An output that a request asks for."""
+
+    name: str
+    parameters: NotRequired[dict[str, Parameter]]
+
+
+class InferRequest(TypedDict):
+    """An infer request."""
+
+    id: NotRequired[str]
+    parameters: NotRequired[dict[str, Parameter]]
+    inputs: list[Input]
+    outputs: NotRequired[list[Output]]
+
+
+class ResponseOutput(TypedDict):
+    """An output of a response."""
+
+    name: str
+    shape: list[int]
+    datatype: Datatype
+    parameters: NotRequired[dict[str, Parameter]]
+    data: NotRequired[
+        Annotated[
+            list[Any],
+            Meta(
+                description='Texts that are not UTF-8 are {"b64": ...}; "binary_data": "base64" asks for base64.'
+            ),
+        ]
+    ]
+
+
+class InferResponse(TypedDict):
+    """An infer response."""
+
+    model_name: str
+    model_version: NotRequired[str]
+    id: NotRequired[str]
+    parameters: NotRequired[dict[str, Parameter]]
+    outputs: list[ResponseOutput]
+
+
+class SequenceParameters(TypedDict, total=False):
+    """The parameters of a request to a model with sequences."""
+
+    sequence_id: Required[
+        Annotated[int, Meta(ge=1, extra_json_schema={"maximum": LARGEST_SEQUENCE_ID})]
+        | Annotated[str, Meta(min_length=1, max_length=LONGEST_SEQUENCE_ID)]
+    ]
+    sequence_start: Annotated[bool, Meta(description="Whether a sequence begins.")]
+    sequence_end: Annotated[bool, Meta(description="Whether the sequence ends.")]
+
+
+class IndexRequest(msgspec.Struct):
+    """Which models of the repository are listed."""
+
+    ready: bool = False
+
+
+class LoadRequest(msgspec.Struct):
+    """The parameters of a load or unload; `ksrv.protocol.load_parameters` checks them."""
+
+    parameters: dict[str, Any] | None = None
+
+
+class LogSettings(msgspec.Struct):
+    """The settings of the log, in the form of Triton's extension."""
+
+    log_file: str = ""
+    log_info: bool = True
+    log_warning: bool = True
+    log_error: bool = True
+    log_verbose_level: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    log_format: str = "default"
+
+
+class TraceSettings(msgspec.Struct):
+    """What is traced, in the form of Triton's extension."""
+
+    trace_level: (
+        Annotated[list[Literal["OFF", "TIMESTAMPS"]], Meta(min_length=1, max_length=1)] | None
+    ) = None
+    trace_rate: Annotated[str, Meta(pattern="^[1-9][0-9]{0,8}$")] | None = None
+
+
+class RegisterRequest(msgspec.Struct):
+    """A region of shared memory."""
+
+    key: str
+    byte_size: Unsigned
+    offset: Unsigned = 0
+
+
+def read_document(document: Mapping[str, Any], kind: type[_T]) -> _T:
+    """Return a JSON object as an object of its class.
+
+    Raises:
+        InvalidRequest: A field is missing or has a wrong value.
+    """
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"the JSON of the request: {error}") from None
