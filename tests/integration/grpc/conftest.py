@@ -1,4 +1,4 @@
-"""Tests in this folder run against both gRPC servers, unless a test is marked for one of them."""
+"""Tests in this folder run against the native gRPC server; a test marked `grpcio` also against grpcio's."""
 
 import pytest
 
@@ -7,16 +7,17 @@ from tests.support.missing_tools import need_http2
 from tests.support.wire import grpc_calls
 
 
-@pytest.fixture(autouse=True, params=sorted(grpc_calls.SERVERS))
+def pytest_generate_tests(metafunc):
+    also = metafunc.definition.get_closest_marker("grpcio")
+    metafunc.parametrize("carrier", ["native", "grpcio"] if also else ["native"], indirect=True)
+
+
+@pytest.fixture(autouse=True)
 def carrier(request, monkeypatch):
     """The gRPC server implementation of this test."""
-    wanted = request.node.get_closest_marker("carrier")
-    if wanted is not None and request.param not in wanted.args:
-        pytest.skip(f"this is about {wanted.args[0]}")
     if request.param == "native":
         need_http2()
     monkeypatch.setattr(grpc_calls, "tested", request.param)
-    return request.param
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,6 @@ from ksrv.protocol.protobuf import INFERENCE
 from ksrv.server.grpc.native_server import NativeGrpcServer
 from tests.support.wire.grpc_calls import running
 
-pytestmark = pytest.mark.carrier("native")
-
 PATH = f"/{INFERENCE}/ServerLive"
 PARTS, TRIES = 20_000, 200
 """Each try allocates 16 bytes per part: 64 MB in total if nothing is freed."""

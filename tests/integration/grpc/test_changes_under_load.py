@@ -16,7 +16,7 @@ from tests.support.certificates import self_signed
 from tests.support.wait_until import wait_until
 from tests.support.wire.grpc_calls import call, infer_request, stub_infer
 
-pytestmark = [pytest.mark.carrier("native"), pytest.mark.long]
+pytestmark = pytest.mark.long
 
 ROW = np.arange(4, dtype=np.float32)
 CALL = infer_request("counted", ("x", "FP32", [1, 4]), raw=[ROW.tobytes()])

@@ -46,7 +46,7 @@ from tests.support.wire.http2_wire import (
     frame,
 )
 
-pytestmark = [pytest.mark.carrier("native"), pytest.mark.long]
+pytestmark = pytest.mark.long
 
 CONTINUATION = 9
 FLOW_CONTROL_ERROR, CANCEL, ENHANCE_YOUR_CALM = 3, 8, 11
@@ -298,58 +298,6 @@ def test_frames_that_break_the_protocol_end_their_connection(engine, sent):
         assert call(channel, "ServerLive").live
 
 
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"_method": "GET"}, b":status: 405"),
-        ({"content-type": "text/plain"}, b":status: 415"),
-        ({"_path": "/no/such"}, b"grpc-status: 12"),
-        ({"grpc-timeout": "soon"}, b"grpc-timeout"),
-        ({"a": "b" * 100}, b"exactly one request message"),
-    ],
-)
-def test_invalid_calls_are_refused(engine, changes, told):
-    with running(engine) as address, Wire(address) as wire:
-        wire.socket.sendall(frame(HEADERS, END_HEADERS | END_STREAM, 1, block(**changes)))
-        assert told in wire.until_ended(1)
-
-
-@pytest.mark.parametrize(
-    ("data", "told"),
-    [
-        (b"\x02\x00\x00\x00\x00", b"not with 0 or 1"),
-        (b"\x01\x00\x00\x00\x01x", b"no grpc-encoding"),
-        (b"\x00\x00\x00\x00\x09short", b"ended within a message"),
-        (b"\x00\xff\xff\xff\xff", b"64"),
-        (b"\x00\x00", b"ended within a message"),
-    ],
-)
-def test_malformed_messages_get_invalid_argument(engine, data, told):
-    with running(engine) as address, Wire(address) as wire:
-        stream = wire.call(LIVE)
-        wire.socket.sendall(frame(DATA, END_STREAM, stream, data))
-        assert told in wire.until_ended(stream) or b"65536" in wire.ended[stream]
-
-
-@pytest.mark.parametrize("apart", [False, True])
-def test_a_unary_call_has_one_message(engine, apart):
-    message = row_request("slow").SerializeToString()
-    whole = b"\x00" + len(message).to_bytes(4, "big") + message
-    with running(engine) as address, Wire(address) as wire:
-        stream = wire.call(INFER)
-        if apart:
-            wire.send(stream, whole)
-            time.sleep(0.05)
-            wire.send(stream, whole, last=True)
-        else:
-            wire.send(stream, whole + whole, last=True)
-        assert b"grpc-status: 12" in wire.until_ended(stream)
-        assert b"exactly one request message" in wire.ended[stream]
-        engine.release.set()
-        with connect(address) as channel:
-            assert call(channel, "ServerLive").live
-
-
 def test_a_connection_ends_at_its_age_and_its_calls_are_finished(engine):
     with running(engine, max_connection_age=0.3) as address, Wire(address) as wire:
         began = time.monotonic()
@@ -396,39 +344,12 @@ def test_stream_with_unread_trailers_is_reset(engine):
         assert wire.resets == {stream: CANCEL}
 
 
-def test_reset_cancels_the_running_call(engine):
-    with running(engine) as address, Wire(address) as wire:
-        slow = row_request("slow").SerializeToString()
-        stream = wire.call(INFER, message=slow)
-        wait_until(lambda: engine.handles)
-        wire.socket.sendall(reset(stream))
-        wait_until(lambda: was_cancelled(engine.handles[0]))
-
-
 def test_broken_connection_cancels_its_calls(engine):
     with running(engine) as address:
         with Wire(address) as wire:
             wire.call(INFER, message=row_request("slow").SerializeToString())
             wait_until(lambda: engine.handles)
         wait_until(lambda: was_cancelled(engine.handles[0]))
-
-
-def test_deadline_ends_a_call_before_it_is_queued(engine):
-    with running(engine) as address, Wire(address) as wire:
-        names = NAMES | {":path": STREAM, "grpc-timeout": "200m"}
-        names_block = b"".join(field(*pair) for pair in names.items())
-        wire.socket.sendall(frame(HEADERS, END_HEADERS, 1, names_block))
-        assert b"grpc-status: 4" in wire.until_ended(1)
-
-
-def test_single_bytes_are_received(engine):
-    with running(engine) as address, Wire(address) as wire:
-        sent = frame(HEADERS, END_HEADERS, 1, block()) + frame(
-            DATA, END_STREAM, 1, b"\x00\x00\x00\x00\x00"
-        )
-        for byte in sent:
-            wire.socket.sendall(bytes([byte]))
-        assert b"grpc-status: 0" in wire.until_ended(1)
 
 
 EMPTY = b"\x00\x00\x00\x00\x00"

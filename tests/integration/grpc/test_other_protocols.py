@@ -13,8 +13,6 @@ from tests.support.certificates import self_signed
 from tests.support.wire.http2_client import Http2Client
 from tests.support.wire.http_reader import open_connection, read_all
 
-pytestmark = pytest.mark.carrier("native")
-
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = b"\0\0\0\4\0\0\0\0\0"
 SPEAKS = "this address speaks gRPC over HTTP/2, and the request is not gRPC; "

@@ -85,7 +85,6 @@ def silent(channel, path=INFER, metadata=None):
 # ---- calls without a message ------------------------------------------------------------------
 
 
-@pytest.mark.carrier("native")
 def test_calls_without_a_message_do_not_block_others(engine, monkeypatch):
     monkeypatch.setattr(bounds, "MAX_CALLS", 20)
     with running(engine) as address, Wire(address) as idle:
@@ -99,7 +98,6 @@ def test_calls_without_a_message_do_not_block_others(engine, monkeypatch):
         assert_serves(address)
 
 
-@pytest.mark.carrier("native")
 def test_a_call_has_a_limited_time_for_its_message(engine):
     with running(engine, head_timeout=0.3) as address, connect(address) as channel:
         future, feed = silent(channel)
@@ -107,7 +105,6 @@ def test_a_call_has_a_limited_time_for_its_message(engine):
         feed.put(None)
 
 
-@pytest.mark.carrier("native")
 @pytest.mark.parametrize("sent", [None, b"\x00\x00\x00", b"\x00\x00\x00\x01\x00half"])
 def test_the_deadline_of_a_call_ends_its_wait_for_a_message(engine, sent):
     with running(engine, head_timeout=3600) as address, Wire(address) as client:
@@ -117,7 +114,6 @@ def test_the_deadline_of_a_call_ends_its_wait_for_a_message(engine, sent):
         assert b"grpc-status: 4\n" in client.until_ended(stream)
 
 
-@pytest.mark.carrier("native")
 @pytest.mark.parametrize(
     "path", [LIVE, f"/{HEALTH}/Check", f"/{HEALTH}/Watch", f"/{INFERENCE}/ModelMetadata"]
 )
@@ -132,7 +128,6 @@ def test_calls_without_a_message_use_no_thread(engine, path):
             assert call(channel, "ModelMetadata", name="add").name == "add"
 
 
-@pytest.mark.carrier("native")
 def test_slow_message_that_makes_progress_is_awaited(engine):
     message = ADD.SerializeToString()
     head = b"\x00" + len(message).to_bytes(4, "big") + message[:-1]
@@ -146,7 +141,6 @@ def test_slow_message_that_makes_progress_is_awaited(engine):
     assert [handle.request.id for handle in engine.handles] == ["7"]
 
 
-@pytest.mark.carrier("native")
 def test_large_message_must_arrive_within_the_transfer_timeout(engine):
     limits = {"head_timeout": 0.3, "min_transfer_rate": 1, "transfer_timeout": 1}
     with running(engine, **limits) as address, Wire(address) as slow:
@@ -172,7 +166,6 @@ def test_a_second_authorization_is_refused(guarded, order):
 # ---- bytes in flight --------------------------------------------------------------------------
 
 
-@pytest.mark.carrier("native")
 def test_unfinished_messages_count_in_the_bytes_in_flight(engine):
     budget = MemoryBudget(16 * MIB)
     with (
@@ -196,7 +189,6 @@ def test_unfinished_messages_count_in_the_bytes_in_flight(engine):
         assert_serves(address)
 
 
-@pytest.mark.carrier("native")
 def test_the_bytes_of_unfinished_messages_are_given_back(engine):
     budget = MemoryBudget(16 * MIB)
     with running(engine, budget=budget) as address:
@@ -210,7 +202,6 @@ def test_the_bytes_of_unfinished_messages_are_given_back(engine):
         wait_until(lambda: budget.held == 0)
 
 
-@pytest.mark.carrier("native")
 def test_unfinished_messages_can_use_up_the_budget(engine):
     big = infer_request("echo", ("x", "FP32", [1, 2 * MIB]), raw=[bytes(8 * MIB)], id="big")
     request, response = methods(INFERENCE)["ModelStreamInfer"]
@@ -251,6 +242,7 @@ BOMB = infer_request("echo", ("x", "FP32", [8 * MIB]), raw=[bytes(32 * MIB)])
 COMPRESSIONS = [grpc.Compression.Gzip, grpc.Compression.Deflate]
 
 
+@pytest.mark.grpcio
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 def test_message_above_the_inflate_ratio_is_refused(engine, compression):
     with running(engine) as address, connect(address) as channel:
@@ -306,6 +298,7 @@ def test_no_message_of_the_services_looks_compressed():
 # ---- before credentials -----------------------------------------------------------------------
 
 
+@pytest.mark.grpcio
 @pytest.mark.parametrize(
     "path",
     [
@@ -348,7 +341,6 @@ def watch(channel, service="", metadata=None):
     return stub(request(service=service), timeout=60, metadata=metadata)
 
 
-@pytest.mark.carrier("native")
 @pytest.mark.parametrize("name", ["ServerLive", "Check"])
 def test_open_calls_have_small_messages(guarded, name):
     path = LIVE if name == "ServerLive" else f"/{HEALTH}/{name}"
@@ -385,7 +377,6 @@ def test_streams_and_watches_without_a_token_use_no_permits(engine, monkeypatch)
         assert [answer.infer_response.id for answer in answers] == ["7"]
 
 
-@pytest.mark.carrier("native")
 def test_an_idle_stream_is_ended(engine, monkeypatch):
     monkeypatch.setattr(bounds, "STREAM_TIMEOUT_SECONDS", 0.3)
     with running(engine) as address, connect(address) as channel:
@@ -404,7 +395,6 @@ def pool_threads() -> list[str]:
     ]
 
 
-@pytest.mark.carrier("native")
 def test_threads_end_after_a_burst(engine, monkeypatch):
     monkeypatch.setattr(idle_threads, "IDLE_SECONDS", 0.2)
     with running(engine) as address:
@@ -466,7 +456,6 @@ def test_grpc_connections_leave_descriptors_for_rest(repository):
         wait_until(lambda: "the limit of connections is reached" in server.log)
 
 
-@pytest.mark.carrier("native")
 def test_longest_idle_connections_are_closed_for_new_clients(engine):
     with running(engine, max_connections=3) as address, contextlib.ExitStack() as stack:
         held = [stack.enter_context(Wire(address)) for _ in range(3)]
@@ -481,7 +470,6 @@ def test_longest_idle_connections_are_closed_for_new_clients(engine):
             assert b"grpc-status" in wire.until_ended(wire.call(LIVE, message=b""))
 
 
-@pytest.mark.carrier("native")
 def test_clients_wait_while_all_connections_are_in_use(engine):
     with running(engine, max_connections=2) as address, contextlib.ExitStack() as stack:
         held = [stack.enter_context(Wire(address)) for _ in range(2)]

@@ -22,8 +22,6 @@ from tests.support.wire.http2_wire import (
     frame,
 )
 
-pytestmark = pytest.mark.carrier("native")
-
 INFER, STREAM, LIVE = (
     f"/{INFERENCE}/{name}" for name in ("ModelInfer", "ModelStreamInfer", "ServerLive")
 )

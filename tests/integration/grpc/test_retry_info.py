@@ -21,6 +21,7 @@ def refusal(address, message):
     return told.value
 
 
+@pytest.mark.grpcio
 def test_full_queue_sends_retry_info(engine):
     with running(engine) as address:
         told = refusal(address, row_request("full"))

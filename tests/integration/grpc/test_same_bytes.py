@@ -15,8 +15,6 @@ from ksrv.testing import Server
 from tests.support.models import write_all
 from tests.support.wire.grpc_calls import infer_request
 
-pytestmark = pytest.mark.carrier("native")  # the tests start both servers
-
 ROW = np.arange(4, dtype=np.float32)
 RAW = ("x", "FP32", [1, 4])
 HEALTH = "grpc.health.v1.Health"

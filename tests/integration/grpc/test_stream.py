@@ -38,6 +38,7 @@ def add(id, **parameters):
     )
 
 
+@pytest.mark.grpcio
 def test_answers_come_in_the_order_of_the_requests(engine, channel):
     requests = [row_request("slow", id="0"), *(add(str(i)) for i in range(1, 100))]
     answers = stream(channel, iter(requests))
@@ -49,6 +50,7 @@ def test_answers_come_in_the_order_of_the_requests(engine, channel):
     assert found[5].infer_response.raw_output_contents[0] == np.ones(4, np.float32).tobytes()
 
 
+@pytest.mark.grpcio
 def test_bad_request_is_reported_and_the_stream_continues(channel):
     bad = add("2")
     bad.raw_input_contents[0] = b"1"
@@ -94,6 +96,7 @@ def test_each_last_answer_is_marked(channel):
     assert "queue" in found[2].error_message
 
 
+@pytest.mark.grpcio
 def test_cancelled_stream_cancels_its_requests(engine, channel):
     feed = queue.Queue()
     answers = stream(channel, iter(feed.get, None))
@@ -125,6 +128,7 @@ def stopped_with_one_under_way(engine):
         server.stop(30)
 
 
+@pytest.mark.grpcio
 def test_stop_answers_accepted_requests_and_ends_the_stream(engine):
     with stopped_with_one_under_way(engine) as answers:
         assert next(answers).infer_response.id == "1"

@@ -4,8 +4,6 @@ import contextlib
 import socket
 import ssl
 
-import pytest
-
 from ksrv.testing import Server
 from tests.support.certificates import self_signed
 from tests.support.models import write_double
@@ -13,7 +11,6 @@ from tests.support.wire.arrival_times import came_at, note_arrivals, stopped
 from tests.support.wire.client_hello import client_hello
 
 
-@pytest.mark.carrier("native")
 def test_handshakes_are_served_in_order_of_arrival(tmp_path):
     """If the newest handshake were served first, a flood of new handshakes would delay earlier handshakes."""
     key, cert = self_signed(tmp_path)

@@ -17,7 +17,7 @@ from tests.support.wait_until import wait_until
 from tests.support.wire.grpc_calls import call, connect, infer_request, stub_infer
 from tests.support.wire.http2_wire import SETTINGS, WINDOW_UPDATE, Wire, frame
 
-pytestmark = [pytest.mark.carrier("native"), pytest.mark.long]
+pytestmark = pytest.mark.long
 
 INFER = f"/{INFERENCE}/ModelInfer"
 LIVE = f"/{INFERENCE}/ServerLive"

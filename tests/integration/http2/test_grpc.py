@@ -7,16 +7,6 @@ from ksrv.testing import Server
 from tests.support.models import write_model
 from tests.support.wire.grpc_calls import connect, infer_request, stub_infer
 
-HEADERS_SEEN = """
-from ksrv import BaseHandler
-
-
-class Seen(BaseHandler):
-    def handle(self, batch, context):
-        names = [name for request in batch.requests for name in request.headers]
-        return {"y": [" ".join(names).encode()]}
-"""
-
 SIZES = """
 import numpy as np
 from ksrv import BaseHandler
@@ -31,31 +21,6 @@ class Sizes(BaseHandler):
             "last": np.arange(100, dtype=np.int8)[None],
         }
 """
-
-
-@pytest.mark.parametrize("executor", ["inline", "process"])
-def test_handlers_do_not_see_the_token(tmp_path, executor):
-    write_model(
-        tmp_path,
-        "seen",
-        HEADERS_SEEN,
-        "inputs: [{name: x, datatype: FP32, shape: [-1, 4]}]\n"
-        "outputs: [{name: y, datatype: BYTES, shape: [-1]}]\n"
-        f"executor: {executor}\nwarmup: false\n",
-    )
-    (tmp_path / "token").write_text("sesame\n")
-    (tmp_path / "token").chmod(0o600)
-    token = (("authorization", "Bearer sesame"), ("shown", "1"))
-    request = infer_request("seen", ("x", "FP32", [1, 4]), raw=[bytes(16)])
-    with (
-        Server(tmp_path / "seen", token_file=str(tmp_path / "token")) as server,
-        connect(server.grpc) as channel,
-    ):
-        for _ in range(3):  # the first has Python look at the caller
-            answer = stub_infer(channel)(request, timeout=60, metadata=token)
-            names = answer.raw_output_contents[0][4:].decode().split()
-            assert "shown" in names
-            assert "authorization" not in names
 
 
 @pytest.mark.parametrize("executor", ["inline", "process"])

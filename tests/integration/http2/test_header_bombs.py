@@ -22,7 +22,7 @@ from tests.support.wire.http2_wire import (
     frame,
 )
 
-pytestmark = [pytest.mark.carrier("native"), pytest.mark.long]
+pytestmark = pytest.mark.long
 
 CONTINUATION = 9
 ENHANCE_YOUR_CALM = 11
