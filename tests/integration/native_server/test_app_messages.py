@@ -134,14 +134,6 @@ def test_the_refusal_of_a_head_request_has_no_body(server, rest, status):
     assert body == b""
 
 
-def test_close_among_other_options_ends_the_connection(server):
-    with connect(server) as client:
-        client.sendall(b"GET /v2 HTTP/1.1\r\nHost: x\r\nConnection: te, close\r\n\r\n")
-        head, _, _ = read_all(client).partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 200 ")
-    assert b"Connection: close" in head
-
-
 def test_a_head_request_that_comes_too_slowly_is_refused_without_a_body(tmp_path):
     write_double(tmp_path)
     with Server(tmp_path, grpc="off", head_timeout=0.2) as server, connect(server) as client:
@@ -159,30 +151,6 @@ def test_unusual_message_is_read_in_any_split(server):
             time.sleep(0.001)
             client.sendall(odd[at:])
             assert read_answer(client).status == 200
-
-
-def test_long_body_is_received_only_if_its_route_wants_it(server):
-    long = b"Content-Length: 100000\r\n\r\n"
-    for line, status in (
-        (b"POST /v2/models/double/explain", 400),  # read, but not JSON
-        (b"POST /v2/models/nope/infer", 404),
-        (b"POST /v2/repository/index", 413),
-        (b"PUT /v2/models", 405),
-        (b"POST /nope", 404),
-    ):
-        head = line + b" HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n" + long
-        with connect(server) as client:
-            client.sendall(head)
-            first = client.recv(1 << 16)
-            asked = first.startswith(b"HTTP/1.1 100 Continue\r\n\r\n")
-            assert asked == (status == 400), (line, first)
-            if asked:
-                client.sendall(b" " * 100_000)
-                assert read_answer(client).status == status
-            else:
-                assert first.startswith(b"HTTP/1.1 %d " % status)
-                assert b"Connection: close" in first
-    wait_until(lambda: held(server) == 0)
 
 
 def test_clients_that_vanish_at_any_point_leave_nothing(server):
@@ -400,15 +368,6 @@ def test_raising_app_answers_500():
             head, _, rest = read_all(client).partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 500 ")
         assert rest.startswith(b"HTTP/1.1 200 ")
-
-
-def test_unusual_head_gets_continue(server):
-    odd = INDEX + b"X_y: 1\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
-    with connect(server) as client:
-        client.sendall(odd)
-        assert client.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
-        client.sendall(b"{}")
-        assert read_answer(client).status == 200
 
 
 def test_required_rate_of_a_chunked_body_grows_with_its_chunks(tmp_path):

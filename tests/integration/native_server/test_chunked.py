@@ -155,15 +155,6 @@ def test_both_paths_answer_equally(server, request_):
     assert answers[0] == answers[1]
 
 
-def test_stalled_chunked_body_gets_408(tmp_path):
-    write_double(tmp_path)
-    with Server(tmp_path, transfer_grace=0.5) as server, open_connection(server.http) as client:
-        client.sendall(chunked(TEXT)[:-7])
-        answer = read_all(client)
-        assert answer.startswith(b"HTTP/1.1 408 ")
-        assert b"Connection: close" in answer
-
-
 def test_a_steady_chunked_upload_needs_no_more_than_the_least_rate(tmp_path):
     write_double(tmp_path)
     settings = {"transfer_grace": 0.5, "transfer_timeout": 5, "min_transfer_rate": 4096}

@@ -3,15 +3,12 @@
 import asyncio
 import contextlib
 import os
-import socket
 import subprocess
-import threading
 import urllib.request
 
 import numpy as np
 import pytest
 
-from ksrv._native.http.request_head import HeadRules, classify_head
 from tests.support.native.gunicorn_server import GunicornServer, infer
 
 PATH = "/v2/models/add/infer"
@@ -22,7 +19,6 @@ FIELDS = {
     "Inference-Header-Content-Length": JSON_LENGTH,
     "Content-Type": "application/octet-stream",
 }
-RULES = HeadRules(body=1 << 30)
 
 
 def by_requests(address):
@@ -121,38 +117,6 @@ CLIENTS = {
 def http_server(tmp_path_factory):
     with GunicornServer(tmp_path_factory.mktemp("native")) as server:
         yield server
-
-
-@contextlib.contextmanager
-def recorder():
-    """A socket that records the first head that it receives, without a useful answer."""
-    heads = []
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(20)
-
-        def record():
-            connection, _ = listener.accept()
-            with connection:
-                data = b""
-                while b"\r\n\r\n" not in data:
-                    data += connection.recv(65536)
-                heads.append(data[: data.index(b"\r\n\r\n") + 4])
-
-        thread = threading.Thread(target=record)
-        thread.start()
-        yield f"127.0.0.1:{listener.getsockname()[1]}", heads, thread
-        thread.join()
-
-
-@pytest.mark.parametrize("send", CLIENTS.values(), ids=CLIENTS)
-def test_the_recorded_head_is_native(send):
-    with recorder() as (address, heads, thread):
-        with pytest.raises(Exception):  # noqa: B017  (clients raise different exceptions)
-            send(address)
-        thread.join()
-    said = classify_head(heads[0], RULES)
-    assert said.verdict == "native", heads[0]
-    assert said.name == "add"
 
 
 @pytest.mark.parametrize("send", CLIENTS.values(), ids=CLIENTS)

@@ -3,22 +3,12 @@
 import json
 import re
 import socket
-import ssl
-import threading
 
 import pytest
 
 from ksrv.testing import Server
-from tests.support.certificates import self_signed
 from tests.support.models import write_double, write_slow
 from tests.support.native.fast_path import (
-    ONE,
-    Hold,
-    message,
-    opened,
-    row,
-    serving,
-    status,
     stripped,
 )
 from tests.support.wait_until import wait_until
@@ -88,46 +78,6 @@ def test_body_with_the_head_gets_no_continue(server):
         first, _, rest = read_message(client)
         assert first.startswith(b"HTTP/1.1 200 OK")
         assert read_message(client, rest)[0].startswith(b"HTTP/1.1 200 OK")
-
-
-def test_unauthorized_caller_gets_no_continue(tmp_path):
-    write_double(tmp_path / "models")
-    (tmp_path / "tokens").write_text("secret\n")
-    with Server(tmp_path / "models", token_file=str(tmp_path / "tokens")) as server:
-        for _ in range(3):
-            with open_connection(server.http) as client:
-                client.sendall(expecting(fields="Authorization: Bearer secret\r\n"))
-                assert exactly(client, len(CONTINUE)) == CONTINUE
-                client.sendall(BODY)
-                assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
-            with open_connection(server.http) as client:
-                client.sendall(expecting(fields="Authorization: Bearer secre\r\n"))
-                assert read_all(client).startswith(b"HTTP/1.1 401 ")
-
-
-def test_full_queue_is_reported_before_the_body(tmp_path):
-    settings = """
-handler: handler.py
-queue_size: 1
-inputs: [{name: x, datatype: FP32, shape: [-1, 4]}]
-outputs: [{name: y, datatype: FP32, shape: [-1, 4]}]
-"""
-    with (
-        serving(tmp_path / "one", ONE, settings) as engine,
-        opened(engine) as (_, address),
-        Hold(tmp_path / "one") as hold,
-        socket.create_connection(address, 20) as first,
-        socket.create_connection(address, 20) as second,
-        socket.create_connection(address, 20) as third,
-    ):
-        hold.begin(first, "one")
-        second.sendall(message("one", {"x": row(1)}))
-        threading.Event().wait(0.2)  # until it waits in the queue, which stays full
-        request = message("one", {"x": row(1)}, fields="Expect: 100-continue\r\n")
-        third.sendall(request[: request.index(b"\r\n\r\n") + 4])
-        answer = read_all(third)
-        assert status(answer) == 503
-        assert b"Connection: close" in answer
 
 
 @pytest.mark.parametrize(
@@ -232,19 +182,3 @@ def test_upgrade_to_http2_is_ignored(server):
         assert first.startswith(b"HTTP/1.1 200 OK") and b"upgrade" not in first.lower()
         client.sendall(LIVE + b"\r\n")
         assert read_message(client, rest)[0].startswith(b"HTTP/1.1 200 OK")
-
-
-@pytest.mark.parametrize("offered", [["h2"], ["h2", "http/1.1"], ["http/1.1"], []])
-def test_tls_never_agrees_on_http2(tmp_path, offered):
-    write_double(tmp_path / "models")
-    key, cert = self_signed(tmp_path)
-    with Server(tmp_path / "models", tls_cert=str(cert), tls_key=str(key)) as encrypted:
-        context = ssl.create_default_context(cafile=cert)
-        if offered:
-            context.set_alpn_protocols(offered)
-        with context.wrap_socket(
-            open_connection(encrypted.http), server_hostname="127.0.0.1"
-        ) as client:
-            assert client.selected_alpn_protocol() in (None, "http/1.1")
-            client.sendall(PREFACE)
-            assert_refused(client)

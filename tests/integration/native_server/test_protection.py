@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import resource
 import select
 import socket
 import ssl
@@ -15,7 +14,6 @@ from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.limits import Limits
 from tests.support.native.gunicorn_server import (
     GunicornServer,
-    TlsServer,
     assert_no_answer,
     infer,
     infer_head,
@@ -31,10 +29,10 @@ SHORT = {"head_timeout": 0.5, "transfer_grace": 0.5, "min_transfer_rate": 1000}
 LONG = {"head_timeout": 60, "transfer_grace": 60}
 
 
-@pytest.fixture(scope="module", params=[GunicornServer, TlsServer], ids=["plain", "tls"])
-def http_server(tmp_path_factory, request):
+@pytest.fixture(scope="module")
+def http_server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("native")
-    with request.param(folder, settings=SHORT, keepalive=4, threads=2) as server:
+    with GunicornServer(folder, settings=SHORT, keepalive=4, threads=2) as server:
         yield server
 
 
@@ -99,26 +97,6 @@ def test_stalled_message_gets_408_and_is_closed(http_server, start):
     assert_serves(http_server)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        b"Transfer-Encoding: chunked\r\n\r\n2\r\n",
-        b"Content-Length: 100000\r\nTE: trailers\r\n\r\n{",
-        b"Content-Length: 100\r\nExpect: 100-continue\r\n\r\n",
-    ],
-    ids=["chunked", "large", "expect"],
-)
-def test_a_stalled_body_does_not_keep_a_thread_of_gunicorn(http_server, fields):
-    head = b"POST /v2/models/add/infer HTTP/1.1\r\nHost: x\r\n"
-    stalled = [sent(http_server, head + fields) for _ in range(6)]
-    with sent(http_server, b"GET /v2 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n") as client:
-        assert read_all(client).startswith(b"HTTP/1.1 200")
-    for client in stalled:
-        with client, contextlib.suppress(ConnectionError):
-            read_all(client)
-    assert_serves(http_server)
-
-
 def test_a_trickling_body_is_ended(http_server):
     before = counters(http_server)["too_slow"]
     with sent(http_server, infer_head(None, 100_000)) as client:
@@ -168,27 +146,6 @@ def test_a_peer_that_does_not_read_is_dropped(http_server):
         client.sendall(request[1000:])
         wait_until(lambda: counters(http_server)["too_slow"] > before)
     assert_serves(http_server)
-
-
-def test_slow_and_idle_connections_do_not_block_others(tmp_path):
-    with GunicornServer(tmp_path, threads=4, settings=LONG) as server:
-        held = [server.connect() for _ in range(300)]
-        try:
-            for index, client in enumerate(held):
-                if index % 3 == 0:
-                    client.sendall(infer(16)[:50])
-                elif index % 3 == 1:
-                    client.sendall(infer(16)[:-1])
-            for _ in range(5):
-                assert_serves(server)
-            with server.connect() as client:
-                client.sendall(b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n")
-                assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
-            assert server.counters()["open"] > 300
-        finally:
-            for client in held:
-                client.close()
-        wait_until(lambda: server.counters()["open"] <= 2)
 
 
 def test_at_the_limit_of_connections_accepting_pauses(tmp_path):
@@ -247,49 +204,6 @@ def counters_over(client):
     return json.loads(read_message(client)[1])
 
 
-def test_without_descriptors_the_open_connections_are_served(tmp_path):
-    server = GunicornServer(tmp_path, threads=4, keepalive=60, settings=LONG).start()
-    worker = server.counters()["pid"]
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.prlimit(worker, resource.RLIMIT_NOFILE, (80, hard))
-    with contextlib.ExitStack() as stack:
-        stack.push(server)
-        first = stack.enter_context(server.connect())
-        first.sendall(LIVE)
-        read_message(first)
-        held = [server.connect() for _ in range(100)]
-        for client in held:
-            client.sendall(LIVE)
-        wait_until(lambda: counters_over(first)["lacks_descriptors"] > 0)
-        first.sendall(infer(16))
-        head, sent, *_ = read_message(first)
-        assert head.startswith(b"HTTP/1.1 200 OK"), sent
-        for client in held[:60]:
-            client.close()
-        for client in held[60:]:
-            with client:
-                assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
-
-
-def test_bytes_in_flight_are_bounded(tmp_path):
-    settings = {"limits": {"in_flight": 3_000_000}}
-    with GunicornServer(tmp_path, settings=settings) as server:
-        big = infer(500_000)
-        with server.connect() as first, server.connect() as second:
-            first.sendall(big[:1_900_000])
-            time.sleep(0.2)
-            second.sendall(big)
-            head, body, _ = read_message(second)
-            assert head.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
-            assert b"\r\nretry-after: 1\r\n" in head
-            assert b"in-flight" in body
-            first.sendall(big[1_900_000:])
-            assert read_message(first)[0].startswith(b"HTTP/1.1 200 OK")
-        with server.connect() as third:
-            third.sendall(big)
-            assert read_message(third)[0].startswith(b"HTTP/1.1 200 OK")
-
-
 def test_bytes_in_flight_default_to_a_share_of_the_memory(tmp_path):
     quarter = bytes_in_flight(Limits())
     server = GunicornServer(tmp_path, settings={"limits": {"body": quarter}})
@@ -317,31 +231,3 @@ def test_health_is_answered_without_the_gil(tmp_path):
                 assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
             assert_no_answer(through_python)
         assert read_message(through_python)[0].startswith(b"HTTP/1.1 200 OK")
-
-
-def test_unix_sockets_and_ipv6_are_served(tmp_path):
-    path = tmp_path / "server.sock"
-    with GunicornServer(tmp_path / "unix", bind=f"unix:{path}") as server:
-        assert_serves(server)
-        assert server.exchange(b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n").startswith(b"HTTP/1.1 200")
-    if not socket.has_ipv6 or not os.path.exists("/proc/net/if_inet6"):
-        pytest.skip("this machine has no IPv6")
-    with GunicornServer(tmp_path / "six", bind="[::1]:0") as server:
-        assert_serves(server)
-        assert server.exchange(b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n").startswith(b"HTTP/1.1 200")
-
-
-def test_the_access_log_has_a_line_for_each_route(tmp_path):
-    log = tmp_path / "access"
-    form = '%(h)s "%(r)s" %(s)s %(B)s "%(a)s" %({x-mark}i)s'
-    with GunicornServer(tmp_path, accesslog=str(log), access_log_format=form) as server:
-        server.exchange(infer(16, "User-Agent: me", "X-Mark: one"))
-        server.exchange(infer(16, "TE: trailers", "User-Agent: me", "X-Mark: two"))
-        server.exchange(LIVE)
-    lines = log.read_text().splitlines()
-    answered = [line.partition(" 200 ")[2].split(" ")[0] for line in lines if "infer" in line]
-    assert len(answered) == 2
-    assert answered[0] == answered[1]
-    assert sum('127.0.0.1 "POST /v2/models/add/infer HTTP/1.1" 200' in line for line in lines) == 2
-    assert any(line.endswith('"me" one') for line in lines)
-    assert '127.0.0.1 "GET /v2/health/live HTTP/1.1" 200 13 "-" -' in lines

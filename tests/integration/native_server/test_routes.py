@@ -11,13 +11,10 @@ import time
 import pytest
 
 from tests.support.native.gunicorn_server import (
-    STOCK,
     GunicornServer,
-    TlsServer,
     infer,
     infer_head,
 )
-from tests.support.wire.http_heads import HOSTILE
 from tests.support.wire.http_reader import read_all, read_message
 
 SLOWLY = "TE: trailers"
@@ -27,17 +24,9 @@ LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 READY = b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-@pytest.fixture(scope="module", params=[GunicornServer, TlsServer], ids=["plain", "tls"])
-def http_server(tmp_path_factory, request):
-    with request.param(tmp_path_factory.mktemp("native"), keepalive=5) as server:
-        yield server
-
-
 @pytest.fixture(scope="module")
-def stock(tmp_path_factory):
-    with GunicornServer(
-        tmp_path_factory.mktemp("stock"), worker_class=STOCK, keepalive=5
-    ) as server:
+def http_server(tmp_path_factory):
+    with GunicornServer(tmp_path_factory.mktemp("native"), keepalive=5) as server:
         yield server
 
 
@@ -152,40 +141,6 @@ def status_of(answer):
     return [int(code) for code in re.findall(rb"HTTP/1\.1 (\d{3})", answer)]
 
 
-TOLD_BETTER = {
-    "xchunked": [400],  # gunicorn takes an unknown coding for a server error
-    "expectation twice": [400],  # gunicorn asks for the body of a request that it refuses
-    "HTTP/1.2": [400],  # gunicorn closes without an answer
-    "tab after the coding": [400],  # gunicorn waits for the end of a chunk size, however long
-    "chunked and compressed": [400],
-    "expectation without a body": [200],  # no body to wait for
-    "preface of HTTP/2": [],  # answered by GOAWAY; see test_http_versions.py
-}
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_framing_ends_as_under_gunicorn(http_server, stock, name):
-    data = HOSTILE[name] + b"{}"
-    expected = TOLD_BETTER[name] if name in TOLD_BETTER else status_of(stock.exchange(data))
-    assert status_of(http_server.exchange(data)) == expected
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"POST /v2/models/add/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-        b"2\n{}\r\n0\r\n\r\n",
-        infer(16)[:-1],
-        infer(16)[:40],
-        b"",
-        b"\r\n" + LIVE,
-    ],
-    ids=["chunk with LF", "body cut", "head cut", "nothing", "line"],
-)
-def test_broken_messages_end_as_under_gunicorn(http_server, stock, data):
-    assert status_of(http_server.exchange(data)) == status_of(stock.exchange(data))
-
-
 @pytest.mark.parametrize(
     ("data", "told"),
     [
@@ -207,17 +162,6 @@ def test_messages_that_gunicorn_drops_get_an_answer(http_server, data, told):
     answer = http_server.exchange(data)
     assert status_of(answer) == [400]
     assert told in answer
-
-
-def test_messages_are_read_byte_by_byte(http_server):
-    request_ = infer(4) + LIVE + infer(4, SLOWLY)
-    with http_server.connect() as client:
-        for index in range(len(request_)):
-            client.sendall(request_[index : index + 1])
-        rest = b""
-        for _ in range(3):
-            head, _, rest = read_message(client, rest)
-            assert head.startswith(b"HTTP/1.1 200 OK")
 
 
 def test_pipelined_mixes_are_answered_in_order(http_server):
@@ -331,76 +275,3 @@ def test_peers_that_reset_while_they_are_answered_are_forgotten(http_server):
         time.sleep(0.05)
     assert left <= before
     assert status_of(http_server.exchange(LIVE)) == [200]
-
-
-def test_a_half_closed_peer_gets_its_answer(http_server):
-    answer = http_server.exchange(infer(4, sleep=0.2))
-    # The interim answer checks whether the peer is still there.
-    assert status_of(answer) == [100, 200]
-
-
-def test_a_vanished_peer_is_forgotten(http_server):
-    before = http_server.counters()["open"]
-    for _ in range(20):
-        client = http_server.connect()
-        client.sendall(infer(4, sleep=0.1))
-        client.close()
-    deadline = time.monotonic() + 60
-    while (left := http_server.counters()["open"]) > before and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert left <= before
-
-
-def test_a_reader_that_pauses_gets_everything(http_server):
-    request_ = infer(2_000_000)
-    with http_server.connect() as client:
-        client.sendall(request_)
-        time.sleep(0.5)
-        other = http_server.exchange(LIVE)
-        head, body, _ = read_message(client)
-    assert status_of(other) == [200]
-    assert head.startswith(b"HTTP/1.1 200 OK")
-    assert len(body) > 8_000_000
-    assert body[-256:] == bytes(range(256))
-
-
-def test_a_body_above_the_limit_is_413_before_it_is_sent(tmp_path):
-    with GunicornServer(tmp_path, settings={"limits": {"body": 1000}}) as server:
-        for fields in ((), ("Expect: 100-continue",)):
-            with server.connect() as client:
-                client.sendall(infer_head(None, 10**9, *fields))
-                head, body, _ = read_message(client)
-                assert head.startswith(b"HTTP/1.1 413 "), head
-                assert b"1000" in body
-                assert b"1000000000" in body
-                assert b"\r\nConnection: close" in head
-
-
-def test_expectations_are_met_by_the_slow_route(http_server):
-    request_ = infer(4, "Expect: 100-continue")
-    head, _, body = request_.partition(b"\r\n\r\n")
-    with http_server.connect() as client:
-        client.sendall(head + b"\r\n\r\n")
-        assert client.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
-        client.sendall(body)
-        assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
-
-
-def test_chunked_bodies_take_the_slow_route(http_server):
-    body = infer(4).partition(b"\r\n\r\n")[2]
-    length = infer(4).split(b"Inference-Header-Content-Length: ")[1].split(b"\r\n")[0]
-    head = (
-        b"POST /v2/models/add/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
-        b"Inference-Header-Content-Length: " + length + b"\r\n\r\n"
-    )
-    answer = http_server.exchange(head + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body))
-    # A slow server checks with a 100 whether a half-closed client is still there.
-    assert [code for code in status_of(answer) if code != 100] == [200]
-
-
-def test_answer_of_a_stopping_server_closes_the_connection(tmp_path):
-    with GunicornServer(tmp_path, keepalive=0) as server, server.connect() as client:
-        client.sendall(infer(4))
-        head, _, _ = read_message(client)
-        assert b"\r\nConnection: close" in head
-        assert read_all(client) == b""

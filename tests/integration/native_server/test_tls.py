@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from tests.support.native.gunicorn_server import TlsServer, infer, infer_head
+from tests.support.native.gunicorn_server import TlsServer, infer
 from tests.support.wait_until import wait_until
 from tests.support.wire.arrival_times import came_at, note_arrivals, stopped
 from tests.support.wire.client_hello import client_hello
@@ -49,31 +49,8 @@ def test_every_framing_is_served_by_the_http_server(native):
     assert native.counters()["tls_agreed"] - before["tls_agreed"] == 2
 
 
-def test_plain_request_on_a_tls_port_gets_an_error(native):
-    with socket.create_connection(native.address, 60) as client:
-        client.sendall(infer(16))
-        head, body, _ = read_message(client)
-    assert head.startswith(b"HTTP/1.1 400 ") and b"use https" in body
-
-
 def test_app_sees_the_https_scheme(native):
     assert native.counters()["scheme"] == "https"
-
-
-def test_stalled_bodies_do_not_block_others(native):
-    head = infer_head(None, 1000)
-    chunked = head.replace(b"Content-Length: 1000", b"Transfer-Encoding: chunked") + b"5\r\nabc"
-    stalled = [native.connect() for _ in range(50)]
-    try:
-        for index, client in enumerate(stalled):
-            client.sendall((head + b"{", chunked)[index % 2])
-        for _ in range(3):
-            with native.connect() as client:
-                client.sendall(infer(16))
-                assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
-    finally:
-        for client in stalled:
-            client.close()
 
 
 def test_request_waits_for_at_most_one_earlier_handshake(native):

@@ -134,13 +134,6 @@ def test_pipelined_messages_in_one_record_are_all_answered(address, files):
         assert rest == b""
 
 
-def test_a_message_in_records_of_one_byte_is_answered(address, files):
-    with connect(address, client_context(files)) as client:
-        for byte in message("one", {"x": row(1, 2)}):
-            client.sendall(bytes([byte]))
-        assert read_message(client)[1].endswith(row(1, 2).tobytes())
-
-
 @pytest.mark.parametrize("rows", [1000, 1024 - 9, 4 << 20])
 def test_large_bodies_and_answers_are_complete(address, files, rows):
     x = np.arange(rows * 4, dtype="<f4").reshape(rows, 4)
@@ -163,16 +156,6 @@ def test_a_reader_that_pauses_gets_every_byte(address, files):
             time.sleep(0.02)
         _, body, _ = read_message(client, bytes(received))
         assert body[-x.nbytes :] == x.tobytes()
-
-
-def test_continue_is_sent_before_the_body(address, files):
-    data = message("one", {"x": row(1, 2)}, fields="Expect: 100-continue\r\n")
-    head, separator, body = data.partition(b"\r\n\r\n")
-    with connect(address, client_context(files)) as client:
-        client.sendall(head + separator)
-        assert client.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
-        client.sendall(body)
-        assert read_message(client)[1].endswith(row(1, 2).tobytes())
 
 
 @pytest.mark.parametrize("farewell", [True, False])
@@ -401,18 +384,6 @@ def test_a_reader_that_stalls_is_dropped(engine, files):
         # the stream.
         with pytest.raises((ssl.SSLError, ConnectionError, EOFError)):
             read_message(client)
-
-
-def test_fifty_stalled_uploads_and_handshakes_do_not_block_others(address, files):
-    context = client_context(files)
-    with contextlib.ExitStack() as stack:
-        for index in range(50):
-            stalled = stack.enter_context(connect(address, context))
-            stalled.sendall(message("one", {"x": row(1, 2)})[: -1 - index])
-            plain = stack.enter_context(socket.create_connection(address, 60))
-            plain.sendall(client_hello(client_context(files))[:index])
-        for _ in range(5):
-            assert_serves(address, context)
 
 
 def test_many_simultaneous_handshakes_succeed(address, files):

@@ -26,7 +26,6 @@ worker_class = "{worker_class}"
 """
 
 NATIVE = "ksrv.server.worker:KsrvWorker"
-STOCK = "gthread"
 
 
 class GunicornServer:
