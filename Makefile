@@ -86,7 +86,7 @@ test-again: $(VENV)/.built ## the tests that failed in `make test` and `make tes
 test-slow: $(VENV)/.built ## the soak tests, minutes each, and properties with all their examples
 	$(BIN)/python -m pytest -m slow --timeout 1800
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m 'not slow' --timeout 1800 tests/property \
-		tests/integration/clients/test_random_requests.py tests/integration/clients/test_mutated_requests.py
+		tests/integration/clients/test_mutated_requests.py
 
 # SEED repeats the calls and the faults of a run; each run prints its seed.
 SEED ?= $(shell date +%s)
@@ -97,8 +97,8 @@ test-faults: $(VENV)/.built ## servers under faults of the network and of the ma
 
 MINUTES ?= 60
 
-soak: $(VENV)/.bench ## good and bad traffic of all kinds for MINUTES (60); fails if memory, files, threads or latency grow; plots in build/soak
-	$(BIN)/python -m tests.soak.run --minutes $(MINUTES) --seed $(SEED)
+soak: $(VENV)/.built ## good and bad traffic for MINUTES (60); fails if memory or open files grow
+	MINUTES=$(MINUTES) $(BIN)/python -m pytest -m slow --timeout 0 tests/integration/workers/test_soak_server.py
 
 DECODERS := libjpeg-turbo cv2
 IMAGES := tests/unit/images tests/unit/native/images tests/unit/native/images/jpeg tests/unit/native/images/resize tests/property/test_image.py \

@@ -59,7 +59,6 @@ LONG_FILES = (
     "integration/workers/test_several_workers.py",
     "integration/access/test_route_guard.py",
     "integration/engine/test_hanging_handlers.py",
-    "integration/clients/test_random_requests.py",
     "integration/native_server/test_lifecycle.py",
     "integration/native_server/test_protection.py",
     "integration/handler_processes/test_engine.py",

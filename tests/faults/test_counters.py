@@ -12,7 +12,7 @@ from pathlib import Path
 import requests
 
 from ksrv.testing import Server
-from tests.support.faults.callers import CALLERS
+from tests.support.faults.callers import addresses
 from tests.support.faults.health import descendants, ended, page, rows_run
 from tests.support.faults.patterns import MODELS, executed, write_patterns
 from tests.support.faults.storms import Load, judge_answers
@@ -75,8 +75,7 @@ def test_counter_totals_never_go_down(tmp_path: Path, seed: str, choose: random.
     with Server(write_patterns(tmp_path), workers=WORKERS) as server:
         wait_until(lambda: server.log.count("ready: True") == WORKERS)
         watcher = Watcher(server)
-        addresses = {kind: server.grpc if kind == "grpc" else server.http for kind in CALLERS}
-        with watcher.looking(), Load(addresses, seed) as load:
+        with watcher.looking(), Load(addresses(server), seed) as load:
             for _ in range(3):
                 load.wait_for(choose.randint(2, 5))
                 victim = choose.choice(children(server.pid))

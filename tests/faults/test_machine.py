@@ -15,11 +15,11 @@ import pytest
 import requests
 
 from ksrv.testing import Server
-from tests.support.faults.callers import CALLERS
+from tests.support.faults.callers import addresses
 from tests.support.faults.crowds import Crowd
 from tests.support.faults.health import assert_answers_exactly, opened, wait_successes
 from tests.support.faults.patterns import write_patterns
-from tests.support.faults.storms import Load, judge_answers
+from tests.support.faults.storms import Load, all_answered
 from tests.support.model_files.onnx_models import write_add_sub
 from tests.support.model_files.triton_repository import write_folder
 from tests.support.processes import children
@@ -28,16 +28,6 @@ from tests.support.wait_until import wait_until
 JUMPS = Path(__file__).parent.parent / "support" / "faults" / "clock_jumps.c"
 YEAR = 365 * 86_400
 ADD_SUB = 'platform: "onnxruntime_onnx" max_batch_size: 8'
-
-
-def addresses(server: Server) -> dict[str, str]:
-    return {protocol: server.grpc if protocol == "grpc" else server.http for protocol in CALLERS}
-
-
-def all_answered(load: Load) -> None:
-    judge_answers(load.ledger)
-    others = [one for one in load.ledger.records if one.outcome.kind != "answered"]
-    assert not others, others[:5]
 
 
 class Wrapped(Server):
@@ -91,7 +81,7 @@ def test_full_log_disk_fails_no_request(tmp_path: Path, seed: str) -> None:
     with FullLog(write_patterns(tmp_path), access_log=True) as server:
         with Load(addresses(server), seed) as load:
             load.wait_for(10)
-        all_answered(load)
+        all_answered(load.ledger)
         wait_successes(server, load.ledger)
 
 
@@ -102,7 +92,7 @@ def test_small_dev_shm_fails_no_request(tmp_path: Path, seed: str) -> None:
     with SmallShm(write_patterns(tmp_path)) as server:
         with Load(addresses(server), seed) as load:
             load.wait_for(20)
-        all_answered(load)
+        all_answered(load.ledger)
         wait_successes(server, load.ledger)
 
 
@@ -130,7 +120,7 @@ def test_full_temporary_disk_fails_only_what_writes_there(tmp_path: Path, seed: 
                 assert status == 400 and "No space left on device" in text
             assert load("simple")[0] == 200
             load_of_clients.wait_for(2)
-        all_answered(load_of_clients)
+        all_answered(load_of_clients.ledger)
         assert server.get("/v2/health/ready")[0] == 200
 
 
@@ -150,7 +140,7 @@ def test_clock_jump_ends_no_request(tmp_path: Path, seed: str, choose: random.Ra
                 with ahead.open("r+b") as file:  # in place: the server has it mapped
                     file.write(struct.pack("=q", seconds))
                 load.wait_for(3)
-        all_answered(load)
+        all_answered(load.ledger)
         wait_successes(server, load.ledger)
 
 
@@ -182,31 +172,22 @@ def test_open_connections_are_served_without_descriptors(tmp_path: Path, seed: s
                         crowd.enter_context(socket.create_connection((host, int(port)), 60))
                 load.wait_for(10)
             load.wait_for(3)
-        all_answered(load)
+        all_answered(load.ledger)
         wait_until(lambda: opened(server) <= before + 24)
         assert_answers_exactly(addresses(server), None, models)
 
 
-def keep_crowd(server: Server, seed: str, choose: random.Random, count: int) -> None:
-    with Crowd(server.http, choose, count) as crowd:
+@pytest.mark.parametrize("count", [400, pytest.param(4000, marks=pytest.mark.slow)])
+def test_many_slow_clients_delay_no_other(
+    tmp_path: Path, seed: str, choose: random.Random, count: int
+) -> None:
+    with (
+        Server(write_patterns(tmp_path), max_connections=8192) as server,
+        Crowd(server.http, choose, count) as crowd,
+    ):
         with Load(addresses(server), seed) as load:
             for _ in range(4):
                 crowd.go_on(count // 4)
                 load.wait_for(3)
-        all_answered(load)
+        all_answered(load.ledger)
         wait_successes(server, load.ledger)
-
-
-def test_hundreds_of_slow_clients_delay_no_other(
-    tmp_path: Path, seed: str, choose: random.Random
-) -> None:
-    with Server(write_patterns(tmp_path)) as server:
-        keep_crowd(server, seed, choose, 400)
-
-
-@pytest.mark.slow
-def test_thousands_of_slow_clients_delay_no_other(
-    tmp_path: Path, seed: str, choose: random.Random
-) -> None:
-    with Server(write_patterns(tmp_path), max_connections=8192) as server:
-        keep_crowd(server, seed, choose, 4000)

@@ -8,10 +8,10 @@ import pytest
 
 from ksrv.testing import Server, ServerFailed
 from tests.support.certificates import self_signed
-from tests.support.faults.callers import CALLERS
+from tests.support.faults.callers import addresses
 from tests.support.faults.health import assert_answers_exactly
 from tests.support.faults.patterns import write_patterns
-from tests.support.faults.storms import Load, judge_answers
+from tests.support.faults.storms import Load, all_answered
 from tests.support.paths import ROOT
 from tests.support.processes import children
 from tests.support.wire.http_reader import open_connection, read_all
@@ -40,17 +40,10 @@ def server(without, tmp_path_factory):
 
 def test_rest_and_grpc_serve_without_libraries(server):
     """gRPC is carried by grpcio."""
-    addresses = {
-        protocol: server.grpc if protocol == "grpc" else server.http
-        for protocol in CALLERS
-        if protocol != "http2"
-    }
-    assert_answers_exactly(addresses, None)
-    with Load(addresses, "1") as load:
+    assert_answers_exactly(addresses(server), None)
+    with Load(addresses(server), "1") as load:
         load.wait_for(5)
-    judge_answers(load.ledger)
-    others = [one for one in load.ledger.records if one.outcome.kind != "answered"]
-    assert not others, others[:5]
+    all_answered(load.ledger)
     for worker in children(server.pid):
         mapped = Path(f"/proc/{worker}/maps").read_text()
         assert "libnghttp2" not in mapped and "cygrpc" in mapped

@@ -9,7 +9,7 @@ import pytest
 
 from ksrv.testing import Server
 from tests.support.certificates import self_signed
-from tests.support.faults.callers import CALLERS
+from tests.support.faults.callers import CALLERS, addresses
 from tests.support.faults.health import (
     Baseline,
     assert_answers_exactly,
@@ -39,9 +39,7 @@ class Served:
 
     def __init__(self, server: Server, root: Path, trusted: Path | None) -> None:
         self.server, self.root, self.trusted = server, root, trusted
-        self.addresses = {
-            protocol: server.grpc if protocol == "grpc" else server.http for protocol in CALLERS
-        }
+        self.addresses = addresses(server)
 
 
 @pytest.fixture(scope="module", params=["cleartext", "tls"])
@@ -86,22 +84,20 @@ def weather(
     return ledger.outcomes()
 
 
+@pytest.mark.parametrize(
+    ("clients", "rounds"), [(3, 12), pytest.param(8, 60, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("protocol", CALLERS)
-def test_calls_end_once_with_the_right_data(served: Served, protocol: str, seed: str) -> None:
-    told = weather(served, protocol, seed, 3, 12, WITHOUT_CHANGES)
+def test_calls_end_once_with_the_right_data(
+    served: Served, protocol: str, seed: str, clients: int, rounds: int
+) -> None:
+    told = weather(served, protocol, seed, clients, rounds, WITHOUT_CHANGES)
     assert told["answered"] and told["lost"], told
 
 
 @pytest.mark.parametrize("protocol", CALLERS)
 def test_changed_byte_fails_only_its_call(served: Served, protocol: str, seed: str) -> None:
     weather(served, protocol, seed, 4, 6, ("corrupt",))  # which may end all calls, or none
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("protocol", CALLERS)
-def test_calls_through_many_faults_end_correctly(served: Served, protocol: str, seed: str) -> None:
-    told = weather(served, protocol, seed, 8, 60, WITHOUT_CHANGES)
-    assert told["answered"] and told["lost"], told
 
 
 @pytest.mark.slow

@@ -10,19 +10,15 @@ from pathlib import Path
 import pytest
 
 from ksrv.testing import Server
-from tests.support.faults.callers import CALLERS
+from tests.support.faults.callers import CALLERS, addresses
 from tests.support.faults.health import assert_answers_exactly, descendants, wait_successes
 from tests.support.faults.patterns import write_patterns
-from tests.support.faults.storms import Ledger, Load, judge_answers
+from tests.support.faults.storms import Load, all_answered, judge_answers
 from tests.support.processes import children
 from tests.support.wait_until import wait_until
 
 WORKERS = 2
 DEADLY = [signal.SIGKILL, signal.SIGSEGV]
-
-
-def addresses(server: Server) -> dict[str, str]:
-    return {protocol: server.grpc if protocol == "grpc" else server.http for protocol in CALLERS}
 
 
 @pytest.fixture
@@ -51,12 +47,6 @@ def is_alive(pid: int) -> bool:
 
 def is_stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
-
-
-def all_answered(ledger: Ledger) -> None:
-    judge_answers(ledger)
-    others = [one for one in ledger.records if one.outcome.kind != "answered"]
-    assert not others, others[:5]
 
 
 def end_healthy(server: Server, *, workers: int = WORKERS) -> None:

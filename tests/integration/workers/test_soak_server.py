@@ -206,9 +206,9 @@ def test_a_server_under_mixed_load_keeps_its_descriptors(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(0)
 def test_a_server_under_mixed_load_for_minutes_does_not_grow(tmp_path):
-    grown, opened, counts = soak(tmp_path, 300)
+    grown, opened, counts = soak(tmp_path, 60 * float(os.environ.get("MINUTES", "5")))
     assert grown < 64_000_000  # a kilobyte a request were more than twice as much
     assert opened <= POOLED
     assert said_all(counts), counts

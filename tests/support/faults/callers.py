@@ -14,6 +14,7 @@ import numpy as np
 
 from ksrv.client import Client, ClientError, ConnectionFailed, DeadlineExceeded, StatusError
 from ksrv.protocol.protobuf import INFERENCE, methods
+from ksrv.testing import Server
 from tests.support.faults.patterns import Array, Pattern
 from tests.support.wire.grpc_calls import infer_request
 
@@ -293,3 +294,8 @@ CALLERS: dict[str, type[Caller]] = {
     "grpc": GrpcCaller,
 }
 """The clients by protocol."""
+
+
+def addresses(server: Server) -> dict[str, str]:
+    """Return a server's address for each protocol."""
+    return {protocol: server.grpc if protocol == "grpc" else server.http for protocol in CALLERS}

@@ -22,7 +22,11 @@ class Crowd:
         self._clients: list[socket.socket] = []
 
     def __enter__(self) -> "Crowd":
-        self.renew()
+        for _ in range(self._count):
+            client = socket.create_connection(self._target, 60)
+            self._clients.append(client)
+            begun = HEAD[: self._choose.randint(1, len(HEAD))]
+            client.sendall(self._choose.choice((b"", begun, HEAD + b"\r\n{")))
         return self
 
     def __exit__(
@@ -33,14 +37,6 @@ class Crowd:
     ) -> None:
         for client in self._clients:
             client.close()
-
-    def renew(self) -> None:
-        """Replace the connections that the server closed."""
-        while len(self._clients) < self._count:
-            client = socket.create_connection(self._target, 60)
-            self._clients.append(client)
-            begun = HEAD[: self._choose.randint(1, len(HEAD))]
-            client.sendall(self._choose.choice((b"", begun, HEAD + b"\r\n{")))
 
     def go_on(self, count: int) -> None:
         """Have some of the clients send a byte each; clients whose connection the server closed close their side.

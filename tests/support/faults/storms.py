@@ -2,7 +2,6 @@
 
 import random
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,15 +29,11 @@ class Record:
         pattern: The request.
         faults: The faults of its client's connections, from before the call until after it.
         outcome: How it ended.
-        client: Who made it, such as "grpc:0".
-        seconds: How long it took, with simultaneous calls.
     """
 
     pattern: Pattern
     faults: list[Fault]
     outcome: Outcome
-    client: str = ""
-    seconds: float = 0.0
 
     @property
     def harmless(self) -> bool:
@@ -57,10 +52,6 @@ class Ledger:
 
     records: list[Record] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
-
-    def add(self, records: list[Record]) -> None:
-        """Take calls that have ended."""
-        self.records += records
 
     def outcomes(self, model: str = "") -> Counter[str]:
         """Return how often each kind of outcome was, of one model or of all."""
@@ -128,9 +119,9 @@ def storm(
             mark = faults.mark
             outcomes = caller.call(patterns)
             met = faults.since(mark)
-            ledger.add(
-                [Record(one, met, outcome) for one, outcome in zip(patterns, outcomes, strict=True)]
-            )
+            ledger.records += [
+                Record(one, met, outcome) for one, outcome in zip(patterns, outcomes, strict=True)
+            ]
             if choose.random() < 0.4:
                 caller.close()  # the next call meets another fault
         caller.close()
@@ -151,9 +142,6 @@ class Load:
         clients: How many there are of each protocol.
         models: The models that they call.
         stays: Whether a client keeps its connection from call to call.
-        trusted: The certificate of a server with TLS.
-        pause: Seconds that a client waits after a call.
-        ledger: Takes the calls; a new ledger by default.
 
     Attributes:
         ledger: The outcomes so far.
@@ -167,13 +155,9 @@ class Load:
         clients: int = 1,
         models: tuple[str, ...] = MODELS,
         stays: bool = True,
-        trusted: Path | None = None,
-        pause: float = 0.0,
-        ledger: Ledger | None = None,
     ) -> None:
-        self.ledger = Ledger() if ledger is None else ledger
+        self.ledger = Ledger()
         self._models, self._stays = models, stays
-        self._trusted, self._pause = trusted, pause
         self._over = threading.Event()
         self._made: Counter[str] = Counter()
         self._targets = {
@@ -186,18 +170,13 @@ class Load:
     def _client(self, name: str) -> None:
         protocol, address = self._targets[name]
         choose = random.Random(f"{self._seed}:{name}")
-        caller = CALLERS[protocol](address, self._trusted, PATIENCE)
-        while not self._over.wait(self._pause):
+        caller = CALLERS[protocol](address, None, PATIENCE)
+        while not self._over.is_set():
             patterns = [draw_pattern(choose, self._models) for _ in range(caller.at_once)]
-            began = time.monotonic()
             outcomes = caller.call(patterns)
-            took = time.monotonic() - began
-            self.ledger.add(
-                [
-                    Record(one, [], outcome, name, took)
-                    for one, outcome in zip(patterns, outcomes, strict=True)
-                ]
-            )
+            self.ledger.records += [
+                Record(one, [], outcome) for one, outcome in zip(patterns, outcomes, strict=True)
+            ]
             self._made[name] += 1
             if not self._stays:
                 caller.close()
@@ -274,6 +253,17 @@ def judge_answers(ledger: Ledger) -> None:
         if outcome.answer is not None:
             assert not pattern.strange_elements(outcome.answer), (pattern, outcome)
         assert outcome.kind != "silent", (pattern, outcome)
+
+
+def all_answered(ledger: Ledger) -> None:
+    """Fail if a call was not answered, or got anything of another's data.
+
+    Args:
+        ledger: The calls.
+    """
+    judge_answers(ledger)
+    others = [one for one in ledger.records if one.outcome.kind != "answered"]
+    assert not others, others[:5]
 
 
 def judge(ledger: Ledger, *, trusted: bool) -> None:

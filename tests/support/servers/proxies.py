@@ -1,4 +1,4 @@
-"""nginx, HAProxy and Envoy in front of two servers, configured as their operators would."""
+"""nginx and HAProxy in front of two servers, configured as their operators would."""
 
 import contextlib
 import shutil
@@ -106,75 +106,7 @@ backend grpc
     return text, ["haproxy", "-f", str(folder / "config.yaml"), "-db"]
 
 
-def _envoy(
-    folder: Path, backends: Sequence[Backend], rest: int, grpc: int
-) -> tuple[str, list[str]]:
-    def listener(name: str, port: int, retry_on: str, codec: str) -> str:
-        return f"""
-  - name: {name}
-    address: {{socket_address: {{address: 127.0.0.1, port_value: {port}}}}}
-    filter_chains:
-    - filters:
-      - name: envoy.filters.network.http_connection_manager
-        typed_config:
-          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
-          stat_prefix: {name}
-          codec_type: {codec}
-          route_config:
-            virtual_hosts:
-            - name: all
-              domains: ["*"]
-              routes:
-              - match: {{prefix: "/"}}
-                route:
-                  cluster: {name}
-                  timeout: 60s
-                  retry_policy: {{retry_on: "{retry_on}", num_retries: 5, retriable_status_codes: [503]}}
-          http_filters:
-          - name: envoy.filters.http.router
-            typed_config: {{"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}
-"""
-
-    def cluster(name: str, ports: Sequence[int], check: str, options: str) -> str:
-        endpoints = ", ".join(
-            f"{{endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {port}}}}}}}}}"
-            for port in ports
-        )
-        return f"""
-  - name: {name}
-    connect_timeout: 2s
-    type: STATIC
-    common_lb_config: {{healthy_panic_threshold: {{value: 0}}}}
-    load_assignment: {{cluster_name: {name}, endpoints: [{{lb_endpoints: [{endpoints}]}}]}}
-    health_checks:
-    - {{timeout: 2s, interval: 0.3s, no_traffic_interval: 0.3s, unhealthy_threshold: 1, healthy_threshold: 1, {check}}}
-{options}
-"""
-
-    http2 = """    typed_extension_protocol_options:
-      envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
-        "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
-        explicit_http_config: {http2_protocol_options: {}}"""
-    rest_check = "http_health_check: {path: /v2/health/ready}"
-    text = "static_resources:\n  listeners:"
-    text += listener("rest", rest, "connect-failure,reset,retriable-status-codes", "HTTP1")
-    text += listener("grpc", grpc, "connect-failure,reset,refused-stream,unavailable", "HTTP2")
-    text += "  clusters:"
-    text += cluster("rest", [one.http for one in backends], rest_check, "")
-    text += cluster("grpc", [one.grpc for one in backends], "grpc_health_check: {}", http2)
-    command = [
-        "envoy",
-        "-c",
-        str(folder / "config.yaml"),
-        "--log-level",
-        "warning",
-        "--concurrency",
-        "1",
-    ]
-    return text, [*command, "--use-dynamic-base-id"]
-
-
-KINDS = {"nginx": _nginx, "haproxy": _haproxy, "envoy": _envoy}
+KINDS = {"nginx": _nginx, "haproxy": _haproxy}
 
 
 @contextlib.contextmanager
