@@ -30,7 +30,7 @@ from tests.support.error_texts import check_text
 from tests.support.examples import THOROUGH
 from tests.support.images import files as image_files
 from tests.support.models import write_double, write_echo, write_mean, write_model, write_text
-from tests.support.wire import v2_wire as wire
+from tests.support.wire.grpc_calls import infer_request, row_request
 
 IN_PROCESS = 10_000 if THOROUGH else 2_500
 OVER_SOCKETS = OVER_GRPC = 1_000 if THOROUGH else 300
@@ -276,14 +276,16 @@ def test_damaged_requests_over_sockets(server):
 
 def test_damaged_messages_over_grpc(server):
     chance = random.Random(13)
-    row = wire.Plain("x", "FP32", (1, 4), [1.0, 2.0, 3.0, 4.0])
-    words = wire.Plain("x", "BYTES", (3,), [b"a", b"", b"xyz"])
-    file = wire.Plain("image", "BYTES", (1,), [image_files.jpeg(9, 12)])
-    valid = [
-        ("", {}, wire.grpc_request(model, [tensor], typed=typed, id="7"))
-        for model, tensor in (("double", row), ("text", words), ("mean", file))
-        for typed in (True, False)
+    words = b"".join(struct.pack("<I", len(word)) + word for word in (b"a", b"", b"xyz"))
+    file = image_files.jpeg(9, 12)
+    made = [
+        row_request("double", id="7"),
+        infer_request("text", ("x", "BYTES", [3]), raw=[words]),
+        infer_request("mean", ("image", "BYTES", [1]), raw=[struct.pack("<I", len(file)) + file]),
+        infer_request("text", ("x", "BYTES", [3])),
     ]
+    made[3].inputs[0].contents.bytes_contents.extend([b"a", b"", b"xyz"])
+    valid = [("", {}, one.SerializeToString()) for one in made]
     codes = set()
     workers = children(server.pid)
     with grpc.insecure_channel(server.grpc) as channel:

@@ -10,7 +10,6 @@ import grpc
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-from ksrv.errors import Forbidden, InvalidRequest
 from ksrv.protocol.protobuf import (
     HEALTH,
     INFERENCE,
@@ -19,15 +18,14 @@ from ksrv.protocol.protobuf import (
     message_class,
     methods,
 )
+from ksrv.server.credentials import Access
 from ksrv.server.grpc import limits as bounds
 from ksrv.server.grpc.servicer import SHARED_MEMORY
 from ksrv.server.settings import ServerSettings
-from tests.support.clients.forwarded_headers import PROXY_HEADERS
 from tests.support.engine.held_engine import MODELS
 from tests.support.wire.grpc_calls import (
     call,
     connect,
-    infer_request,
     new_server,
     row_request,
     running,
@@ -154,16 +152,6 @@ def test_the_log_settings_are_shown_and_changed(channel):
     finally:
         for one, level in zip(loggers, levels, strict=True):
             one.setLevel(level)
-
-
-def test_the_trace_settings_are_shown(channel):
-    found = call(channel, "TraceSetting").settings
-    assert list(found["trace_level"].value) == ["OFF"]
-    assert list(found["trace_rate"].value) == ["1"]
-    value = message_class("inference.TraceSettingRequest.SettingValue")
-    change = {"trace_rate": value(value=["3"])}
-    refused("INVALID_ARGUMENT", lambda: call(channel, "TraceSetting", settings=change))
-    refused("NOT_FOUND", lambda: call(channel, "TraceSetting", model_name="nope"))
 
 
 @pytest.mark.grpcio
@@ -298,73 +286,31 @@ def test_reflection_describes_every_service(channel, service):
     assert codes == [0, 0, 0, 5, 5, 0, 5, 5, 3]
 
 
-class StrictAuthorizer:
-    """An authorizer with one token; control only with another."""
-
-    needs_token = hides_tokens = True
-    own_hosts = False
+class NotingAccess(Access):
+    """Notes the peers of calls that change models."""
 
     def __init__(self):
+        super().__init__(ServerSettings())
         self.peers = []
 
-    def check_host(self, host, *, peer):
-        pass
-
-    def check(self, authorization):
-        if authorization not in ("Bearer a", "Bearer control"):
-            raise InvalidRequest("token needed")
-
-    def client_of(self, authorization):
-        return ""
-
     def check_control(self, authorization, *, peer, forwarded, origin, host):
-        self.peers.append((peer, forwarded, origin))
-        if authorization != "Bearer control":
-            raise Forbidden("control token needed")
-
-
-@pytest.mark.grpcio
-def test_access_is_checked_before_everything_except_health(engine):
-    authorizer = StrictAuthorizer()
-    good = (("authorization", "Bearer a"),)
-    with running(engine, access=authorizer) as address, connect(address) as channel:
-        assert call(channel, "ServerReady").ready
-        assert check(channel) == 1
-        assert "token" in refused("INVALID_ARGUMENT", lambda: call(channel, "ServerMetadata"))
-        infer = stub_infer(channel)
-        refused("INVALID_ARGUMENT", lambda: infer(infer_request("echo")))
-        assert call(channel, "ServerMetadata", metadata=good).name == "ksrv"
-        (text,) = infer(row_request("seen"), metadata=good).raw_output_contents
-        assert b"Bearer" not in text
-        refused(
-            "PERMISSION_DENIED",
-            lambda: call(channel, "RepositoryModelLoad", model_name="add", metadata=good),
-        )
-        for name in PROXY_HEADERS[:2]:
-            control = (("authorization", "Bearer control"), (name, "10.0.0.1"))
-            call(channel, "RepositoryModelLoad", model_name="add", metadata=control)
-            assert authorizer.peers[-1] == ("127.0.0.1", True, None), name
-        assert engine.changes == [("load", "add")] * 2
-        # If the message has not arrived yet, the call is checked again when it has.
-        asked = list(dict.fromkeys(authorizer.peers))
-        assert asked == [("127.0.0.1", False, None), ("127.0.0.1", True, None)]
+        self.peers.append(peer)
 
 
 @pytest.mark.grpcio
 def test_peers_on_ipv6_and_unix_sockets_are_named(engine, tmp_path):
-    authorizer = StrictAuthorizer()
-    control = (("authorization", "Bearer control"),)
+    access = NotingAccess()
     addresses = [f"unix:{tmp_path}/grpc.sock"]
     if socket.has_ipv6:
         addresses.append("[::1]:0")
     for address in addresses:
-        server = new_server(engine, ServerSettings(), access=authorizer)
+        server = new_server(engine, ServerSettings(), access=access)
         port = server.start(address)
         target = address if address.startswith("unix") else f"[::1]:{port}"
         with connect(target) as channel:
-            call(channel, "RepositoryModelLoad", model_name="add", metadata=control)
+            call(channel, "RepositoryModelLoad", model_name="add")
         server.stop(5)
-    assert [peer for peer, _, _ in authorizer.peers] == ["", "::1"][: len(addresses)]
+    assert list(dict.fromkeys(access.peers)) == ["", "::1"][: len(addresses)]
 
 
 def test_too_much_metadata_is_refused(channel):

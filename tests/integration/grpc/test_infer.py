@@ -11,7 +11,6 @@ import pytest
 from ksrv.errors import RESERVED_HEADERS
 from ksrv.server.settings import ServerSettings
 from tests.support.engine.held_engine import was_cancelled
-from tests.support.images import files
 from tests.support.wait_until import wait_until
 from tests.support.wire.grpc_calls import (
     connect,
@@ -52,17 +51,6 @@ def test_answer_carries_raw_contents_id_and_parameters(channel):
     assert (found.model_name, found.model_version, found.id) == ("add", "1", "7")
     assert np.frombuffer(found.raw_output_contents[0], np.float32).tolist() == [1, 2, 3, 4]
     assert found.parameters["k"].bool_param
-
-
-def test_images_are_accepted_in_every_form(channel):
-    pictures = [files.jpeg(8, 8, seed=seed) for seed in (1, 2)]
-    typed = infer_request("image", ("image", "BYTES", [2]))
-    typed.inputs[0].contents.bytes_contents.extend(pictures)
-    bare = [infer_request("image", ("image", "BYTES", [1]), raw=[one]) for one in pictures]
-    infer = stub_infer(channel)
-    means = [infer(request).raw_output_contents[0] for request in bare]
-    assert means[0] != means[1]
-    assert infer(typed).raw_output_contents[0] == b"".join(means)
 
 
 @pytest.mark.grpcio
@@ -158,13 +146,6 @@ def test_cancellation_reaches_the_engine(engine, channel, busy):
     for kept in held:
         kept.result(20)
     assert stub_infer(channel)(ADD, timeout=20).id == "7"
-
-
-def test_twenty_megabytes_pass_in_both_directions(channel):
-    values = np.arange(5_000_000, dtype=np.float32)
-    request = infer_request("echo", ("x", "FP32", [5_000_000]), raw=[values.tobytes()])
-    found = stub_infer(channel)(request, timeout=60)
-    assert found.raw_output_contents[0] == values.tobytes()
 
 
 @pytest.mark.grpcio

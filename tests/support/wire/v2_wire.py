@@ -18,7 +18,6 @@ CONTENTS = {
     "BOOL": 1, "INT8": 2, "INT16": 2, "INT32": 2, "INT64": 3, "UINT8": 4, "UINT16": 4,
     "UINT32": 4, "UINT64": 5, "FP32": 6, "FP64": 7, "BYTES": 8,
 }  # fmt: skip
-BINARY_ONLY = ("FP16", "BF16")
 
 
 @dataclass(frozen=True)
@@ -38,32 +37,12 @@ class Plain:
         return struct.pack(f"<{len(self.values)}{FORMATS[self.datatype]}", *self.values)
 
 
-def unpack(datatype: str, raw: bytes) -> list[Any]:
-    """The values of a tensor's bytes."""
-    if datatype != "BYTES":
-        letter = FORMATS[datatype]
-        return list(struct.unpack(f"<{len(raw) // struct.calcsize('<' + letter)}{letter}", raw))
-    values = []
-    while raw:
-        (length,) = struct.unpack_from("<I", raw)
-        assert len(raw) >= 4 + length
-        values.append(raw[4 : 4 + length])
-        raw = raw[4 + length :]
-    return values
-
-
 def nested(values: list[Any], shape: tuple[int, ...]) -> list[Any]:
     """Flat values in lists of lists, row-major."""
     if len(shape) <= 1:
         return list(values)
     step = len(values) // shape[0] if shape[0] else 0
     return [nested(values[i * step : (i + 1) * step], shape[1:]) for i in range(shape[0])]
-
-
-def flatten(data: Any) -> list[Any]:
-    return (
-        [value for entry in data for value in flatten(entry)] if isinstance(data, list) else [data]
-    )
 
 
 # ---- REST ------------------------------------------------------------------------------------
@@ -96,24 +75,6 @@ def rest_input(tensor: Plain, form: str) -> tuple[dict[str, Any], bytes]:
     elif form == "sized":
         entry["parameters"] = {"binary_data_size": len(raw)}
     return entry, raw
-
-
-def rest_outputs(
-    head: dict[str, Any], blocks: bytes
-) -> dict[str, tuple[str, list[int], list[Any]]]:
-    """The outputs of an answer by name: datatype, shape and values."""
-    found = {}
-    for output in head["outputs"]:
-        size = output.get("parameters", {}).get("binary_data_size")
-        if size is None:
-            values = flatten(output["data"])
-            if output["datatype"] == "BYTES":
-                values = [value.encode() for value in values]
-        else:
-            values, blocks = unpack(output["datatype"], blocks[:size]), blocks[size:]
-        found[output["name"]] = output["datatype"], output["shape"], values
-    assert not blocks
-    return found
 
 
 def document(inputs: list[dict[str, Any]], **fields: Any) -> bytes:
@@ -159,59 +120,3 @@ def grpc_request(model: str, tensors: list[Plain], *, typed: bool, id: str = "")
     if not typed:
         message += b"".join(field(7, tensor.raw) for tensor in tensors)
     return message
-
-
-def fields(message: bytes) -> list[tuple[int, Any]]:
-    """The fields of a message in order: numbers as int, everything else as bytes."""
-    found: list[tuple[int, Any]] = []
-    at = 0
-
-    def number() -> int:
-        nonlocal at
-        value = shift = 0
-        while True:
-            byte = message[at]
-            at += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return value
-
-    while at < len(message):
-        tag = number()
-        if tag & 7 == 0:
-            found.append((tag >> 3, number()))
-        else:
-            assert tag & 7 == 2, "answers hold numbers and bytes only"
-            length = number()
-            found.append((tag >> 3, message[at : at + length]))
-            at += length
-    return found
-
-
-def grpc_outputs(message: bytes) -> dict[str, tuple[str, list[int], list[Any]]]:
-    """The outputs of a ModelInferResponse by name: datatype, shape and values."""
-    raw = [value for number, value in fields(message) if number == 6]
-    found = {}
-    outputs = [value for number, value in fields(message) if number == 5]
-    for output, part in zip(outputs, raw, strict=True):
-        parts = fields(output)
-        name = next(value for number, value in parts if number == 1).decode()
-        datatype = next(value for number, value in parts if number == 2).decode()
-        shape: list[int] = []
-        for number, value in parts:
-            if number == 3:
-                shape += [value] if isinstance(value, int) else varints(value)
-        found[name] = datatype, shape, unpack(datatype, part)
-    return found
-
-
-def varints(packed: bytes) -> list[int]:
-    values, value, shift = [], 0, 0
-    for byte in packed:
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            values.append(value)
-            value = shift = 0
-    return values
