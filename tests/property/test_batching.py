@@ -211,28 +211,6 @@ def test_every_request_ends_exactly_once(
     assert queue.open == 0 and queue.waiting == 0
 
 
-def test_priority_then_arrival_decides_the_order():
-    queue = native.Queue(100, "order")
-    handles = [NativeHandle(n, 1, 0, p) for n, p in enumerate([0, 0, 2, 1, 2, 0, 1])]
-    for handle in handles:
-        assert queue.push(handle) == native.OK
-    taken = queue.take(queue.add_slot(), 100, 100)
-    assert [handle.request for handle in taken] == [3, 6, 2, 4, 0, 1, 5]
-    queue.finish(taken, [None] * 7)
-
-
-def test_request_that_does_not_fit_closes_the_batch():
-    queue = native.Queue(100, "fit")
-    for rows in (2, 3, 1):
-        queue.push(NativeHandle(rows, rows, 0))
-    slot = queue.add_slot()
-    first = queue.take(slot, 100, 4)
-    assert [handle.request for handle in first] == [2]
-    second = queue.take(slot, 100, 4)
-    assert [handle.request for handle in second] == [3, 1]
-    queue.finish(first + second, [None] * 3)
-
-
 def test_full_group_is_taken_before_older_waiting_group():
     queue = native.Queue(100, "groups")
     queue.push(NativeHandle("a", 1, 0))
@@ -257,23 +235,6 @@ def test_oldest_request_waits_at_most_the_delay():
     queue.start(taken)
     assert handle.started_ns - handle.enqueued_ns >= 30 * MILLISECOND
     queue.finish(taken, [None])
-
-
-def test_deadline_ends_requests_while_no_batch_is_taken():
-    queue = native.Queue(100, "timer")
-    now = time.monotonic_ns()
-    handles = [
-        NativeHandle(n, 1, 0, 0, now + ms * MILLISECOND)
-        for n, ms in enumerate((1200, 1000, 1100, 600_000))
-    ]
-    for handle in handles:
-        assert queue.push(handle) == native.OK
-    assert all(handle.join(now + 60_000 * MILLISECOND) for handle in handles[:3])
-    assert [handle.state for handle in handles] == ["expired"] * 3 + ["queued"]
-    assert queue.waiting == 1
-    assert handles[3].cancel()
-    assert not handles[3].cancel()
-    assert queue.counts()["expired_queued"] == 3
 
 
 def test_raising_callback_does_not_stop_other_answers(monkeypatch):

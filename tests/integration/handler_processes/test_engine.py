@@ -2,7 +2,6 @@
 
 import os
 import signal
-import threading
 import time
 from contextlib import contextmanager
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 from ksrv.engine.engine import Engine, EngineSettings
-from ksrv.errors import DeadlineExceeded, HandlerFailed, KsrvError
+from ksrv.errors import DeadlineExceeded, HandlerFailed
 from ksrv.repository.layout import Repository
 from ksrv.request import InferRequest, Tensor
 from tests.support.wait_until import wait_until
@@ -84,68 +83,6 @@ def pid_of(served):
             assert time.monotonic() < give_up, "no process answered in time"
 
 
-def test_a_request_that_ends_two_processes_is_refused_and_the_model_comes_back(tmp_path):
-    with engine(tmp_path) as served:
-        for name in ("exit", "segv"):
-            with pytest.raises(HandlerFailed, match="ended two handler processes"):
-                served.submit(request(id=name), caller_blocks=True).wait()
-            wait_until(lambda: served.model_ready("m"))
-            assert served.submit(request(5.0), caller_blocks=True).wait().outputs[
-                0
-            ].data.tolist() == [[5.0] * 4]
-        assert served.statistics()[0].restarts >= 3
-
-
-def test_a_hang_fails_at_its_deadline_and_its_process_is_replaced(tmp_path):
-    with engine(tmp_path, "timeout_ms: 400") as served:
-        text = ""
-        while "while the handler ran" not in text:  # the deadline may pass before it does
-            before = pid_of(served)
-            began = time.monotonic()
-            with pytest.raises(DeadlineExceeded) as caught:
-                served.submit(request(id="hang"), caller_blocks=True).wait()
-            assert time.monotonic() - began >= 0.4
-            text = caught.value.message
-        wait_until(lambda: served.model_ready("m"))
-        assert pid_of(served) != before
-
-
-def test_a_kill_under_load_fails_no_request_when_a_second_instance_lives(tmp_path):
-    more = "instances: 2\nbatching: {max_batch_size: 4}\nqueue_size: 1000"
-    with engine(tmp_path, more) as served:
-        failures, answered = [], []
-        stop = threading.Event()
-
-        def client(number):
-            sent = 0
-            while not stop.is_set():
-                value = float(number * 100_000 + sent)
-                try:
-                    data = served.submit(request(value), caller_blocks=True).wait().outputs[0].data
-                    if (data == value).all():
-                        answered.append(value)
-                    else:
-                        failures.append(data)
-                except KsrvError as error:
-                    failures.append(error)
-                sent += 1
-
-        clients = [threading.Thread(target=client, args=(n,)) for n in range(4)]
-        for thread in clients:
-            thread.start()
-        for kill in range(1, 4):
-            before = len(answered)
-            wait_until(lambda before=before: len(answered) > before + 20)
-            os.kill(pid_of(served), signal.SIGKILL)
-            before = len(answered)
-            wait_until(lambda before=before: len(answered) > before + 20)
-            wait_until(lambda kill=kill: served.statistics()[0].restarts >= kill)
-        stop.set()
-        for thread in clients:
-            thread.join()
-        assert not failures
-
-
 WARMED = """
 import os
 from pathlib import Path
@@ -204,14 +141,6 @@ def test_model_is_not_ready_without_its_only_process(tmp_path):
         wait_until(lambda: not served.ready() or served.statistics()[0].restarts)
         wait_until(served.ready)
         assert served.submit(request(2.0), caller_blocks=True).wait().outputs[0].data[0, 0] == 2.0
-
-
-def test_no_answer_carries_anothers_bytes(tmp_path):
-    with engine(tmp_path, "batching: {max_batch_size: 4}\nqueue_size: 1000") as served:
-        handles = [served.submit(request(float(n), 2)) for n in range(100)]
-        answers = [handle.wait() for handle in handles]
-        for n, answer in enumerate(answers):
-            assert (answer.outputs[0].data == n).all()
 
 
 def test_failed_load_of_a_handler_names_the_reason(tmp_path):

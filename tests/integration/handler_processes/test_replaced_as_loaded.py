@@ -322,38 +322,6 @@ def test_files_that_the_handler_writes_are_no_deployment(tmp_path, kind):
         assert "changed" not in server.log
 
 
-TORCHSERVE = """
-import os
-import net
-from ts.torch_handler.base_handler import BaseHandler
-
-class Handler(BaseHandler):
-    def initialize(self, context):
-        self.initialized = True
-
-    def handle(self, data, context):
-        return [{"value": net.VALUE, "pid": os.getpid()} for _ in data]
-"""
-
-
-def test_a_handler_of_torchserve(tmp_path):
-    folder = write_model(tmp_path, "m", TORCHSERVE, "executor: process\n")
-    (folder / "net.py").write_text("VALUE = 1\n")
-    with Server(tmp_path, grpc="off", torchserve_api=True) as server:
-
-        def ask():
-            answer = requests.post(f"{server.url}/predictions/m", json={"x": 1}, timeout=60)
-            return answer.json() if answer.status_code == 200 else {}
-
-        before = ask()
-        assert before["value"] == 1
-        (folder / "net.py").write_text("VALUE = 11\n")
-        (folder / "handler.py").write_text("import nothing.at.all\n")
-        os.kill(before["pid"], signal.SIGKILL)
-        wait_until(lambda: ask().get("pid", before["pid"]) != before["pid"])
-        assert ask()["value"] == 1
-
-
 ONE_FILE = """
 import os
 import numpy as np

@@ -368,47 +368,6 @@ def test_requests_after_a_hang_run_in_the_other_process(served):
     first.join()
 
 
-def test_mixed_requests_keep_their_answers(served):
-    """JSON, binary, rows that fail and large batches from many clients at once, to one process."""
-    wrong: list[str] = []
-
-    def client(number: int) -> None:
-        with requests.Session() as session:
-            for turn in range(60):
-                rows = 1 + (number + turn) % 6
-                x = np.full((rows, 4), number * 1000 + turn, "f4")
-                if turn % 3 == 0:
-                    entry = {
-                        "name": "x",
-                        "datatype": "FP32",
-                        "shape": [rows, 4],
-                        "data": x.ravel().tolist(),
-                    }
-                    answer = session.post(
-                        f"{served.url}/v2/models/joined/infer",
-                        json={"inputs": [entry], "parameters": {"mine": turn}},
-                        timeout=120,
-                    )
-                    found = np.array(answer.json()["outputs"][0]["data"], "f4").reshape(rows, 4)
-                elif turn % 7 == 1:
-                    x[0, 0] = -13
-                    answer = asked(served, "joined", x, session)
-                    if answer.status_code == 200:
-                        wrong.append("a failed row was answered")
-                    continue
-                else:
-                    found = values_of(asked(served, "joined", x, session))
-                if not np.array_equal(found, x):
-                    wrong.append(f"{number} {turn}")
-
-    threads = [threading.Thread(target=client, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
-
-
 @pytest.mark.parametrize("model", ["apart", "joined"])
 @pytest.mark.parametrize("way", [1, -8, -10, -12, -13])
 def test_calls_over_grpc(served, model, way):
@@ -424,13 +383,3 @@ def test_calls_over_grpc(served, model, way):
 
     with triton.InferenceServerClient(served.grpc) as client:
         assert called(model) == called("here")
-
-
-def test_a_token_is_hidden_from_the_handler(tmp_path):
-    write_model(tmp_path, "apart", HANDLER, APART)
-    tokens = tmp_path.parent / "tokens"
-    tokens.write_text("secret-token\n")
-    with Server(tmp_path, token_file=str(tokens)) as running, requests.Session() as session:
-        session.headers["Authorization"] = "Bearer secret-token"
-        for _ in range(3):  # the first is admitted in Python, the next natively
-            assert values_of(asked(running, "apart", row(-12), session))[0, 3] == 0

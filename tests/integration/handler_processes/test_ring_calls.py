@@ -349,10 +349,6 @@ def test_a_process_that_sends_without_end_is_ended_by_its_deadline(tmp_path, mon
         engine.close(5)
 
 
-def test_tensor_names_may_be_subclasses_of_str(served):
-    assert np.array_equal(values_of(asked(served, "apart", row(17, 3))), row(34, 6))
-
-
 def leased(server):
     """Return the bytes of blocks in use."""
     status, page = server.get("/metrics")
@@ -372,11 +368,6 @@ def test_a_batch_has_so_many_calls_and_each_is_answered(served):
     assert answer.status_code in (200, 429, 503), (
         answer.text
     )  # more may be under way than are taken
-    serves_on(served, "apart")
-
-
-def test_large_tensors_go_there_and_back(served):
-    assert np.array_equal(values_of(asked(served, "apart", row(9))), row(18))
     serves_on(served, "apart")
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import socket
 import threading
 
@@ -246,24 +245,6 @@ def test_bad_image_fails_only_its_request(served):
     assert wrong == []
 
 
-def test_a_handler_may_keep_its_inputs(served):
-    """Their places are not filled again while it does, and others are used, or messages."""
-    expected = 0.0
-    for number in range(12):
-        x = pixels(number)
-        x[0, 0, 0, 0] = 1000
-        expected += sums_of(x)[0]
-        found = outputs_of(*ask(served.address, message("apart", {"x": x})))
-        assert found["kept"][0, 0] == expected
-        plain = pixels(100 + number, 2)
-        found = outputs_of(*ask(served.address, message("apart", {"x": plain})))
-        assert found["sum"].ravel().tolist() == sums_of(plain)
-        assert found["kept"][0, 0] == expected
-    x = pixels(1)
-    x[0, 0, 0, 0] = 1001
-    assert outputs_of(*ask(served.address, message("apart", {"x": x})))["kept"][0, 0] == 0
-
-
 def test_inputs_may_be_written_to_and_answered(served):
     x = pixels(5)
     x[0, 0, 0, 0] = 1002
@@ -290,42 +271,6 @@ def test_batch_runs_again_with_the_same_bytes_after_a_death(served):
         x = pixels(number)
         found = outputs_of(*ask(served.address, message("pair", {"x": x, "n": n})))
         assert found["sum"].ravel().tolist() == sums_of(x)
-
-
-def test_kill_under_load_mixes_no_answers(served):
-    wrong: list[object] = []
-    pids: set[int] = set()
-    stop = threading.Event()
-
-    def client(number: int) -> None:
-        x = pixels(number, 1 + number % 2)
-        with socket.create_connection(served.address, 60) as connection:
-            while not stop.is_set():
-                connection.sendall(message("apart", {"x": x}))
-                head, body = read_message(connection)[:2]
-                if status(head) != 200:
-                    if b"process" not in body:
-                        wrong.append(body)
-                    continue
-                found = outputs_of(head, body)
-                pids.add(int(found["pid"][0, 0]))
-                if found["sum"].ravel().tolist() != sums_of(x):
-                    wrong.append(number)
-
-    threads = [threading.Thread(target=client, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    killed: set[int] = set()
-    try:
-        while len(killed) < 3:
-            wait_until(lambda: pids - killed, 200)  # processes start slowly on a busy machine
-            killed.add(pid := next(iter(pids - killed)))
-            os.kill(pid, signal.SIGKILL)
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-    assert wrong == []
 
 
 def test_large_places_take_no_memory_before_they_are_used():

@@ -19,13 +19,6 @@ def files(tmp_path):
     return {"token_file": str(tokens), "control_token_file": str(control)}
 
 
-def test_without_a_token_file_everybody_may_call():
-    access = Access(ServerSettings())
-    access.check(None)
-    access.check("Bearer whatever")
-    assert not access.needs_token
-
-
 def test_a_token_behind_a_byte_order_mark_is_that_token(tmp_path):
     tokens = tmp_path / "tokens"
     tokens.write_bytes(b"\xef\xbb\xbfold-token\r\n")
@@ -96,22 +89,6 @@ def test_control_calls_without_a_control_token_are_for_this_machine_only(files):
     ):
         with pytest.raises(Forbidden, match="programs on this machine"):
             access.check_control(None, **HERE | elsewhere)
-
-
-def test_with_a_control_token_only_the_token_counts(files):
-    access = Access(ServerSettings(**files))
-    access.check_control("Bearer control-token", **HERE | {"peer": "10.0.0.7"})
-    for sent in (None, "Bearer old-token"):
-        with pytest.raises(Unauthenticated, match="control token"):
-            access.check_control(sent, **HERE)
-
-
-def test_web_pages_may_not_change_the_repository_unless_allowed():
-    access = Access(ServerSettings(allowed_origins=("http://localhost:3000",)))
-    access.check_control(None, **HERE | {"origin": "http://localhost:3000"})
-    for origin in ("http://evil.example", "null", ""):
-        with pytest.raises(Forbidden, match="web pages"):
-            access.check_control(None, **HERE | {"origin": origin})
 
 
 def test_the_servers_own_page_may_change_the_repository(files):
@@ -204,16 +181,3 @@ def test_a_rebound_name_is_no_host_of_this_machine(host):
         return
     with pytest.raises(Forbidden, match=r"Host .* is not this machine, so the call"):
         access.check_host(host, peer="127.0.0.1")
-
-
-def test_a_server_with_credentials_or_for_other_machines_takes_every_host(files):
-    for settings in (
-        {"token_file": files["token_file"]},
-        {"insecure": True},
-        {"tls_client_ca": "ca.pem"},
-    ):
-        access = Access(ServerSettings(**settings))
-        access.check_host("models.example", peer="127.0.0.1")
-        assert not access.own_hosts
-    with_control = Access(ServerSettings(control_token_file=files["control_token_file"]))
-    assert with_control.own_hosts  # whose other calls need no token

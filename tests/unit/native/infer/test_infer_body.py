@@ -124,31 +124,6 @@ class TestRead:
         assert b.array.tolist() == [5]
         assert header.outputs[0].shared_memory == ("r\u00e9", 8, 16)
 
-    def test_many_inputs_move_to_the_heap(self):
-        names = [f"input {i}" for i in range(40)]
-        inputs = [
-            {
-                "name": name,
-                "shape": [1] * 9,
-                "datatype": "UINT8",
-                "parameters": {"p": i, "q": "é\n"},
-            }
-            for i, name in enumerate(names)
-        ]
-        header = read(
-            {"inputs": inputs, "outputs": [{"name": name} for name in names]}, bytes(range(40))
-        )
-        assert [entry.name for entry in header.inputs] == names
-        assert [entry.array.item() for entry in header.inputs] == list(range(40))
-        assert [entry.parameters for entry in header.inputs] == [
-            {"p": i, "q": "é\n"} for i in range(40)
-        ]
-        assert [entry.name for entry in header.outputs] == names
-
-    def test_long_headers_are_read_without_the_gil(self):
-        header = read({"inputs": [], "filler": "x" * 100_000, "id": "é"})
-        assert header.id == "é" and header.json_length > 100_000
-
     @pytest.mark.parametrize(
         "special",
         [
@@ -208,34 +183,6 @@ class TestRead:
     def test_header_beyond_the_body(self):
         with pytest.raises(ValueError, match="longer than the body"):
             infer_body.read(b"{}", 3)
-
-    @pytest.mark.parametrize(
-        ("bounds", "code"),
-        [
-            ({"depth": 3}, "depth"),
-            ({"depth": 2}, "depth"),
-            ({"depth": 0}, "depth"),
-            ({"rank": 1}, "too_many"),
-            ({"dimension": 2}, "dimension"),
-            ({"inputs": 0}, "too_many"),
-            ({"parameters": 0}, "too_many"),
-            ({"size_list": 0}, "too_many"),
-        ],
-    )
-    def test_bounds(self, bounds, code):
-        document = {
-            "inputs": [
-                {
-                    "shape": [3, 0],
-                    "name": "a",
-                    "datatype": "BYTES",
-                    "parameters": {"binary_data_size": "0"},
-                }
-            ]
-        }
-        with pytest.raises(BodyError) as caught:
-            read(document, **bounds)
-        assert caught.value.code == code
 
     @pytest.mark.parametrize(
         ("before", "item", "after"),

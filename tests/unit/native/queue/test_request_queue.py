@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -113,25 +112,6 @@ def test_handles_are_made_and_pushed_once():
     assert handle.answer == 1 and queue.waiting == queue.open == 0
 
 
-def test_a_handle_that_was_never_pushed_cannot_be_cancelled():
-    handle = NativeHandle("a", 1, 0)
-    assert not handle.cancel()
-    assert handle.state == "new"
-
-
-def test_repr_shows_waiting_and_open_requests():
-    queue = native.Queue(2, "cats")
-    handles = [NativeHandle(n, 1, 0) for n in range(3)]
-    assert [queue.push(one) for one in handles] == [native.OK, native.OK, native.FULL]
-    assert repr(queue) == "<Queue 'cats': 2 waiting, 2 open>"
-    queue.close()
-    assert queue.closed and queue.push(NativeHandle(9, 1, 0)) == native.CLOSED
-    assert queue.wait_empty(time.monotonic_ns() + MILLISECOND) is False
-    for one in handles[:2]:
-        assert one.cancel()
-    assert queue.wait_empty(time.monotonic_ns() + MILLISECOND)
-
-
 def test_a_nudge_wakes_an_instance_without_work():
     queue = native.Queue(2)
     slot = queue.add_slot()
@@ -187,27 +167,6 @@ def test_unused_priority_uses_no_memory(ends):
     if ends == "inline":
         thread.join(60)
         assert not thread.is_alive()
-
-
-def test_many_deadlines_and_cancellations_in_any_order():
-    rng = random.Random(5)
-    queue = native.Queue(1000)
-    handles = []
-    for number in range(600):
-        deadline = time.monotonic_ns() + (1000 + rng.randrange(150)) * MILLISECOND
-        handle = NativeHandle(number, 1, 0, rng.randrange(3), deadline)
-        assert queue.push(handle) == native.OK
-        handles.append(handle)
-    rng.shuffle(handles)
-    cancelled, left = handles[:300], handles[300:]
-    gone = [one.cancel() for one in cancelled]
-    for handle in left:
-        assert handle.join(time.monotonic_ns() + 30_000 * MILLISECOND)
-    assert {one.state for one in left} == {"expired"}
-    assert all(one.ended_ns >= one.deadline_ns for one in left)
-    for handle, first in zip(cancelled, gone, strict=True):
-        assert handle.state == ("cancelled" if first else "expired")
-    assert queue.waiting == queue.open == 0
 
 
 @pytest.mark.skipif(
@@ -320,35 +279,3 @@ def test_a_handle_that_its_batch_drops_before_the_completions_are_handled_is_cal
     assert queue.push(other) == native.OK
     assert other.cancel()
     assert states == ["cancelled"]
-
-
-@pytest.mark.parametrize(
-    ("rows", "ran_ns", "delay_ns"),
-    [
-        (1, 10**12, 0),
-        (2, 20_000_000 - 1, 0),
-        (2, 20_000_000, 100_000),
-        (2, 10**12, 2_000_000),
-        (8, 2**63 - 1, 2_000_000),
-    ],
-)
-def test_regroup_delay_is_a_share_of_the_last_run(rows, ran_ns, delay_ns):
-    assert native.regroup_delay(rows, ran_ns) == delay_ns
-
-
-@pytest.mark.parametrize(
-    ("ran_ns", "assembled_ns", "may_prefetch"),
-    [
-        (2_000_000, 100_000, True),
-        (2_000_000, 99_999, False),
-        (1_999_999, 1_999_999, False),
-        (10**12, 5 * 10**10, True),
-        (10**12, 10**10, False),
-        (2**63 - 1, 2**63 - 1, True),
-    ],
-)
-def test_assembly_during_runs_depends_on_its_share_of_the_run(ran_ns, assembled_ns, may_prefetch):
-    queue = native.Queue(1)
-    for _ in range(2):
-        queue.note_run(ran_ns, assembled_ns)
-        assert queue.may_prefetch is may_prefetch

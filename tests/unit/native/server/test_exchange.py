@@ -18,7 +18,7 @@ from ksrv._native.reactor.event_loop import EventLoop
 from ksrv._native.server.exchange import HeadFields
 from ksrv._native.server.server import PREPARED_ANSWERS_NEEDED, HttpServer
 from tests.support.wait_until import wait_until
-from tests.support.wire.http_heads import CLOSING, INFER, LIVE, PROBE, READY
+from tests.support.wire.http_heads import INFER, LIVE, READY
 from tests.support.wire.http_reader import read_message
 
 ANSWERS = dict.fromkeys(
@@ -131,17 +131,6 @@ def test_handler_sees_the_request_in_received_memory():
     assert list(seen[2]) == [*names, "x-request-id"]
 
 
-def test_large_answers_from_other_threads_are_sent():
-    large = bytes(range(256)) * 100_000
-
-    def later(exchange):
-        threading.Timer(0.01, answer, (exchange, large)).start()
-
-    with opened(later) as (_, client):
-        for _ in range(3):
-            assert exchange_once(client)[1] == large
-
-
 def test_unread_answers_are_released():
     answers = []
 
@@ -206,15 +195,6 @@ def test_client_announced_to_another_process_is_accepted(leaves):
             assert exchange_once(client, LIVE)[1] == b"ok"
 
 
-def test_missing_answers_and_bad_settings_are_refused():
-    with pytest.raises(KeyError):
-        HttpServer(EventLoop(), HeadRules(body=1), answer, {})
-    with pytest.raises(ValueError, match="at least one connection"):
-        HttpServer(EventLoop(), HeadRules(body=1), answer, ANSWERS, connections=0)
-    with pytest.raises(ValueError, match="at least one thread"):
-        EventLoop(0)
-
-
 def test_head_fields_are_a_mapping_in_lower_case():
     fields = HeadFields(b"GET / HTTP/1.1\r\nHost: x\r\nA: 1\r\na:2\r\nEmpty:\r\n\r\n")
     assert dict(fields) == {"host": "x", "a": "1,2", "empty": ""}
@@ -263,12 +243,3 @@ def test_error_answers_are_counted_by_status():
         http_server.set_health(live=False, ready=False)
         exchange_once(client, READY)
         wait_until(lambda: http_server.errors() == {422: 3, 500: 1})
-
-
-def test_closing_message_is_answered_once():
-    with opened(answer) as (http_server, client):
-        client.sendall(CLOSING + b"01234" + PROBE)
-        head, body, rest = read_message(client)
-        assert b"\r\nConnection: close" in head and body == b"hello"
-        assert rest + client.recv(1) == b""
-        assert http_server.counters()["infer"] == 1 and http_server.counters()["app"] == 0

@@ -61,10 +61,6 @@ def test_a_pipe_without_a_writer_is_refused_at_once(files, tmp_path, names):
         tls.read_certificates(config(files | {"pipe": str(tmp_path / "pipe")}, **names))
 
 
-def test_without_tls_nothing_is_read(files):
-    assert tls.read_certificates(config(files, None, ca="none")) is None
-
-
 def dated(folder, days):
     """A certificate and its chain, valid for `days` days."""
     paths = [folder / name for name in ("ca.key", "ca.pem", "key", "request", "cert")]
@@ -117,15 +113,6 @@ def test_when_the_servers_own_certificate_ends(files, tmp_path):
 def test_files_that_do_not(files, names, said):
     with pytest.raises(SettingsError, match=f"TLS: .*{said}"):
         tls.read_certificates(config(files, **names))
-
-
-def test_the_end_of_a_certificate_is_what_openssl_says(files):
-    shown = subprocess.run(
-        ["openssl", "x509", "-enddate", "-noout", "-in", files["whole"]],
-        check=True, capture_output=True, text=True, timeout=60,
-    ).stdout  # fmt: skip
-    end = ssl.cert_time_to_seconds(shown.strip().partition("=")[2])
-    assert tls.read_certificates(config(files, "whole")).expiry == end
 
 
 def test_settings_become_gunicorn_s(files):

@@ -9,7 +9,6 @@ import json
 import re
 import socket
 import struct
-import threading
 import time
 
 import numpy as np
@@ -23,7 +22,6 @@ from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.engine.instances.instance import Instance
 from ksrv.errors import HandlerFailed
 from ksrv.repository.layout import Repository
-from ksrv.request import InferRequest, Tensor
 from ksrv.server.rest.fast_path import FAST_PATH_JSON
 from tests.support.native.fast_path import (
     MODELS,
@@ -206,48 +204,6 @@ def payload(head, body):
     return json.loads(body[:length]), np.frombuffer(body[length:], "<f4").reshape(-1, 4)
 
 
-@pytest.mark.parametrize("model", ["one", "joined", "waits", "apart"])
-def test_every_client_gets_its_own_rows(fast, engine, model):
-    """Fast-path requests, other requests and callers of the engine share batches."""
-    _, address = fast
-    problems = []
-
-    def over_rest(number, **more):
-        with socket.create_connection(address, 20) as client:
-            for turn in range(60):
-                mine = row(1 + number, turn, number * turn, rows=1 + turn % 3)
-                more["id"] = f"{number}-{turn}"
-                client.sendall(message(model, {"x": mine}, **more))
-                head, body, _ = read_message(client)
-                if status(head) != 200:
-                    problems.append((head, body))
-                    return
-                header, got = payload(head, body)
-                if header["id"] != more["id"] or got.tolist() != mine.tolist():
-                    problems.append((more["id"], got))
-
-    def through_the_engine(number):
-        for turn in range(60):
-            mine = row(1 + number, turn, -turn)
-            request = InferRequest(model, inputs=[Tensor("x", "FP32", mine.shape, mine.copy())])
-            got = engine.submit(request).wait().outputs[0].data
-            if got.tolist() != mine.tolist():
-                problems.append((number, turn, got))
-
-    targets = [(over_rest, {}) for _ in range(6)]
-    targets += [(over_rest, {"parameters": {"binary_data_output": True, "note": "general"}})] * 2
-    targets += [(through_the_engine, {})] * 2
-    threads = [
-        threading.Thread(target=target, args=(number,), kwargs=dict(more))
-        for number, (target, more) in enumerate(targets)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert problems == []
-
-
 def test_one_bad_row_of_a_joined_batch_fails_its_request_alone(fast):
     _, address = fast
     with contextlib.ExitStack() as stack:
@@ -296,44 +252,6 @@ def test_a_clients_timeout_is_its_deadline(fast, models):
             passed = re.search(rb"passed after (\d+) ms", body)
         # Counted by the queue, which the request reaches after its deadline is set. The model's timeout is a minute.
         assert 25 <= int(passed[1]) < 30_000
-
-
-def test_a_full_queue_refuses_fast_path_requests_like_others(fast, general, models):
-    _, address = fast
-    with contextlib.ExitStack() as stack:
-        clients = [stack.enter_context(socket.create_connection(address, 20)) for _ in range(56)]
-        with Hold(models / "one") as hold:
-            hold.begin(clients[0], "one")
-            for client in clients[1:]:
-                client.sendall(message("one", {"x": A}))
-            give_up = time.monotonic() + 60
-            while len(readable(clients, 0.1)) < 5:
-                assert time.monotonic() < give_up, "fewer were refused"
-        answers = [read_message(client)[:2] for client in clients]
-    statuses = [status(head) for head, _ in answers]
-    assert statuses.count(503) == 5
-    assert statuses.count(200) == 51
-    refused = answers[statuses.index(503)]
-    assert b"queue_size" in refused[1]
-    assert b"retry-after: 1" in refused[0]
-
-
-def test_an_answer_survives_what_the_handler_does_to_its_memory_later(fast):
-    _, address = fast
-    first = ask(address, message("one", {"x": row(-8, 1, 2, 3)}))
-    second = ask(address, message("one", {"x": row(-8, 4, 5, 6)}))
-    assert payload(*first)[1].tolist() == [[-8, 1, 2, 3]]
-    assert payload(*second)[1].tolist() == [[-8, 4, 5, 6]]
-
-
-def test_pipelined_requests_are_answered_in_order(fast):
-    _, address = fast
-    with socket.create_connection(address, 20) as client:
-        client.sendall(b"".join(message("joined", {"x": row(n)}) for n in range(20)))
-        rest = b""
-        for number in range(20):
-            head, body, rest = read_message(client, rest)
-            assert payload(head, body)[1][0, 0] == number
 
 
 def test_bytes_and_ends_during_a_request_are_seen_after_it(fast, models):

@@ -19,7 +19,7 @@ from ksrv.images import jpeg
 from ksrv.images.image_input import ImageInput
 from ksrv.repository.layout import Repository
 from tests.support.images import files
-from tests.support.native.fast_path import ask, ask_both, opened, status
+from tests.support.native.fast_path import ask, ask_both, status
 from tests.support.wait_until import wait_until
 from tests.support.wire.http_reader import read_message
 
@@ -344,29 +344,6 @@ def test_without_room_for_the_decoder_the_refusal_is_the_same(fast, general):
     finally:
         PROCESS.bound = bound
     assert ask_both(fast, general, sent) == 1
-
-
-def test_handlers_see_the_request_of_images(tmp_path):
-    (tmp_path / "m").mkdir()
-    (tmp_path / "m" / "model.yaml").write_text(
-        "handler: handler.py\ninputs: [{name: image, datatype: UINT8, shape: [-1, 8, 9, 3]}]\n"
-    )
-    (tmp_path / "m" / "handler.py").write_text(
-        "from ksrv import BaseHandler\n\n\nclass Seen(BaseHandler):\n"
-        "    def inference(self, image):\n"
-        "        (one,) = self.context.batch.requests\n"
-        "        return {'y': [f'{one.id} {one.headers[\"host\"]}'] * len(image)}\n"
-    )
-    engine = Engine(Repository([tmp_path]), EngineSettings())
-    engine.start()
-    try:
-        with opened(engine) as server:
-            before = server[0].counters()["fast_path"]
-            head, body = ask(server[1], images("m", files.jpeg(20, 30), outputs=()))
-            assert (status(head), b"one x" in body) == (200, True), body
-            assert server[0].counters()["fast_path"] == before + 1
-    finally:
-        engine.close(5)
 
 
 def test_more_images_than_are_noted_go_through_python(fast, general):

@@ -97,7 +97,6 @@ def binary(name):
     return {"name": name, "parameters": {"binary_data": True}}
 
 
-BOOLS = np.array([[True, False]])
 MIXED = json.dumps(
     {
         "inputs": [

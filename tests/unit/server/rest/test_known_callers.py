@@ -175,20 +175,6 @@ def test_each_message_of_a_connection_is_looked_at_by_itself(server):
     assert fast(http_server) == 2
 
 
-def test_descriptions_are_given_to_known_callers_only(server):
-    http_server, address = server
-    get = "GET /v2/models/seen HTTP/1.1\r\nHost: x\r\n{}\r\n"
-    head, body = ask(address, get.format(GOOD).encode())
-    assert status(head) == 200
-    assert json.loads(body)["name"] == "seen"
-    before = http_server.counters()
-    with socket.create_connection(address, 20) as client:
-        client.sendall(get.format("").encode())
-        # The Falcon app, which is not part of this test, refuses it.
-        wait_until(lambda: http_server.counters()["app"] > before["app"])
-    assert http_server.counters()["described"] == before["described"]
-
-
 def test_tensors_are_those_of_the_request(server):
     _, address = server
     for rows in (1, 3):
