@@ -11,11 +11,12 @@ import time
 import urllib.parse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from ksrv._native.protobuf.infer_response import MAX_MESSAGE
 from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.errors import InvalidRequest, KsrvError
+from ksrv.limits import Limits
 from ksrv.request import InferRequest, InferResponse, RequestHandle
 from ksrv.server.call import Find, run_infer
 from ksrv.server.grpc import limits as bounds
@@ -31,8 +32,8 @@ from ksrv.server.shared.parts import ServerParts
 if TYPE_CHECKING:
     import grpc
 
-INFER_THREADS = 256
-"""Requests of ModelInfer that are under way at a time at least; each holds a thread."""
+CALL_THREADS = 256
+"""Calls that are under way at a time at least; each holds a thread."""
 
 NO_AGE_MS = (1 << 31) - 1
 """grpcio's word for connections of any age."""
@@ -43,50 +44,37 @@ FOREVER_S = 1e9
 """A deadline further away counts as none, because grpc represents "no deadline" as a distant deadline."""
 
 
-def channel_options(settings: ServerSettings, *, shared: bool) -> list[tuple[str, int]]:
+def channel_options(settings: ServerSettings, *, shared: bool) -> dict[str, int]:
     """Return grpcio's options.
 
     Args:
         shared: Whether several workers share the port on purpose.
     """
-    limits = settings.limits
-    # A message that the budget could never admit is refused before it is received.
-    message = min(limits.body, MAX_MESSAGE, bytes_in_flight(limits))
-    options = [
-        ("grpc.max_receive_message_length", message),
-        ("grpc.max_send_message_length", min(limits.body, MAX_MESSAGE)),
+    limits, age = settings.limits, settings.max_connection_age
+    options = {
+        # A message that the budget could never admit is refused before it is received.
+        "grpc.max_receive_message_length": min(limits.body, MAX_MESSAGE, bytes_in_flight(limits)),
+        "grpc.max_send_message_length": min(limits.body, MAX_MESSAGE),
         # grpcio would inflate without a bound, and before the caller's credentials are checked.
-        ("grpc.per_message_decompression", 0),
-        ("grpc.max_concurrent_streams", bounds.CONCURRENT_STREAMS),
-        ("grpc.max_metadata_size", limits.head),
-        ("grpc.absolute_max_metadata_size", limits.head),
-        (
-            "grpc.max_allowed_incoming_connections",
-            bounds.most_connections(settings.max_connections),
-        ),
-        ("grpc.server_handshake_timeout_ms", max(1, int(settings.head_timeout * 1000))),
-        ("grpc.max_connection_idle_ms", int(bounds.IDLE_CONNECTION_SECONDS * 1000)),
-        ("grpc.max_connection_age_ms", _age_ms(settings.max_connection_age)),
+        "grpc.per_message_decompression": 0,
+        "grpc.max_concurrent_streams": bounds.CONCURRENT_STREAMS,
+        "grpc.max_metadata_size": limits.head,
+        "grpc.absolute_max_metadata_size": limits.head,
+        "grpc.max_allowed_incoming_connections": bounds.most_connections(settings.max_connections),
+        "grpc.server_handshake_timeout_ms": max(1, int(settings.head_timeout * 1000)),
+        "grpc.max_connection_idle_ms": int(bounds.IDLE_CONNECTION_SECONDS * 1000),
+        # grpcio spreads the ages itself.
+        "grpc.max_connection_age_ms": min(max(1, int(age * 1000)), NO_AGE_MS) if age else NO_AGE_MS,
         # Without this a second server would share the port silently.
-        ("grpc.so_reuseport", int(shared)),
-        # Triton's keepalive, except that clients may ping every 10 s, also without a call.
-        ("grpc.keepalive_time_ms", 7_200_000),
-        ("grpc.keepalive_timeout_ms", 20_000),
-        ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.max_pings_without_data", 2),
-        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
-        ("grpc.http2.max_ping_strikes", 2),
-    ]
-    if (
-        not settings.decompress_requests
-    ):  # grpcio then refuses compressed messages, and names the encodings that it accepts
-        options.append(("grpc.compression_enabled_algorithms_bitset", 1))
+        "grpc.so_reuseport": int(shared),
+        # Clients may ping every 10 s, also without a call; else grpcio's keepalive, which is Triton's.
+        "grpc.keepalive_permit_without_calls": 1,
+        "grpc.http2.min_ping_interval_without_data_ms": 10_000,
+    }
+    if not settings.decompress_requests:
+        # grpcio then refuses compressed messages, and names the encodings that it accepts.
+        options["grpc.compression_enabled_algorithms_bitset"] = 1
     return options
-
-
-def _age_ms(seconds: float) -> int:
-    """Return grpcio's form of an age; its largest number means none, and it spreads the others itself."""
-    return min(max(1, int(seconds * 1000)), NO_AGE_MS) if seconds else NO_AGE_MS
 
 
 class GrpcioCall:
@@ -102,9 +90,11 @@ class GrpcioCall:
         message: The message, once it is received.
         answer: The answer's message, or why the call failed, once it was answered.
         request_id: The call's id, which is sent to the client.
+        sampled: False: this server has no fast path, and leaves the choice to the recording.
     """
 
     blocks = may_run = True
+    sampled = False
 
     def __init__(self, path: str, method: Method, context: "grpc.ServicerContext") -> None:
         self.path = path
@@ -113,20 +103,19 @@ class GrpcioCall:
         self.message: Message = b""
         self.answer: bytes | Exception = b""
         self._context: Any = context
-        given = [entry.value for entry in context.invocation_metadata() if entry.key == ID_KEY]
-        trace = [entry.value for entry in context.invocation_metadata() if entry.key == TRACE_KEY]
-        self.request_id = choose_request_id(",".join(given), ",".join(trace))
+        self._entries = [(one.key, one.value) for one in context.invocation_metadata()]
+        given, trace = (
+            ",".join(str(value) for key, value in self._entries if key == name)
+            for name in (ID_KEY, TRACE_KEY)
+        )
+        self.request_id = choose_request_id(given, trace)
         self.model, self.version = "", ""
         self.began_ns = time.monotonic_ns()
         context.send_initial_metadata(((ID_KEY, self.request_id),))
 
     def metadata(self) -> dict[str, str]:
         """Return the text metadata, names in lower case; binary entries are left out."""
-        found = {
-            entry.key: entry.value
-            for entry in self._context.invocation_metadata()
-            if isinstance(entry.value, str)
-        }
+        found = {key: value for key, value in self._entries if isinstance(value, str)}
         return found | {ID_KEY: self.request_id}
 
     @property
@@ -142,13 +131,7 @@ class GrpcioCall:
     @property
     def repeats_authorization(self) -> bool:
         """Whether there is more than one entry of that name."""
-        names = [str(entry.key) for entry in self._context.invocation_metadata()]
-        return names.count("authorization") > 1
-
-    @property
-    def sampled(self) -> bool:
-        """False: this server has no fast path, and leaves the choice to the recording."""
-        return False
+        return [key for key, _ in self._entries].count("authorization") > 1
 
     def note_model(self, model: str, version: str) -> None:
         """Name the model in the access log."""
@@ -159,12 +142,8 @@ class GrpcioCall:
 
     def peer_address(self) -> str:
         """Return the caller's IP address, or "" for a unix socket."""
-        kind, _, rest = str(self._context.peer()).partition(":")
-        if kind == "ipv4":
-            return rest.rpartition(":")[0]
-        if kind == "ipv6":
-            return urllib.parse.unquote(rest).rpartition(":")[0].strip("[]")
-        return ""
+        kind, _, rest = urllib.parse.unquote(str(self._context.peer())).partition(":")
+        return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else ""
 
     @property
     def deadline_ns(self) -> int | None:
@@ -246,27 +225,33 @@ class GrpcioServer:
         """
         import grpc
 
-        infer = self._services.pool("infer", max(INFER_THREADS, 2 * self._settings.threads))
         self._server = grpc.server(
-            infer,
-            options=channel_options(self._settings, shared=shared),
+            self._services.pool("call", max(CALL_THREADS, 2 * self._settings.threads)),
+            (self,),
+            options=list(channel_options(self._settings, shared=shared).items()),
             maximum_concurrent_rpcs=bounds.MAX_CALLS,
         )
-        for service in self._services.services():
-            handlers = {
-                path.rpartition("/")[2]: self._handler(path, method)
-                for path, method in self._services.methods.items()
-                if path.startswith(f"/{service}/")
-            }
-            self._server.add_generic_rpc_handlers(
-                (grpc.method_handlers_generic_handler(service, handlers),)
-            )
         if credentials is None:
             port = int(self._server.add_insecure_port(address))
         else:
             port = int(self._server.add_secure_port(address, credentials))
         self._server.start()
         return port
+
+    def service(self, details: Any) -> Any:
+        """Return grpcio's handler of a call: see `grpc.GenericRpcHandler`.
+
+        All are registered with a stream of requests, because grpcio receives a message of a stream only
+        when it is asked for, and so after the credentials were checked.
+        """
+        import grpc
+
+        method = self._services.methods.get(details.method)
+        if method is None:
+            return None
+        return grpc.stream_stream_rpc_method_handler(
+            functools.partial(self._serve, details.method, method)
+        )
 
     @property
     def last_connected(self) -> float:
@@ -294,39 +279,42 @@ class GrpcioServer:
             self._stopped.wait()
         self._services.stop()
 
-    def _handler(self, path: str, method: Method) -> Any:
-        """Return grpcio's handler of a method.
-
-        Each is registered with a stream of requests, because grpcio receives a message of a stream only
-        when it is asked for, and so after the credentials were checked.
-        """
+    def _serve(
+        self, path: str, method: Method, messages: Iterator[bytes], context: Any
+    ) -> Iterator[bytes]:
         import grpc
 
-        if method.stream is not None:
-            return grpc.stream_stream_rpc_method_handler(
-                _in_pool(functools.partial(self._stream, path, method), method.pool)
-            )
-        behavior = functools.partial(self._unary, path, method)
-        return grpc.stream_unary_rpc_method_handler(_in_pool(behavior, method.pool))
-
-    def _unary(  # noqa: RET503 - abort raises
-        self, path: str, method: Method, messages: Iterator[bytes], context: Any
-    ) -> bytes:
         call = GrpcioCall(path, method, context)
+        sent, status = 0, "CANCELLED"
         try:
             self._services.check(method, call)
-            for received in messages:
-                message, reservation = admitted(received, method.limits, self._services.budget)
-                with reservation:
-                    made = self._answer(method, message, call)
-                self._write_call(call, "OK", len(made))
-                return made
-            raise InvalidRequest("the call requires exactly one request message")
+            for made in self._answers(method, messages, call):
+                sent += len(made)
+                yield made
+            status = "OK" if call.is_active() else status
+        except grpc.RpcError:  # grpcio's own word that the call is over
+            raise
         except Exception as error:  # noqa: BLE001 - the boundary to grpcio, which hides them
-            self._give_up_if_over(call, error)
             failure = report_grpc(error, call)
-            self._write_call(call, failure.grpc_code, 0)
-        _abort(context, call, failure)
+            status = failure.grpc_code
+            metadata = (*error_metadata(failure), (ID_KEY, call.request_id))
+            context.set_trailing_metadata(metadata)
+            context.abort(getattr(grpc.StatusCode, status), failure.message)  # raises
+        finally:
+            self._write_call(call, status, sent)
+
+    def _answers(
+        self, method: Method, messages: Iterator[bytes], call: GrpcioCall
+    ) -> Iterator[bytes]:
+        if method.stream is not None:
+            with Permitted(method, call):
+                yield from method.stream(functools.partial(self._source, method, messages), call)
+            return
+        for received in messages:
+            with self._opened(received, method.limits) as message:
+                yield self._answer(method, message, call)
+            return
+        raise InvalidRequest("the call requires exactly one request message")
 
     def _answer(self, method: Method, message: Message, call: GrpcioCall) -> bytes:
         if method.answer is not None:
@@ -337,48 +325,11 @@ class GrpcioServer:
             raise call.answer
         return call.answer
 
-    def _stream(
-        self, path: str, method: Method, messages: Iterator[bytes], context: Any
-    ) -> Iterator[bytes]:
-        call = GrpcioCall(path, method, context)
-        sent = 0
-        try:
-            self._services.check(method, call)
-            assert method.stream is not None, "only streams run as such"
-            with Permitted(method, call):
-                for made in method.stream(functools.partial(self._source, method, messages), call):
-                    sent += len(made)
-                    yield made
-            self._write_call(call, "OK" if call.is_active() else "CANCELLED", sent)
-            return
-        except GeneratorExit:
-            self._write_call(call, "CANCELLED", sent)
-            raise
-        except Exception as error:  # noqa: BLE001 - the boundary to grpcio, which hides them
-            self._give_up_if_over(call, error)
-            failure = report_grpc(error, call)
-            self._write_call(call, failure.grpc_code, sent)
-        _abort(context, call, failure)
-
-    def _give_up_if_over(self, call: GrpcioCall, error: Exception) -> None:
-        """Raise grpcio's own word that the call is over once more."""
-        import grpc
-
-        if isinstance(error, grpc.RpcError):
-            self._write_call(call, "CANCELLED", 0)
-            raise error
-
-    def _write_call(self, call: GrpcioCall, status: str, sent: int) -> None:
-        """Write a call into the access log, if it is on."""
-        if self._settings.access_log:
-            took = (time.monotonic_ns() - call.began_ns) / SECOND_NS
-            names = ("authorization", "forwarded", "x-forwarded-for")
-            lines = (
-                f"{key}: {value}\r\n" for key, value in call.metadata().items() if key in names
-            )
-            caller = "".join(lines).encode("latin-1", "replace")
-            shown = (call.peer_address(), call.request_id, call.model, call.version, caller)
-            write_calls([(call.path, took, status, sent, *shown)], self._services.proxies)
+    @contextmanager
+    def _opened(self, received: bytes, limits: Limits) -> Iterator[bytes]:
+        message, reservation = admitted(received, limits, self._services.budget)
+        with reservation:
+            yield message
 
     def _source(
         self,
@@ -390,33 +341,19 @@ class GrpcioServer:
         """Yield the messages of a stream until it ends."""
         import grpc
 
-        @contextmanager
-        def opened(message: bytes) -> Iterator[bytes]:
-            written, reservation = admitted(message, method.limits, self._services.budget)
-            with reservation:
-                yield written
-
         try:
             for message in messages:
-                yield functools.partial(opened, message)
+                yield functools.partial(self._opened, message, method.limits)
         except grpc.RpcError:
             return  # the client cancelled the call, or its connection is gone
 
-
-def _abort(context: Any, call: GrpcioCall, error: KsrvError) -> NoReturn:
-    """End a call with an error; raises grpcio's exception for that."""
-    import grpc
-
-    context.set_trailing_metadata((*(error_metadata(error) or ()), (ID_KEY, call.request_id)))
-    context.abort(getattr(grpc.StatusCode, error.grpc_code), error.message)
-    raise AssertionError("abort returned")
-
-
-def _in_pool(behavior: Callable[[Any, Any], Any], pool: Any) -> Any:
-    """Return a behavior that grpcio runs in `pool` rather than in the server's pool."""
-
-    def call(requests: Any, context: Any) -> Any:
-        return behavior(requests, context)
-
-    call.experimental_thread_pool = pool  # type: ignore[attr-defined]
-    return call
+    def _write_call(self, call: GrpcioCall, status: str, sent: int) -> None:
+        """Write a call into the access log, if it is on."""
+        if not self._settings.access_log:
+            return
+        took = (time.monotonic_ns() - call.began_ns) / SECOND_NS
+        names = ("authorization", "forwarded", "x-forwarded-for")
+        lines = (f"{key}: {value}\r\n" for key, value in call.metadata().items() if key in names)
+        caller = "".join(lines).encode("latin-1", "replace")
+        shown = (call.peer_address(), call.request_id, call.model, call.version, caller)
+        write_calls([(call.path, took, status, sent, *shown)], self._services.proxies)

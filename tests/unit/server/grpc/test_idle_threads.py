@@ -24,7 +24,7 @@ def test_work_runs_side_by_side_up_to_the_bound_and_all_of_it():
     open_gate.set()
     assert [one.result() for one in futures] == list(range(10))
     pool.shutdown()
-    assert pool.threads == 0
+    wait_until(lambda: pool.threads == 0)
 
 
 def test_sequential_work_uses_one_thread():
