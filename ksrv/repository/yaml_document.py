@@ -155,8 +155,11 @@ class Document:
                 self._taken[key] = other._taken.get(key, other)
 
     @contextmanager
-    def naming_faults(self) -> Iterator[None]:
+    def naming_faults(self, at: KeyPath = ()) -> Iterator[None]:
         """Have the faults of keys in this context name the file and the line.
+
+        Args:
+            at: The path of the part to which the paths of the faults are relative.
 
         Raises:
             ConfigError: A key has a fault.
@@ -164,7 +167,7 @@ class Document:
         try:
             yield
         except Fault as fault:
-            self.fail(fault.path, fault.text)
+            self.fail((*at, *fault.path), fault.text)
 
     def fail(self, path: KeyPath, message: str) -> NoReturn:
         """Raise the error of one key.

@@ -7,7 +7,7 @@ model that is refused leaves the others as they are.
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 
@@ -29,7 +29,7 @@ from ksrv.model.spec import LARGEST_SIZE, Dimension, read_dimension
 from ksrv.repository.entry import ModelEntry, is_model_name
 from ksrv.repository.report import Report
 from ksrv.repository.versions import choose_versions, version_folders
-from ksrv.repository.yaml_document import ConfigError, Document, KeyPath, describe
+from ksrv.repository.yaml_document import ConfigError, Document, Fault, KeyPath, describe
 
 CONFIG_SUFFIX = ".json"
 MAPPING_NAME = "mapping_config.json"
@@ -101,10 +101,11 @@ class _Model:
             report=self._report,
         )
         try:
-            if given is not None and not named:
-                self._fail(f"{describe(given)} is no model name", "name")
-            self._document.convert(ModelItem, item, self._at[:-1])
-            self._fill(entry, self._document.convert(ModelKeys, raw, self._at))
+            with self._document.naming_faults(self._at):
+                if given is not None and not named:
+                    raise Fault(("name",), f"{describe(given)} is no model name")
+                self._document.convert(ModelItem, item, self._at[:-1])
+                self._fill(entry, self._document.convert(ModelKeys, raw, self._at))
         except (ConfigError, OSError) as error:
             entry.error = str(error)
         return entry
@@ -122,14 +123,14 @@ class _Model:
         if not folders and _model_files(root):
             folders = {"1": root}
         if not folders:
-            self._fail(f"{root} holds no version folder, such as {root / '1'}", "base_path")
+            raise Fault(("base_path",), f"{root} holds no version folder, such as {root / '1'}")
         entry.available = tuple(folders)
         chosen = choose_versions(config.version_policy, list(folders))
         missing = [version for version in chosen if version not in folders]
         if missing:
-            self._fail(
+            raise Fault(
+                ("model_version_policy",),
                 f"names the versions {', '.join(missing)}; {root} holds {', '.join(folders)}",
-                "model_version_policy",
             )
         for version in chosen:
             source = self._version(entry.name, version, folders[version], root, config)
@@ -160,13 +161,15 @@ class _Model:
 
     def _base_path(self, given: str) -> Path:
         if _REMOTE.match(given):
-            self._fail("remote storage is not read; copy the model to a folder first", "base_path")
+            raise Fault(
+                ("base_path",), "remote storage is not read; copy the model to a folder first"
+            )
         path = Path(given)
         if ".." in path.parts or "\0" in given:
-            self._fail(f"{given[:128]!r} goes up a folder; name the folder itself", "base_path")
+            raise Fault(("base_path",), f"{given[:128]!r} goes up a folder; name the folder itself")
         root = (self._path.absolute().parent / path).absolute()
         if not root.is_dir():
-            self._fail(f"{root} is no folder", "base_path")
+            raise Fault(("base_path",), f"{root} is no folder")
         self._report.applied["base_path"] = str(root)
         return root
 
@@ -217,24 +220,26 @@ class _Model:
         text = str(value).strip()
         size = -1 if text == "auto" else read_dimension(int(text) if _is_whole(text) else text)
         if size is None or isinstance(value, bool | float | list | dict):
-            self._fail(
-                f'expected a number, "auto" or a range "1:8", found {describe(value)}', "batch_size"
+            raise Fault(
+                ("batch_size",),
+                f'expected a number, "auto" or a range "1:8", found {describe(value)}',
             )
         self._report.applied["batch_size"] = "any" if size == -1 else text
         return size
 
     def _shapes(self, value: Any) -> dict[str, tuple[Dimension, ...]]:
+        named = self._by_tensor("shape", value)
+        return {name: self._shape(given) for name, given in named.items()}
+
+    def _by_tensor(self, key: str, value: Any) -> dict[str, Any]:
+        """Return the values of a key by the names of tensors; a value for all tensors has the name ""."""
         value = self._decoded(value)
         if value is None:
             return {}
         named = value if isinstance(value, dict) else {"": value}
-        found = {}
-        for name, given in named.items():
-            found[name] = self._shape(given)
-        self._report.applied["shape"] = ", ".join(
-            f"{name} {one}".strip() for name, one in named.items()
-        )
-        return found
+        shown = ", ".join(f"{name} {one}".strip() for name, one in named.items())
+        self._report.applied[key] = shown
+        return named
 
     def _shape(self, given: Any) -> tuple[Dimension, ...]:
         """Return a shape; that of "auto" is empty: every size is open."""
@@ -248,42 +253,38 @@ class _Model:
             parts = given
         sizes = [read_dimension(one) for one in parts[: _RANK + 1]]
         if not sizes or None in sizes or len(sizes) > _RANK:
-            self._fail(
+            raise Fault(
+                ("shape",),
                 f'expected "auto" or a shape such as "(1,3,224,224)" with numbers from 1 to {LARGEST_SIZE}, '
                 f'-1 and ranges "100:200", found {describe(given)}',
-                "shape",
             )
         return tuple(size for size in sizes if size is not None)
 
     def _layouts(self, value: Any) -> dict[str, str]:
-        value = self._decoded(value)
-        if value in (None, "", "auto"):
+        if value in ("", "auto"):
             return {}
-        named = value if isinstance(value, dict) else {"": value}
+        named = self._by_tensor("layout", value)
         for layout in named.values():
             if not isinstance(layout, str) or not _LAYOUT.fullmatch(layout):
-                self._fail(
-                    f'expected a layout such as "NHWC:NCHW", found {describe(layout)}', "layout"
+                raise Fault(
+                    ("layout",), f'expected a layout such as "NHWC:NCHW", found {describe(layout)}'
                 )
-        self._report.applied["layout"] = ", ".join(
-            f"{name} {one}".strip() for name, one in named.items()
-        )
-        return dict(named)
+        return named
 
     def _properties(self, value: Any) -> tuple[dict[str, Any], int]:
         value = self._decoded(value)
         if value is None:
             return {}, 1
         if not isinstance(value, dict):
-            self._fail(f"expected keys and values, found {describe(value)}", "plugin_config")
+            raise Fault(("plugin_config",), f"expected keys and values, found {describe(value)}")
         properties: dict[str, Any] = {}
         instances = 1
         for key, one in value.items():
             shown = f"plugin_config.{key[:64]}"
             if not isinstance(one, str | int | float):
-                self._fail(
+                raise Fault(
+                    ("plugin_config",),
                     f"{key[:64]}: expected a text or a number, found {describe(one)}",
-                    "plugin_config",
                 )
             if key == "NUM_STREAMS":
                 if _is_whole(str(one)) and 1 <= int(one) <= MOST_INSTANCES:
@@ -302,8 +303,9 @@ class _Model:
             return VersionPolicy()
         path = (*self._at, "model_version_policy")
         if not isinstance(value, dict) or len(value) != 1:
-            self._fail(
-                f"expected latest, all or specific, found {describe(value)}", "model_version_policy"
+            raise Fault(
+                ("model_version_policy",),
+                f"expected latest, all or specific, found {describe(value)}",
             )
         keys = self._document.convert(VersionPolicyKeys, value, path)
         self._report.applied["model_version_policy"] = msgspec.json.encode(value).decode()[:256]
@@ -319,9 +321,6 @@ class _Model:
             except (msgspec.DecodeError, RecursionError):
                 return value
         return value
-
-    def _fail(self, message: str, key: str) -> NoReturn:
-        self._document.fail((*self._at, key), message)
 
 
 def _is_whole(text: str) -> bool:

@@ -3,19 +3,12 @@
 import base64
 from typing import Any
 
-from ksrv._native.json.base64_text import Base64Error, decode
+decoded = base64.b64decode
+"""Returns the bytes of a text in base64; characters outside of the alphabet are skipped.
 
-
-def decoded(text: str | bytes) -> bytes:
-    """Return the bytes of a text in base64; characters outside of the alphabet are skipped.
-
-    Raises:
-        binascii.Error: The rest is no base64 either.
-    """
-    try:
-        return decode(text)
-    except Base64Error:
-        return base64.b64decode(text)
+Raises:
+    binascii.Error: The rest is no base64 either.
+"""
 
 
 def without_base64(instance: dict[str, Any]) -> Any:

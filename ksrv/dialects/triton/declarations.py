@@ -3,6 +3,7 @@
 The reader of config.pbtxt writes it, and the handlers of this folder read it.
 """
 
+import re
 from typing import Any
 
 import msgspec
@@ -10,6 +11,13 @@ import msgspec
 from ksrv.model.config import ModelConfig
 
 NAME = "triton"
+_POSITION = re.compile(r".+__([0-9]{1,4})")
+
+
+def position_of(name: str) -> int | None:
+    """Return the place of a TorchScript model's tensor, as NAME__0 says it."""
+    found = _POSITION.fullmatch(name)
+    return None if found is None else int(found[1])
 
 
 class BoundTensor(msgspec.Struct, frozen=True, kw_only=True):

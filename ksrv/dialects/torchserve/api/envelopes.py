@@ -8,8 +8,9 @@ import json
 import sys
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,11 @@ class BaseEnvelope(ABC):
 def _value(row: Any) -> Any:
     value = row.get("data")
     return row.get("body") if value is None else value
+
+
+def _document(row: Any) -> Any:
+    body = _value(row)
+    return json.loads(body) if isinstance(body, (bytes, bytearray)) else body
 
 
 def _by_row(data: Any, read: Callable[[Any], list[Any]], context: Any) -> list[list[Any]]:
@@ -101,13 +107,27 @@ class BodyEnvelope(BaseEnvelope):
         return data
 
 
-class JSONEnvelope(BaseEnvelope):
-    """`{"instances": [...]}` in, `{"predictions": [...]}` out, the instances of all requests joined."""
+class _InstancesEnvelope(BaseEnvelope):
+    """Takes `{"instances": [...]}`, and hands the instances of all requests to the handler together."""
 
     def parse_input(self, data: Any) -> Any:
         by_row = _by_row(data, self._instances, self.context)
         self._lengths = [len(instances) for instances in by_row]
         return [instance for instances in by_row for instance in instances]
+
+    @abstractmethod
+    def _instances(self, row: Any) -> list[Any]:
+        """Return the instances of one request."""
+
+    def _split(self, data: Any) -> Iterator[list[Any]]:
+        """Yield the items of each request."""
+        items = iter(checked_items(data, sum(self._lengths)))
+        for length in self._lengths:
+            yield list(islice(items, length))
+
+
+class JSONEnvelope(_InstancesEnvelope):
+    """`{"instances": [...]}` in, `{"predictions": [...]}` out, the instances of all requests joined."""
 
     def _instances(self, row: Any) -> list[Any]:
         value = _value(row)
@@ -117,28 +137,14 @@ class JSONEnvelope(BaseEnvelope):
         return [without_base64(instance) for instance in instances]
 
     def format_output(self, data: Any) -> Any:
-        data = checked_items(data, sum(self._lengths))
-        answers, first = [], 0
-        for length in self._lengths:
-            rows = data[first : first + length]
-            answers.append(json.dumps({"predictions": rows}))
-            first += length
-        return answers
+        return [json.dumps({"predictions": items}) for items in self._split(data)]
 
 
-class KServeEnvelope(BaseEnvelope):
+class KServeEnvelope(_InstancesEnvelope):
     """KServe v1: `instances` in, `predictions` or `explanations` out."""
 
-    def parse_input(self, data: Any) -> Any:
-        by_row = _by_row(data, self._instances, self.context)
-        self._lengths = [len(instances) for instances in by_row]
-        return [instance for instances in by_row for instance in instances]
-
     def _instances(self, row: Any) -> list[Any]:
-        body = _value(row)
-        if isinstance(body, (bytes, bytearray)):
-            body = json.loads(body)
-        return _checked_instances(body)
+        return _checked_instances(_document(row))
 
     def format_output(self, data: Any) -> Any:
         explained = bool(
@@ -146,12 +152,7 @@ class KServeEnvelope(BaseEnvelope):
             and self.context.get_request_header(0, "explain") == "True"
         )
         key = "explanations" if explained else "predictions"
-        data = checked_items(data, sum(self._lengths))
-        answers, first = [], 0
-        for length in self._lengths:
-            answers.append({key: data[first : first + length]})
-            first += length
-        return answers
+        return [{key: items} for items in self._split(data)]
 
 
 class KServev2Envelope(BaseEnvelope):
@@ -161,9 +162,7 @@ class KServev2Envelope(BaseEnvelope):
         self._requests: list[tuple[str, list[str]]] = []
         joined: list[Any] = []
         for row in data:
-            body = _value(row)
-            if isinstance(body, (bytes, bytearray)):
-                body = json.loads(body)
+            body = _document(row)
             items = [self._item(item) for item in body["inputs"]]
             self._requests.append((body.get("id") or str(uuid.uuid4()), [i["name"] for i in items]))
             joined.extend(items)
@@ -178,22 +177,16 @@ class KServev2Envelope(BaseEnvelope):
 
     def format_output(self, data: Any) -> Any:
         manifest = self.context.manifest["model"]
-        data = checked_items(data, sum(len(names) for _, names in self._requests))
-        answers, first = [], 0
-        for request_id, names in self._requests:
-            rows = data[first : first + len(names)]
-            first += len(names)
-            answers.append(
-                {
-                    "id": request_id,
-                    "model_name": manifest.get("modelName"),
-                    "model_version": manifest.get("modelVersion"),
-                    "outputs": [
-                        _output(name, value) for name, value in zip(names, rows, strict=True)
-                    ],
-                }
-            )
-        return answers
+        items = iter(checked_items(data, sum(len(names) for _, names in self._requests)))
+        return [
+            {
+                "id": request_id,
+                "model_name": manifest.get("modelName"),
+                "model_version": manifest.get("modelVersion"),
+                "outputs": [_output(name, next(items)) for name in names],
+            }
+            for request_id, names in self._requests
+        ]
 
 
 def _output(name: str, value: Any) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from ksrv.dialects.torchserve.settings.metrics_file import read_metrics_file
 from ksrv.handlers.devices.choice import nvidia_gpus
 from ksrv.machine.cgroups import usable_cores
 from ksrv.repository.format import Format
+from ksrv.repository.report import Report
 
 DEFAULT_GRPC_PORT = 7070
 ENVIRONMENT_WINS = "enable_envvars_config"
@@ -60,31 +61,21 @@ class ConfigPropertiesError(ValueError):
 
 
 @dataclass(slots=True)
-class Translated:
-    """The settings that a config.properties asks for.
+class Translated(Report):
+    """The settings that a config.properties asks for, and the report on its keys.
 
     Attributes:
         settings: Server settings by dotted key.
         defaults: The settings of archives without settings.
-        applied: Keys that were translated, with what they mean here.
-        ignored: Keys that change nothing, with the reason.
     """
 
     settings: dict[str, Any] = field(default_factory=dict)
     defaults: ArchiveDefaults = field(default_factory=ArchiveDefaults)
-    applied: dict[str, str] = field(default_factory=dict)
-    ignored: dict[str, str] = field(default_factory=dict)
 
     @property
     def format(self) -> Format:
         """TorchServe's readers with these defaults."""
         return torchserve_format(self.defaults)
-
-    def lines(self) -> list[str]:
-        """Return the report, one key a line."""
-        return [f"{key}: {meaning}" for key, meaning in self.applied.items()] + [
-            f"{key}: ignored, {reason}" for key, reason in self.ignored.items()
-        ]
 
 
 def read_properties(text: str) -> dict[str, str]:

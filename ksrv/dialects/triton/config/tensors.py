@@ -1,17 +1,15 @@
 """The inputs and outputs of a config.pbtxt: what clients see, and what the model itself takes."""
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ksrv.dialects.triton.config.model_keys import DATA_TYPES, Keys
-from ksrv.dialects.triton.declarations import BoundTensor
+from ksrv.dialects.triton.declarations import BoundTensor, position_of
 from ksrv.model.spec import ANY_SIZE, ANY_SIZE_OR_NONE, Dimension, TensorSpec
 from ksrv.repository.report import Report
 from ksrv.repository.yaml_document import Fault, KeyPath
 
-_POSITION = re.compile(r".+__([0-9]{1,4})")
 _REFUSED = {
     "is_shape_tensor": "shape tensors are TensorRT's",
     "is_non_linear_format_io": "formats of TensorRT's are not served",
@@ -101,13 +99,14 @@ class _Reader:
             shape = self._shape(tensor.dims)
             model_shape = self._model_shape(tensor, (side, index))
             is_optional = bool(tensor.optional)
-            specs.append(
-                TensorSpec(tensor.name, DATA_TYPES[tensor.data_type], shape, optional=is_optional)
+            spec = TensorSpec(
+                tensor.name, DATA_TYPES[tensor.data_type], shape, optional=is_optional
             )
+            specs.append(spec)
             bound.append(
                 BoundTensor(
                     name=tensor.name,
-                    shape=_plain(shape),
+                    shape=tuple(spec.wire_shape),
                     model_shape=model_shape,
                     position=position,
                 )
@@ -162,19 +161,14 @@ class _Reader:
 
     def _all_positions(self, tensors: Sequence[Keys]) -> list[int | None]:
         """Return the places of a TorchScript model's tensors, as NAME__0 and NAME__1 say them."""
-        found = [_POSITION.fullmatch(tensor.name) for tensor in tensors]
-        if not self._positions or not all(found):
+        positions = [position_of(tensor.name) for tensor in tensors]
+        if not self._positions or None in positions:
             return [None] * len(tensors)
-        positions: list[int | None] = [int(one[1]) for one in found if one is not None]
         if sorted(positions, key=lambda one: one or 0) != list(range(len(tensors))):
             raise Fault(
                 (self._side,), f"the names end with {positions}; expected each place from 0 once"
             )
         return positions
-
-
-def _plain(shape: tuple[Dimension, ...]) -> tuple[int, ...]:
-    return tuple(size if isinstance(size, int) else -1 for size in shape)
 
 
 def _segments(sizes: Sequence[int]) -> list[int]:

@@ -4,12 +4,12 @@ The states are tensors that the model gives with one request of a sequence and t
 with the sequence. The rows of a batch belong to different sequences.
 """
 
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from ksrv._native.tensor import datatype
@@ -18,6 +18,7 @@ from ksrv.dialects.triton.declarations import (
     ControlTensor,
     StateTensor,
     TritonDeclarations,
+    position_of,
 )
 from ksrv.dialects.triton.handlers.model import TritonModel
 from ksrv.errors import InvalidRequest, quote
@@ -26,8 +27,6 @@ from ksrv.handlers.devices.device import torch_tensor
 from ksrv.handlers.sequences import Sequence as OpenSequence
 from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.request import SequenceRequest
-
-_POSITION = re.compile(r".+__([0-9]{1,4})")
 
 
 class TritonSequenceModel(TritonModel):
@@ -180,36 +179,23 @@ def replace_tensors(
     tensors: TritonDeclarations, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
 ) -> TritonDeclarations:
     """Return tensors with more that the model has."""
-    sides = [
+    filled = [
         tuple(
-            BoundTensor(
-                name=one.name, shape=_plain(one), model_shape=None, position=_position(one.name)
-            )
+            BoundTensor(name=one.name, shape=tuple(one.wire_shape), position=position_of(one.name))
             for one in side
         )
         for side in (inputs, outputs)
     ]
-    return TritonDeclarations(
-        inputs=(*tensors.inputs, *sides[0]),
-        outputs=(*tensors.outputs, *sides[1]),
-        controls=tensors.controls,
-        states=tensors.states,
+    return msgspec.structs.replace(
+        tensors,
+        inputs=(*tensors.inputs, *filled[0]),
+        outputs=(*tensors.outputs, *filled[1]),
     )
-
-
-def _position(name: str) -> int | None:
-    """Return the place of a TorchScript model's tensor, as NAME__0 says it."""
-    found = _POSITION.fullmatch(name)
-    return None if found is None else int(found[1])
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
     """Return numpy's dtype of a datatype; BYTES are objects."""
     return np.dtype(object if name == "BYTES" else datatype.dtype_string(name))
-
-
-def _plain(spec: TensorSpec) -> tuple[int, ...]:
-    return tuple(size if isinstance(size, int) else -1 for size in spec.shape)
 
 
 def _id_value(name: int | str, control: ControlTensor) -> Any:

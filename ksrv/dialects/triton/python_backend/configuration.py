@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ksrv._native.tensor import datatype
+from ksrv.dialects.triton.config.model_keys import DATA_TYPES
 from ksrv.dialects.triton.python_backend.api.errors import TritonModelException
 from ksrv.model.config import ModelConfig
 from ksrv.model.spec import ANY_SIZE_OR_NONE, LARGEST_SIZE, Dimension, ModelSpec, TensorSpec
 
-_DATATYPES = {"TYPE_STRING" if name == "BYTES" else f"TYPE_{name}": name for name in datatype.NAMES}
 _TENSOR = {
     "input": {
         "data_type": "TYPE_INVALID",
@@ -129,9 +128,9 @@ def _tensors(side: str, configuration: Mapping[str, Any], batched: bool) -> tupl
     found = []
     for tensor in configuration.get(side, ()):
         name, datatype_name, dims = tensor["name"], tensor["data_type"], tensor["dims"]
-        if not isinstance(name, str) or not name or datatype_name not in _DATATYPES:
+        if not isinstance(name, str) or not name or datatype_name not in DATA_TYPES:
             raise TritonModelException(
-                f"the {side} {name!r} has the data_type {datatype_name!r}; Triton has {', '.join(_DATATYPES)}"
+                f"the {side} {name!r} has the data_type {datatype_name!r}; Triton has {', '.join(DATA_TYPES)}"
             )
         if not isinstance(dims, Sequence) or isinstance(dims, str):
             raise TritonModelException(
@@ -143,7 +142,7 @@ def _tensors(side: str, configuration: Mapping[str, Any], batched: bool) -> tupl
             shape = (ANY_SIZE_OR_NONE, *shape[1:])
         found.append(
             TensorSpec(
-                name, _DATATYPES[datatype_name], shape, optional=bool(tensor.get("optional"))
+                name, DATA_TYPES[datatype_name], shape, optional=bool(tensor.get("optional"))
             )
         )
     return tuple(found)

@@ -97,16 +97,6 @@ class BaseHandler:
     model_yaml_config: dict[str, Any] = {}
 
     def __init__(self) -> None:
-        self.model = None
-        self.mapping = None
-        self.device = None
-        self.initialized = False
-        self.context = None
-        self.model_pt_path = None
-        self.manifest = None
-        self.map_location = None
-        self.explain = False
-        self.target = 0
         self.profiler_args = {}
 
     def initialize(self, context: Any) -> None:

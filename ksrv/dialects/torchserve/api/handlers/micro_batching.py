@@ -1,13 +1,12 @@
 """Overlaps the stages of one batch by cutting it into micro-batches: `ts.handler_utils.micro_batching`.
 
-Each stage has separate threads, joined by queues. An exception in a stage ends the request that it
-belongs to, not the thread.
+Each micro-batch has a thread, which takes it through the stages. A stage works on as many micro-batches at a time as it
+has permits. An exception in a stage ends the request that it belongs to, not the thread.
 """
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from queue import SimpleQueue
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 from ksrv.dialects.torchserve.api import profiling
@@ -22,30 +21,11 @@ def get_micro_batch_idx() -> int:
     return getattr(_place, "index", 0)
 
 
-@dataclass
-class _Run:
-    """One call of a `MicroBatching` object: the parts that are still under way."""
-
-    results: list[Any]
-    error: BaseException | None = None
-    left: int = 0
-    done: threading.Event = field(default_factory=threading.Event)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def finish(self, index: int, result: Any, error: BaseException | None) -> None:
-        with self.lock:
-            self.results[index] = result
-            self.error = self.error or error
-            self.left -= 1
-            if self.left == 0:
-                self.done.set()
-
-
 class MicroBatching:
     """Takes the place of a handler's `handle`, once assigned in its `__init__`.
 
     Args:
-        parallelism: Threads for each stage; one where a stage is not named.
+        parallelism: Micro-batches in each stage at a time; one where a stage is not named.
     """
 
     def __init__(
@@ -56,9 +36,7 @@ class MicroBatching:
     ) -> None:
         self.handler = parent_handler
         self.micro_batch_size = micro_batch_size
-        self._queues: dict[str, SimpleQueue[Any]] = {}
-        self._threads: list[threading.Thread] = []
-        self._parallelism: dict[str, int] = {}
+        self._pool: ThreadPoolExecutor | None = None
         self.parallelism = parallelism or {}
 
     @property
@@ -71,43 +49,24 @@ class MicroBatching:
         if unknown or any(count < 0 for count in wanted.values()):
             raise ValueError(f"parallelism takes thread counts for {STAGES}, not {wanted}")
         self.shutdown()
-        # A stage without threads could never run: zero is taken as one.
+        # A stage without permits could never run: zero is taken as one.
         self._parallelism = {stage: max(1, wanted.get(stage, 1)) for stage in STAGES}
+        self._permits = {
+            stage: threading.Semaphore(count) for stage, count in self._parallelism.items()
+        }
 
     def shutdown(self) -> None:
-        """End the stage threads; the next call starts new threads."""
-        for stage in STAGES if self._threads else ():
-            for _ in range(self._parallelism[stage]):
-                self._queues[stage].put(None)
-        for thread in self._threads:
-            thread.join()
-        self._threads = []
+        """End the threads; the next call starts new threads."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
 
-    def _start(self) -> None:
-        self._queues = {stage: SimpleQueue() for stage in STAGES}
-        for position, stage in enumerate(STAGES):
-            following = STAGES[position + 1] if position + 1 < len(STAGES) else None
-            for _ in range(self._parallelism[stage]):
-                thread = threading.Thread(
-                    target=self._work, args=(stage, following), name=f"micro-{stage}", daemon=True
-                )
-                thread.start()
-                self._threads.append(thread)
-
-    def _work(self, stage: str, following: str | None) -> None:
-        queue = self._queues[stage]
-        while (item := queue.get()) is not None:
-            run, index, value = item
-            _place.index = index
-            try:
+    def _work(self, index: int, value: Any) -> Any:
+        _place.index = index
+        for stage in STAGES:
+            with self._permits[stage]:
                 value = getattr(self.handler, stage)(value)
-            except BaseException as error:  # noqa: BLE001 - raised again for the request it belongs to
-                run.finish(index, None, error)
-                continue
-            if following is None:
-                run.finish(index, value, None)
-            else:
-                self._queues[following].put((run, index, value))
+        return value
 
     def __call__(self, data: Sequence[Any], context: Any) -> Any:
         """Run one batch as the handler's `handle` does.
@@ -123,18 +82,14 @@ class MicroBatching:
             return handler._infer_with_profiler(data=data)[0]
         if _asks_for(context, "explain"):
             return handler.explain_handle(handler.preprocess(data), data)
-        if not self._threads:
-            self._start()
+        if self._pool is None:
+            threads = sum(self._parallelism.values())
+            self._pool = ThreadPoolExecutor(threads, thread_name_prefix="micro-batch")
         size = self.micro_batch_size
         parts = [data[first : first + size] for first in range(0, len(data), size)]
-        run = _Run([None] * len(parts), left=len(parts))
-        for index, part in enumerate(parts):
-            self._queues["preprocess"].put((run, index, part))
-        if parts:
-            run.done.wait()
-        if run.error is not None:
-            raise run.error
-        return [row for result in run.results for row in result]
+        running = [self._pool.submit(self._work, *part) for part in enumerate(parts)]
+        wait(running)
+        return [row for part in running for row in part.result()]
 
 
 def _asks_for(context: Any, mode: str) -> bool:

@@ -5,20 +5,13 @@ from typing import Any
 
 import numpy as np
 
+from ksrv.dialects.triton.config.model_keys import DATA_TYPES
+from ksrv.model.datatypes import DTYPES
+
 TRITON_STRING_TO_NUMPY: dict[str, Any] = {
-    "TYPE_BOOL": np.bool_,
-    "TYPE_UINT8": np.uint8,
-    "TYPE_UINT16": np.uint16,
-    "TYPE_UINT32": np.uint32,
-    "TYPE_UINT64": np.uint64,
-    "TYPE_INT8": np.int8,
-    "TYPE_INT16": np.int16,
-    "TYPE_INT32": np.int32,
-    "TYPE_INT64": np.int64,
-    "TYPE_FP16": np.float16,
-    "TYPE_FP32": np.float32,
-    "TYPE_FP64": np.float64,
-    "TYPE_STRING": np.object_,
+    triton: np.object_ if name == "BYTES" else DTYPES[name].type
+    for triton, name in DATA_TYPES.items()
+    if name != "BF16"
 }
 """BF16 is missing on purpose: numpy has no such dtype, and models use DLPack for it."""
 

@@ -74,13 +74,6 @@ def text_of(what: str, value: Any) -> str:
         raise TritonModelException(f"{what}: the bytes are no UTF-8") from None
 
 
-class _Missing:
-    """An argument that has to be given."""
-
-
-_MISSING: Any = _Missing()
-
-
 class InferenceRequest:
     """A request.
 
@@ -105,9 +98,9 @@ class InferenceRequest:
         self,
         request_id: str = "",
         correlation_id: int | str = 0,
-        inputs: Sequence[Tensor] = _MISSING,
-        requested_output_names: Sequence[str] = _MISSING,
-        model_name: str = _MISSING,
+        inputs: Sequence[Tensor] | None = None,
+        requested_output_names: Sequence[str] | None = None,
+        model_name: str | None = None,
         model_version: int = -1,
         flags: int = 0,
         timeout: int = 0,
@@ -115,14 +108,10 @@ class InferenceRequest:
         trace: InferenceTrace | None = None,
         parameters: Mapping[str, Any] | None = None,
     ) -> None:
-        wanted = {
-            "inputs": inputs,
-            "requested_output_names": requested_output_names,
-            "model_name": model_name,
-        }
-        for name, value in wanted.items():
-            if value is _MISSING or value is None:
-                raise TypeError(f"InferenceRequest() needs the argument {name!r}")
+        if inputs is None or requested_output_names is None or model_name is None:
+            raise TypeError(
+                "InferenceRequest() needs the arguments 'inputs', 'requested_output_names' and 'model_name'"
+            )
         if not isinstance(correlation_id, (int, str)):
             raise TypeError("Correlation ID must be integer or string")
         if not all(isinstance(one, Tensor) for one in inputs):
