@@ -10,8 +10,10 @@ from typing import Any
 from urllib.parse import quote
 
 import click
+import numpy as np
 
 from ksrv.cli.connection import TOKEN_VARIABLE, Credentials, credential_options, url_option
+from ksrv.client.tensors import DTYPES
 
 LANGUAGES = ("curl", "python", "javascript")
 
@@ -21,17 +23,10 @@ FREE_SIZE = 8
 WRITTEN_VALUES = 64
 """Values of an input that are written out; larger inputs are zeros."""
 
-SIZES = {
-    "BOOL": 1, "UINT8": 1, "UINT16": 2, "UINT32": 4, "UINT64": 8, "INT8": 1, "INT16": 2,
-    "INT32": 4, "INT64": 8, "FP16": 2, "BF16": 2, "FP32": 4, "FP64": 8,
-}  # fmt: skip
+SIZES = {name: np.dtype(dtype).itemsize for name, dtype in DTYPES.items()} | {"BF16": 2}
 """Bytes of a value of each datatype."""
 
-NUMPY_NAMES = {
-    "BOOL": "bool", "UINT8": "uint8", "UINT16": "uint16", "UINT32": "uint32", "UINT64": "uint64",
-    "INT8": "int8", "INT16": "int16", "INT32": "int32", "INT64": "int64", "FP16": "float16",
-    "BF16": "float32", "FP32": "float32", "FP64": "float64",
-}  # fmt: skip
+NUMPY_NAMES = {name: np.dtype(dtype).name for name, dtype in DTYPES.items()} | {"BF16": "float32"}
 
 
 @dataclass(frozen=True)

@@ -27,24 +27,11 @@ from ksrv.server.launch.status_lines import StatusReader
 from ksrv.server.script import Handler, settings_json, targets_of
 
 _POLL_SECONDS = 0.02
+_ANSWER_SECONDS = 10
 
 
 class ServerFailed(AssertionError):
     """The server did not start, did not get ready, or did not end with status 0."""
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: str, context: ssl.SSLContext | None) -> None:
-        super().__init__("localhost", timeout=10)
-        self._path = path
-        self._context = context
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
-        if self._context is not None:
-            self.sock = self._context.wrap_socket(self.sock, server_hostname=self.host)
 
 
 class Server:
@@ -190,18 +177,20 @@ class Server:
             connection.close()
 
     def _connection(self) -> http.client.HTTPConnection:
-        certificate = self._settings.get("tls_cert")
-        context = None
-        if certificate is not None:
+        connection = http.client.HTTPConnection("localhost")
+        if self.http.startswith("unix:"):
+            connected = socket.socket(socket.AF_UNIX)
+            connected.connect(self.http.removeprefix("unix:"))
+        else:
+            host, _, port = self.http.rpartition(":")
+            connected = socket.create_connection((host.strip("[]"), int(port)))
+        connected.settimeout(_ANSWER_SECONDS)
+        if (certificate := self._settings.get("tls_cert")) is not None:
             context = ssl.create_default_context(cafile=str(certificate))
             context.check_hostname = False
-        if self.http.startswith("unix:"):
-            return _UnixConnection(self.http.removeprefix("unix:"), context)
-        host, _, port = self.http.rpartition(":")
-        host = host.strip("[]")
-        if context is None:
-            return http.client.HTTPConnection(host, int(port), timeout=10)
-        return http.client.HTTPSConnection(host, int(port), timeout=10, context=context)
+            connected = context.wrap_socket(connected)
+        connection.sock = connected
+        return connection
 
     def wait_ready(self, timeout: float = 60.0) -> None:
         """Wait until the server says that it is ready; where it cannot be asked, until it has loaded.

@@ -31,12 +31,7 @@ def expect(locator):
 
 
 def open_model(page, name):
-    choice = page.locator("#model-choice")  # what narrow screens have in place of the links
-    expect(page.locator("#models li").first).to_be_attached()
-    if choice.is_visible():
-        choice.select_option(f"#/{name}")
-    else:
-        page.locator(f'#models a[href="#/{name}"]').click()
+    page.locator(f'#models a[href="#/{name}"]').click()
     expect(page.locator("#model h2")).to_contain_text(name)
     expect(page.get_by_role("heading", name="Statistics")).to_be_visible()
 

@@ -309,59 +309,47 @@ function freeField(remove) {
   return field;
 }
 
+function fieldOf(input, properties) {
+  const image = imageOf(properties, input.name);
+  if (image !== null) return pictureField(input, image);
+  return input.datatype === "BYTES" ? bytesField(input) : numbersField(input);
+}
+
 /**
  * The fields of a model.
  *
  * @param {Object} metadata - of the model
  * @returns {{node: HTMLElement, take: function, save: function, restore: function, collect: function}}
  */
-export function formOf(metadata) {
-  if (metadata.inputs.length) {
-    const fields = metadata.inputs.map((input) => {
-      const image = imageOf(metadata.properties, input.name);
-      if (image !== null) return pictureField(input, image);
-      return input.datatype === "BYTES" ? bytesField(input) : numbersField(input);
-    });
-    return {
-      node: element("div", {}, ...fields.map((field) => field.node)),
-      take: (files) => {
-        const pictures = fields.find((field) => field.node.querySelector('[accept="image/*"]'));
-        (pictures ?? fields[0]).take(files);
-      },
-      save: () => Promise.all(fields.map((field) => field.save())),
-      restore: (values) => fields.forEach((field, place) => field.restore(values[place])),
-      collect: async () => {
-        const parts = [];
-        for (const field of fields) parts.push(await field.collect());
-        return parts;
-      },
-    };
-  }
+export function formOf({ inputs, properties }) {
   let fields = [];
   const list = element("div");
-  const clear = () => {
-    fields = [];
-    list.replaceChildren();
-  };
-  const add = () => {
-    const field = freeField((gone) => {
-      fields = fields.filter((one) => one !== gone);
-      gone.node.remove();
-    });
+  const put = (field) => {
     fields.push(field);
     list.append(field.node);
     return field;
   };
-  add();
+  const add = () => put(freeField((gone) => {
+    fields = fields.filter((one) => one !== gone);
+    gone.node.remove();
+  }));
+  for (const input of inputs) put(fieldOf(input, properties));
+  if (!inputs.length) add();
   return {
-    node: element("div", {},
+    node: inputs.length ? list : element("div", {},
       element("p", { class: "note" }, "This model declares no inputs: it takes what its handler reads."),
       list, element("button", { type: "button", click: add }, "Add an input")),
-    take: (files) => fields[0]?.take(files),
+    take: (files) => {
+      const pictures = fields.find((field) => field.node.querySelector('[accept="image/*"]'));
+      (pictures ?? fields[0])?.take(files);
+    },
     save: () => Promise.all(fields.map((field) => field.save())),
     restore: (values) => {
-      clear();
-      for (const value of values) add().restore(value);
+      if (!inputs.length) {
+        fields = [];
+        list.replaceChildren();
+      }
+      values.forEach((value, place) => (fields[place] ?? add()).restore(value));
     },
     collect: async () => {
       if (!fields.length) throw new FieldError(null, "add an input first");
@@ -371,4 +359,3 @@ export function formOf(metadata) {
     },
   };
 }
-

@@ -26,27 +26,20 @@ function side(text, picture) {
  *   they cover (`x`, `y`, `width`, `height`, in the picture's pixels; a letterbox reaches beyond it)
  */
 export function seenBy(picture, image) {
-  const whole = { x: 0, y: 0, width: picture.width, height: picture.height };
   const [high, wide] = (image?.size ?? "anyxany").split("x");
   const rows = side(high, picture.height);
   const columns = side(wide, picture.width);
+  let scale;
   if (image?.shorter_side !== undefined) {
-    const scale = Number(image.shorter_side) / Math.min(picture.width, picture.height);
-    const width = columns / scale;
-    const height = rows / scale;
-    return {
-      columns, rows, width, height,
-      x: (picture.width - width) / 2, y: (picture.height - height) / 2,
-    };
+    scale = Number(image.shorter_side) / Math.min(picture.width, picture.height);
+  } else if (image?.resize === "letterbox") {
+    scale = Math.min(rows / picture.height, columns / picture.width);
+  } else {
+    return { columns, rows, x: 0, y: 0, width: picture.width, height: picture.height };
   }
-  if (image?.resize === "letterbox") {
-    const scale = Math.min(rows / picture.height, columns / picture.width);
-    const width = columns / scale;
-    const height = rows / scale;
-    return {
-      columns, rows, width, height,
-      x: (picture.width - width) / 2, y: (picture.height - height) / 2,
-    };
-  }
-  return { columns, rows, ...whole };
+  const width = columns / scale;
+  const height = rows / scale;
+  const x = (picture.width - width) / 2;
+  const y = (picture.height - height) / 2;
+  return { columns, rows, x, y, width, height };
 }

@@ -217,13 +217,13 @@ async function refresh() {
       : error);
     if (error.status !== 0) return;
     entries = entries.map((entry) => ({ ...entry, state: "UNREACHABLE", reason: "" }));
-    listModels(at("models"), at("model-choice"), entries, open);
+    listModels(at("models"), entries, open);
     const entry = find();
     if (entry !== undefined && shown !== null) showHead(entry);
     return;
   }
   at("forget-token").hidden = !api.hasToken();
-  listModels(at("models"), at("model-choice"), entries, open);
+  listModels(at("models"), entries, open);
   const entry = find();
   if (entry === undefined) return;
   if (shown === null || shown.state !== entry.state) await showModel(entry);
@@ -243,7 +243,7 @@ async function route() {
   const first = entries.find((entry) => entry.state === "READY") ?? entries[0];
   open = asked ?? (first ? { name: first.name, version: first.version ?? "" } : null);
   shown = null;
-  listModels(at("models"), at("model-choice"), entries, open);
+  listModels(at("models"), entries, open);
   const entry = find();
   if (entry !== undefined) await showModel(entry);
   else at("model").replaceChildren(element("p", {}, open === null
@@ -258,7 +258,6 @@ async function start() {
     location.reload();
   });
   addEventListener("hashchange", route);
-  at("model-choice").addEventListener("change", (event) => { location.hash = event.target.value; });
   // A link sends no token: where one is needed, the page asks with it and shows the answer.
   for (const link of document.querySelectorAll(".links a:not(#docs-link)")) {
     link.addEventListener("click", async (event) => {

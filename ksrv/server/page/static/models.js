@@ -24,10 +24,10 @@ export function fromHash(hash) {
 
 const badge = (state) => element("span", { class: `state state-${state}` }, STATES[state] ?? state);
 
-/** Show the models as links, and as a list box for narrow screens; the open model is marked. */
-export function listModels(list, choice, entries, open) {
-  listChoices(choice, entries, open);
+/** Show the models as links; the open model is marked. */
+export function listModels(list, entries, open) {
   const focused = document.activeElement?.closest("#models a")?.getAttribute("href");
+  const scrolled = list.scrollLeft; // on narrow screens
   list.replaceChildren(...entries.map(({ name, version = "", state }) => {
     const here = open !== null && open.name === name && open.version === version;
     return element("li", {}, element("a", { href: hashOf(name, version), "aria-current": here ? "page" : null },
@@ -35,24 +35,9 @@ export function listModels(list, choice, entries, open) {
       " ", badge(state)));
   }));
   if (!entries.length) list.append(element("li", { class: "note" }, "no models"));
-  // The list is made anew while it is read: the keyboard stays where it was.
+  // The list is made anew while it is read: it stays where it was scrolled to, and the keyboard where it was.
+  list.scrollLeft = scrolled;
   if (focused) [...list.querySelectorAll("a")].find((link) => link.getAttribute("href") === focused)?.focus();
-}
-
-/** The list box is left alone unless something changed: it may be open. */
-function listChoices(choice, entries, open) {
-  const options = entries.map(({ name, version = "", state }) => ({
-    value: hashOf(name, version),
-    text: `${name}${version ? ` version ${version}` : ""}${state === "READY" ? "" : ` (${STATES[state] ?? state})`}`,
-  }));
-  const here = open === null ? "" : hashOf(open.name, open.version);
-  if (!options.some(({ value }) => value === here)) options.unshift({ value: here, text: "choose a model" });
-  const shown = JSON.stringify(options);
-  if (choice.dataset.shown !== shown) {
-    choice.dataset.shown = shown;
-    choice.replaceChildren(...options.map(({ value, text }) => element("option", { value }, text)));
-  }
-  choice.value = here;
 }
 
 function imageText(image) {

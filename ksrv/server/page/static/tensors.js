@@ -6,7 +6,7 @@ const strictDecoder = new TextDecoder("utf-8", { fatal: true });
 const ARRAYS = {
   BOOL: Uint8Array, UINT8: Uint8Array, UINT16: Uint16Array, UINT32: Uint32Array,
   UINT64: BigUint64Array, INT8: Int8Array, INT16: Int16Array, INT32: Int32Array,
-  INT64: BigInt64Array, FP16: Uint16Array, BF16: Uint16Array, FP32: Float32Array,
+  INT64: BigInt64Array, FP16: Float16Array, BF16: Uint16Array, FP32: Float32Array,
   FP64: Float64Array,
 };
 
@@ -17,29 +17,6 @@ export const itemSize = (datatype) => ARRAYS[datatype].BYTES_PER_ELEMENT;
 export const count = (shape) => shape.reduce((product, size) => product * size, 1);
 
 export const isFloat = (datatype) => ["FP16", "BF16", "FP32", "FP64"].includes(datatype);
-
-function fromHalf(bits) {
-  const sign = bits & 0x8000 ? -1 : 1;
-  const exponent = (bits >> 10) & 31;
-  const fraction = bits & 1023;
-  if (exponent === 31) return fraction ? NaN : sign * Infinity;
-  if (exponent === 0) return sign * fraction * 2 ** -24;
-  return sign * (1024 + fraction) * 2 ** (exponent - 25);
-}
-
-function toHalf(value) {
-  const sign = value < 0 || Object.is(value, -0) ? 0x8000 : 0;
-  const size = Math.abs(value);
-  if (Number.isNaN(value)) return 0x7e00;
-  if (size >= 65520) return sign | 0x7c00;
-  const exponent = size < 2 ** -14 ? -14 : Math.floor(Math.log2(size));
-  const scaled = size * 2 ** (10 - exponent);
-  let steps = Math.floor(scaled);
-  const rest = scaled - steps;
-  if (rest > 0.5 || (rest === 0.5 && steps % 2 === 1)) steps += 1;
-  // A subnormal number has no hidden bit; steps that reach the next power of two carry by themselves.
-  return sign | (steps + (size < 2 ** -14 ? 0 : (exponent + 14) * 1024));
-}
 
 function fromBrain(bits) {
   return new Float32Array(Uint32Array.from(bits, (entry) => entry << 16).buffer);
@@ -55,7 +32,7 @@ function toBrain(values) {
 
 /** The bytes of JavaScript numbers in a datatype. */
 export function encode(datatype, numbers) {
-  if (datatype === "FP16") return new Uint8Array(Uint16Array.from(numbers, toHalf).buffer);
+  if (datatype === "FP16") return new Uint8Array(Float16Array.from(numbers).buffer);
   if (datatype === "BF16") return new Uint8Array(toBrain(numbers).buffer);
   throw new Error(`numbers of ${datatype} are sent as JSON`);
 }
@@ -75,7 +52,6 @@ export function decode(datatype, bytes) {
   const type = ARRAYS[datatype];
   if (type === undefined) throw new Error(`the answer has the unknown datatype ${datatype}`);
   const words = new type(bytes.slice().buffer, 0, Math.floor(bytes.length / itemSize(datatype)));
-  if (datatype === "FP16") return Float32Array.from(words, fromHalf);
   if (datatype === "BF16") return fromBrain(words);
   return words;
 }

@@ -233,6 +233,12 @@ export function pixels(tensor) {
   return canvas;
 }
 
+/** The first texts of an output, and how many values are left out. */
+function textBlocks(shown, rest) {
+  return element("div", {}, ...shown.map((text) => element("pre", { class: "text", tabindex: 0 }, text)),
+    ...(rest > 0 ? [element("p", { class: "note" }, `and ${rest} more`)] : []));
+}
+
 /** Byte strings as text; JSON is set out in lines. */
 export function texts(tensor) {
   const shown = tensor.values.slice(0, SHOWN_VALUES).map((bytes) => {
@@ -244,9 +250,7 @@ export function texts(tensor) {
       return text;
     }
   });
-  const rest = tensor.values.length - shown.length;
-  return element("div", {}, ...shown.map((text) => element("pre", { class: "text", tabindex: 0 }, text)),
-    ...(rest > 0 ? [element("p", { class: "note" }, `and ${rest} more`)] : []));
+  return textBlocks(shown, tensor.values.length - shown.length);
 }
 
 /** Numbers, laid out by the last dimension, with a summary of large tensors. */
@@ -258,7 +262,5 @@ export function numbers(tensor) {
   for (let place = 0; place < Math.min(values.length, SHOWN_VALUES); place += width) {
     lines.push(Array.from(values.slice(place, place + width), (value) => show(value, datatype)).join("  "));
   }
-  const rest = values.length - Math.min(values.length, SHOWN_VALUES);
-  return element("div", {}, element("pre", { class: "text", tabindex: 0 }, lines.join("\n")),
-    ...(rest > 0 ? [element("p", { class: "note" }, `and ${rest} more`)] : []));
+  return textBlocks([lines.join("\n")], values.length - SHOWN_VALUES);
 }
