@@ -23,3 +23,8 @@ class Finding:
     found: str
     means: str = ""
     do: str = ""
+
+
+def judged(fine: bool, subject: str, found: str, level: Level, means: str, do: str) -> Finding:
+    """Return the finding "ok", or one of another level with its consequence and remedy."""
+    return Finding("ok", subject, found) if fine else Finding(level, subject, found, means, do)

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from ksrv.doctor.finding import Finding
+from ksrv.doctor.finding import Finding, judged
 from ksrv.machine.cgroups import cgroup_cores, usable_cores
 
 OPEN_FILES = 8192
@@ -41,13 +41,10 @@ def processors() -> Iterator[Finding]:
     shown = f"{usable} of {os.cpu_count()} usable, {model[1] if model else platform.machine()}"
     if quota is not None:
         shown += f"; the container's quota is {quota:g}"
-    if usable == 1:
-        yield Finding(
-            "slow", "cores", shown, "server and models take turns on one core",
-            "give the process two cores or more",
-        )  # fmt: skip
-    else:
-        yield Finding("ok", "cores", shown)
+    yield judged(
+        usable > 1, "cores", shown,
+        "slow", "server and models take turns on one core", "give the process two cores or more",
+    )  # fmt: skip
     load = os.getloadavg()[0]
     if load > usable:
         yield Finding(
@@ -57,35 +54,29 @@ def processors() -> Iterator[Finding]:
         )  # fmt: skip
     flags = set(re.findall(r"\w+", _read(_PROC / "cpuinfo")))
     if platform.machine() == "x86_64":
-        if "avx2" in flags:
-            yield Finding("ok", "instructions", f"AVX2{', AVX-512' if 'avx512f' in flags else ''}")
-        else:
-            yield Finding(
-                "slow", "instructions", "no AVX2",
-                "pixels and networks are computed several times slower",
-                "choose a newer machine, or pass the host's CPU model to the virtual machine",
-            )  # fmt: skip
+        wide = ", AVX-512" if "avx512f" in flags else ""
+        has_avx2 = "avx2" in flags
+        yield judged(
+            has_avx2, "instructions", f"AVX2{wide}" if has_avx2 else "no AVX2",
+            "slow", "pixels and networks are computed several times slower",
+            "choose a newer machine, or pass the host's CPU model to the virtual machine",
+        )  # fmt: skip
     governors = {
         _read(path) for path in _SYS.glob("devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor")
     }
-    if not governors:
-        yield Finding("ok", "CPU governor", "not visible here; the host decides")
-    elif governors == {"performance"}:
-        yield Finding("ok", "CPU governor", "performance")
-    else:
-        yield Finding(
-            "slow", "CPU governor", ", ".join(sorted(governors)),
-            "after a pause the clock is low, so single requests take longer",
-            "cpupower frequency-set -g performance",
-        )  # fmt: skip
+    yield judged(
+        governors <= {"performance"}, "CPU governor",
+        ", ".join(sorted(governors)) or "not visible here; the host decides",
+        "slow", "after a pause the clock is low, so single requests take longer",
+        "cpupower frequency-set -g performance",
+    )  # fmt: skip
     clock = _read(_SYS / "devices/system/clocksource/clocksource0/current_clocksource")
-    if clock in ("hpet", "acpi_pm", "jiffies"):
-        yield Finding(
-            "slow", "clock", clock, "reading the time is a system call of a microsecond and more",
+    if clock:
+        yield judged(
+            clock not in ("hpet", "acpi_pm", "jiffies"), "clock", clock,
+            "slow", "reading the time is a system call of a microsecond and more",
             "boot with clocksource=tsc if the machine's TSC is stable",
         )  # fmt: skip
-    elif clock:
-        yield Finding("ok", "clock", clock)
 
 
 def memory() -> Iterator[Finding]:
@@ -102,18 +93,11 @@ def memory() -> Iterator[Finding]:
     try:
         shared = os.statvfs("/dev/shm")
         size = shared.f_frsize * shared.f_blocks
-        small = size < SHARED_MEMORY
-        yield Finding(
-            "wrong" if small else "ok",
-            "shared memory",
-            f"/dev/shm has {_size(size)}",
-            "models with executor: process pass tensors there, and large batches fail"
-            if small
-            else "",
-            "docker run --shm-size=1g; in Kubernetes an emptyDir with medium: Memory"
-            if small
-            else "",
-        )
+        yield judged(
+            size >= SHARED_MEMORY, "shared memory", f"/dev/shm has {_size(size)}",
+            "wrong", "models with executor: process pass tensors there, and large batches fail",
+            "docker run --shm-size=1g; in Kubernetes an emptyDir with medium: Memory",
+        )  # fmt: skip
     except OSError:
         yield Finding(
             "note", "shared memory", "/dev/shm is missing",
@@ -140,14 +124,13 @@ def memory() -> Iterator[Finding]:
 def limits() -> Iterator[Finding]:
     """Look at what the system lets a process have."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < OPEN_FILES:
-        yield Finding(
-            "slow" if soft >= 1024 else "wrong", "open files", f"ulimit -n is {soft}, at most {hard}",
-            f"a worker's {4096} connections do not fit, and gRPC holds {soft // 4} at most",
-            f"ulimit -n {min(65536, hard) if hard > 0 else 65536}; LimitNOFILE= in a systemd unit",
-        )  # fmt: skip
-    else:
-        yield Finding("ok", "open files", f"ulimit -n is {soft}")
+    shown = f"ulimit -n is {soft}"
+    yield judged(
+        soft >= OPEN_FILES, "open files", shown if soft >= OPEN_FILES else f"{shown}, at most {hard}",
+        "slow" if soft >= 1024 else "wrong",
+        f"a worker's {4096} connections do not fit, and gRPC holds {soft // 4} at most",
+        f"ulimit -n {min(65536, hard) if hard > 0 else 65536}; LimitNOFILE= in a systemd unit",
+    )  # fmt: skip
     threads, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     if 0 < threads < 1024:
         yield Finding(

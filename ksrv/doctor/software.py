@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import ksrv
-from ksrv.doctor.finding import Finding
+from ksrv.doctor.finding import Finding, judged
 
 REQUIRED = (
     "numpy", "opencv-python-headless", "falcon", "gunicorn", "grpcio", "protobuf", "msgspec",
@@ -58,13 +58,11 @@ def versions() -> Iterator[Finding]:
     extras = {package: _release(package) for package in OPTIONAL}
     there = ", ".join(f"{package} {release}" for package, release in extras.items() if release)
     absent = [package for package, release in extras.items() if release is None]
-    yield Finding(
-        "note" if absent else "ok",
-        "optional packages",
-        there or "none",
-        f"without {', '.join(absent)}: models that need them cannot be loaded" if absent else "",
-        "pip install what your models need" if absent else "",
-    )
+    yield judged(
+        not absent, "optional packages", there or "none",
+        "note", f"without {', '.join(absent)}: models that need them cannot be loaded",
+        "pip install what your models need",
+    )  # fmt: skip
 
 
 def libraries() -> Iterator[Finding]:
@@ -72,26 +70,19 @@ def libraries() -> Iterator[Finding]:
     yield _tls()
     version = _nghttp2()
     carries = f"libnghttp2 {version}" if version else f"grpcio {_release('grpcio')}"
-    yield Finding(
-        "ok" if version else "slow",
-        "HTTP/2",
-        f"gRPC can be served by {carries}",
-        "" if version else "a gRPC call costs several times the CPU",
-        ""
-        if version
-        else "install a wheel of ksrv, or libnghttp2 (Debian: apt-get install libnghttp2-14)",
-    )
+    yield judged(
+        version is not None, "HTTP/2", f"gRPC can be served by {carries}",
+        "slow", "a gRPC call costs several times the CPU",
+        "install a wheel of ksrv, or libnghttp2 (Debian: apt-get install libnghttp2-14)",
+    )  # fmt: skip
     try:
         from google.protobuf.internal import api_implementation
 
         backend = api_implementation.Type()
-        if backend == "upb":
-            yield Finding("ok", "protobuf", "upb backend")
-        else:
-            yield Finding(
-                "wrong", "protobuf", f"{backend} backend", "gRPC cannot be served",
-                "unset PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION",
-            )  # fmt: skip
+        yield judged(
+            backend == "upb", "protobuf", f"{backend} backend",
+            "wrong", "gRPC cannot be served", "unset PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION",
+        )  # fmt: skip
     except ImportError as error:
         yield Finding("wrong", "protobuf", str(error), "gRPC cannot be served",
                       "pip install protobuf")  # fmt: skip
@@ -111,13 +102,11 @@ def _tls() -> Finding:
             "the system's OpenSSL 3 (Debian: apt-get install libssl3)",
         )  # fmt: skip
     old = library.startswith(("OpenSSL 3.0.", "OpenSSL 3.1."))
-    return Finding(
-        "slow" if old else "ok",
-        "TLS",
-        f"HTTP can be served by {library or ssl.OPENSSL_VERSION}",
-        "handshakes are slower than with OpenSSL 3.2 or newer" if old else "",
-        "use a system with OpenSSL 3.2 or newer if clients connect often" if old else "",
-    )
+    return judged(
+        not old, "TLS", f"HTTP can be served by {library or ssl.OPENSSL_VERSION}",
+        "slow", "handshakes are slower than with OpenSSL 3.2 or newer",
+        "use a system with OpenSSL 3.2 or newer if clients connect often",
+    )  # fmt: skip
 
 
 def _nghttp2() -> str | None:
@@ -164,13 +153,12 @@ def _jpeg() -> Iterator[Finding]:
         seconds.append(time.thread_time() - start)
     rate = 1280 * 960 / min(seconds) / 1e6
     slow = (decoder == "cv2" and "turbo" not in shown) or rate < 40
-    yield Finding(
-        "slow" if slow else "ok",
-        "JPEG",
+    yield judged(
+        not slow, "JPEG",
         f"{decoder}{codes} (cv2 has {shown}): {rate:.0f} megapixels a second and core",
-        "images take longer to decode than necessary" if slow else "",
-        "pip install opencv-python-headless (its wheels have libjpeg-turbo)" if slow else "",
-    )
+        "slow", "images take longer to decode than necessary",
+        "pip install opencv-python-headless (its wheels have libjpeg-turbo)",
+    )  # fmt: skip
 
 
 def devices() -> Iterator[Finding]:

@@ -1,7 +1,5 @@
 """Replicas with certificates and tokens."""
 
-import queue
-
 import numpy as np
 import pytest
 import requests
@@ -12,7 +10,6 @@ from tests.support.certificates import self_signed
 from tests.support.models import ECHO, VECTOR, write_model
 from tests.support.ray.ray_cluster import BODY, listed
 from tests.support.ray.ray_cluster import deploy as deploy_config
-from tests.support.streams import write_words
 from tests.support.wait_until import wait_until
 
 pytest.importorskip("ray")
@@ -42,7 +39,6 @@ def deploy(cluster, folder):
     from ray import serve
 
     write_model(folder / "models", "echo", ECHO, VECTOR)
-    write_words(folder / "models")
     key, certificate = sign(folder)
     (folder / "tokens").write_text("the-token\n")
     settings = {
@@ -100,37 +96,6 @@ def test_grpc_of_a_replica(address, folder):
         infer(address.grpc, trusted, None)
     with pytest.raises(InferenceServerException, match="UNAVAILABLE"):
         infer(address.grpc, None, TOKEN)
-
-
-def stream(address, certificate, headers, count):
-    """Send one request on a stream of gRPC's, and return so many answers, each with its error.
-
-    A server refuses a stream at its head, so the refusal may come before the client has queued its request.
-    tritonclient takes none then; its callback has the reason, as for a request that was sent.
-    """
-    answers = queue.Queue()
-    text = tritonclient.grpc.InferInput("text", [1], "BYTES")
-    text.set_data_from_numpy(np.array(["a b c"], object))
-    tls = {"ssl": True, "root_certificates": str(certificate)}
-    with tritonclient.grpc.InferenceServerClient(address, **tls) as client:
-        client.start_stream(lambda result, error: answers.put((result, error)), headers=headers)
-        try:
-            client.async_stream_infer("words", [text])
-        except InferenceServerException as error:
-            if "reported through provided callback" not in str(error):
-                raise
-        found = [answers.get(timeout=60) for _ in range(count)]
-        client.stop_stream()
-    return found
-
-
-def test_a_stream_over_grpc(address, folder):
-    trusted = folder / "tls" / "server.pem"
-    found = stream(address.grpc, trusted, TOKEN, 3)
-    assert [error for _, error in found] == [None] * 3
-    assert [result.as_numpy("piece")[0] for result, _ in found] == [b"a ", b"b ", b"c "]
-    [(_, refused)] = stream(address.grpc, trusted, None, 1)
-    assert "UNAUTHENTICATED" in str(refused)
 
 
 def test_targets_for_prometheus(address, cluster, folder):

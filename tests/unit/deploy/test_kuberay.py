@@ -1,12 +1,5 @@
-"""The RayService for KubeRay matches Kubernetes' schemas, ksrv's settings and KubeRay's CRD.
+"""The RayService for KubeRay matches Kubernetes' schemas and ksrv's settings."""
 
-No published Python package has KubeRay's CRD. If you have it, check the whole document against it:
-
-    KUBERAY_CRD=ray.io_rayservices.yaml pytest tests/unit/deploy/test_kuberay.py
-"""
-
-import os
-from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -59,39 +52,3 @@ def test_ports_volumes_and_replica_counts_agree():
     # A replica may take as long to stop as its pod.
     grace = WORKERS["template"]["spec"]["terminationGracePeriodSeconds"]
     assert given.drain_delay + given.stop_timeout < grace
-
-
-def crd_schema():
-    path = os.environ.get("KUBERAY_CRD")
-    if path is None:
-        pytest.skip("KUBERAY_CRD names no CRD")
-    crd = yaml.safe_load(Path(path).read_text())
-    [version] = [one for one in crd["spec"]["versions"] if one["name"] == "v1"]
-    return closed(version["schema"]["openAPIV3Schema"])
-
-
-def closed(schema):
-    """Return the schema of a CRD as JSON Schema that rejects unknown fields, as kubectl's strict mode does."""
-    if isinstance(schema, list):
-        return [closed(one) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    if schema.get("x-kubernetes-int-or-string"):
-        return {"type": ["integer", "string"]}
-    made = {key: closed(value) for key, value in schema.items() if key != "properties"}
-    if "properties" in schema:
-        made["properties"] = {name: closed(one) for name, one in schema["properties"].items()}
-        if not schema.get("x-kubernetes-preserve-unknown-fields"):
-            made.setdefault("additionalProperties", False)
-    return made
-
-
-def test_document_is_valid_under_the_crd():
-    schema = crd_schema()
-    jsonschema = pytest.importorskip("jsonschema")
-    jsonschema.validate(SERVICE, schema)
-    for way, value in (("serveConfigV3", ""), ("rayClusterConfig", {}), ("serveConfigV2", 1)):
-        wrong = deepcopy(SERVICE)
-        wrong["spec"][way] = value
-        with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate(wrong, schema)

@@ -178,12 +178,6 @@ def test_unreadable_certificate_fails_the_start(tmp_path):
             ServerProcess([], {"tls_cert": str(path)}).tls_context()
 
 
-def test_missing_models_fail_the_start(tmp_path):
-    server = ServerProcess([str(tmp_path / "missing")], LOCAL)
-    with pytest.raises(ServerEnded, match=r"status 2(.|\n)*missing"):
-        server.start(60)
-
-
 def test_unloadable_models_fail_the_start(tmp_path, monkeypatch):
     monkeypatch.setattr(server_process, "SETTLE_SECONDS", 0.2)
     write_model(tmp_path, "broken", BROKEN, VECTOR)
@@ -224,31 +218,6 @@ def test_slow_models_fail_the_start(models):
     with pytest.raises(ServerEnded, match=r"is not ready after 0 s"):
         server.start(0)
     assert not server.ready()
-
-
-def test_a_reload_reads_the_models_anew(start, models):
-    server = start(models)
-    write_model(Path(models[0]), "second", ECHO, VECTOR)
-    server.reload()
-    wait_until(lambda: b'"second"' in server.get("/v2/models/stats"))
-    server.check()
-
-
-def why_dead(server):
-    try:
-        server.check()
-    except (ServerEnded, OSError) as error:
-        return str(error)
-    return ""
-
-
-def test_killed_server_is_reported(start, models):
-    server = start(models)
-    os.killpg(server.pid, signal.SIGKILL)
-    wait_until(lambda: "status -9" in why_dead(server))
-    assert not server.ready()
-    server.reload()
-    server.stop(30)
 
 
 PARENT = """

@@ -5,6 +5,7 @@ arguments and results of a TorchScript model, more outputs than are declared), a
 model converts between them; otherwise the model is called directly.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -64,17 +65,19 @@ class TritonModel(BaseHandler):
         )
 
 
-class NamedBinding:
-    """A model with named tensors, such as an ONNX session, behind the tensors of config.pbtxt.
+class Binding(ABC):
+    """A model behind the tensors of config.pbtxt.
 
     Args:
-        model: The model, with a method `run` that takes its inputs by name.
+        model: The model.
+        names: The model's inputs, in the order of positional arguments.
     """
 
-    def __init__(self, model: Any, tensors: TritonDeclarations) -> None:
+    def __init__(self, model: Any, tensors: TritonDeclarations, names: Sequence[str]) -> None:
         self._model = model
         self._inputs = tensors.inputs
-        self._outputs = {one.name: one for one in tensors.outputs}
+        self._outputs = tensors.outputs
+        self._names = names
 
     def __call__(self, *arrays: Any, **named: Any) -> dict[str, Any]:
         """Run the model.
@@ -85,19 +88,34 @@ class NamedBinding:
 
         Returns:
             The declared outputs by name.
+
+        Raises:
+            HandlerFailed: A TorchScript module returned fewer results than outputs are declared.
         """
-        if arrays:
-            names = [one.name for one in self._inputs] or self._model.inputs
-            named = dict(zip(names, arrays, strict=True))
+        named |= dict(zip(self._names, arrays, strict=False))
         for bound in self._inputs:
             named[bound.name] = to_model(named[bound.name], bound)
+        return self._run(named)
+
+    @abstractmethod
+    def _run(self, named: dict[str, Any]) -> dict[str, Any]:
+        """Run the model on inputs in its shapes, and return the outputs in the shapes for clients."""
+
+
+class NamedBinding(Binding):
+    """A model with named tensors, such as an ONNX session, which has a method `run`."""
+
+    def __init__(self, model: Any, tensors: TritonDeclarations) -> None:
+        super().__init__(model, tensors, [one.name for one in tensors.inputs] or model.inputs)
+
+    def _run(self, named: dict[str, Any]) -> dict[str, Any]:
         found: Mapping[str, Any] = self._model.run(named)
         if not self._outputs:
             return dict(found)
-        return {name: to_client(found[name], bound) for name, bound in self._outputs.items()}
+        return {bound.name: to_client(found[bound.name], bound) for bound in self._outputs}
 
 
-class TorchBinding:
+class TorchBinding(Binding):
     """A TorchScript module behind the tensors of config.pbtxt.
 
     Inputs are passed by position where all names end with `__0`, `__1`, ..., by name where `forward` has
@@ -106,40 +124,22 @@ class TorchBinding:
     """
 
     def __init__(self, model: Any, tensors: TritonDeclarations) -> None:
-        self._model = getattr(model, "module", model)  # without the wrapper for keywords
-        self._inputs = tensors.inputs
+        module = getattr(model, "module", model)  # without the wrapper for keywords
         order = tensors.inputs
         if all(one.position is not None for one in order):
             order = tuple(sorted(order, key=lambda one: one.position or 0))
         else:
-            names = _argument_names(self._model)
+            names = _argument_names(module)
             if names is not None and {one.name for one in order} == set(names):
                 order = tuple(sorted(order, key=lambda one: names.index(one.name)))
-        self._order = [one.name for one in order]
-        self._takes_dictionary = _takes_dictionary(self._model)
-        self._outputs = tensors.outputs
+        super().__init__(module, tensors, [one.name for one in order])
+        self._takes_dictionary = _takes_dictionary(module)
 
-    def __call__(self, *arrays: Any, **named: Any) -> dict[str, Any]:
-        """Run the module.
-
-        Args:
-            arrays: The only input, or none.
-            named: The inputs by name.
-
-        Returns:
-            The declared outputs by name.
-
-        Raises:
-            HandlerFailed: The module returned fewer results than outputs are declared.
-        """
-        if arrays:
-            named = {self._order[0]: arrays[0]}
-        for bound in self._inputs:
-            named[bound.name] = to_model(named[bound.name], bound)
+    def _run(self, named: dict[str, Any]) -> dict[str, Any]:
         if self._takes_dictionary:
             result = self._model(named)
         else:
-            result = self._model(*(named[name] for name in self._order))
+            result = self._model(*(named[name] for name in self._names))
         return {
             bound.name: to_client(self._output(result, bound, place), bound)
             for place, bound in enumerate(self._outputs)
