@@ -31,11 +31,7 @@ def rows_of(value, rows):
 
 
 def answered(results, rows, spec, inputs=(), before=None):
-    """Return the answers of a batch with as many requests as rows.
-
-    Args:
-        results: The handler's return value, in a list that gives up its reference.
-    """
+    """Return the answers of a batch with as many requests as rows."""
     given_inputs = {one.name: one for one in inputs}
     tensors = OutputConverter(spec).read(results.pop(), rows, inputs=given_inputs)
     handles = [QueuedRequest(InferRequest("m"), 1, 1) for _ in range(rows)]

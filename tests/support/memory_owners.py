@@ -1,7 +1,4 @@
-"""Memory that a handler answers with and can reach afterwards, in every way that Python libraries offer.
-
-The handlers of real servers use it as well: it is copied into their folders, and imports nothing of the tests.
-"""
+"""Memory that a handler answers with and can reach afterwards, in every way that Python libraries offer."""
 
 import array
 import ctypes

@@ -178,13 +178,7 @@ def server(tmp_path_factory):
 
 
 class Asked:
-    """One request, and what its answer must be.
-
-    Args:
-        number: Its own number, below 2**20: FP32 holds every value of the answer.
-        choice: Chooses the rest.
-        way: How it is sent.
-    """
+    """One request, and what its answer must be."""
 
     def __init__(self, number, choice, way):
         self.id = f"request {number}"
