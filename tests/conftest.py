@@ -38,17 +38,15 @@ os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 # longest, one stands far in front of the others.
 LONG_FILES = (
     "integration/docs/test_tutorials.py",
-    "sanitizers/test_queue_sanitizers.py",
+    "sanitizers/test_programs.py",
     "integration/engine/test_formats_served.py",
     "integration/cli/test_cli_init.py",
-    "sanitizers/connections/test_http_server_races.py",
     "dialects/torchserve/handlers/test_differential.py",
     "integration/streams/test_stream_leaks.py",
     "dialects/torchserve/handlers/test_handler_behaviours.py",
     "dialects/torchserve/handlers/test_golden_answers.py",
     "integration/http/test_bytes_held.py",
     "dialects/torchserve/handlers/test_packages.py",
-    "sanitizers/test_batch_dispatch.py",
     "integration/grpc/test_hostile_peers.py",
     "integration/workers/test_stops.py",
     "integration/workers/test_lifecycle.py",
@@ -65,7 +63,7 @@ LONG_FILES = (
     "integration/handler_processes/test_server.py",
     "dialects/torchserve/archive/test_import.py",
     "unit/engine/processes/test_process_faults.py",
-    "sanitizers/connections/test_http2_connections.py",
+    "sanitizers/connections/test_http2_turns.py",
     "property/wire/test_request_head.py",
     "property/wire/test_protobuf.py",
 )

@@ -41,9 +41,3 @@ def test_thread_that_runs_requests_is_not_stuck(printed):
 @pytest.mark.timeout(600)
 def test_idle_visit_to_python_is_not_repeated(printed):
     assert printed["visits that found nothing to do"] == "1"
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("flavour", ["thread", "sanitize"])
-def test_empty_decref_list_asks_for_no_visit(flavour):
-    assert run_program(flavour, "reactor/pending_decrefs.cpp", "300") == "0 stuck, 0 lost\n"

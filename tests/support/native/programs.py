@@ -13,11 +13,6 @@ def run_program(flavour: str, name: str, *arguments: str) -> str:
     """Build a program of tests/sanitizers, unless it is there, and return what it printed.
 
     The test fails where a sanitizer found anything.
-
-    Args:
-        flavour: How it is built; see `tools/native_build.py`.
-        name: Its source file, below that folder.
-        arguments: Its arguments.
     """
     command = [
         sys.executable,

@@ -1,0 +1,95 @@
+"""Programs over the native core, each built with a sanitizer, that print what is wrong: nothing, if all is well."""
+
+import pytest
+
+from tests.support.native.programs import run_program
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+
+BOTH = ("thread", "sanitize")
+PROGRAMS = {
+    "batches_reach_processes_and_return": (BOTH, "batch_dispatch.cpp", ("300",), "0 open"),
+    "message_gets_one_answer": (BOTH, "connections/http_server_turns.cpp", (), ""),
+    "muted_connections_lose_no_message": (
+        BOTH,
+        "connections/connection_arming.cpp",
+        ("40",),
+        "0 lost",
+    ),
+    # With the C library's realloc, because the sanitizers' realloc returns aligned memory.
+    "block_that_cannot_grow_is_not_pooled": (("plain",), "unaligned_block.cpp", (), "0 faults"),
+    "connections_opened_during_a_drain_get_goaway_or_close": (
+        BOTH,
+        "connections/drains.cpp",
+        ("100",),
+        "0 faults",
+    ),
+    "http_server_has_no_races": (BOTH, "connections/http_server_races.cpp", (), "0 races"),
+    "unwatched_listeners_are_watched_again": (
+        ("sanitize",),
+        "connections/listener_memory.cpp",
+        (),
+        "watched again",
+    ),
+    "streams_of_several_clients_are_all_answered": (
+        BOTH,
+        "connections/http2_connections.cpp",
+        ("10",),
+        "0 left",
+    ),
+    "bodies_are_counted_and_given_back": (("sanitize",), "http/incoming_body.cpp", (), "0 faults"),
+    "owners_of_the_server_keep_their_rules": (BOTH, "http/owners.cpp", (), "0 faults"),
+    # CVE-2026-27135 of libnghttp2.
+    "second_fault_on_a_connection_aborts_no_session": (
+        ("sanitize",),
+        "http2/faults_in_a_row.cpp",
+        (),
+        "27440 sessions end without an abort",
+    ),
+    "frame_without_memory_ends_its_connection": (
+        ("sanitize",),
+        "http2/frame_without_memory.cpp",
+        (),
+        "the connection has ended\n",
+    ),
+    "bytes_after_ignored_data_are_not_written_into_freed_memory": (
+        ("sanitize",),
+        "http2/ignored_data.cpp",
+        (),
+        "2 calls are served\n",
+    ),
+    "head_without_memory_gets_no_too_large_error": (
+        ("sanitize",),
+        "http2/lost_heads.cpp",
+        (),
+        "gRPC: to be sent again\n0 too large\n",
+    ),
+    "empty_decref_list_asks_for_no_visit": (
+        BOTH,
+        "reactor/pending_decrefs.cpp",
+        ("300",),
+        "0 stuck, 0 lost\n",
+    ),
+}
+"""By what holds if all is well: the sanitizers, the program, its arguments, and what it prints."""
+
+
+@pytest.mark.parametrize(
+    ("flavour", "program", "arguments", "printed"),
+    [
+        pytest.param(flavour, *row, id=f"{name}-{flavour}")
+        for name, (flavours, *row) in PROGRAMS.items()
+        for flavour in flavours
+    ],
+)
+def test_program_finds_no_fault(flavour, program, arguments, printed):
+    found = run_program(flavour, program, *arguments)
+    if "libnghttp2 is missing" in found:
+        pytest.skip(found)
+    assert printed in found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flavour", BOTH)
+def test_queue_stress_leaves_no_request(flavour):
+    assert "0 left" in run_program(flavour, "queue_stress.cpp", "6")
