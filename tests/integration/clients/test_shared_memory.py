@@ -131,29 +131,6 @@ def test_numbers_in_and_out(triton, region):
         assert output == {"name": "y", "datatype": "FP32", "shape": [1, 4]}
 
 
-def test_one_way_only(triton, region):
-    module, client = triton
-    key, handle, _ = region(64)
-    shm.set_shared_memory_region(handle, [ROW])
-    client.register_system_shared_memory("in", key, 64)
-    answer = client.infer("double", [placed(module, "x", [1, 4], "FP32", "in", 16)])
-    assert answer.as_numpy("y").tolist() == (ROW * 2).tolist()
-    tensor = module.InferInput("x", [1, 4], "FP32")
-    tensor.set_data_from_numpy(ROW)
-    client.infer("double", [tensor], outputs=[wanted(module, "y", "in", 16, 48)])
-    assert shm.get_contents_as_numpy(handle, np.float32, [4], offset=48).tolist() == [2, 4, 6, 8]
-
-
-def test_a_region_within_its_memory(triton, region):
-    module, client = triton
-    key, handle, _ = region(256)
-    shm.set_shared_memory_region(handle, [ROW], offset=112)
-    client.register_system_shared_memory("part", key, 32, 100)
-    answer = client.infer("double", [placed(module, "x", [1, 4], "FP32", "part", 16, 12)])
-    assert answer.as_numpy("y").tolist() == (ROW * 2).tolist()
-    refused(client.infer, "double", [placed(module, "x", [1, 4], "FP32", "part", 16, 17)])
-
-
 def test_text_in_and_out(triton, region):
     module, client = triton
     words = np.array([b"", b"a\x00b", "é".encode()], object)
@@ -358,17 +335,6 @@ def test_streams_reach_shared_memory_too(server, region):
     assert "64" in str(answers[1][1])
 
 
-def test_wrong_booleans_are_found_in_shared_memory(server, region):
-    key, _, _ = region(64, content=bytes([0, 1, 2, 0]))
-    with connected(triton_http, server.http) as client:
-        client.register_system_shared_memory("bool", key, 64)
-        text = refused(
-            client.infer, "double", [placed(triton_http, "x", [1, 4], "BOOL", "bool", 4)]
-        )
-        client.unregister_system_shared_memory()
-    assert "BOOL byte" in text
-
-
 def test_data_beside_a_region(server, region):
     key, _, _ = region(64)
     post = f"{server.url}/v2/systemsharedmemory/region/r/register"
@@ -424,24 +390,6 @@ def test_cuda_memory_is_answered_as_without_a_gpu(triton):
     assert client.is_server_ready()
 
 
-def test_extension_is_advertised_only_if_enabled(server, repository):
-    assert (
-        "system_shared_memory" in requests.get(f"{server.url}/v2", timeout=10).json()["extensions"]
-    )
-    with Server(repository) as plain:
-        told = requests.get(f"{plain.url}/v2", timeout=10).json()["extensions"]
-        assert "system_shared_memory" not in told
-        status = requests.get(f"{plain.url}/v2/systemsharedmemory/status", timeout=10)
-        assert status.status_code == 404
-        with triton_grpc.InferenceServerClient(plain.grpc) as client:
-            assert "system_shared_memory" not in client.get_server_metadata().extensions
-            with pytest.raises(InferenceServerException) as caught:
-                client.get_system_shared_memory_status()
-            assert caught.value.status() == "StatusCode.UNIMPLEMENTED"
-            tensor = placed(triton_grpc, "x", [1, 4], "FP32", "r", 16)
-            assert "not enabled" in refused(client.infer, "double", [tensor])
-
-
 def test_settings_that_would_open_it_to_strangers(repository, tmp_path):
     tokens = tmp_path / "tokens"
     tokens.write_text("secret\n")
@@ -478,15 +426,14 @@ def test_settings_that_would_open_it_to_strangers(repository, tmp_path):
                 assert told == code
 
 
-@pytest.mark.parametrize("carrier", ["native", "grpcio"])
-def test_a_call_over_tcp_without_a_token_uses_no_memory(repository, region, carrier):
+def test_a_call_over_tcp_without_a_token_uses_no_memory(repository, region):
     """Neither registers a region, nor uses one that another caller has registered."""
     key, handle, path = region(64)
     shm.set_shared_memory_region(handle, [ROW])
     parameters = {"shared_memory_region": "r", "shared_memory_byte_size": 16}
     tensor = {"name": "x", "shape": [1, 4], "datatype": "FP32"}
     data = {**tensor, "data": [9, 9, 9, 9]}
-    with Server(repository, allow_shared_memory=True, grpc_server=carrier) as running:
+    with Server(repository, allow_shared_memory=True) as running:
         url = f"{running.url}/v2/systemsharedmemory/region/r/register"
         answer = requests.post(url, json={"key": key, "byte_size": 64}, timeout=10)
         assert answer.status_code == 403

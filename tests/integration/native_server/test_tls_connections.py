@@ -4,7 +4,6 @@ import contextlib
 import socket
 import ssl
 import subprocess
-import threading
 import time
 from types import SimpleNamespace
 
@@ -146,18 +145,6 @@ def test_large_bodies_and_answers_are_complete(address, files, rows):
             assert body[-x.nbytes :] == x.tobytes()
 
 
-def test_a_reader_that_pauses_gets_every_byte(address, files):
-    x = np.ones((1 << 20, 4), "<f4")
-    with connect(address, client_context(files)) as client:
-        client.sendall(message("one", {"x": x}))
-        received = bytearray()
-        for _ in range(5):
-            received += client.recv(1000)
-            time.sleep(0.02)
-        _, body, _ = read_message(client, bytes(received))
-        assert body[-x.nbytes :] == x.tobytes()
-
-
 @pytest.mark.parametrize("farewell", [True, False])
 def test_a_body_that_is_cut_short_is_not_served(address, files, farewell):
     data = message("one", {"x": row(1, 2)})
@@ -194,15 +181,6 @@ def test_garbage_ends_its_connection_and_nothing_else(address, files, garbage):
             client.sendall(garbage)
             client.shutdown(socket.SHUT_WR)
         assert b"200 OK" not in read_all(client)
-    assert_serves(address, client_context(files))
-
-
-def test_garbage_after_a_handshake_ends_its_connection(address, files):
-    client = connect(address, client_context(files))
-    with socket.socket(fileno=client.detach()) as plain:
-        plain.sendall(b"\x17\x03\x03\x00\x20" + b"x" * 32)
-        plain.settimeout(60)
-        assert b"HTTP" not in read_all(plain)
     assert_serves(address, client_context(files))
 
 
@@ -384,25 +362,6 @@ def test_a_reader_that_stalls_is_dropped(engine, files):
         # the stream.
         with pytest.raises((ssl.SSLError, ConnectionError, EOFError)):
             read_message(client)
-
-
-def test_many_simultaneous_handshakes_succeed(address, files):
-    context = client_context(files)
-    failures = []
-
-    def serve():
-        try:
-            for _ in range(5):
-                assert_serves(address, context)
-        except Exception as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=serve) for _ in range(32)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
 
 
 def test_waiting_handshakes_need_no_further_event(engine, files):

@@ -7,9 +7,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ksrv.engine.engine import Engine
-from ksrv.errors import DeadlineExceeded, InferenceError, InvalidRequest, NotFound, Overloaded
+from ksrv.errors import DeadlineExceeded, InferenceError, InvalidRequest, NotFound
 from ksrv.observe.metrics import metrics_page
-from ksrv.observe.traffic import count_error, count_refusal
 from ksrv.repository.layout import Repository
 from ksrv.request import BatchOutputs
 from ksrv.server.shared.statistics import ServerStatistics
@@ -136,14 +135,6 @@ def test_metrics_page_has_every_family(served):
     assert 0 < found[("process_cpu_seconds_total",)] <= time.process_time()
 
 
-def test_unknown_model_names_add_no_series(served):
-    before = len(samples(served))
-    for n in range(50):
-        with pytest.raises(NotFound):
-            served.submit(request(model=f"nope{n}"), caller_blocks=True).wait()
-    assert len(samples(served)) == before
-
-
 def test_client_chosen_batch_sizes_are_limited():
     made = engine(source())
     sent = 1100
@@ -155,25 +146,6 @@ def test_client_chosen_batch_sizes_are_limited():
     assert found.inference_count == sent * (sent + 1) // 2
     assert [batch.batch_size for batch in found.batches[:1000]] == list(range(1, 1001))
     made.close()
-
-
-def test_refusals_are_on_the_page(served):
-    def counted(name, **labels):
-        return samples(served).get((name, *sorted(labels.items())), 0.0)
-
-    http = {"protocol": "http", "reason": "bytes_in_flight"}
-    grpc = {"protocol": "grpc", "reason": "streams"}
-    names = "ksrv_refused_requests_total", "ksrv_error_answers_total"
-    before = counted(names[0], **http), counted(names[0], **grpc)
-    count_refusal("http", "bytes_in_flight")
-    count_refusal("http", "")
-    count_error(Overloaded("too many", "streams"))
-    count_error(InferenceError("as you wish", 422))
-    assert counted(names[0], **http) == before[0] + 1
-    assert counted(names[0], **grpc) == before[1] + 1
-    assert counted(names[1], protocol="grpc", status="RESOURCE_EXHAUSTED") > 0
-    assert counted(names[1], protocol="grpc", status="INVALID_ARGUMENT") > 0
-    assert counted(names[0], protocol="grpc", reason="") == 0
 
 
 def test_process_values_are_on_the_page(served):

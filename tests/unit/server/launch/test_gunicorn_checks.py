@@ -17,10 +17,6 @@ def configured(**settings):
     return cfg
 
 
-def test_this_gunicorn_has_what_is_needed():
-    checks.check_gunicorn()
-
-
 def test_another_major_release_is_refused(monkeypatch):
     monkeypatch.setattr(gunicorn, "version_info", (28, 0, 0))
     with pytest.raises(SettingsError, match=r"needs gunicorn 27, .*install 'gunicorn>=27,<28'"):
@@ -120,17 +116,3 @@ def test_tls_without_openssl_is_refused_with_what_to_install(monkeypatch):
     checks.check_settings(configured())
     with pytest.raises(SettingsError, match=r"libssl\.so\.3 cannot be loaded; install it \("):
         checks.check_settings(configured(certfile=__file__))
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["gevent", "eventlet", "tornado", "asgi", "gunicorn.workers.ggevent.GeventWorker"],
-)
-def test_worker_classes_under_which_the_app_stands_still_are_refused(name):
-    with pytest.raises(SettingsError, match=f"'worker_class': {name} "):
-        checks.check_worker_class(name)
-
-
-@pytest.mark.parametrize("name", ["gthread", "sync", "ksrv.server.worker:KsrvWorker"])
-def test_other_worker_classes_are_taken(name):
-    checks.check_worker_class(name)

@@ -44,37 +44,6 @@ class Worker:
         self.peers.publish(self.engine)
 
 
-def test_every_worker_answers_for_all(file):
-    first, second = Worker(file, 0, {0, 1}), Worker(file, 1, {0, 1})
-    for rows in (1, 2):
-        first.engine.submit(request(rows)).wait()
-    second.engine.submit(request(2)).wait()
-    for one in (first, second):
-        one.publish()
-    expected = {1: 1, 2: 2}
-    for one in (first, second):
-        (found,) = one.server.models("m")
-        assert (found.success.count, found.inference_count, found.execution_count) == (3, 5, 3)
-        assert {size.batch_size: size.compute_infer.count for size in found.batches} == expected
-        assert found.stages["request"].count == sum(found.stages["request"].buckets) == 3
-        assert one.engine.statistics("m")[0].success.count < 3
-        one.engine.close()
-
-
-def test_a_successor_goes_on_from_what_it_finds(file):
-    for turn in range(1, 4):
-        one = Worker(file, 1)
-        one.engine.submit(request()).wait()
-        one.engine.handler_metrics.record(Record("seen", "counter", 1.0))
-        one.engine.unknown_requests += 1
-        one.publish()
-        one.publish()  # nothing is counted twice
-        assert one.server.models()[0].success.count == turn
-        assert one.server.page_values().unknown_requests == turn
-        assert f"seen {float(turn)!r}" in one.server.page_values().handlers.decode()
-        one.engine.close()
-
-
 def test_what_a_worker_holds_ends_with_it_and_what_it_counted_does_not(file):
     file.write(
         2,

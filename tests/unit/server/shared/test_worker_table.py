@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from ksrv.server.shared.worker_table import CAPACITY, State, Stop, WorkerTable
+from ksrv.server.shared.worker_table import CAPACITY, State, WorkerTable
 
 
 @pytest.fixture
@@ -113,13 +113,6 @@ def test_a_worker_may_leave_to_another_once_that_serves(table):
     assert table.served_by_another(second) is False
 
 
-def test_a_quick_stop_stays_quick(table):
-    assert table.stopping is Stop.NOT
-    table.begin_stop(Stop.QUICK)
-    table.begin_stop(Stop.ORDERLY)
-    assert table.stopping is Stop.QUICK
-
-
 def test_a_reload_has_succeeded_once_all_of_its_workers_are_ready(table):
     table.target_count = 2
     assert table.last_reload_successful and table.last_reload == 0
@@ -137,12 +130,6 @@ def test_a_reload_has_succeeded_once_all_of_its_workers_are_ready(table):
     table.note_reload(accepted=False)
     table.end_reload()
     assert not table.last_reload_successful
-
-
-def test_a_freed_slot_is_taken_again(table):
-    first = table.allocate()
-    table.release(first)
-    assert table.allocate() == first
 
 
 def test_the_table_is_full_at_its_capacity(table):
