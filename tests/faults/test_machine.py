@@ -31,11 +31,7 @@ ADD_SUB = 'platform: "onnxruntime_onnx" max_batch_size: 8'
 
 
 class Wrapped(Server):
-    """A server that a shell starts.
-
-    Args:
-        script: The script for the shell; "$@" is the server's command.
-    """
+    """A server that a shell starts."""
 
     script = 'exec "$@"'
 

@@ -41,12 +41,7 @@ RETRIES = {
 
 
 class Traffic:
-    """Clients that call through a proxy until they are stopped, and how their calls ended.
-
-    Args:
-        proxy: The proxy.
-        options: Those of the gRPC channels.
-    """
+    """Clients that call through a proxy until they are stopped, and how their calls ended."""
 
     def __init__(self, proxy, options):
         self._proxy = proxy

@@ -26,11 +26,7 @@ class Run:
 
 
 def markdown(runs: Sequence[Run]) -> str:
-    """Return the tables of several runs.
-
-    Args:
-        runs: One for each repository.
-    """
+    """Return the tables of several runs."""
     lines = [
         "| repository | commit | tried | work unmodified | work, something changed | fail as named below | fail |",
         "|---|---|---|---|---|---|---|",
@@ -46,10 +42,6 @@ def models(outcomes: Sequence[Outcome], left_out: Mapping[str, str]) -> str:
     """Return the table of the models of Triton's Python backend: the models that run, and why others do not.
 
     A model runs if a case that names it works, and none fails without a reason that is named.
-
-    Args:
-        outcomes: The outcomes of the cases that name models.
-        left_out: Models that no case names, and why.
     """
     working: set[str] = set()
     failing: set[str] = set()
@@ -153,10 +145,6 @@ def cell(text: str) -> str:
 
 def write(page: Path, table: str) -> None:
     """Put the tables between a page's two marks.
-
-    Args:
-        page: A Markdown file.
-        table: The table to write.
 
     Raises:
         ValueError: The page does not have the marks.

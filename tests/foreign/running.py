@@ -26,13 +26,7 @@ SHOWN = 600
 def run(
     repository: Repository, places: Places, *, wanted: Callable[[str], bool] = lambda name: True
 ) -> Iterator[Outcome]:
-    """Run a repository's cases and yield what became of each.
-
-    Args:
-        repository: Its cases.
-        places: Its checkout and a folder for what the runs leave.
-        wanted: Whether the case of a name runs.
-    """
+    """Run a repository's cases and yield what became of each."""
     servers = Servers(places)
     try:
         for number, case in enumerate(repository.cases):
@@ -58,9 +52,6 @@ class Servers:
 
     def of(self, serving: Serving) -> Server:
         """Return the server, started if it is not up.
-
-        Args:
-            serving: The models and settings to serve.
 
         Raises:
             ServerFailed: It did not start.
@@ -146,14 +137,7 @@ def outcomes(case: Case, places: Places, servers: Servers, work: Path) -> Iterat
 
 
 def _outcomes(case: Case, places: Places, servers: Servers, work: Path) -> Iterator[Outcome]:
-    """Run one case, and yield one outcome, or one for each of its tests.
-
-    Args:
-        case: The case.
-        places: The checkout.
-        servers: The server that is up.
-        work: The case's own folder.
-    """
+    """Run one case, and yield one outcome, or one for each of its tests."""
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     if case.fresh:
@@ -244,12 +228,7 @@ def run_program(
 
 
 def test_outcomes(case: Case, report: Path) -> Iterator[Outcome]:
-    """Yield what became of each test of a report of pytest's.
-
-    Args:
-        case: The case.
-        report: The report.
-    """
+    """Yield what became of each test of a report of pytest's."""
     for test in ET.parse(report).getroot().iter("testcase"):
         name = f"{test.get('classname', '').rpartition('.')[2]}.{test.get('name')}".lstrip(".")
         if test.find("skipped") is not None:

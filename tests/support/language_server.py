@@ -8,12 +8,7 @@ from typing import Any
 
 
 class LanguageServer:
-    """A running language server.
-
-    Args:
-        command: The server's command line; it talks on stdin and stdout.
-        folder: The folder that the editor has open.
-    """
+    """A running language server."""
 
     def __init__(self, command: list[str], folder: Path) -> None:
         self._process = subprocess.Popen(

@@ -48,12 +48,7 @@ class Spans:
 
 @contextlib.contextmanager
 def collecting(key: Path | None = None, cert: Path | None = None) -> Iterator[Spans]:
-    """Yield what a collector on a free port receives.
-
-    Args:
-        key: The key of its certificate, or None without TLS.
-        cert: Its certificate.
-    """
+    """Yield what a collector on a free port receives."""
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
     class Collector(BaseHTTPRequestHandler):

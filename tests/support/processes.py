@@ -11,21 +11,12 @@ from tests.support.wait_until import wait_until
 
 
 def children(pid: int) -> list[int]:
-    """Return the children of a process that its main thread has started.
-
-    Args:
-        pid: The process.
-    """
+    """Return the children of a process that its main thread has started."""
     return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def another_child(pid: int, known: Collection[int]) -> int:
-    """Wait for another child of a process, and return it.
-
-    Args:
-        pid: The process.
-        known: The children that it had before.
-    """
+    """Wait for another child of a process, and return it."""
     wait_until(lambda: set(children(pid)) - set(known))
     return (set(children(pid)) - set(known)).pop()
 
@@ -51,12 +42,7 @@ def resting(pids: Collection[int]) -> Iterator[None]:
 
 
 def answers_of_each(pid: int, ask: Callable[[], Hashable]) -> list[set[Hashable]]:
-    """Return the different answers of each worker of a server, which gets four calls while the other workers are paused.
-
-    Args:
-        pid: The master process.
-        ask: Calls the server over a new connection.
-    """
+    """Return the different answers of each worker of a server, which gets four calls while the other workers are paused."""
     answers = []
     workers = set(children(pid))
     for worker in workers:

@@ -11,11 +11,6 @@ def wait_until(
 
     It is looked at every five milliseconds at first, and less often the longer it takes: what is waited for needs
     the processor more.
-
-    Args:
-        condition: Returns whether it is true.
-        seconds: How long it may take.
-        tell: Returns more about a failure, such as a server's log.
     """
     began = time.monotonic()
     while not condition():

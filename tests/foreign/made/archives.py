@@ -14,12 +14,7 @@ TORCHVISION = {"PYTHONPATH": str(OPERATORS)}
 
 
 def weights(source: Path, file: Path) -> Path:
-    """Save random weights of the only network that a file defines, and return the path.
-
-    Args:
-        source: The file with the class.
-        file: The file for the weights.
-    """
+    """Save random weights of the only network that a file defines, and return the path."""
     file.parent.mkdir(parents=True, exist_ok=True)
     program = Path(__file__).with_name("weights_program.py")
     # torchvision's import needs the environment above, and networks of one name would be one module here.
@@ -46,14 +41,7 @@ def cached_weights(folder: Path) -> None:
 
 
 def archive(store: Path, name: str, version: str = "1.0", **options: Any) -> None:
-    """Make an archive.
-
-    Args:
-        store: The folder that it comes into.
-        name: The model.
-        version: Its version.
-        options: Options of torch-model-archiver, with underscores.
-    """
+    """Make an archive."""
     store.mkdir(parents=True, exist_ok=True)
     command = [str(Path(sys.executable).with_name("torch-model-archiver")), "--force"]
     given = {"model_name": name, "version": version, "export_path": store, **options}
@@ -63,13 +51,7 @@ def archive(store: Path, name: str, version: str = "1.0", **options: Any) -> Non
 
 
 def of_config(checkout: Path, store: Path, wanted: Sequence[str]) -> None:
-    """Make the archives that TorchServe's ts_scripts/mar_config.json describes.
-
-    Args:
-        checkout: TorchServe's checkout.
-        store: The folder that they come into.
-        wanted: The models that are made.
-    """
+    """Make the archives that TorchServe's ts_scripts/mar_config.json describes."""
     described = json.loads((checkout / "ts_scripts/mar_config.json").read_text())
     for model in described:
         if model["model_name"] in wanted:

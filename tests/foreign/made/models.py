@@ -18,12 +18,7 @@ def photo(path: Path, width: int = 320, height: int = 240, seed: int = 3) -> Pat
 
 
 def port(name: str, folder: Path) -> Path:
-    """Copy a model that was written again as a handler, and return its folder.
-
-    Args:
-        name: Its folder below `ports`.
-        folder: The repository that it comes into.
-    """
+    """Copy a model that was written again as a handler, and return its folder."""
     target = folder / name
     shutil.copytree(PORTS / name, target)
     return target

@@ -17,15 +17,7 @@ def save(
     outputs: object,
     **constants: np.ndarray,
 ) -> None:
-    """Write a model, with folders above it.
-
-    Args:
-        path: The file.
-        nodes: Its operations.
-        inputs: Its inputs.
-        outputs: Its outputs.
-        constants: Its weights by name.
-    """
+    """Write a model, with folders above it."""
     weights = [numpy_helper.from_array(value, name) for name, value in constants.items()]
     graph = helper.make_graph(nodes, path.parent.name, inputs, outputs, weights)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -67,13 +59,7 @@ def classifier(
 
 
 def identity(path: Path, kinds: Sequence[int], shape: Shape) -> None:
-    """Write a model that answers INPUT0, INPUT1, ... as OUTPUT0, OUTPUT1, ...
-
-    Args:
-        path: The file.
-        kinds: The datatype of each.
-        shape: The shape of all.
-    """
+    """Write a model that answers INPUT0, INPUT1, ... as OUTPUT0, OUTPUT1, ..."""
     save(
         path,
         [
@@ -92,14 +78,7 @@ def identity(path: Path, kinds: Sequence[int], shape: Shape) -> None:
 
 
 def add_sub(path: Path, given: int, answered: int, shape: Shape) -> None:
-    """Write Triton's most used test model: OUTPUT0 is INPUT0 + INPUT1, OUTPUT1 is INPUT0 - INPUT1.
-
-    Args:
-        path: The file.
-        given: The datatype of the inputs.
-        answered: That of the outputs.
-        shape: The shape of all.
-    """
+    """Write Triton's most used test model: OUTPUT0 is INPUT0 + INPUT1, OUTPUT1 is INPUT0 - INPUT1."""
     save(
         path,
         [

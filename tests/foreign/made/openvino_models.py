@@ -8,12 +8,7 @@ from openvino import opset13
 
 
 def resnet(path: Path, classes: int = 1000) -> None:
-    """Write a network with the names of the resnet that the samples' README downloads.
-
-    Args:
-        path: The .xml file.
-        classes: The number of classes.
-    """
+    """Write a network with the names of the resnet that the samples' README downloads."""
     image = opset13.parameter([-1, 3, 224, 224], np.float32, name="0")
     image.output(0).get_tensor().set_names({"0"})
     mean = opset13.reduce_mean(image, opset13.constant(np.int64([2, 3])), keep_dims=False)

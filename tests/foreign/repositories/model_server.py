@@ -88,15 +88,7 @@ def sample(script: str, *arguments: str, **keys: object) -> Case:
 
 
 def configuration(name: str, model: str, body: str, answer: str, fails: str = "") -> Case:
-    """Return the case of a configuration: its model answers over REST.
-
-    Args:
-        name: The file.
-        model: The model that is asked.
-        body: The request.
-        answer: An expression that the answer matches.
-        fails: Why it is refused.
-    """
+    """Return the case of a configuration: its model answers over REST."""
     url = f"http://{{http}}/v2/models/{model}/infer"
     command = ("{python}", "{root}/post_program.py", url, "--text", body)
     shown = f"src/test/configs/{name}"

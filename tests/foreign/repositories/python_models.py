@@ -40,12 +40,7 @@ def _with_weights(models: tuple[PythonModel, ...], places: Places, folder: Path)
 def suite(
     path: str, server: Serving, *models: str, only: str = "", without: str = "", **keys: object
 ) -> Case:
-    """Return the case of a file of tests below qa/L0_backend_python.
-
-    Args:
-        only: A pattern of the tests that run; all of them if empty.
-        without: A test that does not run.
-    """
+    """Return the case of a file of tests below qa/L0_backend_python."""
     folder, _, file = path.rpartition("/")
     chosen = (*(("-k", only) if only else ()), *(("--except", without) if without else ()))
     command = ("{python}", "{root}/unittest_program.py", file, *chosen)

@@ -18,11 +18,7 @@ Maker = Callable[[Places, Path], None]
 
 
 def store(make: Maker, properties: str, loaded: str) -> Callable[[Places, Path], list[Path]]:
-    """Return what makes archives, and the config.properties that serves them.
-
-    Args:
-        loaded: Which of them serve from the start, as TorchServe's `load_models`.
-    """
+    """Return what makes archives, and the config.properties that serves them."""
 
     def lay_out(places: Places, folder: Path) -> list[Path]:
         make(places, folder / "store")
@@ -59,12 +55,7 @@ def described(*names: str) -> Maker:
 
 
 def mnist(handler: str = f"{MNIST}/mnist_handler.py", **options: str) -> Maker:
-    """Return what makes the mnist archive with a handler of the examples.
-
-    Args:
-        handler: The handler's file, or a built-in's name.
-        options: Options of torch-model-archiver that name files of the checkout.
-    """
+    """Return what makes the mnist archive with a handler of the examples."""
 
     def make(places: Places, folder: Path) -> None:
         network = places.checkout / MNIST / "mnist.py"

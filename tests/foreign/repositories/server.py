@@ -140,15 +140,7 @@ RESTRICTED = "`--http-restricted-api` gives routes a separate key; ksrv has toke
 def suite(
     path: str, serving: Serving, *, only: str = "", except_for: str = "", **keys: object
 ) -> Case:
-    """Return the case of a file of tests, run in a copy because its tests write files.
-
-    Args:
-        path: The file below qa/.
-        serving: The server.
-        only: A pattern of the tests that are run; all of them if empty.
-        except_for: A test that is not run.
-        keys: Further fields of the case.
-    """
+    """Return the case of a file of tests, run in a copy because its tests write files."""
     folder, _, file = path.partition("/")
     command = ("{python}", "{root}/unittest_program.py", file, *(("-k", only) if only else ()))
     if except_for:

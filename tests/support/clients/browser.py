@@ -65,13 +65,7 @@ class Watch:
 
 @contextmanager
 def watched_page(browser: Any, url: str, **options: Any) -> Iterator[Any]:
-    """Open a page at a URL; fail at the end if it did anything forbidden.
-
-    Args:
-        browser: The browser.
-        url: The server's URL; the page is at its "/".
-        options: Of Playwright's `new_context`; `allowed` are texts of console errors that may come.
-    """
+    """Open a page at a URL; fail at the end if it did anything forbidden."""
     watch = Watch(url + "/", allowed=options.pop("allowed", []))
     context = browser.new_context(**options)
     context.set_default_timeout(30_000)

@@ -116,9 +116,6 @@ def write_models(root: Path) -> None:
 class HeldEngine(Engine):
     """The engine over these models; `slow` and `full` are held, and the queue of `full` is full.
 
-    Args:
-        root: The folder that `write_models` has filled.
-
     Attributes:
         release: Lets the held models answer.
         handles: The handles of the requests that a front end submitted, in order.

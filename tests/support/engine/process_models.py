@@ -39,11 +39,7 @@ def running(
 
 
 class Chunks(list[Any]):
-    """An emitter that keeps what it was given, and the handle of its only client.
-
-    Args:
-        leaves_after: The number of chunks after which the client has left.
-    """
+    """An emitter that keeps what it was given, and the handle of its only client."""
 
     deadline_ns = NO_DEADLINE
     headers: Mapping[str, str] = {}

@@ -91,11 +91,6 @@ def judged(status: int, content: bytes, header_length: str | None) -> Outcome:
 class Caller(Protocol):
     """A client of one connection.
 
-    Args:
-        address: The server's address.
-        trusted: The certificate of a server with TLS, or None.
-        timeout: Seconds that it waits for bytes.
-
     Attributes:
         at_once: How many calls it makes side by side.
     """

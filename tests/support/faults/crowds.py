@@ -8,13 +8,7 @@ HEAD = b"POST /v2/models/here/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 4000\
 
 
 class Crowd:
-    """Connections that are open while the context is.
-
-    Args:
-        address: The server's address for HTTP in cleartext.
-        choose: The generator that decides how far each client gets.
-        count: How many clients there are.
-    """
+    """Connections that are open while the context is."""
 
     def __init__(self, address: str, choose: random.Random, count: int) -> None:
         host, _, port = address.rpartition(":")
@@ -39,11 +33,7 @@ class Crowd:
             client.close()
 
     def go_on(self, count: int) -> None:
-        """Have some of the clients send a byte each; clients whose connection the server closed close their side.
-
-        Args:
-            count: How many.
-        """
+        """Have some of the clients send a byte each; clients whose connection the server closed close their side."""
         for client in self._choose.sample(self._clients, min(count, len(self._clients))):
             try:
                 client.send(b"x", socket.MSG_DONTWAIT)

@@ -59,12 +59,7 @@ def page(server: Server) -> dict[str, float]:
 
 
 def ended(values: dict[str, float], model: str) -> Counter[str]:
-    """Return how many requests to a model ended in each way, by the page.
-
-    Args:
-        values: The page.
-        model: The model.
-    """
+    """Return how many requests to a model ended in each way, by the page."""
     labels = 'ksrv_requests_total{{model="{}",outcome="{}",version=""}}'
     found = {outcome: int(values.get(labels.format(model, outcome), 0)) for outcome in OUTCOMES}
     return Counter({outcome: count for outcome, count in found.items() if count})
@@ -74,10 +69,6 @@ def wait_successes(server: Server, ledger: Ledger) -> None:
     """Wait until a server's page counts as many successes as its clients had answers, since its start.
 
     Each worker knows of the others' last second only when that is over.
-
-    Args:
-        server: The server.
-        ledger: The outcomes of all its clients.
     """
     answered = ledger.outcomes()["answered"]
 
@@ -96,11 +87,7 @@ def rows_run(values: dict[str, float], model: str) -> int:
 
 
 class Baseline:
-    """Resources of a server before a test.
-
-    Args:
-        server: The server, which is at rest.
-    """
+    """Resources of a server before a test."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -134,13 +121,7 @@ def _sum(values: dict[str, float], name: str) -> float:
 def assert_answers_exactly(
     addresses: dict[str, str], trusted: Path | None, models: tuple[str, ...] = MODELS
 ) -> None:
-    """Fail unless every protocol answers a good request to every model.
-
-    Args:
-        addresses: The address of each protocol.
-        trusted: The certificate of a server with TLS.
-        models: The models.
-    """
+    """Fail unless every protocol answers a good request to every model."""
     for protocol, address in addresses.items():
         caller = CALLERS[protocol](address, trusted, 60)
         for model in models:
@@ -154,15 +135,7 @@ def assert_answers_exactly(
 def assert_counts_add_up(
     server: Server, root: Path, ledger: Ledger, before: Any, models: tuple[str, ...] = MODELS
 ) -> None:
-    """Fail unless the page, the handlers' journals and the clients' outcomes agree.
-
-    Args:
-        server: The server, at rest.
-        root: Its repository.
-        ledger: The outcomes of the clients.
-        before: The page before.
-        models: The models that were called.
-    """
+    """Fail unless the page, the handlers' journals and the clients' outcomes agree."""
     for model in models:
         now = page(server)
         ways = ended(now, model) - ended(before, model)

@@ -69,12 +69,7 @@ def write_patterns(root: Path, names: tuple[str, ...] = MODELS, handler: str = H
 
 
 def executed(root: Path, name: str) -> Counter[int]:
-    """Return how often the rows of each pattern were run, by its id.
-
-    Args:
-        root: The repository.
-        name: The model.
-    """
+    """Return how often the rows of each pattern were run, by its id."""
     journal = root / name / "journal"
     content = journal.read_bytes() if journal.exists() else b""
     return Counter((np.frombuffer(content, "<i8") >> INDEX_BITS).tolist())
@@ -108,11 +103,7 @@ class Pattern:
         return self.array if self.model == "here" else ~self.array
 
     def strange_elements(self, answer: Array) -> int:
-        """Return how many elements of an answer belong to another request.
-
-        Args:
-            answer: The answer; every element is strange if its shape is.
-        """
+        """Return how many elements of an answer belong to another request."""
         if answer.shape != self.array.shape:
             return int(answer.size) or 1
         return int((answer != self.expected).sum())
@@ -134,10 +125,6 @@ def draw_pattern(
 
 
 def remove_journals(root: Path) -> None:
-    """Forget what was executed; the handlers write on.
-
-    Args:
-        root: The repository.
-    """
+    """Forget what was executed; the handlers write on."""
     for journal in root.glob("*/journal"):
         os.truncate(journal, 0)

@@ -46,12 +46,7 @@ class Fault:
 
 
 def draw_fault(choose: random.Random, kinds: tuple[str, ...] = KINDS) -> Fault:
-    """Return a fault that strikes within the first kilobytes, or now and then far into a large body.
-
-    Args:
-        choose: The random generator.
-        kinds: The kinds that it may have.
-    """
+    """Return a fault that strikes within the first kilobytes, or now and then far into a large body."""
     return Fault(
         kind=choose.choice(kinds),
         towards=choose.choice(("server", "client")),
@@ -62,22 +57,14 @@ def draw_fault(choose: random.Random, kinds: tuple[str, ...] = KINDS) -> Fault:
 
 
 class _Broken(Exception):
-    """A fault has ended the connection.
-
-    Args:
-        resets: Whether by a reset.
-    """
+    """A fault has ended the connection."""
 
     def __init__(self, resets: bool) -> None:
         self.resets = resets
 
 
 class FaultProxy:
-    """Listens on new ports and passes bytes on to a server; each port has another sequence of faults.
-
-    Args:
-        target: The server's address as HOST:PORT.
-    """
+    """Listens on new ports and passes bytes on to a server; each port has another sequence of faults."""
 
     def __init__(self, target: str) -> None:
         host, _, port = target.rpartition(":")
@@ -101,11 +88,7 @@ class FaultProxy:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
 
     def listen(self, next_fault: Callable[[], Fault]) -> str:
-        """Open a port and return its address.
-
-        Args:
-            next_fault: Returns the fault of each connection that is accepted there, in their order.
-        """
+        """Open a port and return its address."""
         address: str = self._run(self._listen(next_fault))
         return address
 

@@ -59,12 +59,7 @@ class Ledger:
 
 
 class Faults:
-    """The sequence of faults of one client's connections.
-
-    Args:
-        choose: The random generator.
-        kinds: The kinds that they may have.
-    """
+    """The sequence of faults of one client's connections."""
 
     def __init__(self, choose: random.Random, kinds: tuple[str, ...]) -> None:
         self._choose, self._kinds = choose, kinds
@@ -185,11 +180,7 @@ class Load:
         caller.close()
 
     def wait_for(self, more: int) -> None:
-        """Wait until every client has made further rounds of calls.
-
-        Args:
-            more: How many.
-        """
+        """Wait until every client has made further rounds of calls."""
         wanted = {name: self._made[name] + more for name in self._targets}
 
         def made() -> bool:
@@ -212,12 +203,7 @@ class Load:
 
 
 def together(targets: Sequence[Callable[[], Any]], failures: list[str]) -> None:
-    """Run functions on threads until all have ended.
-
-    Args:
-        targets: The functions.
-        failures: Takes what they raised.
-    """
+    """Run functions on threads until all have ended."""
     with running(targets, failures):
         pass
 
@@ -243,11 +229,7 @@ def running(targets: Sequence[Callable[[], Any]], failures: list[str]) -> Iterat
 
 
 def judge_answers(ledger: Ledger) -> None:
-    """Fail if a call got anything of another's data, or no answer at all on an open connection.
-
-    Args:
-        ledger: The calls.
-    """
+    """Fail if a call got anything of another's data, or no answer at all on an open connection."""
     for record in ledger.records:
         outcome, pattern = record.outcome, record.pattern
         if outcome.answer is not None:
@@ -256,23 +238,14 @@ def judge_answers(ledger: Ledger) -> None:
 
 
 def all_answered(ledger: Ledger) -> None:
-    """Fail if a call was not answered, or got anything of another's data.
-
-    Args:
-        ledger: The calls.
-    """
+    """Fail if a call was not answered, or got anything of another's data."""
     judge_answers(ledger)
     others = [one for one in ledger.records if one.outcome.kind != "answered"]
     assert not others, others[:5]
 
 
 def judge(ledger: Ledger, *, trusted: bool) -> None:
-    """Fail if a call was lost without a cause, was answered with another's data, or was never answered.
-
-    Args:
-        ledger: The calls.
-        trusted: Whether TLS must have shown every changed byte.
-    """
+    """Fail if a call was lost without a cause, was answered with another's data, or was never answered."""
     for record in ledger.records:
         outcome, pattern = record.outcome, record.pattern
         what = (

@@ -26,15 +26,7 @@ def write_graph(
     outputs: Mapping[str, tuple[str, Shape]],
     constants: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a model; a text in a shape is a size of any value.
-
-    Args:
-        path: The file.
-        nodes: Operator, inputs, outputs and attributes of each node.
-        inputs: Datatype and shape of each input.
-        outputs: Datatype and shape of each output.
-        constants: Arrays by name.
-    """
+    """Write a model; a text in a shape is a size of any value."""
     helper = onnx.helper
     made = [helper.make_node(kind, list(x), list(y), **given) for kind, x, y, given in nodes]
     infos = [

@@ -153,13 +153,7 @@ class GunicornServer:
 
 
 class TlsServer(GunicornServer):
-    """A server with TLS, which is up once it completes a handshake.
-
-    Args:
-        folder: The folder for its configuration, certificate and log.
-        hook: Further lines of the configuration.
-        options: See `GunicornServer`.
-    """
+    """A server with TLS, which is up once it completes a handshake."""
 
     def __init__(self, folder: Path, *, hook: str = "", **options: Any) -> None:
         key, cert = self_signed(folder)

@@ -89,20 +89,11 @@ class ReplicaLoad:
         return sum(self.answered.values())
 
     def held_by(self, addresses: Collection[str]) -> set[Sent]:
-        """Return the requests that some replicas have and have not answered.
-
-        Args:
-            addresses: The replicas.
-        """
+        """Return the requests that some replicas have and have not answered."""
         return {sent for sent in list(self._held.values()) if sent.address in addresses}
 
     def wait_for(self, more: int, timeout: float = 60.0) -> None:
-        """Wait until so many more requests were answered.
-
-        Args:
-            more: How many.
-            timeout: Seconds to wait at most.
-        """
+        """Wait until so many more requests were answered."""
         until, deadline = self.total + more, time.monotonic() + timeout
         while self.total < until:
             assert time.monotonic() < deadline, f"{self.total} of {until}: {self.lost[-3:]}"

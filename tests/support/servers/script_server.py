@@ -8,12 +8,7 @@ from ksrv.testing import Server
 
 
 class ScriptServer(Server):
-    """Runs a Python script that serves the script's handler, while the context is open.
-
-    Args:
-        script: The script.
-        options: As for `Server`; a script may take long to start on a busy machine, and is no forked server.
-    """
+    """Runs a Python script that serves the script's handler, while the context is open."""
 
     def __init__(self, script: Path, **options: Any) -> None:
         super().__init__([], **{"start_timeout": 240.0} | options)

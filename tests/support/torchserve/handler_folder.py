@@ -4,12 +4,7 @@ from pathlib import Path
 
 
 def old_handler(folder: Path, text: str) -> Path:
-    """Write a handler that imports a file beside it by its bare name.
-
-    Args:
-        folder: The model's folder.
-        text: The beginning of its answers.
-    """
+    """Write a handler that imports a file beside it by its bare name."""
     folder.mkdir()
     (folder / "shared.py").write_text(f"TEXT = {text!r}\n")
     (folder / "handler.py").write_text(

@@ -16,11 +16,7 @@ SO_TIMESTAMPNS = 35
 
 @contextlib.contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    """A process whose threads all stand still meanwhile.
-
-    Args:
-        pid: The process.
-    """
+    """A process whose threads all stand still meanwhile."""
 
     def states() -> set[str]:
         return {path.read_text().rpartition(")")[2].split()[0] for path in tasks.glob("*/stat")}
@@ -35,20 +31,12 @@ def stopped(pid: int) -> Iterator[None]:
 
 
 def note_arrivals(client: socket.socket) -> None:
-    """Have the kernel note when bytes come.
-
-    Args:
-        client: The connection.
-    """
+    """Have the kernel note when bytes come."""
     client.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
 
 
 def came_at(client: socket.socket) -> int:
-    """Return when the bytes that wait for a connection's reader came, in nanoseconds.
-
-    Args:
-        client: The connection, after `note_arrivals`.
-    """
+    """Return when the bytes that wait for a connection's reader came, in nanoseconds."""
     with socket.socket(fileno=os.dup(client.fileno())) as plain:
         plain.settimeout(60)
         ((_, _, time),) = plain.recvmsg(1, 64, socket.MSG_PEEK)[1]

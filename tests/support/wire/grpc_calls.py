@@ -81,11 +81,7 @@ def small_limits(**limits: Any) -> Any:
 
 
 def retry_seconds(error: Any) -> int:
-    """Return when a refused call may be made again, by its details, which have its status too.
-
-    Args:
-        error: grpcio's `RpcError`.
-    """
+    """Return when a refused call may be made again, by its details, which have its status too."""
     trailers = dict(error.trailing_metadata())
     status = status_pb2.Status.FromString(trailers["grpc-status-details-bin"])
     assert (status.code, status.message) == (error.code().value[0], error.details())

@@ -9,10 +9,5 @@ CONFIG.set("http_parser", "python")
 
 
 def gunicorn_parser(data: bytes, peer: tuple[str, int] = ("127.0.0.1", 1)) -> RequestParser:
-    """Return a parser of the messages in `data`, which iterates over them.
-
-    Args:
-        data: The messages.
-        peer: The address that they come from; only some may speak for others.
-    """
+    """Return a parser of the messages in `data`, which iterates over them."""
     return RequestParser(CONFIG, iter([data]), peer)

@@ -142,14 +142,7 @@ class Http2Client:
         body: bytes | None = None,
         fields: Iterable[tuple[str, str]] = (),
     ) -> Answer:
-        """Make a request and wait for its answer.
-
-        Args:
-            method: The method.
-            path: The target.
-            body: The body, if there is one.
-            fields: Additional fields.
-        """
+        """Make a request and wait for its answer."""
         fields = list(fields)
         if body is not None:
             fields.append(("content-length", str(len(body))))

@@ -40,10 +40,6 @@ def field(name: str, value: Any) -> Any:
 class Wire:
     """One HTTP/2 connection.
 
-    Args:
-        address: The server's, as HOST:PORT.
-        tls: The context that encrypts the connection; None for cleartext.
-
     Attributes:
         ended: The last fields of every call that the server ended, as text by its stream.
         begun: The status of every answer that has begun, by its stream.

@@ -43,13 +43,7 @@ def _library() -> Any:
 
 
 class TlsPeer:
-    """One connection; its certificate is not checked.
-
-    Args:
-        address: The server's.
-        alpn: The protocol that it offers; "" offers none.
-        version: The only version of TLS that it speaks, as `ssl.TLSVersion`.
-    """
+    """One connection; its certificate is not checked."""
 
     def __init__(self, address: tuple[str, int], *, alpn: str = "", version: int = 0x0304) -> None:
         self._ssl = _library()
@@ -103,43 +97,26 @@ class TlsPeer:
         return bool(data)
 
     def send(self, records: bytes) -> None:
-        """Send records; a connection that the server has closed takes none.
-
-        Args:
-            records: Records of the other methods.
-        """
+        """Send records; a connection that the server has closed takes none."""
         try:
             self.socket.sendall(records)
         except (BrokenPipeError, ConnectionResetError):
             return
 
     def data(self, content: bytes) -> bytes:
-        """Return records of application data.
-
-        Args:
-            content: The data.
-        """
+        """Return records of application data."""
         assert self._ssl.SSL_write(self._session, content, len(content)) == len(content)
         return self._made()
 
     def key_updates(self, count: int, *, answered: bool = False) -> bytes:
-        """Return records that change this side's keys (RFC 8446 4.6.3).
-
-        Args:
-            count: How many.
-            answered: Whether the server is to change its keys as well.
-        """
+        """Return records that change this side's keys (RFC 8446 4.6.3)."""
         for _ in range(count):
             assert self._ssl.SSL_key_update(self._session, int(answered)) == 1
             assert self._ssl.SSL_do_handshake(self._session) == 1
         return self._made()
 
     def read(self, least: int = 1) -> bytes:
-        """Return application data as it arrives; fewer bytes if the server closes.
-
-        Args:
-            least: How many bytes are waited for.
-        """
+        """Return application data as it arrives; fewer bytes if the server closes."""
         content = b""
         room = ctypes.create_string_buffer(1 << 14)
         while len(content) < least:
