@@ -8,25 +8,8 @@ from typing import Annotated, Any, get_args, get_origin
 
 import click
 
-from ksrv.server.settings import SettingsError
+from ksrv.server.settings import SECTIONS, SettingsError
 from ksrv.server.settings_sources import SEVERAL, SIZE_KEYS, Field, Resolved, fields, resolve
-
-SECTIONS = {
-    "Models": ("model_name", "model_settings", "reload", "debug", "poll_interval", "model_control", "models_memory",
-               "load_model", "parallel_loads", "ready_when"),
-    "Addresses": ("http", "grpc", "grpc_server", "mount_prefix", "proxy_protocol", "proxy_allow_ips",
-                  "forwarded_allow_ips", "insecure", "status_fd"),
-    "Access": ("token_file", "control_token_file", "allowed_origins", "tls_cert", "tls_key", "tls_client_ca"),
-    "Processes and threads": ("workers", "threads", "io_threads", "worker_class", "worker_timeout"),
-    "Connections": ("max_connections", "backlog", "keepalive", "head_timeout", "transfer_grace",
-                    "min_transfer_rate", "transfer_timeout", "max_connection_age", "max_connection_requests", "drain_delay",
-                    "stop_timeout"),
-    "Requests and answers": ("decompress_requests", "compress_responses", "nan_literals",
-                             "allow_shared_memory", "jpeg_decoder", "retain_freed_memory"),
-    "TorchServe": ("torchserve_api", "torchserve_config"),
-    "Logs, metrics and page": ("log_format", "log_level", "access_log", "metrics", "metrics_compat", "trace", "ui", "docs"),
-}  # fmt: skip
-"""The settings of each section of the help. Settings that begin with limits. are a section, and the rest is another."""
 
 
 class SectionedCommand(click.Command):
@@ -34,22 +17,20 @@ class SectionedCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections."""
-        sections: dict[str, list[tuple[str, str]]] = {
-            "Options": [],
-            **{name: [] for name in SECTIONS},
-        }
-        sections |= {"Limits": [], "Ray": [], "More": []}
-        titles = {key: title for title, keys in SECTIONS.items() for key in keys}
+        titles: dict[str, str] = {}
+        title = ""
+        for key in fields():
+            title = SECTIONS.get(key.partition(".")[0], title)
+            titles[key.replace(".", "__")] = title
+        sections: dict[str, list[tuple[str, str]]] = {"Options": []}
+        sections |= {title: [] for title in (*SECTIONS.values(), "Ray")}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is None or isinstance(parameter, click.Argument):
                 continue
             name = str(parameter.name)
-            title = "Options"
-            if name.startswith(PREFIX):
-                key = name.removeprefix(PREFIX)
-                title = "Limits" if key.startswith("limits__") else titles.get(key, "More")
-            elif name in ("host", "port"):
+            title = titles.get(name.removeprefix(PREFIX), "Options")
+            if name in ("host", "port"):
                 title = "Addresses"
             elif name.startswith("ray_"):
                 title = "Ray"
