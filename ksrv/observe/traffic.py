@@ -9,9 +9,10 @@ The HTTP server counts without Python; its counts are read when the metrics page
 
 import threading
 from collections import Counter
-from collections.abc import Callable
-from typing import Annotated, Literal, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, TypeAlias
 
+from ksrv._native.reactor.counters import REFUSALS
 from ksrv.errors import KsrvError
 from ksrv.statistics import Counts, Row
 
@@ -19,7 +20,10 @@ Protocol: TypeAlias = Literal["http", "grpc"]
 
 
 class Traffic(Counts):
-    """Connections, refusals and error answers; the keys of dictionaries are the labels, joined by a space."""
+    """Connections, refusals and error answers; the keys of dictionaries are the labels, joined by a space.
+
+    A field that has the name of a counter of the native servers (native/reactor/counters.hpp) is that counter.
+    """
 
     refused: Annotated[
         dict[str, int],
@@ -37,7 +41,7 @@ class Traffic(Counts):
     recycled: Annotated[
         int, Row("ksrv_recycled_connections", "Idle connections that were closed for others.")
     ] = 0
-    pauses: Annotated[
+    accept_pauses: Annotated[
         int, Row("ksrv_accept_pauses", "Times that no further connection could be held.")
     ] = 0
     lacked_descriptors: int = 0
@@ -85,6 +89,22 @@ def count_error(error: KsrvError) -> None:
     """
     count_refusal("grpc", error.reason)
     count_status("grpc", error.grpc_code)
+
+
+def counted_traffic(
+    protocol: Protocol, counters: Mapping[str, int], errors: Mapping[Any, int]
+) -> Traffic:
+    """Return what a native server has counted.
+
+    Args:
+        counters: The server's counters.
+        errors: How many answers were errors, by status.
+    """
+    return Traffic(
+        {f"{protocol} {name}": counters[name] for name in REFUSALS},
+        {f"{protocol} {status}": count for status, count in errors.items()},
+        **{name: counters[name] for name in Traffic.__struct_fields__ if name in counters},
+    )
 
 
 def watch_connections(source: Callable[[], Traffic]) -> None:

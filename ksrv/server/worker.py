@@ -22,10 +22,11 @@ from gunicorn.workers.base import Worker
 
 from ksrv._native.http.proxy_header import ProxyRules
 from ksrv._native.http.request_head import HeadRules
+from ksrv._native.reactor.connection_limits import ConnectionLimits
 from ksrv._native.server.server import HttpServer
 from ksrv._native.tls.tls_context import TlsContext, openssl_version
 from ksrv.handlers.devices.lost import lost_devices
-from ksrv.observe.traffic import Traffic, watch_connections
+from ksrv.observe.traffic import Traffic, counted_traffic, watch_connections
 from ksrv.protocol.metadata import working_extensions
 from ksrv.server.http.access_log import access_log_of
 from ksrv.server.launch.gunicorn_checks import check_gunicorn, check_settings
@@ -43,8 +44,6 @@ from ksrv.server.rest.metadata import describe, is_ready
 from ksrv.server.settings import SettingsError
 
 TICK_SECONDS = 0.25
-REFUSALS = ("queue_full", "bytes_in_flight", "too_slow", "tls_refused", "flood", "proxy_header")
-"""Counters of the HTTP server that become labels of `ksrv_refused_requests_total`."""
 MOST_REQUEST_LINE = 8190
 MOST_FIELDS = 32768
 MOST_FIELD_BYTES = 8190
@@ -215,20 +214,17 @@ class KsrvWorker(Worker):  # type: ignore[misc]
                 own_hosts=service.parts.access.own_hosts,
                 mount=self._mount(),
             ),
+            ConnectionLimits(
+                settings,
+                max_connections=self.cfg.worker_connections,
+                keepalive=self.cfg.keepalive,
+            ),
             self._fast_path,
             prepared_answers(
                 limits,
                 working_extensions(shared_memory=settings.allow_shared_memory),
                 to_pages=bool(settings.allowed_origins),
             ),
-            connections=self.cfg.worker_connections,
-            head=settings.head_timeout,
-            grace=settings.transfer_grace,
-            rate=settings.min_transfer_rate,
-            idle=self.cfg.keepalive,
-            age=settings.max_connection_age,
-            requests=settings.max_connection_requests,
-            transfer=settings.transfer_timeout,
             check=self._fast_path.admits if service.parts.access.needs_token else None,
             shared=self.cfg.workers > 1,
             tls=self._tls_context(),
@@ -363,17 +359,10 @@ class KsrvWorker(Worker):  # type: ignore[misc]
     def _traffic(self) -> Traffic:
         """Return what the HTTP server has counted, in the terms of all front ends."""
         assert self.http_server is not None
-        counted = self.http_server.counters()
-        return Traffic(
-            {f"http {name}": counted[name] for name in REFUSALS},
-            {f"http {status}": count for status, count in self.http_server.errors().items()},
-            accepted=counted["accepted"],
-            recycled=counted["recycled"],
-            pauses=counted["accept_paused"] + counted["lacks_descriptors"],
-            lacked_descriptors=counted["lacks_descriptors"],
-            lost_lines=counted["lost_records"] + lost_lines(),
-            open=self.http_server.open_connections,
-        )
+        traffic = counted_traffic("http", self.http_server.counters(), self.http_server.errors())
+        traffic.lost_lines += lost_lines()
+        traffic.open = self.http_server.open_connections
+        return traffic
 
     # ---- the end --------------------------------------------------------------------------------
 

@@ -127,7 +127,7 @@ void Connection::end_untaken(bool of_all) noexcept {
     uint32_t most = ((of_all ? untaken : overdue).load(std::memory_order_relaxed) + 1) / 2;
     for (Call *call = oldest_call(); call && most; call = call->previous) {
         if (!(of_all ? call->whole_ns != 0 : call->overdue)) continue;
-        server_->count(GRPC_TOO_MANY_CALLS);
+        server_->count(ServerCounter::calls);
         drop_answer(call);
         --most;
     }

@@ -48,8 +48,8 @@ unsigned char *read_buffer() noexcept {
 Connection::Connection(Server *server, int fd, uint32_t its_slot, uint32_t its_generation,
                        uint64_t now) noexcept
     : slot(its_slot), generation(its_generation), server_(server), fd_(fd), session_(this, &out_),
-      opened_ns_(now), ends_ns_(server->config.end.at(now, server->tag_of(its_slot, its_generation))),
-      requests_left_(server->config.end.most_requests()), received_ns_(now), now_(now) {
+      opened_ns_(now), ends_ns_(server->config.end(now, server->tag_of(its_slot, its_generation))),
+      requests_left_(server->config.most_requests()), received_ns_(now), now_(now) {
     idle_since_ns.store(now, std::memory_order_relaxed);
 }
 
@@ -290,7 +290,7 @@ bool Connection::read_once(bool *more) noexcept {
         return true;
     }
     if (got <= 0) {
-        server_->count(tls_.flooded ? GRPC_FLOODS : GRPC_DISCONNECTED);
+        if (tls_.flooded) server_->count(ServerCounter::flood);
         out_.clear();
         ended_ = true;
         return false;
@@ -318,7 +318,6 @@ bool Connection::find_preface(const unsigned char *data, size_t length) noexcept
         speaks_ = preface_bytes_ == HTTP2_PREFACE_BYTES;
         return true;
     }
-    server_->count(GRPC_INVALID);
     const std::string &body = server_->misdirected_body;
     char head[160];
     const int length_of_head = snprintf(head, sizeof head,
@@ -372,7 +371,7 @@ std::string Connection::take_early() noexcept {
 
 // The session has ended: its last frames (GOAWAY) are sent before the connection closes.
 bool Connection::ended() noexcept {
-    if (session_.flooded()) server_->count(GRPC_FLOODS);
+    if (session_.flooded()) server_->count(ServerCounter::flood);
     return false;
 }
 
@@ -450,7 +449,6 @@ void Connection::flush() noexcept {
             return;
         }
         if (sent < 0) {
-            server_->count(GRPC_DISCONNECTED);
             close_now();
             return;
         }
@@ -482,7 +480,7 @@ void Connection::make_room() noexcept {
              server_->config.calls);
     for (Call *call = oldest_call(); call && most; call = call->previous)
         if (call->waits_for_first && !call->discard_body) {
-            server_->count(GRPC_TOO_MANY_CALLS);
+            server_->count(ServerCounter::calls);
             refuse(call, RESOURCE_EXHAUSTED, text, RETRY_SECONDS);
             --most;
         }
@@ -493,7 +491,7 @@ void Connection::recycle() noexcept {
     unsigned char next;
     if (!is_idle() || !agreed_ || !early_.empty() || tls_.unread || recv(fd_, &next, 1, MSG_PEEK | MSG_DONTWAIT) > 0)
         return;
-    server_->count(GRPC_RECYCLED);
+    server_->count(ServerCounter::recycled);
     speaks_ = true;
     session_.go_away(http2::NO_ERROR, "the connection was idle, and another client waits");
     flush();

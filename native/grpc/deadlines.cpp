@@ -19,7 +19,7 @@ constexpr uint64_t SILENT_NS = SECOND;  // how long an incomplete request may pa
 void Connection::tick(uint64_t now) noexcept {
     const ServerConfig &config = server_->config;
     if (!spoke_ && now - opened_ns_ >= config.head_ns) {
-        server_->count(GRPC_TOO_SLOW);
+        server_->count(ServerCounter::too_slow);
         if (!agreed_) {
             close_now();
             return;
@@ -38,15 +38,11 @@ void Connection::tick(uint64_t now) noexcept {
     }
     const bool idle = open_calls.load(std::memory_order_relaxed) == 0;
     if (idle && (went_away_ || now - idle_since_ns.load(std::memory_order_relaxed) >= config.idle_ns)) {
-        if (!went_away_) {
-            server_->count(GRPC_IDLE_CLOSED);
-            session_.go_away(http2::NO_ERROR);
-        }
+        if (!went_away_) session_.go_away(http2::NO_ERROR);
         broken_ = speaks_ = true;
     }
     if (!idle && config.ping_ns) {
         if (ping_sent_ns_ && received_ns_ < ping_sent_ns_ && now - ping_sent_ns_ >= config.ping_timeout_ns) {
-            server_->count(GRPC_DISCONNECTED);
             close_now();
             return;
         }
@@ -58,7 +54,7 @@ void Connection::tick(uint64_t now) noexcept {
     }
     if (blocked_ns_ && now - blocked_ns_ >= config.grace_ns) {
         if (!config.keeps_up(sent_bytes_ - blocked_sent_, now - blocked_ns_, 0)) {
-            server_->count(GRPC_TOO_SLOW);
+            server_->count(ServerCounter::too_slow);
             close_now();
             return;
         }
@@ -96,7 +92,7 @@ void Connection::look_at_call(Call *call, uint64_t now) noexcept {
         const bool streams = call->method && call->method->streams;
         if (!config.keeps_up(call->answer_sent - call->answer_before, now - call->answer_looked,
                              streams ? 0 : answer_bytes)) {
-            server_->count(GRPC_TOO_SLOW);
+            server_->count(ServerCounter::too_slow);
             call->trailed = true;
             session_.reset(call->stream, http2::CANCEL);
             return;
@@ -121,7 +117,7 @@ void Connection::look_at_call(Call *call, uint64_t now) noexcept {
     const uint64_t rate = config.least_rate(call->incoming.length);
     const uint64_t allowed = config.head_ns + call->got / rate * SECOND;
     if (now - call->message_ns < allowed) return;
-    server_->count(GRPC_TOO_SLOW);
+    server_->count(ServerCounter::too_slow);
     char text[240];
     snprintf(text, sizeof text,
              "no whole request message arrived within %.3g s; it must begin in time and make %llu bytes a second, "

@@ -210,7 +210,7 @@ void ended(FastRequest *request) noexcept {
     const int length = snprintf(text, sizeof text, "%.*s%lld%.*s", static_cast<int>(prefix.size() - BEFORE),
                                 prefix.data() + BEFORE, waited, static_cast<int>(rest.size() - BEHIND), rest.data());
     Call *call = call_of(*request);
-    call->connection->server()->count(GRPC_LATE);
+    call->connection->server()->count(ServerCounter::late);
     finish(call, DEADLINE_EXCEEDED, text, std::min(static_cast<size_t>(length), sizeof text - 1));
 }
 

@@ -18,7 +18,7 @@ namespace ksrv::grpc {
 // is.
 class OpenConnections {
   public:
-    bool reserve(uint32_t most) noexcept {
+    bool reserve(size_t most) noexcept {
         try {
             by_slot_.assign(most, nullptr);
             open_.reserve(most);
@@ -26,7 +26,7 @@ class OpenConnections {
         } catch (const std::bad_alloc &) {
             return false;
         }
-        for (uint32_t slot = most; slot > 0; --slot) free_.push_back(slot - 1);
+        for (size_t slot = most; slot > 0; --slot) free_.push_back(static_cast<uint32_t>(slot - 1));
         return true;
     }
 

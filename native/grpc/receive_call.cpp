@@ -135,13 +135,12 @@ void Connection::fields_over(void *stream, bool whole) noexcept {
     Call *call = static_cast<Call *>(stream);
     if (call->fields_done) return;
     call->head_too_large = !whole;
-    if (!whole) server_->count(GRPC_TOO_LARGE);
+    if (!whole) server_->count(ServerCounter::too_large);
     call->fields_done = true;
     spoke_ = true;
     if (call->discard_body) return;  // refused before its head was complete
     call->message_ns = now_;
     call->identify();
-    server_->count(GRPC_CALLS);
     if (call->head_too_large) {
         char text[120];
         snprintf(text, sizeof text, "the call's metadata is above the limit --limits-head (%u bytes)",
@@ -163,12 +162,10 @@ void Connection::fields_over(void *stream, bool whole) noexcept {
     }
     call->method = method_of(*call);
     if (!call->method) {
-        server_->count(GRPC_UNKNOWN_METHOD);
         refuse(call, UNIMPLEMENTED, "Method not found!");
         return;
     }
     if (call->bad_timeout) {
-        server_->count(GRPC_INVALID);
         refuse(call, INTERNAL, "the call's grpc-timeout is malformed");
         return;
     }
@@ -260,34 +257,31 @@ bool Connection::begin_message(Call *call) noexcept {
                           static_cast<size_t>(prefix[3]) << 8 | prefix[4];
     char text[200];
     if (prefix[0] > 1) {
-        server_->count(GRPC_INVALID);
         snprintf(text, sizeof text,
                  "a message begins with the byte %u, not with 0 or 1 and the message's length in 4 bytes", prefix[0]);
         refuse(call, INTERNAL, text);
         return false;
     }
     if (prefix[0] && (!config.decompress || call->encoding == Call::Encoding::other)) {
-        server_->count(GRPC_INVALID);
         refuse(call, UNIMPLEMENTED,
                "the message is compressed in a way that this server does not read; grpc-accept-encoding says "
                "what it reads");
         return false;
     }
     if (prefix[0] && call->encoding == Call::Encoding::identity) {
-        server_->count(GRPC_INVALID);
         refuse(call, INTERNAL,
                "the message is marked as compressed, and the call has no grpc-encoding; send both or none");
         return false;
     }
     if (call->method->small && length > config.small_message) {
-        server_->count(GRPC_TOO_LARGE);
+        server_->count(ServerCounter::too_large);
         snprintf(text, sizeof text, "the request message has more than %llu bytes, the limit of this method",
                  static_cast<unsigned long long>(config.small_message));
         refuse(call, RESOURCE_EXHAUSTED, text);
         return false;
     }
     if (length > config.message || length > server_->budget->most(length <= MemoryBudget::SMALL_REQUEST)) {
-        server_->count(GRPC_TOO_LARGE);
+        server_->count(ServerCounter::too_large);
         snprintf(text, sizeof text, "the message has %zu bytes, above the limit --limits-%s (%llu bytes)", length,
                  config.message_by_budget || length <= config.message ? "in-flight" : "body",
                  static_cast<unsigned long long>(std::min(config.message, server_->budget->bound())));
@@ -331,7 +325,7 @@ bool Connection::count_message(Call *call, size_t more) noexcept {
         message.counted = target;
         return true;
     }
-    server_->count(GRPC_BYTES_IN_FLIGHT);
+    server_->count(ServerCounter::bytes_in_flight);
     char text[200];
     snprintf(text, sizeof text,
              "%zu more bytes would take the requests in flight to %llu bytes, above the limit --limits-in-flight (%llu "
@@ -348,7 +342,7 @@ void Connection::end_message(Call *call) noexcept {
         note_first(call);
         if (!call->method->small &&
             server_->open_calls.load(std::memory_order_relaxed) >= server_->config.calls) {
-            server_->count(GRPC_TOO_MANY_CALLS);
+            server_->count(ServerCounter::calls);
             char text[120];
             snprintf(text, sizeof text, "%u calls are open, the most of this server; send fewer at a time",
                      server_->config.calls);
@@ -375,7 +369,7 @@ void Connection::end_message(Call *call) noexcept {
         snprintf(text, sizeof text,
                  "%zu messages of the stream wait to be taken, which is the most; take answers before more is sent",
                  most);
-        server_->count(GRPC_TOO_MANY_CALLS);
+        server_->count(ServerCounter::calls);
         refuse(call, RESOURCE_EXHAUSTED, text);
         return;
     }
@@ -406,7 +400,7 @@ bool Connection::submit_fast(Call *call) noexcept {
         undo_fast_call(request);
         return false;
     }
-    server_->count(GRPC_FAST_PATH);
+    server_->count(ServerCounter::fast_path);
     Queue *queue = request->signature->queue;
     if (queue->inline_for_all.load() && request->layout.decodes_quickly()) {
         call->fast = request;
@@ -445,7 +439,6 @@ void Connection::peer_over(void *stream) noexcept {
     bool none;
     // Before a reader of the stream sees the end, because the reader would answer OK.
     if (partial) {
-        server_->count(GRPC_INVALID);
         refuse(call, INVALID_ARGUMENT,
                "the call ended within a message; send the whole message before the end of the call");
     }
@@ -457,14 +450,12 @@ void Connection::peer_over(void *stream) noexcept {
     }
     if (partial || call->discard_body || !call->method) return;
     if (!call->method->streams && none) {
-        server_->count(GRPC_INVALID);
         refuse(call, INVALID_ARGUMENT, "the call requires exactly one request message");
     }
 }
 
 // A unary call has sent more than one message.
 void Connection::refuse_second(Call *call) noexcept {
-    server_->count(GRPC_INVALID);
     refuse(call, UNIMPLEMENTED, "the call requires exactly one request message, and further bytes came");
 }
 
@@ -493,7 +484,6 @@ void Connection::refuse(Call *call, int status, const char *text, unsigned retry
 
 // Ends a request that is not gRPC. If memory is short for the body (JSON), the answer is only the HTTP status.
 void Connection::refuse_http(Call *call, const char *http_status, std::string_view body) noexcept {
-    server_->count(GRPC_INVALID);
     stop_receiving(call);
     const http2::Field fields[] = {http2::field_of(":status", 7, http_status, 3, 0),
                                    http2::field_of("content-type", 12, "application/json", 16, 0)};
@@ -533,7 +523,7 @@ void Connection::note_received(size_t length) noexcept {
 void Connection::closed(void *stream, uint32_t error) noexcept {
     Call *call = static_cast<Call *>(stream);
     stop_receiving(call);
-    if (!call->fields_done && error == http2::ENHANCE_YOUR_CALM) server_->count(GRPC_TOO_LARGE);  // far above the limit
+    if (!call->fields_done && error == http2::ENHANCE_YOUR_CALM) server_->count(ServerCounter::too_large);  // far above the limit
     const bool malformed = !call->fields_done && error == http2::PROTOCOL_ERROR;  // libnghttp2 has reset it
     if (server_->config.log && (call->fields_done || malformed)) server_->record(call, now_);
     (call->previous ? call->previous->next : calls_) = call->next;

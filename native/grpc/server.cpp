@@ -77,14 +77,12 @@ void Server::accepted(void *, const Accepted &made, bool) noexcept {
         return new (std::nothrow) Connection(this, fd, slot, generation, now);
     });
     if (!connection) {
-        count(GRPC_REFUSED_CONNECTIONS);
         close(made.fd);
         return;
     }
     timers.set(connection->slot, now + config.head_ns);
     connection->address = made.peer;
     connection->address_length = made.peer_length;
-    count(GRPC_ACCEPTED);
     const bool opened = connection->open() && watch(connection, made.fd);
     // If a drain began before the connection was listed, the connection was not notified.
     connection->begin(opened, draining.load() ? EVENT_READABLE | EVENT_GOODBYE : EVENT_READABLE);
@@ -128,7 +126,7 @@ void Server::record(Call *call, uint64_t now) noexcept {
     } catch (const std::bad_alloc &) {
         // Losing a line of the access log is better than failing a call.
     }
-    count(GRPC_LOST_RECORDS);
+    count(ServerCounter::lost_lines);
 }
 
 void Server::end_unfinished() noexcept {

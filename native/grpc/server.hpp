@@ -17,9 +17,9 @@
 #include "grpc/connection.hpp"
 #include "grpc/connection_list.hpp"
 #include "grpc/open_connections.hpp"
-#include "http/time_limits.hpp"
 #include "reactor/log_records.hpp"
-#include "reactor/connection_end.hpp"
+#include "reactor/connection_limits.hpp"
+#include "reactor/counters.hpp"
 #include "reactor/event_loop.hpp"
 #include "reactor/pending_decrefs.hpp"
 #include "reactor/run_queue.hpp"
@@ -28,8 +28,7 @@
 
 namespace ksrv::grpc {
 
-struct ServerConfig : TimeLimits {  // a message must begin within `head_ns`
-    uint32_t connections = 1000;
+struct ServerConfig : ConnectionLimits {  // a message must begin within `head_ns`
     uint32_t streams = 128;           // per connection
     uint64_t message = 4u << 20;      // bytes per message
     bool message_by_budget = false;   // messages are limited by the budget instead
@@ -37,7 +36,6 @@ struct ServerConfig : TimeLimits {  // a message must begin within `head_ns`
     uint32_t head = 16384;
     // Limit for calls without a message, for running calls, and for answers that clients do not read.
     uint32_t calls = 2048;
-    ConnectionEnd end;  // when a connection is asked to end
     uint64_t ping_ns = 60'000'000'000u;
     uint64_t ping_timeout_ns = 20'000'000'000u;
     bool checks_callers = false;
@@ -54,28 +52,6 @@ struct CallRecord {
     int status = OK;
     sockaddr_storage peer;
     socklen_t peer_length = 0;
-};
-
-enum GrpcCounter : int {
-    GRPC_ACCEPTED,
-    GRPC_CALLS,
-    GRPC_REFUSED_CONNECTIONS,
-    GRPC_FLOODS,
-    GRPC_TOO_SLOW,
-    GRPC_TOO_LARGE,
-    GRPC_BYTES_IN_FLIGHT,
-    GRPC_TOO_MANY_CALLS,
-    GRPC_INVALID,
-    GRPC_UNKNOWN_METHOD,
-    GRPC_IDLE_CLOSED,
-    GRPC_DISCONNECTED,
-    GRPC_FAST_PATH,  // calls that were queued without Python
-    GRPC_LATE,       // calls that were answered at their deadline without Python
-    GRPC_LOST_RECORDS,  // lost records of an access log that was not read in time
-    GRPC_RECYCLED,      // idle connections that were closed to make room for others
-    GRPC_ACCEPT_PAUSED,  // pauses of accepting at the connection limit
-    GRPC_LACKS_DESCRIPTORS,  // pauses of accepting because descriptors were short
-    GRPC_COUNTERS,
 };
 
 using ServeCalls = void (*)(void *owner);
@@ -112,7 +88,8 @@ class Server final : public Protocol {
     bool has_room() const noexcept override { return connections.count() < config.connections; }
     void make_room() noexcept override;
     void accept_paused(bool lacks_descriptors) noexcept override {
-        count(lacks_descriptors ? GRPC_LACKS_DESCRIPTORS : GRPC_ACCEPT_PAUSED);
+        count(ServerCounter::accept_pauses);
+        if (lacks_descriptors) count(ServerCounter::lacked_descriptors);
     }
 
     // ---- calls ----
@@ -136,7 +113,7 @@ class Server final : public Protocol {
     void queue_handshake(const Connection &connection) noexcept;
     bool read_soon(Connection *connection) noexcept;   // within a millisecond or two; false if requested already
     const Method *method(const std::string &path) const noexcept;
-    void count(GrpcCounter which) noexcept { counters[which].fetch_add(1, std::memory_order_relaxed); }
+    void count(ServerCounter which) noexcept { counters.count(which); }
     void record(Call *call, uint64_t now) noexcept;
     void end_unfinished() noexcept;  // too many calls wait for their messages
 
@@ -151,7 +128,7 @@ class Server final : public Protocol {
     Timers timers;  // of connections: `tick` sets them, all other functions may only lower them
     LogRecords<CallRecord> records;
     PendingDecrefs<Payload> decrefs;
-    std::atomic<uint64_t> counters[GRPC_COUNTERS] = {};
+    ServerCounters counters;
     std::atomic<uint32_t> unfinished{0};  // calls whose message is incomplete
     std::atomic<uint32_t> open_calls{0};  // unary calls that Python runs, or that wait to run
     std::atomic<uint32_t> untaken{0};     // calls whose complete answer waits for its client

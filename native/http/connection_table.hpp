@@ -15,7 +15,7 @@ namespace ksrv {
 // At most `most` connections, created on first use and then reused.
 class Connections {
   public:
-    explicit Connections(uint32_t most) : most_(most), table_(most) {}
+    explicit Connections(size_t most) : most_(most), table_(most) {}
 
     ~Connections() {
         for (Connection *connection : table_) delete connection;
@@ -58,10 +58,10 @@ class Connections {
 
     uint32_t used() const noexcept { return used_.load(std::memory_order_acquire); }
     uint32_t open() const noexcept { return open_.load(std::memory_order_relaxed); }
-    uint32_t most() const noexcept { return most_; }
+    size_t most() const noexcept { return most_; }
 
   private:
-    const uint32_t most_;
+    const size_t most_;
     std::mutex mutex_;
     std::vector<Connection *> table_;
     Connection *free_ = nullptr;

@@ -42,7 +42,7 @@ EventLoop::~EventLoop() {
         if (fd >= 0) close(fd);
 }
 
-bool EventLoop::add(Protocol *protocol, uint32_t connections, const int *listeners, size_t count, bool shared,
+bool EventLoop::add(Protocol *protocol, size_t connections, const int *listeners, size_t count, bool shared,
                     bool is_apart) noexcept {
     const uint32_t number = count_.load(std::memory_order_relaxed);
     if (epoll_ < 0 || !each_thread_ || number == PROTOCOLS) return false;

@@ -96,7 +96,7 @@ class EventLoop final : PythonTurn::Work {
     // Serves a protocol from now on: its connections and, once accepting is enabled, its listeners. False if memory or
     // descriptors are short, or the loop has too many protocols. The loop's threads may be running. With `is_apart`, the
     // protocol's connections get a separate epoll instance, so that events of other protocols do not delay theirs.
-    bool add(Protocol *protocol, uint32_t connections, const int *listeners, size_t count, bool shared,
+    bool add(Protocol *protocol, size_t connections, const int *listeners, size_t count, bool shared,
              bool is_apart) noexcept;
 
     void run(int index) noexcept;  // runs one I/O thread until `stop`
@@ -170,7 +170,7 @@ class EventLoop final : PythonTurn::Work {
     std::atomic<bool> stopping_{false};
     std::atomic<uint64_t> next_sweep_ns_{0};
     TagQueue handshakes_;
-    uint32_t room_ = 0;  // capacity of `handshakes_`
+    size_t room_ = 0;  // capacity of `handshakes_`
     Protocol *protocols_[PROTOCOLS] = {};
     std::atomic<uint32_t> count_{0};
 };

@@ -25,7 +25,7 @@ Sent flush(Connection *connection) noexcept { return send_now(connection, &conne
 
 Connection *AnswerSender::take_turn(const Turn &turn) noexcept {
     Connection *connection = turn.take();
-    if (!connection) counts_->count(SERVER_STRAY);
+    if (!connection) counts_->count(ServerCounter::stray);
     return connection;
 }
 
@@ -64,7 +64,6 @@ bool AnswerSender::put_prepared(Connection *connection, const PreparedAnswer &ma
 }
 
 bool AnswerSender::put_health(Connection *connection) noexcept {
-    counts_->count(SERVER_HEALTH);
     if (connection->head.route == Route::live)
         return put_prepared(connection, prepared[live.load(std::memory_order_relaxed) ? ANSWER_LIVE : ANSWER_NOT_LIVE]);
     if (ready.load(std::memory_order_relaxed)) return put_prepared(connection, prepared[ANSWER_READY]);
@@ -76,7 +75,7 @@ bool AnswerSender::reserve(Connection *connection, uint64_t nbytes) noexcept {
     connection->answer_counted = nbytes;
     connection->answer_room = process_budget().reserve_answer(nbytes);
     if (connection->answer_room != AnswerRoom::none) return true;
-    counts_->count(SERVER_BYTES_IN_FLIGHT);
+    counts_->count(ServerCounter::bytes_in_flight);
     return false;
 }
 
@@ -93,7 +92,7 @@ bool AnswerSender::send(Connection *connection, Owners *owners) noexcept {
         return false;
     }
     if (sent == Sent::broken) {
-        connections_->close_disconnected(connection);
+        connections_->drop(connection);
         return true;
     }
     if (finish(connection, now)) connections_->arm(connection, now);
@@ -136,7 +135,7 @@ bool AnswerSender::go_on(Connection *connection, uint64_t now) noexcept {
     if (sent == Sent::blocked) {
         connections_->arm(connection, now);
     } else if (sent == Sent::broken) {
-        connections_->close_disconnected(connection);
+        connections_->drop(connection);
     } else if (piece) {
         process_budget().give_back_answer(connection->answer_counted, connection->answer_room);
         connection->answer_room = AnswerRoom::none;
@@ -152,9 +151,9 @@ bool AnswerSender::go_on(Connection *connection, uint64_t now) noexcept {
 // The answer was sent: closes the connection, or prepares it for its next message. True if the caller still owns it, in
 // Phase::idle, or in Phase::head if the next message has begun to arrive.
 bool AnswerSender::finish(Connection *connection, uint64_t now) noexcept {
-    counts_->count(SERVER_ANSWERED);
+    counts_->count(ServerCounter::answered);
     counts_->count_status(connection->status);
-    if (config_->log && !log.keep(*connection, now)) counts_->count(SERVER_LOST_RECORDS);
+    if (config_->log && !log.keep(*connection, now)) counts_->count(ServerCounter::lost_lines);
     connections_->release_buffers(connection);
     if (connection->close_after) {
         linger(connection, now);
@@ -194,7 +193,7 @@ void AnswerSender::look_at_reader(Connection *connection, uint64_t now) noexcept
     if (config_->keeps_up(since, elapsed, out->total)) {
         connections_->arm(connection, now);
     } else {
-        counts_->count(SERVER_TOO_SLOW);
+        counts_->count(ServerCounter::too_slow);
         connections_->drop(connection);
     }
 }
@@ -203,7 +202,7 @@ bool AnswerSender::send_piece(Connection *connection) noexcept {
     const Sent sent = flush(connection);
     if (sent == Sent::all) return true;
     if (sent == Sent::broken) {
-        connections_->close_disconnected(connection);
+        connections_->drop(connection);
         return false;
     }
     const uint64_t turn = connection->turn.load(std::memory_order_relaxed);

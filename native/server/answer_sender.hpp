@@ -19,7 +19,7 @@ namespace ksrv {
 
 class AnswerSender {
   public:
-    AnswerSender(HttpConnections *connections, const HttpServerConfig *config, ServerCounts *counts) noexcept
+    AnswerSender(HttpConnections *connections, const HttpServerConfig *config, ServerCounters *counts) noexcept
         : connections_(connections), config_(config), counts_(counts) {}
 
     HttpConnections &connections() const noexcept { return *connections_; }
@@ -74,7 +74,7 @@ class AnswerSender {
 
     HttpConnections *const connections_;
     const HttpServerConfig *const config_;
-    ServerCounts *const counts_;
+    ServerCounters *const counts_;
 };
 
 }  // namespace ksrv

@@ -25,7 +25,7 @@ bool HttpServer::start_app_message(Connection *connection, uint64_t now) noexcep
 // Gives a message to the app's threads. If it was not received completely, the start of the next message is unknown, so
 // that its answer closes the connection.
 void HttpServer::ask_app(Connection *connection, BodyState state) noexcept {
-    counts.count(SERVER_APP);
+    counts.count(ServerCounter::app);
     connection->body.state = state;
     if (state != BodyState::none && state != BodyState::whole) connection->close_after = true;
     connections.begin_run(connection);

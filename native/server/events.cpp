@@ -58,16 +58,16 @@ bool HttpServer::shake_hands(Connection *connection, uint64_t now) noexcept {
     }
     if (outcome == Handshake::plain_http) {
         connection->tls.end();
-        answers.refuse(connection, ANSWER_NOT_TLS, SERVER_TLS_REFUSED);
+        answers.refuse(connection, ANSWER_NOT_TLS, ServerCounter::tls_refused);
         return false;
     }
     if (outcome == Handshake::failed) {
-        counts.count(SERVER_TLS_REFUSED);
+        counts.count(ServerCounter::tls_refused);
         connection->tls.end();  // after OpenSSL has sent the reason to the client
         answers.linger(connection, now);
         return false;
     }
-    counts.count(connection->tls.resumed() ? SERVER_TLS_RESUMED : SERVER_TLS_AGREED);
+    counts.count(connection->tls.resumed() ? ServerCounter::tls_resumed : ServerCounter::tls_agreed);
     connection->saw_bytes = true;  // the peer may now keep idle connections
     connection->enter(Phase::idle);
     return true;
@@ -142,18 +142,17 @@ void HttpServer::expire(Connection *connection, uint64_t now) noexcept {
         }
         [[fallthrough]];
     case Phase::head:
-        answers.refuse(connection, ANSWER_TOO_SLOW, SERVER_TOO_SLOW);
+        answers.refuse(connection, ANSWER_TOO_SLOW, ServerCounter::too_slow);
         return;
     case Phase::proxy_header:
-        counts.count(SERVER_TOO_SLOW);
+        counts.count(ServerCounter::too_slow);
         refuse_proxied(connection, ProxyFault::slow);
         return;
     case Phase::handshake:
-        counts.count(SERVER_TOO_SLOW);
+        counts.count(ServerCounter::too_slow);
         connections.drop(connection);
         return;
     case Phase::idle:
-        counts.count(SERVER_IDLE_CLOSED);
         end_sending(connection);
         connections.drop(connection);
         return;
@@ -184,13 +183,13 @@ void HttpServer::make_room() noexcept {
 void HttpServer::accepted(void *place, const Accepted &made, bool serves) noexcept {
     Connection *connection = static_cast<Connection *>(place);
     const uint64_t now = unsigned_now_ns();
-    counts.count(SERVER_ACCEPTED);
+    counts.count(ServerCounter::accepted);
     connection->peer = made.peer;
     connection->peer_length = made.peer_length;
     const uint64_t tag = tag_of(connection->slot, connection->generation.load(std::memory_order_relaxed));
     connection->begin(made.fd, made.listener, tag, now);
-    connection->ends_ns = config.end.at(now, tag);
-    connection->requests_left = config.end.most_requests();
+    connection->ends_ns = config.end(now, tag);
+    connection->requests_left = config.most_requests();
     const Phase first = config.proxy.versions != ProxyVersions::off ? Phase::proxy_header
                         : tls                                       ? Phase::handshake
                                                                     : Phase::idle;

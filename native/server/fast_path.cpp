@@ -56,7 +56,7 @@ void end_fast_request(Request *ended) noexcept {
     Connection *connection = sender->take_turn(request->turn);
     if (!connection) return;
     if (request->state.load(std::memory_order_acquire) == STATE_CANCELLED) {
-        sender->connections().close_disconnected(connection);
+        sender->connections().drop(connection);
     } else {
         send_late(sender, connection, *request);
     }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/deadline.hpp"
+
 namespace ksrv {
 
 void HttpConnections::close_all() noexcept {
@@ -48,7 +50,7 @@ bool HttpConnections::recycle_idle() noexcept {
         const bool closed = unread == Unread::closed;  // by its peer, although no event has reported it yet
         const bool silent = unread == Unread::none;
         if (oldest->is_idle() && (silent || closed)) {
-            if (silent) counts_->count(SERVER_RECYCLED);
+            if (silent) counts_->count(ServerCounter::recycled);
             drop(oldest);
             return true;
         }
@@ -109,7 +111,7 @@ void HttpConnections::arm(Connection *connection, uint64_t now) noexcept {
         // writable at once. If the client does not read its answers, the sweep handles these bytes.
         if (connection->holds_unseen() || connection->tls.wants_write) events |= EPOLLOUT;
     }
-    timers.set(connection->slot, config_->deadline(*connection, now, is_draining()));
+    timers.set(connection->slot, deadline(*connection, *config_, now, is_draining()));
     arm_for(connection, events);
 }
 
@@ -158,7 +160,7 @@ void HttpConnections::begin_run(Connection *connection) noexcept {
 
 // Repeated by each sweep while draining, because an owner that read `draining` before it was set may set a timer later.
 void HttpConnections::end_idle(uint64_t now) noexcept {
-    const uint64_t soon = now + config_->stop_idle_ns;
+    const uint64_t soon = now + STOP_IDLE_NS;
     for (uint32_t slot = 0; Connection *connection = at(slot); ++slot) {
         const Phase phase = connection->phase.load(std::memory_order_relaxed);
         if (phase == Phase::idle || phase == Phase::handshake || phase == Phase::proxy_header)
@@ -180,10 +182,10 @@ void HttpConnections::release_buffers(Connection *connection) noexcept {
 
 void HttpConnections::drop(Connection *connection) noexcept {
     if (connection->phase.exchange(Phase::free, std::memory_order_acq_rel) == Phase::free) {
-        counts_->count(SERVER_STRAY);  // a slot that is released twice would be given to two clients
+        counts_->count(ServerCounter::stray);  // a slot that is released twice would be given to two clients
         return;
     }
-    if (connection->tls.flooded) counts_->count(SERVER_FLOOD);
+    if (connection->tls.flooded) counts_->count(ServerCounter::flood);
     disconnects.unwatch(connection);
     stream_waits.end(connection);
     timers.set(connection->slot, Timers::NONE);
@@ -196,11 +198,6 @@ void HttpConnections::drop(Connection *connection) noexcept {
     connection->discard();
     give_back(connection);
     listeners_->note_closed(unsigned_now_ns());
-}
-
-void HttpConnections::close_disconnected(Connection *connection) noexcept {
-    counts_->count(SERVER_DISCONNECTED);
-    drop(connection);
 }
 
 void HttpConnections::defer_decref(Connection *connection) noexcept {

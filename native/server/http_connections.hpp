@@ -19,8 +19,8 @@
 #include "http/connection_table.hpp"
 #include "http/proxy_header.hpp"
 #include "http/stream_waits.hpp"
-#include "http/time_limits.hpp"
-#include "reactor/connection_end.hpp"
+#include "reactor/connection_limits.hpp"
+#include "reactor/counters.hpp"
 #include "reactor/event_loop.hpp"
 #include "reactor/pending_decrefs.hpp"
 #include "reactor/timers.hpp"
@@ -28,53 +28,9 @@
 
 namespace ksrv {
 
-// Counters of the HTTP server. Any thread counts, and any thread reads.
-enum ServerCounter : int {
-    SERVER_ACCEPTED,
-    SERVER_INFER,          // infer requests on the native route
-    SERVER_HEALTH,
-    SERVER_DESCRIBED,      // GETs of a description of the server or of a model
-    SERVER_APP,            // messages given to a thread of the app; counted twice if the app requested the body
-    SERVER_ANSWERED,
-    SERVER_TOO_SLOW,
-    SERVER_BYTES_IN_FLIGHT,
-    SERVER_QUEUE_FULL,
-    SERVER_IDLE_CLOSED,
-    SERVER_DISCONNECTED,       // the peer disconnected before its answer was sent
-    SERVER_ACCEPT_PAUSED,
-    SERVER_FAST_PATH,      // infer requests that were queued without Python
-    SERVER_RECYCLED,       // idle connections that were closed to make room for others
-    SERVER_LOST_RECORDS,   // lost records of an access log that was not read in time
-    SERVER_TLS_AGREED,     // full handshakes
-    SERVER_TLS_RESUMED,    // handshakes that resumed a session
-    SERVER_TLS_REFUSED,    // handshakes that failed
-    SERVER_FLOOD,          // connections that sent too many TLS records without data
-    SERVER_PROXY_HEADER,   // connections with a refused PROXY protocol header
-    SERVER_LACKS_DESCRIPTORS,  // pauses of accepting because descriptors were short
-    SERVER_STRAY,          // second answers to a message, which were not sent: bugs in this program
-    SERVER_COUNTERS,
-};
-
-// Statuses of error answers: 400 to 599.
-constexpr int LEAST_ERROR = 400, STATUSES = 200;
-
-struct ServerCounts {
-    std::atomic<uint64_t> counters[SERVER_COUNTERS] = {};
-    std::atomic<uint64_t> errors[STATUSES] = {};  // by status, from LEAST_ERROR
-
-    void count(ServerCounter which) noexcept { counters[which].fetch_add(1, std::memory_order_relaxed); }
-
-    void count_status(int status) noexcept {
-        if (status >= LEAST_ERROR && status < LEAST_ERROR + STATUSES)
-            errors[status - LEAST_ERROR].fetch_add(1, std::memory_order_relaxed);
-    }
-};
-
-struct HttpServerConfig : TimeLimits {
+struct HttpServerConfig : ConnectionLimits {
     HeadLimits limits;
     ProxyRules proxy;
-    uint32_t connections = 1000;
-    ConnectionEnd end;
     bool checks_callers = false;          // check callers before waiting for a body
     bool shared = false;  // other processes accept from the same listeners
     bool log = false;
@@ -83,7 +39,7 @@ struct HttpServerConfig : TimeLimits {
 
 class HttpConnections final : public Connections {
   public:
-    HttpConnections(EventLoop *loop, Listeners *listeners, const HttpServerConfig *config, ServerCounts *counts)
+    HttpConnections(EventLoop *loop, Listeners *listeners, const HttpServerConfig *config, ServerCounters *counts)
         : Connections(config->connections),
           timers(config->connections),
           loop_(loop),
@@ -116,7 +72,6 @@ class HttpConnections final : public Connections {
     void begin_run(Connection *connection) noexcept;
 
     void drop(Connection *connection) noexcept;  // closes without an answer
-    void close_disconnected(Connection *connection) noexcept;  // closes after the client has disconnected
     // Releases what the message and its answer use, except Python objects, which a thread with the GIL must release.
     void release_buffers(Connection *connection) noexcept;
     void defer_decref(Connection *connection) noexcept;
@@ -159,7 +114,7 @@ class HttpConnections final : public Connections {
     EventLoop *const loop_;
     Listeners *const listeners_;
     const HttpServerConfig *const config_;
-    ServerCounts *const counts_;
+    ServerCounters *const counts_;
 };
 
 }  // namespace ksrv

@@ -27,7 +27,7 @@ bool NativeRoutes::put_description(Connection *connection) noexcept {
         made = route == Route::metadata ? &model->metadata : &model->model_ready;
     }
     if (made->status == 0) return false;
-    counts_->count(SERVER_DESCRIBED);
+    counts_->count(ServerCounter::described);
     return answers_->put_prepared(connection, *made);
 }
 
@@ -45,16 +45,16 @@ bool NativeRoutes::try_route(Connection *connection, bool complete) noexcept {
     if (!route->queue->turns_away())
         return complete && route->signature && submit_fast_request(connection, *route);
     if (!complete) {
-        answers_->refuse(connection, route->full, SERVER_QUEUE_FULL);
+        answers_->refuse(connection, route->full, ServerCounter::queue_full);
         return true;
     }
-    counts_->count(SERVER_QUEUE_FULL);
+    counts_->count(ServerCounter::queue_full);
     answers_->send_prepared(connection, route->full);
     return true;
 }
 
 void NativeRoutes::begin_infer(Connection *connection) noexcept {
-    counts_->count(SERVER_INFER);
+    counts_->count(ServerCounter::infer);
     if (connection->body.got == connection->head.content_length && try_route(connection, true)) return;
     connections_->begin_run(connection);
     queue_to_run(connection);
@@ -70,7 +70,7 @@ bool NativeRoutes::submit_fast_request(Connection *connection, const ModelRoute 
         undo_fast_request(request);
         return false;
     }
-    counts_->count(SERVER_FAST_PATH);
+    counts_->count(ServerCounter::fast_path);
     connections_->begin_run(connection);
     if (route.queue->inline_for_all.load() && request->layout.decodes_quickly()) {
         connection->fast_request = request;

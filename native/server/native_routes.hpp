@@ -19,7 +19,7 @@ namespace ksrv {
 
 class NativeRoutes {
   public:
-    NativeRoutes(EventLoop *loop, HttpConnections *connections, AnswerSender *answers, ServerCounts *counts) noexcept
+    NativeRoutes(EventLoop *loop, HttpConnections *connections, AnswerSender *answers, ServerCounters *counts) noexcept
         : loop_(loop), connections_(connections), answers_(answers), counts_(counts) {}
 
     // Makes Python check the credentials before the body is received. True if the caller no longer owns the connection.
@@ -54,7 +54,7 @@ class NativeRoutes {
     EventLoop *const loop_;
     HttpConnections *const connections_;
     AnswerSender *const answers_;
-    ServerCounts *const counts_;
+    ServerCounters *const counts_;
     RunQueue<Connection, &Connection::next> to_run_;
 };
 

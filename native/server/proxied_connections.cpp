@@ -77,7 +77,7 @@ bool HttpServer::begin_direct(Connection *connection, uint64_t now) noexcept {
         return true;
     }
     if (connection->filled) {
-        counts.count(SERVER_TLS_REFUSED);
+        counts.count(ServerCounter::tls_refused);
         connections.drop(connection);
         return false;
     }
@@ -89,7 +89,7 @@ bool HttpServer::begin_direct(Connection *connection, uint64_t now) noexcept {
 
 // Closes a connection without an answer, and records the reason for the log.
 void HttpServer::refuse_proxied(Connection *connection, ProxyFault fault) noexcept {
-    counts.count(SERVER_PROXY_HEADER);
+    counts.count(ServerCounter::proxy_header);
     refusals.keep({connection->peer, connection->peer_length, "PROXY protocol", proxy_fault_text(fault)}, 0);
     connections.drop(connection);
 }

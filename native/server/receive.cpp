@@ -210,14 +210,14 @@ void HttpServer::follow_body(Connection *connection, BodyProgress progress, uint
         if (connection->phase.load(std::memory_order_relaxed) != Phase::awaiting_memory) {
             connection->memory_wait_ns = now;
             connection->enter(Phase::awaiting_memory);
-        } else if (now - connection->memory_wait_ns >= config.memory_wait_ns) {
-            answers.refuse(connection, ANSWER_BYTES_IN_FLIGHT, SERVER_BYTES_IN_FLIGHT);
+        } else if (now - connection->memory_wait_ns >= MEMORY_WAIT_NS) {
+            answers.refuse(connection, ANSWER_BYTES_IN_FLIGHT, ServerCounter::bytes_in_flight);
             return;
         }
         connections.arm_until(connection, now + MEMORY_RETRY_NS);
         return;
     case BodyProgress::no_memory:
-        answers.refuse(connection, ANSWER_BYTES_IN_FLIGHT, SERVER_BYTES_IN_FLIGHT);
+        answers.refuse(connection, ANSWER_BYTES_IN_FLIGHT, ServerCounter::bytes_in_flight);
         return;
     case BodyProgress::broken:
         connections.drop(connection);

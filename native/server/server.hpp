@@ -60,7 +60,8 @@ class HttpServer final : public Protocol {
     bool has_room() const noexcept override { return connections.open() < connections.most(); }
     void make_room() noexcept override;
     void accept_paused(bool lacks_descriptors) noexcept override {
-        counts.count(lacks_descriptors ? SERVER_LACKS_DESCRIPTORS : SERVER_ACCEPT_PAUSED);
+        counts.count(ServerCounter::accept_pauses);
+        if (lacks_descriptors) counts.count(ServerCounter::lacked_descriptors);
     }
 
     // Continues with a connection that was `checking`. Messages of callers who are not permitted are left to the app.
@@ -72,7 +73,7 @@ class HttpServer final : public Protocol {
 
     HttpServerConfig config;
     std::shared_ptr<const TlsContext> tls;  // for all listeners, set before `listen_on`; null without TLS
-    ServerCounts counts;
+    ServerCounters counts;
     HttpConnections connections;
     AnswerSender answers;
     NativeRoutes routes;
@@ -81,6 +82,7 @@ class HttpServer final : public Protocol {
   private:
     static constexpr int MESSAGES = 16;         // pipelined messages served per turn
     static constexpr uint64_t MEMORY_RETRY_NS = 20'000'000u;
+    static constexpr uint64_t MEMORY_WAIT_NS = 1'000'000'000u;  // how long a request may wait for bytes in flight
     static constexpr uint64_t EARLY_BODY = 65536;  // bytes received before the app is asked
     static constexpr size_t REFUSALS = 16;
 

@@ -96,7 +96,7 @@ struct Worker {
         for (int turns = 0; turns < PATIENCE; ++turns) {
             {
                 std::lock_guard<std::mutex> guard(mutex);
-                if (taken == server.counts.counters[SERVER_APP].load()) return;
+                if (taken == server.counts.counted(ServerCounter::app)) return;
             }
             usleep(turns < 50 ? 10 : 500);
         }
@@ -271,7 +271,7 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char *data, std::size_t siz
     require(server.connections.open() == 0);
     server.connections.draining.store(false);
     require(process_budget().held() == 0);
-    require(server.counts.counters[SERVER_STRAY].load() == 0);
+    require(server.counts.counted(ServerCounter::stray) == 0);
     const int free_after = dup(0);
     close(free_after);
     require(free_after == free_before);

@@ -221,7 +221,7 @@ struct Simulation {
     // Everything is given back.
     void check_left() {
         HttpServer &server = worker->http;
-        if (server.counts.counters[SERVER_STRAY].load()) machine().fail("a message was answered twice");
+        if (server.counts.counted(ServerCounter::stray)) machine().fail("a message was answered twice");
         if (worker->server.connections.count()) machine().fail("%u connections of HTTP/2 are open still", worker->server.connections.count());
         if (worker->server.unfinished.load() || worker->server.open_calls.load() || worker->server.untaken.load())
             machine().fail("calls are counted that have gone: %u unfinished, %u open, %u untaken", worker->server.unfinished.load(),

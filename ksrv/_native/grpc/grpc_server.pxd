@@ -11,8 +11,10 @@ from libcpp.vector cimport vector
 from ksrv._native.memory.buffer_pool cimport CBlock
 from ksrv._native.memory.memory_budget cimport AnswerRoom, CMemoryBudget
 from ksrv._native.queue.request_handle cimport Answered, CRequest
+from ksrv._native.reactor.connection_limits cimport CConnectionLimits
+from ksrv._native.reactor.counters cimport ServerCounters
 from ksrv._native.reactor.event_loop cimport (
-    CEventLoop, ConnectionEnd, Listeners, PendingDecrefs, ServePython,
+    CEventLoop, Listeners, PendingDecrefs, ServePython,
 )
 from ksrv._native.server.server cimport (
     FastRequest, ModelRoute, RequestId, RouteTable, Routes, const_table,
@@ -144,20 +146,13 @@ cdef extern from "grpc/connection.hpp" namespace "ksrv::grpc" nogil:
 
 
 cdef extern from "grpc/server.hpp" namespace "ksrv::grpc" nogil:
-    cdef struct ServerConfig:
-        uint32_t connections
+    cdef cppclass ServerConfig(CConnectionLimits):
         uint32_t streams
         uint64_t message
         cbool message_by_budget
         uint64_t small_message
         uint32_t head
         uint32_t calls
-        uint64_t head_ns
-        uint64_t grace_ns
-        uint64_t rate
-        uint64_t transfer_s
-        uint64_t idle_ns
-        ConnectionEnd end
         cbool checks_callers
         cbool own_hosts
         cbool decompress
@@ -181,9 +176,6 @@ cdef extern from "grpc/server.hpp" namespace "ksrv::grpc" nogil:
     cdef cppclass OpenConnections:
         uint32_t count() noexcept
 
-    cdef enum:
-        GRPC_COUNTERS
-
     cdef cppclass CServer "ksrv::grpc::Server":
         CServer(
             CEventLoop *loop, const ServerConfig &config, CMemoryBudget *budget,
@@ -193,7 +185,7 @@ cdef extern from "grpc/server.hpp" namespace "ksrv::grpc" nogil:
         shared_ptr[const_tls] tls
         string misdirected_body
         Listeners listeners
-        atomic[uint64_t] counters[GRPC_COUNTERS]
+        ServerCounters counters
         OpenConnections connections
         atomic[uint32_t] open_calls
         atomic[uint32_t] unfinished

@@ -14,6 +14,8 @@ from ksrv._native.grpc.grpc_call cimport Call, call_of, ip_address
 from ksrv._native.memory.memory_budget cimport MemoryBudget
 from ksrv._native.queue.request_handle cimport CRequest, release_request
 from ksrv._native.queue.request_queue cimport PUSH_INLINE, PUSH_OK, Push, retain_queue
+from ksrv._native.reactor.connection_limits cimport CConnectionLimits, ConnectionLimits
+from ksrv._native.reactor.counters cimport counted
 from ksrv._native.reactor.event_loop cimport EventLoop
 from ksrv._native.server.model_endpoint cimport ModelEndpoint, ksrv_request_of, ksrv_run_inline
 from ksrv._native.server.server cimport (
@@ -31,13 +33,6 @@ if not cython.compiled:
     from ksrv.request import InferRequest
 
 log: logging.Logger = logging.getLogger(__name__)
-
-COUNTERS = (
-    "accepted", "calls", "refused_connections", "floods", "too_slow", "too_large",
-    "bytes_in_flight", "calls_refused", "invalid", "unknown_method", "idle_closed", "disconnected",
-    "fast_path", "late", "lost_records", "recycled", "accept_paused", "lacks_descriptors",
-)
-assert len(COUNTERS) == GRPC_COUNTERS
 
 cdef enum:
     TOGETHER = 64           # the most requests that are pushed together
@@ -163,8 +158,8 @@ cdef class GrpcServer:
         answered: Called with a `Call`, its request, and a response or an exception, if a call that
             was queued without Python needs Python for its answer.
         budget: The memory budget for requests and answers.
-        settings: Fields of `ServerConfig` in native/grpc/server.hpp that differ from the defaults;
-            times are in seconds.
+        limits: The limits of connections.
+        settings: Fields of `ServerConfig` in native/grpc/server.hpp.
         tls: Encrypts all connections. None for cleartext.
         misdirected_body: The JSON body of the answer to requests that are not gRPC.
 
@@ -188,6 +183,7 @@ cdef class GrpcServer:
         check: Callable[[Call], object],
         answered: Callable[[Call, InferRequest, object], object],
         MemoryBudget budget not None,
+        ConnectionLimits limits not None,
         dict settings: dict[str, Any],
         TlsContext tls=None,
         bytes misdirected_body=b"",
@@ -196,21 +192,14 @@ cdef class GrpcServer:
         cdef Method method
         if library() == NULL:
             raise OSError("libnghttp2.so.14 cannot be loaded: install libnghttp2")
-        config.connections = settings["connections"]
+        (<CConnectionLimits *>&config)[0] = limits.limits
         config.streams = settings["streams"]
         config.message = settings["message"]
         config.message_by_budget = settings["message_by_budget"]
         config.small_message = settings["small_message"]
         config.head = settings["head"]
         config.calls = settings["calls"]
-        config.head_ns = <uint64_t>(<double>settings["head_timeout"] * 1e9)
-        config.grace_ns = <uint64_t>(<double>settings["grace"] * 1e9)
-        config.rate = settings["rate"]
-        config.transfer_s = settings["transfer_timeout"]
         config.log = settings["log"]
-        config.idle_ns = <uint64_t>(<double>settings["idle"] * 1e9)
-        config.end.age_ns = <uint64_t>(<double>settings["age"] * 1e9)
-        config.end.requests = settings["requests"]
         config.checks_callers = settings["checks_callers"]
         config.own_hosts = settings["own_hosts"]
         config.decompress = settings["decompress"]
@@ -340,4 +329,4 @@ cdef class GrpcServer:
 
     def counters(self) -> dict[str, int]:
         """Return the counters by name."""
-        return {name: self.server.counters[index].load() for index, name in enumerate(COUNTERS)}
+        return counted(&self.server.counters)

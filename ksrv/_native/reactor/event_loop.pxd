@@ -27,12 +27,6 @@ cdef extern from "reactor/event_loop.hpp" namespace "ksrv" nogil:
         int epoll() noexcept
 
 
-cdef extern from "reactor/connection_end.hpp" namespace "ksrv" nogil:
-    cdef cppclass ConnectionEnd:
-        uint64_t age_ns
-        uint64_t requests
-
-
 cdef class EventLoop:
     cdef CEventLoop *loop
     cdef readonly int threads

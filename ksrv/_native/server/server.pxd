@@ -19,8 +19,10 @@ from ksrv._native.queue.request_queue cimport CQueue
 from ksrv._native.http.chunked_body cimport ChunkDecoder
 from ksrv._native.http.proxy_header cimport CProxyRules
 from ksrv._native.http.request_head cimport Head, HeadLimits
+from ksrv._native.reactor.connection_limits cimport CConnectionLimits
+from ksrv._native.reactor.counters cimport ServerCounters
 from ksrv._native.reactor.event_loop cimport (
-    CEventLoop, ConnectionEnd, EventLoop, Listeners, PendingDecrefs, ServePython,
+    CEventLoop, EventLoop, Listeners, PendingDecrefs, ServePython,
 )
 from ksrv._native.tls.tls_context cimport const_tls
 
@@ -205,17 +207,9 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         sockaddr_storage peer
         socklen_t peer_length
 
-    cdef cppclass HttpServerConfig:
+    cdef cppclass HttpServerConfig(CConnectionLimits):
         HeadLimits limits
         CProxyRules proxy
-        uint32_t connections
-        uint64_t head_ns
-        uint64_t grace_ns
-        uint64_t rate
-        uint64_t idle_ns
-        ConnectionEnd end
-        uint64_t memory_wait_ns
-        uint64_t transfer_s
         cbool checks_callers
         cbool shared
         cbool log
@@ -280,16 +274,6 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         ANSWER_NOT_TLS
         PREPARED_ANSWERS
 
-    cdef enum ServerCounter:
-        SERVER_COUNTERS
-
-    const int LEAST_ERROR
-    const int STATUSES
-
-    cdef struct ServerCounts:
-        atomic[uint64_t] *counters
-        atomic[uint64_t] *errors
-
     cdef cppclass DisconnectWatch:
         void watch(Connection *connection, CRequest *request) noexcept
         void unwatch(Connection *connection) noexcept
@@ -345,7 +329,7 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         Connection *next_app_message(AppQueueKind kind) noexcept
         void receive_for_app(Connection *connection, uint64_t most) noexcept
         shared_ptr[const_tls] tls
-        ServerCounts counts
+        ServerCounters counts
         HttpConnections connections
         AnswerSender answers
         NativeRoutes routes

@@ -20,6 +20,8 @@ from ksrv._native.server.exchange cimport ksrv_address, ksrv_route
 from ksrv._native.server.model_endpoint cimport ModelEndpoint, ksrv_serve_fast_requests
 from ksrv._native.http.proxy_header cimport ProxyRules
 from ksrv._native.http.request_head cimport HeadRules
+from ksrv._native.reactor.connection_limits cimport CConnectionLimits, ConnectionLimits
+from ksrv._native.reactor.counters cimport counted, counted_errors
 from ksrv._native.reactor.event_loop cimport EventLoop
 from ksrv._native.tls.tls_context cimport TlsContext
 
@@ -44,19 +46,12 @@ log: logging.Logger = logging.getLogger(__name__)
 PreparedAnswer: TypeAlias = tuple[int, bytes, bytes, bytes]
 Address: TypeAlias = tuple[Any, ...] | str
 
-COUNTERS = (
-    "accepted", "infer", "health", "described", "app", "answered", "too_slow",
-    "bytes_in_flight", "queue_full",
-    "idle_closed", "disconnected", "accept_paused", "fast_path", "recycled", "lost_records",
-    "tls_agreed", "tls_resumed", "tls_refused", "flood", "proxy_header",
-    "lacks_descriptors", "stray",
-)
 PREPARED_ANSWERS_NEEDED = (
     "live", "not_live", "ready", "too_slow", "bytes_in_flight", "failed", "server", "not_tls",
     "not_ready",
 )
 _NO_ANSWER = (0, b"", b"", b"")
-assert len(COUNTERS) == SERVER_COUNTERS and len(PREPARED_ANSWERS_NEEDED) == PREPARED_ANSWERS + 1
+assert len(PREPARED_ANSWERS_NEEDED) == PREPARED_ANSWERS + 1
 
 cdef void _serve(void *owner) noexcept:  # the event loop holds the GIL
     cdef HttpServer self = <HttpServer>owner
@@ -117,15 +112,6 @@ cdef class HttpServer:
     Args:
         handler: Called with an `Exchange` for each infer request. It must not block.
         answers: The ready-made answers by name: status, header lines and body.
-        head: Seconds in which a request head must arrive.
-        grace: Seconds before the minimum rate of bodies and answers is enforced.
-        rate: The minimum rate of a body or an answer after that, in bytes per second.
-        idle: Seconds between two messages. 0 closes connections after every answer.
-        age: Seconds after which a connection is closed, up to a tenth later. 0 for no limit.
-        requests: Messages after which a connection is closed. 0 for no limit.
-        memory_wait: How many seconds a request may wait for bytes in flight.
-        transfer: Seconds, after `grace`, in which a body or an answer of any size must be
-            transferred.
         check: Called with a head before the body is received. Returns whether the caller may send
             the body. Messages of other callers are left to the app. None permits every caller.
         shared: Whether other processes accept from the same listeners. They then take turns.
@@ -143,18 +129,10 @@ cdef class HttpServer:
         self,
         EventLoop loop not None,
         HeadRules rules not None,
+        ConnectionLimits limits not None,
         handler: Callable[[Exchange], None],
         answers: Mapping[str, PreparedAnswer],
         *,
-        uint32_t connections=1000,
-        double head=10.0,
-        double grace=10.0,
-        uint64_t rate=4096,
-        double idle=75.0,
-        double age=0.0,
-        uint64_t requests=0,
-        double memory_wait=1.0,
-        uint64_t transfer=300,
         check: Callable[[bytes], bool] | None = None,
         bint shared=False,
         bint log=False,
@@ -164,20 +142,10 @@ cdef class HttpServer:
     ):
         cdef HttpServerConfig config
         cdef int index = 0
-        if connections < 1:
-            raise ValueError("an HTTP server has at least one connection")
+        (<CConnectionLimits *>&config)[0] = limits.limits
         config.limits = rules.limits
         if proxy is not None:
             config.proxy = proxy.rules
-        config.connections = connections
-        config.head_ns = <uint64_t>(head * 1e9)
-        config.grace_ns = <uint64_t>(grace * 1e9)
-        config.rate = rate
-        config.idle_ns = <uint64_t>(idle * 1e9)
-        config.end.age_ns = <uint64_t>(age * 1e9)
-        config.end.requests = requests
-        config.memory_wait_ns = <uint64_t>(memory_wait * 1e9)
-        config.transfer_s = transfer
         config.checks_callers = check is not None
         config.shared = shared
         config.log = log
@@ -305,20 +273,11 @@ cdef class HttpServer:
 
     def counters(self) -> dict[str, int]:
         """Return the counters by name."""
-        return {
-            name: self.server.counts.counters[index].load()
-            for index, name in enumerate(COUNTERS)
-        }
+        return counted(&self.server.counts)
 
     def errors(self) -> dict[int, int]:
         """Return how many answers were errors, by status."""
-        cdef dict found = {}
-        cdef uint64_t count
-        for index in range(STATUSES):
-            count = self.server.counts.errors[index].load()
-            if count:
-                found[LEAST_ERROR + index] = count
-        return found
+        return counted_errors(&self.server.counts)
 
     def next_app_message(self, *, bint questions=False) -> AppMessage | None:
         """Wait for a message for the app.

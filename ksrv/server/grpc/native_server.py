@@ -18,13 +18,19 @@ from ksrv._native.grpc.grpc_server import GrpcServer
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv._native.protobuf.infer_response import MAX_MESSAGE
 from ksrv._native.queue.request_handle import NativeHandle
+from ksrv._native.reactor.connection_limits import ConnectionLimits
 from ksrv._native.reactor.event_loop import EventLoop
 from ksrv._native.server.model_endpoint import ModelEndpoint
 from ksrv._native.tls.tls_context import TlsContext
 from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.errors import KsrvError, Overloaded, RequestTooSlow
 from ksrv.limits import Limits, limit_name
-from ksrv.observe.traffic import Traffic, unwatch_connections, watch_connections
+from ksrv.observe.traffic import (
+    Traffic,
+    counted_traffic,
+    unwatch_connections,
+    watch_connections,
+)
 from ksrv.request import InferRequest, InferResponse, RequestHandle
 from ksrv.server.addresses import parse_address
 from ksrv.server.call import Find, deliver, run_infer
@@ -39,15 +45,6 @@ from ksrv.server.settings import ServerSettings
 from ksrv.server.shared.parts import ServerParts
 
 POLL_SECONDS = 0.01
-
-REASONS = {
-    "floods": "flood",
-    "too_slow": "too_slow",
-    "too_large": "too_large",
-    "bytes_in_flight": "bytes_in_flight",
-    "calls_refused": "calls",
-}
-"""The reasons of `ksrv_refused_requests_total` by the native server's counters."""
 
 
 class NativeGrpcServer:
@@ -114,6 +111,11 @@ class NativeGrpcServer:
             self._admit,
             self._deliver,
             self._budget,
+            ConnectionLimits(
+                self._settings,
+                max_connections=bounds.most_connections(self._settings.max_connections),
+                keepalive=bounds.IDLE_CONNECTION_SECONDS,
+            ),
             self._config(),
             tls,
             misdirected_body(http_address),
@@ -154,21 +156,13 @@ class NativeGrpcServer:
         settings = self._settings
         limits = settings.limits
         return {
-            "connections": bounds.most_connections(settings.max_connections),
             "streams": bounds.CONCURRENT_STREAMS,
             "message": min(limits.body, MAX_MESSAGE, bytes_in_flight(limits)),
             "message_by_budget": bytes_in_flight(limits) < limits.body,
             "small_message": self._services.small.body,
             "head": limits.head,
             "calls": bounds.MAX_CALLS,
-            "head_timeout": settings.head_timeout,
-            "grace": settings.transfer_grace,
-            "rate": settings.min_transfer_rate,
-            "transfer_timeout": settings.transfer_timeout,
             "log": settings.access_log,
-            "idle": bounds.IDLE_CONNECTION_SECONDS,
-            "age": settings.max_connection_age,
-            "requests": settings.max_connection_requests,
             "checks_callers": self._services.access.needs_token,
             "own_hosts": self._services.access.own_hosts,
             "decompress": settings.decompress_requests,
@@ -222,15 +216,8 @@ class NativeGrpcServer:
         if self._core is None:
             return Traffic()
         counters = self._core.counters()
-        refused = {f"grpc {reason}": counters[name] for name, reason in REASONS.items()}
-        errors = {"grpc DEADLINE_EXCEEDED": counters["late"]} if counters["late"] else {}
-        return Traffic(
-            {key: count for key, count in refused.items() if count},
-            errors,
-            recycled=counters["recycled"],
-            pauses=counters["accept_paused"] + counters["lacks_descriptors"],
-            lacked_descriptors=counters["lacks_descriptors"],
-        )
+        errors = {"DEADLINE_EXCEEDED": counters["late"]} if counters["late"] else {}
+        return counted_traffic("grpc", counters, errors)
 
     # ---- unary calls ------------------------------------------------------------------------
 

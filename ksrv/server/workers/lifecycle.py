@@ -399,7 +399,7 @@ def _warn_once(text: str) -> None:
 
 def _log_full(traffic: Traffic) -> None:
     """Log once that the worker cannot hold more connections."""
-    if traffic.recycled or traffic.pauses > traffic.lacked_descriptors:
+    if traffic.recycled or traffic.accept_pauses > traffic.lacked_descriptors:
         _warn_once(
             "the limit of connections is reached: idle connections are closed for new clients, which wait if none is "
             "idle; --max-connections raises the limit (gRPC may use a quarter of the open files, ulimit -n)"

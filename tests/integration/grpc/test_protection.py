@@ -476,9 +476,9 @@ def test_clients_wait_while_all_connections_are_in_use(engine):
         for wire in held:
             wire.call(STREAM)
             wire.until_ended(wire.call(LIVE, message=b""))
-        before = own_traffic().pauses
+        before = own_traffic().accept_pauses
         late = stack.enter_context(Wire(address))
         asked = late.call(LIVE, message=b"")
-        wait_until(lambda: own_traffic().pauses > before)
+        wait_until(lambda: own_traffic().accept_pauses > before)
         held[0].socket.close()
         assert b"grpc-status" in late.until_ended(asked)

@@ -14,11 +14,13 @@ import requests
 from gunicorn.config import Config
 
 from ksrv._native.http.request_head import HeadRules
+from ksrv._native.reactor.connection_limits import ConnectionLimits
 from ksrv._native.reactor.event_loop import EventLoop
 from ksrv._native.server.server import HttpServer
 from ksrv.limits import Limits
 from ksrv.server.rest.app_messages import AppMessages
 from ksrv.server.rest.fast_path import prepared_answers
+from ksrv.server.settings import ServerSettings
 from ksrv.testing import Server
 from tests.support.models import write_double
 from tests.support.wait_until import wait_until
@@ -176,9 +178,12 @@ def native(answer):
     """A native server, and a thread that passes its messages to `answer`."""
     loop = EventLoop()
     http_server = HttpServer(
-        loop, HeadRules(body=1 << 20), lambda exchange: exchange.fail(),
-        prepared_answers(Limits(), ()), head=60, grace=60,
-    )  # fmt: skip
+        loop,
+        HeadRules(body=1 << 20),
+        ConnectionLimits(ServerSettings(), head_timeout=60, transfer_grace=60),
+        lambda exchange: exchange.fail(),
+        prepared_answers(Limits(), ()),
+    )
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
         http_server.listen([listener.fileno()])

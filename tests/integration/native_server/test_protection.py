@@ -158,7 +158,7 @@ def test_at_the_limit_of_connections_accepting_pauses(tmp_path):
             assert_no_answer(late)
             held.pop().close()
             assert read_message(late)[0].startswith(b"HTTP/1.1 200 OK")
-            assert counters_over(late)["accept_paused"] > 0
+            assert counters_over(late)["accept_pauses"] > 0
             late.close()
         finally:
             for client in held:

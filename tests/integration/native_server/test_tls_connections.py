@@ -19,7 +19,12 @@ from tests.support.wire.http_reader import read_all, read_message
 
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 LAST = LIVE.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
-SHORT = {"head": 0.5, "grace": 0.5, "rate": 1000, "idle": 0.5}
+SHORT = {
+    "head_timeout": 0.5,
+    "transfer_grace": 0.5,
+    "min_transfer_rate": 1000,
+    "keepalive": 0.5,
+}
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +58,7 @@ def address(engine, files):
 
 @pytest.fixture
 def impatient(engine, files):
-    with opened(engine, tls=certificates(files).native_context(), **SHORT) as found:
+    with opened(engine, tls=certificates(files).native_context(), connections=SHORT) as found:
         yield found
 
 
@@ -328,7 +333,7 @@ def test_handshake_in_too_many_records_is_ended(engine, files):
     hello = b"\x16\x03\x01\xff\xff" + b"\x01\x01\xf0\x00\x03\x03" + b"x" * 600
     tls = certificates(files).native_context()
     with (
-        opened(engine, tls=tls, head=3600.0) as (server, address),
+        opened(engine, tls=tls, connections={"head_timeout": 3600.0}) as (server, address),
         socket.create_connection(address, 60) as client,
     ):
         client.sendall(in_records(hello, 1))
@@ -353,7 +358,10 @@ def test_a_reader_that_stalls_is_dropped(engine, files):
     data = message("one", {"x": np.ones((1 << 20, 4), "<f4")})
     tls = certificates(files).native_context()
     with (
-        opened(engine, tls=tls, grace=2.0, rate=1000) as (server, address),
+        opened(engine, tls=tls, connections={"transfer_grace": 2.0, "min_transfer_rate": 1000}) as (
+            server,
+            address,
+        ),
         connect(address, client_context(files)) as client,
     ):
         client.sendall(data)
@@ -367,7 +375,10 @@ def test_a_reader_that_stalls_is_dropped(engine, files):
 def test_waiting_handshakes_need_no_further_event(engine, files):
     """No client sends a byte during the handshakes, and no deadline passes."""
     tls = certificates(files).native_context()
-    with opened(engine, tls=tls, head=3600.0) as (_, address), contextlib.ExitStack() as stack:
+    with (
+        opened(engine, tls=tls, connections={"head_timeout": 3600.0}) as (_, address),
+        contextlib.ExitStack() as stack,
+    ):
         clients = [
             stack.enter_context(
                 connect(address, client_context(files), do_handshake_on_connect=False)

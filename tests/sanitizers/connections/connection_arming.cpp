@@ -149,7 +149,7 @@ int main(int argc, char **argv) {
     events.stop();
     for (std::thread &thread : threads) thread.join();
     close(listener);
-    require(made.counts.counters[SERVER_STRAY].load() == 0, "a message was answered twice");
+    require(made.counts.counted(ServerCounter::stray) == 0, "a message was answered twice");
     std::printf("%d lost\n", lost.load());
     return lost.load() != 0;
 }

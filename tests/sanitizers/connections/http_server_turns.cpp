@@ -42,7 +42,7 @@ int main() {
     EventLoop events(1);
     HttpServer server(&events, config, [](void *) {}, nullptr);
     server.answers.prepared[ANSWER_FAILED] = {500, "500 Failed", "content-length: 0\r\n", ""};
-    const auto strays = [&server] { return server.counts.counters[SERVER_STRAY].load(); };
+    const auto strays = [&server] { return server.counts.counted(ServerCounter::stray); };
 
     // One answer to one message.
     Client one(server);

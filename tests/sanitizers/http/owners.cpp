@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "server/deadline.hpp"
 #include "queue/request_queue.hpp"
 #include "reactor/event_loop.hpp"
 #include "server/answer_sender.hpp"
@@ -21,12 +22,11 @@ namespace {
 
 constexpr uint64_t SECOND = 1000000000u;
 
-void check_time_limits() {
-    TimeLimits limits;
+void check_deadlines() {
+    ConnectionLimits limits;
     limits.head_ns = 3 * SECOND;
     limits.grace_ns = 2 * SECOND;
     limits.idle_ns = 9 * SECOND;
-    limits.stop_idle_ns = 1 * SECOND;
     limits.rate = 1000;
     limits.transfer_s = 10;
     check(limits.least_rate(0) == 1000 && limits.least_rate(50000) == 5000, "large bodies must come in the time of a transfer");
@@ -35,26 +35,26 @@ void check_time_limits() {
     Connection connection;
     const uint64_t now = 100 * SECOND;
     connection.phase = Phase::idle;
-    check(limits.deadline(connection, now, false) == now + 3 * SECOND, "the first head has another limit");
+    check(deadline(connection, limits, now, false) == now + 3 * SECOND, "the first head has another limit");
     connection.saw_bytes = true;
-    check(limits.deadline(connection, now, false) == now + 9 * SECOND, "an idle connection may rest");
-    check(limits.deadline(connection, now, true) == now + 1 * SECOND, "while draining only shortly");
+    check(deadline(connection, limits, now, false) == now + 9 * SECOND, "an idle connection may rest");
+    check(deadline(connection, limits, now, true) == now + STOP_IDLE_NS, "while draining only shortly");
     connection.ends_ns = now + 4 * SECOND;
-    check(limits.deadline(connection, now, false) == now + 4 * SECOND, "and not beyond its age");
+    check(deadline(connection, limits, now, false) == now + 4 * SECOND, "and not beyond its age");
     connection.ends_ns = now - SECOND;
-    check(limits.deadline(connection, now, false) == now + 1 * SECOND, "a busy connection is ended by an answer");
+    check(deadline(connection, limits, now, false) == now + STOP_IDLE_NS, "a busy connection is ended by an answer");
     connection.tls.unread = true;
-    check(limits.deadline(connection, now, false) == now + TimeLimits::UNSEEN_NS, "bytes without an event are read soon");
+    check(deadline(connection, limits, now, false) == now + UNSEEN_NS, "bytes without an event are read soon");
     connection.phase = Phase::send;
     connection.stage_ns = now;
-    check(limits.deadline(connection, now, false) == now + 2 * SECOND, "but not before the answer has gone");
+    check(deadline(connection, limits, now, false) == now + 2 * SECOND, "but not before the answer has gone");
     connection.tls.unread = false;
     connection.phase = Phase::body;
     connection.head.content_length = 5000;
     connection.body.got = 3000;
-    check(limits.deadline(connection, now, false) == now + 5 * SECOND, "each byte of a body buys time");
+    check(deadline(connection, limits, now, false) == now + 5 * SECOND, "each byte of a body buys time");
     connection.body.prereserved = true;
-    check(limits.deadline(connection, now, false) == now + TimeLimits::PRERESERVED_NS, "one that is counted ahead must be quick");
+    check(deadline(connection, limits, now, false) == now + PRERESERVED_NS, "one that is counted ahead must be quick");
 }
 
 void check_log_records() {
@@ -121,7 +121,7 @@ void check_connections() {
     HttpServerConfig config;
     config.connections = 4;
     config.log = true;
-    ServerCounts counts;
+    ServerCounters counts;
     HttpConnections connections(&loop, &listeners, &config, &counts);
     AnswerSender answers(&connections, &config, &counts);
 
@@ -147,20 +147,20 @@ void check_connections() {
     char text[512];
     const ssize_t length = recv(ends[1], text, sizeof text, 0);
     check(length > 0 && std::string(text, static_cast<size_t>(length)).find("500 Failed") != std::string::npos, "it is answered");
-    check(counts.errors[500 - LEAST_ERROR].load() == 1, "and counted by its status");
+    check(counts.errors(500) == 1, "and counted by its status");
     answers.fail(turn);
-    check(counts.counters[SERVER_STRAY].load() == 1, "a message is answered once");
+    check(counts.counted(ServerCounter::stray) == 1, "a message is answered once");
 
     connections.drain();
     connections.sweep(unsigned_now_ns(), [](Connection *) {});
-    check(connections.timers.at(connection->slot) <= unsigned_now_ns() + config.stop_idle_ns, "a drain ends idle connections soon");
+    check(connections.timers.at(connection->slot) <= unsigned_now_ns() + STOP_IDLE_NS, "a drain ends idle connections soon");
     check(connection->claim_for_sweep(), "it was armed");
     connection->phase = Phase::run;
     check(answers.put(connection, 200, "200 OK", 6, "", 0, nullptr, 0) && connection->close_after, "answers close while draining");
     connections.drop(connection);
     check(connections.of(tag) == nullptr, "an event of a connection that is gone finds none");
     connections.drop(connection);
-    check(connections.open() == 0 && counts.counters[SERVER_STRAY].load() == 2, "a place is given back once");
+    check(connections.open() == 0 && counts.counted(ServerCounter::stray) == 2, "a place is given back once");
 
     Connection *left = connections.take();
     left->begin(-1, 0, 0, unsigned_now_ns());
@@ -179,7 +179,7 @@ void check_connections() {
 }  // namespace
 
 int main() {
-    check_time_limits();
+    check_deadlines();
     check_log_records();
     check_stream_waits();
     check_disconnect_watch();

@@ -73,7 +73,7 @@ int main() {
     const std::string call = answer_to(*worker, field(":path", "/s/unary") + field("content-type", "application/grpc") +
                                                     field("authorization", lost));
     std::printf("gRPC: %s\n", call.size() > RETRY_BYTES ? "to be sent again" : "nothing more");
-    std::printf("%llu too large\n", static_cast<unsigned long long>(worker->server.counters[grpc::GRPC_TOO_LARGE].load()));
+    std::printf("%llu too large\n", static_cast<unsigned long long>(worker->server.counters.counted(ServerCounter::too_large)));
     for (int turns = 0; turns < 500 && worker->server.connections.count(); ++turns) usleep(10000);
     worker->stop();
     delete worker;

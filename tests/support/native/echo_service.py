@@ -155,7 +155,7 @@ class Service:
                 "scheme": environ["wsgi.url_scheme"],
                 "open": http_server.open_connections if http_server else 0,
             }
-            body = json.dumps(said | (http_server.counters() if http_server else {})).encode()
+            body = json.dumps((http_server.counters() if http_server else {}) | said).encode()
             start_response("200 OK", [("Content-Length", str(len(body)))])
             return [body]
         return self._app(environ, start_response)

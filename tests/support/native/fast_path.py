@@ -15,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from ksrv._native.http.request_head import HeadRules
+from ksrv._native.reactor.connection_limits import ConnectionLimits
 from ksrv._native.reactor.event_loop import EventLoop
 from ksrv._native.server.server import HttpServer
 from ksrv.engine.engine import Engine, EngineSettings
@@ -216,6 +217,7 @@ def opened(
     endpoints: bool = True,
     access: Any = None,
     nan_literals: bool = False,
+    connections: dict[str, float] | None = None,
     **options: Any,
 ) -> Iterator[Any]:
     limits = Limits()
@@ -228,6 +230,7 @@ def opened(
         http_server = HttpServer(
             loop,
             HeadRules(body=1 << 30),
+            ConnectionLimits(ServerSettings(), **(connections or {})),
             route,
             prepared_answers(limits, ()),
             check=check,

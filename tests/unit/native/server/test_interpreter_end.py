@@ -36,16 +36,19 @@ entered.wait()
 """
 
 HTTP_SERVER = """
+from ksrv._native.reactor.connection_limits import ConnectionLimits
 from ksrv._native.reactor.event_loop import EventLoop
 from ksrv._native.server.server import HttpServer, PREPARED_ANSWERS_NEEDED
 from ksrv._native.http.request_head import HeadRules
+from ksrv.server.settings import ServerSettings
 from tests.support.wire.http_heads import INFER
 
 answers = dict.fromkeys(PREPARED_ANSWERS_NEEDED, (500, b"500 No", b"content-length: 0\\r\\n", b""))
 listener = socket.create_server(("127.0.0.1", 0))
 listener.setblocking(False)
 loop = EventLoop()
-server = HttpServer(loop, HeadRules(body=1 << 20), hang, answers)
+limits = ConnectionLimits(ServerSettings())
+server = HttpServer(loop, HeadRules(body=1 << 20), limits, hang, answers)
 server.listen([listener.fileno()])
 for index in range(2):
     threading.Thread(target=loop.run, args=(index,), daemon=True).start()

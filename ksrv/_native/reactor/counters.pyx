@@ -1,0 +1,25 @@
+# Needs the GIL: it makes Python objects.
+"""The counters of native servers, by their names in native/reactor/counters.hpp."""
+
+REFUSALS: tuple[str, ...] = tuple(
+    (<bytes>COUNTER_NAMES[index]).decode() for index in range(<int>ServerCounter.REFUSALS)
+)
+"""The counters that are reasons of `ksrv_refused_requests_total`."""
+
+
+cdef dict counted(const ServerCounters *counters):
+    """Return the counters by name."""
+    return {
+        (<bytes>COUNTER_NAMES[index]).decode(): counters.counted(<ServerCounter>index)
+        for index in range(<int>ServerCounter.COUNT)
+        if index != <int>ServerCounter.REFUSALS
+    }
+
+
+cdef dict counted_errors(const ServerCounters *counters):
+    """Return how many answers were errors, by status."""
+    return {
+        status: counters.errors(status)
+        for status in range(LEAST_ERROR, LEAST_ERROR + STATUSES)
+        if counters.errors(status)
+    }

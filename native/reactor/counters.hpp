@@ -1,0 +1,71 @@
+// What the servers of a worker count.
+//
+// A field of `Traffic` in ksrv/observe/traffic.py that has the name of a counter makes it a metric. Any thread counts,
+// and any thread reads.
+
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace ksrv {
+
+// A row for each counter. The refusals are the first rows: their names are reasons of the metric
+// `ksrv_refused_requests_total`.
+#define KSRV_REFUSALS(row)                                                         \
+    row(too_slow)                                                                  \
+    row(bytes_in_flight)                                                           \
+    row(queue_full)                                                                \
+    row(too_large)                                                                 \
+    row(calls)              /* too many calls are open, or answers wait */         \
+    row(flood)              /* too many frames without data */                     \
+    row(tls_refused)        /* handshakes that failed */                           \
+    row(proxy_header)       /* connections with a refused PROXY protocol header */
+
+#define KSRV_OTHER_COUNTERS(row)                                                   \
+    row(accepted)           /* HTTP connections */                                 \
+    row(recycled)           /* idle connections that were closed for others */     \
+    row(accept_pauses)                                                             \
+    row(lacked_descriptors) /* the pauses that were caused by this */              \
+    row(lost_lines)         /* of an access log that was not read in time */       \
+    row(answered)           /* HTTP messages */                                    \
+    row(infer)              /* infer requests on the native route */               \
+    row(fast_path)          /* infer requests that were queued without Python */   \
+    row(described)          /* GETs of a description of the server or of a model */\
+    row(app)                /* messages given to a thread of the app; twice if it asked for the body */ \
+    row(late)               /* calls that were answered at their deadline without Python */ \
+    row(tls_agreed)         /* full handshakes */                                  \
+    row(tls_resumed)        /* handshakes that resumed a session */                \
+    row(stray)              /* second answers to a message, which were not sent: bugs in this program */
+
+#define KSRV_ROW(name) name,
+enum class ServerCounter : int { KSRV_REFUSALS(KSRV_ROW) REFUSALS, KSRV_OTHER_COUNTERS(KSRV_ROW) COUNT };
+#undef KSRV_ROW
+
+// The names by counter. The name of `REFUSALS` is empty.
+#define KSRV_ROW(name) #name,
+inline constexpr const char *COUNTER_NAMES[] = {KSRV_REFUSALS(KSRV_ROW) "", KSRV_OTHER_COUNTERS(KSRV_ROW)};
+#undef KSRV_ROW
+
+// Statuses of error answers: 400 to 599.
+constexpr int LEAST_ERROR = 400, STATUSES = 200;
+
+class ServerCounters {
+  public:
+    void count(ServerCounter which) noexcept { counts_[static_cast<int>(which)].fetch_add(1, std::memory_order_relaxed); }
+
+    void count_status(int status) noexcept {
+        if (status >= LEAST_ERROR && status < LEAST_ERROR + STATUSES)
+            errors_[status - LEAST_ERROR].fetch_add(1, std::memory_order_relaxed);
+    }
+
+    uint64_t counted(ServerCounter which) const noexcept { return counts_[static_cast<int>(which)].load(); }
+    uint64_t errors(int status) const noexcept { return errors_[status - LEAST_ERROR].load(); }
+
+  private:
+    std::atomic<uint64_t> counts_[static_cast<int>(ServerCounter::COUNT)] = {};
+    std::atomic<uint64_t> errors_[STATUSES] = {};  // by status, from LEAST_ERROR
+};
+
+}  // namespace ksrv
