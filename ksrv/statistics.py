@@ -188,6 +188,17 @@ class ModelStatistics:
     ready: bool = False
     stages: dict[str, StageTimes] = field(default_factory=dict)
 
+    def outcomes(self) -> dict[str, int]:
+        """Return how many requests ended in which way."""
+        return {
+            "success": self.success.count,
+            "failed": self.failed,
+            "invalid": self.invalid,
+            "rejected": sum(self.rejected.values()),
+            "expired": self.expired,
+            "cancelled": self.cancelled,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class MetricRecord:

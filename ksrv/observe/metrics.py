@@ -5,9 +5,10 @@ only from loaded models. Nothing here is on a request's path.
 """
 
 import platform
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -23,7 +24,7 @@ from ksrv._native.queue.stats import BOUNDS_NS
 from ksrv.observe import metric_aliases
 from ksrv.observe.process import ProcessValues
 from ksrv.observe.traffic import Traffic
-from ksrv.statistics import Counts, LazyCounts, ModelStatistics, StageTimes, rows
+from ksrv.statistics import Counts, LazyCounts, ModelStatistics, Row, StageTimes, rows
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -39,23 +40,104 @@ BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _BOUNDS = [repr(bound / 1e9) for bound in BOUNDS_NS]
 
 
-class ServerValues(NamedTuple):
-    """Restarts, reloads and certificates of the whole server; times are seconds since 1970.
+class ServerValues(Counts):
+    """Restarts, reloads and certificates of the whole server; times are seconds since 1970, and None is not shown."""
 
-    Attributes:
-        restarts: How many workers ended without a signal of the master.
-        last_reload: When the last reload was asked for; 0 for never.
-        last_reload_successful: Whether every worker of the last reload got ready; true before the
-            first.
-        certificate_expiry: When the served certificate ends; 0 without TLS.
-        started: When the server was started; 0 where that is not known.
-    """
+    restarts: Annotated[
+        int,
+        Row("ksrv_server_worker_restarts", "Worker processes that ended without being stopped."),
+    ]
+    last_reload: Annotated[
+        int,
+        Row(
+            "ksrv_last_reload_timestamp_seconds",
+            "When the last reload of the server was asked for; 0 for never.",
+            present=True,
+        ),
+    ]
+    last_reload_successful: Annotated[
+        bool,
+        Row(
+            "ksrv_last_reload_successful",
+            "Whether every worker of the last reload got ready.",
+            present=True,
+        ),
+    ]
+    certificate_expiry: Annotated[
+        int | None,
+        Row(
+            "ksrv_certificate_expiry_timestamp_seconds",
+            "When the server's certificate ends.",
+            present=True,
+        ),
+    ]
+    started: Annotated[
+        int | None,
+        Row("ksrv_server_start_timestamp_seconds", "When the server was started.", present=True),
+        Row("process_start_time_seconds", "When the server was started.", present=True),
+    ]
 
-    restarts: int
-    last_reload: int
-    last_reload_successful: bool
-    certificate_expiry: int
-    started: int = 0
+
+MODEL_ROWS: tuple[tuple[Row, Callable[[ModelStatistics], Any]], ...] = (
+    (
+        Row("ksrv_requests", "Requests by how they ended.", labels=("outcome",)),
+        ModelStatistics.outcomes,
+    ),
+    (
+        Row("ksrv_rejected_requests", "Requests that a bound refused.", labels=("reason",)),
+        attrgetter("rejected"),
+    ),
+    (Row("ksrv_rows", "Rows that were run."), attrgetter("inference_count")),
+    (
+        Row("ksrv_pending_requests", "Requests that wait for a handler.", present=True),
+        attrgetter("pending"),
+    ),
+    (
+        Row("ksrv_instance_restarts", "Instances whose handler was started anew."),
+        attrgetter("restarts"),
+    ),
+    (
+        Row(
+            "ksrv_response_cache_requests",
+            "Requests that the response cache answered (hit) or not (miss).",
+            labels=("result",),
+        ),
+        lambda one: {result: lookups.count for result, lookups in one.cached.items()},
+    ),
+    (
+        Row(
+            "ksrv_open_sequences",
+            "Sequences whose state an instance keeps for further requests.",
+            present=True,
+        ),
+        attrgetter("open_sequences"),
+    ),
+    (
+        Row(
+            "ksrv_ended_sequences",
+            "Sequences that ended: end, start (begun anew), idle_timeout, not_run, process, reload.",
+            labels=("reason",),
+        ),
+        attrgetter("ended_sequences"),
+    ),
+    (
+        Row(
+            "ksrv_records",
+            "Records of sampled requests: written, or dropped (queue_full, too_large, disk).",
+            labels=("result",),
+        ),
+        attrgetter("records"),
+    ),
+)
+"""The metrics of each model version, and the value of each; None is not shown."""
+
+READY = Row("ksrv_model_ready", "Whether a model serves.", present=True)
+UNKNOWN = Row("ksrv_unknown_model_requests", "Requests for an unknown model or version.")
+REFUSED = Row(
+    "ksrv_replacements_refused",
+    "Handler processes and workers that ended and whose model was not loaded again, because a file of it had changed.",
+)
+BUILD = Row("ksrv_build_info", "The version of the server.", present=True)
 
 
 class PageValues(NamedTuple):
@@ -94,50 +176,22 @@ class ValuesCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """Return the metrics."""
         values = self._values
-        yield from _requests(values.models, values.unknown_requests)
+        versions = [([one.name, one.version], one) for one in values.models]
+        for row, value in MODEL_ROWS:
+            samples = [(labels, value(one)) for labels, one in versions]
+            yield _family(row, samples, MODEL_LABELS)
+        ready = [(labels, int(one.ready)) for labels, one in versions]
+        yield _family(
+            READY, [*ready, *((list(named), 0) for named in values.unserved)], MODEL_LABELS
+        )
         yield from _times(values.models)
-        yield from _states(values.models, values.unserved)
-        yield _refused(values)
-        if values.lazy is not None:
-            yield from _shown(values.lazy)
-        yield from _shown(values.process)
-        yield from _shown(values.traffic)
-        yield _build()
-        if values.server is not None:
-            yield from _server(values.server)
-
-
-def _requests(models: Sequence[ModelStatistics], unknown_requests: int) -> Iterator[Metric]:
-    requests = CounterMetricFamily(
-        "ksrv_requests", "Requests by how they ended.", labels=[*MODEL_LABELS, "outcome"]
-    )
-    rejected = CounterMetricFamily(
-        "ksrv_rejected_requests",
-        "Requests that a bound refused.",
-        labels=[*MODEL_LABELS, "reason"],
-    )
-    rows = CounterMetricFamily("ksrv_rows", "Rows that were run.", labels=MODEL_LABELS)
-    for one in models:
-        labels = [one.name, one.version]
-        outcomes = {
-            "success": one.success.count,
-            "failed": one.failed,
-            "invalid": one.invalid,
-            "rejected": sum(one.rejected.values()),
-            "expired": one.expired,
-            "cancelled": one.cancelled,
-        }
-        for outcome, count in outcomes.items():
-            requests.add_metric([*labels, outcome], count)
-        for reason, count in one.rejected.items():
-            rejected.add_metric([*labels, reason], count)
-        rows.add_metric(labels, one.inference_count)
-    unknown = CounterMetricFamily(
-        "ksrv_unknown_model_requests",
-        "Requests for an unknown model or version.",
-        unknown_requests,
-    )
-    return iter((requests, rejected, rows, unknown))
+        yield _family(UNKNOWN, [([], values.unknown_requests)])
+        yield _family(REFUSED, _refused(values), MODEL_LABELS)
+        for counts in (values.lazy, values.process, values.traffic, values.server):
+            if counts is not None:
+                yield from _shown(counts)
+        build = {"version": __version__, "python": platform.python_version()}
+        yield _family(BUILD, [(list(build.values()), 1)], list(build))
 
 
 def _times(models: Sequence[ModelStatistics]) -> Iterator[Metric]:
@@ -184,119 +238,38 @@ def _sizes(one: ModelStatistics) -> tuple[list[tuple[str, float]], float]:
     return buckets, sum(size * count for size, count in counts)
 
 
-def _states(
-    models: Sequence[ModelStatistics], unserved: Sequence[tuple[str, str]]
-) -> Iterator[Metric]:
-    ready = GaugeMetricFamily("ksrv_model_ready", "Whether a model serves.", labels=MODEL_LABELS)
-    pending = GaugeMetricFamily(
-        "ksrv_pending_requests", "Requests that wait for a handler.", labels=MODEL_LABELS
-    )
-    restarts = CounterMetricFamily(
-        "ksrv_instance_restarts", "Instances whose handler was started anew.", labels=MODEL_LABELS
-    )
-    cached = CounterMetricFamily(
-        "ksrv_response_cache_requests",
-        "Requests that the response cache answered (hit) or not (miss).",
-        labels=[*MODEL_LABELS, "result"],
-    )
-    open_sequences = GaugeMetricFamily(
-        "ksrv_open_sequences",
-        "Sequences whose state an instance keeps for further requests.",
-        labels=MODEL_LABELS,
-    )
-    ended_sequences = CounterMetricFamily(
-        "ksrv_ended_sequences",
-        "Sequences that ended: end, start (begun anew), idle_timeout, not_run, process, reload.",
-        labels=[*MODEL_LABELS, "reason"],
-    )
-    records = CounterMetricFamily(
-        "ksrv_records",
-        "Records of sampled requests: written, or dropped (queue_full, too_large, disk).",
-        labels=[*MODEL_LABELS, "result"],
-    )
-    for one in models:
-        labels = [one.name, one.version]
-        for outcome, count in one.records.items():
-            records.add_metric([*labels, outcome], count)
-        if one.open_sequences is not None:
-            open_sequences.add_metric(labels, one.open_sequences)
-        for reason, count in one.ended_sequences.items():
-            ended_sequences.add_metric([*labels, reason], count)
-        for result, lookups in one.cached.items():
-            cached.add_metric([*labels, result], lookups.count)
-        ready.add_metric(labels, int(one.ready))
-        pending.add_metric(labels, one.pending)
-        restarts.add_metric(labels, one.restarts)
-    for name, version in unserved:
-        ready.add_metric([name, version], 0)
-    return iter((ready, pending, restarts, cached, open_sequences, ended_sequences, records))
+def _family(
+    row: Row, samples: Iterable[tuple[list[str], Any]], labels: Sequence[str] = ()
+) -> Metric:
+    """Return a metric.
+
+    Args:
+        samples: Values with the values of `labels`. A dictionary has the values of the row's labels as keys, joined by
+            a space.
+    """
+    kind = GaugeMetricFamily if row.present else CounterMetricFamily
+    family = kind(row.name, row.help, labels=[*labels, *row.labels])
+    for named, value in samples:
+        if isinstance(value, dict):
+            for key, count in value.items():
+                family.add_metric([*named, *key.split(" ", len(row.labels) - 1)], count)
+        elif value is not None:
+            family.add_metric(named, value / row.unit)
+    return family
 
 
-def _refused(values: PageValues) -> Metric:
-    family = CounterMetricFamily(
-        "ksrv_replacements_refused",
-        "Handler processes and workers that ended and whose model was not loaded again, because a file of it had changed.",
-        labels=MODEL_LABELS,
-    )
+def _refused(values: PageValues) -> Iterator[tuple[list[str], int]]:
     counts = {(one.name, one.version): 0 for one in values.models}
     for name, versions in values.refused_replacements.items():
         counts |= {(name, version): count for version, count in versions.items()}
-    for labels, count in counts.items():
-        family.add_metric(list(labels), count)
-    return family
+    return ((list(named), count) for named, count in counts.items())
 
 
 def _shown(counts: Counts) -> Iterator[Metric]:
     """Yield the metrics that the fields of counts name."""
     for field, shown in rows(type(counts)).items():
-        value = getattr(counts, field)
-        for row in shown:
-            kind = GaugeMetricFamily if row.present else CounterMetricFamily
-            if not row.labels:
-                yield kind(row.name, row.help, value / row.unit)
-                continue
-            family = kind(row.name, row.help, labels=row.labels)
-            for key, count in value.items():
-                family.add_metric(key.split(" ", 1), count)
-            yield family
-
-
-def _build() -> Metric:
-    labels = {"version": __version__, "python": platform.python_version()}
-    family = GaugeMetricFamily("ksrv_build_info", "The version of the server.", labels=list(labels))
-    family.add_metric(list(labels.values()), 1)
-    return family
-
-
-def _server(values: ServerValues) -> Iterator[Metric]:
-    if values.started:
-        yield GaugeMetricFamily(
-            "ksrv_server_start_timestamp_seconds", "When the server was started.", values.started
-        )
-        yield GaugeMetricFamily(
-            "process_start_time_seconds", "When the server was started.", values.started
-        )
-    yield CounterMetricFamily(
-        "ksrv_server_worker_restarts",
-        "Worker processes that ended without being stopped.",
-        values.restarts,
-    )
-    yield GaugeMetricFamily(
-        "ksrv_last_reload_successful",
-        "Whether every worker of the last reload got ready.",
-        int(values.last_reload_successful),
-    )
-    yield GaugeMetricFamily(
-        "ksrv_last_reload_timestamp_seconds",
-        "When the last reload of the server was asked for; 0 for never.",
-        values.last_reload,
-    )
-    if values.certificate_expiry:
-        yield GaugeMetricFamily(
-            "ksrv_certificate_expiry_timestamp_seconds",
-            "When the server's certificate ends.",
-            values.certificate_expiry,
-        )
+        if (value := getattr(counts, field)) is not None:
+            yield from (_family(row, [([], value)]) for row in shown)
 
 
 def metrics_page(values: PageValues, names: Sequence[metric_aliases.MetricAliases] = ()) -> bytes:

@@ -263,8 +263,8 @@ class ServerStatistics:
             table.restarts,
             table.last_reload,
             table.last_reload_successful,
-            table.certificate_expiry,
-            table.started,
+            table.certificate_expiry or None,
+            table.started or None,
         )
 
 
