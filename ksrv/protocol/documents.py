@@ -135,7 +135,7 @@ class LogSettings(msgspec.Struct):
 
 
 class TraceSettings(msgspec.Struct):
-    """What is traced, in the form of Triton's extension."""
+    """The settings of traces, in the form of Triton's extension."""
 
     trace_level: (
         Annotated[list[Literal["OFF", "TIMESTAMPS"]], Meta(min_length=1, max_length=1)] | None

@@ -146,37 +146,6 @@ def _subject(error: BodyError) -> str:
     return f"{error.place} {error.index}"
 
 
-def _request_fault(error: BodyError, body: memoryview) -> str | None:
-    """The faults of the document as a whole."""
-    match error.code:
-        case "empty":
-            return "the body is empty; an infer request is a JSON object"
-        case "syntax":
-            what = _known_beginning(body)
-            if what is not None:
-                return f"the body is not valid JSON: it {what}"
-            hint = "" if error.offset else f"; {_NO_OBJECT}"
-            return f"the body is not valid JSON: {_unexpected(body, error.offset)}{hint}"
-        case "end" | "control" | "escape" | "utf8":
-            fault = _JSON_FAULTS[error.code]
-            return f"the body is not valid JSON: {fault} at byte {error.offset}"
-        case "depth":
-            return f"the JSON is nested deeper than the {limit_name('json_depth')} at byte {error.offset}"
-        case "trailing":
-            end = error.offset - _spaces(body, error.offset)
-            return (
-                f"the body continues {error.received} bytes after the JSON object, which ends at "
-                f"offset {end}; for binary data the header Inference-Header-Content-Length: {end} "
-                f"is needed"
-            )
-        case "surplus":
-            return (
-                f"unexpected additional input data: the inputs account for {error.expected} bytes "
-                f"after the JSON header, but {error.received} follow it"
-            )
-    return None
-
-
 def _spaces(body: memoryview, offset: int) -> int:
     count = 0
     while count < offset and body[offset - count - 1] in b" \t\r\n":
@@ -189,93 +158,103 @@ _NO_INPUTS = (
     "protocol v1 to /v1/models/NAME:predict"
 )
 
+_TEXTS = {
+    "empty": "the body is empty; an infer request is a JSON object",
+    "depth": "the JSON is nested deeper than the {depth} at byte {offset}",
+    "trailing": (
+        "the body continues {received} bytes after the JSON object, which ends at offset {end}; for binary data the "
+        "header Inference-Header-Content-Length: {end} is needed"
+    ),
+    "surplus": (
+        "unexpected additional input data: the inputs account for {expected} bytes after the JSON header, but {received} "
+        "follow it"
+    ),
+    "twice": "{subject}: the key {name} appears twice",
+    "missing": "{subject} has no {field}{hint}",
+    "too_many": "{subject} has more than {expected} {field}, the limit",
+    "number": "{subject}: the number of {field} at byte {offset} is out of range",
+    "reserved": "{subject}: the parameter {name} is unknown; names that begin with 'triton_' are reserved",
+    "duplicate_name": "{place} {name} appears twice (again at index {index})",
+    "dimension": (
+        "{subject}: dimension {expected} of 'shape' must be an integer from 0 to 2147483647, but there is {kind} at byte "
+        "{offset}"
+    ),
+    "negative": "{subject}: dimension {expected} of 'shape' is negative; expected the size of this request",
+    "overflow": "{subject}: the product of the shape exceeds the limit",
+    "size_invalid": (
+        "{subject}: 'binary_data_size' must be an unsigned integer, or a string of sizes such as \"9821,12302\""
+    ),
+    "data_and_size": "{subject} has both 'data' and 'binary_data_size'; exactly one may be set",
+    "data_and_shared": "{subject} has a shared memory region and data too",
+    "size_mismatch": (
+        "input byte size mismatch for {subject}. Expected {expected} by datatype and shape, got {received} as "
+        "'binary_data_size'"
+    ),
+    "size_list_count": (
+        "{subject}: 'binary_data_size' lists {received} sizes, but the shape has {expected} elements"
+    ),
+    "size_zero": "{subject}: 'binary_data_size' is 0, but the shape has {expected} elements",
+    "bytes_unsized": (
+        "{subject}: BYTES data needs 'binary_data_size', which may be left out only for a sole input of one element"
+    ),
+    "no_data": (
+        "{subject} has no 'data', and no bytes are left for it after the JSON header; exactly one of 'data' and binary "
+        "data must be given"
+    ),
+    "short": (
+        "unexpected size for {subject}: it takes {expected} bytes, but {received} remain in the body; expecting {more} "
+        "additional bytes"
+    ),
+    "not_bool": "{subject}: byte {expected} is {received}; a BOOL byte must be 0 or 1",
+}
+"""The sentences by the codes of the native reader."""
 
-def _field_fault(error: BodyError, body: memoryview, subject: str) -> str | None:
-    """Faults in the form of a field or parameter."""
+
+def _type_fault(error: BodyError, body: memoryview, subject: str) -> str:
+    what = f"parameter {quote(error.name)}" if error.field == "a parameter" else error.field
+    wrong = f"must be {error.wanted}, not {_kind(body, error.offset)}"
+    if error.field not in ("the body", "an entry of 'inputs'", "an entry of 'outputs'"):
+        return f"{subject}: {what} {wrong}"
+    return (
+        f"{what} at index {error.index} {wrong}" if error.place != "request" else f"{what} {wrong}"
+    )
+
+
+def _syntax_fault(error: BodyError, body: memoryview) -> str:
+    what = _known_beginning(body)
+    if error.code != "syntax":
+        fault = f"{_JSON_FAULTS[error.code]} at byte {error.offset}"
+    elif what is not None:
+        fault = f"it {what}"
+    else:
+        fault = f"{_unexpected(body, error.offset)}{'' if error.offset else f'; {_NO_OBJECT}'}"
+    return f"the body is not valid JSON: {fault}"
+
+
+def _sentence(error: BodyError, body: memoryview) -> str:
+    subject = _subject(error)
     match error.code:
+        case "syntax" | "end" | "control" | "escape" | "utf8":
+            return _syntax_fault(error, body)
         case "type":
-            what = f"parameter {quote(error.name)}" if error.field == "a parameter" else error.field
-            if error.field in ("the body", "an entry of 'inputs'", "an entry of 'outputs'"):
-                subject = f"{what} at index {error.index}" if error.place != "request" else what
-                return f"{subject} must be {error.wanted}, not {_kind(body, error.offset)}"
-            return f"{subject}: {what} must be {error.wanted}, not {_kind(body, error.offset)}"
-        case "twice":
-            return f"{subject}: the key {quote(error.name)} appears twice"
-        case "missing":
-            hint = _NO_INPUTS if error.field == "'inputs'" else ""
-            return f"{subject} has no {error.field}{hint}"
-        case "too_many":
-            return f"{subject} has more than {error.expected} {error.field}, the limit"
-        case "number":
-            return f"{subject}: the number of {error.field} at byte {error.offset} is out of range"
-        case "reserved":
-            return (
-                f"{subject}: the parameter {quote(error.name)} is unknown; names that begin with "
-                f"'triton_' are reserved"
-            )
-        case "duplicate_name":
-            return f"{error.place} {quote(error.name)} appears twice (again at index {error.index})"
-    return None
-
-
-def _tensor_fault(error: BodyError, body: memoryview, subject: str) -> str | None:
-    """Datatype, shape and bytes of one input."""
-    match error.code:
+            return _type_fault(error, body, subject)
         case "datatype":
             return no_datatype(subject, error.name)
-        case "dimension":
-            return (
-                f"{subject}: dimension {error.expected} of 'shape' must be an integer from 0 to "
-                f"2147483647, but there is {_kind(body, error.offset)} at byte {error.offset}"
-            )
-        case "negative":
-            return f"{subject}: dimension {error.expected} of 'shape' is negative; expected the size of this request"
-        case "overflow":
-            return f"{subject}: the product of the shape exceeds the limit"
-        case "size_invalid":
-            return (
-                f"{subject}: 'binary_data_size' must be an unsigned integer, or a string of sizes "
-                f'such as "9821,12302"'
-            )
-        case "data_and_size":
-            return f"{subject} has both 'data' and 'binary_data_size'; exactly one may be set"
-        case "data_and_shared":
-            return f"{subject} has a shared memory region and data too"
-        case "size_mismatch":
-            return (
-                f"input byte size mismatch for {subject}. Expected {error.expected} by datatype and "
-                f"shape, got {error.received} as 'binary_data_size'"
-            )
-        case "size_list_count":
-            return (
-                f"{subject}: 'binary_data_size' lists {error.received} sizes, but the shape has "
-                f"{error.expected} elements"
-            )
-        case "size_zero":
-            return (
-                f"{subject}: 'binary_data_size' is 0, but the shape has {error.expected} elements"
-            )
-        case "bytes_unsized":
-            return (
-                f"{subject}: BYTES data needs 'binary_data_size', which may be left out only for a "
-                f"sole input of one element"
-            )
-        case "no_data":
-            return (
-                f"{subject} has no 'data', and no bytes are left for it after the JSON header; "
-                f"exactly one of 'data' and binary data must be given"
-            )
-        case "short":
-            return (
-                f"unexpected size for {subject}: it takes {error.expected} bytes, but "
-                f"{error.received} remain in the body; expecting "
-                f"{error.expected - error.received} additional bytes"
-            )
-        case "not_bool":
-            return (
-                f"{subject}: byte {error.expected} is {error.received}; a BOOL byte must be 0 or 1"
-            )
-    return None
+    return _TEXTS[error.code].format(
+        subject=subject,
+        name=quote(error.name),
+        field=error.field,
+        place=error.place,
+        index=error.index,
+        offset=error.offset,
+        expected=error.expected,
+        received=error.received,
+        more=error.expected - error.received,
+        kind=_kind(body, error.offset),
+        depth=limit_name("json_depth"),
+        end=error.offset - _spaces(body, error.offset),
+        hint=_NO_INPUTS if error.field == "'inputs'" else "",
+    )
 
 
 def body_fault(error: BodyError, body: memoryview) -> KsrvError:
@@ -288,15 +267,7 @@ def body_fault(error: BodyError, body: memoryview) -> KsrvError:
     fault = _syntax(body, error.offset) if error.code in _ABOUT_A_VALUE else None
     if fault is not None:
         return InvalidRequest(f"the body is not valid JSON: {fault}")
-    subject = _subject(error)
-    text = (
-        _request_fault(error, body)
-        or _field_fault(error, body, subject)
-        or _tensor_fault(error, body, subject)
-    )
-    if text is None:
-        raise AssertionError(f"no sentence for {error.code}")
-    return InvalidRequest(text)
+    return InvalidRequest(_sentence(error, body))
 
 
 def numbers_fault(

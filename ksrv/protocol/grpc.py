@@ -14,19 +14,15 @@ import numpy as np
 
 from ksrv._native.memory import buffer_pool
 from ksrv._native.protobuf.infer_request import (
-    BYTES_CONTENTS,
-    FP32_CONTENTS,
-    FP64_CONTENTS,
+    CONTENTS_FIELDS,
     Input,
     MessageError,
     Request,
     ValueOutOfRange,
-    contents_field,
     scan,
 )
 from ksrv._native.protobuf.infer_response import render
 from ksrv._native.tensor import bytes_tensor
-from ksrv._native.tensor.datatype import ShapeError, sizes
 from ksrv.errors import HandlerFailed, InvalidRequest, quote
 from ksrv.limits import Limits
 from ksrv.model.datatypes import DTYPES
@@ -45,9 +41,7 @@ from ksrv.protocol.shared_memory import (
     write_tensor,
 )
 from ksrv.protocol.tensors import (
-    byte_size_mismatch,
     check_bool,
-    count_mismatch,
     measure,
     subject,
     view,
@@ -68,16 +62,11 @@ SpecOf = Callable[[str, str], ModelSpec]
 
 NO_METADATA: Mapping[str, str] = {}
 
-FIELD_NAMES = {
-    1: "bool_contents",
-    2: "int_contents",
-    3: "int64_contents",
-    4: "uint_contents",
-    5: "uint64_contents",
-    6: "fp32_contents",
-    7: "fp64_contents",
-    8: "bytes_contents",
-}
+FIELD_NAMES = (
+    *("", "bool_contents", "int_contents", "int64_contents", "uint_contents", "uint64_contents"),
+    *("fp32_contents", "fp64_contents", "bytes_contents"),
+)
+"""The names of the typed fields by their numbers."""
 
 
 def read_request(message: bytes | memoryview, limits: Limits) -> Request:
@@ -186,9 +175,6 @@ def _inputs(
     found: Request, spec: ModelSpec, limits: Limits, regions: SharedMemoryRegistry | None
 ) -> tuple[list[Tensor], int]:
     """Return the inputs and the bytes that they came in."""
-    plain = _plain(found, limits)
-    if plain is not None:
-        return plain, len(found.message)
     tensors: list[Tensor] = []
     refs: dict[int, SharedMemoryRef] = {}
     for index, entry in enumerate(found.inputs):
@@ -231,26 +217,6 @@ def _inputs(
     return tensors, nbytes
 
 
-def _plain(found: Request, limits: Limits) -> list[Tensor] | None:
-    """Return the inputs where they are raw numbers and right at first sight, or None."""
-    if len(found.raw) != len(found.inputs):
-        return None
-    tensors = []
-    for entry, (offset, length) in zip(found.inputs, found.raw, strict=True):
-        datatype, shape = entry.datatype, entry.shape
-        if datatype not in DTYPES or datatype == "BOOL" or entry.parameters or entry.fields:
-            return None
-        try:
-            count, nbytes = sizes(datatype, shape, limits.body)
-        except ShapeError:
-            return None
-        if nbytes != length:
-            return None
-        data = view(found.message, offset, datatype, shape, count)
-        tensors.append(Tensor(entry.name, datatype, shape, data, {}))
-    return tensors
-
-
 def _read_raw(
     found: Request, tensors: list[Tensor], own: list[int], spec: ModelSpec, limits: Limits
 ) -> None:
@@ -279,7 +245,10 @@ def _read_raw(
                 raise InvalidRequest(str(error)) from None
             continue
         if length != nbytes:
-            raise byte_size_mismatch(name, index, nbytes, length)
+            raise InvalidRequest(
+                f"input byte size mismatch for {subject(name, index)}. Expected {nbytes} by datatype and shape, got "
+                f"{length} in raw_input_contents"
+            )
         tensor.data = view(found.message, offset, tensor.datatype, tensor.shape, count)
         if tensor.datatype == "BOOL":
             check_bool(name, index, tensor.data)
@@ -304,7 +273,7 @@ def _typed_data(
     found: Request, entry: Input, index: int, count: int, is_image: bool
 ) -> Array | list[Element]:
     datatype = entry.datatype
-    expected = contents_field(datatype)
+    expected = CONTENTS_FIELDS.get(datatype, 0)
     if not entry.has_contents:
         raise InvalidRequest(
             f"{subject(entry.name, index)} has no data; expected an entry of raw_input_contents"
@@ -316,17 +285,19 @@ def _typed_data(
             f"raw_input_contents"
         )
     if entry.fields & ~(1 << expected):
-        given = [name for field, name in FIELD_NAMES.items() if entry.fields & 1 << field]
+        given = [name for field, name in enumerate(FIELD_NAMES) if entry.fields & 1 << field]
         raise InvalidRequest(
             f"{subject(entry.name, index)} is {datatype} and its values are in "
             f"{' and '.join(given)}; expected {FIELD_NAMES[expected]} only"
         )
     got = entry.elements if entry.fields else 0
     if got != count:
-        raise count_mismatch(entry.name, index, count, got, FIELD_NAMES[expected])
-    if expected == BYTES_CONTENTS:
+        raise InvalidRequest(
+            f"{subject(entry.name, index)}: the shape asks for {count} values, but {FIELD_NAMES[expected]} holds {got}"
+        )
+    if datatype == "BYTES":
         return found.elements(entry, views=is_image)
-    if expected in (FP32_CONTENTS, FP64_CONTENTS):
+    if datatype in ("FP32", "FP64"):
         return view(found.message, entry.packed[0], datatype, entry.shape, count)
     values = np.empty(count, DTYPES[datatype])
     if count:
@@ -430,7 +401,4 @@ def _in_shared_memory(
 
 
 def _payload(tensor: Tensor) -> Array | list[Element]:
-    data = tensor.data
-    if isinstance(data, np.ndarray) and not data.flags.c_contiguous:
-        return np.ascontiguousarray(data)
-    return data
+    return tensor.data if isinstance(tensor.data, list) else np.ascontiguousarray(tensor.data)

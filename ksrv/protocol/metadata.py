@@ -196,17 +196,13 @@ def _config_tensors(
         {
             "name": tensor.name,
             "data_type": data_type(tensor.datatype),
-            **_config_format(tensor, batches),
-            "dims": _dims(tensor, batches),
+            **({"format": "FORMAT_NHWC"} if tensor.image is not None and batches else {}),
+            "dims": tensor.wire_shape[1 if batches and tensor.batched else 0 :],
             **({"optional": True} if tensor.may_be_left_out else {}),
             **{key: value for key, value in declared.get(tensor.name, {}).items() if value != []},
         }
         for tensor in tensors
     ]
-
-
-def _config_format(tensor: TensorSpec, batches: bool) -> Document:
-    return {"format": "FORMAT_NHWC"} if tensor.image is not None and batches else {}
 
 
 def _instance_groups(own: Mapping[str, Any], device: str) -> list[Document]:
@@ -221,11 +217,6 @@ def _instance_groups(own: Mapping[str, Any], device: str) -> list[Document]:
 def data_type(datatype: str) -> str:
     """Return Triton's configuration name of a datatype: BYTES is a string there."""
     return "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
-
-
-def _dims(tensor: TensorSpec, batches: bool) -> list[int]:
-    shape = tensor.wire_shape
-    return shape[1:] if batches and tensor.batched else shape
 
 
 def model_statistics(statistics: Iterable[ModelStatistics]) -> Document:
@@ -298,48 +289,15 @@ def _value(field: Any, value: Any) -> Any:
     return value
 
 
-def to_message(name: str, document: Mapping[str, Any]) -> Any:
+def to_message(name: str, document: Document) -> Any:
     """Return a document as a protobuf message of the same field names.
 
     Args:
         document: Scalars, lists, mappings for submessages and names for enumerations.
 
     Raises:
-        ValueError: The message has no such field.
+        ParseError: The message has no such field, or a value has another type.
     """
-    made = message_class(name)()
-    _fill(made, document)
-    return made
+    from google.protobuf.json_format import ParseDict
 
-
-def _fill(message: Any, document: Mapping[str, Any]) -> None:
-    for key, value in document.items():
-        field = message.DESCRIPTOR.fields_by_name.get(key)
-        if field is None:
-            raise ValueError(f"{message.DESCRIPTOR.full_name} has no field {key!r}")
-        if isinstance(value, Mapping):
-            target = getattr(message, key)
-            if field.message_type.GetOptions().map_entry:
-                _fill_map(target, value)
-            else:
-                target.SetInParent()
-                _fill(target, value)
-        elif isinstance(value, list):
-            for entry in value:
-                if isinstance(entry, Mapping):
-                    _fill(getattr(message, key).add(), entry)
-                else:
-                    getattr(message, key).append(entry)
-        elif field.enum_type is not None:
-            setattr(message, key, field.enum_type.values_by_name[value].number)
-        else:
-            setattr(message, key, value)
-
-
-def _fill_map(target: Any, entries: Mapping[str, Any]) -> None:
-    for key, value in entries.items():
-        if isinstance(value, Mapping):
-            target[key].SetInParent()
-            _fill(target[key], value)
-        else:
-            target[key] = value
+    return ParseDict(document, message_class(name)())

@@ -7,13 +7,12 @@ the schemas are made of `ksrv.protocol.documents`, and of each model's descripti
 import base64
 import math
 import re
-import struct
-import zlib
 from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
+import numpy as np
 
 from ksrv import __version__
 from ksrv.model.spec import Dimension, ModelSpec, TensorSpec
@@ -48,7 +47,7 @@ class Operation(NamedTuple):
     """The description of one method of a route.
 
     Attributes:
-        summary: What it does; `{name}` stands for the model.
+        summary: Its purpose; `{name}` becomes the name of the model.
         tag: The group of operations that it belongs to; "" for the model's.
         answer: The body of its answer.
         body: The body of the request; None without one.
@@ -263,18 +262,11 @@ def _picture(tensor: TensorSpec) -> str | None:
     *_, height, width, channels = _sizes(tensor)
     if tensor.image.resize != "none" or 1 in (height, width):
         height = width = 8
-    colours = 0 if channels == 1 else 2
-    rows = (b"\0" + b"\x80" * (width * (1 if channels == 1 else 3))) * height
-    chunks = (
-        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, colours, 0, 0, 0)),
-        (b"IDAT", zlib.compress(rows, 9)),
-        (b"IEND", b""),
-    )
-    content = b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        for kind, data in chunks
-    )
-    return f"data:image/png;base64,{base64.b64encode(content).decode()}"
+    import cv2  # here, because it takes long to import
+
+    grey = np.full((height, width, 1 if channels == 1 else 3), 128, np.uint8)
+    _, content = cv2.imencode(".png", grey)
+    return f"data:image/png;base64,{base64.b64encode(content.tobytes()).decode()}"
 
 
 def _dimension(size: Dimension) -> Document:

@@ -113,13 +113,3 @@ def methods(service: str) -> Mapping[str, tuple[type[Any], type[Any]]]:
                 for method in pool().FindServiceByName(service).methods
             }
         )
-
-
-def __getattr__(name: str) -> type[Any]:
-    """Return a message of package `inference` by its short name."""
-    if not name.startswith("_"):
-        try:
-            return message_class(f"inference.{name}")
-        except KeyError:
-            pass
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,7 +18,6 @@ import orjson
 
 from ksrv._native.infer import infer_body as native
 from ksrv._native.infer.infer_body import BodyError, Bounds, Input, Output
-from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv._native.queue.request_handle import deadline_of
 from ksrv._native.tensor import bytes_tensor
@@ -27,6 +26,7 @@ from ksrv._native.tensor.datatype import item_size
 from ksrv.errors import BodyTooLarge, InvalidRequest, Overloaded, quote
 from ksrv.limits import Limits, show_limit
 from ksrv.model.spec import ModelSpec, TensorSpec
+from ksrv.protocol.accept import accepted, preferred
 from ksrv.protocol.error_texts import body_fault, json_too_large
 from ksrv.protocol.forms.uploads import read_upload
 from ksrv.protocol.json_data import BASE64, CONTENT_TYPE, elements_in_json, read_data
@@ -38,6 +38,7 @@ from ksrv.protocol.shared_memory import (
     read_tensor,
     write_tensor,
 )
+from ksrv.protocol.tensors import contiguous, tensor_bytes
 from ksrv.request import (
     Array,
     Element,
@@ -68,7 +69,6 @@ _FILE_TYPE = re.compile(
     r"(?:audio|video|image)/(?!svg)[a-z0-9][a-z0-9.+-]*|application/(?:octet-stream|pdf|zip)"
 )
 """Media types of files. No web page runs scripts of these types, whatever a model answers."""
-_QUALITY = re.compile(r"(?:^|;)\s*q\s*=\s*([01](?:\.[0-9]{0,3})?)\s*(?:;|$)")
 
 _OBJECT = ord("{")
 _NO_HEADERS: Mapping[str, str] = {}
@@ -175,14 +175,8 @@ def _tensor(
 @lru_cache(maxsize=64)
 def file_type(accept: str) -> str:
     """Return the media type that an `Accept` header prefers, if it is that of a file; else ""."""
-    best, preferred = 0.0, ""
-    for item in accept.lower().split(","):
-        name, _, options = item.partition(";")
-        found = _QUALITY.search(options)
-        quality = float(found[1]) if found else 1.0
-        if quality > best:
-            best, preferred = quality, name.strip()
-    return preferred if _FILE_TYPE.fullmatch(preferred) else ""
+    name = preferred(accept)
+    return name if _FILE_TYPE.fullmatch(name) else ""
 
 
 def file_body(response: InferResponse, request: InferRequest) -> RenderedBody | None:
@@ -347,8 +341,7 @@ def parse_infer(
 
 def _accepted(headers: Mapping[str, str]) -> frozenset[str]:
     """Return the media types that the client's `Accept` names, in lower case."""
-    types = headers.get("accept", "").lower().split(",")
-    return frozenset(entry.partition(";")[0].strip() for entry in types)
+    return frozenset(name for name, _ in accepted(headers.get("accept")))
 
 
 def _document(
@@ -458,7 +451,7 @@ def json_values(tensor: Tensor, nan_literals: bool = False, *, as_base64: bool =
             f"output {quote(tensor.name)} is {tensor.datatype}, which JSON does not carry; request "
             f"it with 'binary_data': true"
         )
-    array = _contiguous(tensor.data)
+    array = contiguous(tensor.data)
     if nan_literals and array.dtype.kind == "f" and not np.isfinite(array).all():
         return orjson.Fragment(json.dumps(array.tolist(), separators=(",", ":")).encode())
     return array
@@ -485,21 +478,6 @@ def orjson_form(values: Any) -> Any:
     """Return values in a form that orjson writes, which takes no arrays of texts."""
     is_text = isinstance(values, np.ndarray) and values.dtype == object
     return values.tolist() if is_text else values
-
-
-def _contiguous(array: Array) -> Array:
-    """Return the array flat, C-ordered and little-endian; a copy it takes is counted."""
-    flat = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1)
-    if array.size and not np.may_share_memory(flat, array):
-        buffer_pool.count_copy(array.nbytes)
-    return flat
-
-
-def _binary_part(tensor: Tensor) -> bytes | memoryview:
-    if isinstance(tensor.data, list):
-        return bytes_tensor.encode(tensor.data)
-    flat = _contiguous(tensor.data)
-    return flat.view(np.uint8).data if flat.size else b""
 
 
 def render_infer(
@@ -551,7 +529,7 @@ def render_infer(
             write_tensor(regions, ref, tensor)
         elif binary:
             any_binary = True
-            block = _binary_part(tensor)
+            block = tensor_bytes(tensor)
             parameters["binary_data_size"] = len(block)
             if len(block):
                 blocks.append(block)

@@ -7,12 +7,10 @@ under a request gets an error, and no tensor changes while a handler reads it.
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-import numpy as np
-
 from ksrv._native.tensor import bytes_tensor
 from ksrv.errors import BodyTooLarge, HandlerFailed, InvalidRequest, KsrvError, quote
 from ksrv.limits import Limits, show_limit
-from ksrv.protocol.tensors import check_bool, measure, subject, view
+from ksrv.protocol.tensors import check_bool, measure, subject, tensor_bytes, view
 from ksrv.request import Array, Element, Parameter, SharedMemoryRef, Tensor
 
 DISABLED = "shared memory is not enabled on this server (--allow-shared-memory)"
@@ -118,12 +116,7 @@ def write_tensor(
     owner = f"output {quote(tensor.name)}"
     if regions is None:
         raise HandlerFailed(f"{owner}: {DISABLED}")
-    data: bytes | memoryview
-    if isinstance(tensor.data, list):
-        data = bytes_tensor.encode(tensor.data)
-    else:
-        flat = np.ascontiguousarray(tensor.data, tensor.data.dtype.newbyteorder("<")).reshape(-1)
-        data = flat.view(np.uint8).data if flat.size else b""
+    data = tensor_bytes(tensor)
     if len(data) > ref.byte_size:
         raise InvalidRequest(
             f"{owner}: shared memory size specified with the request ({ref.byte_size} bytes) "

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from ksrv._native.memory.buffer_pool import block_under, count_copy
+from ksrv._native.tensor import bytes_tensor
 from ksrv._native.tensor.datatype import NAMES, ShapeError, is_datatype, sizes
 from ksrv.errors import InvalidRequest, quote
 from ksrv.limits import Limits
 from ksrv.model.datatypes import DTYPES, NAME_BY_DTYPE
-from ksrv.request import Array
+from ksrv.request import Array, Tensor
 
 _OTHER_NAMES = {dtype.name: name for dtype, name in NAME_BY_DTYPE.items()} | {
     "float": "FP32",
@@ -56,21 +57,6 @@ def measure(
         raise InvalidRequest(f"{subject(name, index)}: {error}") from None
 
 
-def byte_size_mismatch(name: str, index: int, expected: int, got: int) -> InvalidRequest:
-    """Return the error for a tensor whose bytes are more or fewer than its shape says."""
-    return InvalidRequest(
-        f"input byte size mismatch for {subject(name, index)}. Expected {expected} by datatype and "
-        f"shape, got {got} in raw_input_contents"
-    )
-
-
-def count_mismatch(name: str, index: int, expected: int, got: int, field: str) -> InvalidRequest:
-    """Return the error for a tensor whose values are more or fewer than its shape says."""
-    return InvalidRequest(
-        f"{subject(name, index)}: the shape asks for {expected} values, but {field} holds {got}"
-    )
-
-
 def check_bool(name: str, index: int, values: Array) -> None:
     """Refuse a BOOL tensor with a byte that is neither 0 nor 1.
 
@@ -111,3 +97,19 @@ def view(
         count_copy(found.nbytes)
         found = found.copy()
     return found
+
+
+def contiguous(array: Array) -> Array:
+    """Return the array flat, C-ordered and little-endian; a copy it takes is counted."""
+    flat = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1)
+    if array.size and not np.may_share_memory(flat, array):
+        count_copy(array.nbytes)
+    return flat
+
+
+def tensor_bytes(tensor: Tensor) -> bytes | memoryview:
+    """Return the bytes of a tensor in the binary data format."""
+    if isinstance(tensor.data, list):
+        return bytes_tensor.encode(tensor.data)
+    flat = contiguous(tensor.data)
+    return flat.view(np.uint8).data if flat.size else b""

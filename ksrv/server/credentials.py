@@ -90,6 +90,13 @@ class Access:
     Args:
         settings: The settings, with the token files and allowed origins.
 
+    Attributes:
+        needs_token: Whether an ordinary call needs a token.
+        hides_tokens: Whether `Authorization` is kept from handlers, because it may hold a token of this server.
+        own_hosts: Whether calls over TCP may name no foreign host, because the server is for this machine alone. Such a
+            server trusts its callers for their address. A web page that points its name at that address (DNS
+            rebinding) has the address of its reader's browser.
+
     Raises:
         SettingsError: A token file cannot be read or holds no token.
     """
@@ -97,29 +104,12 @@ class Access:
     def __init__(self, settings: ServerSettings) -> None:
         self._tokens = _read_tokens(settings.token_file, "token_file")
         self._control = _read_tokens(settings.control_token_file, "control_token_file")
-        self._own_hosts = not (self._tokens or settings.tls_client_ca or settings.insecure)
+        self.needs_token = bool(self._tokens)
+        self.hides_tokens = bool(self._tokens or self._control)
+        self.own_hosts = not (self._tokens or settings.tls_client_ca or settings.insecure)
         self._origins = frozenset(settings.allowed_origins) - {"*"}  # which names no page
         limits = settings.limits
         self._limits_clients = limits.client_rate > 0 or limits.client_concurrency > 0
-
-    @property
-    def needs_token(self) -> bool:
-        """Whether an ordinary call needs a token."""
-        return bool(self._tokens)
-
-    @property
-    def hides_tokens(self) -> bool:
-        """Whether `Authorization` is kept from handlers, because it may hold a token of this server."""
-        return bool(self._tokens or self._control)
-
-    @property
-    def own_hosts(self) -> bool:
-        """Whether calls over TCP may name no foreign host, because the server is for this machine alone.
-
-        Such a server trusts its callers for their address. A web page that points its name at that address
-        (DNS rebinding) has the address of its reader's browser.
-        """
-        return self._own_hosts
 
     def check_host(self, host: str, *, peer: str) -> None:
         """Let a call pass by the host that it names, or raise.
@@ -131,7 +121,7 @@ class Access:
         Raises:
             Forbidden: A web page of another machine could name that host.
         """
-        if self._own_hosts and peer and is_foreign_host(host.encode("utf-8", "surrogateescape")):
+        if self.own_hosts and peer and is_foreign_host(host.encode("utf-8", "surrogateescape")):
             raise Forbidden(
                 f"Host {quote(host)} is not this machine, so the call is refused: any web page could name it (DNS "
                 f"rebinding). Call the server by its address or as localhost. For a proxy or another name, start the "

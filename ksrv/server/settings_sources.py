@@ -9,7 +9,6 @@ ksrv-something, to every pod beside it. So an unknown variable never keeps a ser
 no setting may be called like one of Kubernetes'.
 """
 
-import difflib
 import json
 import os
 import re
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin,
 import msgspec
 import yaml
 
+from ksrv.errors import did_you_mean
 from ksrv.limits import Limits
 from ksrv.server.dialects import installed
 from ksrv.server.settings import ServerSettings, SettingsError
@@ -128,15 +128,7 @@ class _Given:
 
 
 def _unknown(key: str, source: str, known: Mapping[str, Field]) -> str:
-    near = difflib.get_close_matches(key, known, n=1)
-    hint = f"; did you mean '{near[0]}'?" if near else ""
-    return f"{source}: unknown setting '{key}'{hint}"
-
-
-def _unknown_variable(variable: str, known: Mapping[str, Field]) -> str:
-    near = difflib.get_close_matches(variable, [field.variable for field in known.values()], n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    return f"environment variable {variable} is no setting and is not read{hint}"
+    return f"{source}: unknown setting '{key}'{did_you_mean(key, known)}"
 
 
 def _from_environment(
@@ -154,7 +146,8 @@ def _from_environment(
         if key in known:
             given[key] = _Given(value, f"environment variable {variable}")
         elif not SERVICE_VARIABLE.fullmatch(variable):
-            warnings.append(_unknown_variable(variable, known))
+            near = did_you_mean(variable, [field.variable for field in known.values()])
+            warnings.append(f"environment variable {variable} is no setting and is not read{near}")
     return given, warnings
 
 

@@ -41,7 +41,7 @@ from ksrv.server.rest.fast_path import (
     render_unready,
 )
 from ksrv.server.rest.metadata import describe, is_ready
-from ksrv.server.settings import SettingsError
+from ksrv.server.settings import ServerSettings, SettingsError
 
 TICK_SECONDS = 0.25
 MOST_REQUEST_LINE = 8190
@@ -51,47 +51,26 @@ METADATA_THREADS = 32
 """Threads for metadata and metrics, started as they are needed: slow inference never delays them."""
 
 
-def head_rules(
-    cfg: Config,
-    *,
-    body: int,
-    json: int | None = None,
-    head: int,
-    chunks: int = 65536,
-    compression: bool = False,
-    origins: bool = False,
-    own_hosts: bool = False,
-    mount: str = "",
-) -> HeadRules:
+def head_rules(cfg: Config, settings: ServerSettings, *, own_hosts: bool, mount: str) -> HeadRules:
     """Return which heads are accepted, within gunicorn's limits on them.
 
     Args:
-        json: The limit on JSON, if it has a separate limit.
-        chunks: The limit on the chunks of a body.
-        compression: Whether answers may be compressed.
-        origins: Whether web pages of other origins may read answers.
         own_hosts: Whether the app refuses heads whose Host is not this machine.
+        mount: The prefix of all paths, or "".
     """
-    line = cfg.limit_request_line
-    if not 0 < line < MOST_REQUEST_LINE:
-        line = MOST_REQUEST_LINE
-    fields = cfg.limit_request_fields
-    if not 0 < fields < MOST_FIELDS:
-        fields = MOST_FIELDS
-    size = cfg.limit_request_field_size
-    if size <= 0:
-        size = MOST_FIELD_BYTES
+    line, fields = cfg.limit_request_line, cfg.limit_request_fields
+    limits = settings.limits
     return HeadRules(
-        body=body,
-        json=json,
-        chunks=chunks,
-        head=min(head, 16384),
-        longest_head=head,
-        fields=fields,
-        request_line=line,
-        field_size=size,
-        compression=compression,
-        origins=origins,
+        body=limits.body,
+        json=limits.json,
+        chunks=limits.chunks,
+        head=min(limits.head, 16384),
+        longest_head=limits.head,
+        fields=fields if 0 < fields < MOST_FIELDS else MOST_FIELDS,
+        request_line=line if 0 < line < MOST_REQUEST_LINE else MOST_REQUEST_LINE,
+        field_size=max(cfg.limit_request_field_size, 0) or MOST_FIELD_BYTES,
+        compression=settings.compress_responses,
+        origins=bool(settings.allowed_origins),
         own_hosts=own_hosts,
         scheme_names=tuple(cfg.secure_scheme_headers),
         mount=mount,
@@ -184,7 +163,6 @@ class KsrvWorker(Worker):  # type: ignore[misc]
         settings = service.settings
         limits = settings.limits
         logs = bool(getattr(self.log, "access_log_enabled", False))
-        compression = bool(settings.compress_responses)
         self._messages = AppMessages(
             service,
             self.cfg,
@@ -204,15 +182,7 @@ class KsrvWorker(Worker):  # type: ignore[misc]
         self.http_server = http_server = HttpServer(
             self._loop,
             head_rules(
-                self.cfg,
-                body=limits.body,
-                chunks=limits.chunks,
-                json=limits.json,
-                head=limits.head,
-                compression=compression,
-                origins=bool(settings.allowed_origins),
-                own_hosts=service.parts.access.own_hosts,
-                mount=self._mount(),
+                self.cfg, settings, own_hosts=service.parts.access.own_hosts, mount=self._mount()
             ),
             ConnectionLimits(
                 settings,

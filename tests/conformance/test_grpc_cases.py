@@ -189,7 +189,7 @@ def test_k54_health_service(server):
 
 @pytest.mark.parametrize("order", ["ksrv, tritonclient.grpc", "tritonclient.grpc, ksrv"])
 def test_k55_one_process(order):
-    code = f"import {order}\nfrom ksrv.protocol import protobuf\nprotobuf.ModelInferRequest()"
+    code = f"import {order}\nfrom ksrv.protocol import protobuf\nprotobuf.message_class('inference.ModelInferRequest')()"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 

@@ -19,24 +19,43 @@ HANDLER = """
 import time
 from pathlib import Path
 
+import numpy as np
+
 from ksrv import BaseHandler, InferenceError
 
 
+def fail(value):
+    if value == -1:
+        raise ZeroDivisionError("a secret")
+    if value == -2:
+        raise InferenceError("no cat today", 422)
+    if value == -3:
+        raise InferenceError("come back later", 503)
+    if value == -4:
+        time.sleep(0.5)
+    if value == -5:
+        Path(__file__).with_name("began").touch()
+        while not Path(__file__).with_name("go").exists():
+            time.sleep(0.01)
+
+
 class Fails(BaseHandler):
+"""
+NUMBERS_HANDLER = f"""{HANDLER}
     def inference(self, x):
-        if x[0, 0] == -1:
-            raise ZeroDivisionError("a secret")
-        if x[0, 0] == -2:
-            raise InferenceError("no cat today", 422)
-        if x[0, 0] == -3:
-            raise InferenceError("come back later", 503)
-        if x[0, 0] == -4:
-            time.sleep(0.5)
-        if x[0, 0] == -5:
-            Path(__file__).with_name("began").touch()
-            while not Path(__file__).with_name("go").exists():
-                time.sleep(0.01)
+        fail(x[0, 0])
         return x
+"""
+TEXTS_HANDLER = f"""{HANDLER}
+    def handle(self, batch, context):
+        fail(int(bytes(batch["text"].reshape(-1)[0])))
+        return {{"vector": np.ones((1, 2), np.float32)}}
+"""
+TEXTS = """
+role: embedding
+timeout_ms: 200
+inputs: [{name: text, datatype: BYTES, shape: [-1, 1]}]
+outputs: [{name: vector, datatype: FP32, shape: [-1, -1]}]
 """
 YAML = """
 timeout_ms: 200
@@ -108,6 +127,13 @@ def generate_stream(server, model, version, values):
     return post(server, route("/v2", model, version, "/generate_stream"), json.dumps({"x": values}))
 
 
+def embeddings(server, model, version, values):
+    """Call OpenAI's route with the first value as a text."""
+    document = {"model": {"fails": "texts"}.get(model, model), "input": str(values[0])}
+    answer = requests.post(server.url + "/v1/embeddings", json=document, timeout=60)
+    return answer.status_code, answer.json()["error"]["message"]
+
+
 def message(model, version, values):
     raw = [struct.pack(f"<{len(values)}f", *values)]
     made = infer_request(model, ("x", "FP32", [1, len(values)]), raw=raw)
@@ -135,13 +161,18 @@ def grpc_stream(server, model, version, values):
 
 REST = (rest_json, rest_binary, rest_chunked, rest_stream, predict, generate, generate_stream)
 GRPC = (grpc_unary, grpc_stream)
+OF_TEXTS = [
+    name for name in REFUSALS if name not in ("unknown version", "wrong shape", "full queue")
+]
+"""The conditions that OpenAI's route can express."""
 
 
 @contextmanager
 def running(root, **settings):
     """Serve the models; the queue of the model `full` is full."""
-    write_model(root, "fails", HANDLER, YAML)
-    folder = write_model(root, "full", HANDLER, FULL)
+    write_model(root, "fails", NUMBERS_HANDLER, YAML)
+    write_model(root, "texts", TEXTS_HANDLER, TEXTS)
+    folder = write_model(root, "full", NUMBERS_HANDLER, FULL)
     with Server(root, **settings) as server, ThreadPoolExecutor(5) as pool:
         body = document([-5, 0, 0, 0], data=[-5, 0, 0, 0])
         url = server.url + route("/v2", "full", "", "/infer")
@@ -171,7 +202,7 @@ def stock(tmp_path_factory):
 
 def check(server, call, condition):
     given, status, code, words = REFUSALS[condition]
-    expected = status if call in REST else code
+    expected = code if call in GRPC else status
     got, sentence = call(server, *given)
     assert (got, words in sentence) == (expected, True), sentence
     assert "secret" not in sentence
@@ -187,3 +218,8 @@ def test_a_call_is_refused_with_status_and_sentence(server, call, condition):
 @pytest.mark.parametrize("condition", REFUSALS)
 def test_a_call_to_stock_servers_is_refused_alike(stock, call, condition):
     check(stock, call, condition)
+
+
+@pytest.mark.parametrize("condition", OF_TEXTS)
+def test_embeddings_are_refused_with_status_and_sentence(server, condition):
+    check(server, embeddings, condition)

@@ -20,7 +20,7 @@ from libc.string cimport memcpy
 
 from ksrv._native.tensor.datatype cimport (
     DT_BOOL, DT_INT8, DT_INT16, DT_INT32, DT_INT64, DT_UINT8,
-    DT_UINT16, DT_UINT32, DT_UINT64, Datatype, RANK_LIMIT, datatype_of,
+    DT_UINT16, DT_UINT32, Datatype, RANK_LIMIT, datatype_of, item_size_of,
 )
 
 if not cython.compiled:
@@ -125,48 +125,20 @@ cdef extern from "protobuf/infer_request.hpp" namespace "ksrv::message" nogil:
     )
     bint next_element(const unsigned char *base, size_t *at, size_t end, Span *element)
 
-BOOL_CONTENTS = 1
-INT_CONTENTS = 2
-INT64_CONTENTS = 3
-UINT_CONTENTS = 4
-UINT64_CONTENTS = 5
-FP32_CONTENTS = 6
-FP64_CONTENTS = 7
-BYTES_CONTENTS = 8
-
-VIEW_BYTES = 65536
-
 cdef enum:
     VIEW_FROM = 65536
     RELEASE_FROM = 65536  # packed values of this size or more are decoded without the GIL
     BYTES_FIELD = 8
 
 # The typed field of InferTensorContents for each datatype. FP16 and BF16 have none.
-_FIELDS = {
-    "BOOL": BOOL_CONTENTS,
-    "INT8": INT_CONTENTS, "INT16": INT_CONTENTS, "INT32": INT_CONTENTS, "INT64": INT64_CONTENTS,
-    "UINT8": UINT_CONTENTS, "UINT16": UINT_CONTENTS, "UINT32": UINT_CONTENTS,
-    "UINT64": UINT64_CONTENTS,
-    "FP32": FP32_CONTENTS, "FP64": FP64_CONTENTS, "BYTES": BYTES_CONTENTS,
+CONTENTS_FIELDS: dict[str, int] = {
+    "BOOL": 1, "INT8": 2, "INT16": 2, "INT32": 2, "INT64": 3, "UINT8": 4, "UINT16": 4, "UINT32": 4,
+    "UINT64": 5, "FP32": 6, "FP64": 7, "BYTES": BYTES_FIELD,
 }
 
 
 class MessageError(ValueError):
     """The bytes are not a request that ksrv reads. The text is for the client."""
-
-
-class MessageLimit(MessageError):
-    """A count in the message exceeds a limit.
-
-    Attributes:
-        limit: The name of the limit.
-    """
-
-    limit: str
-
-    def __init__(self, str message, str limit):
-        super().__init__(message)
-        self.limit = limit
 
 
 class ValueOutOfRange(MessageError):
@@ -183,11 +155,6 @@ class ValueOutOfRange(MessageError):
         super().__init__(message)
         self.index = index
         self.value = value
-
-
-def contents_field(str datatype not None) -> int:
-    """Return the number of the typed field of this datatype, or 0 if it has none."""
-    return _FIELDS.get(datatype, 0)
 
 
 @cython.final
@@ -274,16 +241,9 @@ cdef class Request:
         cdef size_t done
         cdef size_t count = entry.elements
         cdef int64_t value = 0
-        cdef size_t width = 0
-        if datatype == DT_BOOL or datatype == DT_INT8 or datatype == DT_UINT8:
-            width = 1
-        elif datatype == DT_INT16 or datatype == DT_UINT16:
-            width = 2
-        elif datatype == DT_INT32 or datatype == DT_UINT32:
-            width = 4
-        elif datatype == DT_INT64 or datatype == DT_UINT64:
-            width = 8
-        if width == 0 or entry.fields != <unsigned>(1 << <int>_FIELDS[entry.datatype]):
+        cdef size_t width = item_size_of(datatype)
+        cdef int field = CONTENTS_FIELDS.get(entry.datatype, 0)
+        if not 1 <= field <= 5 or entry.fields != <unsigned>(1 << field):
             raise ValueError(f"an input of {entry.datatype} has no packed varints to decode")
         PyObject_GetBuffer(out, &target, PyBUF_SIMPLE | PyBUF_WRITABLE)
         try:
@@ -413,27 +373,23 @@ cdef object _refusal(Outcome outcome, const CRequest &notes, const CLimits &limi
             f"{notes.failed_at}"
         )
     if outcome == OUTCOME_INPUTS:
-        return MessageLimit(
+        return MessageError(
             f"the request has more than {limits.inputs} inputs, raw_input_contents or requested "
-            f"outputs, and the limit --limits-inputs is {limits.inputs}",
-            "inputs",
+            f"outputs, and the limit --limits-inputs is {limits.inputs}"
         )
     if outcome == OUTCOME_RANK:
-        return MessageLimit(
-            f"a shape has {notes.counted} dimensions, and the limit --limits-rank is {limits.rank}",
-            "rank",
+        return MessageError(
+            f"a shape has {notes.counted} dimensions, and the limit --limits-rank is {limits.rank}"
         )
     if outcome == OUTCOME_PARAMETERS:
-        return MessageLimit(
+        return MessageError(
             f"the request has more than {limits.parameters} parameters, and the limit "
-            f"--limits-parameters is {limits.parameters}",
-            "parameters",
+            f"--limits-parameters is {limits.parameters}"
         )
     if outcome == OUTCOME_TEXT:
-        return MessageLimit(
+        return MessageError(
             f"the request's names and strings have {notes.counted} bytes or more, and the limit "
-            f"--limits-json is {limits.text}",
-            "json",
+            f"--limits-json is {limits.text}"
         )
     return MemoryError("no memory for the notes of a scan")
 
@@ -460,8 +416,7 @@ def scan(
         re-encode it with the protobuf class first. The limits were checked in both cases.
 
     Raises:
-        MessageError: The bytes are not a ModelInferRequest.
-        MessageLimit: A limit is exceeded.
+        MessageError: The bytes are not a ModelInferRequest, or exceed a limit.
     """
     cdef CRequest notes
     cdef CLimits limits

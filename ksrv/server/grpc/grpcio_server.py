@@ -22,7 +22,7 @@ from ksrv.server.call import Find, run_infer
 from ksrv.server.grpc import limits as bounds
 from ksrv.server.grpc.calls import Message, error_metadata, report_grpc, trailing
 from ksrv.server.grpc.messages import admitted
-from ksrv.server.grpc.services import Method, OtherMethods, Permitted, Services
+from ksrv.server.grpc.services import Method, OtherMethods, Services, permitted
 from ksrv.server.grpc.stream import Incoming
 from ksrv.server.http.access_log import write_calls
 from ksrv.server.http.request_ids import choose_request_id
@@ -307,7 +307,7 @@ class GrpcioServer:
         self, method: Method, messages: Iterator[bytes], call: GrpcioCall
     ) -> Iterator[bytes]:
         if method.stream is not None:
-            with Permitted(method, call):
+            with permitted(method, call):
                 yield from method.stream(functools.partial(self._source, method, messages), call)
             return
         for received in messages:

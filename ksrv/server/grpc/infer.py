@@ -1,15 +1,17 @@
 """Inference requests over gRPC: bytes to requests, and answers of streams to bytes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ksrv.limits import Limits
 from ksrv.model.spec import ModelSpec
 from ksrv.protocol import grpc as protocol
 from ksrv.protocol.shared_memory import SharedMemoryRegistry
 from ksrv.request import InferRequest, InferResponse, Parameter
 from ksrv.server.call import Find
-from ksrv.server.grpc.calls import Call, Message, earlier, report_grpc
+from ksrv.server.grpc.calls import Call, Message, earlier, memory_user, report_grpc
+from ksrv.server.memory_regions import AuthorizedRegistry
+from ksrv.server.shared.parts import ServerParts
 
 if TYPE_CHECKING:
     from ksrv.engine.model import ModelVersion
@@ -39,28 +41,25 @@ class InferCalls:
     """The inference calls of one server.
 
     Args:
-        hides_credentials: Whether the `authorization` entry is kept from handlers.
-        regions_of: Gives the shared memory that a call may name; None where that is off.
-        client_of: Tells callers apart whose requests are limited.
+        parts: The parts that the front ends share.
     """
 
-    def __init__(
-        self,
-        limits: Limits,
-        *,
-        hides_credentials: bool,
-        regions_of: Callable[[Call], SharedMemoryRegistry | None] = lambda call: None,
-        client_of: Callable[[str | None], str] = lambda authorization: "",
-    ) -> None:
-        self._limits = limits
-        self._hides_credentials = hides_credentials
-        self._regions_of = regions_of
-        self._client_of = client_of
+    def __init__(self, parts: ServerParts) -> None:
+        self._parts = parts
+        self._access = parts.access
+        self._limits = parts.settings.limits
+
+    def _regions_of(self, call: Call) -> SharedMemoryRegistry | None:
+        """Return what a call sees of shared memory; None if shared memory is off."""
+        regions = self._parts.shared_memory
+        if regions is None:
+            return None
+        return AuthorizedRegistry(regions, partial(memory_user, self._access, call))
 
     def read(self, message: Message, call: Call, find: Find) -> InferRequest:
         """Read a request; see `InferForm`."""
         metadata = call.metadata()
-        if self._hides_credentials:
+        if self._access.hides_tokens:
             metadata.pop("authorization", None)
         target: ModelVersion | None = None
 
@@ -77,7 +76,7 @@ class InferCalls:
             regions=self._regions_of(call),
         )
         request.target = target
-        request.client = self._client_of(call.authorization)
+        request.client = self._access.client_of(call.authorization)
         request.sampled = call.sampled
         if target is not None:
             call.note_model(target.spec.name, target.spec.version)

@@ -38,7 +38,7 @@ from ksrv.server.grpc import limits as bounds
 from ksrv.server.grpc.calls import Message, refuse, trailing
 from ksrv.server.grpc.messages import inflated_message
 from ksrv.server.grpc.port import listen
-from ksrv.server.grpc.services import Method, OtherMethods, Permitted, Services
+from ksrv.server.grpc.services import Method, OtherMethods, Services, permitted
 from ksrv.server.http.access_log import RecordWriter, write_calls
 from ksrv.server.http.byte_budget import Reservation
 from ksrv.server.settings import ServerSettings
@@ -294,7 +294,7 @@ class NativeGrpcServer:
             return
         source = functools.partial(StreamMessages, call, method, self._settings, self._budget)
         try:
-            with Permitted(method, call):
+            with permitted(method, call):
                 for answer in method.stream(source, call):
                     goes_on = call.write(answer)
                     if goes_on is None:

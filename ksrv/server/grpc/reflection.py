@@ -4,33 +4,14 @@ Versions v1 and v1alpha have the same messages under two package names, so one f
 The answers come from ksrv's private descriptor pool.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ksrv.errors import quote
 from ksrv.protocol import protobuf
-from ksrv.server.grpc.calls import Call, parsed
 
 NOT_FOUND = 5  # grpc.StatusCode.NOT_FOUND as the number that this protocol carries
 INVALID_ARGUMENT = 3
-
-
-def reflection(
-    service: str, served: Sequence[str]
-) -> Callable[[Iterator[bytes], Call], Iterator[Any]]:
-    """Return the only call of a reflection service.
-
-    Args:
-        service: Its full name, which says the version.
-        served: The full names of all services.
-    """
-
-    def reflect(questions: Iterator[bytes], call: Call) -> Iterator[Any]:
-        kind, _ = protobuf.methods(service)["ServerReflectionInfo"]
-        for question in questions:
-            yield answer(parsed(kind, question), served)
-
-    return reflect
 
 
 def answer(request: Any, served: Sequence[str]) -> Any:

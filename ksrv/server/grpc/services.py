@@ -6,7 +6,7 @@ A call is a `ksrv._native.grpc.grpc_call.Call`, or something with the same metho
 import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -22,14 +22,13 @@ from ksrv.protocol.protobuf import (
     check_backend,
     methods,
 )
-from ksrv.protocol.shared_memory import SharedMemoryRegistry
 from ksrv.server.grpc import limits as bounds
+from ksrv.server.grpc import reflection
 from ksrv.server.grpc.audited_calls import audited, audited_check
 from ksrv.server.grpc.calls import (
     Check,
     Message,
     answering,
-    memory_user,
     needs_control,
     needs_token,
     open_to_all,
@@ -38,11 +37,9 @@ from ksrv.server.grpc.calls import (
 from ksrv.server.grpc.health import Health
 from ksrv.server.grpc.idle_threads import IdleThreads
 from ksrv.server.grpc.infer import InferCalls, InferForm
-from ksrv.server.grpc.reflection import reflection
 from ksrv.server.grpc.servicer import CONTROL, OPEN, READ_ONLY_CALLS, Servicer
 from ksrv.server.grpc.stream import Source, StreamCalls
 from ksrv.server.http.callers import TrustedProxies
-from ksrv.server.memory_regions import AuthorizedRegistry
 from ksrv.server.shared.parts import ServerParts
 
 if TYPE_CHECKING:
@@ -118,12 +115,7 @@ class Services:
         self._watches = threading.BoundedSemaphore(bounds.MAX_WATCHES)
         self._open_watches = threading.BoundedSemaphore(bounds.MAX_OPEN_WATCHES)
         self._pools: list[IdleThreads] = []
-        self.calls = InferCalls(
-            settings.limits,
-            hides_credentials=self.access.hides_tokens,
-            regions_of=self.regions_of,
-            client_of=self.access.client_of,
-        )
+        self.calls = InferCalls(parts)
         self._streams = StreamCalls(self.calls, engine, self.pool("read", bounds.MAX_STREAMS))
         # A few threads more than permits, so that a stream too many is refused and does not wait.
         self.stream_pool = self.pool("stream", bounds.MAX_STREAMS + bounds.SPARE_THREADS)
@@ -160,13 +152,6 @@ class Services:
         made = IdleThreads(threads, f"ksrv-grpc-{name}")
         self._pools.append(made)
         return made
-
-    def regions_of(self, call: Call) -> SharedMemoryRegistry | None:
-        """Return what a call sees of shared memory; None where that is off."""
-        regions = self._parts.shared_memory
-        if regions is None:
-            return None
-        return AuthorizedRegistry(regions, functools.partial(memory_user, self.access, call))
 
     def _state_methods(self) -> dict[str, Method]:
         """Return the inference service's unary methods but ModelInfer."""
@@ -250,13 +235,11 @@ class Services:
         return sorted({path.split("/")[1] for path in self.methods})
 
     def _reflect(self, service: str, source: Source, call: Call) -> Iterator[bytes]:
-        def questions() -> Iterator[bytes]:
-            for incoming in source(_idle, _fail):
-                with incoming() as message:
-                    yield bytes(message)
-
-        for answer in reflection(service, self.services())(questions(), call):
-            yield answer.SerializeToString()
+        kind, _ = methods(service)["ServerReflectionInfo"]
+        for incoming in source(_idle, _fail):
+            with incoming() as message:
+                question = parsed(kind, message)
+            yield reflection.answer(question, self.services()).SerializeToString()
 
     def _watch_permits(self, call: Call) -> threading.Semaphore:
         try:
@@ -280,23 +263,21 @@ class Services:
 OtherMethods: TypeAlias = Callable[[Services, "Engine"], Mapping[str, Method]]
 
 
-class Permitted(AbstractContextManager[None]):
+@contextmanager
+def permitted(method: Method, call: Call) -> Iterator[None]:
     """Hold a permit for a stream.
 
     Raises:
         Overloaded: All permits are taken.
     """
-
-    def __init__(self, method: Method, call: Call) -> None:
-        assert method.permits is not None, "streams have permits"
-        self._among = method.permits(call)
-
-    def __enter__(self) -> None:
-        if not self._among.acquire(blocking=False):
-            raise Overloaded("too many streams are open; close one, or try again later", "streams")
-
-    def __exit__(self, *_: object) -> None:
-        self._among.release()
+    assert method.permits is not None, "streams have permits"
+    among = method.permits(call)
+    if not among.acquire(blocking=False):
+        raise Overloaded("too many streams are open; close one, or try again later", "streams")
+    try:
+        yield
+    finally:
+        among.release()
 
 
 def _idle() -> bool:

@@ -1,15 +1,15 @@
 """The access log of the native servers: records become lines in batches, on a separate thread.
 
-gunicorn's logger formats a line from gunicorn's request and response objects; the two classes here have
-the attributes that it reads, with the same meanings.
+gunicorn's logger formats a line from gunicorn's request and response objects; it gets objects with the attributes
+that it reads.
 """
 
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 from ksrv._native.server.exchange import HeadFields
@@ -21,22 +21,6 @@ from ksrv.server.http.callers import TrustedProxies, token_digest
 log = logging.getLogger("gunicorn.access")
 
 BATCH_SECONDS = 0.25
-
-
-@dataclass(frozen=True)
-class LoggedRequest:
-    """The attributes of a request that gunicorn's logger reads."""
-
-    headers: list[tuple[str, str]]
-
-
-@dataclass(frozen=True)
-class LoggedResponse:
-    """The attributes of a response that gunicorn's logger reads."""
-
-    status: str
-    sent: int
-    headers: list[tuple[str, str]] = field(default_factory=list)
 
 
 def _environ(head: bytes, peer: Address) -> tuple[dict[str, Any], list[tuple[str, str]]]:
@@ -66,8 +50,9 @@ def write_records(logger: Any, records: Iterable[tuple[Any, ...]]) -> None:
     for _, seconds, status, sent, _, peer, head, request_id, timing in records:
         environ, fields = _environ(head, peer)
         shown = [("x-request-id", request_id), *([("server-timing", timing)] if timing else [])]
-        response = LoggedResponse(status_line(status), sent, shown)
-        logger.access(response, LoggedRequest(fields), environ, timedelta(seconds=seconds))
+        response = SimpleNamespace(status=status_line(status), sent=sent, headers=shown)
+        request = SimpleNamespace(headers=fields)
+        logger.access(response, request, environ, timedelta(seconds=seconds))
 
 
 def write_calls(

@@ -1,7 +1,7 @@
 """Turning answers and errors into Falcon responses.
 
-Every error body is `{"error": "..."}`. Answers below 1 MiB are sent as one piece of bytes, larger answers
-as slices with a Content-Length, because WSGI takes nothing but bytes.
+Every error body is `{"error": "..."}`. The native HTTP server sends the parts of an answer, and charges them to the
+memory budget; other WSGI servers get one piece of bytes.
 """
 
 import logging
@@ -12,7 +12,6 @@ from typing import Any, cast
 import falcon
 import orjson
 
-from ksrv._native.memory.memory_budget import AnswerBytes, MemoryBudget
 from ksrv.errors import (
     HEADER_NAME,
     HEADER_VALUE,
@@ -22,17 +21,14 @@ from ksrv.errors import (
     UnsupportedEncoding,
     quote,
 )
-from ksrv.limits import MIB
 from ksrv.request import InferResponse
 from ksrv.server.call import report
-from ksrv.server.http.byte_budget import hold_answer
 from ksrv.server.http.compression import chosen_encoding, compressed
 from ksrv.server.http.received_body import MESSAGE
 from ksrv.server.http.request_ids import REQUEST_ID
 
 log = logging.getLogger(__name__)
 
-JOINED = MIB
 WORTH_COMPRESSING = 1024
 JSON = "application/json"
 
@@ -116,33 +112,10 @@ def _milliseconds(nanoseconds: int) -> str:
     return f"{whole}.{places:03d}"
 
 
-def _slices(parts: Iterable[bytes | memoryview]) -> Iterator[bytes]:
-    """Yield the parts as bytes of at most 1 MiB each."""
-    for part in parts:
-        view = memoryview(part).cast("B")
-        for start in range(0, len(view), JOINED):
-            yield bytes(view[start : start + JOINED])
-
-
-class _Held:
-    """The pieces of an answer, which holds its bytes of the budget until the server is done with it."""
-
-    def __init__(self, pieces: Iterator[bytes], held: AnswerBytes) -> None:
-        self._pieces = pieces
-        self._held = held
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self._pieces
-
-    def close(self) -> None:
-        self._held.close()
-
-
 def send_parts(
     resp: falcon.Response,
     parts: Sequence[bytes | memoryview],
     content_length: int,
-    budget: MemoryBudget,
     environ: dict[str, Any],
     *,
     accept_encoding: str | None = None,
@@ -153,30 +126,15 @@ def send_parts(
         resp: Falcon's response for the answer.
         parts: Contiguous buffers; they are held until the last byte was written.
         content_length: Their bytes together.
-        budget: The budget that they are charged to until the client has them.
         accept_encoding: The client's `Accept-Encoding` if answers may be compressed, else None.
-
-    Raises:
-        Overloaded: The budget has no room for them.
     """
-    message = MESSAGE in environ  # the native HTTP server charges its answers
-    held = None if message else hold_answer(budget, content_length)
     encoding = chosen_encoding(accept_encoding) if content_length >= WORTH_COMPRESSING else None
     if encoding is not None:
         resp.set_header("Content-Encoding", encoding)
         resp.set_header("Vary", "Accept-Encoding")
-        pieces = compressed(_slices(parts), encoding)
-        if message:
-            resp.data = b"".join(pieces)
-            return
-    elif message:
+        resp.data = b"".join(compressed(parts, encoding))
+    elif MESSAGE in environ:
         resp.content_length = content_length
         resp.stream = cast(Iterator[bytes], iter(parts))  # the native server copies none of them
-        return
-    elif held is None:
-        resp.data = b"".join(parts)
-        return
     else:
-        resp.content_length = content_length
-        pieces = iter([b"".join(parts)]) if content_length < JOINED else _slices(parts)
-    resp.stream = pieces if held is None else _Held(pieces, held)
+        resp.data = b"".join(parts)

@@ -4,13 +4,10 @@ The budget itself is `ksrv._native.memory.memory_budget`: one for the HTTP serve
 end. An announced length is not charged; bytes are charged as they arrive.
 """
 
-from ksrv._native.memory.memory_budget import PROCESS, SMALL_REQUEST, AnswerBytes, MemoryBudget
+from ksrv._native.memory.memory_budget import PROCESS, SMALL_REQUEST, MemoryBudget
 from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.errors import BodyTooLarge, Overloaded
 from ksrv.limits import Limits, show_limit
-
-SMALL_ANSWER = 64 * 1024
-"""Bytes of an answer below which it is not counted before it is sent."""
 
 
 def process_budget(limits: Limits) -> MemoryBudget:
@@ -88,23 +85,3 @@ class Reservation:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def hold_answer(budget: MemoryBudget, nbytes: int) -> AnswerBytes | None:
-    """Take the bytes of an answer that is about to be sent; None for a small answer.
-
-    Args:
-        budget: The budget that they are charged to.
-
-    Raises:
-        Overloaded: No room is left, and another answer that found no room is still being sent.
-    """
-    if nbytes <= SMALL_ANSWER:
-        return None
-    held = budget.reserve_answer(nbytes)
-    if held is None:
-        raise Overloaded(
-            f"the answer has {nbytes} bytes, and requests and answers in flight have "
-            f"{budget.held}; together they pass the {show_limit('in_flight', budget.bound)}"
-        )
-    return held

@@ -1,11 +1,11 @@
 """gzip and deflate: bodies that are inflated within their limits, and answers that are compressed."""
 
-import re
 import zlib
 from collections.abc import Iterable, Iterator
 
 from ksrv.errors import BodyTooLarge, InvalidRequest, UnsupportedEncoding, quote
 from ksrv.limits import MIB, Limits, show_limit
+from ksrv.protocol.accept import accepted
 
 COMPRESSED_STEP = 64 * 1024
 """A compressed body is read in steps of so many bytes."""
@@ -105,7 +105,7 @@ def inflated_size(body: memoryview, encoding: str, limits: Limits) -> int:
     return said if said <= len(body) * limits.inflate_ratio else 0
 
 
-def compressed(pieces: Iterable[bytes], encoding: str) -> Iterator[bytes]:
+def compressed(pieces: Iterable[bytes | memoryview], encoding: str) -> Iterator[bytes]:
     """Yield what the pieces of an answer compress to.
 
     Args:
@@ -121,11 +121,7 @@ def compressed(pieces: Iterable[bytes], encoding: str) -> Iterator[bytes]:
 
 def chosen_encoding(accept: str | None) -> str | None:
     """Return "gzip" or "deflate" if an `Accept-Encoding` header allows it, else None."""
-    weights: dict[str, float] = {}
-    for item in (accept or "").lower().split(","):
-        name, _, parameters = item.partition(";")
-        match = re.fullmatch(r"\s*q\s*=\s*([01](?:\.[0-9]{0,3})?)\s*", parameters)
-        weights[name.strip()] = float(match[1]) if match else 1.0
+    weights = dict(accepted(accept))
     offers = [(weights.get(name, weights.get("*", 0.0)), name) for name in ("gzip", "deflate")]
     weight, name = max(offers, key=lambda offer: offer[0])
     return name if weight > 0 else None

@@ -1,5 +1,6 @@
 """Reading the small JSON documents of the management routes: bounded in bytes and in depth."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,8 @@ from ksrv.limits import Limits, show_limit
 from ksrv.protocol.error_texts import json_fault
 
 DOCUMENT_BYTES = 64 * 1024
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*(?:"|\Z)', re.DOTALL)
+_BRACKET = re.compile(rb"[][{}]")
 
 
 def document_too_large(size: int, most: int) -> BodyTooLarge:
@@ -24,25 +27,12 @@ def check_depth(text: bytes, limit: int) -> None:
         InvalidRequest: Some bracket stands deeper.
     """
     depth = 0
-    in_string = escaped = False
-    for byte in text:
-        if in_string:
-            if escaped:
-                escaped = False
-            elif byte == 0x5C:
-                escaped = True
-            elif byte == 0x22:
-                in_string = False
-        elif byte == 0x22:
-            in_string = True
-        elif byte in b"[{":
-            depth += 1
-            if depth > limit:
-                raise InvalidRequest(
-                    f"the JSON is nested deeper than the {show_limit('json_depth', limit)}"
-                )
-        elif byte in b"]}":
-            depth -= 1
+    for bracket in _BRACKET.findall(_STRING.sub(b"", text)):
+        depth += 1 if bracket in b"[{" else -1
+        if depth > limit:
+            raise InvalidRequest(
+                f"the JSON is nested deeper than the {show_limit('json_depth', limit)}"
+            )
 
 
 def parse_document(body: memoryview, limits: Limits) -> Mapping[str, Any]:

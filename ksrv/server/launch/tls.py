@@ -10,7 +10,6 @@ import re
 import ssl
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from ksrv._native.tls.tls_context import TicketKeys, TlsContext, why_no_tls
@@ -19,10 +18,6 @@ from ksrv.server.settings import ServerSettings, SettingsError
 
 if TYPE_CHECKING:
     import grpc
-
-_CERTIFICATE = re.compile("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\\s*", re.DOTALL)
-_VERSION = 0xA0
-_UTC_TIME = 0x17
 
 
 def gunicorn_options(settings: ServerSettings) -> dict[str, Any]:
@@ -84,7 +79,7 @@ class Certificates:
             raise SettingsError(
                 f"TLS: {config.ca_certs} cannot be used: {_reason(error)}; expected certificates as PEM"
             ) from error
-        self.expiry = _expiry(self._chain.decode("latin-1"))
+        self.expiry = _expiry(self._chain)
         # Equal for all workers, so that a session can be resumed at any of them. New with each reading, so
         # that a client whose authority was removed cannot return with an old session.
         self._ticket_keys: TicketKeys | None = None
@@ -180,38 +175,14 @@ def _as_file(content: bytes) -> Iterator[str]:
         yield f"/proc/self/fd/{file.fileno()}"
 
 
-def _expiry(chain: str) -> int:
+def _expiry(chain: bytes) -> int:
     """When the first certificate of a chain ends."""
-    block = _CERTIFICATE.search(chain)
-    if block is None:
-        return 0
+    decode: Any = ssl._ssl._test_decode_cert  # type: ignore[attr-defined]  # ssl names no other reader of a file
     try:
-        (_, certificate), *_ = _elements(ssl.PEM_cert_to_DER_cert(block[0]))
-        (_, signed), *_ = _elements(certificate)
-        # Version (which may be missing), serial number, algorithm, issuer, validity.
-        fields = [content for tag, content in _elements(signed) if tag != _VERSION]
-        _, (tag, end) = _elements(fields[3])
-        form = "%y%m%d%H%M%SZ" if tag == _UTC_TIME else "%Y%m%d%H%M%SZ"
-        moment = datetime.strptime(end.decode("ascii"), form)
-    except (ValueError, IndexError):
+        with _as_file(chain) as path:
+            return int(ssl.cert_time_to_seconds(decode(path)["notAfter"]))
+    except (ssl.SSLError, ValueError):
         return 0  # odd, but OpenSSL took it
-    return int(moment.replace(tzinfo=UTC).timestamp())
-
-
-def _elements(der: bytes) -> list[tuple[int, bytes]]:
-    """The elements of a DER sequence's content, each with its tag."""
-    found = []
-    at = 0
-    while at < len(der):
-        tag, length = der[at], der[at + 1]
-        at += 2
-        if length & 0x80:
-            digits = length & 0x7F
-            length = int.from_bytes(der[at : at + digits], "big")
-            at += digits
-        found.append((tag, der[at : at + length]))
-        at += length
-    return found
 
 
 def read_certificates(config: Any) -> Certificates | None:

@@ -37,7 +37,7 @@ class GenerateResource(InferenceResource):
         resp.content_type = alone.content_type if alone else JSON
         if response.timings:
             resp.set_header("Server-Timing", server_timing(response))
-        send_parts(resp, [body], len(body), self._budget, req.env)
+        send_parts(resp, [body], len(body), req.env)
 
     def on_post_stream(
         self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""

@@ -162,7 +162,6 @@ class InferResource(InferenceResource):
             resp,
             rendered.parts,
             rendered.content_length,
-            self._budget,
             req.env,
             accept_encoding=req.get_header("Accept-Encoding") if compress else None,
         )

@@ -4,7 +4,6 @@ A failure before the first answer has an HTTP status; a later failure is the las
 A client that leaves cancels its request.
 """
 
-import re
 import time
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, cast
@@ -13,6 +12,7 @@ import falcon
 import orjson
 
 from ksrv.errors import KsrvError
+from ksrv.protocol.accept import accepted
 from ksrv.request import InferResponse
 from ksrv.server.http.answers import report_http, set_fields, usable_headers
 from ksrv.server.http.received_body import MESSAGE
@@ -20,12 +20,7 @@ from ksrv.server.http.wsgi_calls import CLIENT_LOOK_NS, StreamedCall
 
 EVENT_STREAM = "text/event-stream"
 JSON_LINES = "application/jsonl"
-_TYPES = {
-    EVENT_STREAM: EVENT_STREAM,
-    JSON_LINES: JSON_LINES,
-    "application/x-ndjson": "application/x-ndjson",
-    "application/x-jsonlines": "application/x-jsonlines",
-}
+_STREAMS = (EVENT_STREAM, JSON_LINES, "application/x-ndjson", "application/x-jsonlines")
 KEEP_ALIVE_SECONDS = 15.0
 """After so long without an event a comment is sent, so that proxies keep the connection."""
 
@@ -33,8 +28,6 @@ FAST_SECONDS = 0.02
 TOGETHER_SECONDS = 0.005
 """If answers follow each other fast, all answers within this time are sent together, because waking a thread costs more
 than an answer."""
-
-_QUALITY = re.compile(r";\s*q\s*=\s*([01](?:\.[0-9]{0,3})?)\s*(?:;|$)", re.IGNORECASE)
 
 Render = Callable[[InferResponse], bytes]
 """Makes the JSON object of one answer."""
@@ -45,16 +38,9 @@ def stream_type(accept: str | None) -> str | None:
 
     A stream is sent to clients that name one and do not prefer JSON.
     """
-    best: tuple[float, str | None] = (0.0, None)
-    for item in (accept or "").split(","):
-        name = item.partition(";")[0].strip().lower()
-        if name != "application/json" and name not in _TYPES:
-            continue
-        match = _QUALITY.search(item)
-        quality = float(match[1]) if match else 1.0
-        if quality > best[0]:
-            best = quality, _TYPES.get(name)
-    return best[1]
+    known = [one for one in accepted(accept) if one[0] in ("application/json", *_STREAMS)]
+    name, quality = max(known, key=lambda one: one[1], default=("", 0.0))  # the first of equals
+    return name if name in _STREAMS and quality > 0 else None
 
 
 class StreamedAnswer:
@@ -80,12 +66,25 @@ class StreamedAnswer:
         self._render = render
         self._call = call
         self._pieces = self._make_pieces()
+        self._first: list[bytes] = []
 
     def __iter__(self) -> Iterator[bytes]:
         return self
 
     def __next__(self) -> bytes:
-        return next(self._pieces)
+        return self._first.pop() if self._first else next(self._pieces)
+
+    def begin(self) -> None:
+        """Wait for the first piece, for a server that sends the head before it asks for a piece.
+
+        Raises:
+            KsrvError: The request failed before it.
+        """
+        try:
+            self._first.append(next(self._pieces, b""))
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Give the request up, unless it has ended, and the answers that wait for the client."""
@@ -153,37 +152,6 @@ class StreamedAnswer:
         return (b"event: error\n" if self._events else b"") + self._framed(document)
 
 
-class BegunAnswer:
-    """A streamed answer whose first piece is known.
-
-    Raises:
-        KsrvError: The request failed before it.
-    """
-
-    def __init__(self, answer: StreamedAnswer) -> None:
-        self._answer = answer
-        try:
-            self._first = next(answer, b"")
-        except BaseException:
-            answer.close()
-            raise
-        self._begun = False
-        self.head_fields = answer.head_fields
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self
-
-    def __next__(self) -> bytes:
-        if self._begun:
-            return next(self._answer)
-        self._begun = True
-        return self._first
-
-    def close(self) -> None:
-        """See `StreamedAnswer.close`."""
-        self._answer.close()
-
-
 def send_stream(
     resp: falcon.Response, call: StreamedCall, content_type: str, render: Render
 ) -> None:
@@ -202,9 +170,7 @@ def send_stream(
     resp.set_header("Cache-Control", "no-cache")
     resp.set_header("X-Accel-Buffering", "no")  # nginx would collect the events
     answer = StreamedAnswer(call, content_type, render)
-    if MESSAGE in call.environ:
-        resp.stream = cast(Any, answer)  # the native server begins the answer with its first piece
-        return
-    begun = BegunAnswer(answer)
-    set_fields(resp, begun.head_fields)
-    resp.stream = cast(Any, begun)
+    if MESSAGE not in call.environ:  # the native server begins the answer with its first piece
+        answer.begin()
+        set_fields(resp, answer.head_fields)
+    resp.stream = cast(Any, answer)

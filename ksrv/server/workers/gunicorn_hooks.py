@@ -54,6 +54,11 @@ HTTP_PARSER = "python"
 """gunicorn takes a laxer C parser by itself as soon as one is installed."""
 
 MARGIN_SECONDS = 5
+HOOKS = (
+    *("on_starting", "on_reload", "when_ready", "pre_fork", "post_fork", "post_worker_init"),
+    *("pre_exec", "nworkers_changed", "child_exit", "worker_exit", "on_exit"),
+)
+"""The methods of `Master` that gunicorn calls."""
 
 UNIX_SOCKET_UMASK = 0o007
 """The least umask of unix sockets, because their callers may load models; gunicorn's default is 0."""
@@ -147,19 +152,7 @@ class Master:
 
     def hooks(self) -> dict[str, Callable[..., Any]]:
         """Return gunicorn's server hooks."""
-        return {
-            "on_starting": self.on_starting,
-            "on_reload": self.on_reload,
-            "when_ready": self.when_ready,
-            "pre_fork": self.pre_fork,
-            "post_fork": self.post_fork,
-            "post_worker_init": self.post_worker_init,
-            "pre_exec": self.pre_exec,
-            "nworkers_changed": self.nworkers_changed,
-            "child_exit": self.child_exit,
-            "worker_exit": self.worker_exit,
-            "on_exit": self.on_exit,
-        }
+        return {name: getattr(self, name) for name in HOOKS}
 
     def on_starting(self, server: Any) -> None:
         """Check the addresses and take the gRPC port, before anything listens."""
@@ -173,13 +166,15 @@ class Master:
         self._enforce(server)
         configure(settings)
         guarded = settings.token_file is not None or tls.needs_certificate(server.cfg)
-        loopback = True
+        addresses = [
+            Address(path=bound) if isinstance(bound, str) else Address(*bound[:2])
+            for bound in server.cfg.address
+        ]
+        loopback = all(address.loopback for address in addresses)
         try:
             self._read_files(server)
-            for bound in server.cfg.address:
-                address = Address(path=bound) if isinstance(bound, str) else Address(*bound[:2])
+            for address in addresses:
                 check_exposure(address, "http", insecure=settings.insecure, credentials=guarded)
-                loopback = loopback and address.loopback
             native = is_native(settings, encrypted=self.service.files.certificates is not None)
             if self._grpc is not None:
                 loopback = loopback and self._grpc.loopback
@@ -196,11 +191,8 @@ class Master:
                 )
             _check_jpeg_decoder(settings)
             if not _inherits_listeners(server):
-                for bound in server.cfg.address:
-                    if isinstance(bound, tuple):
-                        check_free(Address(*bound[:2]), "http")
-                    elif isinstance(bound, str):
-                        check_free(Address(path=bound), "http")
+                for address in addresses:
+                    check_free(address, "http")
         except (AddressError, SettingsError, OSError) as error:
             raise RuntimeError(str(error)) from error
 

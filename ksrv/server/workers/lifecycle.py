@@ -208,7 +208,14 @@ class Service:
     def _start_grpc(self, address: Address) -> None:
         certificates = self.files.certificates
         if self.grpc_listener is not None:
-            self._start_native(str(address))
+            native = self._grpc = NativeGrpcServer(self.io_threads.loop, self.parts, grpc_methods)
+            tls = None if certificates is None else certificates.native_context("h2")
+            native.start(
+                str(address),
+                listener=self.grpc_listener,
+                tls=tls,
+                http_address=self._http_address,
+            )
             return
         from ksrv.server.grpc.grpcio_server import GrpcioServer
 
@@ -216,12 +223,6 @@ class Service:
         server = GrpcioServer(self.parts, grpc_methods)
         self._grpc = server
         server.start(str(address), shared=True, credentials=credentials)
-
-    def _start_native(self, address: str) -> None:
-        certificates = self.files.certificates
-        native = self._grpc = NativeGrpcServer(self.io_threads.loop, self.parts, grpc_methods)
-        tls = None if certificates is None else certificates.native_context("h2")
-        native.start(address, listener=self.grpc_listener, tls=tls, http_address=self._http_address)
 
     @functools.cached_property
     def io_threads(self) -> IoThreads:

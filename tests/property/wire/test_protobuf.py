@@ -93,9 +93,9 @@ def compare(data):
         expected = None
     try:
         found = native.scan(data)
-    except native.MessageLimit:
-        return "limit"
-    except native.MessageError:
+    except native.MessageError as error:
+        if "the limit --" in str(error):
+            return "limit"
         assert expected is None, "the scan refuses what protobuf reads"
         with pytest.raises(InvalidRequest):
             protocol.read_request(data, LIMITS)
@@ -302,10 +302,10 @@ def test_message_has_expected_outcome(data, outcome):
 def test_limit_error_names_count_and_limit():
     shape = b"\x2a\x25\x1a\x23" + b"\x01" * 35
     with pytest.raises(
-        native.MessageLimit, match="a shape has 35 dimensions, and the limit --limits-rank is 32"
+        native.MessageError, match="a shape has 35 dimensions, and the limit --limits-rank is 32"
     ):
         native.scan(shape)
-    with pytest.raises(native.MessageLimit, match="names and strings have 5 bytes or more"):
+    with pytest.raises(native.MessageError, match="names and strings have 5 bytes or more"):
         native.scan(b"\x0a\x03abc\x1a\x02de", text=4)
     assert native.scan(b"\x0a\x03abc\x1a\x02de", text=5).id == "de"
 

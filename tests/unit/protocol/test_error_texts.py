@@ -43,8 +43,3 @@ def test_white_space_before_trailing_bytes_is_not_part_of_the_object():
     assert "offset 12;" in answer.message
     answer = body_fault(BodyError("trailing", 14, received=1), memoryview(b'{"inputs":[]} x'))
     assert "offset 13;" in answer.message
-
-
-def test_code_without_a_sentence_is_an_internal_error():
-    with pytest.raises(AssertionError, match="no sentence for nonsense"):
-        body_fault(BodyError("nonsense", 0), BODY)

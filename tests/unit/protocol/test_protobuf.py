@@ -68,12 +68,6 @@ def test_every_call_of_the_triton_client_exists():
 def test_unknown_message_is_a_key_error():
     with pytest.raises(KeyError):
         protobuf.message_class("inference.Nothing")
-    with pytest.raises(AttributeError, match="Nothing"):
-        _ = protobuf.Nothing
-
-
-def test_inference_messages_are_attributes():
-    assert protobuf.ModelInferRequest is protobuf.message_class("inference.ModelInferRequest")
 
 
 OURS = (

@@ -119,7 +119,7 @@ def test_build_variables_are_not_settings():
 @pytest.mark.parametrize(
     ("flags", "environment", "text", "expected"),
     [
-        ({}, {}, "limits: {bodi: 1}", ["ksrv.yaml", "'limits.bodi'", "'limits.body'"]),
+        ({}, {}, "limits: {bodi: 1}", ["ksrv.yaml", "'limits.bodi'", "did you mean limits.body?"]),
         ({"nope": 1}, {}, None, ["command line", "'nope'"]),
         (
             {"threads": "many"},

@@ -3,7 +3,9 @@
 from gunicorn.config import Config
 
 from ksrv._native.http.request_head import classify_head
+from ksrv.limits import Limits
 from ksrv.server import worker
+from ksrv.server.settings import ServerSettings
 from tests.support.wire.http_heads import INFER
 
 
@@ -15,7 +17,8 @@ def configured(**settings):
 
 
 def plain(cfg, head=16384, body=1000):
-    rules = worker.head_rules(cfg, body=body, head=head)
+    settings = ServerSettings(limits=Limits(head=head, body=body))
+    rules = worker.head_rules(cfg, settings, own_hosts=False, mount="")
     return classify_head(INFER, rules).verdict == "native"
 
 

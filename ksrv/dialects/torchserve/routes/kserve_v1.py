@@ -75,6 +75,6 @@ class PredictResource(predict.PredictResource):
         regions: SharedMemoryRegistry | None,
     ) -> None:
         if request.dialect:
-            answers.send_answer(resp, response, self._budget, req.env)
+            answers.send_answer(resp, response, req.env)
         else:
             super()._send(req, resp, request, response, regions)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import falcon
 
-from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.dialects.torchserve.calls import TorchServeAnswer
 from ksrv.dialects.torchserve.routes.errors import JSON, TorchServeError, queue_full, render
 from ksrv.errors import KsrvError, Overloaded
@@ -155,17 +154,8 @@ def send_stream(resp: falcon.Response, exchange: Exchange, chunk: InferResponse)
     resp.stream = _Streamed(exchange, chunk)
 
 
-def send_answer(
-    resp: falcon.Response, response: InferResponse, budget: MemoryBudget, environ: dict[str, Any]
-) -> None:
-    """Answer with the item that the handler returned, its status and its headers.
-
-    Args:
-        budget: The budget that the item is charged to until the client has it.
-
-    Raises:
-        Overloaded: The budget has no room for it.
-    """
+def send_answer(resp: falcon.Response, response: InferResponse, environ: dict[str, Any]) -> None:
+    """Answer with the item that the handler returned, its status and its headers."""
     headers = dict(response.headers)
     head = _head(response)
     resp.status = _status(head.status)
@@ -176,7 +166,7 @@ def send_answer(
             resp.content_type = usable[0][1] if usable else resp.content_type
     set_handler_headers(resp, headers)
     item = _item(response)
-    send_parts(resp, [item], len(item), budget, environ)
+    send_parts(resp, [item], len(item), environ)
 
 
 def _status(text: str) -> str:

@@ -145,7 +145,7 @@ class TorchServeRoutes:
         if chunk is not None:
             answers.send_stream(resp, exchange, chunk)
         else:
-            answers.send_answer(resp, exchange.response(), self._budget, req.env)
+            answers.send_answer(resp, exchange.response(), req.env)
 
     def _read(
         self,
