@@ -92,7 +92,10 @@ def test_wheel_has_all_files_and_no_generated_files(wheel):
         for name in names
         if "/licenses/" in name and not name.endswith("/")
     }
-    assert licences == {"LICENSE", "native/licences/nghttp2.txt"}
+    assert licences == {
+        "LICENSE",
+        *(f"native/licences/{one}.txt" for one in ("libjpeg-turbo", "nghttp2")),
+    }
     for pattern in ("*.py", "*.pyi", "*.pxd", "*.pyx", "py.typed", "*.binpb", "page/static/*"):
         wanted = {path.relative_to(ROOT).as_posix() for path in (ROOT / "ksrv").rglob(pattern)}
         assert wanted and wanted <= names
