@@ -43,7 +43,7 @@ class CallFromBatch:
             Cancelled: No client waits for the batch any more.
         """
         while not (self._handle.done() or self._handle.join(time.monotonic_ns() + LOOK_NS)):
-            if self._is_abandoned():
+            if _is_abandoned(self._callers):
                 self._handle.cancel()
                 raise Cancelled(_ABANDONED)
         return self._handle.wait()
@@ -54,7 +54,7 @@ class CallFromBatch:
 
     def done(self) -> bool:
         """See `RequestHandle.done`; a call that no client waits for any more has ended."""
-        return self._handle.done() or self._is_abandoned()
+        return self._handle.done() or _is_abandoned(self._callers)
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
         """See `RequestHandle.add_done_callback`."""
@@ -63,9 +63,6 @@ class CallFromBatch:
             callback(self)
 
         self._handle.add_done_callback(ended)
-
-    def _is_abandoned(self) -> bool:
-        return _is_abandoned(self._callers)
 
 
 class CallAfterLoad:

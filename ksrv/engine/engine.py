@@ -23,8 +23,8 @@ from ksrv.engine.model import ModelVersion, Retired
 from ksrv.engine.model_versions import ModelState
 from ksrv.engine.readiness import outage_of, why_not_ready
 from ksrv.engine.registry import ModelRegistry
-from ksrv.engine.requests.rate_limits import Permit, RateLimits
-from ksrv.engine.server_calls import ServerCalls
+from ksrv.engine.requests.rate_limits import GiveBack, RateLimits
+from ksrv.engine.server_calls import begin_server_call
 from ksrv.engine.settings import EngineSettings
 from ksrv.errors import (
     Forbidden,
@@ -90,7 +90,7 @@ class Engine:
             emit=self.handler_metrics.record,
             limits=self.settings.limits,
             submit=self.submit,
-            ask=ServerCalls(ready=self.model_ready, load=self.load, unload=self.unload),
+            ask=partial(begin_server_call, self),
             debug=self.settings.debug,
         )
 
@@ -366,8 +366,8 @@ class Engine:
                 handle = model.submit(
                     request, callback, allow_inline=allow_inline, caller_blocks=caller_blocks
                 )
-                for permit in permits:
-                    handle.add_done_callback(permit.release)
+                for give_back in permits:
+                    handle.add_done_callback(give_back)
                 return handle
             except Retired:
                 _release(permits)
@@ -377,8 +377,8 @@ class Engine:
                 _release(permits)
                 raise
 
-    def _admit(self, model: ModelVersion, request: InferRequest) -> list[Permit]:
-        """Return the permits of a request.
+    def _admit(self, model: ModelVersion, request: InferRequest) -> list[GiveBack]:
+        """Count a request against the limits; return the functions that give its places back.
 
         Raises:
             TooManyRequests: Its client or its model has used up a limit.
@@ -649,6 +649,6 @@ class Engine:
             )
 
 
-def _release(permits: Sequence[Permit]) -> None:
-    for permit in permits:
-        permit.release()
+def _release(permits: Sequence[GiveBack]) -> None:
+    for give_back in permits:
+        give_back()

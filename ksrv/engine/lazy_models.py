@@ -203,22 +203,19 @@ class LazyModels:
 
     def _make_room(self, loading: str, coming: int) -> None:
         """Put models away until what is held and what is coming stay within the bound."""
-        with self._making_room:
-            self._put_away(loading, coming)
-
-    def _put_away(self, loading: str, coming: int) -> None:
         passed = {loading}
-        held = self._held()
-        while self._bound and held + coming > self._bound:
-            name = self._least_recently_used(passed)
-            if name is None:
-                self._warn(loading)
-                return
-            passed.add(name)
-            if self._registry.put_away(name, RETIRED_SECONDS):
-                self._away += 1
-                log.info("put %s away, because the models hold more than --models-memory", name)
-            held = self._held_after(held, self._sizes.get(name, 0))
+        with self._making_room:
+            held = self._held()
+            while self._bound and held + coming > self._bound:
+                name = self._least_recently_used(passed)
+                if name is None:
+                    self._warn(loading)
+                    return
+                passed.add(name)
+                if self._registry.put_away(name, RETIRED_SECONDS):
+                    self._away += 1
+                    log.info("put %s away, because the models hold more than --models-memory", name)
+                held = self._held_after(held, self._sizes.get(name, 0))
 
     def _held_after(self, held: int, size: int) -> int:
         """Return the bytes that the models take after a model was put away.

@@ -513,7 +513,10 @@ class ModelRegistry:
             or version not in before.versions
             or before.fingerprints.get(version) != found[version]
         ]
-        loaded = self._load_aside(fresh, waits_for_slot=waits_for_slot)
+        loaded: dict[str, ModelVersion | KsrvError] = {}
+        for source in fresh:
+            with self._load_slots if waits_for_slot else nullcontext():
+                loaded[source.version] = self._load_one(source)
         for version in entry.versions:
             result = loaded.get(version)
             if isinstance(result, ModelVersion):
@@ -546,15 +549,6 @@ class ModelRegistry:
         kept = set(map(id, versions.values()))
         self._retire(model for model in before.versions.values() if id(model) not in kept)
         return failed
-
-    def _load_aside(
-        self, sources: list[ModelSource], *, waits_for_slot: bool
-    ) -> dict[str, ModelVersion | KsrvError]:
-        loaded = {}
-        for source in sources:
-            with self._load_slots if waits_for_slot else nullcontext():
-                loaded[source.version] = self._load_one(source)
-        return loaded
 
     def _load_one(self, source: ModelSource) -> ModelVersion | KsrvError:
         if source.config is None or source.error:

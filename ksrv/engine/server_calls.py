@@ -4,61 +4,57 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError
 from ksrv.request import InferRequest, InferResponse, RequestHandle
 
 
-class ServerCalls:
-    """Answers requests to `ksrv.handlers.models.SERVER`, which no client can make.
+class ModelControl(Protocol):
+    """The calls of the engine that handlers may make."""
 
-    Args:
-        ready: Tells whether a model and version serve.
-        load: Loads a model, with the configuration of the call or with the model's.
-        unload: Unloads a model.
+    def model_ready(self, name: str, version: str) -> bool:
+        """Tell whether a model serves."""
+
+    def load(self, name: str, config: str | None) -> None:
+        """Load a model, with the configuration of the call or with the model's."""
+
+    def unload(self, name: str) -> None:
+        """Unload a model."""
+
+
+def begin_server_call(engine: ModelControl, request: InferRequest) -> RequestHandle:
+    """Begin a request to `ksrv.handlers.models.SERVER`, which no client can make.
+
+    It has a separate thread because a load takes seconds.
     """
+    answered: Future[bool] = Future()
 
-    def __init__(
-        self,
-        *,
-        ready: Callable[[str, str], bool],
-        load: Callable[[str, str | None], object],
-        unload: Callable[[str], object],
-    ) -> None:
-        self._ready = ready
-        self._load = load
-        self._unload = unload
+    def run() -> None:
+        try:
+            answered.set_result(_answer(engine, request.parameters))
+        except KsrvError as error:
+            answered.set_exception(error)
+        except Exception as error:  # noqa: BLE001  sent to the handler
+            text = f"the server cannot answer the handler: {type(error).__name__}: {error}"
+            answered.set_exception(HandlerFailed(text))
 
-    def __call__(self, request: InferRequest) -> RequestHandle:
-        """Begin a call, on a separate thread because a load takes seconds."""
-        answered: Future[bool] = Future()
+    threading.Thread(target=run, name="ksrv-server-call", daemon=True).start()
+    return AnswerToHandler(answered)
 
-        def run() -> None:
-            try:
-                answered.set_result(self._answer(request.parameters))
-            except KsrvError as error:
-                answered.set_exception(error)
-            except Exception as error:  # noqa: BLE001  sent to the handler
-                text = f"the server cannot answer the handler: {type(error).__name__}: {error}"
-                answered.set_exception(HandlerFailed(text))
 
-        threading.Thread(target=run, name="ksrv-server-call", daemon=True).start()
-        return AnswerToHandler(answered)
-
-    def _answer(self, parameters: Any) -> bool:
-        name = str(parameters.get("model", ""))
-        match parameters.get("call"):
-            case "ready":
-                return self._ready(name, str(parameters.get("version", "")))
-            case "load":
-                self._load(name, str(parameters.get("config", "")) or None)
-                return True
-            case "unload":
-                self._unload(name)
-                return True
-            case other:
-                raise InvalidRequest(f"a handler asked the server to {other!r}, which it cannot")
+def _answer(engine: ModelControl, parameters: Any) -> bool:
+    name = str(parameters.get("model", ""))
+    match parameters.get("call"):
+        case "ready":
+            return engine.model_ready(name, str(parameters.get("version", "")))
+        case "load":
+            engine.load(name, str(parameters.get("config", "")) or None)
+        case "unload":
+            engine.unload(name)
+        case other:
+            raise InvalidRequest(f"a handler asked the server to {other!r}, which it cannot")
+    return True
 
 
 class AnswerToHandler:

@@ -8,12 +8,16 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from typing import TypeAlias
 
 from ksrv.errors import TooManyRequests
 from ksrv.limits import show_limit
 
 KEYS = 4096
 """The most clients that are counted separately; a new client replaces the client that called longest ago."""
+
+GiveBack: TypeAlias = Callable[..., None]
+"""Takes the handle of a request that has ended, or nothing."""
 
 
 class _Calls:
@@ -25,25 +29,6 @@ class _Calls:
         self.tokens = burst
         self.filled_ns = now_ns
         self.open = 0
-
-
-class Permit:
-    """The right to one request, until it is released.
-
-    Args:
-        give_back: Called once.
-    """
-
-    __slots__ = ("_give_back",)
-
-    def __init__(self, give_back: Callable[[], None]) -> None:
-        self._give_back: Callable[[], None] | None = give_back
-
-    def release(self, _handle: object = None) -> None:
-        """Give it back; further calls do nothing."""
-        give_back, self._give_back = self._give_back, None
-        if give_back is not None:
-            give_back()
 
 
 class RateLimits:
@@ -77,8 +62,8 @@ class RateLimits:
         """Whether there is a limit at all."""
         return self._rate > 0 or self._concurrency > 0
 
-    def admit(self, key: str, shown: str) -> Permit:
-        """Return the permit of a request.
+    def admit(self, key: str, shown: str) -> GiveBack:
+        """Count a request; return the function that is called once when it has ended.
 
         Args:
             key: The model or client.
@@ -95,11 +80,11 @@ class RateLimits:
             self._check(calls, shown, now)
             calls.open += 1
 
-        def give_back() -> None:
+        def give_back(_handle: object = None) -> None:
             with self._lock:
                 calls.open -= 1
 
-        return Permit(give_back)
+        return give_back
 
     def _check(self, calls: _Calls, shown: str, now: int) -> None:
         if self._concurrency and calls.open >= self._concurrency:

@@ -5,6 +5,7 @@ does not grow with its length. Large answers that wait are counted in the memory
 being sent.
 """
 
+import sys
 import threading
 import time
 from collections import deque
@@ -147,23 +148,8 @@ class ResponseStream:
         Returns:
             The answer; None if none has arrived in time, and after the last.
         """
-        with self._lock:
-            if not self._waiting and not self.ended:
-                self._sleep(timeout)
-            if not self._waiting:
-                return None
-            self._taken_ns = time.monotonic_ns()
-            response, held = self._waiting.popleft()
-            self._nbytes -= _nbytes(response)
-            callbacks: list[Callable[[], object]] = []
-            if self.has_room():
-                self._wake()
-                callbacks, self._on_room = self._on_room, []
-        if held is not None:
-            held.close()
-        for callback in callbacks:
-            callback()
-        return response
+        taken = self._take(timeout, 1)
+        return taken[0] if taken else None
 
     def take_all(self, timeout: float | None = None) -> list[InferResponse]:
         """Take every answer that waits, waiting for the first; see `take`.
@@ -171,16 +157,20 @@ class ResponseStream:
         Args:
             timeout: Seconds to wait at most; None for as long as the request takes.
         """
+        return self._take(timeout, sys.maxsize)
+
+    def _take(self, timeout: float | None, most: int) -> list[InferResponse]:
+        callbacks: list[Callable[[], object]] = []
         with self._lock:
             if not self._waiting and not self.ended:
                 self._sleep(timeout)
-            taken = list(self._waiting)
+            taken = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
             if taken:
                 self._taken_ns = time.monotonic_ns()
-            self._waiting.clear()
-            self._nbytes = 0
-            self._wake()
-            callbacks, self._on_room = self._on_room, []
+            self._nbytes -= sum(_nbytes(response) for response, _ in taken)
+            if self.has_room():
+                self._wake()
+                callbacks, self._on_room = self._on_room, []
         for _, held in taken:
             if held is not None:
                 held.close()

@@ -14,7 +14,7 @@ a batch key to itself, so that no other request waits for it in a batch; see `ks
 import hashlib
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ from ksrv.images.encoder import wanted_encoding
 from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import show_limit
 from ksrv.model.input_rules import lengths_of
-from ksrv.model.spec import Dimension, ModelSpec, TensorSpec, fits
+from ksrv.model.spec import Dimension, ModelSpec, TensorSpec, allows, fits
 from ksrv.request import CheckedImages, Element, InferRequest, Tensor
 
 KNOWN_GROUPS = 4096
@@ -104,11 +104,6 @@ class RequestValidator:
             entry.fixed_tail is not None and not entry.spec.optional
             for entry in self._inputs.values()
         )
-        self._only = (
-            next(iter(self._inputs.values())) if self._one_group and len(declared) == 1 else None
-        )
-        if self._only is not None and 0 in self._only.tail:
-            self._only = None  # its rows have no bytes, so that their number needs a look
 
     def validate(self, request: InferRequest) -> Validated:
         """Check a request.
@@ -116,16 +111,12 @@ class RequestValidator:
         Raises:
             InvalidRequest: The client can mend it.
         """
-        shapes: list[object] = []
         decode_ns = 0
-        declared = not request.dialect  # other dialects have parts where KServe has inputs
-        rows = self._plain_rows(request) if declared and self._only is not None else -1
-        if rows < 0:
-            if declared and self._inputs:
-                rows, shapes, decode_ns = self._declared(request)
-            else:
-                rows, shapes = self._undeclared(request)
-            self._check_empty(request.inputs)
+        if self._inputs and not request.dialect:  # dialects have parts where KServe has inputs
+            rows, shapes, decode_ns = self._declared(request)
+        else:
+            rows, shapes = self._undeclared(request)
+        self._check_empty(request.inputs)
         if request.outputs:
             self._check_outputs(request)
         most = self.spec.row_limit or self.spec.max_batch_size
@@ -143,25 +134,6 @@ class RequestValidator:
         if decode_ns >= DECODED_APART_NS and self._apart:
             return Validated(rows, next(self._next_apart))
         return Validated(rows, self._group(request, shapes))
-
-    def _plain_rows(self, request: InferRequest) -> int:
-        """Return the rows of a request whose one tensor is right at first sight, or -1."""
-        only = self._only
-        assert only is not None
-        if len(request.inputs) != 1:
-            return -1
-        tensor = request.inputs[0]
-        data, shape = tensor.data, tensor.shape
-        if (
-            isinstance(data, np.ndarray)
-            and tensor.name == only.spec.name
-            and tensor.datatype == only.spec.datatype
-            and shape[1:] == only.fixed_tail
-            and data.shape == shape
-            and data.dtype == only.dtype
-        ):
-            return shape[0]
-        return -1
 
     def _declared(self, request: InferRequest) -> tuple[int, list[object], int]:
         inputs = self._inputs
@@ -306,19 +278,14 @@ class RequestValidator:
         )
 
     def _group(self, request: InferRequest, shapes: list[object]) -> int:
+        mode = int(request.explain) + 2 * (request.stream is not None)
         if not self._joins or (self._one_group and not request.dialect):
-            return int(request.explain) + 2 * (request.stream is not None)
+            return mode
         if self._only_length and not request.dialect:
             # The native server gives out the same numbers, so that its requests are joined with these.
             bucket = self._buckets[self._only_length].bucket(request.lengths[self._only_length])
-            mode = int(request.explain) + 2 * (request.stream is not None)
             return LENGTH_KEYS + 4 * bucket + mode
-        key = (
-            tuple(shapes),
-            request.explain,
-            request.dialect,
-            request.stream is not None,
-        )
+        key = (tuple(shapes), mode, request.dialect)
         batch_key = self._groups.get(key)
         if batch_key is None:
             if len(self._groups) >= KNOWN_GROUPS:
@@ -439,8 +406,8 @@ def _checked_shape(tensor: Tensor, expected: _Input, model: str) -> tuple[int, t
     tail = shape[1:]
     allowed = len(shape) == len(declared)
     if allowed and shape:
-        allowed = tail == expected.fixed_tail or all(map(_allows, expected.tail, tail))
-        allowed = allowed and _allows(declared[0], shape[0])
+        allowed = tail == expected.fixed_tail or all(map(allows, expected.tail, tail))
+        allowed = allowed and allows(declared[0], shape[0])
     if not allowed:
         raise InvalidRequest(
             f"the input {quote(tensor.name)} has the shape {_cut_shape(shape)}; the model {model} "
@@ -477,9 +444,7 @@ def _check_data(tensor: Tensor) -> None:
 
 def _elements(tensor: Tensor) -> Sequence[Element]:
     data = tensor.data
-    count = 1
-    for size in tensor.shape:
-        count *= size
+    count = math.prod(tensor.shape)
     if not isinstance(data, list) or len(data) != count:
         held = data.size if isinstance(data, np.ndarray) else len(data)
         raise InvalidRequest(
@@ -487,12 +452,6 @@ def _elements(tensor: Tensor) -> Sequence[Element]:
             f"{_cut_shape(tensor.shape)} announces {count}"
         )
     return data
-
-
-def _allows(declared: Dimension, size: int) -> bool:
-    if isinstance(declared, tuple):
-        return declared[0] <= size <= declared[1]
-    return declared in (-1, size)
 
 
 def _lowest(declared: Dimension) -> int:
@@ -509,9 +468,8 @@ def _cut_shape(shape: Sequence[int]) -> str:
     return str(list(shape)) if len(shape) <= 8 else f"{list(shape[:8])[:-1]}... ({len(shape)} long)"
 
 
-def _listed(names: object) -> str:
-    listed: Callable[[object], list[str]] = sorted  # type: ignore[assignment]
-    return ", ".join(quote(name) for name in listed(names))
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(quote, sorted(names)))
 
 
 def _no_numbers(tensor: Tensor) -> str:

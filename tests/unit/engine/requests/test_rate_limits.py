@@ -21,7 +21,7 @@ class Clock:
 def admitted(limits):
     """Send a request. Return 0, or the seconds until it would be accepted."""
     try:
-        limits.admit("m", "the model m").release()
+        limits.admit("m", "the model m")()
     except TooManyRequests as error:
         return error.retry_after
     return 0
@@ -47,24 +47,23 @@ def test_a_rate_is_kept_over_any_second(rate, pauses_ms):
         assert sum(at <= other < at + 10**9 for other in taken) <= 2 * rate
 
 
-def test_permits_are_given_back_once():
+def test_ended_request_makes_room():
     limits = RateLimits(0, "rate_limit", 2, "max_concurrency")
     first, second = limits.admit("a", "a"), limits.admit("a", "a")
     with pytest.raises(TooManyRequests, match=r"limit 'max_concurrency' \(2 requests at a time\)"):
         limits.admit("a", "a")
     limits.admit("b", "b")  # another client
-    first.release()
-    first.release()
+    first()
     limits.admit("a", "a")
     with pytest.raises(TooManyRequests):
         limits.admit("a", "a")
-    second.release()
+    second()
 
 
 def test_idle_clients_use_no_memory():
     limits = RateLimits(1, "client_rate", 0, "client_concurrency")
     for number in range(KEYS + 100):
-        limits.admit(str(number), "the client").release()
+        limits.admit(str(number), "the client")()
     assert len(limits._calls) == KEYS
 
 
