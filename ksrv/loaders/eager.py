@@ -11,7 +11,7 @@ from typing import Any
 
 from ksrv.loaders.arguments import NamedArguments
 from ksrv.loaders.device import torch_device
-from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, missing_dependency
+from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, missing_dependency, short
 from ksrv.loaders.torch_files import pickled, refused, unpickling_reason
 
 PLATFORM = "pytorch_eager"
@@ -51,7 +51,7 @@ def load(request: LoadRequest) -> LoadedModel:
             module.load_state_dict(state)
         except (RuntimeError, TypeError) as error:
             raise ModelLoadError(
-                f"{request.path} does not fit its class {type(module).__name__}: {_short(error)}; build the network "
+                f"{request.path} does not fit its class {type(module).__name__}: {short(error)}; build the network "
                 f"with the sizes that the weights were saved with"
             ) from None
     module.to(device).eval()
@@ -79,7 +79,7 @@ def read_state(path: Path) -> Mapping[str, Any]:
     except pickle.UnpicklingError as error:
         raise pickled(path, unpickling_reason(error)) from None
     except Exception as error:  # noqa: BLE001  on other bytes its readers raise any exception
-        raise refused(path, "weights", _short(error)) from None
+        raise refused(path, "weights", short(error)) from None
     if not isinstance(state, Mapping):
         raise ModelLoadError(
             f"{path} holds a {type(state).__name__}, not a state_dict; save the module's state_dict()"
@@ -100,11 +100,6 @@ def _read_safetensors(path: Path) -> Mapping[str, Any]:
         state: dict[str, Any] = load_file(path)
     except (SafetensorError, OSError) as error:
         raise ModelLoadError(
-            f"{path} is no safetensors file: {_short(error)}; copy it or save it again"
+            f"{path} is no safetensors file: {short(error)}; copy it or save it again"
         ) from None
     return state
-
-
-def _short(error: Exception) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text.rstrip(". ") if len(text) <= 400 else text[:400] + "..."

@@ -95,3 +95,9 @@ def missing_dependency(module: str, purpose: str) -> ModelLoadError:
         purpose: The use that the framework was needed for.
     """
     return ModelLoadError(f"{purpose} needs {module}: pip install {module}")
+
+
+def short(error: Exception) -> str:
+    """Return an error's text in one line of at most 400 characters, without its full stop."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text.rstrip(". ") if len(text) <= 400 else text[:400] + "..."

@@ -6,16 +6,16 @@ are; a compiled package knows only how many there are.
 
 import json
 import warnings
-import zipfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ksrv.loaders.arguments import PositionalCall
 from ksrv.loaders.device import torch_device
-from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, torch_file
+from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, short, torch_file
 from ksrv.loaders.torch_compiler import torch_compiler
+from ksrv.loaders.torch_files import kind_of, refused
 from ksrv.model.datatypes import TENSOR_NAMES
 from ksrv.model.spec import Dimension, TensorSpec
 
@@ -39,7 +39,9 @@ def load(request: LoadRequest) -> LoadedModel:
     path = torch_file(request, "a package")
     import torch
 
-    kind = package_kind(path)
+    kind = kind_of(path)
+    if kind not in ("compiled", "exported"):
+        raise refused(path, "torch.export", "it holds neither a program nor a compiled model")
     try:
         if kind == "compiled":
             return _load_compiled(request, path)
@@ -49,38 +51,11 @@ def load(request: LoadRequest) -> LoadedModel:
     except ModelLoadError:
         raise
     except Exception as error:  # noqa: BLE001  torch raises whatever its readers meet
-        text = " ".join(str(error).split())[:300].rstrip(". ")
         raise ModelLoadError(
-            f"{path} cannot be loaded: {type(error).__name__}: {text}; export it again with torch "
+            f"{path} cannot be loaded: {type(error).__name__}: {short(error)}; export it again with torch "
             f"{torch.__version__}, as installed here"
         ) from None
     return _exported(program, request)
-
-
-def package_kind(path: Path) -> Literal["exported", "compiled"]:
-    """Tell an exported program from a compiled package by the names in the file.
-
-    Raises:
-        ModelLoadError: It is neither.
-    """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-    except (OSError, zipfile.BadZipFile) as error:
-        raise ModelLoadError(
-            f"{path} is no .pt2 package ({error}); copy it or export it again"
-        ) from None
-    if any("data/aotinductor/" in name for name in names):
-        return "compiled"
-    if any(
-        ("/models/" in name and name.endswith(".json")) or "serialized_exported_program" in name
-        for name in names
-    ):
-        return "exported"
-    raise ModelLoadError(
-        f"{path} holds neither a torch.export program nor an AOTInductor model; "
-        f"a TorchScript file is called .pt"
-    )
 
 
 def _exported(program: Any, request: LoadRequest) -> LoadedModel:

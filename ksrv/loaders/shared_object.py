@@ -3,7 +3,7 @@
 import logging
 
 from ksrv.loaders.arguments import PositionalCall
-from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, torch_file
+from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, short, torch_file
 from ksrv.loaders.torch_compiler import torch_compiler
 
 NOTE = "AOT-compiled .so files are deprecated in torch; package the model as .pt2"
@@ -29,9 +29,8 @@ def load(request: LoadRequest) -> LoadedModel:
 
             run = torch._export.aot_load(str(path), request.device)
     except Exception as error:  # noqa: BLE001  torch raises whatever dlopen and its runner meet
-        text = " ".join(str(error).split())[:300]
         raise ModelLoadError(
-            f"{path} cannot be loaded: {type(error).__name__}: {text}; compile it with torch {torch.__version__}, as "
+            f"{path} cannot be loaded: {type(error).__name__}: {short(error)}; compile it with torch {torch.__version__}, as "
             f"installed here, for this device, or package the model as .pt2"
         ) from None
     finally:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from ksrv.loaders.loaded import ModelLoadError
+from ksrv.loaders.loaded import ModelLoadError, short
 
-Kind = Literal["TorchScript", "saved", "exported", "damaged", "other"]
+Kind = Literal["TorchScript", "saved", "exported", "compiled", "damaged", "other"]
 
 _ZIP = b"PK\x03\x04"
 _PICKLE = b"\x80"
@@ -29,6 +29,8 @@ def kind_of(path: Path) -> Kind:
         return "damaged"
     if any(name.endswith("/constants.pkl") for name in names):
         return "TorchScript"
+    if any("data/aotinductor/" in name for name in names):
+        return "compiled"
     if any("/models/" in name or "serialized_exported_program" in name for name in names):
         return "exported"
     return "saved" if any(name.endswith("/data.pkl") for name in names) else "other"
@@ -38,7 +40,7 @@ def refused(path: Path, expected: str, reason: str) -> ModelLoadError:
     """Return the error of a file that is not of the kind that its settings name.
 
     Args:
-        expected: The kind in the settings: "TorchScript", "weights".
+        expected: The kind in the settings: "TorchScript", "weights", "torch.export".
         reason: torch's error, for files that the form does not explain.
     """
     kind = kind_of(path)
@@ -51,7 +53,7 @@ def refused(path: Path, expected: str, reason: str) -> ModelLoadError:
         return ModelLoadError(
             f"{path} is TorchScript, which contains its code; take class: out of model.yaml, and call it .pt"
         )
-    if kind == "exported":
+    if kind in ("exported", "compiled"):
         return ModelLoadError(f"{path} is a program of torch.export; call it .pt2")
     if kind == "saved" and expected == "TorchScript":
         return _saved(path)
@@ -96,7 +98,7 @@ def _saved(path: Path) -> ModelLoadError:
         return pickled(path, unpickling_reason(error))
     except Exception as error:  # noqa: BLE001  on other bytes its readers raise any exception
         return ModelLoadError(
-            f"{path} is no file of torch's: {' '.join(str(error).split())[:400]}; copy it or save it again"
+            f"{path} is no file of torch's: {short(error)}; copy it or save it again"
         )
     what = "weights only (a state_dict)" if isinstance(found, Mapping) else type(found).__name__
     return ModelLoadError(

@@ -27,16 +27,6 @@ def run(path, array):
     return spec, answer
 
 
-def test_torchscript(tmp_path):
-    module = torch.nn.Linear(3, 2).eval()
-    torch.jit.script(module).save(str(tmp_path / "lin.pt"))
-    array = np.arange(6, dtype=np.float32).reshape(2, 3)
-    spec, answer = run(tmp_path / "lin.pt", array)
-    assert spec.platform == "pytorch_torchscript"
-    want = module(torch.from_numpy(array)).detach().numpy()
-    np.testing.assert_allclose(answer.tensors[0].data, want, rtol=1e-6)
-
-
 def write_relu(path):
     onnx = pytest.importorskip("onnx")
     from onnx import TensorProto, helper
