@@ -7,22 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ksrv._native.memory import buffer_pool, memory_budget
+from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv.engine import engine as engines
 from ksrv.errors import (
-    BodyTooLarge,
     Cancelled,
     DeadlineExceeded,
     HandlerFailed,
     InferenceError,
-    InvalidRequest,
     NotFound,
     NotReady,
-    Overloaded,
 )
-from ksrv.limits import Limits
-from ksrv.request import BatchOutputs
 from tests.support.engine.engine_models import (
     answer_in_time,
     engine,
@@ -30,7 +25,6 @@ from tests.support.engine.engine_models import (
     request,
     source,
     submit_for,
-    tensor,
 )
 from tests.support.wait_until import wait_until
 
@@ -51,15 +45,6 @@ def held(gate, entered=None, result=lambda batch: batch.tensors["x"].data * 2):
         return result(batch)
 
     return run
-
-
-def test_a_request_is_answered():
-    served = engine()
-    response = served.submit(request(3, 2.0, id="a"), caller_blocks=True).wait()
-    assert response.id == "a"
-    assert response.outputs[0].data.tolist() == [[4.0] * 4] * 3
-    assert set(response.timings) >= {"queue", "assemble"}
-    served.close()
 
 
 def test_idle_engine_returns_memory(monkeypatch):
@@ -97,41 +82,6 @@ def test_queued_requests_share_a_batch_in_order(gate):
     served.close()
 
 
-def test_a_full_queue_refuses_at_once(gate):
-    entered = []
-    served = engine(source(queue_size=2), run=held(gate, entered))
-    running = served.submit(request())
-    wait_until(lambda: entered)
-    waiting = [served.submit(request()) for _ in range(2)]
-    with pytest.raises(Overloaded, match=r"limit .queue_size. \(2 requests\)"):
-        served.submit(request())
-    assert waiting[0].cancel()
-    waiting.append(served.submit(request()))
-    with pytest.raises(Cancelled):
-        waiting[0].wait()
-    gate.set()
-    for handle in [running, *waiting[1:]]:
-        handle.wait()
-    assert served.statistics()[0].rejected["full"] == 1
-    served.close()
-
-
-def test_bytes_in_flight_are_limited(gate):
-    entered = []
-    wait_until(lambda: memory_budget.PROCESS.held == 0)  # bytes of an earlier test
-    served = engine(run=held(gate, entered), limits=Limits(in_flight=100))
-    with pytest.raises(BodyTooLarge, match=r"160 bytes.*100"):
-        served.submit(request(10))
-    running = served.submit(request(5))
-    with pytest.raises(Overloaded, match="limit --limits-in-flight"):
-        served.submit(request(2))
-    gate.set()
-    running.wait()
-    wait_until(lambda: memory_budget.PROCESS.held == 0)
-    served.submit(request(6), caller_blocks=True).wait()
-    served.close()
-
-
 def test_a_deadline_ends_a_waiting_request_that_no_handler_sees(gate):
     entered = []
     served = engine(run=held(gate, entered))
@@ -161,70 +111,6 @@ def test_a_deadline_in_the_past_is_refused():
     served = engine()
     with pytest.raises(DeadlineExceeded):
         served.submit(request(deadline_ns=time.monotonic_ns() - 1))
-    served.close()
-
-
-def test_failure_affects_only_its_request(gate):
-    entered = []
-
-    def result(batch):
-        outputs = BatchOutputs([tensor("y", batch.tensors["x"].data)])
-        for place, part in enumerate(batch.requests):
-            if part.id == "bad":
-                outputs.failures[place] = InferenceError("a bad row", 422)
-        return outputs
-
-    served = engine(source(batch=4), run=held(gate, entered, result))
-    first = served.submit(request())
-    wait_until(lambda: entered)
-    bad = served.submit(request(id="bad"))
-    good = served.submit(request(value=5.0))
-    gate.set()
-    with pytest.raises(InferenceError, match="a bad row"):
-        bad.wait()
-    assert good.wait().outputs[0].data[0, 0] == 5.0
-    first.wait()
-    served.close()
-
-
-def test_an_executor_that_raises_fails_the_batch_and_serves_the_next():
-    calls = []
-
-    def run(batch):
-        calls.append(batch)
-        if len(calls) == 1:
-            raise ZeroDivisionError("inside")
-        return batch.tensors["x"].data
-
-    served = engine(run=run)
-    with pytest.raises(HandlerFailed, match="ZeroDivisionError"):
-        served.submit(request(), caller_blocks=True).wait()
-    served.submit(request(), caller_blocks=True).wait()
-    served.close()
-
-
-def test_a_request_above_the_maximum_is_refused_with_both_numbers():
-    served = engine(source(batch=4))
-    with pytest.raises(InvalidRequest, match=r"5 rows.*(4 rows)"):
-        served.submit(request(5), caller_blocks=True).wait()
-    served.close()
-
-
-def test_request_above_the_maximum_is_split_if_enabled():
-    sizes = []
-
-    def run(batch):
-        sizes.append(batch.rows)
-        return batch.tensors["x"].data + 1
-
-    served = engine(source(batch=4, split=True), run=run)
-    big = request(10)
-    big.inputs[0].data[:] = np.arange(40, dtype=np.float32).reshape(10, 4)
-    expected = big.inputs[0].data + 1
-    response = served.submit(big, caller_blocks=True).wait()
-    assert np.array_equal(response.outputs[0].data, expected)
-    assert response.outputs[0].shape == (10, 4)
-    assert max(sizes) <= 4
     served.close()
 
 
@@ -296,43 +182,6 @@ def test_callback_is_called_for_answers_and_expiry(gate):
     wait_until(lambda: ended == ["late", "running"])
     running.add_done_callback(lambda handle: ended.append("again"))
     assert ended[-1] == "again"
-    served.close()
-
-
-def test_reload_loses_no_accepted_request(gate):
-    entered = []
-    served = engine(run=held(gate, entered))
-    old = served.submit(request(id="old"))
-    wait_until(lambda: entered)
-    served.load("m")
-    new = served.submit(request(id="new"))
-    gate.set()
-    assert old.wait().id == "old"
-    assert new.wait().id == "new"
-    served.close()
-
-
-def test_a_failed_reload_leaves_the_old_one_serving():
-    from tests.support.engine.engine_models import FunctionExecutor
-
-    fail = []
-
-    def make(one, number, threads):
-        executor = FunctionExecutor(one, lambda batch: batch.tensors["x"].data)
-        if fail:
-
-            def start():
-                raise HandlerFailed("no weights")
-
-            executor.start = start
-        return executor
-
-    served = engine(make=make)
-    fail.append(True)
-    with pytest.raises(HandlerFailed, match="no weights"):
-        served.load("m")
-    served.submit(request(), caller_blocks=True).wait()
-    assert served.model_ready("m")
     served.close()
 
 

@@ -163,29 +163,6 @@ def test_refusals_of_called_models_leave_no_traceback(error, runner_of, caplog, 
     assert not caplog.records
 
 
-def test_a_wrong_number_of_rows_names_both(runner_of, batch_of):
-    runner = runner_of(
-        """
-        def inference(x):
-            return x[:1]
-        """
-    )
-    with pytest.raises(HandlerFailed, match=r"returned 1 rows .* batch of 3 rows"):
-        runner.run(batch_of(ones(3)))
-
-
-def test_a_list_has_one_value_for_each_row(runner_of, batch_of):
-    runner = runner_of(
-        """
-        def inference(x):
-            return ["a", b"b", {"c": [1, 2.5]}]
-        """
-    )
-    tensor = runner.run(batch_of(ones(3))).tensors[0]
-    assert (tensor.datatype, tensor.shape) == ("BYTES", (3,))
-    assert tensor.data == [b"a", b"b", b'{"c":[1,2.5]}']
-
-
 def test_explanations_are_returned(runner_of, batch_of):
     runner = runner_of(
         """
