@@ -19,6 +19,12 @@ def imported_torch() -> Any:
     return None if is_partial else torch
 
 
+def is_tensor(value: Any) -> bool:
+    """Tell whether a value is a torch tensor; torch is not imported for this."""
+    torch = imported_torch()
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
 class TorchMemory:
     """A tensor's memory, as the owner of the array that `array_over` returns.
 

@@ -59,7 +59,7 @@ GENERATED = [
 ]  # fmt: skip
 LIBRARIES = {"libjpeg": "KSRV_HAS_JPEG"}
 """Libraries that the core can do without, by their name in pkg-config, and the macro that is set if they are present."""
-APART = ("images/jpeg", "images/resize", "images/resize/upright", "json", "process")
+APART = ("images/jpeg", "images/resize", "json", "process")
 """Folders whose sources are never compiled as one: names that are private to several would collide."""
 HTTP2_LIBRARY = "libnghttp2.so.14"
 """The native server opens it at run time. Its extension looks beside itself first, then where the system does."""

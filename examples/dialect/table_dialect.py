@@ -37,7 +37,7 @@ class TableFolders:
     def may_be_configured(self, folder: Path) -> bool:
         return False
 
-    def read(self, path: Path, name: str, config: Path | None = None) -> ModelEntry:
+    def read(self, path: Path, name: str, config: str | None = None) -> ModelEntry:
         with (path / self.mark).open(newline="") as file:
             rows = dict(csv.reader(file))
         settings = ModelConfig(

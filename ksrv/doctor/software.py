@@ -119,7 +119,7 @@ def _nghttp2() -> str | None:
 
 def _jpeg() -> Iterator[Finding]:
     try:
-        from ksrv._native.images.jpeg_decoder import READS_CODES
+        from ksrv._native.images.jpeg_decoder import decode_jpeg_into
         from ksrv.images import jpeg
         from ksrv.images.opencv import load
 
@@ -141,10 +141,9 @@ def _jpeg() -> Iterator[Finding]:
     picture = np.empty((960, 1280, 3), np.uint8)
 
     def decode() -> None:
-        if decoder == "cv2" or not jpeg.decode_into(file, picture, "BGR"):
+        if decoder == "cv2" or not decode_jpeg_into(file, picture, "BGR"):
             cv2.imdecode(encoded, 1)
 
-    codes = ", Huffman codes by ksrv" if decoder == "libjpeg-turbo" and READS_CODES else ""
     decode()
     seconds = []
     for _ in range(5):
@@ -155,7 +154,7 @@ def _jpeg() -> Iterator[Finding]:
     slow = (decoder == "cv2" and "turbo" not in shown) or rate < 40
     yield judged(
         not slow, "JPEG",
-        f"{decoder}{codes} (cv2 has {shown}): {rate:.0f} megapixels a second and core",
+        f"{decoder} (cv2 has {shown}): {rate:.0f} megapixels a second and core",
         "slow", "images take longer to decode than necessary",
         "pip install opencv-python-headless (its wheels have libjpeg-turbo)",
     )  # fmt: skip

@@ -16,7 +16,8 @@ from ksrv.handlers.devices.stream_device import StreamDevice
 from ksrv.loaders.arguments import NamedArguments
 from ksrv.loaders.loaded import LoadedModel
 from ksrv.loaders.torch_compiler import torch_compiler
-from ksrv.model.compile_plan import CompileError, CompilePlan, read_plan
+from ksrv.model.compile_plan import CompilePlan, read_plan
+from ksrv.model.fault import Fault
 
 if TYPE_CHECKING:
     from ksrv.handlers.handler_context import HandlerContext
@@ -46,7 +47,7 @@ def compile_model(loaded: LoadedModel, context: Context) -> Any:
     """Return the model that handlers call: compiled where `pt2:` asks for it.
 
     Raises:
-        CompileError: The section is malformed, or the required compilation is impossible.
+        Fault: The section is malformed, or the required compilation is impossible.
     """
     plan = read_plan(context.config.pt2)
     if not plan.enable:
@@ -59,7 +60,7 @@ def compile_model(loaded: LoadedModel, context: Context) -> Any:
         compiled = CompiledModel(model, plan, context)
         return compiled if wrapper is None else NamedArguments(compiled, wrapper.order)
     if plan.required:
-        raise CompileError(f"{reason}, and it is required")
+        raise Fault(("pt2",), f"{reason}, and it is required")
     log.warning("the model %s stays eager: %s", context.model_name, reason)
     return loaded.model
 
@@ -142,7 +143,8 @@ class CompiledModel:
         text = " ".join(str(error).partition("Set TORCHDYNAMO_VERBOSE")[0].split())
         self.failure = f"{type(error).__name__}: {text[:400]}"
         if self._required:  # every further call is refused as well
-            raise CompileError(f"torch.compile failed and is required: {self.failure}") from error
+            text = f"torch.compile failed and is required: {self.failure}"
+            raise Fault(("pt2",), text) from error
         self._run = self.eager
         log.warning("the model %s stays eager: torch.compile failed: %s", self._name, self.failure)
 

@@ -31,8 +31,8 @@ from ksrv.handlers.imports.folder_modules import error_location
 from ksrv.handlers.outputs import OutputConverter
 from ksrv.handlers.sequences import SequenceStates
 from ksrv.handlers.streaming.chunk_forms import with_blanks
-from ksrv.model.compile_plan import CompileError
 from ksrv.model.config import ModelSource
+from ksrv.model.fault import Fault
 from ksrv.model.spec import ModelSpec
 from ksrv.request import WARM_UP, Array, BatchInputs, BatchOutputs, BatchRequest, Tensor
 from ksrv.torch_interop import imported_torch
@@ -226,7 +226,7 @@ class HandlerBatches(StageRunner):
             self.on_device_lost(self.device.name)
         if of_device is not None:
             return of_device
-        if isinstance(error, CompileError):
+        if isinstance(error, Fault):
             text = without_paths(str(error), self.source.folder, self.source.root)
             return ModelFailed(f"{self._shown()} cannot serve: {text}")
         kind = ProgramError if isinstance(error, PROGRAM_ERRORS) else HandlerFailed

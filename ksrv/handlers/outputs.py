@@ -25,7 +25,7 @@ from ksrv.handlers.streaming.chunk_forms import Texts, check_chunk, of_lone_row
 from ksrv.model.datatypes import DTYPES, NAME_BY_DTYPE, KindMismatch, OutOfRange, cast
 from ksrv.model.spec import ModelSpec, TensorSpec, fits
 from ksrv.request import Array, BatchInputs, Element, Tensor
-from ksrv.torch_interop import array_over, imported_torch
+from ksrv.torch_interop import array_over, is_tensor
 
 DEFAULT_NAME = "output"
 NO_INPUTS: Mapping[str, Tensor] = {}
@@ -213,7 +213,7 @@ def _by_name(result: Any, declared: Mapping[str, TensorSpec]) -> dict[str, Any]:
                     f"{len(wanted)} are declared: {', '.join(wanted)}; {_REDECLARE}"
                 )
             return dict(zip(wanted, result, strict=True))
-        if not (isinstance(result, list) or _is_torch(result)):
+        if not (isinstance(result, list) or is_tensor(result)):
             raise HandlerFailed(
                 f"the handler returned {_kind(result)}; expected a mapping of output names, "
                 f"an array or a tensor, or a list with one value for each row"
@@ -254,7 +254,7 @@ def _tensor(name: str, value: Any, entry: TensorSpec | None) -> Tensor:
     wanted = entry.datatype if entry is not None else None
     if isinstance(value, list):
         value = _from_list(name, value, wanted)
-    elif not isinstance(value, (np.ndarray, Texts)) and _is_torch(value):
+    elif not isinstance(value, (np.ndarray, Texts)) and is_tensor(value):
         value = _from_torch(name, value)
     if isinstance(value, Texts):
         return _from_texts(name, value, wanted)
@@ -316,14 +316,14 @@ def _json(name: str, row: int, value: Any) -> bytes:
 def _as_array(name: str, value: Any) -> Any:
     """Return a value of a list as numpy joins it with the others: a tensor as an array, without rounding."""
     _refuse_mask(name, value)
-    if not _is_torch(value):
+    if not is_tensor(value):
         return value
     tensor = value.detach().cpu().resolve_neg()
     return (tensor.float() if tensor.dtype is bfloat16() else tensor).numpy()
 
 
 def _plain(value: Any) -> Any:
-    if _is_torch(value) or isinstance(value, (np.ndarray, np.generic)):
+    if is_tensor(value) or isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()
     if isinstance(value, (int, float, str, list, tuple, dict)) or value is None:
         return value
@@ -339,11 +339,6 @@ def _kind(value: Any) -> str:
     if value is None:
         return "None (is a `return` missing?)"
     return f"a {type(value).__name__}"
-
-
-def _is_torch(value: Any) -> bool:
-    torch = imported_torch()
-    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def _from_torch(name: str, tensor: Any) -> Any:

@@ -36,7 +36,6 @@ from ksrv.handlers.declared.declarations import (
     is_default,
 )
 from ksrv.handlers.deferred import DeferredHandler, Result
-from ksrv.handlers.devices.choice import DeviceError
 from ksrv.handlers.devices.device import Lease
 from ksrv.handlers.devices.graphs import GraphedModel
 from ksrv.handlers.diagnostics.debugging import profiled
@@ -58,8 +57,8 @@ from ksrv.handlers.streaming.streams import (
     run_generator,
 )
 from ksrv.loaders.loaded import ModelLoadError
-from ksrv.model.compile_plan import CompileError
 from ksrv.model.config import ModelConfig, ModelSource
+from ksrv.model.fault import ConfigError
 from ksrv.model.spec import ModelSpec
 from ksrv.request import BatchInputs, BatchOutputs
 from ksrv.torch_interop import imported_torch
@@ -67,7 +66,7 @@ from ksrv.torch_interop import imported_torch
 log = logging.getLogger("ksrv.handlers")
 
 # Errors whose text says all; a traceback would show ksrv's code only.
-EXPECTED = (ModelLoadError, HandlerError, DeviceError, CompileError)
+EXPECTED = (ModelLoadError, HandlerError, ConfigError)
 
 
 class HandlerLoadError(Exception):

@@ -19,56 +19,38 @@ class TooLarge(NoRoom):
     """An image that needs more than all bytes in flight may be."""
 
 
-class DecodingMemory:
-    """The bytes of the images that are being decoded.
+def take(nbytes: int, ended: Callable[[], bool] | None = None) -> bool:
+    """Reserve an image's bytes, waiting for other images if that helps.
 
     Args:
-        of_process: Whether it is the process's, which the native decoders use as well.
+        nbytes: The bytes that decoding takes.
+        ended: Tells whether the image's request has ended.
+
+    Returns:
+        Whether they are reserved; False when the image's request has ended.
+
+    Raises:
+        NoRoom: No room is left, and no other image will make room.
     """
-
-    def __init__(self, *, of_process: bool = False) -> None:
-        self._memory = native.DecodeMemory(of_process)
-
-    @property
-    def waiting(self) -> int:
-        """How many threads wait for room."""
-        return self._memory.waiting
-
-    def take(self, nbytes: int, ended: Callable[[], bool] | None = None) -> bool:
-        """Reserve an image's bytes, waiting for other images if that helps.
-
-        Args:
-            nbytes: The bytes that decoding takes.
-            ended: Tells whether the image's request has ended.
-
-        Returns:
-            Whether they are reserved; False when the image's request has ended.
-
-        Raises:
-            NoRoom: No room is left, and no other image will make room.
-        """
-        room = self._memory.take(nbytes)
-        while room == native.WAIT:
-            if ended is not None and ended():
-                return False
-            room = self._memory.take(nbytes)
-        if room == native.TAKEN:
-            return True
-        bound = PROCESS.most(small=nbytes <= SMALL_REQUEST)
-        if room == native.TOO_LARGE:
-            raise TooLarge(
-                f"needs {nbytes} bytes while it is decoded, above the"
-                f" {show_limit('in_flight', bound)} of all requests together"
-            )
-        raise NoRoom(
-            f"needs {nbytes} bytes while it is decoded; with them the requests in flight"
-            f" would pass the {show_limit('in_flight', bound)}"
+    room = native.take(nbytes)
+    while room == native.WAIT:
+        if ended is not None and ended():
+            return False
+        room = native.take(nbytes)
+    if room == native.TAKEN:
+        return True
+    bound = PROCESS.most(small=nbytes <= SMALL_REQUEST)
+    if room == native.TOO_LARGE:
+        raise TooLarge(
+            f"needs {nbytes} bytes while it is decoded, above the"
+            f" {show_limit('in_flight', bound)} of all requests together"
         )
+    raise NoRoom(
+        f"needs {nbytes} bytes while it is decoded; with them the requests in flight"
+        f" would pass the {show_limit('in_flight', bound)}"
+    )
 
-    def give_back(self, nbytes: int) -> None:
-        """Give back what `take` reserved."""
-        self._memory.give_back(nbytes)
 
-
-decoding = DecodingMemory(of_process=True)
-"""The process's own."""
+def give_back(nbytes: int) -> None:
+    """Give back what `take` reserved."""
+    native.give_back(nbytes)

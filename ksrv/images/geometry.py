@@ -110,10 +110,6 @@ class Geometry:
         height, width = self.intermediate(size, target)
         return self.spec.shorter_side is not None and height * width > most_pixels
 
-    def fits(self, size: Size, target: Size) -> bool:
-        """Tell whether a picture needs no resizing; it may still be cropped."""
-        return self.intermediate(size, target) == size
-
     def reduction(self, size: Size, target: Size) -> int:
         """Return by how much the JPEG decoder may scale down: 1, 2, 4 or 8."""
         if self.spec.reduced != "auto" or self.spec.resize == "none":
@@ -131,23 +127,10 @@ class Geometry:
         """
         size: Size = (picture.shape[0], picture.shape[1])
         wanted: Size = (target.shape[0], target.shape[1])
+        whole, offset, (top, left, height, width) = self.inside(size, wanted)
         if self.spec.resize == "letterbox":
-            inner, (top, left) = letterbox_window(size, wanted)
-            grey = LETTERBOX_GREY * 257 if picture.dtype == np.uint16 else LETTERBOX_GREY
-            target[...] = grey
-            window = target[top : top + inner[0], left : left + inner[1]]
-            self._resized(picture, inner, (0, 0), window)
-            return
-        whole, offset = self.window(size, wanted)
-        self._resized(picture, whole, offset, target)
-
-    def window(self, size: Size, target: Size) -> tuple[Size, tuple[int, int]]:
-        """Return the size that a whole picture is resized to, and the position of the target in it.
-
-        Not for letterboxes, whose target is larger than the picture.
-        """
-        whole = self.intermediate(size, target)
-        return whole, (0, 0) if self.spec.shorter_side is None else center_offset(whole, target)
+            target[...] = LETTERBOX_GREY * 257 if picture.dtype == np.uint16 else LETTERBOX_GREY
+        self._resized(picture, whole, offset, target[top : top + height, left : left + width])
 
     def inside(
         self, size: Size, target: Size
@@ -161,7 +144,9 @@ class Geometry:
         if self.spec.resize == "letterbox":
             inner, corner = letterbox_window(size, target)
             return inner, (0, 0), (*corner, *inner)
-        return *self.window(size, target), (0, 0, *target)
+        whole = self.intermediate(size, target)
+        offset = (0, 0) if self.spec.shorter_side is None else center_offset(whole, target)
+        return whole, offset, (0, 0, *target)
 
     def _resized(self, picture: Array, whole: Size, offset: tuple[int, int], target: Array) -> None:
         """Put the window at `offset` of the picture, resized to `whole`, into `target`."""
@@ -174,16 +159,11 @@ class Geometry:
         if self.spec.resize == "pillow":
             row_resize.resize_pillow(picture, *whole, target, offset)
             return
-        interpolation = _interpolation(self.spec)
+        cv2 = opencv.load()
+        interpolation = cv2.INTER_AREA if self.spec.resize == "area" else cv2.INTER_LINEAR
         if whole == (height, width):
             opencv.resize_into(picture, target, interpolation)
             return
         resized = scratch(picture.dtype, (*whole, channels))
         opencv.resize_into(picture, resized, interpolation)
         target[...] = resized[rows, columns]
-
-
-def _interpolation(spec: ImageSpec) -> int:
-    cv2 = opencv.load()
-    flag: int = cv2.INTER_AREA if spec.resize == "area" else cv2.INTER_LINEAR
-    return flag

@@ -2,29 +2,16 @@
 
 import functools
 
-import numpy as np
-
 from ksrv._native.images.convert_pixels import Conversion
 from ksrv._native.images.image_header import FORMATS, Header
 from ksrv.errors import InvalidRequest
 from ksrv.images.decode_limits import ImageRefused, checked_header
 from ksrv.images.geometry import Geometry, Size
 from ksrv.limits import Limits, show_limit
-from ksrv.model.spec import ImageSpec, TensorSpec
+from ksrv.model.datatypes import DTYPES
+from ksrv.model.input_rules import LINEAR_DATATYPES, problems
+from ksrv.model.spec import ImageSpec, TensorSpec, changed_keys
 from ksrv.request import Element
-
-# The type in which `linear` resizes; None for the file's type.
-LINEAR_TYPES: dict[str, np.dtype[np.generic] | None] = {
-    "FP32": np.dtype(np.float32),
-    "FP64": np.dtype(np.float64),
-    "FP16": np.dtype(np.float32),
-    "BF16": np.dtype(np.float32),
-    "UINT8": np.dtype(np.uint8),
-    "UINT16": np.dtype(np.uint16),
-    "INT16": np.dtype(np.int16),
-    "INT8": None,
-    "INT32": None,
-}
 
 
 class ImageInput:
@@ -51,10 +38,8 @@ class ImageInput:
 
     def __init__(self, spec: TensorSpec, limits: Limits, name: str = "") -> None:
         image = spec.image or ImageSpec()
-        if len(spec.shape) != 4:
-            raise ValueError(f"an image input has 4 dimensions, not {len(spec.shape)}")
-        if spec.datatype not in LINEAR_TYPES:
-            raise ValueError(f"images cannot become {spec.datatype}")
+        for key, problem in problems(changed_keys(image), spec.datatype, spec.shape):
+            raise ValueError(f"{key}: {problem}" if key else problem)
         unknown = set(image.formats) - set(FORMATS)
         if unknown:
             raise ValueError(f"unknown image format {sorted(unknown)[0]!r}")
@@ -63,11 +48,16 @@ class ImageInput:
         self.limits = limits
         self.name = name or spec.name
         self.height, self.width, self.channels = spec.shape[1:]
-        if image.shorter_side is not None:
-            self._check_shorter_side(image.shorter_side)
+        side = image.shorter_side or 0
+        if side * side > limits.image_pixels:
+            raise ValueError(
+                f"shorter_side is {side}, so that every image has {side * side} pixels at least, above the "
+                f"{show_limit('image_pixels', limits.image_pixels)}"
+            )
         self.resizable = image.resize != "none" and -1 not in (self.height, self.width)
         self.geometry = Geometry(image)
-        self.linear = LINEAR_TYPES[spec.datatype] if image.resize == "linear" else None
+        linear = LINEAR_DATATYPES[spec.datatype] if image.resize == "linear" else None
+        self.linear = None if linear is None else DTYPES[linear]
         self.bfloat16 = spec.datatype == "BF16"
         arithmetic = functools.partial(
             Conversion,
@@ -83,21 +73,6 @@ class ImageInput:
             if len(image.mean) in (0, 1, len(order)) and len(image.std) in (0, 1, len(order)):
                 self.finish[True, len(order)] = arithmetic(channels=order)
             self.swap[len(order)] = Conversion(channels=order)
-
-    def _check_shorter_side(self, side: int) -> None:
-        if not isinstance(self.height, int) or not isinstance(self.width, int):
-            raise ValueError("shorter_side needs a fixed height and width")
-        if min(self.height, self.width) < 1 or side < max(self.height, self.width):
-            raise ValueError(
-                f"shorter_side is {side} and cannot hold a crop of {self.height}x{self.width}"
-            )
-        if self.image.resize in ("letterbox", "none"):
-            raise ValueError(f"shorter_side does not go with resize: {self.image.resize}")
-        if side * side > self.limits.image_pixels:
-            limit = show_limit("image_pixels", self.limits.image_pixels)
-            raise ValueError(
-                f"shorter_side is {side}, so that every image has {side * side} pixels at least, above the {limit}"
-            )
 
     def header(self, element: Element, index: int) -> Header:
         """Read and check the header of one image.

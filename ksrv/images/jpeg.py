@@ -10,7 +10,6 @@ from typing import Literal, TypeAlias
 
 from ksrv._native.images import jpeg_decoder as native
 from ksrv._native.images.image_header import Header
-from ksrv.request import Array, Element
 
 Decoder: TypeAlias = Literal["libjpeg-turbo", "cv2"]
 
@@ -60,8 +59,3 @@ def decodes(header: Header) -> bool:
     if header.format != "jpeg" or header.components not in (1, 3) or header.bit_depth != 8:
         return False
     return decoder() == "libjpeg-turbo"
-
-
-def decode_into(file: Element, picture: Array, order: str, reduction: int = 1) -> bool:
-    """Decode a JPEG into memory; see `ksrv._native.images.jpeg_decoder.decode_jpeg_into`."""
-    return native.decode_jpeg_into(file, picture, order, reduction)

@@ -129,32 +129,25 @@ class _Noise:
 _noise = _Noise()
 
 
+_FLIPS = {2: 1, 3: -1, 4: 0, 6: 1, 7: -1, 8: 0}
+"""By EXIF's orientation, the flip that `cv2.flip` makes of a picture that was transposed if need be."""
+
+
 def upright(pixels: Array, orientation: int) -> Array:
     """Turn pixels the way that an EXIF orientation asks for.
 
     Args:
+        pixels: The picture, which may be overwritten.
         orientation: From 1 to 8.
 
     Returns:
         The picture as it should be seen.
     """
     cv2 = load()
-    match orientation:
-        case 2:
-            return cv2.flip(pixels, 1)  # type: ignore[no-any-return]
-        case 3:
-            return cv2.rotate(pixels, cv2.ROTATE_180)  # type: ignore[no-any-return]
-        case 4:
-            return cv2.flip(pixels, 0)  # type: ignore[no-any-return]
-        case 5:
-            return cv2.transpose(pixels)  # type: ignore[no-any-return]
-        case 6:
-            return cv2.rotate(pixels, cv2.ROTATE_90_CLOCKWISE)  # type: ignore[no-any-return]
-        case 7:
-            return cv2.rotate(cv2.transpose(pixels), cv2.ROTATE_180)  # type: ignore[no-any-return]
-        case 8:
-            return cv2.rotate(pixels, cv2.ROTATE_90_COUNTERCLOCKWISE)  # type: ignore[no-any-return]
-    return pixels
+    if orientation >= 5:
+        pixels = cv2.transpose(pixels)
+    flip = _FLIPS.get(orientation)
+    return pixels if flip is None else cv2.flip(pixels, flip, pixels)
 
 
 def resize_into(pixels: Array, target: Array, interpolation: int) -> None:

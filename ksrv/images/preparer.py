@@ -23,7 +23,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ksrv._native.images.decode_pool import DecodePool
-from ksrv._native.images.image_header import Header, decode_ns
+from ksrv._native.images.image_header import Header
 from ksrv._native.images.jpeg_batch import ENDED, WHOLE, RowPlan, decode_rows
 from ksrv._native.queue.request_handle import NativeHandle
 from ksrv._native.server.fast_images import FastImages
@@ -37,7 +37,7 @@ from ksrv.images.row_plans import RowPlans
 from ksrv.images.whole_picture import Picture, WholePictures, ended_error
 from ksrv.limits import Limits, show_limit
 from ksrv.machine.cgroups import usable_cores
-from ksrv.model.spec import Dimension, TensorSpec
+from ksrv.model.spec import TensorSpec
 from ksrv.request import Array, CheckedImages, Element
 
 MOST_THREADS = 8
@@ -125,7 +125,7 @@ class ImagePreparer:
             self.input.check_channels(header.channels, channels, index)
             self.input.check_size(size, target, index)
             resized = self.input.geometry.whole_pixels(size, target)
-            work_ns += decode_ns(header) + RESIZED_PIXEL_NS * resized
+            work_ns += header.decode_ns + RESIZED_PIXEL_NS * resized
         return CheckedImages((count, *target, channels), headers, work_ns)
 
     def _target_channels(self, element: Element, header: Header) -> int:
@@ -136,12 +136,8 @@ class ImagePreparer:
             return 1
         if self.input.image.channels == "convert":
             return 3
-        found = header.channels
-        if found == 0:  # the format's header does not tell
-            found = self._whole.channels(element, header)
-        if not _allows(self.input.channels, found):
-            raise self.input.refusal(0, f"has {found} channels, outside of {self.input.channels}")
-        return found
+        # 0 where the format's header does not tell
+        return header.channels or self._whole.channels(element, header)
 
     def prepare(
         self,
@@ -270,7 +266,7 @@ class ImagePreparer:
                     slot[...] = 0
                     raise
 
-        work = sum(decode_ns(picture.header) for picture in pictures)
+        work = sum(picture.header.decode_ns for picture in pictures)
         chunks = self.pool.chunks(len(pictures), work)
         if chunks == 1:
             run(0, len(pictures))
@@ -332,9 +328,3 @@ def image_preparers(
         for entry in inputs
         if entry.image is not None
     }
-
-
-def _allows(dimension: Dimension, size: int) -> bool:
-    if isinstance(dimension, tuple):
-        return dimension[0] <= size <= dimension[1]
-    return dimension in (-1, size)

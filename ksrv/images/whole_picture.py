@@ -8,12 +8,13 @@ import numpy as np
 
 from ksrv._native.images.convert_pixels import Conversion
 from ksrv._native.images.image_header import Header
+from ksrv._native.images.jpeg_decoder import decode_jpeg_into
 from ksrv._native.images.row_resize import resize_rows
 from ksrv._native.queue.request_handle import NativeHandle
 from ksrv.errors import BodyTooLarge, DeadlineExceeded, Overloaded
-from ksrv.images import jpeg, opencv
+from ksrv.images import decode_memory, jpeg, opencv
 from ksrv.images.decode_limits import decoder_bytes, not_decoded
-from ksrv.images.decode_memory import NoRoom, TooLarge, decoding
+from ksrv.images.decode_memory import NoRoom, TooLarge
 from ksrv.images.geometry import Size, scratch
 from ksrv.images.image_input import ImageInput
 from ksrv.images.row_plans import jpeg_order, reduced_size
@@ -77,7 +78,7 @@ class WholePictures:
     def _reserved(self, picture: Picture, nbytes: int) -> Iterator[None]:
         """Count the bytes that a picture needs among those in flight."""
         try:
-            taken = decoding.take(nbytes, picture.ended)
+            taken = decode_memory.take(nbytes, picture.ended)
         except TooLarge as error:
             raise BodyTooLarge(self._input.about(picture.position, f"{error}")) from None
         except NoRoom as error:
@@ -89,7 +90,7 @@ class WholePictures:
         try:
             yield
         finally:
-            decoding.give_back(nbytes)
+            decode_memory.give_back(nbytes)
 
     def fill(self, picture: Picture, slot: Array) -> None:
         """Decode, resize and convert one picture into its row, unless its request has ended.
@@ -139,9 +140,9 @@ class WholePictures:
             )
         size: Size = (pixels.shape[0], pixels.shape[1])
         target: Size = (slot.shape[0], slot.shape[1])
-        if not (self._input.geometry.fits(size, target) and size == target):
+        whole, offset, _ = self._input.geometry.inside(size, target)
+        if not whole == size == target:
             if self._input.linear == np.float32:
-                whole, offset = self._input.geometry.window(size, target)
                 finish = self._input.finish[swap, channels]
                 resize_rows(
                     pixels, slot, finish, whole, offset,
@@ -179,7 +180,7 @@ class WholePictures:
             picture_memory = scratch(
                 np.dtype(np.uint8), (height, width, 1 if order == "GRAY" else 3)
             )
-            if jpeg.decode_into(picture.element, picture_memory, order, reduction):
+            if decode_jpeg_into(picture.element, picture_memory, order, reduction):
                 return picture_memory
         pixels = opencv.decode(picture.element, self._flags(header, reduction, channels))
         if pixels is None:

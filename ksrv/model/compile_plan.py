@@ -4,24 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ksrv.model.fault import Fault
+
 KEYWORDS = ("backend", "mode", "dynamic", "fullgraph", "options")
-
-
-class CompileError(Exception):
-    """`pt2:` is malformed, or a compilation that is required failed.
-
-    Args:
-        key: The key of `pt2:` that is at fault, as a path; empty for `pt2:` itself.
-
-    Attributes:
-        message: The text without the key.
-        key: The path of the key below `pt2:`.
-    """
-
-    def __init__(self, message: str, *key: str) -> None:
-        self.message = message
-        self.key = key
-        super().__init__(f"{'.'.join(('pt2', *key))}: {message}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +33,17 @@ def read_plan(section: Mapping[str, Any] | str | None) -> CompilePlan:
             `export` belongs to the loader and compiles nothing.
 
     Raises:
-        CompileError: The section has another form.
+        Fault: The section has another form.
     """
     if section is None:
         return CompilePlan()
     if isinstance(section, str):
         return CompilePlan(True, arguments={"backend": section})
     if not isinstance(section, Mapping):
-        raise CompileError(f"expected keys and values, found {type(section).__name__}")
+        raise Fault(("pt2",), f"expected keys and values, found {type(section).__name__}")
     required = section.get("required", False)
     if not isinstance(required, bool):
-        raise CompileError("expected true or false", "required")
+        raise Fault(("pt2", "required"), "expected true or false")
     rest = {key: value for key, value in section.items() if key not in ("required", "export")}
     if "compile" not in rest:
         if not rest:
@@ -66,12 +51,12 @@ def read_plan(section: Mapping[str, Any] | str | None) -> CompilePlan:
         return CompilePlan(True, required, _arguments(rest))
     inner = rest.pop("compile")
     if rest:
-        raise CompileError("cannot be used together with compile", str(next(iter(rest))))
+        raise Fault(("pt2", str(next(iter(rest)))), "cannot be used together with compile")
     if not isinstance(inner, Mapping):
-        raise CompileError("expected keys and values", "compile")
+        raise Fault(("pt2", "compile"), "expected keys and values")
     enable = inner.get("enable", False)
     if not isinstance(enable, bool):
-        raise CompileError("expected true or false", "compile", "enable")
+        raise Fault(("pt2", "compile", "enable"), "expected true or false")
     keywords = {key: value for key, value in inner.items() if key != "enable"}
     return CompilePlan(enable, required, _arguments(keywords, "compile"))
 
@@ -79,7 +64,7 @@ def read_plan(section: Mapping[str, Any] | str | None) -> CompilePlan:
 def _arguments(keywords: Mapping[str, Any], *where: str) -> dict[str, Any]:
     for key in keywords:
         if key not in KEYWORDS:
-            raise CompileError(f"unknown key; known are {', '.join(KEYWORDS)}", *where, str(key))
+            raise Fault(("pt2", *where, str(key)), f"unknown key; known are {', '.join(KEYWORDS)}")
     if keywords.get("mode") and keywords.get("options"):
-        raise CompileError("mode and options exclude each other", *where)
+        raise Fault(("pt2", *where), "mode and options exclude each other")
     return {key: value for key, value in keywords.items() if value is not None}

@@ -10,9 +10,14 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from ksrv.model.datatypes import DTYPES, FLOATING, NAME_BY_DTYPE, cast
+from ksrv.model.fault import Fault
 from ksrv.model.spec import LARGEST_SIZE, Dimension, ImageSpec, Padding, TensorSpec
 
-DATATYPES = ("FP32", "FP16", "FP64", "BF16", "UINT8", "INT8", "UINT16", "INT16", "INT32")
+LINEAR_DATATYPES = {
+    "FP32": "FP32", "FP16": "FP32", "FP64": "FP64", "BF16": "FP32", "UINT8": "UINT8", "INT8": None,
+    "UINT16": "UINT16", "INT16": "INT16", "INT32": None,
+}  # fmt: skip
+"""The datatypes of inputs of images, with the datatype in which `linear` resizes: None for the file's."""
 
 
 def default_image(datatype: str, shape: tuple[Dimension, ...]) -> ImageSpec | None:
@@ -21,7 +26,7 @@ def default_image(datatype: str, shape: tuple[Dimension, ...]) -> ImageSpec | No
     Returns:
         OpenVINO Model Server's meaning for a 4-D NHWC batch of 1 or 3 channels.
     """
-    if datatype in DATATYPES and len(shape) == 4 and shape[3] in (1, 3):
+    if datatype in LINEAR_DATATYPES and len(shape) == 4 and shape[3] in (1, 3):
         return ImageSpec()
     return None
 
@@ -29,7 +34,16 @@ def default_image(datatype: str, shape: tuple[Dimension, ...]) -> ImageSpec | No
 def problems(
     given: dict[str, Any], datatype: str, shape: tuple[Dimension, ...]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the keys that do not fit, "" for the section itself, with the fault."""
+    """Yield the keys that do not fit, "" for the section itself, with the fault.
+
+    Args:
+        given: The keys that were given, with their values.
+    """
+    if len(shape) != 4:
+        yield "", f"an image input has the shape [-1, H, W, C], not {len(shape)} dimensions"
+        return
+    if datatype not in LINEAR_DATATYPES:
+        yield "", f"images become {', '.join(LINEAR_DATATYPES)}, not {datatype}"
     _, height, width, channels = shape
     side = given.get("shorter_side")
     if side is not None:
@@ -67,24 +81,6 @@ def problems(
 
 
 # ---- lengths and padding --------------------------------------------------------------------
-
-
-class LengthFault(Exception):
-    """An inconsistent declaration of lengths or padding.
-
-    Attributes:
-        side: "inputs" or "outputs".
-        index: Which of them.
-        key: The key below it.
-        message: The fault.
-    """
-
-    def __init__(self, side: str, index: int, key: tuple[str, ...], message: str) -> None:
-        super().__init__(message)
-        self.side = side
-        self.index = index
-        self.key = key
-        self.message = message
 
 
 class Length(NamedTuple):
@@ -155,7 +151,7 @@ def with_lengths(
         complete: Whether these are all inputs that the model has, so that outputs can have no other lengths.
 
     Raises:
-        LengthFault: The declarations do not hold together.
+        Fault: The declarations do not hold together.
     """
     named = [_named(one, index, inputs) for index, one in enumerate(inputs)]
     for index, one in enumerate(named):
@@ -293,14 +289,10 @@ def _check_output(tensor: TensorSpec, index: int, known: set[str] | None) -> Non
         told = (
             f"the lengths are {', '.join(sorted(known or ()))}" if known else "no input is padded"
         )
-        raise LengthFault(
-            "outputs", index, ("shape",), f"{unknown!r} is the length of no input; {told}"
-        )
+        raise Fault(("outputs", index, "shape"), f"{unknown!r} is the length of no input; {told}")
     if not tensor.batched or tensor.lengths[0] or tensor.datatype == "BYTES":
-        raise LengthFault(
-            "outputs",
-            index,
-            ("shape",),
+        raise Fault(
+            ("outputs", index, "shape"),
             f"the output {tensor.name!r} is cut back to each row's length, and so holds numbers or BOOL, with -1 first",
         )
 
@@ -310,4 +302,4 @@ def _is_open(size: Dimension) -> bool:
 
 
 def _fail(index: int, key: tuple[str, ...], message: str) -> NoReturn:
-    raise LengthFault("inputs", index, key, message)
+    raise Fault(("inputs", index, *key), message)

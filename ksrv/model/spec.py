@@ -86,41 +86,48 @@ def read_dimension(value: object) -> Dimension | None:
 Color: TypeAlias = Literal["RGB", "BGR", "GRAY"]
 
 
-@dataclass(frozen=True, slots=True)
-class ImageSpec:
-    """How an encoded image becomes rows of an input tensor: the keys of `image:` in model.yaml.
+class ImageSpec(msgspec.Struct, frozen=True):
+    """How encoded images become rows of an input.
 
     The defaults are for an input without an `image:` section: OpenVINO Model Server's meaning
     (decoded unchanged, BGR, cast to the datatype, then resized linearly, no normalisation).
     """
 
-    color: Color = "BGR"
-    channels: Literal["strict", "convert"] = "strict"
-    exif: Literal["ignore", "apply"] = "ignore"
-    resize: Literal["linear", "area", "pillow", "letterbox", "none"] = "linear"
-    shorter_side: int | None = None
-    scale: float = 1.0
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
-    arithmetic: Literal["fast", "exact"] = "fast"
-    reduced: Literal["off", "auto"] = "off"
-    formats: tuple[str, ...] = ("jpeg", "png")
-    model_layout: Literal["NHWC", "NCHW"] = "NHWC"
+    color: Annotated[Color, Key()] = "BGR"
+    channels: Annotated[
+        Literal["strict", "convert"], Key("strict refuses images with other channels")
+    ] = "strict"
+    exif: Annotated[Literal["ignore", "apply"], Key()] = "ignore"
+    resize: Annotated[Literal["linear", "area", "pillow", "letterbox", "none"], Key()] = "linear"
+    shorter_side: Annotated[
+        int | None, Key("Resize this side, then crop the middle", ge=1, le=65_535)
+    ] = None
+    scale: Annotated[float, Key("(x / scale - mean) / std", ge=1e-12, le=1e12)] = 1.0
+    mean: Annotated[tuple[float, ...], Key()] = ()
+    std: Annotated[tuple[float, ...], Key()] = ()
+    arithmetic: Annotated[
+        Literal["fast", "exact"], Key("exact: float operations in torchvision's order")
+    ] = "fast"
+    reduced: Annotated[
+        Literal["off", "auto"], Key("auto decodes large JPEGs at a fraction of their size")
+    ] = "off"
+    formats: Annotated[tuple[str, ...], Key()] = ("jpeg", "png")
+    model_layout: Annotated[Literal["NHWC", "NCHW"], Key("The layout that the handler sees")] = (
+        "NHWC"
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class OutputImageSpec:
-    """How rows of an output become encoded images if a client asks for that: its `image:` section.
+class OutputImageSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """How rows of an output are encoded for clients that ask for images."""
 
-    Attributes:
-        color: The order of the colours in the output's last dimension.
-        formats: The formats that a client may ask for.
-        quality: Of a JPEG, unless the client names one.
-    """
-
-    color: Literal["RGB", "BGR"] = "RGB"
-    formats: tuple[str, ...] = ("png", "jpeg")
-    quality: int = 90
+    color: Annotated[Literal["RGB", "BGR"], Key("The order of colours in the last dimension")] = (
+        "RGB"
+    )
+    formats: Annotated[
+        tuple[str, ...],
+        Key(written=list[Literal["png", "jpeg"]], min_length=1),
+    ] = ("png", "jpeg")
+    quality: Annotated[int, Key("Of a JPEG, unless the client names one", ge=1, le=100)] = 90
 
 
 class Padding(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,6 +147,15 @@ class Padding(msgspec.Struct, frozen=True, kw_only=True):
     exact: Annotated[
         bool, Key("Without a mask: the answers do not depend on the padding; the warm-up checks it")
     ] = False
+
+
+def changed_keys(settings: msgspec.Struct) -> dict[str, Any]:
+    """Return the keys of a section whose values are not the defaults."""
+    return {
+        one.name: value
+        for one in msgspec.structs.fields(settings)
+        if (value := getattr(settings, one.name)) != one.default
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,12 +294,11 @@ def fits(shape: tuple[int, ...], declared: tuple[Dimension, ...]) -> bool:
     Args:
         declared: Each dimension as a size, -1 for any, or the smallest and the largest size.
     """
-    if len(shape) != len(declared):
-        return False
-    for size, entry in zip(shape, declared, strict=True):
-        if isinstance(entry, tuple):
-            if not entry[0] <= size <= entry[1]:
-                return False
-        elif entry not in (-1, size):
-            return False
-    return True
+    return len(shape) == len(declared) and all(map(allows, declared, shape))
+
+
+def allows(declared: Dimension, size: int) -> bool:
+    """Tell whether a declared dimension allows a size."""
+    if isinstance(declared, tuple):
+        return declared[0] <= size <= declared[1]
+    return declared in (-1, size)

@@ -23,13 +23,13 @@ class FolderReader(Protocol):
     def may_be_configured(self, folder: Path) -> bool:
         """Whether the folder can be read by a configuration that a load call brings."""
 
-    def read(self, path: Path, name: str, config: Path | None = None) -> ModelEntry:
+    def read(self, path: Path, name: str, config: str | None = None) -> ModelEntry:
         """Return the model of a folder.
 
         Args:
             path: The folder.
             name: The model's name.
-            config: The file to read instead of the folder's settings.
+            config: The text to read instead of the folder's settings.
 
         Raises:
             ConfigError: The settings cannot be read, or are wrong.

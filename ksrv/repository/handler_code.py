@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from ksrv.errors import did_you_mean
+from ksrv.model.fault import ConfigError, KeyPath
 from ksrv.repository.settings.keys import ModelKeys
-from ksrv.repository.yaml_document import ConfigError, Document, KeyPath
+from ksrv.repository.yaml_document import Document
 
 DECORATOR = "settings"
 READ_AT_LOAD = ("inputs", "outputs")

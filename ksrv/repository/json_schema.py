@@ -1,11 +1,9 @@
 """The JSON schema of `model.yaml`, for editors: `ksrv schema`."""
 
-from dataclasses import fields as fields_of
 from typing import Any
 
 import msgspec
 
-from ksrv.model.spec import ImageSpec, OutputImageSpec
 from ksrv.repository.format import NO_FORMATS, Formats
 from ksrv.repository.settings.keys import SECTIONS, ModelKeys
 from ksrv.repository.yaml_document import Custom, Number
@@ -24,8 +22,6 @@ def json_schema(formats: Formats = NO_FORMATS) -> dict[str, Any]:
     defaults: dict[str, dict[str, Any]] = {
         section.__name__: dict(_defaults(kind)) for kind, section in SECTIONS.items()
     }
-    defaults["ImageSection"] = {one.name: one.default for one in fields_of(ImageSpec)}
-    defaults["OutputImageSection"] = {one.name: one.default for one in fields_of(OutputImageSpec)}
     for name, section in sections.items():
         for key, described in section["properties"].items():
             described.pop("default", None)
@@ -47,7 +43,7 @@ def _defaults(kind: type[msgspec.Struct]) -> list[tuple[str, Any]]:
     return [
         (one.encode_name, one.default)
         for one in msgspec.structs.fields(kind)
-        if isinstance(one.default, (str, int, float))
+        if isinstance(one.default, (str, int, float, tuple))
     ]
 
 

@@ -7,13 +7,14 @@ its entry, or the version in question, carries the error instead.
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from os.path import exists, isdir, isfile
 from pathlib import Path
 from typing import Any
 
-from ksrv.errors import HandlerFailed, InvalidRequest, NotFound, did_you_mean, quote
+from ksrv.errors import InvalidRequest, NotFound, did_you_mean, quote
 from ksrv.model.config import ModelConfig, ModelSource
+from ksrv.model.fault import ConfigError
 from ksrv.repository.entry import ModelEntry, is_model_name
 from ksrv.repository.format import NO_FORMATS, ArchiveReader, Formats
 from ksrv.repository.handler_file import handler_file, handler_target, model_name
@@ -23,13 +24,11 @@ from ksrv.repository.model_yaml import (
     load_version_policy,
     unread_settings,
 )
-from ksrv.repository.overrides import ConfigOverrides
 from ksrv.repository.permissions import insecure_paths
 from ksrv.repository.report import Report
 from ksrv.repository.settings.keys import CONFIG_NAME
 from ksrv.repository.settings.values import MODEL_SUFFIXES
 from ksrv.repository.versions import choose_versions, version_folders
-from ksrv.repository.yaml_document import ConfigError
 
 log = logging.getLogger("ksrv.repository")
 
@@ -48,7 +47,9 @@ class Repository:
         model_name: The name of the only model under the paths, instead of the name of its folder or
             file.
         model_settings: Settings of the only handler file under the paths, over its `@settings`.
-        overrides: The configurations that load calls brought, which the workers of a server share.
+
+    Attributes:
+        configs: By model, the text of the config.pbtxt that a load call brought in place of the model's file.
     """
 
     def __init__(
@@ -57,9 +58,8 @@ class Repository:
         formats: Formats = NO_FORMATS,
         model_name: str | None = None,
         model_settings: Mapping[str, Any] | None = None,
-        overrides: ConfigOverrides | None = None,
     ) -> None:
-        self._overrides = overrides or ConfigOverrides()
+        self.configs: dict[str, str] = {}
         # A handler may change the working directory later.
         self.paths = tuple(Path(path).absolute() for path in paths)
         self._model_name = model_name
@@ -115,14 +115,13 @@ class Repository:
         Raises:
             NotFound: The repository holds no such model.
             InvalidRequest: There is a `config`, and the model's format takes none.
-            HandlerFailed: The configuration cannot be kept.
         """
         entries = self.scan()
         found = entries.get(name)
         if found is None:
             hint = did_you_mean(name, entries) or "; its index lists the models"
             raise NotFound(f"the repository holds no model of this name{hint}")
-        if config is None and self._overrides.find(name) is None:
+        if config is None and name not in self.configs:
             return found
         if config is not None and (
             self._unpacked(found.path) or self._formats.configurable(found.path) is None
@@ -131,11 +130,7 @@ class Repository:
                 "parameter 'config' is for models with a config.pbtxt, and this model has ksrv's settings "
                 "or is a file"
             )
-        try:
-            path = None if config is None else self._overrides.path(config)
-        except OSError as error:
-            raise HandlerFailed(f"the configuration cannot be kept: {error.strerror}") from error
-        entries[name] = self._read(found.path, name, path)
+        entries[name] = self._read(found.path, name, config)
         self._formats.check(entries)
         return entries[name]
 
@@ -145,18 +140,20 @@ class Repository:
 
         Args:
             config: The text of a config.pbtxt, or None for the model's file.
-
-        Raises:
-            HandlerFailed: The configuration cannot be kept.
         """
-        with ExitStack() as replaced:
-            try:
-                replaced.enter_context(self._overrides.replaced(name, config))
-            except OSError as error:
-                raise HandlerFailed(
-                    f"the configuration cannot be kept: {error.strerror}"
-                ) from error
+        before = self.configs.get(name)
+        self._hold(name, config)
+        try:
             yield
+        except BaseException:
+            self._hold(name, before)
+            raise
+
+    def _hold(self, name: str, config: str | None) -> None:
+        if config is None:
+            self.configs.pop(name, None)
+        else:
+            self.configs[name] = config
 
     def check(self, *, may_be_empty: bool = False) -> None:
         """Look at the paths before anything is started.
@@ -262,10 +259,10 @@ class Repository:
 
     def _entry(self, path: Path, name: str) -> ModelEntry:
         name = self._model_name or name
-        return self._read(path, name, self._overrides.find(name))
+        return self._read(path, name, self.configs.get(name))
 
-    def _read(self, path: Path, name: str, config: Path | None) -> ModelEntry:
-        """Return the entry of a model; `config` is a config.pbtxt that replaces the model's."""
+    def _read(self, path: Path, name: str, config: str | None) -> ModelEntry:
+        """Return the entry of a model; `config` is the text of a config.pbtxt that replaces the model's."""
         if not is_model_name(name):
             error = (
                 f"{path}: {quote(name)} is no model name; it takes 1 to 128 letters, digits, "

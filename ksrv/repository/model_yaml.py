@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from ksrv.model.config import ModelConfig, VersionPolicy
+from ksrv.model.fault import ConfigError, Fault
 from ksrv.repository.format import NO_FORMATS, Formats
 from ksrv.repository.handler_code import HandlerCode, installed_file
 from ksrv.repository.settings.keys import CONFIG_NAME, ModelKeys
 from ksrv.repository.settings.values import ModelFiles, read_settings, read_version_policy
-from ksrv.repository.yaml_document import ConfigError, Document, Fault, describe
+from ksrv.repository.yaml_document import Document, describe
 
 UNREAD_NAMES = {
     "model.yml": f"call it {CONFIG_NAME}",

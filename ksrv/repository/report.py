@@ -20,23 +20,22 @@ class Report:
 
     def lines(self) -> list[str]:
         """Return the report as text, one fact a line."""
-        return [*self._applied_lines(), *self._ignored_lines(), *self._refused_lines()]
+        return [
+            *(f"{key}: {meaning}" for key, meaning in self.applied.items()),
+            *self._ignored_lines(),
+            *(f"{key}: REFUSED, {reason}" for key, reason in self.refused.items()),
+        ]
 
     def log(self, log: logging.Logger, subject: str) -> None:
         """Log the ignored keys as a warning, and the others as information."""
-        others = [*self._applied_lines(), *self._refused_lines()]
-        for level, lines in ((logging.INFO, others), (logging.WARNING, self._ignored_lines())):
+        ignored = self._ignored_lines()
+        others = [line for line in self.lines() if line not in ignored]
+        for level, lines in ((logging.INFO, others), (logging.WARNING, ignored)):
             if lines:
                 log.log(level, "%s: %s", subject, "; ".join(lines))
 
-    def _applied_lines(self) -> list[str]:
-        return [f"{key}: {meaning}" for key, meaning in self.applied.items()]
-
     def _ignored_lines(self) -> list[str]:
         return [f"{key}: ignored, {reason}" for key, reason in self.ignored.items()]
-
-    def _refused_lines(self) -> list[str]:
-        return [f"{key}: REFUSED, {reason}" for key, reason in self.refused.items()]
 
     def refusals(self) -> str:
         """Return the keys that are refused with their reasons, or ""."""

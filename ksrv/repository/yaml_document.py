@@ -11,13 +11,14 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn, TypeAlias, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 import msgspec
 import yaml
 from msgspec import inspect
 
 from ksrv.errors import did_you_mean
+from ksrv.model.fault import ConfigError, Fault, KeyPath, show_path
 
 MAX_BYTES = 1024 * 1024
 MAX_NODES = 50_000
@@ -29,36 +30,6 @@ _PATH = re.compile(r"\.(\w+)|\[([0-9]+)\]")
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 
 T = TypeVar("T")
-KeyPath: TypeAlias = tuple[str | int, ...]
-
-
-class ConfigError(Exception):
-    """A settings file that cannot be used; its text names file, line and key."""
-
-
-class Fault(ConfigError):
-    """A fault of a key; `Document.naming_faults` adds file and line.
-
-    Args:
-        path: The path of the key.
-        text: The error's text.
-    """
-
-    def __init__(self, path: KeyPath, text: str) -> None:
-        super().__init__(f"{show_path(path)}: {text}" if path else text)
-        self.path = path
-        self.text = text
-
-
-def show_path(path: KeyPath) -> str:
-    """Return a key path as people write it: `inputs[0].image.mean`."""
-    shown = ""
-    for entry in path:
-        if isinstance(entry, int):
-            shown += f"[{entry}]"
-        else:
-            shown += f".{entry}" if shown else entry
-    return shown
 
 
 def read_settings_text(path: Path) -> str:

@@ -1,5 +1,6 @@
 #include "images/convert_pixels.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/cpu_dispatch.hpp"
@@ -11,40 +12,18 @@ namespace {
 
 // ---- arithmetic on runs of values with periodic coefficients --------------------------------
 
-// 48 is a multiple of 1, 2, 3 and 4 channels, and of vectors of 4, 8 and 16 floats.
-constexpr std::size_t PERIOD = 48;
+constexpr std::size_t PERIOD = CONSTANTS_PERIOD;
 constexpr std::size_t RUN = 8 * PERIOD;
 
 template <typename T>
-struct Constants {
-    T first[PERIOD];   // fast: a; exact: mean
-    T second[PERIOD];  // fast: b; exact: std
-    T scale;
-};
-
-// `step` consecutive values belong to one pixel. A plane has step 1 and only values of `channel`.
-template <typename T>
-KSRV_INLINE void constants_of(const Coefficients &c, int arithmetic, std::size_t channel, T *first,
-                              T *second) noexcept {
-    if (arithmetic == ARITHMETIC_EXACT) {
-        *first = static_cast<T>(c.mean[channel]);
-        *second = static_cast<T>(c.std[channel]);
-    } else {
-        *first = static_cast<T>(1.0 / (c.scale * c.std[channel]));
-        *second = static_cast<T>(-c.mean[channel] / c.std[channel]);
-    }
-}
-
-template <typename T>
-KSRV_INLINE Constants<T> make_constants(const Coefficients &c, std::size_t step,
-                                        std::size_t channel) noexcept {
+KSRV_INLINE Constants<T> make_constants(const Coefficients &c, std::size_t channels) noexcept {
     Constants<T> constants;
     constants.scale = static_cast<T>(c.scale);
-    for (std::size_t i = 0; i < step; ++i)
-        constants_of(c, c.arithmetic, channel + i, &constants.first[i], &constants.second[i]);
-    for (std::size_t i = step; i < PERIOD; ++i) {
-        constants.first[i] = constants.first[i - step];
-        constants.second[i] = constants.second[i - step];
+    for (std::size_t i = 0; i < PERIOD; ++i) {
+        const double mean = c.mean[i % channels], std = c.std[i % channels];
+        const bool is_exact = c.arithmetic == ARITHMETIC_EXACT;
+        constants.first[i] = static_cast<T>(is_exact ? mean : 1.0 / (c.scale * std));
+        constants.second[i] = static_cast<T>(is_exact ? std : -mean / std);
     }
     return constants;
 }
@@ -182,23 +161,21 @@ KSRV_INLINE void store_run(int, const double *__restrict values, unsigned char *
 // fifth of the core's compile time.
 
 template <typename S, typename T>
-KSRV_INLINE void load_channels(const PixelSource &source, const PixelTarget &target,
-                               std::size_t first, std::size_t step, const unsigned char *row,
+KSRV_INLINE void load_channels(const PixelSource &source, const PixelTarget &target, const unsigned char *row,
                                std::size_t x, std::size_t pixels, T *__restrict values) noexcept {
     const S *at = reinterpret_cast<const S *>(row) + x * source.channels;
-    for (std::size_t c = 0; c < step; ++c) {
-        const S *from = at + target.from[first + c];
+    for (std::size_t c = 0; c < target.channels; ++c) {
+        const S *from = at + target.from[c];
         for (std::size_t i = 0; i < pixels; ++i)
-            values[i * step + c] = static_cast<T>(from[i * source.channels]);
+            values[i * target.channels + c] = static_cast<T>(from[i * source.channels]);
     }
 }
 
 template <typename T>
-KSRV_INLINE void load_type(const PixelSource &source, const PixelTarget &target, std::size_t first,
-                           std::size_t step, const unsigned char *row, std::size_t x,
-                           std::size_t pixels, T *__restrict values) noexcept {
+KSRV_INLINE void load_type(const PixelSource &source, const PixelTarget &target, const unsigned char *row,
+                           std::size_t x, std::size_t pixels, T *__restrict values) noexcept {
     const auto load = [&](auto type) __attribute__((always_inline)) {
-        load_channels<decltype(type)>(source, target, first, step, row, x, pixels, values);
+        load_channels<decltype(type)>(source, target, row, x, pixels, values);
     };
     switch (source.type) {
         case PIXEL_U8: load(std::uint8_t{}); return;
@@ -210,27 +187,29 @@ KSRV_INLINE void load_type(const PixelSource &source, const PixelTarget &target,
 }
 
 KSRV_CLONES
-static void load_run(const PixelSource &source, const PixelTarget &target, std::size_t first,
-                     std::size_t step, const unsigned char *row, std::size_t x, std::size_t pixels,
-                     float *__restrict values) noexcept {
-    load_type(source, target, first, step, row, x, pixels, values);
+static void load_run(const PixelSource &source, const PixelTarget &target, const unsigned char *row, std::size_t x,
+                     std::size_t pixels, float *__restrict values) noexcept {
+    load_type(source, target, row, x, pixels, values);
 }
 
 KSRV_CLONES
-static void load_run(const PixelSource &source, const PixelTarget &target, std::size_t first,
-                     std::size_t step, const unsigned char *row, std::size_t x, std::size_t pixels,
-                     double *__restrict values) noexcept {
-    load_type(source, target, first, step, row, x, pixels, values);
+static void load_run(const PixelSource &source, const PixelTarget &target, const unsigned char *row, std::size_t x,
+                     std::size_t pixels, double *__restrict values) noexcept {
+    load_type(source, target, row, x, pixels, values);
 }
 
+}  // namespace
+
 KSRV_CLONES
-static void compute_values(const float *__restrict source, float *__restrict target,
-                           std::size_t count, int arithmetic, const Constants<float> &c) noexcept {
+void compute_values(const float *__restrict source, float *__restrict target, std::size_t count,
+                    int arithmetic, const Constants<float> &c) noexcept {
     if (arithmetic == ARITHMETIC_FAST)
         compute_run<ARITHMETIC_FAST>(source, target, count, c);
     else
         compute_run<ARITHMETIC_EXACT>(source, target, count, c);
 }
+
+namespace {
 
 KSRV_CLONES
 static void compute_values(const double *__restrict source, double *__restrict target,
@@ -244,28 +223,20 @@ static void compute_values(const double *__restrict source, double *__restrict t
 template <typename T>
 void convert_rows(const PixelSource &source, const PixelTarget &target,
                   const Coefficients &coefficients) noexcept {
-    const std::size_t step = target.planar ? 1 : target.channels;
-    const std::size_t planes = target.planar ? target.channels : 1;
-    const std::size_t item = item_size_of(static_cast<Datatype>(target.datatype));
-    const std::size_t most = RUN / step;
+    const std::size_t channels = target.channels, most = RUN / channels;
+    const std::size_t pixel_bytes = channels * item_size_of(static_cast<Datatype>(target.datatype));
     const bool computes = coefficients.arithmetic != ARITHMETIC_NONE;
+    const Constants<T> constants = make_constants<T>(coefficients, channels);
     T loaded[RUN], computed[RUN];
-    for (std::size_t plane = 0; plane < planes; ++plane) {
-        const Constants<T> constants = make_constants<T>(coefficients, step, plane);
-        for (std::size_t y = 0; y < source.height; ++y) {
-            const unsigned char *row =
-                source.data + source.row_bytes * static_cast<std::ptrdiff_t>(y);
-            unsigned char *out = target.data + target.plane_bytes * static_cast<std::ptrdiff_t>(plane) +
-                                 target.row_bytes * static_cast<std::ptrdiff_t>(y);
-            for (std::size_t x = 0; x < source.width; x += most) {
-                const std::size_t pixels = source.width - x < most ? source.width - x : most;
-                load_run(source, target, plane, step, row, x, pixels, loaded);
-                if (computes)
-                    compute_values(loaded, computed, pixels * step, coefficients.arithmetic,
-                                   constants);
-                store_run(target.datatype, computes ? computed : loaded, out, pixels * step);
-                out += pixels * step * item;
-            }
+    for (std::size_t y = 0; y < source.height; ++y) {
+        const unsigned char *row = source.data + source.row_bytes * static_cast<std::ptrdiff_t>(y);
+        unsigned char *out = target.data + target.row_bytes * static_cast<std::ptrdiff_t>(y);
+        for (std::size_t x = 0; x < source.width; x += most) {
+            const std::size_t pixels = std::min(source.width - x, most);
+            load_run(source, target, row, x, pixels, loaded);
+            if (computes) compute_values(loaded, computed, pixels * channels, coefficients.arithmetic, constants);
+            store_run(target.datatype, computes ? computed : loaded, out, pixels * channels);
+            out += pixels * pixel_bytes;
         }
     }
 }
@@ -286,42 +257,15 @@ KSRV_INLINE void pixel_row(const std::uint8_t *__restrict source, float *__restr
 }
 
 template <int ARITHMETIC>
-KSRV_INLINE void split_row(const std::uint8_t *__restrict source, float *__restrict first,
-                           float *__restrict second, float *__restrict third, std::size_t pixels,
-                           const Constants<float> (&c)[3]) noexcept {
-    for (std::size_t x = 0; x < pixels; ++x) {
-        first[x] = compute<ARITHMETIC>(static_cast<float>(source[3 * x]), c[0], 0);
-        second[x] = compute<ARITHMETIC>(static_cast<float>(source[3 * x + 1]), c[1], 0);
-        third[x] = compute<ARITHMETIC>(static_cast<float>(source[3 * x + 2]), c[2], 0);
-    }
-}
-
-template <int ARITHMETIC>
 KSRV_INLINE void direct_rows(const PixelSource &source, const PixelTarget &target,
                              const Coefficients &coefficients) noexcept {
     std::size_t height = source.height, width = source.width;
     const auto packed = static_cast<std::ptrdiff_t>(width * source.channels);
-    const std::ptrdiff_t target_packed = 4 * (target.planar ? static_cast<std::ptrdiff_t>(width) : packed);
-    if (source.row_bytes == packed && target.row_bytes == target_packed) {
+    if (source.row_bytes == packed && target.row_bytes == 4 * packed) {
         width *= height;  // rows without gaps are one long row
         height = 1;
     }
-    if (target.planar && target.channels == 3) {
-        Constants<float> c[3];
-        for (std::size_t i = 0; i < 3; ++i)
-            c[static_cast<std::size_t>(target.from[i])] = make_constants<float>(coefficients, 1, i);
-        float *plane[3];
-        for (std::size_t y = 0; y < height; ++y) {
-            for (std::size_t i = 0; i < 3; ++i)
-                plane[target.from[i]] = reinterpret_cast<float *>(
-                    target.data + target.plane_bytes * static_cast<std::ptrdiff_t>(i) +
-                    target.row_bytes * static_cast<std::ptrdiff_t>(y));
-            split_row<ARITHMETIC>(source.data + source.row_bytes * static_cast<std::ptrdiff_t>(y),
-                                  plane[0], plane[1], plane[2], width, c);
-        }
-        return;
-    }
-    const Constants<float> c = make_constants<float>(coefficients, target.channels, 0);
+    const Constants<float> c = make_constants<float>(coefficients, target.channels);
     const bool reversed = target.channels == 3 && target.from[0] == 2;
     for (std::size_t y = 0; y < height; ++y) {
         const std::uint8_t *in = source.data + source.row_bytes * static_cast<std::ptrdiff_t>(y);
@@ -345,15 +289,11 @@ static void convert_direct(const PixelSource &source, const PixelTarget &target,
     }
 }
 
-// Whether the conversion only copies bytes: same type, order and layout, and no arithmetic.
-bool same_bytes(const PixelSource &source, const PixelTarget &target,
-                const Coefficients &c) noexcept {
+// Whether the conversion only copies bytes: same type and order, and no arithmetic.
+bool same_bytes(const PixelSource &source, const PixelTarget &target, const Coefficients &c) noexcept {
     constexpr int SAME[] = {DT_UINT8, DT_UINT16, DT_INT16, DT_FP32, DT_FP64};  // indexed by PixelType
-    bool same = c.arithmetic == ARITHMETIC_NONE && target.datatype == SAME[source.type] &&
-                source.channels == target.channels && (!target.planar || target.channels == 1);
-    for (std::size_t i = 0; i < target.channels; ++i)
-        same = same && target.from[i] == static_cast<int>(i);
-    return same;
+    return c.arithmetic == ARITHMETIC_NONE && target.datatype == SAME[source.type] &&
+           keeps_order(target, source.channels);
 }
 
 void copy_rows(const PixelSource &source, const PixelTarget &target) noexcept {
@@ -366,13 +306,9 @@ void copy_rows(const PixelSource &source, const PixelTarget &target) noexcept {
 
 // Whether all channels are kept, in the same or in reversed order.
 bool direct_order(const PixelSource &source, const PixelTarget &target) noexcept {
-    if (source.channels != target.channels) return false;
-    bool same = true, reversed = target.channels == 3;
-    for (std::size_t i = 0; i < target.channels; ++i) {
-        same = same && target.from[i] == static_cast<int>(i);
-        reversed = reversed && target.from[i] == 2 - static_cast<int>(i);
-    }
-    return (same && (!target.planar || target.channels == 1 || target.channels == 3)) || reversed;
+    const bool is_reversed = source.channels == 3 && target.channels == 3 && target.from[0] == 2 &&
+                             target.from[1] == 1 && target.from[2] == 0;
+    return is_reversed || keeps_order(target, source.channels);
 }
 
 }  // namespace
@@ -390,14 +326,8 @@ void convert_pixels(const PixelSource &source, const PixelTarget &target,
         convert_rows<float>(source, target, c);
 }
 
-void row_constants(const Coefficients &c, int arithmetic, std::size_t channels, std::size_t count,
-                   float *first, float *second) noexcept {
-    for (std::size_t i = 0; i < count; ++i) {
-        if (i < channels)
-            constants_of(c, arithmetic, i, first + i, second + i);
-        else
-            first[i] = first[i - channels], second[i] = second[i - channels];
-    }
+Constants<float> float_constants(const Coefficients &c, std::size_t channels) noexcept {
+    return make_constants<float>(c, channels);
 }
 
 }  // namespace ksrv

@@ -1,4 +1,4 @@
-// Converts pixels to a model's numbers in one pass: channel order, arithmetic, datatype, layout.
+// Converts pixels to a model's numbers in one pass: channel order, arithmetic, datatype.
 //
 // Strategy: rows pass through a buffer that stays in the first-level cache: load (any source type, any channel order)
 // to float or double, compute, store (any datatype, rounded to nearest even and saturated). The most common conversion,
@@ -40,9 +40,7 @@ struct PixelTarget {
     int datatype;
     std::size_t channels;
     int from[MAX_CHANNELS];   // source channel for each target channel
-    bool planar;              // order is channels, height, width instead of height, width, channels
-    std::ptrdiff_t row_bytes;    // from row to row; the pixels of a row (or the values of a plane) are contiguous
-    std::ptrdiff_t plane_bytes;  // from plane to plane, if planar
+    std::ptrdiff_t row_bytes;  // the pixels of a row are contiguous
 };
 
 // Whether the target has the same channels as the source, in the same order.
@@ -57,9 +55,22 @@ inline bool keeps_order(const PixelTarget &target, std::size_t channels) noexcep
 void convert_pixels(const PixelSource &source, const PixelTarget &target,
                     const Coefficients &c) noexcept;
 
-// Writes the constants with which convert_pixels computes a row, `count` of each: `fast` multiplies by `first` and adds
-// `second`; `exact` divides by the scale, subtracts `first` and divides by `second`.
-void row_constants(const Coefficients &c, int arithmetic, std::size_t channels, std::size_t count,
-                   float *first, float *second) noexcept;
+// 48 is a multiple of 1, 2, 3 and 4 channels, and of vectors of 4, 8 and 16 floats.
+inline constexpr std::size_t CONSTANTS_PERIOD = 48;
+
+// The constants of the arithmetic for adjacent values. `fast` multiplies by `first` and adds `second`; `exact` divides
+// by the scale, subtracts `first` and divides by `second`.
+template <typename T>
+struct Constants {
+    T first[CONSTANTS_PERIOD];
+    T second[CONSTANTS_PERIOD];
+    T scale;
+};
+
+Constants<float> float_constants(const Coefficients &c, std::size_t channels) noexcept;
+
+// Computes adjacent values, of which the first is of the first channel. `arithmetic` is not ARITHMETIC_NONE.
+void compute_values(const float *values, float *out, std::size_t count, int arithmetic,
+                    const Constants<float> &c) noexcept;
 
 }  // namespace ksrv

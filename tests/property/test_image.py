@@ -8,14 +8,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from ksrv._native.images import image_header, row_resize
+from ksrv._native.images import image_header
 from ksrv._native.images.decode_pool import DecodePool
 from ksrv.errors import InvalidRequest
 from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import Limits
 from ksrv.model.spec import ImageSpec, TensorSpec
 from tests.support.examples import examples
-from tests.support.images import files, oracle
+from tests.support.images import files, oracle, resized
 
 POOL = DecodePool(2)
 sides = st.integers(1, 70)
@@ -154,4 +154,4 @@ def test_resize_equals_pillow(size, target, mode, seed):
     picture = np.random.default_rng(seed).integers(0, 256, (*size, channels), dtype=np.uint8)
     file = Image.fromarray(picture if channels > 1 else picture[:, :, 0], name)
     wanted = np.asarray(file.resize(target[::-1], Image.BILINEAR)).reshape(*target, channels)
-    np.testing.assert_array_equal(row_resize.resize_pillow(picture, *target), wanted)
+    np.testing.assert_array_equal(resized.pillow(picture, *target), wanted)

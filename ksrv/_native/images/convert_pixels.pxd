@@ -30,9 +30,7 @@ cdef extern from "images/convert_pixels.hpp" namespace "ksrv" nogil:
         int datatype
         size_t channels
         int from_ "from" [4]
-        bint planar
         Py_ssize_t row_bytes
-        Py_ssize_t plane_bytes
 
     void convert_pixels(const PixelSource &source, const PixelTarget &target, const Coefficients &c)
 
@@ -44,7 +42,7 @@ cdef enum:
 cdef class Plane:
     cdef Py_buffer view
     cdef bint held
-    cdef Py_ssize_t height, width, channels, row_bytes, plane_bytes
+    cdef Py_ssize_t height, width, channels, row_bytes
     cdef str format
 
 
@@ -54,6 +52,4 @@ cdef class Conversion:
     cdef Py_ssize_t values
 
     cdef double _value(self, tuple values, Py_ssize_t i, double default)
-    cdef int aim(
-        self, Plane b, Py_ssize_t channels, bint planar, bint bfloat16, PixelTarget *to
-    ) except -1
+    cdef int aim(self, Plane b, Py_ssize_t channels, bint bfloat16, PixelTarget *to) except -1

@@ -32,9 +32,9 @@ cdef dict _DATATYPES = {
 
 
 cdef class Plane:
-    """The buffer of one picture: [height, width], [height, width, channels], or channels first."""
+    """The buffer of one picture: [height, width] or [height, width, channels]."""
 
-    def __cinit__(self, object picture, str role, bint writable=False, bint planar=False):
+    def __cinit__(self, object picture, str role, bint writable=False):
         PyObject_GetBuffer(
             picture, &self.view, PyBUF_STRIDES | PyBUF_FORMAT | (PyBUF_WRITABLE if writable else 0)
         )
@@ -49,27 +49,16 @@ cdef class Plane:
         for i in range(rank):
             if view.shape[i] > MAX_SIDE:
                 raise ValueError(f"the {role} has a side above {<int>MAX_SIDE}")
-        if rank == 2:
-            self.height, self.width, self.channels = view.shape[0], view.shape[1], 1
-            self.row_bytes = view.strides[0]
-            self.plane_bytes = 0
-            packed = view.strides[1] == item or self.width <= 1
-        elif planar:
-            self.channels, self.height, self.width = view.shape[0], view.shape[1], view.shape[2]
-            self.plane_bytes = view.strides[0]
-            self.row_bytes = view.strides[1]
-            packed = view.strides[2] == item or self.width <= 1
-        else:
-            self.height, self.width, self.channels = view.shape[0], view.shape[1], view.shape[2]
-            self.row_bytes = view.strides[0]
-            self.plane_bytes = 0
-            packed = (
-                (view.strides[2] == item or self.channels <= 1)
-                and (view.strides[1] == item * self.channels or self.width <= 1)
-            )
+        self.height, self.width = view.shape[0], view.shape[1]
+        self.channels = view.shape[2] if rank == 3 else 1
+        self.row_bytes = view.strides[0]
+        packed = (
+            (rank == 2 or view.strides[2] == item or self.channels <= 1)
+            and (view.strides[1] == item * self.channels or self.width <= 1)
+        )
         if not packed:
             raise ValueError(f"the pixels of a row of the {role} are not contiguous")
-        if <size_t>view.buf % item or self.row_bytes % item or self.plane_bytes % item:
+        if <size_t>view.buf % item or self.row_bytes % item:
             raise ValueError(f"the {role} is not aligned to its items")
         if not 1 <= self.channels <= 4:
             raise ValueError(f"the {role} has {self.channels} channels, not 1 to 4")
@@ -143,7 +132,6 @@ cdef class Conversion:
         source: npt.NDArray[Any],
         target: npt.NDArray[Any],
         *,
-        bint planar=False,
         bint bfloat16=False,
     ) -> None:
         """Convert every pixel of `source` into `target`.
@@ -154,8 +142,7 @@ cdef class Conversion:
             source: [height, width] or [height, width, channels] of uint8, uint16, int16, float32
                 or float64.
             target: The same height and width, of float32, float64, float16, uint8, int8, uint16,
-                int16 or int32; [channels, height, width] when `planar`.
-            planar: Whether `target` has its channels first.
+                int16 or int32.
             bfloat16: Whether a uint16 `target` holds the bit patterns of BF16.
 
         Raises:
@@ -164,7 +151,7 @@ cdef class Conversion:
             BufferError: `target` is read-only.
         """
         cdef Plane a = Plane(source, "source")
-        cdef Plane b = Plane(target, "target", True, planar)
+        cdef Plane b = Plane(target, "target", True)
         cdef PixelSource from_
         cdef PixelTarget to
         if a.height != b.height or a.width != b.width:
@@ -173,7 +160,7 @@ cdef class Conversion:
             )
         if a.format not in _PIXEL_TYPES:
             raise ValueError(f"pixels of format {a.format!r} cannot be converted")
-        self.aim(b, a.channels, planar, bfloat16, &to)
+        self.aim(b, a.channels, bfloat16, &to)
         from_.data = <const unsigned char *>a.view.buf
         from_.type = _PIXEL_TYPES[a.format]
         from_.height, from_.width = <size_t>a.height, <size_t>a.width
@@ -182,9 +169,7 @@ cdef class Conversion:
         with nogil:
             convert_pixels(from_, to, self.coefficients)
 
-    cdef int aim(
-        self, Plane b, Py_ssize_t channels, bint planar, bint bfloat16, PixelTarget *to
-    ) except -1:
+    cdef int aim(self, Plane b, Py_ssize_t channels, bint bfloat16, PixelTarget *to) except -1:
         """Describe the target memory for pixels with `channels` channels."""
         cdef Py_ssize_t i
         cdef int channel
@@ -203,6 +188,5 @@ cdef class Conversion:
         to.data = <unsigned char *>b.view.buf
         to.datatype = DT_BF16 if bfloat16 else _DATATYPES[b.format]
         to.channels = <size_t>b.channels
-        to.planar = planar
-        to.row_bytes, to.plane_bytes = b.row_bytes, b.plane_bytes
+        to.row_bytes = b.row_bytes
         return 0

@@ -9,7 +9,6 @@ cdef extern from "images/decode/memory.hpp" namespace "ksrv" nogil:
         too_large
 
     cdef cppclass CDecodeMemory "ksrv::DecodeMemory":
-        CDecodeMemory()
         DecodeRoom take(uint64_t nbytes) noexcept
         void give_back(uint64_t nbytes) noexcept
         int waiting() noexcept

@@ -33,9 +33,5 @@ cdef extern from "images/image_header.hpp" namespace "ksrv" nogil:
 
 cdef extern from "images/decode/cost.hpp" namespace "ksrv" nogil:
     const uint64_t DECODED_APART "ksrv::DECODED_APART_NS"
-    uint64_t c_decode_ns "ksrv::decode_ns"(const ImageHeader &header) noexcept
-    uint64_t c_row_decoder_bytes "ksrv::row_decoder_bytes"(const ImageHeader &header) noexcept
-
-
-# The fields of a `Header` that determine decoding cost and orientation.
-cdef ImageHeader known_header(header) except *
+    uint64_t decode_ns(const ImageHeader &header) noexcept
+    uint64_t row_decoder_bytes(const ImageHeader &header) noexcept

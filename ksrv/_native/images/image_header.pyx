@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 cimport cython
 from ksrv._native.memory.exported_bytes cimport ExportedBytes
-from ksrv._native.tensor.bytes_tensor cimport ImageFormat, image_format_name
+from ksrv._native.tensor.bytes_tensor cimport FIRST_NOT_DECODED, ImageFormat, image_format_name
 
 if not cython.compiled:
     from typing_extensions import Buffer
@@ -15,7 +15,9 @@ DECODED_APART_NS: int = DECODED_APART
 """From this decode time on, a request's pictures are decoded separately from other requests."""
 
 
-FORMATS = ("jpeg", "png", "webp", "bmp", "tiff", "gif")
+FORMATS: tuple[str, ...] = tuple(
+    image_format_name(<ImageFormat>one).decode("ascii") for one in range(1, <int>FIRST_NOT_DECODED)
+)
 
 
 class ImageError(ValueError):
@@ -42,6 +44,8 @@ class Header(NamedTuple):
         stored_bits: Bits of a sample in a JPEG or TIFF. The decoder may not support the value.
         coding: The frame marker of a JPEG, or the Compression tag of a TIFF; 0 for other formats.
         separate: Whether a TIFF stores each channel in a separate plane.
+        decode_ns: About how many nanoseconds one thread takes to decode the picture.
+        row_decoder_bytes: The peak memory, in bytes, of decoding a JPEG row by row.
     """
 
     format: str
@@ -56,6 +60,8 @@ class Header(NamedTuple):
     stored_bits: int
     coding: int
     separate: bool
+    decode_ns: int
+    row_decoder_bytes: int
 
 
 # From this size on the walk may take long enough for other threads to need the GIL.
@@ -95,7 +101,7 @@ def probe(data: Buffer) -> Header:
     return Header(
         name, header.width, header.height, header.channels, header.bit_depth, header.orientation,
         header.components, header.scans, header.pixel_bytes, header.stored_bits, header.coding,
-        header.separate,
+        header.separate, decode_ns(header), row_decoder_bytes(header),
     )
 
 
@@ -110,22 +116,3 @@ cdef str _fault(ImageFault error, const ImageHeader &header):
         f"'s chunk at byte {header.chunk} announces {header.announced} bytes and 4 of checksum,"
         f" and {header.left} are left"
     )
-
-
-cdef ImageHeader known_header(header) except *:
-    cdef ImageHeader known
-    known.width, known.height = header.width, header.height
-    known.channels, known.components = header.channels, header.components
-    known.scans, known.pixel_bytes = header.scans, header.pixel_bytes
-    known.orientation = header.orientation
-    return known
-
-
-def decode_ns(header: Header) -> int:
-    """Return about how many nanoseconds one thread takes to decode a picture."""
-    return c_decode_ns(known_header(header))
-
-
-def row_decoder_bytes(header: Header) -> int:
-    """Return the peak memory, in bytes, of decoding a JPEG row by row."""
-    return c_row_decoder_bytes(known_header(header))

@@ -10,9 +10,6 @@ from libcpp.vector cimport vector
 from ksrv._native.images.convert_pixels cimport Conversion, Plane
 from ksrv._native.images.decode_memory cimport process_decode_memory
 from ksrv._native.images.decode_pool cimport DecodePool
-from ksrv._native.images.image_header cimport (
-    ImageHeader, c_decode_ns, c_row_decoder_bytes, known_header,
-)
 from ksrv._native.images.jpeg_decoder cimport Decoded, PixelOrder
 from ksrv._native.memory.exported_bytes cimport ExportedBytes
 from ksrv._native.queue.request_handle cimport NativeHandle
@@ -79,7 +76,7 @@ cdef class RowPlan:
             raise ValueError(f"the part {part} lies outside of a row of {slot.shape}")
         if len(border) > BORDER or (border and whole.channels * slot.itemsize != len(border)):
             raise ValueError(f"a border of {len(border)} bytes is no pixel of {slot.shape}")
-        conversion.aim(inner, channels, False, bfloat16, &self.job.target)
+        conversion.aim(inner, channels, bfloat16, &self.job.target)
         fill_window(&self.job.window, size, channels, full, offset, inner)
         self.job.kind = <ResizeKind><int>KINDS[kind]
         self.job.jpeg.order = <PixelOrder><int>ORDERS[order]
@@ -172,7 +169,6 @@ def decode_rows(
     cdef deque[ExportedBytes] held
     cdef Plane first
     cdef NativeHandle request
-    cdef ImageHeader header
     cdef bint fits = len(files) == count and len(rows) == count and len(headers) == count
     if not fits or (requests is not None and len(requests) != count):
         raise ValueError(f"there are {count} plans, {len(files)} files and {len(rows)} rows")
@@ -190,15 +186,14 @@ def decode_rows(
         if not 0 <= row < most or plan.shape != shape:
             raise ValueError(f"row {row} of {plan.shape} is not in a batch of {out.shape}")
         held[i].take(files[i])
-        header = known_header(headers[i])
         jobs[i] = plan.job
         jobs[i].jpeg.data = held[i].data
         jobs[i].jpeg.size = held[i].length
         jobs[i].row = <unsigned char *>first.view.buf + row * row_bytes
-        jobs[i].decode_ns = c_decode_ns(header)
-        jobs[i].decoder_bytes = c_row_decoder_bytes(header)
+        jobs[i].decode_ns = headers[i].decode_ns
+        jobs[i].decoder_bytes = headers[i].row_decoder_bytes
         if upright:
-            jobs[i].orientation = header.orientation
+            jobs[i].orientation = headers[i].orientation
         if requests is not None and requests[i] is not None:
             request = requests[i]
             jobs[i].ended = &request.native.done

@@ -1,7 +1,5 @@
 from libc.stdint cimport uint8_t, uint32_t
 
-from ksrv._native.memory.exported_bytes cimport ExportedBytes
-
 
 cdef extern from "images/decode/jpeg_decoder.hpp" namespace "ksrv" nogil:
     cdef enum class PixelOrder(int):
@@ -32,14 +30,3 @@ cdef extern from "images/decode/jpeg_decoder.hpp" namespace "ksrv" nogil:
     bint has_jpeg_decoder() noexcept
     const char *jpeg_decoder_version() noexcept
     Decoded decode_jpeg(const JpegJob &job, RowReceiver &receiver) noexcept
-
-cdef extern from "images/jpeg/library_layout.hpp" namespace "ksrv" nogil:
-    bint library_tells_mcus() noexcept
-
-
-cdef int fill_job(
-    JpegJob *job, const ExportedBytes &file, str order, int reduction, Py_ssize_t height,
-    Py_ssize_t width
-) except -1
-
-cdef bint is_whole(Decoded result) except -1

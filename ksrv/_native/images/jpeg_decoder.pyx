@@ -19,31 +19,9 @@ if not cython.compiled:
 VERSION: str = jpeg_decoder_version().decode() if has_jpeg_decoder() else ""
 """libjpeg-turbo's version. "" if ksrv was built without it."""
 
-READS_CODES: bool = library_tells_mcus()
-"""Whether ksrv decodes the Huffman codes of baseline files itself."""
-
 ORDERS: dict[str, int] = {
     "GRAY": <int>PixelOrder.grey, "BGR": <int>PixelOrder.bgr, "RGB": <int>PixelOrder.rgb,
 }
-
-
-cdef int fill_job(
-    JpegJob *job, const ExportedBytes &file, str order, int reduction, Py_ssize_t height,
-    Py_ssize_t width
-) except -1:
-    if reduction not in (1, 2, 4, 8):
-        raise ValueError(f"a JPEG is reduced by 1, 2, 4 or 8, not {reduction}")
-    job.data, job.size = file.data, file.length
-    job.order = <PixelOrder><int>ORDERS[order]
-    job.reduction = <unsigned int>reduction
-    job.height, job.width = <uint32_t>height, <uint32_t>width
-    return 0
-
-
-cdef bint is_whole(Decoded result) except -1:
-    if result == Decoded.no_memory:
-        raise MemoryError("not enough memory to decode the picture")
-    return result == Decoded.whole
 
 
 def decode_jpeg_into(
@@ -79,8 +57,13 @@ def decode_jpeg_into(
     cdef Decoded result
     if plane.format != "B" or plane.channels != (1 if order == "GRAY" else 3):
         raise ValueError(f"a picture in {order} has {plane.channels} channels of {plane.format!r}")
+    if reduction not in (1, 2, 4, 8):
+        raise ValueError(f"a JPEG is reduced by 1, 2, 4 or 8, not {reduction}")
     held.take(file)
-    fill_job(&job, held, order, reduction, plane.height, plane.width)
+    job.data, job.size = held.data, held.length
+    job.order = <PixelOrder><int>ORDERS[order]
+    job.reduction = <unsigned int>reduction
+    job.height, job.width = <uint32_t>plane.height, <uint32_t>plane.width
     job.codes_by_library = codes_by_library
     receiver = new WholePicture(<uint8_t *>plane.view.buf, plane.row_bytes)
     try:
@@ -88,4 +71,6 @@ def decode_jpeg_into(
             result = decode_jpeg(job, receiver[0])
     finally:
         del receiver
-    return is_whole(result)
+    if result == Decoded.no_memory:
+        raise MemoryError("not enough memory to decode the picture")
+    return result == Decoded.whole

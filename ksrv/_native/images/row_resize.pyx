@@ -1,6 +1,6 @@
 # Safe without the GIL: each call has a separate job, and the row memory is thread-local.
 # cython: freethreading_compatible = True
-"""Resizes pictures, either while a JPEG is decoded or from pixels in memory.
+"""Resizes pictures in memory. `jpeg_batch` resizes JPEGs while they are decoded.
 
 The functions release the GIL while they work, and write into memory of the caller.
 """
@@ -9,28 +9,21 @@ cimport cython
 from libc.stdint cimport uint8_t, uint32_t
 from libcpp.memory cimport unique_ptr
 
-import numpy
-
 from ksrv._native.images.convert_pixels cimport (
     Conversion, MAX_SIDE, PIXEL_U8, PIXEL_U16, PixelTarget, Plane,
 )
-from ksrv._native.images.jpeg_decoder cimport Decoded, JpegJob, decode_jpeg, fill_job, is_whole
 from ksrv._native.memory.buffer_pool cimport BACKEND_HEAP, CBlock, process_pool
-from ksrv._native.memory.exported_bytes cimport ExportedBytes
 
 if not cython.compiled:
     from collections.abc import Sequence
-    from typing import Any
 
-    import numpy.typing as npt
-
-    from ksrv.request import Array, Element
+    from ksrv.request import Array
 
 
 cdef extern from "images/resize/pillow/pictures.hpp" namespace "ksrv" nogil:
     size_t resample_pillow(
-        const ResizeWindow &job, bint has_alpha, const uint8_t *source, Py_ssize_t source_bytes,
-        uint8_t *target, Py_ssize_t target_bytes, unsigned char *scratch
+        const ResizeWindow &job, const uint8_t *source, Py_ssize_t source_bytes, uint8_t *target,
+        Py_ssize_t target_bytes, unsigned char *scratch
     )
 
 
@@ -75,62 +68,6 @@ def resizes_by_rows(str kind, size: Sequence[int], full: Sequence[int]) -> bool:
     return c_resizes_by_rows(<ResizeKind><int>KINDS[kind], job)
 
 
-def decode_jpeg_resized(
-    file: Element,
-    size: Sequence[int],
-    target: Array,
-    Conversion conversion not None,
-    full: Sequence[int],
-    offset: Sequence[int] = (0, 0),
-    *,
-    str kind,
-    str order,
-    int reduction=1,
-    bint bfloat16=False,
-) -> bool:
-    """Decode a JPEG, resize it and convert it, without storing the whole picture.
-
-    Args:
-        size: The file's height and width, divided by `reduction` and rounded up.
-        target: [height, width, channels], as for `Conversion`: a window of the resized picture.
-        conversion: From the resized values to the numbers of `target`.
-        full: Height and width of the whole resized picture.
-        offset: Top and left of the window in it.
-        kind: One of `KINDS` that `resizes_by_rows`.
-        order: As for `decode_jpeg_into`.
-        reduction: As for `decode_jpeg_into`.
-        bfloat16: Whether a uint16 `target` holds the bit patterns of BF16.
-
-    Returns:
-        As for `decode_jpeg_into`.
-
-    Raises:
-        ValueError: Sizes, channels or types that do not fit.
-        MemoryError: Not enough memory for the decoder or its rows.
-        BufferError: `target` is read-only.
-    """
-    cdef Plane slot = Plane(target, "target", True)
-    cdef Py_ssize_t channels = 1 if order == "GRAY" else 3
-    cdef PixelTarget to
-    cdef ResizeWindow window
-    cdef ResizeKind by = <ResizeKind><int>KINDS[kind]
-    cdef unique_ptr[RowResize] receiver
-    cdef JpegJob job
-    cdef ExportedBytes held
-    cdef Decoded result = Decoded.no_memory
-    conversion.aim(slot, channels, False, bfloat16, &to)
-    fill_window(&window, size, channels, full, offset, slot)
-    if not c_resizes_by_rows(by, window):
-        raise ValueError(f"the resize {kind!r} of {size} to {full} needs the whole picture")
-    held.take(file)
-    fill_job(&job, held, order, reduction, size[0], size[1])
-    with nogil:
-        receiver = make_row_resize(by, window, PIXEL_U8, to, conversion.coefficients)
-        if receiver.get() != NULL and receiver.get().prepare():
-            result = decode_jpeg(job, receiver.get()[0])
-    return is_whole(result)
-
-
 def resize_rows(
     source: Array,
     target: Array,
@@ -141,7 +78,7 @@ def resize_rows(
     str kind,
     bint bfloat16=False,
 ) -> None:
-    """Resize a picture and convert it, as `decode_jpeg_resized` does.
+    """Resize a picture row by row and convert it.
 
     Args:
         source: uint8 [height, width, channels]; uint16 as well for "linear floats".
@@ -168,7 +105,7 @@ def resize_rows(
     cdef bint prepared
     if picture.format != "B" and not (picture.format == "H" and by == ResizeKind.linear_floats):
         raise ValueError(f"pixels of format {picture.format!r} are not resized like this")
-    conversion.aim(slot, picture.channels, False, bfloat16, &to)
+    conversion.aim(slot, picture.channels, bfloat16, &to)
     fill_window(
         &window, (picture.height, picture.width), picture.channels, full, offset, slot
     )
@@ -187,25 +124,18 @@ def resize_rows(
 
 
 def resize_pillow(
-    source: npt.NDArray[Any],
+    source: Array,
     Py_ssize_t height,
     Py_ssize_t width,
-    target: npt.NDArray[Any] | None = None,
+    target: Array,
     offset: tuple[int, int] = (0, 0),
-    *,
-    bint alpha=True,
-) -> npt.NDArray[Any]:
+) -> None:
     """Resize 8-bit pixels exactly as Pillow's BILINEAR filter does, entirely or in a window.
 
     Args:
-        source: uint8 [height, width] or [height, width, channels].
-        target: uint8 with the source's channels. It receives the whole result, or the window at
-            `offset` that has its size. None allocates the whole result.
+        source: uint8 [height, width] or [height, width, channels]; the last of four is opacity.
+        target: uint8 with the source's channels: the window at `offset` that has its size.
         offset: Top and left of the window in the whole result.
-        alpha: Whether four channels are RGBA. Pillow weights their colours by opacity.
-
-    Returns:
-        `target`, or the new array.
 
     Raises:
         ValueError: Sizes, channels or types that do not fit.
@@ -213,15 +143,11 @@ def resize_pillow(
         BufferError: `target` is read-only.
     """
     cdef Plane a = Plane(source, "source")
-    if not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE):
-        raise ValueError(f"the result cannot be {width}x{height}")
-    if target is None:
-        target = numpy.empty((height, width, a.channels), numpy.uint8)
-        if a.view.ndim == 2:
-            target = target[:, :, 0]
     cdef Plane b = Plane(target, "target", True)
     cdef ResizeWindow job
     cdef CBlock *scratch
+    if not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE):
+        raise ValueError(f"the result cannot be {width}x{height}")
     if a.format != "B" or b.format != "B":
         raise ValueError("only 8-bit pixels are resized like this")
     if a.channels != b.channels:
@@ -229,14 +155,13 @@ def resize_pillow(
     fill_window(&job, (a.height, a.width), a.channels, (height, width), offset, b)
     with nogil:
         scratch = process_pool().lease(
-            resample_pillow(job, alpha, NULL, 0, NULL, 0, NULL), BACKEND_HEAP, False
+            resample_pillow(job, NULL, 0, NULL, 0, NULL), BACKEND_HEAP, False
         )
         if scratch != NULL:
             resample_pillow(
-                job, alpha, <const uint8_t *>a.view.buf, a.row_bytes, <uint8_t *>b.view.buf,
-                b.row_bytes, scratch.data
+                job, <const uint8_t *>a.view.buf, a.row_bytes, <uint8_t *>b.view.buf, b.row_bytes,
+                scratch.data
             )
             process_pool().release(scratch)
     if scratch == NULL:
         raise MemoryError("not enough memory to resize the picture")
-    return target

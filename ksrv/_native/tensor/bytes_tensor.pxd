@@ -32,7 +32,7 @@ cdef extern from "tensor/bytes_tensor.hpp" namespace "ksrv" nogil:
 
 cdef extern from "tensor/image_signature.hpp" namespace "ksrv" nogil:
     cdef enum ImageFormat:
-        pass
+        FIRST_NOT_DECODED "ksrv::IMAGE_JPEG2000"
 
     ImageFormat image_signature(const unsigned char *data, size_t length)
     const char *image_format_name(ImageFormat format)

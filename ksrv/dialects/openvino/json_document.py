@@ -8,7 +8,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ksrv.repository.yaml_document import ConfigError, Document, read_settings_text
+from ksrv.model.fault import ConfigError
+from ksrv.repository.yaml_document import Document, read_settings_text
 
 
 def read_json(path: Path) -> Document:

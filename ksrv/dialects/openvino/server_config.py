@@ -25,11 +25,12 @@ from ksrv.dialects.openvino.stateful import STATEFUL_HANDLER, read_sequences
 from ksrv.errors import LEADS_OUT
 from ksrv.loaders.openvino import OpenVinoOptions
 from ksrv.model.config import ModelConfig, ModelSource, VersionPolicy
+from ksrv.model.fault import ConfigError, Fault, KeyPath
 from ksrv.model.spec import LARGEST_SIZE, Dimension, read_dimension
 from ksrv.repository.entry import ModelEntry, is_model_name
 from ksrv.repository.report import Report
 from ksrv.repository.versions import choose_versions, version_folders
-from ksrv.repository.yaml_document import ConfigError, Document, Fault, KeyPath, describe
+from ksrv.repository.yaml_document import Document, describe
 
 CONFIG_SUFFIX = ".json"
 MAPPING_NAME = "mapping_config.json"

@@ -25,6 +25,7 @@ from ksrv.handlers.builtin.vision import VisionHandler
 from ksrv.handlers.context import Context
 from ksrv.model.spec import TensorSpec
 from ksrv.request import Array
+from ksrv.torch_interop import is_tensor
 
 
 class ImageClassifier(VisionHandler):
@@ -78,7 +79,7 @@ class ImageClassifier(VisionHandler):
         Raises:
             InferenceError: The model has no gradients, or a request's `target` is no class of it.
         """
-        if not ranking.is_tensor(inputs):
+        if not is_tensor(inputs):
             raise InferenceError("this model has no gradients to explain with")
         import torch
 

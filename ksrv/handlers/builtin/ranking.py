@@ -12,18 +12,12 @@ import numpy as np
 
 from ksrv.handlers.context import Context
 from ksrv.request import Array
-from ksrv.torch_interop import imported_torch
+from ksrv.torch_interop import is_tensor
 
 log = logging.getLogger("ksrv.handlers")
 
 _ROUNDING = 1e-2
 """By how much a sum of probabilities may miss 1: half precision and thousands of classes."""
-
-
-def is_tensor(value: Any) -> bool:
-    """Whether a value is a torch tensor."""
-    torch = imported_torch()
-    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def primary_output(outputs: Any, name: str = "") -> Any:

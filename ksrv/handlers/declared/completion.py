@@ -9,7 +9,8 @@ from ksrv.handlers.context import Context
 from ksrv.handlers.declared.declarations import declared_tensors, is_default
 from ksrv.handlers.imports.folder_modules import HandlerError
 from ksrv.loaders.loaded import LoadedModel, ModelLoadError
-from ksrv.model.input_rules import LengthFault, with_lengths
+from ksrv.model.fault import Fault
+from ksrv.model.input_rules import with_lengths
 from ksrv.model.spec import ModelSpec, TensorSpec, whole
 
 
@@ -38,10 +39,10 @@ def _with_lengths(spec: ModelSpec, *, complete: bool = True) -> ModelSpec:
     """
     try:
         inputs, outputs = with_lengths(spec.inputs, spec.outputs, complete=complete)
-    except LengthFault as fault:
-        name = getattr(spec, fault.side)[fault.index].name
-        key = ".".join((name, *fault.key))
-        raise HandlerError(f"{fault.side}: {key}: {fault.message}") from None
+    except Fault as fault:
+        side, index, *key = fault.path
+        name = getattr(spec, str(side))[index].name
+        raise HandlerError(f"{side}: {'.'.join((name, *map(str, key)))}: {fault.text}") from None
     return replace(spec, inputs=inputs, outputs=outputs)
 
 

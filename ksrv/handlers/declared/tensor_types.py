@@ -8,18 +8,19 @@ takes every value: an array, a torch tensor or a list.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any
 
 import msgspec
 
-from ksrv.model.input_rules import DATATYPES, default_image, problems
+from ksrv.model.input_rules import default_image, problems
 from ksrv.model.spec import (
     Dimension,
     ImageSpec,
     Padding,
     TensorSpec,
+    changed_keys,
     is_length_name,
     read_dimension,
 )
@@ -30,7 +31,7 @@ MAX_SIZES = 31
 IMAGE = {"color": "RGB", "channels": "convert", "exif": "apply", "resize": "pillow"}
 """The `image:` settings that `Image` implies. An image of one channel is GRAY; an image of a free size is not resized."""
 
-_KEYS = {one.name for one in fields(ImageSpec)}
+_KEYS = set(ImageSpec.__struct_fields__)
 
 
 class TensorTypeError(TypeError):
@@ -116,8 +117,6 @@ class TensorType:
         datatype = keys.pop("datatype", self.datatype)
         if len(self.sizes) != 3:
             raise TensorTypeError(f"{self}: an image has three sizes: height, width, channels")
-        if datatype not in DATATYPES:
-            raise TensorTypeError(f"{self}: images become {', '.join(DATATYPES)}, not {datatype}")
         unknown = sorted(set(keys) - _KEYS)
         if unknown:
             raise TensorTypeError(
@@ -199,17 +198,11 @@ class TensorType:
         if self.optional:
             found["optional"] = True
         if self.pad is not None:
-            found["pad"] = {
-                key: getattr(self.pad, key)
-                for key in Padding.__struct_fields__
-                if getattr(self.pad, key) != getattr(Padding(), key)
-            }
+            found["pad"] = changed_keys(self.pad)
         if self.image is not None:
-            usual = ImageSpec()
             found["image"] = {
                 key: list(value) if isinstance(value, tuple) else value
-                for key, value in asdict(self.image).items()
-                if value != getattr(usual, key)
+                for key, value in changed_keys(self.image).items()
             }
         return found
 

@@ -9,11 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ksrv.model.fault import ConfigError
+
 ORDER = ("cuda", "xpu", "mps", "xla", "cpu")
-
-
-class DeviceError(Exception):
-    """A device that model.yaml names and this machine does not have."""
 
 
 def choose_device(wanted: str, instance: int = 0) -> str:
@@ -28,7 +26,7 @@ def choose_device(wanted: str, instance: int = 0) -> str:
         "cuda:N", "xpu:N", "mps", "xla" or "cpu".
 
     Raises:
-        DeviceError: The named device is not there.
+        ConfigError: The named device is not there.
     """
     if wanted == "cpu":
         return "cpu"
@@ -40,16 +38,16 @@ def choose_device(wanted: str, instance: int = 0) -> str:
         return _name(kind, instance % count(torch, kind))
     kind, _, number = wanted.partition(":")
     if torch is None:
-        raise DeviceError(f"device {wanted} needs torch: pip install torch")
+        raise ConfigError(f"device {wanted} needs torch: pip install torch")
     there = count(torch, kind)
     if not there:
-        raise DeviceError(
+        raise ConfigError(
             f"device {wanted} is not available on this machine; `device: auto` takes what is there, and `ksrv doctor` "
             f"shows it"
         )
     numbers = [int(one) for one in number.split(",")] if number else range(there)
     if max(numbers) >= there:
-        raise DeviceError(
+        raise ConfigError(
             f"device {wanted} is not available; this machine has {there} {kind} device(s)"
         )
     return _name(kind, numbers[instance % len(numbers)])

@@ -8,7 +8,7 @@ import numpy as np
 from ksrv.errors import HandlerFailed
 from ksrv.model.spec import TensorSpec, fits
 from ksrv.request import Array
-from ksrv.torch_interop import imported_torch
+from ksrv.torch_interop import is_tensor
 
 _TEXTS = (str, bytes, bytearray, memoryview)
 _NUMBERS = (bool, int, float, np.generic)
@@ -71,8 +71,7 @@ def _with_row(value: Any, output: TensorSpec | None) -> Any:
         return Texts([value], (1,) * dimensions)
     if isinstance(value, _NUMBERS):
         return _filled((1,) * dimensions, np.asarray(value).dtype, value)
-    torch = imported_torch()
-    if isinstance(value, np.ndarray) or (torch is not None and isinstance(value, torch.Tensor)):
+    if isinstance(value, np.ndarray) or is_tensor(value):
         shape = tuple(value.shape)
         lacks = shape[:1] != (1,) if output is None else not fits(shape, output.shape)
         if lacks and (output is None or fits((1, *shape), output.shape)):
@@ -120,5 +119,4 @@ def _blank(value: Any) -> Any:
         return type(value)(0)
     if isinstance(value, (list, tuple)):
         return [_blank(one) for one in value]
-    torch = imported_torch()
-    return torch.zeros_like(value) if torch is not None and isinstance(value, torch.Tensor) else b""
+    return value.new_zeros(value.shape) if is_tensor(value) else b""

@@ -1,20 +1,17 @@
 """The `image:` sections of inputs and outputs, checked by the rules of `ksrv.model.input_rules`."""
 
-from typing import Any
-
-import msgspec
-
-from ksrv.model.input_rules import DATATYPES, problems
+from ksrv.model.fault import Fault, KeyPath
+from ksrv.model.input_rules import problems
 from ksrv.model.spec import Dimension, ImageSpec, OutputImageSpec
-from ksrv.repository.settings.keys import ImageSection, OutputImageSection
-from ksrv.repository.yaml_document import Fault, KeyPath
+from ksrv.repository.settings.keys import Section
+from ksrv.repository.settings.keys import given as given_keys
 
 OUTPUT_DATATYPES = ("UINT8", "UINT16", "BOOL")
 
 
 def read_image(
     path: KeyPath,
-    section: ImageSection,
+    section: Section,
     datatype: str,
     shape: tuple[Dimension, ...],
 ) -> ImageSpec:
@@ -26,23 +23,15 @@ def read_image(
     Raises:
         Fault: A key does not fit the input or another key.
     """
-    if len(shape) != 4:
-        raise Fault(
-            path, f"an image input has the shape [-1, H, W, C], not {len(shape)} dimensions"
-        )
-    if datatype not in DATATYPES:
-        raise Fault(path, f"images become {', '.join(DATATYPES)}, not {datatype}")
-    given = {
-        key: value for key, value in msgspec.structs.asdict(section).items() if value is not None
-    }
+    given = given_keys(section, ImageSpec)
     for key, problem in problems(given, datatype, shape):
         raise Fault((*path, key) if key else path, problem)
-    return ImageSpec(**{key: _plain(value) for key, value in given.items()})
+    return ImageSpec(**given)
 
 
 def read_output_image(
     path: KeyPath,
-    section: OutputImageSection,
+    section: Section,
     datatype: str,
     shape: tuple[Dimension, ...],
 ) -> OutputImageSpec:
@@ -61,20 +50,9 @@ def read_output_image(
     channels = shape[3] if len(shape) == 4 else 1
     if channels not in (1, 3, 4, -1):
         raise Fault(path, f"an image has 1, 3 or 4 channels; the shape says {channels}")
-    given = {
-        key: value for key, value in msgspec.structs.asdict(section).items() if value is not None
-    }
+    given = given_keys(section, OutputImageSpec)
     jpeg = datatype != "UINT16" and channels != 4
-    spec = OutputImageSpec(**{"formats": ("png", "jpeg") if jpeg else ("png",)} | {
-        key: _plain(value) for key, value in given.items()
-    })  # fmt: skip
+    spec = OutputImageSpec(**({"formats": ("png", "jpeg") if jpeg else ("png",)} | given))
     if "jpeg" in spec.formats and not jpeg:
         raise Fault((*path, "formats"), "a JPEG has 8 bits and no alpha")
     return spec
-
-
-def _plain(value: Any) -> Any:
-    """The value without the class that read it, as `ImageSpec` and JSON know it."""
-    if isinstance(value, (list, tuple)):
-        return tuple(dict.fromkeys(value)) if isinstance(value, list) else tuple(value)
-    return next((kind(value) for kind in (str, float) if isinstance(value, kind)), value)

@@ -24,14 +24,16 @@ from typing import (
 import msgspec
 from msgspec import Meta
 
+from ksrv._native.images.image_header import FORMATS
 from ksrv._native.tensor import datatype
 from ksrv._native.tensor.datatype import MAX_RANK
 from ksrv.errors import did_you_mean
 from ksrv.model.config import Batching, Cache, ModelConfig, Recording, VersionPolicy
 from ksrv.model.spec import (
     LARGEST_SIZE,
-    Color,
+    ImageSpec,
     Key,
+    OutputImageSpec,
     Padding,
     SequenceLimits,
     is_length_name,
@@ -112,12 +114,6 @@ class Reduced(str, Custom):
         raise ValueError(f"expected one of off, auto, found {describe(value)}")
 
 
-class Scale(Number):
-    """The divisor of an image's values."""
-
-    low, high = 1e-12, 1e12
-
-
 class Section(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A mapping of model.yaml."""
 
@@ -125,39 +121,6 @@ class Section(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 def means(text: str) -> Meta:
     """Return the annotation of a key's meaning, for the JSON schema."""
     return Meta(description=text)
-
-
-class ImageSection(Section):
-    """How encoded images become rows of an input."""
-
-    color: Color | None = None
-    channels: (
-        Annotated[Literal["strict", "convert"], means("strict refuses images with other channels")]
-        | None
-    ) = None
-    exif: Literal["ignore", "apply"] | None = None
-    resize: Literal["linear", "area", "pillow", "letterbox", "none"] | None = None
-    shorter_side: (
-        Annotated[int, Meta(ge=1, le=65_535), means("Resize this side, then crop the middle")]
-        | None
-    ) = None
-    scale: Annotated[Scale, means("(x / scale - mean) / std")] | None = None
-    mean: Numbers | None = None
-    std: Numbers | None = None
-    arithmetic: (
-        Annotated[Literal["fast", "exact"], means("exact: float operations in torchvision's order")]
-        | None
-    ) = None
-    reduced: (
-        Annotated[Reduced, means("auto decodes large JPEGs at a fraction of their size")] | None
-    ) = None
-    formats: (
-        Annotated[list[Literal["jpeg", "png", "webp", "bmp", "tiff", "gif"]], Meta(min_length=1)]
-        | None
-    ) = None
-    model_layout: (
-        Annotated[Literal["NHWC", "NCHW"], means("The layout that the handler sees")] | None
-    ) = None
 
 
 SECTIONS: dict[type[msgspec.Struct], type[Section]] = {}
@@ -168,6 +131,9 @@ def section(
     name: str, kind: type[msgspec.Struct], *, shared: bool = False, **more: Any
 ) -> type[Section]:
     """Return the struct to read a mapping into whose keys the fields of a struct declare; a missing key is None.
+
+    The field `count: Annotated[int, Key("Files that are kept", ge=1, le=100_000)] = 10` of a struct of settings becomes
+    `count: Annotated[int, Meta(ge=1, le=100_000), Meta(description="Files that are kept")] | None = None`.
 
     Args:
         name: The section's name, for the JSON schema.
@@ -188,7 +154,12 @@ def section(
             read[field.name] = (written, msgspec.field(name=encoded))
         else:
             read[field.name] = (written | None, msgspec.field(name=encoded, default=None))
-    read |= {one: (type_ | None, msgspec.field(default=None)) for one, type_ in more.items()}
+    for name_, type_ in more.items():
+        declared = key_of(kind, name_)
+        described = (
+            Annotated[type_, means(declared.means)] if declared and declared.means else type_
+        )
+        read[name_] = (described | None, msgspec.field(default=None))
     made: Any = msgspec.defstruct(
         name,
         [(one, *rest) for one, rest in read.items()],
@@ -224,10 +195,10 @@ def given(read: Any, kind: type[T]) -> dict[str, Any]:
         own = next((one for one, made in SECTIONS.items() if isinstance(value, made)), None)
         if own is not None:
             value = own(**given(value, own))
-        elif isinstance(value, list):
+        elif isinstance(value, list | tuple):
             value = tuple(value)
-        elif isinstance(value, Number):
-            value = float(value)
+        elif isinstance(value, float | str):  # without the class that read it
+            value = float(value) if isinstance(value, float) else str(value)
         found[name] = value
     return found
 
@@ -256,8 +227,19 @@ def _is_union(declared: Any) -> bool:
 
 
 if TYPE_CHECKING:
+    ImageSection: TypeAlias = Section
+    OutputImageSection: TypeAlias = Section
     PadSection: TypeAlias = Section
 else:
+    ImageSection = section(
+        "ImageSection",
+        ImageSpec,
+        mean=Numbers,
+        std=Numbers,
+        reduced=Reduced,
+        formats=Annotated[list[Literal[FORMATS]], Meta(min_length=1)],
+    )
+    OutputImageSection = section("OutputImageSection", OutputImageSpec)
     PadSection = section("PadSection", Padding)
 
 
@@ -283,18 +265,6 @@ class InputSection(TensorSection):
         bool, means("A request may leave the input out; the handler then gets None")
     ] = False
     pad: PadSection | None = None
-
-
-class OutputImageSection(Section):
-    """How rows of an output are encoded for clients that ask for images."""
-
-    color: (
-        Annotated[Literal["RGB", "BGR"], means("The order of colours in the last dimension")] | None
-    ) = None
-    formats: Annotated[list[Literal["png", "jpeg"]], Meta(min_length=1)] | None = None
-    quality: (
-        Annotated[int, Meta(ge=1, le=100), means("Of a JPEG, unless the client names one")] | None
-    ) = None
 
 
 class OutputSection(TensorSection):

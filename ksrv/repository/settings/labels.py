@@ -4,52 +4,52 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ksrv.model.fault import Fault, KeyPath
+
 MAX_BYTES = 64 * 1024 * 1024
 MAX_LABELS = 1_000_000
 
 
-class LabelError(ValueError):
-    """A label file that cannot be used."""
-
-
-def read_labels(path: Path) -> tuple[str, ...]:
+def read_labels(path: Path, key: KeyPath) -> tuple[str, ...]:
     """Return the labels of a file by class index.
 
     Args:
         path: A `.json` file, or a text file with one label a line.
+        key: The key that names the file.
 
     Returns:
         The labels; an index that the file leaves out is labelled with its number.
 
     Raises:
-        LabelError: The file cannot be read or has another structure.
+        Fault: The file cannot be read or has another structure.
     """
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise LabelError(f"the label file is longer than {MAX_BYTES} bytes")
-        text = path.read_text("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise LabelError(f"the label file cannot be read ({error})") from None
+        return _read(path)
+    except (OSError, RecursionError, ValueError) as error:
+        raise Fault(key, f"{path.name}: the label file cannot be used: {error}") from None
+
+
+def _read(path: Path) -> tuple[str, ...]:
+    if path.stat().st_size > MAX_BYTES:
+        raise ValueError(f"it is longer than {MAX_BYTES} bytes")
+    text = path.read_text("utf-8-sig")
     if path.suffix != ".json":
         return tuple(line.strip() for line in text.splitlines() if line.strip())
-    try:
-        value = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise LabelError(f"the label file is not JSON ({error})") from None
+    value = json.loads(text)
     if isinstance(value, dict) and list(value) == ["object_type_names"]:
         value = value["object_type_names"]
     if isinstance(value, list):
         return tuple(_label(str(index), entry) for index, entry in enumerate(value))
     if isinstance(value, dict):
         return _by_index(value)
-    raise LabelError("the label file must hold a JSON object or list")
+    raise ValueError("it must hold a JSON object or list")
 
 
 def _by_index(value: dict[str, Any]) -> tuple[str, ...]:
     labels: dict[int, str] = {}
     for key, entry in value.items():
         if not (key.isascii() and key.isdigit()) or int(key) >= MAX_LABELS:
-            raise LabelError(f"the label file's key {key[:64]!r} is not a class index")
+            raise ValueError(f"its key {key[:64]!r} is not a class index")
         labels[int(key)] = _label(key, entry)
     return tuple(labels.get(index, str(index)) for index in range(max(labels, default=-1) + 1))
 
@@ -57,5 +57,5 @@ def _by_index(value: dict[str, Any]) -> tuple[str, ...]:
 def _label(key: str, entry: Any) -> str:
     label = entry[-1] if isinstance(entry, list) and entry else entry
     if not isinstance(label, str):
-        raise LabelError(f"the label of class {key} must be a text or a list that ends with one")
+        raise ValueError(f"the label of class {key} must be a text or a list that ends with one")
     return label

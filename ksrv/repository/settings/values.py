@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ksrv.errors import LEADS_OUT, did_you_mean
-from ksrv.model.compile_plan import CompileError, read_plan
+from ksrv.model.compile_plan import read_plan
 from ksrv.model.config import BUILT_IN_HANDLERS, Batching, ModelConfig, VersionPolicy
-from ksrv.model.input_rules import LengthFault, default_image, with_lengths
+from ksrv.model.fault import Fault
+from ksrv.model.input_rules import default_image, with_lengths
 from ksrv.model.spec import Padding, TensorSpec, whole
 from ksrv.repository.settings.image_section import read_image, read_output_image
 from ksrv.repository.settings.keys import InputSection, OutputSection, TensorSection, given
-from ksrv.repository.settings.labels import LabelError, read_labels
-from ksrv.repository.yaml_document import Document, Fault, describe
+from ksrv.repository.settings.labels import read_labels
+from ksrv.repository.yaml_document import Document, describe
 
 MODEL_SUFFIXES = (".pt", ".pth", ".safetensors", ".pt2", ".so", ".onnx", ".xml", ".tflite", ".pb")
 STATE_SUFFIXES = (".pt", ".pth", ".safetensors")
@@ -120,10 +121,7 @@ def read_settings(keys: Any, files: ModelFiles, given: tuple[str, ...]) -> Model
     outputs = _tensors("outputs", keys.outputs or ())
     if not settings.get("counts_rows", True):
         inputs, outputs = tuple(map(whole, inputs)), tuple(map(whole, outputs))
-    try:
-        inputs, outputs = with_lengths(inputs, outputs, complete=bool(inputs))
-    except LengthFault as fault:
-        raise Fault((fault.side, fault.index, *fault.key), fault.message) from None
+    inputs, outputs = with_lengths(inputs, outputs, complete=bool(inputs))
     fixed = next((spec for spec in inputs if not spec.batched), None)
     batching = settings.get("batching")
     if batching is not None and fixed is not None:
@@ -134,7 +132,7 @@ def read_settings(keys: Any, files: ModelFiles, given: tuple[str, ...]) -> Model
     if batching is not None and batching.split and "sequences" in settings:
         raise Fault(("batching", "split"), "a request of a sequence is not split")
     if "labels" in settings:
-        settings["labels"] = _labels(settings["labels"], files)
+        settings["labels"] = read_labels(files.find("labels", settings["labels"]), ("labels",))
     if isinstance(settings.get("warmup"), tuple):
         found = [str(files.find("warmup", name)) for name in settings["warmup"]]
         settings["warmup"] = tuple(found)
@@ -148,7 +146,7 @@ def read_settings(keys: Any, files: ModelFiles, given: tuple[str, ...]) -> Model
         raise Fault(("python",), "is for handlers in separate processes; add executor: process")
     for name in ("parameters", "pt2"):
         _check_portable(settings.get(name), (name,))
-    _check_plan(settings.get("pt2"))
+    read_plan(settings.get("pt2"))
     settings["version_policy"] = read_version_policy(keys.version_policy)
     return ModelConfig(inputs=inputs, outputs=outputs, given=given, **settings)
 
@@ -239,13 +237,6 @@ def _lengths(section: TensorSection) -> tuple[str, ...]:
     return names if any(names) else ()
 
 
-def _labels(name: str, files: ModelFiles) -> tuple[str, ...]:
-    try:
-        return read_labels(files.find("labels", name))
-    except LabelError as error:
-        raise Fault(("labels",), f"{name}: {error}") from None
-
-
 def read_version_policy(policy: Any) -> VersionPolicy:
     """Return which versions a `version_policy:` names; the highest where it is left out.
 
@@ -276,13 +267,6 @@ def _check_portable(value: object, path: tuple[str | int, ...]) -> None:
             _check_portable(entry, (*path, index))
     elif isinstance(value, float) and not math.isfinite(value):
         raise Fault(path, f"expected a finite number, found {value}")
-
-
-def _check_plan(section: dict[str, Any] | str | None) -> None:
-    try:
-        read_plan(section)
-    except CompileError as error:
-        raise Fault(("pt2", *error.key), error.message) from None
 
 
 def _environment(given: dict[Any, Any]) -> dict[str, str]:

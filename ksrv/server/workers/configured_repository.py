@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ksrv.repository.layout import Repository
-from ksrv.repository.overrides import ConfigOverrides
 from ksrv.server.dialects import formats
 from ksrv.server.settings import ServerSettings, SettingsError
 
@@ -18,13 +17,11 @@ if TYPE_CHECKING:
 def configured_repository(
     settings: ServerSettings,
     foreign: "Mapping[str, ForeignSettings]" = MappingProxyType({}),
-    overrides: ConfigOverrides | None = None,
 ) -> Repository:
     """Return the repository of the models to serve.
 
     Args:
         foreign: The settings files of other servers, by the setting that names them.
-        overrides: The configurations that load calls brought to any worker.
 
     Raises:
         SettingsError: The settings of a handler file are no JSON object.
@@ -34,7 +31,6 @@ def configured_repository(
         formats(foreign),
         settings.model_name,
         _model_settings(settings),
-        overrides,
     )
 
 

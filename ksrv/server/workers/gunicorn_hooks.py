@@ -319,7 +319,6 @@ class Master:
 
     def on_exit(self, server: Any) -> None:
         """Delete what the workers shared on disk."""
-        self.service.overrides.remove()
         shutil.rmtree(self.service.notes, ignore_errors=True)
 
     def child_exit(self, server: Any, worker: Any) -> None:

@@ -34,7 +34,6 @@ from ksrv.observe import tracing
 from ksrv.observe.traffic import Traffic, own_traffic
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.layout import RepositoryError
-from ksrv.repository.overrides import ConfigOverrides
 from ksrv.server.addresses import Address
 from ksrv.server.app import App, make_app
 from ksrv.server.changeable_settings import ChangeableSettings
@@ -77,7 +76,6 @@ class Service:
 
     Attributes:
         files: The files that the master has read for all workers, before the first fork.
-        overrides: The configurations that load calls brought, for all workers.
         notes: The folder for notes of what handlers write, which all workers share.
         publish_health: Called when the models are loaded or were changed, before anybody is notified.
         last_connected: Returns when a client of HTTP was last connected, on the clock of `time.monotonic`.
@@ -89,7 +87,6 @@ class Service:
         self.settings = settings
         self._statistics_file = StatisticsFile(CAPACITY)
         self._change_log = ChangeLog(table.read_by_all)
-        self.overrides = ConfigOverrides()
         self.notes = notes_folder(secrets.token_hex(8))
         self.publish_health: Callable[[], object] = lambda: None
         self.last_connected: Callable[[], float] = time.monotonic  # which the HTTP server replaces
@@ -165,7 +162,7 @@ class Service:
         else:
             buffer_pool.tune_malloc()
         opencv.own_process()
-        repository = configured_repository(settings, self.files.foreign, self.overrides)
+        repository = configured_repository(settings, self.files.foreign)
         if settings.trace == "otlp":
             tracing.start()
         workers = self._table.target_count
@@ -177,7 +174,7 @@ class Service:
             self._slot,
             lambda: self.publish_health(),  # which the HTTP server replaces
         )
-        self.overrides.begin_with(replicator.configs)
+        repository.configs.update(replicator.configs)
         engine.carry_out = replicator.carry_out
         self._replicator = replicator
         parts = self._parts = server_parts(

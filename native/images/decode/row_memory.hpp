@@ -61,4 +61,10 @@ class ThreadRowMemory {
     PerThread<RowMemory> threads_;
 };
 
+// The memory for the rows of an `Owner`, which holds one at a time on a thread.
+template <typename Owner> ThreadRowMemory &row_memory() noexcept {
+    static ThreadRowMemory kept;
+    return kept;
+}
+
 }  // namespace ksrv

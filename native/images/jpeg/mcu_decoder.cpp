@@ -2,6 +2,8 @@
 
 #if defined(KSRV_HAS_JPEG) && __has_include(<jpegint.h>)
 
+#include <dlfcn.h>
+
 #include <cstddef>
 #include <cstdio>
 #include <cstring>
@@ -14,14 +16,13 @@ extern "C" {
 }
 
 #include "base/cpu_dispatch.hpp"
-#include "images/jpeg/library_layout.hpp"
 
 namespace ksrv {
 namespace {
 
 static_assert(std::is_same<JCOEF, std::int16_t>::value && DCTSIZE2 == 64 && D_MAX_BLOCKS_IN_MCU == 10,
               "the blocks are the library's");
-// All versions of the library begin with these two fields. library_layout.hpp checks the loaded version.
+// All versions of the library begin with these two fields.
 static_assert(offsetof(jpeg_entropy_decoder, decode_mcu) == sizeof(void *),
               "the pointer to the decoder of MCUs has the expected offset");
 
@@ -40,6 +41,13 @@ boolean decode_mcu(j_decompress_ptr state, JBLOCKROW *blocks) {
 void give_up(j_decompress_ptr state) {
     state->err->msg_code = JWRN_HUFF_BAD_CODE;
     state->err->error_exit(reinterpret_cast<j_common_ptr>(state));
+}
+
+// Whether a function is the library's. Otherwise the loaded library has another layout than the header, or is wrapped.
+bool is_of_library(void *function) noexcept {
+    Dl_info one, library;
+    return function && dladdr(function, &one) != 0 &&
+           dladdr(reinterpret_cast<void *>(&jpeg_read_header), &library) != 0 && one.dli_fbase == library.dli_fbase;
 }
 
 std::uint64_t big_endian_word(const std::uint8_t *at) noexcept {
@@ -185,7 +193,8 @@ void McuDecoder::decode(jpeg_decompress_struct *state, Block **blocks) {
 bool McuDecoder::take_over(jpeg_decompress_struct *state) noexcept {
     const bool is_baseline = !state->progressive_mode && !state->arith_code && !jpeg_has_multiple_scans(state) &&
                              state->Ss == 0 && state->Se == DCTSIZE2 - 1 && state->Ah == 0 && state->Al == 0;
-    if (!library_tells_mcus()) return false;
+    static const bool is_known = is_of_library(reinterpret_cast<void *>(state->entropy->decode_mcu));
+    if (!is_known) return false;
     if (!is_baseline || state->blocks_in_MCU < 1 || state->blocks_in_MCU > D_MAX_BLOCKS_IN_MCU) return false;
     blocks_ = static_cast<unsigned>(state->blocks_in_MCU);
     for (unsigned i = 0; i < blocks_; ++i) {

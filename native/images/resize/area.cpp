@@ -20,11 +20,6 @@ using Share = AreaResize::Share;
 
 constexpr std::size_t SLACK_FLOATS = 4;
 
-ThreadRowMemory &memory() noexcept {
-    static ThreadRowMemory kept;
-    return kept;
-}
-
 double scale_of(std::size_t from, std::size_t to) noexcept {
     return 1.0 / (static_cast<double>(to) / static_cast<double>(from));
 }
@@ -144,7 +139,7 @@ bool AreaResize::prepare() noexcept {
     const std::size_t columns = most_shares(window_.width, window_.full_width, window_.out_width);
     const std::size_t rows = most_shares(window_.height, window_.full_height, window_.out_height);
     const std::size_t shares = whole_x_ ? 0 : (columns + rows) * sizeof(Share);
-    std::uint8_t *const start = memory().reserve(shares + 2 * row + rows_out_.nbytes());
+    std::uint8_t *const start = row_memory<AreaResize>().reserve(shares + 2 * row + rows_out_.nbytes());
     if (!start) return false;
     row_ = reinterpret_cast<float *>(start + shares);
     sum_ = row_ + values_ + SLACK_FLOATS;

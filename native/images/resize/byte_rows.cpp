@@ -9,7 +9,7 @@ ByteRows::ByteRows(const PixelTarget &target, const Coefficients &coefficients, 
     : target_(target), coefficients_(coefficients), height_(height), width_(width),
       channels_(channels), row_bytes_(width * channels) {
     direct_ = target.datatype == DT_UINT8 && coefficients.arithmetic == ARITHMETIC_NONE &&
-              !target.planar && keeps_order(target, channels);
+              keeps_order(target, channels);
 }
 
 void ByteRows::convert(std::size_t end) noexcept {

@@ -4,9 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "images/resize/upright/orientation.hpp"
-#include "images/resize/upright/lines.hpp"
-#include "images/resize/upright/picture.hpp"
+#include "images/resize/upright_lines.hpp"
 
 namespace ksrv {
 namespace {
@@ -31,21 +29,17 @@ void fill_border(const BatchedJpeg &one) noexcept {
     }
 }
 
-bool reads_few_lines(const BatchedJpeg &one) noexcept {
-    return one.kind == ResizeKind::linear_floats || one.kind == ResizeKind::linear_bytes;
+// Other resizes read all pixels of a picture, which takes less time after cv2 has turned it.
+bool may_be_turned(ResizeKind kind) noexcept {
+    return kind == ResizeKind::linear_floats || kind == ResizeKind::linear_bytes;
 }
 
 std::uint64_t peak_bytes(const BatchedJpeg &one) noexcept {
-    if (one.orientation == 1) return one.decoder_bytes;
-    const std::uint64_t turned =
-        reads_few_lines(one)
-            ? UprightLines::nbytes(one.window)
-            : UprightPicture::nbytes(one.jpeg.height, one.jpeg.width, one.window.channels);
-    return one.decoder_bytes + turned;
+    return one.decoder_bytes + (one.orientation == 1 ? 0 : UprightLines::nbytes(one.window));
 }
 
-template <typename Upright>
-Decoded decode_turned(const BatchedJpeg &one, Upright &&upright, RowReceiver &resize) noexcept {
+Decoded decode_turned(const BatchedJpeg &one, RowReceiver &resize) noexcept {
+    UprightLines upright(one.orientation, one.window);
     if (!upright.prepare()) return Decoded::no_memory;
     JpegJob stored = one.jpeg;
     if (is_stored_transposed(one.orientation)) std::swap(stored.height, stored.width);
@@ -54,22 +48,18 @@ Decoded decode_turned(const BatchedJpeg &one, Upright &&upright, RowReceiver &re
     return result;
 }
 
-Decoded decode_upright(const BatchedJpeg &one, RowReceiver &resize) noexcept {
-    if (one.orientation == 1) return decode_jpeg(one.jpeg, resize);
-    if (reads_few_lines(one)) return decode_turned(one, UprightLines(one.orientation, one.window), resize);
-    const std::size_t channels = one.window.channels;
-    return decode_turned(one, UprightPicture(one.orientation, one.jpeg.height, one.jpeg.width, channels), resize);
-}
-
 void decode_one(BatchedJpeg &one) noexcept {
     one.passed_over = has_ended(one);
-    if (!one.passed_over) {
+    const bool is_turned = one.orientation != 1;
+    if (!one.passed_over && (!is_turned || may_be_turned(one.kind))) {
         one.target.data = one.row + one.part_offset;
         if (one.border_bytes != 0) fill_border(one);
         const auto resize =
             make_row_resize(one.kind, one.window, PIXEL_U8, one.target, *one.coefficients);
         const bool ready = resize && resize->prepare();
-        one.result = ready ? decode_upright(one, *resize) : Decoded::no_memory;
+        one.result = !ready      ? Decoded::no_memory
+                     : is_turned ? decode_turned(one, *resize)
+                                 : decode_jpeg(one.jpeg, *resize);
     }
     if (one.passed_over || one.result != Decoded::whole) std::memset(one.row, 0, one.row_bytes);
 }

@@ -20,11 +20,6 @@ constexpr int WEIGHT_BITS = 11;
 constexpr int DROPPED_BITS = 4;  // dropped from a value that is resized in width
 constexpr std::size_t SLACK_VALUES = 16;
 
-ThreadRowMemory &memory() noexcept {
-    static ThreadRowMemory kept;
-    return kept;
-}
-
 // A weight as OpenCV rounds it: to nearest even.
 std::int16_t fixed(float weight) noexcept {
     return static_cast<std::int16_t>(std::nearbyint(weight * static_cast<float>(1 << WEIGHT_BITS)));
@@ -75,7 +70,7 @@ KSRV_CLONES void mix_rows(const std::int16_t *__restrict upper, const std::int16
 bool LinearBytes::prepare() noexcept {
     const std::size_t columns = window_.out_width * (sizeof(std::uint32_t) + 2 * sizeof(std::int16_t));
     const std::size_t row = (values_ + SLACK_VALUES) * sizeof(std::int16_t);
-    std::uint8_t *const start = memory().reserve(columns + 2 * row + rows_out_.nbytes());
+    std::uint8_t *const start = row_memory<LinearBytes>().reserve(columns + 2 * row + rows_out_.nbytes());
     if (!start) return false;
     std::uint32_t *const offsets = reinterpret_cast<std::uint32_t *>(start);
     std::int16_t *const weights = reinterpret_cast<std::int16_t *>(offsets + window_.out_width);

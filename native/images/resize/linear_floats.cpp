@@ -16,18 +16,7 @@
 namespace ksrv {
 namespace {
 
-// A row's arithmetic as in convert_pixels, with constants for each value of the row.
-struct RowArithmetic {
-    const float *first, *second;
-    float scale;
-};
-
 // A picture has fewer than 2^24 rows and columns (see read_image_header), so that nothing here overflows.
-ThreadRowMemory &memory() noexcept {
-    static ThreadRowMemory kept;
-    return kept;
-}
-
 template <typename Sample>
 void resize_width_portable(const Sample *row, std::size_t channels, const std::uint32_t *offsets,
                         const float *weights, std::size_t begin, std::size_t end, std::size_t last,
@@ -74,49 +63,25 @@ bool has_avx2() noexcept {
 }
 #endif
 
-template <int ARITHMETIC>
-KSRV_INLINE void mix(const float *__restrict upper, const float *__restrict lower, float weight,
-                     const RowArithmetic &with, std::size_t count, float *__restrict out) noexcept {
+KSRV_CLONES void mix_rows(const float *__restrict upper, const float *__restrict lower, float weight,
+                          std::size_t count, float *__restrict out) noexcept {
     const float rest = 1.0f - weight;
-    for (std::size_t i = 0; i < count; ++i) {
-        const float value = upper[i] * rest + lower[i] * weight;
-        if (ARITHMETIC == ARITHMETIC_FAST)
-            out[i] = value * with.first[i] + with.second[i];
-        else if (ARITHMETIC == ARITHMETIC_EXACT)
-            out[i] = (value / with.scale - with.first[i]) / with.second[i];
-        else
-            out[i] = value;
-    }
-}
-
-KSRV_CLONES void mix_rows(const float *upper, const float *lower, float weight, int arithmetic,
-                          const RowArithmetic &with, std::size_t count, float *out) noexcept {
-    switch (arithmetic) {
-    case ARITHMETIC_FAST: mix<ARITHMETIC_FAST>(upper, lower, weight, with, count, out); return;
-    case ARITHMETIC_EXACT: mix<ARITHMETIC_EXACT>(upper, lower, weight, with, count, out); return;
-    default: mix<ARITHMETIC_NONE>(upper, lower, weight, with, count, out); return;
-    }
+    for (std::size_t i = 0; i < count; ++i) out[i] = upper[i] * rest + lower[i] * weight;
 }
 
 }  // namespace
 
 LinearFloats::LinearFloats(const ResizeWindow &window, int sample, const PixelTarget &target,
                            const Coefficients &coefficients) noexcept
-    : window_(window), sample_(sample), target_(target), coefficients_(coefficients) {
-    values_ = window.out_width * window.channels;
-    const bool in_order = !target.planar && keeps_order(target, window.channels);
-    if (in_order) {
-        arithmetic_ = coefficients.arithmetic;
-        coefficients_.arithmetic = ARITHMETIC_NONE;
-    }
-    direct_ = in_order && target.datatype == DT_FP32;
-}
+    : window_(window), sample_(sample), target_(target), coefficients_(coefficients),
+      constants_(float_constants(coefficients, window.channels)),
+      direct_(target.datatype == DT_FP32 && keeps_order(target, window.channels)),
+      values_(window.out_width * window.channels) {}
 
 bool LinearFloats::prepare() noexcept {
     const std::size_t row = (values_ + 16) * sizeof(float);
     const std::size_t columns = window_.out_width * (sizeof(std::uint32_t) + sizeof(float));
-    const std::size_t constants = arithmetic_ == ARITHMETIC_NONE ? 0 : 2 * row;
-    std::uint8_t *const start = memory().reserve(3 * row + columns + constants);
+    std::uint8_t *const start = row_memory<LinearFloats>().reserve(3 * row + columns);
     if (!start) return false;
     rows_.rows[0] = reinterpret_cast<float *>(start);
     rows_.rows[1] = rows_.rows[0] + values_ + 16;
@@ -135,11 +100,6 @@ bool LinearFloats::prepare() noexcept {
     }
     offsets_ = offsets;
     weights_ = weights;
-    if (arithmetic_ != ARITHMETIC_NONE) {
-        float *const constant = reinterpret_cast<float *>(offsets + window_.out_width);
-        row_constants(coefficients_, arithmetic_, window_.channels, values_, constant, constant + values_);
-        constants_ = constant;
-    }
     return true;
 }
 
@@ -162,11 +122,13 @@ void LinearFloats::resize_width(const std::uint8_t *pixels, float *out) const no
 
 void LinearFloats::emit(std::size_t row, const float *upper, const float *lower, float weight) noexcept {
     unsigned char *const place = target_.data + static_cast<std::ptrdiff_t>(row) * target_.row_bytes;
-    const float *const second = constants_ == nullptr ? nullptr : constants_ + values_;
-    const RowArithmetic with{constants_, second, static_cast<float>(coefficients_.scale)};
-    float *const out = direct_ ? reinterpret_cast<float *>(place) : made_;
-    mix_rows(upper, lower, weight, arithmetic_, with, values_, out);
-    if (direct_) return;
+    float *const numbers = reinterpret_cast<float *>(place);
+    const bool computes = coefficients_.arithmetic != ARITHMETIC_NONE;
+    mix_rows(upper, lower, weight, values_, direct_ && !computes ? numbers : made_);
+    if (direct_) {
+        if (computes) compute_values(made_, numbers, values_, coefficients_.arithmetic, constants_);
+        return;
+    }
     PixelSource source{};
     source.data = reinterpret_cast<const unsigned char *>(made_);
     source.type = PIXEL_F32;

@@ -37,9 +37,8 @@ class LinearFloats final : public RowResize {
     ResizeWindow window_;
     int sample_;
     PixelTarget target_;
-    Coefficients coefficients_;           // for the arithmetic that follows the resize
-    int arithmetic_ = ARITHMETIC_NONE;    // the arithmetic that is done together with the resize
-    const float *constants_ = nullptr;    // for each value of a row: first constants, then second constants
+    Coefficients coefficients_;
+    Constants<float> constants_;
     bool direct_;                         // the results are stored in the target without conversion
     std::size_t values_;                  // in a row of the result
     std::size_t whole_vectors_ = 0;       // pixels of a row that may be read in pieces of eight bytes

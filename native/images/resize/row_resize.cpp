@@ -43,8 +43,7 @@ class RowCopies final : public RowResize {
           rows_out_(target, coefficients, window.out_height, window.out_width, window.channels) {}
 
     bool prepare() noexcept override {
-        static ThreadRowMemory memory;
-        std::uint8_t *const rows = memory.reserve(rows_out_.nbytes());
+        std::uint8_t *const rows = row_memory<RowCopies>().reserve(rows_out_.nbytes());
         rows_out_.use(rows);
         return rows != nullptr;
     }

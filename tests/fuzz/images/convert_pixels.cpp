@@ -45,15 +45,14 @@ void resample(Bytes &bytes) {
     job.left = bytes.upto(job.full_width) - 1;
     job.out_height = bytes.upto(job.full_height - job.top);
     job.out_width = bytes.upto(job.full_width - job.left);
-    const bool alpha = bytes.upto(2) == 2;
     const std::size_t row = job.width * job.channels, out_row = job.out_width * job.channels;
     const auto source = filled(job.height * row);
     const auto target = filled(job.out_height * out_row);
-    const std::size_t need = ksrv::resample_pillow(job, alpha, nullptr, 0, nullptr, 0, nullptr);
+    const std::size_t need = ksrv::resample_pillow(job, nullptr, 0, nullptr, 0, nullptr);
     void *scratch = nullptr;
     if (posix_memalign(&scratch, 64, need) != 0) std::abort();
     const std::size_t used = ksrv::resample_pillow(
-        job, alpha, source.get(), static_cast<std::ptrdiff_t>(row), target.get(),
+        job, source.get(), static_cast<std::ptrdiff_t>(row), target.get(),
         static_cast<std::ptrdiff_t>(out_row), static_cast<unsigned char *>(scratch));
     std::free(scratch);
     if (used != need) std::abort();
@@ -75,19 +74,17 @@ void convert(Bytes &bytes) {
     target.channels = bytes.upto(4);
     for (std::size_t i = 0; i < target.channels; ++i)
         target.from[i] = static_cast<int>(bytes.upto(source.channels)) - 1;
-    target.planar = bytes.upto(2) == 2;
     coefficients.arithmetic = static_cast<int>(bytes.upto(3)) - 1;
     coefficients.scale = static_cast<double>(bytes.upto(255));
     const std::size_t item = ksrv::item_size_of(static_cast<ksrv::Datatype>(target.datatype));
     const std::size_t in_row = source.width * source.channels * ITEMS[source.type];
-    const std::size_t out_row = source.width * item * (target.planar ? 1 : target.channels);
+    const std::size_t out_row = source.width * item * target.channels;
     const auto in = filled(source.height * in_row);
     const auto out = filled(source.height * source.width * target.channels * item);
     source.data = in.get();
     source.row_bytes = static_cast<std::ptrdiff_t>(in_row);
     target.data = out.get();
     target.row_bytes = static_cast<std::ptrdiff_t>(out_row);
-    target.plane_bytes = static_cast<std::ptrdiff_t>(target.planar ? out_row * source.height : 0);
     ksrv::convert_pixels(source, target, coefficients);
 }
 

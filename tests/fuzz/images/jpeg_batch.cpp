@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "images/decode/memory.hpp"
+#include "images/decode/row_memory.hpp"
 #include "images/image_input.hpp"
 #include "images/resize/jpeg_batch.hpp"
-#include "images/resize/upright/orientation.hpp"
-#include "images/resize/upright/picture.hpp"
+#include "images/resize/upright_lines.hpp"
 #include "tensor/datatype.hpp"
 
 namespace {
@@ -46,6 +46,24 @@ struct Rows {
         return true;
     }
 };
+
+// Passes on the rows of a stored picture, turned by EXIF's orientation.
+void hand_on_upright(const std::vector<unsigned char> &stored, int orientation, std::size_t height, std::size_t width,
+                     ksrv::RowReceiver &receiver) {
+    const bool is_transposed = ksrv::is_stored_transposed(orientation);
+    const bool from_bottom = orientation == 3 || orientation == 4 || orientation >= 7;
+    const bool from_right = orientation == 2 || orientation == 3 || orientation == 6 || orientation == 7;
+    std::vector<unsigned char> row(width * CHANNELS + ksrv::RowMemory::SLACK);
+    for (std::size_t y = 0; y < height; ++y) {
+        const std::size_t down = from_bottom ? height - 1 - y : y;
+        for (std::size_t x = 0; x < width; ++x) {
+            const std::size_t across = from_right ? width - 1 - x : x;
+            const std::size_t at = is_transposed ? across * height + down : down * width + across;
+            std::memcpy(row.data() + x * CHANNELS, stored.data() + at * CHANNELS, CHANNELS);
+        }
+        receiver.take(static_cast<std::uint32_t>(y), row.data());
+    }
+}
 
 }  // namespace
 
@@ -151,12 +169,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
             require(std::memcmp(together.row(i), alone.row(i), row_bytes) == 0);
         if (whole && job.orientation != 1) {
             const auto resize = ksrv::make_row_resize(kind, job.window, ksrv::PIXEL_U8, job.target, coefficients);
-            ksrv::UprightPicture picture(job.orientation, job.jpeg.height, job.jpeg.width, CHANNELS);
+            const std::size_t height = job.jpeg.height, width = job.jpeg.width;
+            std::vector<unsigned char> stored(height * width * CHANNELS);
             if (ksrv::is_stored_transposed(job.orientation)) std::swap(job.jpeg.height, job.jpeg.width);
+            ksrv::WholePicture picture(stored.data(), static_cast<std::ptrdiff_t>(job.jpeg.width * CHANNELS));
             std::memset(job.row, 0, row_bytes);
-            require(resize && resize->prepare() && picture.prepare());
+            require(resize && resize->prepare());
             require(ksrv::decode_jpeg(job.jpeg, picture) == ksrv::Decoded::whole);
-            picture.hand_on(*resize);
+            hand_on_upright(stored, job.orientation, height, width, *resize);
             require(std::memcmp(together.row(i), alone.row(i), row_bytes) == 0);
         }
         // Alone there is at least as much room.

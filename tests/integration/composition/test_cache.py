@@ -9,8 +9,8 @@ import urllib.request
 import grpc
 import pytest
 
+from ksrv.model.fault import ConfigError
 from ksrv.repository.model_yaml import load_model_config
-from ksrv.repository.yaml_document import ConfigError
 from ksrv.testing import Server
 from tests.support.models import VECTOR, write_model
 from tests.support.streams import TEXT, StreamedResponse, text_request

@@ -11,18 +11,18 @@ from tests.support.models import write_model
 
 PATCHED = """
 from ksrv import BaseHandler
-from ksrv.images.geometry import Geometry
+from ksrv.images.row_plans import RowPlans
 
-inside = Geometry.inside
+planned = RowPlans._new_plan
 
 
-def failing(self, size, target):
-    if size == (40, 30):
+def failing(self, slot, height, width, channels):
+    if (height, width) == (40, 30):
         raise MemoryError
-    return inside(self, size, target)
+    return planned(self, slot, height, width, channels)
 
 
-Geometry.inside = failing
+RowPlans._new_plan = failing
 
 
 class Mean(BaseHandler):

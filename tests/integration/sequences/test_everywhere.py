@@ -9,8 +9,8 @@ import tritonclient.grpc as triton_grpc
 
 from ksrv import BaseHandler
 from ksrv.errors import KsrvError
+from ksrv.model.fault import ConfigError
 from ksrv.repository.model_yaml import load_model_config
-from ksrv.repository.yaml_document import ConfigError
 from ksrv.server.dialects import formats
 from ksrv.testing import Server, batch, load
 from tests.support.models import write_model

@@ -10,8 +10,9 @@ from ksrv.handlers import compile as compile_module
 from ksrv.handlers.compile import compile_model
 from ksrv.loaders.arguments import NamedArguments
 from ksrv.loaders.loaded import LoadedModel
-from ksrv.model.compile_plan import CompileError, CompilePlan, read_plan
+from ksrv.model.compile_plan import CompilePlan, read_plan
 from ksrv.model.config import ModelConfig
+from ksrv.model.fault import Fault
 from ksrv.model.spec import TensorSpec
 
 torch = pytest.importorskip("torch")
@@ -53,7 +54,7 @@ def test_every_form_of_pt2_is_read(section, plan):
     ],
 )
 def test_unknown_form_of_pt2_is_an_error(section, word):
-    with pytest.raises(CompileError, match=word):
+    with pytest.raises(Fault, match=word):
         read_plan(section)
 
 
@@ -107,7 +108,7 @@ def test_failed_compilation_falls_back_to_eager_with_one_warning(caplog, failing
 def test_a_failing_compilation_that_is_required_fails(failing_backend):
     model = compiled(enabled(failing_backend, required=True))
     for _ in range(2):  # fails again each time
-        with pytest.raises(CompileError, match="no compiler today"):
+        with pytest.raises(Fault, match="no compiler today"):
             model(torch.ones(2))
 
 
@@ -126,7 +127,7 @@ def test_an_unknown_backend_stays_eager_with_a_warning(caplog):
     with caplog.at_level(logging.WARNING, "ksrv.handlers"):
         assert compiled(enabled("warp_drive"), module) is module
     assert "warp_drive" in caplog.text
-    with pytest.raises(CompileError, match="warp_drive"):
+    with pytest.raises(Fault, match="warp_drive"):
         compiled(enabled("warp_drive", required=True))
 
 

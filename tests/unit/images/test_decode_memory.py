@@ -5,11 +5,13 @@ import threading
 import numpy as np
 import pytest
 
+from ksrv._native.images import decode_memory as native
 from ksrv._native.images.decode_pool import DecodePool
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv.errors import BodyTooLarge
+from ksrv.images import decode_memory as memory
 from ksrv.images import jpeg
-from ksrv.images.decode_memory import DecodingMemory, NoRoom, TooLarge
+from ksrv.images.decode_memory import NoRoom, TooLarge
 from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import Limits
 from ksrv.model.spec import ImageSpec, TensorSpec
@@ -28,7 +30,7 @@ def bound():
 
 
 def test_bytes_are_counted_until_given_back():
-    memory, before = DecodingMemory(), PROCESS.held
+    before = PROCESS.held
     assert memory.take(60) and memory.take(40)
     assert PROCESS.held == before + 100
     memory.give_back(60)
@@ -40,11 +42,10 @@ def test_too_large_image_is_refused_with_both_numbers():
     with pytest.raises(
         TooLarge, match=rf"needs 10000 bytes .* --limits-in-flight \({PROCESS.bound} bytes"
     ):
-        DecodingMemory().take(10_000)
+        memory.take(10_000)
 
 
 def test_reservation_fails_at_once_without_other_images():
-    memory = DecodingMemory()
     assert PROCESS.reserve(50, small=True)  # a request's body
     try:
         with pytest.raises(NoRoom, match="needs 60 bytes"):
@@ -54,12 +55,11 @@ def test_reservation_fails_at_once_without_other_images():
 
 
 def test_image_waits_for_another_image():
-    memory = DecodingMemory()
     assert memory.take(80)
     taken = []
     waiting = threading.Thread(target=lambda: taken.append(memory.take(70)))
     waiting.start()
-    wait_until(lambda: memory.waiting)
+    wait_until(lambda: native.waiting())
     assert not taken
     memory.give_back(80)
     waiting.join(60)
@@ -68,7 +68,6 @@ def test_image_waits_for_another_image():
 
 
 def test_cancelled_image_does_not_wait():
-    memory = DecodingMemory()
     assert memory.take(80)
     assert memory.take(70, lambda: True) is False
     memory.give_back(80)

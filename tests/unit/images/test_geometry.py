@@ -77,9 +77,9 @@ def test_image_of_the_target_size_is_not_resized():
     picture = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
     for resize in ("linear", "area", "pillow", "none", "letterbox"):
         geometry = Geometry(ImageSpec(resize=resize))
-        assert geometry.fits((4, 4), (4, 4))
+        assert geometry.inside((4, 4), (4, 4))[0] == (4, 4)
         target = np.zeros_like(picture)
         geometry.place(picture, target)
         np.testing.assert_array_equal(target, picture)
-    assert not Geometry(ImageSpec()).fits((4, 5), (4, 4))
-    assert Geometry(ImageSpec(shorter_side=4)).fits((4, 5), (4, 4))
+    assert Geometry(ImageSpec()).inside((4, 5), (4, 4))[0] == (4, 4)
+    assert Geometry(ImageSpec(shorter_side=4)).inside((4, 5), (4, 4))[0] == (4, 5)

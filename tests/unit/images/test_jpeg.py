@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from ksrv._native.images import jpeg_decoder, row_resize
+from ksrv._native.images import jpeg_decoder
 from ksrv._native.images.convert_pixels import Conversion
 from ksrv._native.images.decode_pool import DecodePool
 from ksrv._native.images.image_header import probe
@@ -16,7 +16,7 @@ from ksrv.images import jpeg
 from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import Limits
 from ksrv.model.spec import ImageSpec, TensorSpec
-from tests.support.images import files, oracle
+from tests.support.images import files, oracle, resized
 
 native = pytest.mark.skipif(not jpeg_decoder.VERSION, reason="ksrv was built without libjpeg-turbo")
 
@@ -71,7 +71,7 @@ def test_pixels_equal_cv2s(decoder, subsampling):
         data = encode(pixels, quality, subsampling, progressive, restart)
         for order in FLAGS:
             got = np.empty((height, width, 1 if order == "GRAY" else 3), np.uint8)
-            assert jpeg.decode_into(data, got, order)
+            assert jpeg_decoder.decode_jpeg_into(data, got, order)
             np.testing.assert_array_equal(got, decoded_by_cv2(data, order))
 
 
@@ -135,7 +135,7 @@ def test_an_odd_file_gives_cv2s_pixels_or_is_left_to_it(decoder, name):
     data = odd_files()[name]
     for order in FLAGS:
         got = np.empty((40, 56, 1 if order == "GRAY" else 3), np.uint8)
-        if jpeg.decode_into(data, got, order):
+        if jpeg_decoder.decode_jpeg_into(data, got, order):
             np.testing.assert_array_equal(got, decoded_by_cv2(data, order))
         else:
             assert name not in ("plain", "EXIF", "comments", "ICC", "fill bytes", "behind the end")
@@ -171,7 +171,7 @@ def test_every_cut_of_a_file_is_left_to_cv2(decoder):
     data = encode(picture(33, 17), progressive=True)
     got = np.empty((33, 17, 3), np.uint8)
     for length in range(0, len(data) - 2, 7):
-        assert not jpeg.decode_into(data[:length] or b"x", got, "BGR")
+        assert not jpeg_decoder.decode_jpeg_into(data[:length] or b"x", got, "BGR")
 
 
 def of_first_scans(data):
@@ -216,9 +216,9 @@ def test_a_progressive_file_cut_in_a_scan_gives_cv2s_pixels_or_is_left_to_it(
     *some, whole = of_first_scans(encode(picture(100, 300, channels), progressive=True))
     got = np.empty((100, 300, 1 if order == "GRAY" else 3), np.uint8)
     for data in [*some, *(whole[:end] + b"\xff\xd9" for end in range(700, len(whole) - 2, 211))]:
-        if jpeg.decode_into(data, got, order):
+        if jpeg_decoder.decode_jpeg_into(data, got, order):
             np.testing.assert_array_equal(got, decoded_by_cv2(data, order))
-    assert jpeg.decode_into(whole, got, order)
+    assert jpeg_decoder.decode_jpeg_into(whole, got, order)
     np.testing.assert_array_equal(got, decoded_by_cv2(whole, order))
 
 
@@ -241,7 +241,7 @@ def test_a_damaged_file_gives_cv2s_pixels_or_is_left_to_it(decoder):
         for at in random.integers(2, len(data), 3):
             broken[at] = random.integers(0, 256)
         got = np.empty((64, 64, 3), np.uint8)
-        if jpeg.decode_into(bytes(broken), got, "BGR"):
+        if jpeg_decoder.decode_jpeg_into(bytes(broken), got, "BGR"):
             taken += 1
             np.testing.assert_array_equal(got, decoded_by_cv2(bytes(broken), "BGR"))
     assert 0 < taken < 300
@@ -290,8 +290,8 @@ def test_rows_are_resized_as_opencv_resizes_floats(size, full, window, order):
     conversion = Conversion(scale=2.0, mean=(3.0,), std=(4.0,), exact=True)
     for change in (Conversion(), conversion):
         got = np.empty(wanted.shape, np.float32)
-        assert row_resize.decode_jpeg_resized(
-            data, size, got, change, full, (top, left), kind="linear floats", order=order
+        assert resized.decoded(
+            data, size, got, full, (top, left), conversion=change, kind="linear floats", order=order
         )
         converted = np.empty(wanted.shape, np.float32)
         change(np.ascontiguousarray(wanted), converted)
@@ -303,13 +303,9 @@ def test_sizes_that_do_not_fit_are_refused():
     data = encode(picture(20, 20))
     target = np.empty((10, 10, 3), np.float32)
     with pytest.raises(ValueError, match="lies outside"):
-        row_resize.decode_jpeg_resized(
-            data, (20, 20), target, Conversion(), (9, 10), kind="area", order="BGR"
-        )
+        resized.decoded(data, (20, 20), target, (9, 10))
     with pytest.raises(ValueError, match="channels"):
-        row_resize.decode_jpeg_resized(
-            data, (20, 20), target, Conversion(), (10, 10), kind="area", order="GRAY"
-        )
+        resized.decoded(data, (20, 20), target, (10, 10), order="GRAY")
     with pytest.raises(ValueError, match="reduced by"):
         jpeg_decoder.decode_jpeg_into(data, np.empty((7, 7, 3), np.uint8), "BGR", 3)
 

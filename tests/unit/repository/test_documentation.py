@@ -43,7 +43,9 @@ def test_the_documented_settings_are_valid_and_complete(tmp_path):
     pad = SETTINGS.partition("    pad:")[2].partition("  - {")[0]
     assert set(re.findall(r"^      (\w+):", pad, re.MULTILINE)) == set(Padding.__struct_fields__)
     image = SETTINGS.partition("    image:")[2].partition("  - name: ids")[0]
-    assert set(re.findall(r"^      (\w+):", image, re.MULTILINE)) == set(ImageSpec.__slots__)
+    assert set(re.findall(r"^      (\w+):", image, re.MULTILINE)) == set(
+        ImageSpec.__struct_fields__
+    )
 
 
 @pytest.mark.parametrize("section", SECTIONS)

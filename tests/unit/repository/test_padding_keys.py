@@ -6,9 +6,9 @@ import pytest
 from ksrv import Float32, Int64
 from ksrv.errors import PromiseBroken
 from ksrv.handlers.declared.tensor_types import TensorTypeError
+from ksrv.model.fault import ConfigError
 from ksrv.model.spec import Padding
 from ksrv.repository.model_yaml import load_model_config
-from ksrv.repository.yaml_document import ConfigError
 from ksrv.testing import LoadFailed, load
 
 IDS = "{name: ids, datatype: INT64, shape: [-1, -1], pad: {%s}}"

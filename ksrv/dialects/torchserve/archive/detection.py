@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from ksrv.dialects.torchserve.calls import FORMAT, RUNNER
 from ksrv.model.config import ModelConfig
-from ksrv.repository.yaml_document import Fault
+from ksrv.model.fault import Fault
 
 
 def imports_ts(file: Path) -> bool:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ksrv.dialects.torchserve.archive.archive import ArchiveError, read_manifest
 from ksrv.dialects.torchserve.archive.model_config import archived_config
 from ksrv.model.config import ModelConfig
-from ksrv.repository.yaml_document import ConfigError, Fault
+from ksrv.model.fault import ConfigError, Fault
 
 
 def read_unpacked(keys: Any, settings: dict[str, Any], folder: Path) -> ModelConfig:

@@ -114,7 +114,9 @@ class Resize:
         height, width = self.target(pixels.shape[0], pixels.shape[1])
         if (height, width) == pixels.shape[:2]:
             return pixels
-        return resize_pillow(pixels, height, width)
+        resized = np.empty((height, width, *pixels.shape[2:]), np.uint8)
+        resize_pillow(pixels, height, width, resized)
+        return resized
 
     def target(self, height: int, width: int) -> tuple[int, int]:
         """Return the height and width that an image of this size gets."""

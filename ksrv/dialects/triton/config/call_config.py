@@ -9,7 +9,7 @@ from typing import Any
 
 from ksrv.dialects.triton.config.configuration import plain
 from ksrv.dialects.triton.config.model_keys import Keys
-from ksrv.repository.yaml_document import Fault
+from ksrv.model.fault import Fault
 
 CHANGEABLE = frozenset(
     {

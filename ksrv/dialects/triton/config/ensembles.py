@@ -11,9 +11,9 @@ from ksrv.dialects.triton.config.model_keys import Keys
 from ksrv.dialects.triton.config.tensors import Tensors
 from ksrv.dialects.triton.declarations import EnsembleStep, TritonDeclarations
 from ksrv.model.config import ModelConfig
+from ksrv.model.fault import Fault, KeyPath
 from ksrv.model.spec import Dimension, TensorSpec
 from ksrv.repository.entry import ModelEntry
-from ksrv.repository.yaml_document import Fault, KeyPath
 
 
 def read_steps(keys: Keys, tensors: Tensors) -> tuple[EnsembleStep, ...]:

@@ -32,12 +32,13 @@ from ksrv.errors import LEADS_OUT
 from ksrv.loaders.openvino import OpenVinoOptions
 from ksrv.machine.cgroups import usable_cores
 from ksrv.model.config import Batching, Cache, ModelConfig, ModelSource, VersionPolicy
+from ksrv.model.fault import ConfigError, Fault, KeyPath
 from ksrv.model.spec import Dimension
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.report import Report
-from ksrv.repository.settings.labels import LabelError, read_labels
+from ksrv.repository.settings.labels import read_labels
 from ksrv.repository.versions import choose_versions, version_folders
-from ksrv.repository.yaml_document import ConfigError, Document, Fault, KeyPath, describe
+from ksrv.repository.yaml_document import Document, describe
 
 CONFIG_NAME = "config.pbtxt"
 MODEL_HANDLER = "ksrv.dialects.triton.handlers.model:TritonModel"
@@ -87,7 +88,7 @@ def _has_own_settings(folder: Path) -> bool:
     return any((at / name).is_file() for at in (folder, *version_folders(folder)) for name in own)
 
 
-def read_model(path: Path, name: str, config: Path | None = None) -> ModelEntry:
+def read_model(path: Path, name: str, config: str | None = None) -> ModelEntry:
     """Return the model of a folder of Triton's.
 
     Args:
@@ -103,7 +104,7 @@ def read_model(path: Path, name: str, config: Path | None = None) -> ModelEntry:
     folders = version_folders(root)
     settings = _Settings(root, name, folders, *_own_keys(root, needs_file=config is None))
     if config is not None:
-        settings.change(*read_text_format(config))
+        settings.change(*read_text_format(Path(CONFIG_NAME), config))
     with settings.document.naming_faults():
         return _entry(settings, path, name, folders)
 
@@ -323,10 +324,7 @@ class _Settings:
                 key,
                 f"{name!r} {LEADS_OUT}",
             )
-        try:
-            labels = read_labels(path)
-        except LabelError as error:
-            raise Fault(key, f"{name}: {error}") from None
+        labels = read_labels(path, key)
         self.report.applied["output.label_filename"] = f"{len(labels)} labels of classes"
         return labels
 

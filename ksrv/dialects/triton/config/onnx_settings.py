@@ -5,8 +5,8 @@ from typing import Any
 
 from ksrv.dialects.triton.config.model_keys import Keys
 from ksrv.model.config import OnnxSettings
+from ksrv.model.fault import Fault, KeyPath
 from ksrv.repository.report import Report
-from ksrv.repository.yaml_document import Fault, KeyPath
 
 LEVELS = {-1: "ORT_ENABLE_BASIC", 1: "ORT_ENABLE_EXTENDED", 2: "ORT_DISABLE_ALL"}
 """ONNX Runtime's names of the levels of `optimization.graph`; any other leaves the default, which is everything."""

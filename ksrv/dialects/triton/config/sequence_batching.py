@@ -6,9 +6,9 @@ from typing import NamedTuple
 from ksrv.dialects.triton.config.model_keys import DATA_TYPES, Keys
 from ksrv.dialects.triton.declarations import ControlTensor, StateTensor
 from ksrv.model.config import Batching
+from ksrv.model.fault import Fault, KeyPath
 from ksrv.model.spec import SequenceLimits
 from ksrv.repository.report import Report
-from ksrv.repository.yaml_document import Fault, KeyPath
 
 IDLE_MICROSECONDS = 1_000_000
 """Triton's, where max_sequence_idle_microseconds is left out."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from ksrv.dialects.triton.config.model_keys import DATA_TYPES, Keys
 from ksrv.dialects.triton.declarations import BoundTensor, position_of
+from ksrv.model.fault import Fault, KeyPath
 from ksrv.model.spec import ANY_SIZE, ANY_SIZE_OR_NONE, Dimension, TensorSpec
 from ksrv.repository.report import Report
-from ksrv.repository.yaml_document import Fault, KeyPath
 
 _REFUSED = {
     "is_shape_tensor": "shape tensors are TensorRT's",

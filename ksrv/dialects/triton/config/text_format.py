@@ -13,16 +13,9 @@ from typing import Any, NoReturn
 
 from ksrv.dialects.triton.config.model_keys import DATA_TYPES, RULES, Keys, MapEntry
 from ksrv.errors import did_you_mean
+from ksrv.model.fault import ConfigError, Fault, KeyPath
 from ksrv.protocol.protobuf import files
-from ksrv.repository.yaml_document import (
-    MAX_NODES,
-    ConfigError,
-    Document,
-    Fault,
-    KeyPath,
-    describe,
-    read_settings_text,
-)
+from ksrv.repository.yaml_document import MAX_NODES, Document, describe, read_settings_text
 
 PACKAGE = "inference."
 _UNKNOWN = re.compile(r'(Message|Enum) type "([\w.]+)" has no (?:field|value) named "?(\w+)')

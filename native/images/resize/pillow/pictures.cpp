@@ -45,13 +45,13 @@ bool pillow_goes_down_first(const ResizeWindow &job) noexcept {
     return both && less_height > 0 && less_height > 2 * less_width;
 }
 
-std::size_t resample_pillow(const ResizeWindow &job, bool has_alpha, const std::uint8_t *source,
+std::size_t resample_pillow(const ResizeWindow &job, const std::uint8_t *source,
                             std::ptrdiff_t source_bytes, std::uint8_t *target,
                             std::ptrdiff_t target_bytes, unsigned char *scratch) noexcept {
     using namespace pillow;
     Scratch pieces{scratch};
     const bool horizontal = job.full_width != job.width, vertical = job.full_height != job.height;
-    const bool alpha = has_alpha && job.channels == 4 && (horizontal || vertical);
+    const bool alpha = job.channels == 4 && (horizontal || vertical);
 
     const std::size_t row = job.out_width * job.channels;
     Axis across = pieces.axis(job.out_width, job.width, job.full_width);

@@ -19,8 +19,8 @@ namespace ksrv {
 // Whether Pillow resizes a picture in height first. The order matters, because it rounds between the passes.
 bool pillow_goes_down_first(const ResizeWindow &job) noexcept;
 
-// Resizes with `scratch`, whose size a call without scratch returns. `has_alpha`: the last of four channels is opacity.
-std::size_t resample_pillow(const ResizeWindow &job, bool has_alpha, const std::uint8_t *source,
+// Resizes with `scratch`, whose size a call without scratch returns. The last of four channels is opacity.
+std::size_t resample_pillow(const ResizeWindow &job, const std::uint8_t *source,
                             std::ptrdiff_t source_bytes, std::uint8_t *target,
                             std::ptrdiff_t target_bytes, unsigned char *scratch) noexcept;
 

@@ -6,14 +6,6 @@
 #include "images/decode/row_memory.hpp"
 
 namespace ksrv {
-namespace {
-
-ThreadRowMemory &memory() noexcept {
-    static ThreadRowMemory kept;
-    return kept;
-}
-
-}  // namespace
 
 std::size_t PillowRows::lay_out(unsigned char *data) noexcept {
     using pillow::LANES;
@@ -33,7 +25,7 @@ std::size_t PillowRows::lay_out(unsigned char *data) noexcept {
 }
 
 bool PillowRows::prepare() noexcept {
-    unsigned char *const data = memory().reserve(lay_out(nullptr));
+    unsigned char *const data = row_memory<PillowRows>().reserve(lay_out(nullptr));
     if (!data) return false;
     lay_out(data);
     pillow::make_axis(&across_, window_.width, window_.full_width, window_.left, weights_);

@@ -8,7 +8,7 @@ from tritonclient.grpc import model_config_pb2
 
 from ksrv.dialects.triton.config.configuration import plain
 from ksrv.dialects.triton.config.text_format import read_text_format
-from ksrv.repository.yaml_document import ConfigError
+from ksrv.model.fault import ConfigError
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
 groups = st.fixed_dictionaries(

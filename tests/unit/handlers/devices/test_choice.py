@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from ksrv.handlers.devices import choice
-from ksrv.handlers.devices.choice import DeviceError, choose_device, choose_onnx_device
+from ksrv.handlers.devices.choice import choose_device, choose_onnx_device
+from ksrv.model.fault import ConfigError
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def test_instances_take_numbered_devices_in_turn(machine):
         "cuda:1",
         "cuda:0",
     ]
-    with pytest.raises(DeviceError, match=r"cuda:0,3 .* 3 cuda device"):
+    with pytest.raises(ConfigError, match=r"cuda:0,3 .* 3 cuda device"):
         choose_device("cuda:0,3")
 
 
@@ -73,13 +74,13 @@ def test_available_named_device_is_used(machine):
 @pytest.mark.parametrize("name", ["cuda", "cuda:0", "xpu", "mps", "xla"])
 def test_missing_named_device_fails_the_load(machine, name):
     machine()
-    with pytest.raises(DeviceError, match=f"device {name} is not available"):
+    with pytest.raises(ConfigError, match=f"device {name} is not available"):
         choose_device(name)
 
 
 def test_device_number_out_of_range_fails_the_load(machine):
     machine(cuda=2)
-    with pytest.raises(DeviceError, match=r"cuda:2 .* 2 cuda device"):
+    with pytest.raises(ConfigError, match=r"cuda:2 .* 2 cuda device"):
         choose_device("cuda:2")
 
 
@@ -87,7 +88,7 @@ def test_cpu_is_used_without_torch(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     assert choose_device("auto") == "cpu"
     assert choose_device("cpu") == "cpu"
-    with pytest.raises(DeviceError, match=r"pip install torch"):
+    with pytest.raises(ConfigError, match=r"pip install torch"):
         choose_device("cuda")
 
 

@@ -30,9 +30,9 @@ from ksrv.dialects.torchserve.shims.transforms import (
     ToTensor,
 )
 from ksrv.handlers.builtin.integrated_gradients import integrated_gradients
-from ksrv.images import opencv
+from ksrv.images import decode_memory, opencv
 from ksrv.images.decode_limits import LimitPassed, checked_header, decoder_bytes, process_limits
-from ksrv.images.decode_memory import NoRoom, TooLarge, decoding
+from ksrv.images.decode_memory import NoRoom, TooLarge
 from ksrv.limits import show_limit
 
 MEAN = [0.485, 0.456, 0.406]
@@ -96,7 +96,7 @@ def _admitted(file: memoryview, count: Count | None = None) -> Iterator[None]:
         if count is not None:
             count(header)
         nbytes = decoder_bytes(header)
-        decoding.take(nbytes)
+        decode_memory.take(nbytes)
     except LimitPassed as error:
         raise PredictionException(f"the image {error}", 400) from None
     except TooLarge as error:
@@ -108,7 +108,7 @@ def _admitted(file: memoryview, count: Count | None = None) -> Iterator[None]:
     try:
         yield
     finally:
-        decoding.give_back(nbytes)
+        decode_memory.give_back(nbytes)
 
 
 class _RequestPixels:

@@ -7,7 +7,7 @@ from PIL import Image
 
 from ksrv._native.images import jpeg_decoder, row_resize
 from ksrv._native.images.convert_pixels import Conversion
-from tests.support.images import files, oracle
+from tests.support.images import files, oracle, resized
 
 native = pytest.mark.skipif(not jpeg_decoder.VERSION, reason="ksrv was built without libjpeg-turbo")
 
@@ -128,16 +128,14 @@ def test_rows_and_columns_outside_of_a_crop_change_nothing(subsampling, options,
     whole = cv2.imdecode(np.frombuffer(data, np.uint8), flag).reshape(427, 640, -1)
     for kind, full in (("linear bytes", (427, 640)), ("linear floats", (256, 383)),
                        ("pillow", (256, 383)), ("area", (256, 383))):  # fmt: skip
-        resized = wanted_pixels(kind, whole, full)
+        expected = wanted_pixels(kind, whole, full)
         for top, left, height, width in (
             (16, 79, 224, 224), (0, 0, 20, 20), (200, 300, 31, 60), (100, 0, 50, 383), (1, 161, 9, 7),
             (255, 382, 1, 1),
         ):  # fmt: skip
-            wanted = resized[top : top + height, left : left + width]
+            wanted = expected[top : top + height, left : left + width]
             got = np.empty(wanted.shape, wanted.dtype)
-            assert row_resize.decode_jpeg_resized(
-                data, (427, 640), got, Conversion(), full, (top, left), kind=kind, order=order
-            )
+            assert resized.decoded(data, (427, 640), got, full, (top, left), kind=kind, order=order)
             np.testing.assert_array_equal(got, wanted, f"{kind} {top} {left} {height} {width}")
 
 
@@ -147,9 +145,7 @@ def test_damage_below_a_crop_is_left_to_another_decoder():
     got = np.empty((20, 20, 3), np.uint8)
 
     def decode(file):
-        return row_resize.decode_jpeg_resized(
-            file, (427, 640), got, Conversion(), (427, 640), (10, 10), kind="area", order="BGR"
-        )
+        return resized.decoded(file, (427, 640), got, (427, 640), (10, 10))
 
     assert decode(data)
     for length in range(len(data) // 2, len(data) - 2, 997):

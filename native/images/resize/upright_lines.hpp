@@ -15,6 +15,9 @@
 
 namespace ksrv {
 
+// Whether a picture with an EXIF orientation, from 1 to 8, stores upright rows as columns.
+inline bool is_stored_transposed(int orientation) noexcept { return orientation >= 5; }
+
 class UprightLines final : public RowReceiver {
   public:
     // `window` refers to the upright picture. `orientation` is from 1 to 8.

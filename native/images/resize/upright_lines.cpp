@@ -1,17 +1,21 @@
-#include "images/resize/upright/lines.hpp"
+#include "images/resize/upright_lines.hpp"
 
 #include <algorithm>
 
 #include "images/decode/row_memory.hpp"
 #include "images/resize/neighbours.hpp"
-#include "images/resize/upright/orientation.hpp"
 
 namespace ksrv {
 namespace {
 
-ThreadRowMemory &memory() noexcept {
-    static ThreadRowMemory kept;
-    return kept;
+// Whether the first upright row is stored last.
+bool is_stored_from_bottom(int orientation) noexcept {
+    return orientation == 3 || orientation == 4 || orientation == 7 || orientation == 8;
+}
+
+// Whether the first pixel of an upright row is stored last in its row or column.
+bool is_stored_from_right(int orientation) noexcept {
+    return orientation == 2 || orientation == 3 || orientation == 6 || orientation == 7;
 }
 
 std::size_t most_lines(std::size_t count, std::size_t from) noexcept { return std::min(2 * count, from); }
@@ -57,7 +61,7 @@ UprightLines::UprightLines(int orientation, const ResizeWindow &window) noexcept
       rows_{nullptr, 0, static_cast<std::uint32_t>(window.height), is_stored_from_bottom(orientation)},
       columns_{nullptr, 0, static_cast<std::uint32_t>(window.width), is_stored_from_right(orientation)} {}
 
-UprightLines::~UprightLines() { memory().trim(); }
+UprightLines::~UprightLines() { row_memory<UprightLines>().trim(); }
 
 std::uint64_t UprightLines::nbytes(const ResizeWindow &window) noexcept {
     const std::uint64_t rows = most_lines(window.out_height, window.height);
@@ -67,7 +71,7 @@ std::uint64_t UprightLines::nbytes(const ResizeWindow &window) noexcept {
 }
 
 bool UprightLines::prepare() noexcept {
-    std::uint8_t *const start = memory().reserve(static_cast<std::size_t>(nbytes(window_)));
+    std::uint8_t *const start = row_memory<UprightLines>().reserve(static_cast<std::size_t>(nbytes(window_)));
     if (!start) return false;
     rows_.lines = reinterpret_cast<std::uint32_t *>(start);
     rows_.count = pick(window_.top, window_.out_height, window_.height, window_.full_height, rows_.lines);

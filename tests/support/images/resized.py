@@ -1,0 +1,40 @@
+"""Calls of the native resizes with the arguments that tests leave out."""
+
+from typing import Any
+
+import numpy as np
+
+from ksrv._native.images.convert_pixels import Conversion
+from ksrv._native.images.decode_pool import DecodePool
+from ksrv._native.images.image_header import probe
+from ksrv._native.images.jpeg_batch import WHOLE, RowPlan, decode_rows
+from ksrv._native.images.row_resize import resize_pillow
+
+
+def decoded(
+    data: bytes,
+    size: tuple[int, int],
+    target: np.ndarray,
+    full: tuple[int, int],
+    offset: tuple[int, int] = (0, 0),
+    *,
+    conversion: Conversion | None = None,
+    kind: str = "area",
+    order: str = "BGR",
+) -> bool:
+    """Decode a JPEG into a window of the resized picture; return whether it was decoded row by row."""
+    plan = RowPlan(
+        size=size, slot=target, part=(0, 0, *target.shape[:2]), conversion=conversion or Conversion(), full=full,
+        offset=offset, kind=kind, order=order, reduction=1, bfloat16=False,
+    )  # fmt: skip
+    outcomes = decode_rows(
+        DecodePool(1), [plan], [data], [probe(data)], [0], target[np.newaxis], None, upright=False
+    )
+    return outcomes == [WHOLE]
+
+
+def pillow(picture: np.ndarray, height: int, width: int) -> Any:
+    """Return the whole picture as `resize_pillow` resizes it."""
+    target = np.empty((height, width, *picture.shape[2:]), np.uint8)
+    resize_pillow(picture, height, width, target)
+    return target
