@@ -1,14 +1,16 @@
 """The JSON of OpenAI's embeddings and of the rerank services of Cohere and Jina: requests, answers, errors."""
 
 import base64
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypedDict
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 
-from ksrv.errors import InvalidRequest, KsrvError, quote
+from ksrv.errors import InvalidRequest, KsrvError
+from ksrv.protocol.documents import read_document
 from ksrv.protocol.openapi import Operation
 
 MOST_INPUTS = 2048
@@ -20,22 +22,50 @@ IS_NO_CHAT = (
     "/v1/rerank; for chat and completions use a server of language models"
 )
 
-Texts = list[str] | list[list[int]]
+
+class RoleCall(msgspec.Struct, frozen=True):
+    """The part that all requests have."""
+
+    model: Annotated[str, Meta(min_length=1)]
 
 
-class EmbeddingsBody(TypedDict):
-    """The required fields of a request for embeddings."""
+class EmbeddingsCall(RoleCall, frozen=True, kw_only=True):
+    """A request for embeddings.
 
-    model: str
+    Attributes:
+        input: Texts, or the token ids of texts.
+        encoding_format: With "base64" vectors are answered as the base64 of their float32 bytes.
+        dimensions: How many values of each vector are answered; None for all.
+    """
+
     input: str | list[Any]
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
 
 
-class RerankBody(TypedDict):
-    """The required fields of a request to rerank."""
+class TextDocument(msgspec.Struct, frozen=True):
+    """A document as an object."""
 
-    model: str
+    text: str
+
+
+class RerankCall(RoleCall, frozen=True, kw_only=True):
+    """A request to order documents by what they have to do with a query.
+
+    Attributes:
+        top_n: How many are answered; None for all.
+        return_documents: Whether their texts are answered too.
+    """
+
     query: str
-    documents: list[Any]
+    documents: Annotated[list[str | TextDocument], Meta(min_length=1, max_length=MOST_INPUTS)]
+    top_n: Annotated[int, Meta(ge=1, le=2**31)] | None = None
+    return_documents: bool | None = None
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts of the documents."""
+        return [one if isinstance(one, str) else one.text for one in self.documents]
 
 
 class Failure(TypedDict):
@@ -44,40 +74,8 @@ class Failure(TypedDict):
     error: str | dict[str, Any]
 
 
-EMBEDDINGS_OPERATION = Operation("Vectors of texts", "openai", dict, EmbeddingsBody, Failure)
-RERANK_OPERATION = Operation("Documents by a query", "openai", dict, RerankBody, Failure)
-
-
-@dataclass(frozen=True)
-class EmbeddingsCall:
-    """A request for embeddings.
-
-    Attributes:
-        inputs: Texts, or the token ids of texts.
-        as_base64: Whether vectors are answered as the base64 of their float32 bytes.
-        dimensions: How many values of each vector are answered; None for all.
-    """
-
-    model: str
-    inputs: Texts
-    as_base64: bool = False
-    dimensions: int | None = None
-
-
-@dataclass(frozen=True)
-class RerankCall:
-    """A request to order documents by what they have to do with a query.
-
-    Attributes:
-        top: How many are answered.
-        return_documents: Whether their texts are answered too.
-    """
-
-    model: str
-    query: str
-    documents: list[str] = field(default_factory=list)
-    top: int = 0
-    return_documents: bool = False
+EMBEDDINGS_OPERATION = Operation("Vectors of texts", "openai", dict, EmbeddingsCall, Failure)
+RERANK_OPERATION = Operation("Documents by a query", "openai", dict, RerankCall, Failure)
 
 
 def read_model(document: Any) -> str:
@@ -86,43 +84,23 @@ def read_model(document: Any) -> str:
     Raises:
         InvalidRequest: The body is no object, or names no model.
     """
-    if not isinstance(document, dict):
-        raise InvalidRequest("the body must be a JSON object")
-    model = document.get("model")
-    if not isinstance(model, str) or not model:
-        raise InvalidRequest("'model' must be the name of a model")
-    return model
+    return read_document(document, RoleCall).model
 
 
-def read_embeddings(document: Mapping[str, Any]) -> EmbeddingsCall:
-    """Return what the body of an embeddings request asks for.
+def read_embeddings(document: Any) -> EmbeddingsCall:
+    """Return what the body of an embeddings request asks for, with a list of inputs.
 
     Raises:
         InvalidRequest: A field is missing or wrong.
     """
-    form = document.get("encoding_format", "float")
-    if form not in ("float", "base64"):
-        raise InvalidRequest(f"'encoding_format' must be 'float' or 'base64', not {quote(form)}")
-    dimensions = document.get("dimensions")
-    if dimensions is not None and not _is_whole(dimensions, 1, 1_000_000):
-        raise InvalidRequest(f"'dimensions' must be a whole number from 1, not {quote(dimensions)}")
-    if "input" not in document:
-        raise InvalidRequest("'input' is missing: a text, token ids, or a list of either")
-    inputs = _inputs(document["input"])
-    return EmbeddingsCall(read_model(document), inputs, form == "base64", dimensions)
-
-
-def _inputs(given: Any) -> Texts:
-    if isinstance(given, str):
+    call = read_document(document, EmbeddingsCall)
+    given = call.input
+    if isinstance(given, str) or _is_tokens(given):
         given = [given]
-    if not isinstance(given, list) or not given:
+    if not 0 < len(given) <= MOST_INPUTS:
         raise InvalidRequest(
-            "'input' must be a text, token ids, or a list of either, and not empty"
+            f"'input' has {len(given)} entries; a request has from 1 to {MOST_INPUTS}"
         )
-    if _is_tokens(given):
-        given = [given]
-    if len(given) > MOST_INPUTS:
-        raise InvalidRequest(f"'input' has {len(given)} entries; a request may have {MOST_INPUTS}")
     for index, one in enumerate(given):
         if not isinstance(one, (str, list)) or type(one) is not type(given[0]):
             raise InvalidRequest(
@@ -132,66 +110,31 @@ def _inputs(given: Any) -> Texts:
             raise InvalidRequest(
                 f"'input' has no token ids at {index}: a list of whole numbers from 0 to {LARGEST_TOKEN}, which is not empty"
             )
-        if isinstance(one, str):
-            _check_text("input", index, one)
+    _check_texts("input", given)
     if sum(map(len, given)) > MOST_TOKENS and isinstance(given[0], list):
         raise InvalidRequest(f"'input' has more than {MOST_TOKENS} token ids")
-    texts: Texts = given
-    return texts
+    return msgspec.structs.replace(call, input=given)
 
 
 def _is_tokens(value: Any) -> bool:
-    return bool(value) and all(_is_whole(one, 0, LARGEST_TOKEN) for one in value)
+    return bool(value) and all(type(one) is int and 0 <= one <= LARGEST_TOKEN for one in value)
 
 
-def _is_whole(value: Any, least: int, most: int) -> bool:
-    return type(value) is int and least <= value <= most
+def _check_texts(key: str, texts: Sequence[object]) -> None:
+    if "" in texts:
+        raise InvalidRequest(f"'{key}' has an empty text at {texts.index('')}")
 
 
-def _check_text(key: str, index: int, text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise InvalidRequest(
-            f"'{key}' has half of a surrogate pair in the text at {index}, which UTF-8 cannot express"
-        ) from None
-    if not text:
-        raise InvalidRequest(f"'{key}' has an empty text at {index}")
-
-
-def read_rerank(document: Mapping[str, Any]) -> RerankCall:
-    """Return what the body of a rerank request asks for; documents are texts, or objects with a `text`.
+def read_rerank(document: Any) -> RerankCall:
+    """Return what the body of a rerank request asks for.
 
     Raises:
         InvalidRequest: A field is missing or wrong.
     """
-    query, documents = document.get("query"), document.get("documents")
-    if not isinstance(query, str):
-        raise InvalidRequest("'query' must be a text")
-    _check_text("query", 0, query)
-    if not isinstance(documents, list) or not documents:
-        raise InvalidRequest("'documents' must be a list of texts, and not empty")
-    if len(documents) > MOST_INPUTS:
-        raise InvalidRequest(
-            f"'documents' has {len(documents)} entries; a request may have {MOST_INPUTS}"
-        )
-    texts = []
-    for index, one in enumerate(documents):
-        text = one.get("text") if isinstance(one, dict) else one
-        if not isinstance(text, str):
-            raise InvalidRequest(
-                f"'documents' has no text at {index}: a text, or an object with a 'text'"
-            )
-        _check_text("documents", index, text)
-        texts.append(text)
-    top = document.get("top_n")
-    if top is not None and not _is_whole(top, 1, 2**31):
-        raise InvalidRequest(f"'top_n' must be a whole number from 1, not {quote(top)}")
-    wanted = document.get("return_documents", False)
-    if wanted is not None and not isinstance(wanted, bool):
-        raise InvalidRequest(f"'return_documents' must be true or false, not {quote(wanted)}")
-    top = len(texts) if top is None else min(top, len(texts))
-    return RerankCall(read_model(document), query, texts, top, bool(wanted))
+    call = read_document(document, RerankCall)
+    _check_texts("query", [call.query])
+    _check_texts("documents", call.texts)
+    return call
 
 
 def embeddings_answer(
@@ -204,7 +147,11 @@ def embeddings_answer(
         tokens: How many tokens the inputs had.
     """
     data = [
-        {"object": "embedding", "index": index, "embedding": _vector(vector, call.as_base64)}
+        {
+            "object": "embedding",
+            "index": index,
+            "embedding": _vector(vector, call.encoding_format == "base64"),
+        }
         for index, vector in enumerate(vectors)
     ]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
@@ -246,12 +193,12 @@ def rerank_answer(
         scores: One for each document.
         tokens: How many tokens the pairs had.
     """
-    order = sorted(range(len(scores)), key=lambda index: -scores[index])[: call.top]
+    order = sorted(range(len(scores)), key=lambda index: -scores[index])[: call.top_n]
     results: list[dict[str, Any]] = []
     for index in order:
         result: dict[str, Any] = {"index": index, "relevance_score": scores[index]}
         if call.return_documents:
-            result["document"] = {"text": call.documents[index]}
+            result["document"] = {"text": call.texts[index]}
         results.append(result)
     return {
         "id": request_id,

@@ -165,12 +165,12 @@ class EmbeddingsResource(_RoleResource):
         if (
             any(part.ndim != 2 for part in parts)
             or len(widths) > 1
-            or sum(map(len, parts)) != len(call.inputs)
+            or sum(map(len, parts)) != len(call.input)
         ):
             shapes = " and ".join(dict.fromkeys(str(list(part.shape)) for part in parts))
             raise HandlerFailed(
                 f"the model {spec.name} answered vectors of the shape {shapes} for "
-                f"{len(call.inputs)} texts; an embedding is a row [dimensions] for each"
+                f"{len(call.input)} texts; an embedding is a row [dimensions] for each"
             )
         vectors = np.concatenate(parts)
         _check_finite(vectors, spec, "a vector")
@@ -195,7 +195,7 @@ class RerankResource(_RoleResource):
             def read(spec: ModelSpec) -> list[list[Tensor]]:
                 nonlocal call
                 call = read_rerank(document)
-                nbytes = sum(map(len, call.documents)) + len(call.query) * len(call.documents)
+                nbytes = sum(map(len, call.texts)) + len(call.query) * len(call.documents)
                 if nbytes > self._limits.json:
                     raise BodyTooLarge(
                         f"the query is read with each of the {len(call.documents)} documents, which makes "
@@ -277,7 +277,7 @@ def _parts(count: int, spec: ModelSpec) -> list[slice]:
 
 
 def _embedding_batches(call: EmbeddingsCall, spec: ModelSpec) -> list[list[Tensor]]:
-    texts = [one.encode() for one in call.inputs if isinstance(one, str)]
+    texts = [one.encode() for one in call.input if isinstance(one, str)]
     if texts:
         name = _text_input(spec, ("text", "texts"))
         return [[_texts(spec, name, texts[part])] for part in _parts(len(texts), spec)]
@@ -287,7 +287,7 @@ def _embedding_batches(call: EmbeddingsCall, spec: ModelSpec) -> list[list[Tenso
     dtype = np.int64 if ids.datatype == "INT64" else np.int32
     return [
         [Tensor(ids.name, ids.datatype, (1, len(one)), np.array([one], dtype))]
-        for one in call.inputs
+        for one in call.input
     ]
 
 
@@ -297,7 +297,7 @@ def _pairs(call: RerankCall, spec: ModelSpec) -> list[list[Tensor]]:
         raise InvalidRequest(
             f"the model {quote(spec.name)} needs two inputs for texts, query and text, and has {query}"
         )
-    asked, documents = call.query.encode(), [one.encode() for one in call.documents]
+    asked, documents = call.query.encode(), [one.encode() for one in call.texts]
     return [
         [
             _texts(spec, query, [asked] * len(documents[part])),
