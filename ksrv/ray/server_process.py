@@ -9,9 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,6 @@ from ksrv.server.launch.status_lines import StatusReader
 
 _POLL_SECONDS = 0.05
 _ANSWER_SECONDS = 5.0
-_NO_PROXY = urllib.request.ProxyHandler({})  # HTTP_PROXY is for the way out of the cluster
-_DIRECT = urllib.request.build_opener(_NO_PROXY)
 _KEPT_LINES = 30
 SETTLE_SECONDS = 10.0
 """How long a server may be unready after it has loaded its models."""
@@ -199,7 +196,7 @@ class ServerProcess:
         if not self.http or self.needs_client_certificate:
             return self._loaded
         try:
-            self._get("/v2/health/ready", {})
+            self._body("/v2/health/ready", {})
         except OSError:
             return False
         return True
@@ -213,7 +210,13 @@ class ServerProcess:
         Raises:
             OSError: The server does not answer, or not with a 2xx.
         """
-        return self._get(path, self.authorization())
+        return self._body(path, self.authorization())
+
+    def _body(self, path: str, headers: Mapping[str, str]) -> bytes:
+        status, body = self._get(path, headers)
+        if status != HTTPStatus.OK:
+            raise OSError(f"the server answered {status} to {path}")
+        return body
 
     def refusal(self, authorization: str | None, client: str) -> tuple[int, bytes] | None:
         """Return the status and body with which the server refuses its metadata to a caller, or None.
@@ -230,25 +233,23 @@ class ServerProcess:
         headers = {"X-Forwarded-For": client}
         if authorization is not None:
             headers["Authorization"] = authorization
-        try:
-            self._get("/v2", headers)
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read()
-        return None
+        status, body = self._get("/v2", headers)
+        return None if status == HTTPStatus.OK else (status, body)
 
-    def _get(self, path: str, headers: Mapping[str, str]) -> bytes:
-        request = urllib.request.Request(self.url + path, headers=dict(headers))
-        opened = _DIRECT.open if self._settings.get("tls_cert") is None else self._open_tls
+    def _get(self, path: str, headers: Mapping[str, str]) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection(self.http, timeout=_ANSWER_SECONDS)
+        if (tls := self.tls_context()) is not None:
+            connection = http.client.HTTPSConnection(
+                self.http, timeout=_ANSWER_SECONDS, context=tls
+            )
         try:
-            with opened(request, timeout=_ANSWER_SECONDS) as answer:
-                return bytes(answer.read())
+            connection.request("GET", path, headers=dict(headers))
+            answer = connection.getresponse()
+            return answer.status, answer.read()
         except http.client.HTTPException as error:  # its end in the middle of an answer
             raise OSError(f"the server's answer to {path} is broken: {error!r}") from error
-
-    def _open_tls(self, request: urllib.request.Request, timeout: float) -> Any:
-        tls = urllib.request.HTTPSHandler(context=self.tls_context())
-        return urllib.request.build_opener(_NO_PROXY, tls).open(request, timeout=timeout)
+        finally:
+            connection.close()
 
     def check(self) -> None:
         """Return while the process runs and answers.
@@ -259,7 +260,9 @@ class ServerProcess:
         """
         self._check_process()
         if self.http and not self.needs_client_certificate:
-            self._get("/v2/health/live", {})  # needs no token, whose file may be replaced just now
+            self._get(
+                "/v2/health/live", {}
+            )  # any answer will do; it needs no token, whose file may be replaced just now
 
     def _check_process(self) -> None:
         """Raise ServerEnded when the process has ended, though its children may hold its output open."""

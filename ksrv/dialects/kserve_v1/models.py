@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import falcon
 
+from ksrv.engine.model_versions import ModelState
 from ksrv.server.http.answers import send_json
 
 if TYPE_CHECKING:
@@ -13,6 +14,21 @@ if TYPE_CHECKING:
 def _entry(name: str) -> dict[str, Any]:
     """Return a model's entry for OpenAI's clients."""
     return {"id": name, "object": "model", "created": 0, "owned_by": "ksrv"}
+
+
+def version_status(state: ModelState, name: str, fine: str = "") -> dict[str, Any]:
+    """Return the state of a version in TensorFlow Serving's form.
+
+    Args:
+        name: The state's name there.
+        fine: The message of a version without a fault.
+    """
+    code, message = ("UNKNOWN", state.reason) if state.reason else ("OK", fine)
+    return {
+        "version": state.version or "1",
+        "state": name,
+        "status": {"error_code": code, "error_message": message},
+    }
 
 
 class V1ModelListResource:
@@ -38,14 +54,7 @@ class V1ModelResource:
         """Answer a model's state."""
         ready = self._engine.model_ready(name)
         versions = [
-            {
-                "version": state.version or "1",
-                "state": "AVAILABLE" if state.state == "READY" else "LOADING",
-                "status": {
-                    "error_code": "UNKNOWN" if state.reason else "OK",
-                    "error_message": state.reason,
-                },
-            }
+            version_status(state, "AVAILABLE" if state.state == "READY" else "LOADING")
             for state in self._engine.index()
             if state.name == name and state.state in ("READY", "LOADING")
         ]

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import falcon
 
+from ksrv.dialects.kserve_v1.models import version_status
 from ksrv.server.http.answers import send_json
 
 if TYPE_CHECKING:
@@ -20,16 +21,8 @@ _STATES = {
 def _status(engine: "Engine") -> dict[str, Any]:
     models: dict[str, Any] = {}
     for state in engine.index():
-        entry = {
-            "version": state.version or "1",
-            "state": _STATES[state.state],
-            "status": {
-                "error_code": "UNKNOWN" if state.reason else "OK",
-                "error_message": state.reason or "OK",
-            },
-        }
-        models.setdefault(state.name, {"model_version_status": []})
-        models[state.name]["model_version_status"].append(entry)
+        entry = models.setdefault(state.name, {"model_version_status": []})
+        entry["model_version_status"].append(version_status(state, _STATES[state.state], "OK"))
     return models
 
 

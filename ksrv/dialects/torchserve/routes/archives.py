@@ -6,7 +6,8 @@ during which the old versions serve.
 """
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from ksrv.dialects.torchserve.routes import responses as answers
 from ksrv.dialects.torchserve.routes.describe import description
 from ksrv.dialects.torchserve.routes.errors import TorchServeError
 from ksrv.dialects.torchserve.runner import rows
-from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, NotFound, quote
+from ksrv.errors import HandlerFailed, InvalidRequest, NotFound, quote
 from ksrv.model.config import ModelConfig, ModelSource
 from ksrv.model.spec import LARGEST_SIZE, ModelSpec
 from ksrv.repository.entry import ModelEntry
@@ -131,7 +132,8 @@ class Archives:
         found = {one.spec.version: one for one in self.engine.loaded() if one.spec.name == name}
         if not found:
             raise errors.model_not_found(name)
-        default = self.engine.find(name)
+        with _named_as_torchserve_does():
+            default = self.engine.find(name)
         found[default.spec.version] = found.pop(default.spec.version, default)
         return found
 
@@ -155,7 +157,8 @@ class Archives:
             }
             return replace(entry, versions=versions)
 
-        self.engine.load(name, adjust=adjust)
+        with _named_as_torchserve_does():
+            self.engine.load(name, adjust=adjust)
 
     def register(self, given: Mapping[str, str]) -> str:
         """Load an archive of the store; return TorchServe's message about it.
@@ -249,7 +252,8 @@ class Archives:
         served = self._served(name)
         default = next(reversed(served))
         if not version or (version == default and len(served) == 1):
-            self.engine.unload(name)
+            with _named_as_torchserve_does():
+                self.engine.unload(name)
         elif version not in served:
             raise errors.version_not_found(name, version)
         elif version == default:
@@ -271,11 +275,13 @@ def takes_torchserve_requests(spec: ModelSpec) -> bool:
     return spec.platform == PLATFORM and all(entry.image is None for entry in spec.inputs)
 
 
-def failure_of(error: KsrvError) -> TorchServeError:
-    """Return the error that a client of the management calls gets for a failure."""
-    if isinstance(error, NotFound):
-        return errors.not_found(error.message)
-    return errors.translated(error)
+@contextmanager
+def _named_as_torchserve_does() -> Iterator[None]:
+    """Raise TorchServe's error about a model that is unknown."""
+    try:
+        yield
+    except NotFound as error:
+        raise errors.not_found(error.message) from None
 
 
 def _with(source: ModelSource, given: ModelConfig) -> ModelSource:

@@ -13,7 +13,6 @@ from ksrv.dialects.torchserve.calls import ROUTES, TorchServeCall
 from ksrv.dialects.torchserve.routes import errors
 from ksrv.dialects.torchserve.routes import responses as answers
 from ksrv.dialects.torchserve.routes.archives import Archives
-from ksrv.dialects.torchserve.routes.archives import failure_of as management_error
 from ksrv.errors import InvalidRequest, KsrvError
 from ksrv.protocol.forms.multipart import PARTS
 from ksrv.protocol.protobuf import message_class
@@ -258,7 +257,7 @@ def _behavior(act: Callable[[Any], str]) -> Callable[[Any, Call], Any]:
         try:
             text = act(request)
         except KsrvError as error:
-            raise management_error(error) from None
+            raise errors.translated(error) from None
         return message_class("org.pytorch.serve.grpc.management.ManagementResponse")(msg=text)
 
     return behavior

@@ -7,11 +7,11 @@ from typing import Any
 import falcon
 
 from ksrv.dialects.torchserve.routes import responses as answers
-from ksrv.dialects.torchserve.routes.archives import REFUSED, Archives, failure_of
-from ksrv.errors import InvalidRequest, KsrvError, quote
+from ksrv.dialects.torchserve.routes.archives import REFUSED, Archives
+from ksrv.errors import InvalidRequest, quote
 from ksrv.server.audit import CONTROL_CALL, ControlCall
 from ksrv.server.credentials import Access
-from ksrv.server.http.answers import report_http, status_line
+from ksrv.server.http.answers import status_line
 from ksrv.server.rest.route_guard import Needs, check_control
 
 ReadDocument = Callable[[falcon.Request], Mapping[str, Any]]
@@ -63,13 +63,9 @@ class _Resource:
     def __init__(self, routes: ManagementRoutes) -> None:
         self._routes = routes
 
-    def _answer(self, req: falcon.Request, resp: falcon.Response, act: Callable[[], Any]) -> None:
-        """Answer what a call returns, or its failure in TorchServe's form."""
+    def _answer(self, resp: falcon.Response, document: object) -> None:
         answers.prepare(resp)
-        try:
-            answers.send_document(resp, act())
-        except KsrvError as error:
-            answers.send_error(resp, failure_of(report_http(error, req.env)))
+        answers.send_document(resp, document)
 
 
 class ModelsResource(_Resource):
@@ -77,33 +73,27 @@ class ModelsResource(_Resource):
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Answer a page of the list."""
-        self._answer(req, resp, lambda: self._routes.archives.listed(_query(req)))
+        self._answer(resp, self._routes.archives.listed(_query(req)))
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Register an archive; the answer comes once it serves, whatever `synchronous` says."""
         given: dict[str, Any] = _query(req)
         self._routes.check(req, "register", given.get("url", ""))
-
-        def act() -> Any:
-            if (req.content_type or "").startswith("application/json") and req.content_length:
-                document = self._routes.read_document(req)
-                if not isinstance(document, dict):
-                    raise InvalidRequest(
-                        'the body must be a JSON object, such as {"url": "model.mar"}'
-                    )
-                given.update({key: _text(value) for key, value in document.items()})
-                req.env[CONTROL_CALL] = ControlCall("register", given.get("url", ""))
-            unknown = [key for key in given if key not in REGISTER_KEYS]
-            if unknown:
-                raise InvalidRequest(
-                    f"the parameter {quote(unknown[0])} is unknown; registering takes {', '.join(REGISTER_KEYS)}"
-                )
-            told = self._routes.archives.register(given)
-            if given.get("initial_workers", "0") != "0":
-                resp.status = _status(given)
-            return {"status": told}
-
-        self._answer(req, resp, act)
+        if (req.content_type or "").startswith("application/json") and req.content_length:
+            document = self._routes.read_document(req)
+            if not isinstance(document, dict):
+                raise InvalidRequest('the body must be a JSON object, such as {"url": "model.mar"}')
+            given.update({key: _text(value) for key, value in document.items()})
+            req.env[CONTROL_CALL] = ControlCall("register", given.get("url", ""))
+        unknown = [key for key in given if key not in REGISTER_KEYS]
+        if unknown:
+            raise InvalidRequest(
+                f"the parameter {quote(unknown[0])} is unknown; registering takes {', '.join(REGISTER_KEYS)}"
+            )
+        told = self._routes.archives.register(given)
+        if given.get("initial_workers", "0") != "0":
+            resp.status = _status(given)
+        self._answer(resp, {"status": told})
 
 
 def _query(req: falcon.Request) -> dict[str, str]:
@@ -128,9 +118,7 @@ class DefaultResource(_Resource):
 
     def on_put(self, req: falcon.Request, resp: falcon.Response, name: str, version: str) -> None:
         """Set the version that serves requests without one."""
-        self._answer(
-            req, resp, lambda: {"status": self._routes.archives.set_default(name, version)}
-        )
+        self._answer(resp, {"status": self._routes.archives.set_default(name, version)})
 
 
 class ChangingResource(_Resource):
@@ -142,14 +130,13 @@ class ChangingResource(_Resource):
         """Scale a model; the answer comes once the workers are there, whatever `synchronous` says."""
         self._routes.check(req, "scale", name)
         given = _query(req)
+        told = self._routes.archives.scale(name, version, given)
         resp.status = _status(given)
-        self._answer(
-            req, resp, lambda: {"status": self._routes.archives.scale(name, version, given)}
-        )
+        self._answer(resp, {"status": told})
 
     def on_delete(
         self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""
     ) -> None:
         """Unregister a model or a version."""
         self._routes.check(req, "unregister", name)
-        self._answer(req, resp, lambda: {"status": self._routes.archives.unregister(name, version)})
+        self._answer(resp, {"status": self._routes.archives.unregister(name, version)})

@@ -6,15 +6,16 @@ environment as `$$NAME$$`. With `enable_envvars_config=true` the variable `TS_KE
 gives `service_envelope`.
 """
 
-import json
 import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from os.path import realpath
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
+
+import msgspec
 
 from ksrv.dialects.torchserve.archive.defaults import ArchiveDefaults
 from ksrv.dialects.torchserve.archive.format import torchserve_format
@@ -23,6 +24,8 @@ from ksrv.handlers.devices.choice import nvidia_gpus
 from ksrv.machine.cgroups import usable_cores
 from ksrv.repository.format import Format
 from ksrv.repository.report import Report
+
+T = TypeVar("T")
 
 DEFAULT_GRPC_PORT = 7070
 ENVIRONMENT_WINS = "enable_envvars_config"
@@ -54,6 +57,10 @@ _REASONS = {
     "model_metrics_auto_detect": "every metric of a handler is on /metrics, declared or not",
     "disable_token_authorization": "tokens are asked for when token_file is set",
 }
+
+
+class _Snapshot(msgspec.Struct):
+    models: dict[str, dict[str, dict[str, Any]]] = {}
 
 
 class ConfigPropertiesError(ValueError):
@@ -324,10 +331,7 @@ def _metrics(text: str) -> tuple[dict[str, Any], ...]:
 
 def _snapshot(text: str) -> tuple[dict[str, dict[str, dict[str, Any]]], list[str]]:
     """Return the settings and the archives of the models that a server had when it wrote its snapshot."""
-    document = _json(text)
-    if not isinstance(document, dict):
-        raise TypeError('expected a JSON object with "models"')
-    models = _checked(document.get("models", {}))
+    models = _decoded(text, _Snapshot).models
     archives = []
     for name, versions in models.items():
         for version, keys in versions.items():
@@ -341,28 +345,14 @@ def _snapshot(text: str) -> tuple[dict[str, dict[str, dict[str, Any]]], list[str
 
 
 def _models(text: str) -> dict[str, dict[str, dict[str, Any]]]:
-    return _settings(_checked(_json(text)))
+    return _settings(_decoded(text, dict[str, dict[str, dict[str, Any]]]))
 
 
-def _json(text: str) -> Any:
+def _decoded(text: str, kind: type[T]) -> T:
     try:
-        return json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"it is not JSON ({error}); expected models, such as {_EXAMPLE}") from None
-
-
-def _checked(models: Any) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return models by name, with the settings of each version."""
-    if not isinstance(models, dict):
-        raise TypeError(f"expected a JSON object of models, such as {_EXAMPLE}")
-    for name, versions in models.items():
-        if not isinstance(versions, dict) or not all(
-            isinstance(one, dict) for one in versions.values()
-        ):
-            raise TypeError(
-                f'the model {name!r} needs an object for each version, such as {{"1.0": {{"marName": "m.mar"}}}}'
-            )
-    return models
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"{error}; expected models, such as {_EXAMPLE}") from None
 
 
 def _settings(models: dict[str, dict[str, dict[str, Any]]]) -> dict[str, dict[str, dict[str, Any]]]:

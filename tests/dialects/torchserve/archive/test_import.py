@@ -246,14 +246,6 @@ def test_wrong_values_name_file_and_key(tmp_path, line):
         resolve({"torchserve_config": str(path)}, {})
 
 
-@pytest.mark.parametrize("key", ["max_request_size", "job_queue_size", "grpc_inference_port"])
-def test_a_number_is_asked_for_in_words(tmp_path, key):
-    path = tmp_path / "config.properties"
-    path.write_text(f"{key}=many")
-    with pytest.raises(SettingsError, match=f"{key}='many' is not accepted: expected a whole num"):
-        resolve({"torchserve_config": str(path)}, {})
-
-
 def test_archives_of_one_name_are_its_versions_in_order(tmp_path):
     store = tmp_path / "store"
     store.mkdir()

@@ -1,7 +1,6 @@
 """TritonError and TritonModelException: what a model says of a failed request, and of a misuse."""
 
 from enum import IntEnum
-from typing import ClassVar
 
 from ksrv.errors import InferenceError, KsrvError
 
@@ -50,15 +49,6 @@ class TritonError:
         code: One of the codes, which are attributes of this class.
     """
 
-    UNKNOWN: ClassVar[ErrorCode] = ErrorCode.UNKNOWN
-    INTERNAL: ClassVar[ErrorCode] = ErrorCode.INTERNAL
-    NOT_FOUND: ClassVar[ErrorCode] = ErrorCode.NOT_FOUND
-    INVALID_ARG: ClassVar[ErrorCode] = ErrorCode.INVALID_ARG
-    UNAVAILABLE: ClassVar[ErrorCode] = ErrorCode.UNAVAILABLE
-    UNSUPPORTED: ClassVar[ErrorCode] = ErrorCode.UNSUPPORTED
-    ALREADY_EXISTS: ClassVar[ErrorCode] = ErrorCode.ALREADY_EXISTS
-    CANCELLED: ClassVar[ErrorCode] = ErrorCode.CANCELLED
-
     def __init__(self, message: str, code: ErrorCode = ErrorCode.INTERNAL) -> None:
         if not isinstance(message, str):
             raise TypeError(f"the message of a TritonError is a str, not {type(message).__name__}")
@@ -72,6 +62,10 @@ class TritonError:
     def message(self) -> str:
         """Return the text."""
         return self._message
+
+
+for _code in ErrorCode:
+    setattr(TritonError, _code.name, _code)
 
 
 def to_client(error: TritonError) -> KsrvError:
