@@ -25,12 +25,14 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
-from ksrv._native.process.channel import Channel, Link
+from ksrv.engine.processes.link import Link, Packed
 from ksrv.testing import Server
 
 HANDLER = """
+import msgspec
 import numpy as np
 
 from ksrv import BaseHandler
@@ -64,12 +66,12 @@ class Alone(BaseHandler):
 """
 ECHO = """
 import socket, sys
-from ksrv._native.process.channel import Channel, ChannelClosed, Link
+from ksrv.engine.processes.link import ChannelClosed, Link, Packed
 
-link = Link(Channel(socket.socket(fileno=int(sys.argv[1]))))
+link = Link(socket.socket(fileno=int(sys.argv[1])))
 try:
     while True:
-        link.send(1, link.receive().payload)
+        link.send(1, Packed(link.receive().payload))
 except ChannelClosed:
     pass
 """
@@ -142,12 +144,11 @@ class Echo:
     """Another Python process, which sends back what it receives over a channel."""
 
     def __init__(self) -> None:
-        channel, end = Channel.pair()
+        self._link, end = Link.pair()
         number = end.fileno()
         command = [sys.executable, "-c", ECHO, str(number)]
         self._process = subprocess.Popen(command, pass_fds=[number])
         end.close()
-        self._link = Link(channel)
 
     def __enter__(self) -> "Echo":
         return self
@@ -160,7 +161,7 @@ class Echo:
         """Return the microseconds of three messages there and back, and the CPU time of both processes."""
         spent, began = cpu_seconds() + time.process_time(), time.perf_counter()
         for _ in range(3 * count):
-            self._link.send(1, BODY)
+            self._link.send(1, Packed(msgspec.msgpack.encode(BODY)))
             self._link.receive()
         passed = time.perf_counter() - began
         spent = cpu_seconds() + time.process_time() - spent

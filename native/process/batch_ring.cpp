@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -15,7 +16,6 @@
 #include "base/clock.hpp"
 #include "base/utf8.hpp"
 #include "memory/buffer_pool.hpp"
-#include "process/channel.hpp"
 
 namespace ksrv {
 
@@ -141,9 +141,15 @@ void ring_bell(int channel) noexcept {
 
 Bell wait_for_bell(int channel, std::int64_t deadline_ns) noexcept {
     for (;;) {
-        const Wait waited = wait_readable(channel, deadline_ns);
-        if (waited == CHANNEL_PASSED) return BELL_PASSED;
-        if (waited != CHANNEL_READY) return waited == CHANNEL_INTERRUPTED ? BELL_INTERRUPTED : BELL_CLOSED;
+        const std::int64_t left = std::max<std::int64_t>(deadline_ns - now_ns(), 0);
+        const timespec timeout = {static_cast<time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};
+        pollfd entry = {channel, POLLIN, 0};
+        const int ready = ppoll(&entry, 1, deadline_ns == NEVER ? nullptr : &timeout, nullptr);
+        if (ready < 0) return errno == EINTR ? BELL_INTERRUPTED : BELL_CLOSED;
+        if (ready == 0) {
+            if (left == 0) return BELL_PASSED;
+            continue;
+        }
         unsigned char room[1] = {};
         const ssize_t length = recv(channel, room, sizeof room, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT);
         if (length < 0 && (errno == EAGAIN || errno == EINTR)) continue;

@@ -5,7 +5,7 @@
 // worker can take back batches that the process has not begun: each side stores its counter, then loads the
 // other's (Dekker, sequentially consistent). At least one sees the other's store, so a batch is never both taken back
 // and begun. Neither side makes a system call while the other is awake: before a side sleeps it sets a flag, looks
-// once more, and is then woken by the bell, a message of one byte on the channel (process/channel.hpp). If the other
+// once more, and is then woken by the bell, a message of one byte on the channel (ksrv/engine/processes/link.py). If the other
 // side ends, the closed channel wakes a sleeping side, too.
 //
 // Rows that do not fit a batch's slot are stored in one of a few large slots. The process makes arrays over them in

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksrv._native.memory import buffer_pool
-from ksrv._native.process.channel import Channel, ChannelError, Link
 from ksrv.engine.processes import messages
+from ksrv.engine.processes.link import ChannelError, Link
 from ksrv.engine.processes.messages import MessageType
 from ksrv.request import BatchOutputs, Tensor
 from tests.support.examples import examples
@@ -37,8 +37,8 @@ class Sides:
     """Two links that talk to each other, and the arrays that each side keeps."""
 
     def __init__(self) -> None:
-        near, far = Channel.pair()
-        self.links = [Link(near), Link(Channel(far))]
+        near, far = Link.pair()
+        self.links = [near, Link(far)]
         self.held: list[tuple[object, int]] = []
 
     def close(self) -> None:
@@ -50,11 +50,9 @@ class Sides:
         tensors = [self.tensor(sender, size, step, pattern) for size in step["sizes"]]
         outputs = BatchOutputs(tensors)
         packed = messages.pack_answer(outputs, sender.exported)
-        sender.send(
-            MessageType.ANSWER, packed.payload, blocks=packed.blocks, lenient=packed.lenient
-        )
+        sender.send(MessageType.ANSWER, packed)
         del packed
-        received = messages.unpack_answer(receiver.receive(), receiver.imported, 1)
+        received = messages.unpack_answer(receiver.receive(), receiver.imported)[1]
         self.check([(tensor.data, pattern) for tensor in received.tensors])
         if step["keep"]:
             self.held += [(tensor.data, pattern) for tensor in received.tensors]
@@ -108,16 +106,15 @@ MUTATION = st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), min_s
 @examples(300)
 def test_mutated_message_is_read_or_refused(mutations, cut, elements):
     """For any bytes, the answer is a `ChannelError` or tensors that are in their block."""
-    sending, tap = Channel.pair()
-    receiving, forward = Channel.pair()
-    sender, receiver = Link(sending), Link(receiving)
+    sender, tap = Link.pair()
+    receiver, forward = Link.pair()
     try:
         data = [b"abc", b"d" * 70_000] if elements else np.arange(200, dtype="u1")
         tensor = (
             Tensor("t", "BYTES", (2,), data) if elements else Tensor("t", "UINT8", (200,), data)
         )
         packed = messages.pack_answer(BatchOutputs([tensor]), sender.exported)
-        sender.send(MessageType.ANSWER, packed.payload, blocks=packed.blocks)
+        sender.send(MessageType.ANSWER, packed)
         message, descriptors, _, _ = socket.recv_fds(tap, 100_000, 8)
         changed = bytearray(message)
         for place, value in mutations:
@@ -127,7 +124,7 @@ def test_mutated_message_is_read_or_refused(mutations, cut, elements):
         for descriptor in descriptors:
             os.close(descriptor)
         try:
-            answer = messages.unpack_answer(receiver.receive(0), receiver.imported, 1)
+            answer = messages.unpack_answer(receiver.receive(0), receiver.imported)[1]
         except ChannelError:
             return
         except TimeoutError:

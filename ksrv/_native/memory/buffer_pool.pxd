@@ -72,6 +72,14 @@ cdef extern from "memory/buffer_pool.hpp" namespace "ksrv" nogil:
         CBlock *block, size_t begin, size_t end
     ) noexcept
     void count_copied "ksrv::count_copy"(size_t nbytes) noexcept
+    int make_memfd(const char *name, size_t nbytes, size_t taken, int seals) noexcept
+    bint keep_pages(int fd, size_t nbytes) noexcept
+
+
+cdef extern from "<fcntl.h>" nogil:
+    cdef enum:
+        F_SEAL_SHRINK
+        F_SEAL_GROW
 
 
 cdef class Block:

@@ -96,6 +96,28 @@ cdef class Block:
         """The number of references to the memory: from this object and from native code."""
         return holders_of(self._leased())
 
+    def lend(self) -> bool:
+        """Let another process map the body in this block, read-only. False if that is impossible."""
+        return process_pool().lend(self._leased())
+
+    def keep_pages(self) -> bool:
+        """Prevent a process that has mapped the block from removing its pages.
+
+        Returns:
+            False if memory is short, or the process has sealed the descriptor itself.
+        """
+        cdef CBlock *block = self._leased()
+        cdef bint kept
+        with nogil:
+            kept = keep_pages(block.fd, block.size)
+        return kept
+
+    def close_fd(self) -> None:
+        """Close the descriptor. The memory stays mapped."""
+        cdef CBlock *block = self._leased()
+        os.close(block.fd)
+        block.fd = -1
+
     cdef CBlock *_leased(self) except NULL:
         if self.block == NULL:
             raise TypeError("a Block is made by lease() or adopt_fd(), not by its class")
@@ -225,6 +247,27 @@ def adopt_fd(int fd, size_t nbytes, *, bint borrowed=False) -> Block:
             "a shared block must be a memfd of ordinary pages, sealed against shrinking"
         )
     raise OSError(f"descriptor {fd} cannot be mapped as a shared block")
+
+
+def share(size_t nbytes) -> Block:
+    """Return a new block that another process may map for writing.
+
+    It is not leased from the pool, because the pool would reuse the memory while the other process
+    still has it mapped.
+
+    Raises:
+        MemoryError: Not enough memory, or no descriptor is left.
+    """
+    cdef int descriptor
+    with nogil:
+        descriptor = make_memfd(b"ksrv", nbytes, nbytes, F_SEAL_SHRINK | F_SEAL_GROW)
+    if descriptor < 0:
+        raise MemoryError(f"not enough memory for a block of {nbytes} bytes")
+    try:
+        return adopt_fd(descriptor, nbytes)
+    except OSError as error:
+        os.close(descriptor)
+        raise MemoryError(f"not enough memory for a block of {nbytes} bytes") from error
 
 
 def use_pinning(uintptr_t pin, uintptr_t unpin) -> None:

@@ -19,9 +19,9 @@ from functools import partial
 from typing import Any
 
 from ksrv._native.process.batch_dispatcher import DispatchedBatch
-from ksrv._native.process.channel import ChannelClosed, ChannelError, Frame, Link
 from ksrv.engine.executor import ExecutorAbsent, ExecutorDied
 from ksrv.engine.processes import messages
+from ksrv.engine.processes.link import ChannelClosed, ChannelError, Frame, Link
 from ksrv.engine.processes.messages import (
     CHUNK_BYTES_UNDER_WAY,
     CHUNKS_UNDER_WAY,
@@ -35,7 +35,6 @@ from ksrv.engine.processes.messages import (
     MessageType,
     chunk_bytes,
 )
-from ksrv.engine.processes.outbox import Outbox
 from ksrv.engine.requests.response_stream import ResponseStream
 from ksrv.errors import DeadlineExceeded, HandlerFailed, KsrvError, Overloaded
 from ksrv.handlers.concurrent import Done
@@ -151,7 +150,6 @@ class ProcessBatches:
         may_stream: bool,
     ) -> None:
         self.link = link
-        self.outbox = Outbox(link, waits=False)
         self.has_coroutines = has_coroutines
         self._may_stream = may_stream
         self._submit = submit
@@ -193,7 +191,7 @@ class ProcessBatches:
     def end_sequences(self, numbers: list[int]) -> None:
         """Have the process drop the state of sequences."""
         with suppress(ChannelClosed):  # the process ends, and the states with it
-            self.outbox.send(MessageType.END_SEQUENCES, messages.dump(EndSequences(numbers)))
+            self.link.send(MessageType.END_SEQUENCES, messages.dump(EndSequences(numbers)))
 
     # ---- batches ----------------------------------------------------------------------------
 
@@ -244,7 +242,7 @@ class ProcessBatches:
             number = self._last_number
             one = self._open[number] = ProcessBatch(number, lambda: batch, done, due_ns)
         try:
-            self.outbox.send(MessageType.RUN, packed, batch_number=number)
+            self.link.send(MessageType.RUN, packed, batch_number=number)
         except ChannelClosed:
             pass  # the thread that receives ends this batch with all others
         except Exception as error:
@@ -270,7 +268,7 @@ class ProcessBatches:
     def _send(self, one: ProcessBatch, kind: MessageType, note: Any) -> None:
         if one.number in self._open:
             with suppress(ChannelClosed):  # the thread that receives ends the batch
-                self.outbox.send(kind, messages.dump(note), batch_number=one.number)
+                self.link.send(kind, messages.dump(note), batch_number=one.number)
 
     # ---- batches of the ring ----------------------------------------------------------------
 
@@ -278,7 +276,7 @@ class ProcessBatches:
     def wants_looks(self) -> bool:
         """Whether the batch of the ring has calls under way, or messages wait for room in the socket."""
         one = self._ring_batch
-        return bool((one is not None and one.calls) or self.outbox.waiting)
+        return bool((one is not None and one.calls) or self.link.waiting)
 
     def take_message(self, number: int, inputs: Callable[[], BatchInputs]) -> bool:
         """Take a message of the batch that runs in the ring, if one has come, and look after its calls.
@@ -310,9 +308,9 @@ class ProcessBatches:
         one.hold(batch)
         one.due_ns = dispatched.deadline_ns
         # The ring's batches need no messages, which would give back the blocks of earlier answers.
-        if not self.outbox.waiting and self.link.owes_blocks():
+        if not self.link.waiting and self.link.owes_blocks():
             with suppress(ChannelClosed):  # whoever waits for the batch learns of it
-                self.outbox.send(MessageType.ROOM)
+                self.link.send(MessageType.ROOM)
         return self._wait(one)
 
     def leave_ring(self) -> None:
@@ -374,7 +372,7 @@ class ProcessBatches:
         now = time.monotonic_ns()
         open_batches = list(self._open.values())
         due = [one.due_ns for one in open_batches if one.due_ns is not None]
-        if self.outbox.waiting:
+        if self.link.waiting:
             due.append(now + FLUSH_NS)
         elif any(one.calls for one in open_batches):
             due.append(now + LOOK_NS)
@@ -385,8 +383,8 @@ class ProcessBatches:
 
     def _look(self) -> None:
         """Send what had no room, and give up what is late or what no client waits for."""
-        if self.outbox.waiting:
-            self.outbox.flush()
+        if self.link.waiting:
+            self.link.flush()
         now = time.monotonic_ns()
         for one in list(self._open.values()):
             one.cancel_abandoned_calls()
@@ -429,7 +427,7 @@ class ProcessBatches:
             raise ChannelError(f"a message of the kind {kind} has no place here")
 
     def _answer(self, one: ProcessBatch, frame: Frame) -> BatchOutputs:
-        answer = messages.unpack_answer(frame, self.link.imported, len(one.caller().requests))
+        answer = messages.unpack_answer(frame, self.link.imported, len(one.caller().requests))[1]
         lived_ns = time.monotonic_ns() - self._began_ns  # which no stage takes longer than
         answer.timings = {
             stage: min(max(taken_ns, 0), lived_ns) for stage, taken_ns in answer.timings.items()
@@ -459,7 +457,7 @@ class ProcessBatches:
             )
         if number in self._calls:
             raise ChannelError(f"it made call {number} twice")
-        not_taken = self.outbox.waiting and self.outbox.count(MessageType.RESULT)
+        not_taken = self.link.waiting and self.link.count(MessageType.RESULT)
         if len(self._calls) + not_taken >= MOST_CALLS:
             raise ChannelError(f"it made more than {MOST_CALLS} calls without taking their results")
         try:
@@ -524,7 +522,7 @@ class ProcessBatches:
             given = {0: dict(outcome.parameters)} if outcome.parameters else None
             answer = BatchOutputs(outcome.outputs, parameters=given)
             nbytes = sum(one.nbytes for one in outcome.outputs)
-        kept, most = self.outbox.kept_bytes, self.link.imported.most_bytes
+        kept, most = self.link.kept_bytes, self.link.imported.most_bytes
         if kept and kept + nbytes > most and not answer.failures:
             raise Overloaded(
                 f"the results of calls that the handler has not taken have {kept} bytes, and this result has "
@@ -532,7 +530,7 @@ class ProcessBatches:
                 f"--limits-in-flight. Take results before you make further calls"
             )
         packed = messages.pack_answer(answer, self.link.exported, number)
-        self.outbox.send(kind, packed, batch_number=batch_number, nbytes=nbytes)
+        self.link.send(kind, packed, batch_number=batch_number, nbytes=nbytes)
 
     # ---- chunks -----------------------------------------------------------------------------
 

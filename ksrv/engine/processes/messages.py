@@ -1,31 +1,25 @@
-"""The contents of messages: batches, answers, faults, descriptions, events, as records and checked JSON.
+"""The contents of messages: batches, answers, faults, descriptions, events.
 
-Names, parameters and headers are JSON, read into the classes below, so that an answer of the wrong
-form is refused when it is read. Values that JSON cannot express (NaN, lone surrogates) pass through
-the standard library's reader and writer, and the message is marked.
+They are MessagePack, read into the classes below, so that an answer of the wrong form is refused when it is read.
 """
 
-import json
-import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import IntEnum
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from ksrv import errors
 from ksrv._native.grpc.grpc_call import CODES
-from ksrv._native.process import tensor_descriptors
-from ksrv._native.process.channel import ChannelError, Frame
-from ksrv._native.process.shared_blocks import BlockError, ExportedBlocks, ImportedBlocks, TooLarge
-from ksrv._native.process.tensor_descriptors import MOST_TENSORS
 from ksrv.engine.available_memory import bytes_in_flight
+from ksrv.engine.processes.link import ChannelError, Frame, Packed
+from ksrv.engine.processes.shared_blocks import BlockError, ExportedBlocks, ImportedBlocks, TooLarge
+from ksrv.engine.processes.tensor_messages import TensorMessage, TensorWriter, read_tensors
 from ksrv.errors import HandlerFailed, InferenceError, KsrvError
 from ksrv.handlers.diagnostics.timing import stage_name
 from ksrv.limits import Limits
-from ksrv.model.spec import ModelSpec
 from ksrv.observe.tracing import TRACEPARENT, current_traceparent
 from ksrv.request import (
     BatchInputs,
@@ -37,9 +31,8 @@ from ksrv.request import (
     RequestedOutput,
     Tensor,
 )
-from ksrv.statistics import MetricRecord
 
-PROTOCOL = 7
+PROTOCOL = 8
 """The version of the messages, raised with each change of them: a process may run another ksrv than its worker."""
 NO_BATCH = 0
 """The number in the messages of calls that no batch makes: from threads of a handler that work for none. The worker
@@ -59,9 +52,6 @@ KEPT_EVENT_BYTES = 32 * EVENT_BYTES
 
 _MOST_RETRY_AFTER_S = 2**31 - 1
 _STAGE = re.compile("[A-Za-z0-9_]+")
-
-Read: TypeAlias = tuple[str, tuple[int, ...], Any]
-"""Datatype, shape and data of a tensor; its name is in the JSON beside the descriptors."""
 
 Message = TypeVar("Message")
 
@@ -118,13 +108,12 @@ class LevelMessage(msgspec.Struct):
 
 
 class RunMessage(msgspec.Struct, omit_defaults=True):
-    """The part of `BatchInputs` that is not tensor bytes."""
+    """`BatchInputs`."""
 
-    names: list[str]
+    tensors: list[TensorMessage]
     rows: int
     requests: list[BatchRequest]
     explain: bool = False
-    tensor_parameters: dict[int, dict[str, Parameter]] = {}
     streamed: bool = False
     traceparent: str = ""
 
@@ -159,7 +148,7 @@ class ErrorMessage(msgspec.Struct, omit_defaults=True):
 
 
 class AnswerMessage(msgspec.Struct, omit_defaults=True):
-    """The part of `BatchOutputs` that is not tensor bytes.
+    """`BatchOutputs`.
 
     Attributes:
         call: Of RESULT and CALL_CHUNK, the number of the call.
@@ -167,13 +156,12 @@ class AnswerMessage(msgspec.Struct, omit_defaults=True):
         parts: See `BatchOutputs`.
     """
 
-    names: list[str]
+    tensors: list[TensorMessage]
     call: int = 0
     failures: dict[int, ErrorMessage] = {}
     timings: dict[str, int] = {}
     headers: dict[int, dict[str, str]] = {}
     parameters: dict[int, dict[str, Parameter]] = {}
-    tensor_parameters: dict[int, dict[str, Parameter]] = {}
     only: list[int] | None = None
     last: bool = False
     facts: dict[int, dict[str, Any]] = {}
@@ -187,11 +175,10 @@ class ListeningMessage(msgspec.Struct):
 
 
 class CallMessage(msgspec.Struct, omit_defaults=True):
-    """A handler's call to another model, beside its tensors.
+    """A handler's call to another model.
 
     Attributes:
         number: Tells the calls of a batch apart.
-        names: Of the inputs.
         outputs: The outputs that are wanted; none for all.
         traceparent: The span that is current where the call is made; "" without one.
         deadline_ns: `time.monotonic_ns` at which the handler stops waiting, or None.
@@ -200,7 +187,7 @@ class CallMessage(msgspec.Struct, omit_defaults=True):
 
     number: int
     model: str
-    names: list[str]
+    tensors: list[TensorMessage]
     version: str = ""
     outputs: list[str] = []
     parameters: dict[str, Parameter] = {}
@@ -224,7 +211,7 @@ class LogMessage(msgspec.Struct):
 
 
 def _encoded(value: object) -> object:
-    """Return a value that JSON has no form for as one that it has."""
+    """Return a value that MessagePack has no form for in another form."""
     if isinstance(value, slice):
         return value.start, value.stop
     if isinstance(value, Mapping):
@@ -240,25 +227,8 @@ def _decoded(kind: type, value: Any) -> object:
     return slice(int(start), int(stop))
 
 
-_ENCODER = msgspec.json.Encoder(enc_hook=_encoded)
-_DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
-    kind: msgspec.json.Decoder(kind, dec_hook=_decoded)
-    for kind in (
-        LoadMessage,
-        LevelMessage,
-        RunMessage,
-        ErrorMessage,
-        AnswerMessage,
-        ListeningMessage,
-        CallMessage,
-        CancelCalls,
-        ChunkCredit,
-        EndSequences,
-        LogMessage,
-        ModelSpec,
-        MetricRecord,
-    )
-}
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_encoded)
+_DECODERS: dict[type, msgspec.msgpack.Decoder[Any]] = {}
 
 
 def chunk_bytes(outputs: BatchOutputs) -> int:
@@ -294,133 +264,56 @@ def most_kept(limits: Limits) -> int:
     return 2 * most_bytes(limits) + KEPT_BYTES
 
 
-def _speakable(parameters: Iterable[Mapping[str, Parameter]]) -> bool:
-    """Tell whether JSON proper can express these values."""
-    for group in parameters:
-        for value in group.values():
-            if isinstance(value, float) and not math.isfinite(value):
-                return False
-    return True
-
-
-class Packed(NamedTuple):
-    """The content of a message.
-
-    Attributes:
-        lenient: Whether its JSON is the standard library's.
-        blocks: The blocks of this side that the message names or lends; kept until it is sent.
-    """
-
-    payload: bytes = b""
-    lenient: bool = False
-    blocks: list[Any] | None = None
-
-
-EMPTY = Packed()
-
-
-def dump(note: Any, parameters: Iterable[Mapping[str, Parameter]] = ()) -> Packed:
-    """Return a message that is a note alone.
+def dump(note: Any, writer: TensorWriter | None = None) -> Packed:
+    """Return a message.
 
     Args:
-        parameters: The parameters in the note, with numbers of a client or handler.
+        writer: Has written the tensors in the note.
+
+    Raises:
+        HandlerFailed: A text in the note has no UTF-8 form, or a number has more than 64 bits.
     """
-    if _speakable(parameters):
-        try:
-            return Packed(_ENCODER.encode(note))
-        except UnicodeEncodeError:
-            pass  # a lone surrogate, which the standard library writes as an escape
-    text = json.dumps(msgspec.to_builtins(note, str_keys=True, enc_hook=_encoded))
-    return Packed(text.encode("ascii"), lenient=True)
+    try:
+        return Packed(_ENCODER.encode(note), () if writer is None else writer.blocks)
+    except (UnicodeEncodeError, OverflowError) as error:
+        raise HandlerFailed(f"a handler process cannot exchange a value: {error}") from error
 
 
 def load(kind: type[Message], frame: Frame) -> Message:
     """Return the note of a message that `dump` made.
 
     Raises:
-        ChannelError: It is not JSON of that form.
+        ChannelError: It has not that form.
     """
-    return _load(kind, frame.payload, frame.lenient)
-
-
-def _load(kind: type[Message], text: bytes, lenient: bool) -> Message:
+    decoder = _DECODERS.get(kind)
+    if decoder is None:
+        decoder = _DECODERS[kind] = msgspec.msgpack.Decoder(kind, dec_hook=_decoded)
     try:
-        if lenient:
-            return msgspec.convert(json.loads(text), kind, str_keys=True, dec_hook=_decoded)
-        note: Message = _DECODERS[kind].decode(text)
+        note: Message = decoder.decode(frame.payload)
         return note
     except (ValueError, RecursionError) as error:
         raise ChannelError(f"the other side sent no {kind.__name__}: {error}") from error
 
 
-def _written(
-    tensors: Sequence[Tensor],
-    exported: ExportedBlocks,
-    note: msgspec.Struct,
-    parameters: Iterable[Mapping[str, Parameter]],
-) -> Packed:
-    """Return a message of tensors, followed by a note; see `dump`."""
-    if len(tensors) > MOST_TENSORS:
-        raise HandlerFailed(
-            f"{len(tensors)} tensors are too many for a handler process, which exchanges at most "
-            f"{MOST_TENSORS} at a time"
-        )
-    written, blocks = tensor_descriptors.write(tensors, exported)
-    text = dump(note, parameters)
-    return Packed(written + text.payload, text.lenient, blocks)
-
-
-def _split(frame: Frame, imported: ImportedBlocks) -> tuple[list[Read], bytes]:
-    """Return the tensors of a message, and the JSON after them."""
+def _tensors(written: list[TensorMessage], imported: ImportedBlocks) -> list[Tensor]:
     try:
-        found, rest = tensor_descriptors.read(frame.payload, imported)
-    except (ValueError, BlockError) as error:
+        return read_tensors(written, imported)
+    except (ValueError, TypeError, BlockError) as error:
         raise ChannelError(f"the other side sent tensors that do not add up: {error}") from error
-    return found, frame.payload[rest:]
-
-
-def _named(
-    names: Sequence[str], found: Sequence[Read], parameters: Mapping[int, dict[str, Parameter]]
-) -> list[Tensor]:
-    if len(names) != len(found):
-        raise ChannelError(f"the other side sent {len(found)} tensors and {len(names)} names")
-    return [
-        Tensor(name, kind, shape, data, parameters.get(index, {}))
-        for index, (name, (kind, shape, data)) in enumerate(zip(names, found, strict=True))
-    ]
-
-
-def _names(tensors: Sequence[Tensor]) -> list[str]:
-    """Return the names of tensors as plain strings, because a handler may use a subclass of str."""
-    return [str.__str__(tensor.name) for tensor in tensors]
-
-
-def _tensor_parameters(named: Sequence[Tensor]) -> dict[int, dict[str, Parameter]]:
-    return {index: dict(each.parameters) for index, each in enumerate(named) if each.parameters}
 
 
 def pack_batch(batch: BatchInputs, exported: ExportedBlocks) -> Packed:
     """Return the RUN message of a batch."""
+    writer = TensorWriter(exported)
     note = RunMessage(
-        names=list(batch.tensors),
-        rows=batch.rows,
-        requests=list(batch.requests),
-        explain=batch.explain,
-        tensor_parameters=_tensor_parameters(list(batch.tensors.values())),
+        writer.write(list(batch.tensors.values())),
+        batch.rows,
+        list(batch.requests),
+        batch.explain,
         streamed=batch.emit is not None,
         traceparent=current_traceparent(),
     )
-    return _written(
-        list(batch.tensors.values()),
-        exported,
-        note,
-        [
-            *(request.parameters for request in batch.requests),
-            *(own for request in note.requests for own in request.input_parameters.values()),
-            *(own for request in note.requests for own in request.output_parameters.values()),
-            *note.tensor_parameters.values(),
-        ],
-    )
+    return dump(note, writer)
 
 
 def unpack_batch(
@@ -436,11 +329,9 @@ def unpack_batch(
     Raises:
         ChannelError: The message does not add up.
     """
-    found, text = _split(frame, imported)
-    note = _load(RunMessage, text, frame.lenient)
-    named = _named(note.names, found, note.tensor_parameters)
+    note = load(RunMessage, frame)
     batch = BatchInputs(
-        tensors={tensor.name: tensor for tensor in named},
+        tensors={tensor.name: tensor for tensor in _tensors(note.tensors, imported)},
         rows=note.rows,
         requests=note.requests,
         explain=note.explain,
@@ -456,56 +347,50 @@ def pack_answer(outputs: BatchOutputs, exported: ExportedBlocks, call: int = 0) 
         outputs: The handler's answer, or that of the called model.
         call: Of RESULT, the number of the call.
     """
+    writer = TensorWriter(exported)
     note = AnswerMessage(
-        names=_names(outputs.tensors),
+        tensors=writer.write(outputs.tensors),
         call=call,
         failures={index: to_message(error) for index, error in outputs.failures.items()},
         timings={stage_name(stage): ns for stage, ns in outputs.timings.items()},
         headers=outputs.headers,
         parameters=outputs.parameters,
-        tensor_parameters=_tensor_parameters(outputs.tensors),
         only=None if outputs.only is None else sorted(outputs.only),
         last=outputs.last,
         facts=outputs.facts,
         parts=outputs.parts,
     )
-    parameters = [*note.parameters.values(), *note.tensor_parameters.values()]
-    return _written(outputs.tensors, exported, note, parameters)
+    return dump(note, writer)
 
 
-def unpack_answer(frame: Frame, imported: ImportedBlocks, requests: int) -> BatchOutputs:
-    """Return the answer of an ANSWER or CHUNK message; its arrays are views of shared blocks.
+def unpack_answer(
+    frame: Frame, imported: ImportedBlocks, requests: int = 1
+) -> tuple[int, BatchOutputs]:
+    """Return what an ANSWER, CHUNK, RESULT or CALL_CHUNK message has: the call's number, and the outputs or errors.
 
-    Raises:
-        ChannelError: The message does not add up.
-    """
-    return _answer(frame, imported, requests)[1]
+    The arrays are views of shared blocks.
 
-
-def unpack_result(frame: Frame, imported: ImportedBlocks) -> tuple[int, BatchOutputs]:
-    """Return the call's number in a RESULT or CALL_CHUNK message, and the call's outputs or its error.
+    Args:
+        requests: How many requests the batch has; a call is one request.
 
     Raises:
         ChannelError: The message does not add up.
     """
-    return _answer(frame, imported, 1)
-
-
-def _answer(frame: Frame, imported: ImportedBlocks, requests: int) -> tuple[int, BatchOutputs]:
-    found, text = _split(frame, imported)
-    note = _load(AnswerMessage, text, frame.lenient)
+    note = load(AnswerMessage, frame)
     parts = note.parts or {}
     named = (*note.failures, *note.headers, *note.parameters, *note.facts, *parts)
     for index in (*named, *(note.only or ())):
         if not 0 <= index < requests:
             raise ChannelError(f"the answer speaks of request {index} of {requests}")
     for first, end in parts.values():
-        if not 0 <= first <= end <= len(found):
-            raise ChannelError(f"the answer speaks of tensors {first} to {end} of {len(found)}")
+        if not 0 <= first <= end <= len(note.tensors):
+            raise ChannelError(
+                f"the answer speaks of tensors {first} to {end} of {len(note.tensors)}"
+            )
     if not all(map(_STAGE.fullmatch, note.timings)):
         raise ChannelError("the name of a stage is no word")
     return note.call, BatchOutputs(
-        tensors=_named(note.names, found, note.tensor_parameters),
+        tensors=_tensors(note.tensors, imported),
         failures={index: to_error(fault) for index, fault in note.failures.items()},
         timings=note.timings,
         headers=note.headers,
@@ -520,10 +405,11 @@ def _answer(frame: Frame, imported: ImportedBlocks, requests: int) -> tuple[int,
 
 def pack_call(request: InferRequest, number: int, exported: ExportedBlocks) -> Packed:
     """Return a CALL message."""
+    writer = TensorWriter(exported)
     note = CallMessage(
         number,
         request.model_name,
-        _names(request.inputs),
+        writer.write(request.inputs),
         request.model_version,
         [output.name for output in request.outputs],
         dict(request.parameters),
@@ -532,7 +418,7 @@ def pack_call(request: InferRequest, number: int, exported: ExportedBlocks) -> P
         request.stream is not None,
         request.id,
     )
-    return _written(request.inputs, exported, note, [note.parameters])
+    return dump(note, writer)
 
 
 def unpack_call(frame: Frame, imported: ImportedBlocks) -> tuple[int, InferRequest, bool]:
@@ -541,13 +427,12 @@ def unpack_call(frame: Frame, imported: ImportedBlocks) -> tuple[int, InferReque
     Raises:
         ChannelError: The message does not add up.
     """
-    found, text = _split(frame, imported)
-    note = _load(CallMessage, text, frame.lenient)
+    note = load(CallMessage, frame)
     request = InferRequest(
         note.model,
         note.version,
         note.id,
-        inputs=_named(note.names, found, {}),
+        inputs=_tensors(note.tensors, imported),
         outputs=[RequestedOutput(name) for name in note.outputs],
         parameters=note.parameters,
         headers={TRACEPARENT: note.traceparent} if note.traceparent else {},

@@ -21,7 +21,6 @@ from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.buffer_pool import Block
 from ksrv._native.process.batch_dispatcher import DispatchedBatch
 from ksrv._native.process.batch_ring import WorkerRing
-from ksrv._native.process.channel import Channel, ChannelClosed, ChannelError, Frame, Link
 from ksrv.engine.executor import ExecutorAbsent, ExecutorDied
 from ksrv.engine.processes import messages, uses_ring
 from ksrv.engine.processes.backoff import Backoff
@@ -31,6 +30,7 @@ from ksrv.engine.processes.interpreters import (
     handler_environment,
     interpreter_for,
 )
+from ksrv.engine.processes.link import ChannelClosed, ChannelError, Frame, Link
 from ksrv.engine.processes.messages import ErrorMessage, LoadMessage, LogMessage, MessageType
 from ksrv.engine.processes.process_log import ProcessLog
 from ksrv.engine.processes.watcher import HandlerProcess, ProcessExit
@@ -131,9 +131,7 @@ class ProcessExecutor:
         """Have the process log from the level on that the worker's log has now."""
         process = self._process
         if process is not None:
-            process.tell(
-                MessageType.LEVEL, messages.dump(messages.LevelMessage(_log_level())).payload
-            )
+            process.tell(MessageType.LEVEL, messages.dump(messages.LevelMessage(_log_level())))
 
     @property
     def alive(self) -> bool:
@@ -247,19 +245,17 @@ class ProcessExecutor:
     def _spawn(self, interpreter: Interpreter) -> tuple[Link, HandlerProcess, WorkerRing]:
         config = self._source.config or ModelConfig()
         try:
-            channel, channel_end = Channel.pair()
-            events, events_end = Channel.pair()
-            ring = WorkerRing(channel.fileno())
+            link, link_end = Link.pair("keep")
+            events, events_end = Link.pair("drop")
+            ring = WorkerRing(link.fileno())
         except (OSError, MemoryError) as error:  # there may be descriptors and memory again later
             raise HandlerFailed(f"{self._label} cannot be started: {error}") from error
-        link = Link(channel)
         link.imported.most_bytes = messages.most_bytes(self._limits)
         # Allow twice as many, because a message announces new blocks before it gives up the replaced blocks.
         link.imported.most_kept = 2 * messages.most_kept(self._limits)
-        event_link = Link(events)
-        event_link.imported.most_bytes = messages.EVENT_BYTES
-        event_link.imported.most_kept = messages.KEPT_EVENT_BYTES
-        command = [*interpreter.program, "--channel", str(channel_end.fileno())]
+        events.imported.most_bytes = messages.EVENT_BYTES
+        events.imported.most_kept = messages.KEPT_EVENT_BYTES
+        command = [*interpreter.program, "--channel", str(link_end.fileno())]
         command += ["--events", str(events_end.fileno())]
         command += ["--ring", str(ring.fileno())]
         command += ["--parent", str(os.getpid())]
@@ -269,9 +265,9 @@ class ProcessExecutor:
             environment=handler_environment(
                 os.environ, config.env, self._threads, finds_ksrv=interpreter.is_servers
             ),
-            descriptors=[channel_end.fileno(), events_end.fileno(), ring.fileno()],
+            descriptors=[link_end.fileno(), events_end.fileno(), ring.fileno()],
             log=self._log,
-            events=event_link,
+            events=events,
             on_event=self._take_event,
             on_end=lambda ending: self._note_end(link, ending),
         )
@@ -282,7 +278,7 @@ class ProcessExecutor:
             why = error.strerror if isinstance(error, OSError) else error
             raise HandlerFailed(f"{self._label} cannot be started: {why}") from error
         finally:
-            channel_end.close()
+            link_end.close()
             events_end.close()
         ring.collect = partial(self._collect, process)
         return link, process, ring
@@ -298,8 +294,7 @@ class ProcessExecutor:
         )
         deadline_ns = time.monotonic_ns() + int(self._start_timeout_s * 1e9)
         try:
-            payload, lenient, _ = messages.dump(note)
-            link.send(MessageType.LOAD, payload, lenient=lenient)
+            link.send(MessageType.LOAD, messages.dump(note))
             frame = link.receive(deadline_ns)
             if frame.kind == MessageType.LOADED:
                 return messages.load(ModelSpec, frame)
@@ -413,8 +408,8 @@ class ProcessExecutor:
                     self._kill(process, "it was still busy when the model was closed")
                 try:
                     if batches is not None:
-                        batches.outbox.send(MessageType.CLOSE)
-                    link.channel.finish()
+                        link.send(MessageType.CLOSE)
+                    link.finish()
                 except ChannelClosed:
                     process.kill()
                 if process.wait(CLOSE_TIMEOUT_S) is None:
@@ -493,7 +488,7 @@ class ProcessExecutor:
         loaded = self._loaded
         if not self._closing.is_set():
             self._log.say(logging.ERROR, f"the process {ending}")
-        link.channel.shutdown()
+        link.shutdown()
         if loaded and not self._closing.is_set():
             ring = self._ring
             if ring is not None and ring.used:

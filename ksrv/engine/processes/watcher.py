@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ksrv._native.process.channel import ChannelClosed, ChannelError, Frame, Link
+from ksrv.engine.processes.link import ChannelClosed, ChannelError, Frame, Link, Packed
 from ksrv.engine.processes.process_log import LineSplitter, ProcessLog
 
 _PIPE_BYTES = 64 * 1024
@@ -118,12 +118,12 @@ class HandlerProcess:
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
-    def tell(self, kind: int, payload: bytes) -> None:
+    def tell(self, kind: int, packed: Packed) -> None:
         """Send a message the way that events come; it is dropped where the process does not read."""
         with self._lock:
             if self._pidfd >= 0:
-                with contextlib.suppress(BlockingIOError, ChannelClosed):
-                    self._events.send(kind, payload, wait=False)
+                with contextlib.suppress(ChannelClosed):
+                    self._events.send(kind, packed)
 
     def wait(self, timeout: float | None = None) -> ProcessExit | None:
         """Wait for the end and for everything it entails.
@@ -178,7 +178,7 @@ class HandlerProcess:
             process.stderr.fileno(): LineSplitter(self._log, logging.WARNING),
         }
         poll = select.poll()
-        for descriptor in (self._pidfd, self._events.channel.fileno(), *pipes):
+        for descriptor in (self._pidfd, self._events.fileno(), *pipes):
             poll.register(descriptor, select.POLLIN)
         for descriptor in pipes:
             os.set_blocking(descriptor, False)

@@ -59,7 +59,9 @@ import asyncio, os, threading, time
 from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from ksrv import BaseHandler
-from ksrv.engine.processes.messages import MessageType, Packed
+import msgspec
+from ksrv.engine.processes.link import Packed
+from ksrv.engine.processes.messages import MessageType
 from ksrv.errors import KsrvError
 
 class Caller(BaseHandler):
@@ -155,20 +157,20 @@ class Caller(BaseHandler):
         self.context.batch.set_header(0, "x-mine", str(int(x[0, 1])))
         return y
 
-    def _say(self, kind, payload, number):
+    def _say(self, kind, value, number):
         calls = self.context.models["double"]._submit
-        calls._outbox.send(kind, Packed(payload), batch_number=number)
+        calls._link.send(kind, Packed(msgspec.msgpack.encode(value)), batch_number=number)
 
     def way_30(self, x, models):
-        self._say(MessageType.CALL, b"nonsense", 1 << 63 | 1)
+        self._say(MessageType.CALL, "nonsense", 1 << 63 | 1)
         return x
 
     def way_31(self, x, models):
-        self._say(MessageType.CANCEL_CALL, b'{"numbers": [1, 2, -3]}', 77)
+        self._say(MessageType.CANCEL_CALL, {"call_ids": [1, 2, "x"]}, 77)
         return models["held"].infer({"x": x})["y"]
 
     def way_32(self, x, models):
-        self._say(MessageType.ROOM, b'{"numbers": [1]}', 77)
+        self._say(MessageType.ROOM, {"chunks": 1}, 77)
         return models["held"].infer({"x": x})["y"]
 
     def way_33(self, x, models):
@@ -180,7 +182,7 @@ class Caller(BaseHandler):
     def way_34(self, x, models):
         models["double"].submit({"x": x})
         (call,) = models["double"]._submit._open.values()
-        while True: self._say(MessageType.CANCEL_CALL, b'{"call_ids": [1]}', call.batch_number)
+        while True: self._say(MessageType.CANCEL_CALL, {"call_ids": [1]}, call.batch_number)
 """
 
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -23,7 +24,6 @@
 #include "base/clock.hpp"
 #include "base/utf8.hpp"
 #include "memory/buffer_pool.hpp"
-#include "process/channel.hpp"
 #include "queue/completions.hpp"
 #include "server/fast_response.hpp"
 #include "server/fast_rows.hpp"

@@ -3,14 +3,18 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ksrv._native.process.channel import Channel, Link
+from ksrv.engine.processes.link import Link, WhenFull
 
 
 @contextmanager
-def linked() -> Iterator[tuple[Link, Link]]:
-    """Yield the ends, and close them."""
-    near, far = Channel.pair()
-    ends = Link(near), Link(Channel(far))
+def linked(when_full: WhenFull = "wait") -> Iterator[tuple[Link, Link]]:
+    """Yield the ends, and close them.
+
+    Args:
+        when_full: What the first end does with a message while the socket has no room.
+    """
+    near, far = Link.pair(when_full)
+    ends = near, Link(far)
     try:
         yield ends
     finally:

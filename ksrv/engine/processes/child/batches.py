@@ -12,10 +12,10 @@ from threading import Lock
 from time import monotonic
 
 from ksrv._native.process.batch_ring import ProcessRing
-from ksrv._native.process.channel import ChannelClosed, ChannelError, Frame, Link
 from ksrv.engine.processes import messages
 from ksrv.engine.processes.child.calls import WorkerCalls
 from ksrv.engine.processes.child.inbox import Inbox
+from ksrv.engine.processes.link import ChannelClosed, ChannelError, Frame, Link
 from ksrv.engine.processes.messages import (
     CHUNK_BYTES_UNDER_WAY,
     CHUNKS_UNDER_WAY,
@@ -26,7 +26,6 @@ from ksrv.engine.processes.messages import (
     bounded,
     chunk_bytes,
 )
-from ksrv.engine.processes.outbox import Outbox
 from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.handlers.concurrent import STALL_SECONDS
 from ksrv.handlers.runner import Runner
@@ -42,16 +41,12 @@ _WAIT_S = 0.1
 class Answers:
     """Sends answers, intermediate answers and failures.
 
-    Args:
-        link: The link for batches.
-
     Attributes:
-        outbox: Sends on it.
+        link: The link for batches.
     """
 
     def __init__(self, link: Link) -> None:
-        self._link = link
-        self.outbox = Outbox(link, waits=True)
+        self.link = link
 
     def send(self, kind: MessageType, batch_number: int, outputs: BatchOutputs) -> None:
         """Send a final or an intermediate answer; its tensors are gone from `outputs` afterwards.
@@ -63,11 +58,11 @@ class Answers:
             HandlerFailed: It is too large.
         """
         with bounded("the handler's answer"):
-            packed = messages.pack_answer(outputs, self._link.exported)
+            packed = messages.pack_answer(outputs, self.link.exported)
             # Emptied before sending, because the message names the input blocks without references,
             # and an output may be a view of an input.
             outputs.tensors.clear()
-            self.outbox.send(kind, packed, batch_number=batch_number)
+            self.link.send(kind, packed, batch_number=batch_number)
 
     def fail_batch(self, batch_number: int, error: BaseException) -> None:
         """Tell the worker why a batch has no answer."""
@@ -86,7 +81,7 @@ class Answers:
             batch_number: The batch; 0 for the load.
         """
         note = messages.dump(messages.to_message(error))
-        self.outbox.send(MessageType.FAILED, note, batch_number=batch_number)
+        self.link.send(MessageType.FAILED, note, batch_number=batch_number)
 
 
 class Chunks:
@@ -174,7 +169,7 @@ class Chunks:
         """
         with self._lock:
             if not self._ended:
-                self._answers.outbox.send(MessageType.GIVE_UP, batch_number=self._batch_number)
+                self._answers.link.send(MessageType.GIVE_UP, batch_number=self._batch_number)
 
     def hear(self, listening: frozenset[int]) -> None:
         """Note which clients are left."""

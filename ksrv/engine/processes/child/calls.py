@@ -10,11 +10,10 @@ from contextlib import suppress
 from typing import Any
 
 from ksrv._native.process.batch_ring import ProcessRing
-from ksrv._native.process.channel import ChannelClosed, ChannelError, Frame, Link
 from ksrv.engine.processes import messages
 from ksrv.engine.processes.child.inbox import Inbox
+from ksrv.engine.processes.link import ChannelClosed, ChannelError, Frame, Link
 from ksrv.engine.processes.messages import MOST_CALLS, CancelCalls, MessageType, bounded
-from ksrv.engine.processes.outbox import Outbox
 from ksrv.errors import Cancelled, HandlerFailed, KsrvError, Overloaded
 from ksrv.request import BatchInputs, BatchOutputs, InferRequest, InferResponse, RequestHandle
 
@@ -27,9 +26,8 @@ class WorkerCalls:
         ring: The memory for batches, or None.
     """
 
-    def __init__(self, link: Link, outbox: Outbox, inbox: Inbox) -> None:
+    def __init__(self, link: Link, inbox: Inbox) -> None:
         self._link = link
-        self._outbox = outbox
         self._inbox = inbox
         self._lock = threading.Lock()
         self._batches: dict[int, int] = {}
@@ -106,7 +104,7 @@ class WorkerCalls:
             call = PendingCall(self, request, batch_number, self._number)
             with bounded(f"the request to the model {request.model_name}"):
                 packed = messages.pack_call(request, call.number, self._link.exported)
-                self._outbox.send(MessageType.CALL, packed, batch_number=batch_number)
+                self._link.send(MessageType.CALL, packed, batch_number=batch_number)
             self._open[call.number] = call
             self._unanswered += 1
         return call
@@ -119,7 +117,7 @@ class WorkerCalls:
         return messages.NO_BATCH if number is None and self.always_receiving else number
 
     def _take_chunk(self, frame: Frame) -> None:
-        number, outputs = messages.unpack_result(frame, self._link.imported)
+        number, outputs = messages.unpack_answer(frame, self._link.imported)
         with self._lock:  # another thread may have sent the call and not noted it yet
             call = self._open.get(number)
         if call is None:
@@ -130,7 +128,7 @@ class WorkerCalls:
             call.take_chunk(outputs)
 
     def _take_result(self, frame: Frame) -> None:
-        number, outcome = messages.unpack_result(frame, self._link.imported)
+        number, outcome = messages.unpack_answer(frame, self._link.imported)
         with self._lock:
             call = self._open.get(number)
             if call is not None:  # else it was given up, or its batch is over
@@ -163,7 +161,7 @@ class WorkerCalls:
                 return False
             self._close(call, why)
             note = messages.dump(CancelCalls([call.number]))
-            self._outbox.send(MessageType.CANCEL_CALL, note, batch_number=call.batch_number)
+            self._link.send(MessageType.CANCEL_CALL, note, batch_number=call.batch_number)
         call.tell()
         self._inbox.wake()
         return True

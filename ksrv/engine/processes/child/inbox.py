@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from threading import Condition, Lock
 
-from ksrv._native.process.channel import ChannelClosed, ChannelError, Frame, Link
+from ksrv.engine.processes.link import ChannelClosed, ChannelError, Frame, Link
 
 log = logging.getLogger("ksrv.handler")
 

@@ -24,14 +24,14 @@ from msgspec.structs import replace
 from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv._native.process.batch_ring import ProcessRing
-from ksrv._native.process.channel import Channel, ChannelClosed, ChannelError, Link
 from ksrv._native.server.exchange import HeadFields
 from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.engine.processes import messages, uses_ring
 from ksrv.engine.processes.child.batches import Answers, Batches
 from ksrv.engine.processes.child.calls import WorkerCalls
 from ksrv.engine.processes.child.inbox import Inbox
-from ksrv.engine.processes.messages import LoadMessage, LogMessage, MessageType, Packed
+from ksrv.engine.processes.link import ChannelClosed, ChannelError, Link, Packed, WhenFull
+from ksrv.engine.processes.messages import LoadMessage, LogMessage, MessageType
 from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.handlers.runner import HandlerLoadError, Runner, make_runner
 from ksrv.images.decode_limits import set_process_limits
@@ -62,8 +62,8 @@ class Events:
 
     def send(self, kind: MessageType, packed: Packed) -> None:
         """Send an event, or drop it when the worker does not keep up: a handler never waits."""
-        with contextlib.suppress(BlockingIOError, ChannelClosed):
-            self._link.send(kind, packed.payload, lenient=packed.lenient, wait=False)
+        with contextlib.suppress(ChannelClosed):
+            self._link.send(kind, packed)
 
     def follow_level(self) -> None:
         """Log from the level on that the worker names, whenever it does."""
@@ -81,7 +81,7 @@ class Events:
 
     def metric(self, record: MetricRecord) -> None:
         """Send a value that the handler reported."""
-        self.send(MessageType.METRIC, messages.dump(record, [{"value": record.value}]))
+        self.send(MessageType.METRIC, messages.dump(record))
 
 
 class EventLogHandler(logging.Handler):
@@ -99,17 +99,22 @@ class EventLogHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Send one record; one that cannot be written is reported as any handler of logging does it."""
         try:
-            text = self.format(record)[:_MESSAGE_CHARACTERS]
+            text = _utf8(self.format(record)[:_MESSAGE_CHARACTERS])
             ids = getattr(record, "request_ids", None)
             if not isinstance(ids, list) or not all(isinstance(one, str) for one in ids):
                 ids = []
-            named = [str.__str__(one) for one in ids]  # the handler may use subclasses of str
-            note = LogMessage(str.__str__(record.name), int(record.levelno), text, named)
+            named = [_utf8(one) for one in ids]
+            note = LogMessage(_utf8(record.name), int(record.levelno), text, named)
             self._events.send(MessageType.LOG, messages.dump(note))
         except RecursionError:
             raise
         except Exception:  # noqa: BLE001  a log record must not break the code that logs it
             self.handleError(record)
+
+
+def _utf8(text: str) -> str:
+    """Return a text that has a UTF-8 form, as a plain string: the handler may use subclasses of str."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class Child:
@@ -127,7 +132,7 @@ class Child:
         self._is_concurrent = False
         self._inbox = Inbox(link)
         self._answers = Answers(link)
-        self._calls = WorkerCalls(link, self._answers.outbox, self._inbox)
+        self._calls = WorkerCalls(link, self._inbox)
 
     def serve(self) -> int:
         """Load the handler and run batches until the channel ends."""
@@ -193,7 +198,7 @@ class Child:
             log.exception("the model cannot be loaded")
             failure = error if isinstance(error, KsrvError) else HandlerFailed(_load_text(error))
         else:
-            self._answers.outbox.send(MessageType.LOADED, payload)
+            self._link.send(MessageType.LOADED, payload)
             return runner
         self._answers.fail(failure)
         return None
@@ -207,7 +212,7 @@ class Child:
         ]
         outputs = [one.name for one in spec.outputs]
         make_requests = partial(ring_requests, length, outputs)
-        channel = self._link.channel.fileno()
+        channel = self._link.fileno()
         try:
             return ProcessRing(self._descriptor, channel, inputs, make_requests)
         finally:
@@ -265,9 +270,9 @@ def _die_with_parent(parent: int) -> bool:
     return os.getppid() == parent
 
 
-def _link(descriptor: int) -> Link:
+def _link(descriptor: int, when_full: WhenFull) -> Link:
     os.set_inheritable(descriptor, False)
-    return Link(Channel(socket.socket(fileno=descriptor)), borrows=True)
+    return Link(socket.socket(fileno=descriptor), when_full=when_full, borrows=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -290,7 +295,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sys.argv = ["ksrv-handler"]
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    status = Child(_link(options.channel), Events(_link(options.events)), options.ring).serve()
+    link, events = _link(options.channel, "wait"), Events(_link(options.events, "drop"))
+    status = Child(link, events, options.ring).serve()
     gc.freeze()  # with torch, a last collection of what the imports have made takes a second
     return status
 

@@ -2,33 +2,39 @@
 
 import fcntl
 import gc
-import json
 import os
-import struct
-from types import SimpleNamespace
+import socket
 
+import msgspec
 import numpy as np
 import pytest
 
 from ksrv import errors
-from ksrv._native.process.channel import Channel, ChannelClosed, ChannelError, Link
-from ksrv._native.tensor import datatype
 from ksrv.engine.processes import messages
+from ksrv.engine.processes.link import ChannelClosed, ChannelError, Frame, Link, Packed
 from ksrv.engine.processes.messages import ErrorMessage, MessageType
+from ksrv.engine.processes.shared_blocks import ExportedBlocks
+from ksrv.request import BatchOutputs, Tensor
+from tests.support.native.links import linked
 
-FP32 = datatype.NAMES.index("FP32")
-BYTES = datatype.NAMES.index("BYTES")
-REFERRED_TO = 1 << 63
 FAULT = {"kind": "HandlerFailed", "message": "m", "status": 500, "grpc_code": "INTERNAL"}
+NOTHING = b"\xc0"
+
+
+def part(block: int, offset: int = 0, nbytes: int = 40) -> dict[str, int]:
+    return {"block": block, "offset": offset, "nbytes": nbytes}
+
+
+def tensor(data, shape=(10,), *, datatype="FP32", order=()) -> list:
+    return ["y", datatype, shape, data, order, {}]
 
 
 class Liar:
     """The other end of a link, which sends invalid messages."""
 
     def __init__(self) -> None:
-        near, far = Channel.pair()
-        self.link = Link(Channel(far))
-        self.near = Link(near)
+        self.near, self.socket = Link.pair()
+        self.link = Link(self.socket)
         self.keep = []
 
     def close(self) -> None:
@@ -42,65 +48,45 @@ class Liar:
         memoryview(block)[:] = bytes([fill]) * len(block)
         return self.link.exported.number_of(block)
 
-    def sizes(self, *values: int) -> int:
-        block = self.link.exported.lease(64)
-        self.keep.append(block)
-        memoryview(block)[: 8 * len(values)] = struct.pack(f"<{len(values)}Q", *values)
-        return self.link.exported.number_of(block)
-
-    def answer(self, records=b"", names=(), count=None, text=None, **note):
-        note = {"names": list(names), "number": 1, "model": "m", "call": 1, **note}
-        text = json.dumps(note).encode() if text is None else text
-        count = len(names) if count is None and records else count or 0
-        payload = struct.pack("<III", count, len(records), 0) + records + text
-        self.link.send(MessageType.ANSWER, payload, batch_number=1, blocks=self.keep)
+    def answer(self, *tensors, text=None, **note):
+        note = {"tensors": tensors, "number": 1, "model": "m", "call": 1, **note}
+        text = msgspec.msgpack.encode(note) if text is None else text
+        self.link.send(MessageType.ANSWER, Packed(text, self.keep), batch_number=1)
 
     def head(
         self,
         kind=17,
-        flags=0,
         announced=(),
         returned=(),
+        retired=(),
         fds=(),
-        payload=b"",
-        length=None,
+        payload=NOTHING,
+        spilled=None,
+        lent=False,
         cut=0,
-        lent=0,
     ):
-        length = len(payload) if length is None else length
-        message = struct.pack(
-            "<4sBBHHHxxxxQQ", b"ksv1", kind, flags, len(announced), len(returned), 0, 1, length
-        )
-        for number, size in announced:
-            message += struct.pack("<QQQ", number, size, lent)
-        message += struct.pack(f"<{len(returned)}Q", *returned) + payload
-        self.link.channel.send(message[: len(message) - cut], list(fds))
+        blocks = [[number, size, lent] for number, size in announced]
+        parts = [kind, 1, msgspec.Raw(payload), spilled, blocks, returned, retired]
+        message = msgspec.msgpack.encode(parts)
+        socket.send_fds(self.socket, [message[: len(message) - cut]], list(fds))
         for fd in fds:
             os.close(fd)
 
-    def tensor(self, nbytes=40, shape=(10,), **record):
-        number = self.own(40)
-        self.answer(records(number=number, nbytes=nbytes, shape=shape, **record), names=["y"])
+    def lie(self, *, offset=0, nbytes=40, **changed):
+        self.answer(tensor(part(self.own(40), offset, nbytes), **changed))
 
-    def elements(self, sizes, nbytes, shape, count):
-        number = self.sizes(*sizes)
-        record = records(code=BYTES, elements=count, number=number, nbytes=nbytes, shape=shape)
-        self.answer(record, names=["y"])
+    def elements(self, *data, shape):
+        self.answer(tensor(data, shape, datatype="BYTES"))
 
-    def refer(self, size, number, offset):
-        self.elements((REFERRED_TO + size, number, offset), 24, (1,), 1)
+    def refer(self, block, offset, nbytes=65_536):
+        self.own(40)
+        self.elements(part(block, offset, nbytes), shape=(1,))
 
     def refer_twice(self):
         """Refer twice to a block whose bytes fit a message only once."""
-        self.near.imported.most_bytes = 65_536 + 48
-        self.elements((REFERRED_TO + 65_536,) * 2 + (1, 0) * 2, 48, (2,), 2)
-
-
-def records(code=FP32, elements=0, number=0, offset=0, nbytes=0, shape=(), order=()):
-    head = struct.pack(
-        "<BBBxxxxxQQQQ", code, len(shape), bool(order), elements, number, offset, nbytes
-    )
-    return head + struct.pack(f"<{len(shape)}q", *shape) + bytes(order)
+        self.near.imported.most_bytes = 65_536
+        number = self.own(65_536)
+        self.elements(part(number, 0, 65_536), part(number, 0, 65_536), shape=(2,))
 
 
 def memfd(size: int, *, seals: int = fcntl.F_SEAL_SHRINK) -> int:
@@ -117,42 +103,40 @@ def pipe() -> int:
 
 
 LIES = {
-    "no head": lambda s: s.link.channel.send(b"nonsense"),
-    "a head of zeros": lambda s: s.link.channel.send(bytes(32)),
-    "an unknown block": lambda s: s.answer(records(number=77, nbytes=40, shape=(10,)), ["y"]),
-    "bytes without a block": lambda s: s.answer(records(nbytes=40, shape=(10,)), ["y"]),
-    "bytes beyond the block": lambda s: s.tensor(offset=2**40),
-    "bytes across the block's end": lambda s: s.tensor(offset=65536 - 36),
-    "an offset that wraps": lambda s: s.tensor(offset=2**64 - 8),
-    "a shape of another size": lambda s: s.tensor(shape=(11,)),
-    "a negative dimension": lambda s: s.tensor(shape=(-10,)),
-    "a dimension too large": lambda s: s.tensor(nbytes=2**33, shape=(2**31,)),
-    "a shape that overflows": lambda s: s.tensor(shape=(2**31 - 1,) * 4),
-    "an invalid datatype": lambda s: s.tensor(code=200),
-    "too many dimensions": lambda s: s.tensor(nbytes=4, shape=(1,) * 33),
-    "an invalid order": lambda s: s.tensor(shape=(2, 5), order=(1, 1)),
-    "an order out of range": lambda s: s.tensor(shape=(2, 5), order=(0, 200)),
-    "an unaligned array": lambda s: s.tensor(offset=1),
-    "elements without bytes": lambda s: s.answer(
-        records(code=BYTES, elements=4, shape=(4,)), ["y"]
-    ),
-    "other elements than the shape's": lambda s: s.elements((1, 1), 18, (3,), 2),
-    "an element beyond its bytes": lambda s: s.elements((8, 2**63), 24, (2,), 2),
-    "sizes that wrap": lambda s: s.elements((2**64 - 1, 9), 24, (2,), 2),
-    "bytes after the elements": lambda s: s.elements((1, 1), 24, (2,), 2),
-    "more elements than bytes": lambda s: s.elements((), 40, (2**20, 2**20), 2**40),
-    "a reference to an unknown block": lambda s: s.refer(65_536, 77, 0),
-    "a reference beyond its block": lambda s: s.refer(65_536, 1, 1),
-    "a reference that wraps": lambda s: s.refer(65_536, 1, 2**64 - 8),
-    "a reference to next to nothing": lambda s: s.refer(8, 1, 0),
-    "a reference cut off": lambda s: s.elements((REFERRED_TO + 65_536, 1), 16, (1,), 1),
-    "references to more than allowed": lambda s: s.refer_twice(),
-    "elements beyond the block": lambda s: s.elements((1,), 2**30, (1,), 1),
-    "more names than tensors": lambda s: s.answer(names=["y"]),
-    "more tensors than names": lambda s: s.answer(records(shape=(0,)), count=1),
-    "records that end too soon": lambda s: s.answer(records(shape=(0,))[:-1], ["y"]),
-    "records without an end": lambda s: s.answer(text=b"", count=60_000),
-    "more tensors than anybody has": lambda s: s.answer(text=b"", count=2**32 - 1),
+    "no message": lambda s: s.socket.send(b"nonsense"),
+    "zeros": lambda s: s.socket.send(bytes(32)),
+    "a message cut off": lambda s: s.head(cut=1),
+    "an unknown block": lambda s: s.answer(tensor(part(77))),
+    "bytes that are not there": lambda s: s.answer(tensor(b"")),
+    "bytes beyond the block": lambda s: s.lie(offset=2**40),
+    "bytes across the block's end": lambda s: s.lie(offset=65536 - 36),
+    "a negative offset": lambda s: s.lie(offset=-8),
+    "a negative size": lambda s: s.lie(nbytes=-40),
+    "an offset that wraps": lambda s: s.lie(offset=2**64 - 8),
+    "a shape of another size": lambda s: s.lie(shape=(11,)),
+    "a negative dimension": lambda s: s.lie(shape=(-10,)),
+    "two negative dimensions": lambda s: s.lie(shape=(-2, -5)),
+    "a dimension too large": lambda s: s.lie(nbytes=2**33, shape=(2**31,)),
+    "a shape that overflows": lambda s: s.lie(shape=(2**31 - 1,) * 4),
+    "an empty shape that overflows": lambda s: s.answer(tensor(b"", (0, *[2**31 - 1] * 4))),
+    "an invalid datatype": lambda s: s.lie(datatype="FP31"),
+    "too many dimensions": lambda s: s.lie(nbytes=4, shape=(1,) * 33),
+    "an invalid order": lambda s: s.lie(shape=(2, 5), order=(1, 1)),
+    "an order out of range": lambda s: s.lie(shape=(2, 5), order=(0, 200)),
+    "an order of other axes": lambda s: s.lie(shape=(2, 5), order=(1, 0, 2)),
+    "an unaligned array": lambda s: s.lie(offset=1),
+    "an array of elements": lambda s: s.answer(tensor([b"x" * 4] * 10)),
+    "elements in an array": lambda s: s.answer(tensor(bytes(40), datatype="BYTES")),
+    "elements in a block": lambda s: s.lie(datatype="BYTES"),
+    "other elements than the shape's": lambda s: s.elements(b"a", b"b", shape=(3,)),
+    "an element that is no bytes": lambda s: s.elements("a", shape=(1,)),
+    "an element in an unknown block": lambda s: s.refer(77, 0),
+    "an element beyond its block": lambda s: s.refer(1, 1),
+    "an element whose end wraps": lambda s: s.refer(1, 2**64 - 8),
+    "a short element in a block": lambda s: s.refer(1, 0, 8),
+    "elements of more bytes than allowed": lambda s: s.refer_twice(),
+    "tensors that are none": lambda s: s.answer(7),
+    "more tensors than anybody has": lambda s: s.answer(*[tensor(b"", (0,))] * 65_537),
     "a failure of a request that is not there": lambda s: s.answer(failures={5: FAULT}),
     "a failure of request -1": lambda s: s.answer(failures={-1: FAULT}),
     "a failure that is a success": lambda s: s.answer(failures={0: dict(FAULT, status=200)}),
@@ -163,18 +147,17 @@ LIES = {
         failures={0: dict(FAULT, grpc_code="NOPE")}
     ),
     "headers of a request that is not there": lambda s: s.answer(headers={1: {"a": "b"}}),
-    "names that are no strings": lambda s: s.answer(text=b'{"names": [1]}'),
-    "no JSON": lambda s: s.answer(text=b"{"),
-    "deep JSON": lambda s: s.answer(text=b"[" * 50_000),
-    "no records at all": lambda s: s.head(payload=b"1234"),
-    "a block given back that never was": lambda s: s.head(returned=[999]),
-    "lists cut off": lambda s: s.head(returned=[1, 2], cut=4),
-    "descriptors nobody asked for": lambda s: s.head(fds=[pipe(), pipe(), pipe()]),
-    "a payload in no block": lambda s: s.head(flags=1, payload=struct.pack("<QQ", 7, 0), length=10),
-    "a payload of another length": lambda s: s.head(length=5),
-    "a payload without end": lambda s: s.head(
-        flags=1, payload=struct.pack("<QQ", 7, 0), length=2**62
+    "a name that is no text": lambda s: s.answer([1, "FP32", [0], b"", [], {}]),
+    "a name that is not UTF-8": lambda s: s.answer(
+        text=b"\x81\xa7tensors\x91\x96\xa1\xff\xa4FP32\x91\x00\xc4\x00\x90\x80"
     ),
+    "no note": lambda s: s.answer(text=NOTHING),
+    "a deep note": lambda s: s.answer(text=b"\x91" * 50_000 + b"\x01"),
+    "a block given back that never was": lambda s: s.head(returned=[999]),
+    "block -1 given back": lambda s: s.head(returned=[-1]),
+    "descriptors nobody asked for": lambda s: s.head(fds=[pipe(), pipe(), pipe()]),
+    "a payload in no block": lambda s: s.head(spilled=part(7)),
+    "a payload without end": lambda s: s.head(spilled=part(7, 0, 2**62)),
 }
 
 ANNOUNCED = {
@@ -190,7 +173,7 @@ ANNOUNCED = {
     "a block announced twice": lambda s: s.head(
         announced=[(1, 4096), (1, 4096)], fds=[memfd(4096), memfd(4096)]
     ),
-    "a block that is lent": lambda s: s.head(announced=[(1, 4096)], fds=[memfd(4096)], lent=1),
+    "a block that is lent": lambda s: s.head(announced=[(1, 4096)], fds=[memfd(4096)], lent=True),
 }
 
 
@@ -208,11 +191,7 @@ def liar():
     assert descriptors() <= before
 
 
-READERS = {
-    "answer": lambda frame, imported: messages.unpack_answer(frame, imported, 1),
-    "result": messages.unpack_result,
-    "call": messages.unpack_call,
-}
+READERS = {"answer": messages.unpack_answer, "call": messages.unpack_call}
 
 
 @pytest.mark.parametrize("reader", READERS)
@@ -228,10 +207,16 @@ def test_inconsistent_message_is_refused(liar, lie, reader):
 @pytest.mark.parametrize("reader", READERS)
 def test_tensors_above_the_limit_of_a_message_are_refused(liar, reader):
     liar.near.imported.most_bytes = 7999
-    record = records(number=liar.own(4000), nbytes=4000, shape=(1000,))
-    liar.answer(record * 2, names=["x", "y"])
+    liar.answer(*[tensor(part(liar.own(4000), 0, 4000), (1000,))] * 2)
     with pytest.raises(ChannelError, match="more than 7999 bytes"):
         READERS[reader](liar.near.receive(), liar.near.imported)
+
+
+def test_payload_above_the_limit_of_a_message_is_refused(liar):
+    liar.near.imported.most_bytes = 99_999
+    liar.answer(text=msgspec.msgpack.encode("x" * 100_000))
+    with pytest.raises(ChannelError, match="99999 are allowed"):
+        liar.near.receive()
 
 
 @pytest.mark.parametrize("lie", ANNOUNCED)
@@ -242,26 +227,46 @@ def test_unmappable_block_is_refused_with_its_message(liar, lie):
 
 
 def test_valid_message_is_accepted(liar):
-    number = liar.own(40, 1)
-    liar.answer(records(number=number, nbytes=40, shape=(5, 2), order=(1, 0)), names=["y"])
-    answer = messages.unpack_answer(liar.near.receive(), liar.near.imported, 1)
+    liar.answer(tensor(part(liar.own(40, 1)), (5, 2), order=(1, 0)))
+    _, answer = messages.unpack_answer(liar.near.receive(), liar.near.imported)
     assert answer.tensors[0].shape == (2, 5)
     assert (np.ascontiguousarray(answer.tensors[0].data).view("u4") == 0x01010101).all()
 
 
-def test_elements_may_be_references(liar):
-    number = liar.sizes(REFERRED_TO + 65_536, 3, 1, 0, int.from_bytes(b"abc", "little"))
-    record = records(code=BYTES, elements=2, number=number, nbytes=35, shape=(2,))
-    liar.near.imported.most_bytes = 65_536 + 35
-    liar.answer(record, names=["y"])
-    (read,) = messages.unpack_answer(liar.near.receive(), liar.near.imported, 1).tensors
+def test_long_elements_may_be_in_blocks(liar):
+    liar.elements(part(liar.own(70_000, 3), 64, 65_536), b"abc", shape=(2,))
+    (read,) = messages.unpack_answer(liar.near.receive(), liar.near.imported)[1].tensors
     assert [len(element) for element in read.data] == [65_536, 3]
-    assert bytes(read.data[1]) == b"abc"
+    assert (set(read.data[0]), read.data[1]) == ({3}, b"abc")
+
+
+def test_block_returns_once_for_each_message_that_named_it():
+    with linked() as (near, far):
+        block = near.exported.lease(100_000)
+        data = np.ndarray((100_000,), "u1", block)
+        packed = messages.pack_answer(
+            BatchOutputs([Tensor("x", "UINT8", (100_000,), data)]), near.exported
+        )
+        for _ in range(2):
+            near.send(MessageType.ANSWER, packed)
+        messages.unpack_answer(far.receive(), far.imported)
+        far.send(
+            MessageType.ROOM
+        )  # returns the block, which the second message has named meanwhile
+        near.receive()
+        del block, data, packed
+        assert near.exported.lease(100_000) and len(near.exported.numbers()) == 2
+        messages.unpack_answer(far.receive(), far.imported)
+        far.send(MessageType.ROOM)
+        near.receive()
+        assert near.exported.lease(100_000) and len(near.exported.numbers()) == 2
 
 
 def test_too_long_message_is_refused(liar):
-    with pytest.raises(ValueError, match="at most"):
-        liar.link.channel.send(bytes(200 * 1024))
+    liar.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    liar.socket.send(bytes(161 * 1024))
+    with pytest.raises(ChannelError, match="longer than the channel allows"):
+        liar.near.receive()
 
 
 def test_closed_peer_raises_channel_closed(liar):
@@ -269,14 +274,14 @@ def test_closed_peer_raises_channel_closed(liar):
     with pytest.raises(ChannelClosed):
         liar.near.receive()
     with pytest.raises(ChannelClosed):
-        liar.near.send(MessageType.RUN, b"")
+        liar.near.send(MessageType.RUN)
 
 
 def test_message_with_blocks_to_a_closed_end_raises(liar):
     block = liar.near.exported.lease(40)
     liar.near.close()
     with pytest.raises(ChannelClosed, match="this end is closed"):
-        liar.near.send(MessageType.RUN, b"", blocks=[block])
+        liar.near.send(MessageType.RUN, Packed(blocks=[block]))
 
 
 def errors_of(kind):
@@ -301,8 +306,7 @@ def test_errors_are_unchanged_by_the_channel(kind):
 
 
 def frame_of(note):
-    packed = messages.dump(note)
-    return SimpleNamespace(payload=packed.payload, lenient=packed.lenient)
+    return Frame(MessageType.FAILED, 1, messages.dump(note).payload)
 
 
 @pytest.mark.parametrize(("said", "heard"), [(-1, 0), (2**63 - 1, 2**31 - 1), (None, None)])
@@ -311,10 +315,13 @@ def test_retry_seconds_are_valid_for_a_header(said, heard):
     assert messages.to_error(note).retry_after == heard
 
 
+WORDS = msgspec.msgpack.encode("last words")
+
+
 def test_a_shutdown_wakes_a_receiver_after_what_was_sent_before(liar):
-    liar.link.send(MessageType.LOG, b"last words")
-    liar.near.channel.shutdown()
-    assert liar.near.receive().payload == b"last words"
+    liar.link.send(MessageType.LOG, Packed(WORDS))
+    liar.near.shutdown()
+    assert liar.near.receive().payload == WORDS
     with pytest.raises(ChannelClosed):
         liar.near.receive()
 
@@ -322,24 +329,46 @@ def test_a_shutdown_wakes_a_receiver_after_what_was_sent_before(liar):
 def test_wait_ends_at_its_deadline(liar):
     with pytest.raises(TimeoutError):
         liar.near.receive(0)
-    liar.link.send(MessageType.LOG, b"here")
-    assert liar.near.receive(0).payload == b"here"
+    liar.link.send(MessageType.LOG, Packed(WORDS))
+    assert liar.near.receive(0).payload == WORDS
+
+
+def received(link: Link) -> list[int]:
+    """Return the sizes of the messages that have arrived."""
+    sizes = []
+    while True:
+        try:
+            sizes.append(len(link.receive(0).payload))
+        except TimeoutError:
+            return sizes
 
 
 @pytest.mark.parametrize("size", [50_000, 100_000])
-def test_full_socket_raises_and_the_message_is_sent_later(liar, size):
-    def fill():
-        for _ in range(10_000):
-            liar.link.send(MessageType.LOG, bytes(size), wait=False)
+def test_messages_wait_until_the_socket_has_room(size):
+    packed = Packed(msgspec.msgpack.encode(bytes(size)))
+    with linked("keep") as (near, far):
+        sent = 0
+        while near.waiting < 2:
+            near.send(MessageType.LOG, packed)
+            sent += 1
+        assert near.kept_bytes == 2 * len(packed.payload)
+        found = received(far)
+        near.flush()
+        found += received(far)
+        assert found == [len(packed.payload)] * sent
+        assert near.waiting == near.kept_bytes == 0
 
-    for _ in range(3):
-        with pytest.raises(BlockingIOError):
-            fill()
-        received = 0
-        while True:
-            try:
-                assert liar.near.receive(0).payload == bytes(size)
-                received += 1
-            except TimeoutError:
-                break
-        assert received
+
+def test_messages_without_room_are_dropped(liar):
+    with linked("drop") as (near, far):
+        for _ in range(100):
+            near.send(MessageType.LOG, Packed(msgspec.msgpack.encode(bytes(50_000))))
+        assert 0 < len(received(far)) < 100
+        near.send(MessageType.LOG)
+        assert received(far) == [1]
+
+
+@pytest.mark.parametrize("value", ["\ud800", 2**64])
+def test_value_without_a_form_fails_the_answer(value):
+    with pytest.raises(errors.HandlerFailed, match="cannot exchange a value"):
+        messages.pack_answer(BatchOutputs([], parameters={0: {"p": value}}), ExportedBlocks())

@@ -387,6 +387,7 @@ def _runs(pid: int) -> bool:
 
 def test_inconsistent_answer_ends_the_process(tmp_path):
     (tmp_path / "liar.py").write_text(
+        "from ksrv.engine.processes.link import Packed\n"
         "from ksrv.engine.processes.messages import MessageType\n"
         "from ksrv.model.spec import ModelSpec\n"
         "class Runner:\n"
@@ -395,8 +396,8 @@ def test_inconsistent_answer_ends_the_process(tmp_path):
         "    def close(self): pass\n"
         "    def serve(self, receive): receive()\n"
         "    def run(self, inputs):\n"
-        "        link = inputs.emit._answers._link\n"
-        "        link.send(MessageType.ANSWER, b'nonsense', batch_number=int(inputs.tensors['x0'].data[0, 0]))\n"
+        "        number = int(inputs.tensors['x0'].data[0, 0])\n"
+        "        inputs.emit._answers.link.send(MessageType.ANSWER, Packed(b'nonsense'), batch_number=number)\n"
     )
     with running(tmp_path, "", config={"runner": "liar:Runner"}) as executor:
         for number in (1, 99):  # a malformed answer, and an answer to another batch
@@ -411,14 +412,13 @@ def test_inconsistent_answer_ends_the_process(tmp_path):
 
 
 STAGES = """
-import json
-from ksrv.engine.processes import messages
+import msgspec
+from ksrv.engine.processes import link, messages
 
 def pack(outputs, exported, call=0, pack=messages.pack_answer):
-    payload = pack(outputs, exported).payload
-    told = payload[payload.rindex(b'{"names"'):]
+    told = msgspec.msgpack.decode(pack(outputs, exported).payload)
     timings = {"x-evil: 1\\r\\n": 1} if outputs.timings.get("way") == 1 else {"way": -5, "inference": 1 << 63}
-    return messages.Packed(payload[:-len(told)] + json.dumps(json.loads(told) | {"timings": timings}).encode())
+    return link.Packed(msgspec.msgpack.encode(told | {"timings": timings}))
 
 messages.pack_answer = pack
 
@@ -441,13 +441,14 @@ def test_stage_times_of_a_process_are_checked(tmp_path):
 
 EVENTS = """
 import logging
+from ksrv.engine.processes import messages
 class H(BaseHandler):
     def handle(self, batch, context):
         way = int(batch["x0"][0, 0])
         link = context.metrics._emit.__self__._link
         if way == 1:
-            for _ in range(50): link.send(99, b"x")
-        if way == 2: link.send(32, b'{"name":"x","level":20,"message":"' + b"a" * (1 << 20) + b'"}')
+            for _ in range(50): link.send(99)
+        if way == 2: link.send(32, messages.dump(messages.LogMessage("x", 20, "a" * (1 << 20))))
         if way == 3: context.metrics._report("fallen", "counter", -5.0, {})
         if way == 4:
             for _ in range(30): logging.getLogger("mine").warning("\U0001f600" * 65_536)
@@ -499,7 +500,7 @@ LARGE = """
 class H(BaseHandler):
     def handle(self, batch, context):
         if len(batch["x0"]) > 1:
-            batch._inputs.emit._answers._link.exported.most_bytes = 1 << 40  # what no handler does
+            batch._inputs.emit._answers.link.exported.most_bytes = 1 << 40  # what no handler does
         return {"y": np.zeros((len(batch["x0"]), int(batch["x0"][0, 0])), "f4")}
 """
 
@@ -520,7 +521,7 @@ def test_an_answer_beyond_the_limits_fails_its_batch_and_ends_a_process_that_sen
 
 
 MESSAGES = """
-TEXTS = np.full((1, 1 << 17), b"x", object)  # with the sizes of its elements more than 1 MiB
+TEXTS = np.full((1, 1 << 19), b"x", object)  # with the sizes of its elements more than 1 MiB
 
 class H(BaseHandler):
     def handle(self, batch, context):

@@ -6,6 +6,7 @@ import pytest
 
 from ksrv.engine.processes import messages
 from ksrv.engine.processes.child.batches import Batches
+from ksrv.engine.processes.link import EMPTY, Frame
 from ksrv.engine.processes.messages import ListeningMessage, MessageType
 
 
@@ -37,8 +38,7 @@ class Inbox:
 
 
 def message(kind, number=0, note=None):
-    payload = messages.dump(note).payload if note is not None else b""
-    return SimpleNamespace(kind=kind, batch_number=number, payload=payload, lenient=False)
+    return Frame(kind, number, EMPTY.payload if note is None else messages.dump(note).payload)
 
 
 @pytest.mark.parametrize(

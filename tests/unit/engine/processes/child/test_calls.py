@@ -7,7 +7,8 @@ import pytest
 
 from ksrv.engine.processes import messages
 from ksrv.engine.processes.child.calls import PendingCall, WorkerCalls
-from ksrv.engine.processes.messages import EMPTY, MessageType
+from ksrv.engine.processes.link import EMPTY
+from ksrv.engine.processes.messages import MessageType
 from ksrv.errors import HandlerFailed
 from ksrv.request import BatchOutputs
 from tests.support.engine import engine_models
@@ -43,7 +44,7 @@ class Worker:
 def test_a_call_is_settled_before_its_result_can_be_counted(monkeypatch):
     """Otherwise a thread that waits for the call would receive again, and take a message of the next batch."""
     monkeypatch.setattr(messages, "pack_call", lambda *_: EMPTY)
-    monkeypatch.setattr(messages, "unpack_result", lambda *_: (1, HandlerFailed("too late")))
+    monkeypatch.setattr(messages, "unpack_answer", lambda *_: (1, HandlerFailed("too late")))
     worker, settle, counted_first = Worker(), PendingCall.settle, []
 
     def settle_slowly(call, outcome):
@@ -51,7 +52,7 @@ def test_a_call_is_settled_before_its_result_can_be_counted(monkeypatch):
         settle(call, outcome)
 
     monkeypatch.setattr(PendingCall, "settle", settle_slowly)
-    calls, batch = WorkerCalls(worker, worker, worker), object()
+    calls, batch = WorkerCalls(worker, worker), object()
     calls.begin(batch, 7)
     call = calls(engine_models.request(), batch)
     calls.finish(batch)
@@ -63,7 +64,7 @@ def test_a_call_is_settled_before_its_result_can_be_counted(monkeypatch):
 def test_answer_during_the_send_is_not_lost(monkeypatch):
     monkeypatch.setattr(messages, "pack_call", lambda *_: EMPTY)
     outputs = BatchOutputs([])
-    monkeypatch.setattr(messages, "unpack_result", lambda *_: (1, outputs))
+    monkeypatch.setattr(messages, "unpack_answer", lambda *_: (1, outputs))
     worker = Worker()
 
     def send(kind, packed, *, batch_number):
@@ -74,7 +75,7 @@ def test_answer_during_the_send_is_not_lost(monkeypatch):
 
     receivers, taken = [], []
     worker.send = send
-    calls, batch = WorkerCalls(worker, worker, worker), object()
+    calls, batch = WorkerCalls(worker, worker), object()
     monkeypatch.setattr(PendingCall, "take_chunk", lambda call, chunk: taken.append(chunk))
     calls.begin(batch, 7)
     calls(engine_models.request(), batch)

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from ksrv._native.process.channel import ChannelError, Link
+from ksrv.engine.processes.link import ChannelError, Link, Packed
 from tests.support.native.links import linked
 
 KIND = 17
@@ -19,7 +19,7 @@ def links():
 
 def announce(sender: Link, nbytes: int) -> object:
     block = sender.exported.lease(nbytes)
-    sender.send(KIND, b"x", blocks=[block])
+    sender.send(KIND, Packed(blocks=[block]))
     return block
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from ksrv._native.process.batch_ring import WorkerRing
-from ksrv._native.process.channel import Channel, Link
 from ksrv.engine.processes import messages
+from ksrv.engine.processes.link import Link
 from ksrv.engine.processes.messages import MessageType
 from ksrv.request import BatchOutputs, Tensor
 
@@ -55,18 +55,16 @@ class Sides:
     """A worker and a handler process that answers a message, so that its blocks return."""
 
     def __init__(self) -> None:
-        worker, process = Channel.pair()
-        self.worker, self.process = Link(worker), Link(Channel(process))
+        self.worker, process = Link.pair()
+        self.process = Link(process)
 
     def exchange(self) -> None:
         for sender, receiver in ((self.worker, self.process), (self.process, self.worker)):
             outputs = BatchOutputs([Tensor("t", "UINT8", (200_000,), np.ones(200_000, "u1"))])
             packed = messages.pack_answer(outputs, sender.exported)
-            sender.send(
-                MessageType.ANSWER, packed.payload, blocks=packed.blocks, lenient=packed.lenient
-            )
+            sender.send(MessageType.ANSWER, packed)
             del packed
-            found = messages.unpack_answer(receiver.receive(), receiver.imported, 1)
+            found = messages.unpack_answer(receiver.receive(), receiver.imported)[1]
             assert (found.tensors[0].data == 1).all()
             del found  # so that the block returns with the next message
 

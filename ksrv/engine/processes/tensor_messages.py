@@ -1,0 +1,241 @@
+"""Tensors of a message: written once on one side, viewed on the other side.
+
+An array that is already in one of this side's blocks is referred to and not copied, nor is an array in the
+large body of a request: its block is lent. All other arrays are copied: into the message while they are small
+together, else into one block. An array whose axes are a permutation of contiguous memory (an NHWC batch that the
+handler sees as NCHW) keeps its memory order, and the other side sees the same view. The elements of a BYTES tensor
+are in the message, but for long elements, which are in blocks as arrays are.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+from ksrv._native.memory import buffer_pool
+from ksrv._native.memory.buffer_pool import Block
+from ksrv._native.tensor.datatype import DTYPES, NAMES
+from ksrv.engine.processes.shared_blocks import (
+    ExportedBlocks,
+    ImportedBlocks,
+    Part,
+    Shared,
+)
+from ksrv.errors import HandlerFailed
+from ksrv.request import Parameter, Tensor
+
+MOST_TENSORS = 65_536
+"""The most tensors in one message."""
+ELEMENT_VIEW_BYTES = 64 * 1024
+"""BYTES elements of at least this size become views. Smaller elements are copied."""
+MOST_DIMENSIONS = 32
+INLINE_BYTES = 32 * 1024
+"""The most bytes of arrays in a message itself; for more, a block is cheaper."""
+DIRECT_BLOCKS = 64
+"""Blocks that one message refers to; more arrays are copied, because file descriptors are few."""
+_COPIED_BYTES = 4096
+"""Shorter arrays are copied: to refer to them would take longer."""
+_ALIGNMENT = 64
+
+_DTYPES = {name: dtype for name, dtype in zip(NAMES, DTYPES, strict=True) if dtype is not None}
+
+Dimension: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Content: TypeAlias = bytes | Part
+
+
+class TensorMessage(msgspec.Struct, array_like=True):
+    """A tensor.
+
+    Attributes:
+        data: Its elements in memory order; a BYTES tensor has a list of them.
+        order: The order of its axes in memory, if that is not the order of the shape.
+    """
+
+    name: str
+    datatype: str
+    shape: Annotated[list[Dimension], Meta(max_length=MOST_DIMENSIONS)]
+    data: Content | list[Content]
+    order: list[int] = []
+    parameters: dict[str, Parameter] = {}
+
+
+class TensorWriter:
+    """Writes the tensors of one message.
+
+    Args:
+        exported: The blocks of this side.
+
+    Attributes:
+        blocks: The blocks that the tensors refer to, and the lent blocks; the message keeps them until it is sent.
+    """
+
+    def __init__(self, exported: ExportedBlocks) -> None:
+        self._exported = exported
+        self._left = INLINE_BYTES
+        self._copies: list[tuple[Part, Any]] = []  # the offsets are those in the block to come
+        self._copied_bytes = 0
+        self.nbytes = 0
+        self.blocks: list[Block | Shared] = []
+
+    def write(self, tensors: Sequence[Tensor]) -> list[TensorMessage]:
+        """Return the tensors' form for a message.
+
+        Raises:
+            HandlerFailed: There are too many tensors.
+            TypeError: An array's dtype does not match its datatype.
+            MemoryError: Not enough memory for a block.
+            TooLarge: The other side does not accept a message with this many bytes of tensors.
+        """
+        if len(tensors) > MOST_TENSORS:
+            raise HandlerFailed(
+                f"{len(tensors)} tensors are too many for a handler process, which exchanges at most "
+                f"{MOST_TENSORS} at a time"
+            )
+        written = [self._written(tensor) for tensor in tensors]
+        self._exported.check_size(self.nbytes)
+        if self._copies:
+            block = self._exported.lease(self._copied_bytes)
+            self.blocks.append(block)
+            number = self._exported.number_of(block)
+            for part, source in self._copies:
+                part.block = number
+                target = np.ndarray(source.shape, source.dtype, block, part.offset)
+                np.copyto(target, source)
+        return written
+
+    def _written(self, tensor: Tensor) -> TensorMessage:
+        # The handler may use a subclass of str.
+        made = TensorMessage(str.__str__(tensor.name), str.__str__(tensor.datatype), [], b"")
+        made.parameters = dict(tensor.parameters)
+        data = tensor.data
+        rank = len(tensor.shape) if isinstance(data, list) else data.ndim
+        if rank > MOST_DIMENSIONS:
+            raise TypeError(
+                f"tensor {tensor.name!r} has {rank} dimensions, and at most {MOST_DIMENSIONS} are allowed"
+            )
+        if isinstance(data, list):
+            made.shape = list(tensor.shape)
+            made.data = list(map(self._element, data))
+            return made
+        dtype = _DTYPES.get(made.datatype)
+        if dtype is None or data.dtype != dtype:
+            raise TypeError(
+                f"tensor {tensor.name!r} has the datatype {tensor.datatype} and an array of {data.dtype}"
+            )
+        if not data.flags.c_contiguous:
+            axes = sorted(range(rank), key=data.strides.__getitem__, reverse=True)
+            moved = data.transpose(axes)
+            if moved.flags.c_contiguous:
+                data, made.order = moved, axes
+        made.shape = list(data.shape)
+        made.data = self._content(data)
+        return made
+
+    def _element(self, element: Any) -> Content:
+        if len(element) >= ELEMENT_VIEW_BYTES:
+            return self._content(np.frombuffer(element, np.uint8))
+        self.nbytes += len(element)
+        buffer_pool.count_copy(len(element))
+        return element if type(element) is bytes else bytes(element)
+
+    def _content(self, array: np.ndarray[Any, Any]) -> Content:
+        self.nbytes += array.nbytes
+        if array.nbytes > _COPIED_BYTES and array.flags.c_contiguous:
+            part = self._in_block(array)
+            if part is not None:
+                return part
+        buffer_pool.count_copy(array.nbytes)
+        if array.nbytes <= self._left:
+            self._left -= array.nbytes
+            return array.tobytes()
+        part = Part(0, self._copied_bytes, array.nbytes)
+        self._copies.append((part, array))
+        self._copied_bytes += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
+        return part
+
+    def _in_block(self, array: np.ndarray[Any, Any]) -> Part | None:
+        """Return where an array is in a block of this side, or in the body of a request, whose block is then lent."""
+        if len(self.blocks) >= DIRECT_BLOCKS:
+            return None
+        address = array.__array_interface__["data"][0]
+        block = self._exported.containing(address, array.nbytes)
+        if block is not None:
+            self.blocks.append(block)
+            return Part(self._exported.number_of(block), address - block.address, array.nbytes)
+        owner: Any = array
+        while isinstance(owner, np.ndarray):
+            owner = owner.base
+        if isinstance(owner, memoryview):
+            owner = owner.obj
+        if not isinstance(owner, Block):
+            return None
+        known = (one for one in self.blocks if isinstance(one, Shared) and one.block is owner)
+        lent = next(known, None)
+        if lent is None:
+            lent = self._exported.lend(owner)
+            if lent is None:
+                return None
+            self.blocks.append(lent)
+        return Part(lent.number, address - owner.address, array.nbytes)
+
+
+def read_tensors(written: Sequence[TensorMessage], imported: ImportedBlocks) -> list[Tensor]:
+    """Return views of the tensors that the other side wrote.
+
+    Arrays and long elements in blocks are views. Data in the message is copied.
+
+    Raises:
+        ValueError: A tensor is inconsistent, or the tensors exceed the limit of `imported`.
+        BlockError: A tensor is in bytes that do not exist.
+    """
+    if len(written) > MOST_TENSORS:
+        raise ValueError(f"{len(written)} tensors are too many")
+    contents = [
+        content
+        for one in written
+        for content in (one.data if isinstance(one.data, list) else (one.data,))
+    ]
+    parts = [one for one in contents if isinstance(one, Part)]
+    if sum(part.nbytes for part in parts) > imported.most_bytes:
+        raise ValueError(f"the tensors have more than {imported.most_bytes} bytes together")
+    blocks = iter(imported.read(parts) if parts else ())
+    return [_read(one, blocks) for one in written]
+
+
+def _read(one: TensorMessage, blocks: Iterator[Block]) -> Tensor:
+    data: Any
+    if one.datatype == "BYTES":
+        if not isinstance(one.data, list) or math.prod(one.shape) != len(one.data):
+            raise ValueError(f"a BYTES tensor of shape {one.shape} has other elements")
+        data = [_read_element(content, blocks) for content in one.data]
+        return Tensor(one.name, "BYTES", tuple(one.shape), data, one.parameters)
+    dtype = _DTYPES.get(one.datatype)
+    if dtype is None or isinstance(one.data, list):
+        raise ValueError(f"a tensor has the datatype {one.datatype!a} and {type(one.data)}")
+    nbytes = one.data.nbytes if isinstance(one.data, Part) else len(one.data)
+    if nbytes != math.prod(one.shape) * dtype.itemsize:
+        raise ValueError(f"a {one.datatype} tensor of shape {one.shape} has {nbytes} bytes")
+    if isinstance(one.data, bytes):
+        data = np.ndarray(one.shape, dtype, one.data).copy()
+    elif one.data.offset % dtype.itemsize:
+        raise ValueError(
+            f"a {one.datatype} tensor begins at byte {one.data.offset}, which is not aligned"
+        )
+    else:
+        data = np.ndarray(one.shape, dtype, next(blocks), one.data.offset)
+    if one.order:
+        if sorted(one.order) != list(range(data.ndim)):
+            raise ValueError("the order of a tensor's axes is not a permutation")
+        data = data.transpose(np.argsort(one.order))
+    return Tensor(one.name, one.datatype, data.shape, data, one.parameters)
+
+
+def _read_element(content: Content, blocks: Iterator[Block]) -> bytes | memoryview:
+    if isinstance(content, bytes):
+        return content
+    if content.nbytes < ELEMENT_VIEW_BYTES:
+        raise ValueError(f"an element of {content.nbytes} bytes is in a block")
+    return memoryview(next(blocks))[content.offset : content.offset + content.nbytes]

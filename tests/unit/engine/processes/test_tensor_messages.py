@@ -1,0 +1,69 @@
+"""Tensors in messages: what cannot be written, and elements that their owner changes."""
+
+import numpy as np
+import pytest
+
+from ksrv._native.memory import buffer_pool
+from ksrv.engine.processes.shared_blocks import ExportedBlocks, ImportedBlocks, Shared
+from ksrv.engine.processes.tensor_messages import INLINE_BYTES, TensorWriter, read_tensors
+from ksrv.request import Tensor
+
+LENT = 1 << 20
+
+
+def written(*tensors):
+    writer = TensorWriter(ExportedBlocks())
+    return writer.write(tensors), writer.blocks
+
+
+def test_elements_added_during_the_copy_are_not_written():
+    elements = [b"a", bytearray(b"bc")]
+    (made,), blocks = written(Tensor("x", "BYTES", (2,), elements))
+    elements[1] += b"d"
+    elements.append(b"e")
+    (read,) = read_tensors([made], ImportedBlocks())
+    assert (read.shape, read.data, blocks) == ((2,), [b"a", b"bc"], [])
+
+
+def test_long_element_of_a_body_is_lent():
+    buffer_pool.configure(lendable_above=LENT - 1)
+    try:
+        body = memoryview(buffer_pool.lease_body(LENT))
+    finally:
+        buffer_pool.configure(lendable_above=(1 << 64) - 1)
+    (made,), blocks = written(Tensor("x", "BYTES", (3,), [body[64:100_064], b"x", body[64:]]))
+    (lent,) = blocks
+    assert isinstance(lent, Shared) and lent.lent
+    assert [(one.block, one.offset, one.nbytes) for one in (made.data[0], made.data[2])] == [
+        (lent.number, 64, 100_000),
+        (lent.number, 64, LENT - 64),
+    ]
+
+
+def test_small_arrays_are_in_the_message_and_the_others_in_one_block():
+    arrays = [np.full(INLINE_BYTES // 4, i, "u1") for i in range(6)]
+    made, blocks = written(*(Tensor("x", "UINT8", one.shape, one) for one in arrays))
+    assert [type(one.data) is bytes for one in made] == [True] * 4 + [False] * 2
+    (block,) = blocks
+    for i in (4, 5):
+        start = made[i].data.offset
+        assert set(memoryview(block)[start : start + made[i].data.nbytes]) == {i}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        np.zeros((1,) * 48, np.float32),
+        np.zeros((2, 3) + (1,) * 46, np.float32).T,
+        np.zeros((2, 3) + (1,) * 31, np.float32).T,
+    ],
+    ids=["C order", "transposed", "one too many"],
+)
+def test_array_of_too_many_dimensions_is_refused(data):
+    with pytest.raises(TypeError, match=rf"'x' has {data.ndim} dimensions, and at most 32"):
+        written(Tensor("x", "FP32", data.shape, data))
+
+
+def test_list_of_too_many_dimensions_is_refused():
+    with pytest.raises(TypeError, match="'x' has 33 dimensions, and at most 32"):
+        written(Tensor("x", "BYTES", (1,) * 33, [b"a"]))
