@@ -4,7 +4,7 @@ They are MessagePack, read into the classes below, so that an answer of the wron
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import IntEnum
 from typing import Any, TypeVar
@@ -317,14 +317,14 @@ def pack_batch(batch: BatchInputs, exported: ExportedBlocks) -> Packed:
 
 
 def unpack_batch(
-    frame: Frame, imported: ImportedBlocks, emitter: Callable[[], Emitter]
+    frame: Frame, imported: ImportedBlocks, emitter: Emitter
 ) -> tuple[BatchInputs, str]:
     """Return the batch of a RUN message and the `traceparent` of its span, "" without one.
 
     The batch's arrays are views of the other side's blocks.
 
     Args:
-        emitter: Makes the emitter of intermediate answers, for a batch with a client that streams.
+        emitter: The emitter of intermediate answers, for a batch with a client that streams.
 
     Raises:
         ChannelError: The message does not add up.
@@ -335,7 +335,7 @@ def unpack_batch(
         rows=note.rows,
         requests=note.requests,
         explain=note.explain,
-        emit=emitter() if note.streamed else None,
+        emit=emitter if note.streamed else None,
     )
     return batch, note.traceparent
 

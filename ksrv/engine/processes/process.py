@@ -255,17 +255,14 @@ class ProcessExecutor:
         link.imported.most_kept = 2 * messages.most_kept(self._limits)
         events.imported.most_bytes = messages.EVENT_BYTES
         events.imported.most_kept = messages.KEPT_EVENT_BYTES
-        command = [*interpreter.program, "--channel", str(link_end.fileno())]
-        command += ["--events", str(events_end.fileno())]
-        command += ["--ring", str(ring.fileno())]
-        command += ["--parent", str(os.getpid())]
+        descriptors = [link_end.fileno(), events_end.fileno(), ring.fileno()]
         process = HandlerProcess(
-            command,
+            [*interpreter.program, *map(str, [*descriptors, os.getpid()])],
             folder=self._source.folder,
             environment=handler_environment(
                 os.environ, config.env, self._threads, finds_ksrv=interpreter.is_servers
             ),
-            descriptors=[link_end.fileno(), events_end.fileno(), ring.fileno()],
+            descriptors=descriptors,
             log=self._log,
             events=events,
             on_event=self._take_event,

@@ -102,7 +102,7 @@ class TensorWriter:
             number = self._exported.number_of(block)
             for part, source in self._copies:
                 part.block = number
-                target = np.ndarray(source.shape, source.dtype, block, part.offset)
+                target = buffer_pool.array(block, source.dtype, source.shape, part.offset)
                 np.copyto(target, source)
         return written
 
@@ -225,7 +225,7 @@ def _read(one: TensorMessage, blocks: Iterator[Block]) -> Tensor:
             f"a {one.datatype} tensor begins at byte {one.data.offset}, which is not aligned"
         )
     else:
-        data = np.ndarray(one.shape, dtype, next(blocks), one.data.offset)
+        data = buffer_pool.array(next(blocks), dtype, one.shape, one.data.offset)
     if one.order:
         if sorted(one.order) != list(range(data.ndim)):
             raise ValueError("the order of a tensor's axes is not a permutation")

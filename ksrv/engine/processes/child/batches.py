@@ -11,7 +11,6 @@ from contextlib import suppress
 from threading import Lock
 from time import monotonic
 
-from ksrv._native.process.batch_ring import ProcessRing
 from ksrv.engine.processes import messages
 from ksrv.engine.processes.child.calls import WorkerCalls
 from ksrv.engine.processes.child.inbox import Inbox
@@ -92,9 +91,15 @@ class Chunks:
 
     Args:
         inbox: Receives what the worker says.
+
+    Attributes:
+        cancel: Cancels the batch's task, if it has a task.
+        is_abandoned: Whether no client is left. The last client may leave before the task has begun.
     """
 
     def __init__(self, batch_number: int, answers: Answers, inbox: Inbox) -> None:
+        self.cancel: Callable[[], object] = bool
+        self.is_abandoned = False
         self._batch_number = batch_number
         self._answers = answers
         self._inbox = inbox
@@ -173,6 +178,9 @@ class Chunks:
 
     def hear(self, listening: frozenset[int]) -> None:
         """Note which clients are left."""
+        if not listening:
+            self.is_abandoned = True
+            self.cancel()  # first: what waits for clients would go on without any
         with self._lock:
             self._listening = listening
         self.add_room(0)
@@ -198,51 +206,31 @@ class Chunks:
             pass
 
 
-class ReceivedBatch:
-    """A batch that arrived in a message and has no answer yet.
-
-    Attributes:
-        cancel: Cancels the batch's task, if it has a task.
-        is_abandoned: Whether no client is left. The last client may leave before the task has begun.
-    """
-
-    def __init__(self, chunks: Chunks) -> None:
-        self.chunks = chunks
-        self.cancel: Callable[[], object] = bool
-        self.is_abandoned = False
-
-
-class Batches:
+class RunLoop:
     """Runs the batches that come, until the worker ends that.
 
     Args:
         runner: The runner, loaded.
-        link: The link for batches.
-        inbox: Receives on it.
-        answers: Sends on it.
-        calls: Submits what the handler calls.
-        ring: The memory for batches without messages, or None.
+        answers: Sends answers on the link for batches.
+        inbox: Receives on that link.
+        calls: Submits what the handler calls; has the ring.
         is_concurrent: Whether the handler has coroutines.
     """
 
     def __init__(
         self,
         runner: Runner,
-        link: Link,
-        inbox: Inbox,
         answers: Answers,
+        inbox: Inbox,
         calls: WorkerCalls,
-        ring: ProcessRing | None,
         is_concurrent: bool,
     ) -> None:
         self._runner = runner
-        self._link = link
         self._inbox = inbox
         self._answers = answers
         self._calls = calls
-        self._ring = ring
         self._is_concurrent = is_concurrent
-        self._received: dict[int, ReceivedBatch] = {}
+        self._received: dict[int, Chunks] = {}
         calls.always_receiving = is_concurrent
         inbox.on(MessageType.RUN, self._receive)
         inbox.on(MessageType.LISTENING, self._update_listening)
@@ -268,10 +256,10 @@ class Batches:
 
     def _next(self) -> Frame:
         """Run the batches of the ring until a message for this thread has come, and return it."""
-        if self._ring is None:
+        if self._calls.ring is None:
             return self._inbox.take()
         while (frame := self._inbox.taken()) is None:
-            self._ring.serve(self._runner.run, self._answer, self._answers.fail_batch)
+            self._calls.ring.serve(self._runner.run, self._answer, self._answers.fail_batch)
             self._inbox.receive_waiting()
         return frame
 
@@ -283,28 +271,25 @@ class Batches:
     def _receive(self, frame: Frame) -> None:
         """Note a batch before it is run, because what is said about it may come first."""
         number = frame.batch_number
-        self._received[number] = ReceivedBatch(Chunks(number, self._answers, self._inbox))
+        self._received[number] = Chunks(number, self._answers, self._inbox)
         self._inbox.keep(frame)
 
     def _update_listening(self, frame: Frame) -> None:
         heard = messages.load(ListeningMessage, frame)
-        batch = self._received.get(frame.batch_number)
-        if batch is not None:  # else its answer is on the way
-            if not heard.indices:
-                batch.is_abandoned = True
-                batch.cancel()  # first: what waits for clients would go on without any
-            batch.chunks.hear(frozenset(heard.indices))
+        chunks = self._received.get(frame.batch_number)
+        if chunks is not None:  # else its answer is on the way
+            chunks.hear(frozenset(heard.indices))
 
     def _add_room(self, frame: Frame) -> None:
-        batch = self._received.get(frame.batch_number)
-        if batch is not None:
-            batch.chunks.add_room(messages.load(ChunkCredit, frame).chunks)
+        chunks = self._received.get(frame.batch_number)
+        if chunks is not None:
+            chunks.add_room(messages.load(ChunkCredit, frame).chunks)
 
     def _begin(self, frame: Frame) -> None:
         number = frame.batch_number
-        chunks = self._received[number].chunks
+        chunks = self._received[number]
         try:
-            batch, span = messages.unpack_batch(frame, self._link.imported, lambda: chunks)
+            batch, span = messages.unpack_batch(frame, self._answers.link.imported, chunks)
         except MemoryError as error:
             self._end(number, chunks)
             self._answers.fail_batch(number, error)
@@ -337,11 +322,10 @@ class Batches:
             with suppress(ChannelClosed):  # the main thread learns of it as well
                 self._finish(number, outputs)
 
-        received = self._received[number]  # a short batch may be answered before `begin` returns
         with continued(span):
-            received.cancel = self._runner.begin(batch, done)
-        if received.is_abandoned:  # before there was anything to cancel
-            received.cancel()
+            chunks.cancel = self._runner.begin(batch, done)
+        if chunks.is_abandoned:  # before there was anything to cancel
+            chunks.cancel()
 
     def _end(self, number: int, chunks: Chunks) -> None:
         del self._received[number]

@@ -5,7 +5,6 @@ closes, or with the worker. Everything it says comes home: log records as events
 `print` through pipes.
 """
 
-import argparse
 import contextlib
 import ctypes
 import faulthandler
@@ -27,7 +26,7 @@ from ksrv._native.process.batch_ring import ProcessRing
 from ksrv._native.server.exchange import HeadFields
 from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.engine.processes import messages, uses_ring
-from ksrv.engine.processes.child.batches import Answers, Batches
+from ksrv.engine.processes.child.batches import Answers, RunLoop
 from ksrv.engine.processes.child.calls import WorkerCalls
 from ksrv.engine.processes.child.inbox import Inbox
 from ksrv.engine.processes.link import ChannelClosed, ChannelError, Link, Packed, WhenFull
@@ -51,11 +50,7 @@ _KEPT_BYTES = 1 << 30
 
 
 class Events:
-    """The socket for what comes home outside of answers.
-
-    Args:
-        link: The link; nothing is received on it.
-    """
+    """The link for log records, metrics and the level of the log."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -117,106 +112,83 @@ def _utf8(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-class Child:
-    """The process's life, from LOAD to the end of the socket.
+def serve(link: Link, events: Events, ring: int) -> int:
+    """Load the handler and run batches until the channel ends.
 
     Args:
+        link: The link for batches.
         ring: The descriptor of the memory for batches without messages.
+
+    Returns:
+        The exit status.
     """
+    inbox, answers = Inbox(link), Answers(link)
+    calls = WorkerCalls(link, inbox)
+    frame = inbox.take()
+    if frame.kind != MessageType.LOAD:
+        raise ChannelError(f"the first message was {frame.kind}, not LOAD")
+    note = messages.load(LoadMessage, frame)
+    if note.protocol != messages.PROTOCOL:
+        text = (
+            f"the ksrv of the handler's process speaks version {messages.PROTOCOL} of the protocol between "
+            f"processes, and the server version {note.protocol}; install the server's release there"
+        )
+        answers.fail(HandlerFailed(text))
+        return 1
+    root = logging.getLogger()
+    root.setLevel(note.level)
+    root.addHandler(EventLogHandler(events))
+    events.follow_level()
+    try:
+        runner, spec = _load(note, link, events, calls)
+        loaded = messages.dump(spec)
+        calls.ring = _open_ring(spec, ring, link.fileno()) if uses_ring(spec) else None
+    except BaseException as error:  # sent to the worker
+        log.exception("the model cannot be loaded")
+        answers.fail(error if isinstance(error, KsrvError) else HandlerFailed(_load_text(error)))
+        return 1
+    link.send(MessageType.LOADED, loaded)
+    try:
+        loop = RunLoop(runner, answers, inbox, calls, bool(spec.concurrency))
+        runner.serve(loop.serve)
+    except ChannelClosed:
+        log.debug("the worker closed the socket")
+    finally:
+        runner.close()
+        stop()
+    return 0
 
-    def __init__(self, link: Link, events: Events, ring: int) -> None:
-        self._link = link
-        self._events = events
-        self._descriptor = ring
-        self._ring: ProcessRing | None = None
-        self._is_concurrent = False
-        self._inbox = Inbox(link)
-        self._answers = Answers(link)
-        self._calls = WorkerCalls(link, self._inbox)
 
-    def serve(self) -> int:
-        """Load the handler and run batches until the channel ends."""
-        frame = self._inbox.take()
-        if frame.kind != MessageType.LOAD:
-            raise ChannelError(f"the first message was {frame.kind}, not LOAD")
-        note = messages.load(LoadMessage, frame)
-        if note.protocol != messages.PROTOCOL:
-            text = (
-                f"the ksrv of the handler's process speaks version {messages.PROTOCOL} of the protocol between "
-                f"processes, and the server version {note.protocol}; install the server's release there"
-            )
-            self._answers.fail(HandlerFailed(text))
-            return 1
-        root = logging.getLogger()
-        root.setLevel(note.level)
-        root.addHandler(EventLogHandler(self._events))
-        self._events.follow_level()
-        runner = self._load(note)
-        if runner is None:
-            return 1
-        try:
-            batches = Batches(
-                runner,
-                self._link,
-                self._inbox,
-                self._answers,
-                self._calls,
-                self._ring,
-                self._is_concurrent,
-            )
-            runner.serve(batches.serve)
-        except ChannelClosed:
-            log.debug("the worker closed the socket")
-        finally:
-            runner.close()
-            stop()
-        return 0
+def _load(
+    note: LoadMessage, link: Link, events: Events, calls: WorkerCalls
+) -> tuple[Runner, ModelSpec]:
+    source = replace(ModelSource.from_json(note.source.encode()), alone=True)
+    set_process_limits(note.limits)
+    PROCESS.bound = bytes_in_flight(note.limits)
+    link.exported.most_bytes = messages.most_bytes(note.limits)
+    link.exported.most_kept = messages.most_kept(note.limits)
+    _enter(dict.fromkeys((str(source.folder), str(source.root))))
+    runner = make_runner(source, instance=note.instance, threads=note.threads, emit=events.metric)
+    runner.submit = calls
+    runner.lease_answer = link.exported.lease
+    runner.on_device_lost = _leave_device
+    spec = runner.load()
+    buffer_pool.trim_malloc()  # reading a model may take twice its size
+    return runner, spec
 
-    def _load(self, note: LoadMessage) -> Runner | None:
-        source = replace(ModelSource.from_json(note.source.encode()), alone=True)
-        set_process_limits(note.limits)
-        PROCESS.bound = bytes_in_flight(note.limits)
-        self._link.exported.most_bytes = messages.most_bytes(note.limits)
-        self._link.exported.most_kept = messages.most_kept(note.limits)
-        _enter(dict.fromkeys((str(source.folder), str(source.root))))
-        try:
-            runner = make_runner(
-                source,
-                instance=note.instance,
-                threads=note.threads,
-                emit=self._events.metric,
-            )
-            runner.submit = self._calls
-            runner.lease_answer = self._link.exported.lease
-            runner.on_device_lost = _leave_device
-            spec = runner.load()
-            buffer_pool.trim_malloc()  # reading a model may take twice its size
-            payload = messages.dump(spec)
-            self._is_concurrent = bool(spec.concurrency)
-            self._ring = self._calls.ring = self._open_ring(spec) if uses_ring(spec) else None
-        except BaseException as error:  # sent to the worker
-            log.exception("the model cannot be loaded")
-            failure = error if isinstance(error, KsrvError) else HandlerFailed(_load_text(error))
-        else:
-            self._link.send(MessageType.LOADED, payload)
-            return runner
-        self._answers.fail(failure)
-        return None
 
-    def _open_ring(self, spec: ModelSpec) -> ProcessRing:
-        # The worker uses the ring for a model whose inputs have fixed dimensions, but for one length of padded rows.
-        length = next((name for one in spec.inputs for name in one.lengths if name), "")
-        inputs = [
-            (one.name, one.datatype, [size for size in one.shape[1:] if isinstance(size, int)])
-            for one in spec.inputs
-        ]
-        outputs = [one.name for one in spec.outputs]
-        make_requests = partial(ring_requests, length, outputs)
-        channel = self._link.fileno()
-        try:
-            return ProcessRing(self._descriptor, channel, inputs, make_requests)
-        finally:
-            os.close(self._descriptor)
+def _open_ring(spec: ModelSpec, descriptor: int, channel: int) -> ProcessRing:
+    # The worker uses the ring for a model whose inputs have fixed dimensions, but for one length of padded rows.
+    length = next((name for one in spec.inputs for name in one.lengths if name), "")
+    inputs = [
+        (one.name, one.datatype, [size for size in one.shape[1:] if isinstance(size, int)])
+        for one in spec.inputs
+    ]
+    outputs = [one.name for one in spec.outputs]
+    try:
+        return ProcessRing(descriptor, channel, inputs, partial(ring_requests, length, outputs))
+    finally:
+        os.close(descriptor)
 
 
 def ring_requests(
@@ -275,31 +247,25 @@ def _link(descriptor: int, when_full: WhenFull) -> Link:
     return Link(socket.socket(fileno=descriptor), when_full=when_full, borrows=True)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the process.
 
     Args:
-        arguments: The command line; `sys.argv` unless given.
+        arguments: The descriptors of the links for batches and for events and of the ring, and the worker's number.
     """
-    parser = argparse.ArgumentParser(prog="ksrv-handler", description="Started by ksrv itself.")
-    parser.add_argument("--channel", type=int, required=True)
-    parser.add_argument("--events", type=int, required=True)
-    parser.add_argument("--ring", type=int, required=True)
-    parser.add_argument("--parent", type=int, required=True)
-    options = parser.parse_args(arguments)
-    if not _die_with_parent(options.parent):
+    channel, event_channel, ring, parent = map(int, arguments)
+    if not _die_with_parent(parent):
         return 1
-    os.set_inheritable(options.ring, False)
+    os.set_inheritable(ring, False)
     faulthandler.enable()
     buffer_pool.tune_malloc(keep=_KEPT_BYTES, no_mmap=True)
     sys.argv = ["ksrv-handler"]
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    link, events = _link(options.channel, "wait"), Events(_link(options.events, "drop"))
-    status = Child(link, events, options.ring).serve()
+    status = serve(_link(channel, "wait"), Events(_link(event_channel, "drop")), ring)
     gc.freeze()  # with torch, a last collection of what the imports have made takes a second
     return status
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from ksrv.engine.processes import messages
-from ksrv.engine.processes.child.batches import Batches
+from ksrv.engine.processes.child.batches import RunLoop
 from ksrv.engine.processes.link import EMPTY, Frame
 from ksrv.engine.processes.messages import ListeningMessage, MessageType
 
@@ -48,7 +48,7 @@ def test_cancelled_batch_is_skipped_before_it_begins(monkeypatch, left, cancelle
     emitters, cancels = [], []
 
     def unpack_batch(frame, imported, emitter):
-        emitters.append(emitter())
+        emitters.append(emitter)
         return SimpleNamespace(requests=[0, 1], number=frame.batch_number), ""
 
     monkeypatch.setattr(messages, "unpack_batch", unpack_batch)
@@ -62,8 +62,8 @@ def test_cancelled_batch_is_skipped_before_it_begins(monkeypatch, left, cancelle
             message(MessageType.CLOSE),
         ]
     )
-    calls = SimpleNamespace(begin=lambda batch, number: None)
-    link = SimpleNamespace(imported=None)
-    Batches(runner, link, inbox, None, calls, ring=None, is_concurrent=True).serve()
+    calls = SimpleNamespace(begin=lambda batch, number: None, ring=None)
+    answers = SimpleNamespace(link=SimpleNamespace(imported=None))
+    RunLoop(runner, answers, inbox, calls, is_concurrent=True).serve()
     assert cancels == cancelled
     assert [emitter.listening() for emitter in emitters] == [frozenset(left[-1]), {0, 1}]
