@@ -97,7 +97,7 @@ cdef class Block:
         return holders_of(self._leased())
 
     def lend(self) -> bool:
-        """Let another process map the body in this block, read-only. False if that is impossible."""
+        """Let another process map this block of a body, read-only. False if that is impossible."""
         return process_pool().lend(self._leased())
 
     def keep_pages(self) -> bool:

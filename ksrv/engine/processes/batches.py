@@ -21,10 +21,9 @@ from typing import Any
 from ksrv._native.process.batch_dispatcher import DispatchedBatch
 from ksrv.engine.executor import ExecutorAbsent, ExecutorDied
 from ksrv.engine.processes import messages
-from ksrv.engine.processes.link import ChannelClosed, ChannelError, Frame, Link
+from ksrv.engine.processes.link import ChannelClosed, ChannelError, Frame, Link, Packed
 from ksrv.engine.processes.messages import (
     CHUNK_BYTES_UNDER_WAY,
-    CHUNKS_UNDER_WAY,
     MOST_CALLS,
     NO_BATCH,
     CancelCalls,
@@ -85,8 +84,7 @@ class ProcessBatch:
         self.failure: KsrvError | None = None
         self.outcome: BatchOutputs | KsrvError | None = None
         self.lock = threading.Lock()
-        self.owed = 0  # chunks that the process may send again once the clients keep up
-        self.owed_bytes = 0
+        self.owed_bytes = 0  # of chunks, which the process may send again once the clients keep up
         self.awaits_room = False
 
     def caller(self) -> BatchInputs:
@@ -289,18 +287,7 @@ class ProcessBatches:
         """
         with self._link_lock:
             one = self._in_ring(number, inputs)
-            try:
-                self._step(0)
-            except ChannelClosed:
-                return False
-            except ChannelError as error:
-                self._violated(error)
-                return False
-            except Exception as error:
-                log.error("a message of a handler process cannot be taken", exc_info=error)
-                self._violated(ChannelError("a message of it could not be taken"))
-                return False
-        return one.outcome is None
+            return self._receive(0) is None and one.outcome is None
 
     def collect(self, dispatched: DispatchedBatch, batch: BatchInputs) -> BatchOutputs:
         """Wait for the answer, in a message, to a batch of the ring; see `run`."""
@@ -331,26 +318,31 @@ class ProcessBatches:
 
     def _serve(self, until: Callable[[], bool]) -> None:
         """Receive what the process sends until `until` returns True. If the channel ends first, all batches fail."""
-        failure: KsrvError
+        while not until():
+            failure = self._receive()
+            if failure is not None:
+                with self._lock:
+                    self._closed = True
+                for number in list(self._open):
+                    self._end(number, failure)
+                self._no_batch.cancel_calls()
+                return
+
+    def _receive(self, until_ns: int | None = None) -> KsrvError | None:
+        """Take the next message, as `_step`. Return why no message can be received any more, or None."""
         try:
-            while not until():
-                self._step()
-            return
+            self._step(until_ns)
         except ChannelClosed:
-            failure = self._died()
+            return self._died()
         except ChannelError as error:
-            failure = self._violated(error)
+            return self._violated(error)
         except BaseException as error:
             log.error("the answers of a handler process cannot be received", exc_info=error)
             self._kill("its answers cannot be received")
-            failure = HandlerFailed(
+            return HandlerFailed(
                 f"the answer of the handler's process cannot be received: {type(error).__name__}"
             )
-        with self._lock:
-            self._closed = True
-        for number in list(self._open):
-            self._end(number, failure)
-        self._no_batch.cancel_calls()
+        return None
 
     def _step(self, until_ns: int | None = None) -> None:
         """Take the next message; look after what is late. `until_ns` ends the wait, and 0 waits for nothing."""
@@ -497,40 +489,38 @@ class ProcessBatches:
         kind: MessageType = MessageType.RESULT,
     ) -> None:
         """Send the result of a call, or an intermediate result; keep it if the socket has no room now."""
-        with suppress(ChannelClosed):  # whoever waits for the batch learns of it
+        failure: KsrvError | None = None
+        nbytes = 0
+        if isinstance(outcome, KsrvError):
+            failure = outcome
+        else:
+            nbytes = sum(one.nbytes for one in outcome.outputs)
             try:
-                self._send_result(batch_number, number, outcome, kind)
-            except ChannelClosed:
-                raise
-            except (MemoryError, KsrvError) as error:
-                told = Overloaded(str(error), "memory") if isinstance(error, MemoryError) else error
-                self._send_result(batch_number, number, told, kind)
+                packed = self._pack_result(number, outcome, nbytes)
+            except MemoryError as error:
+                failure = Overloaded(str(error), "memory")
+            except KsrvError as error:
+                failure = error.with_traceback(None)  # whose frames would keep the result
             except Exception as error:
                 log.error("the result of a call between models is lost", exc_info=error)
-                self._send_result(batch_number, number, HandlerFailed(LOST), kind)
+                failure = HandlerFailed(LOST)
+        if failure is not None:
+            answer = BatchOutputs([], {0: failure})
+            packed, nbytes = messages.pack_answer(answer, self.link.exported, number), 0
+        with suppress(ChannelClosed):  # whoever waits for the batch learns of it
+            self.link.send(kind, packed, batch_number=batch_number, nbytes=nbytes)
 
-    def _send_result(
-        self,
-        batch_number: int,
-        number: int,
-        outcome: InferResponse | KsrvError,
-        kind: MessageType,
-    ) -> None:
-        if isinstance(outcome, KsrvError):
-            answer, nbytes = BatchOutputs([], {0: outcome}), 0
-        else:
-            given = {0: dict(outcome.parameters)} if outcome.parameters else None
-            answer = BatchOutputs(outcome.outputs, parameters=given)
-            nbytes = sum(one.nbytes for one in outcome.outputs)
+    def _pack_result(self, number: int, response: InferResponse, nbytes: int) -> Packed:
         kept, most = self.link.kept_bytes, self.link.imported.most_bytes
-        if kept and kept + nbytes > most and not answer.failures:
+        if kept and kept + nbytes > most:
             raise Overloaded(
                 f"the results of calls that the handler has not taken have {kept} bytes, and this result has "
                 f"{nbytes}; together they have at most {most}, the larger of --limits-body and "
                 f"--limits-in-flight. Take results before you make further calls"
             )
-        packed = messages.pack_answer(answer, self.link.exported, number)
-        self.link.send(kind, packed, batch_number=batch_number, nbytes=nbytes)
+        parameters = {0: dict(response.parameters)} if response.parameters else None
+        answer = BatchOutputs(response.outputs, parameters=parameters)
+        return messages.pack_answer(answer, self.link.exported, number)
 
     # ---- chunks -----------------------------------------------------------------------------
 
@@ -546,7 +536,6 @@ class ProcessBatches:
                 one.failure = one.failure or HandlerFailed(failed)
                 self._cancel(one)
         with one.lock:
-            one.owed += 1
             one.owed_bytes += nbytes
         self._make_room(one)
 
@@ -557,14 +546,13 @@ class ProcessBatches:
             return  # the batch is about to be cancelled, and would go on until then
         slow = [] if emit is None else emit.without_room()
         with one.lock:
-            owed = one.owed
-            few = owed < CHUNKS_UNDER_WAY // 2 and one.owed_bytes < CHUNK_BYTES_UNDER_WAY // 2
-            if one.awaits_room or (few and not slow):
+            owed = one.owed_bytes
+            if one.awaits_room or (owed < CHUNK_BYTES_UNDER_WAY // 2 and not slow):
                 return
             if slow:
                 one.awaits_room = True
             else:
-                one.owed = one.owed_bytes = 0
+                one.owed_bytes = 0
         if slow:
             emit.call_with_room(slow[0], partial(self._note_room, one))
         else:

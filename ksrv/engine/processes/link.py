@@ -38,7 +38,7 @@ INLINE_PAYLOAD_BYTES = 64 * 1024
 MOST_DESCRIPTORS = 128
 """The kernel's limit is 253 (SCM_MAX_FD)."""
 _MOST_NUMBERS = 2048
-"""Blocks that one message returns, and blocks that it disowns."""
+"""Blocks that a message returns, and blocks that it disowns."""
 _NOT_WAITING = int(socket.MSG_DONTWAIT)
 _CLOSE_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
 _TRUNCATED = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
@@ -110,8 +110,8 @@ class Link:
 
     Args:
         end: A connected SOCK_SEQPACKET socket. The link owns it.
-        when_full: What happens to a message while the socket has no room: its sender waits; or it is kept, with all
-            messages after it, until `flush` or the next message; or it is dropped.
+        when_full: "wait": a sender waits while the socket has no room. "keep": the message is kept, with all messages
+            after it, until `flush` or the next message. "drop": the message is dropped.
         borrows: Whether the other side may lend blocks; see `ImportedBlocks`.
 
     Attributes:

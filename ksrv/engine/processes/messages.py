@@ -37,10 +37,11 @@ PROTOCOL = 8
 NO_BATCH = 0
 """The number in the messages of calls that no batch makes: from threads of a handler that work for none. The worker
 receives them if the handler has coroutines."""
-CHUNKS_UNDER_WAY = 32
-"""Chunks of a batch that are sent before the worker has said that its clients keep up."""
 CHUNK_BYTES_UNDER_WAY = 1 << 18
-"""Bytes of their tensors; one chunk may be larger."""
+"""Bytes of the chunks of a batch that are sent before the worker has said that its clients keep up. One chunk may be
+larger."""
+LEAST_CHUNK_BYTES = CHUNK_BYTES_UNDER_WAY // 32
+"""Shorter chunks count as many bytes."""
 MOST_CALLS = 1024
 """Calls of one process that are under way, or whose results it has not taken."""
 KEPT_BYTES = 1 << 29
@@ -125,9 +126,9 @@ class CancelCalls(msgspec.Struct):
 
 
 class ChunkCredit(msgspec.Struct):
-    """ROOM: how many more chunks of a batch the process may send."""
+    """ROOM: how many bytes of a batch's chunks the worker has handed on."""
 
-    chunks: int
+    nbytes: int
 
 
 class EndSequences(msgspec.Struct):
@@ -232,8 +233,8 @@ _DECODERS: dict[type, msgspec.msgpack.Decoder[Any]] = {}
 
 
 def chunk_bytes(outputs: BatchOutputs) -> int:
-    """Return the bytes of a chunk's tensors."""
-    return sum(tensor.nbytes for tensor in outputs.tensors)
+    """Return as how many bytes a chunk counts."""
+    return max(LEAST_CHUNK_BYTES, sum(tensor.nbytes for tensor in outputs.tensors))
 
 
 @contextmanager

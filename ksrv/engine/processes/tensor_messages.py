@@ -35,7 +35,7 @@ MOST_DIMENSIONS = 32
 INLINE_BYTES = 32 * 1024
 """The most bytes of arrays in a message itself; for more, a block is cheaper."""
 DIRECT_BLOCKS = 64
-"""Blocks that one message refers to; more arrays are copied, because file descriptors are few."""
+"""Blocks to which a message refers; more arrays are copied, because file descriptors are few."""
 _COPIED_BYTES = 4096
 """Shorter arrays are copied: to refer to them would take longer."""
 _ALIGNMENT = 64

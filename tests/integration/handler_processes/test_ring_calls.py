@@ -170,7 +170,7 @@ class Caller(BaseHandler):
         return models["held"].infer({"x": x})["y"]
 
     def way_32(self, x, models):
-        self._say(MessageType.ROOM, {"chunks": 1}, 77)
+        self._say(MessageType.ROOM, {"nbytes": 1}, 77)
         return models["held"].infer({"x": x})["y"]
 
     def way_33(self, x, models):

@@ -5,7 +5,6 @@ one: batches of the ring in a compiled loop, batches of messages here.
 """
 
 import logging
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from threading import Lock
@@ -17,7 +16,6 @@ from ksrv.engine.processes.child.inbox import Inbox
 from ksrv.engine.processes.link import ChannelClosed, ChannelError, Frame, Link
 from ksrv.engine.processes.messages import (
     CHUNK_BYTES_UNDER_WAY,
-    CHUNKS_UNDER_WAY,
     ChunkCredit,
     EndSequences,
     ListeningMessage,
@@ -105,8 +103,7 @@ class Chunks:
         self._inbox = inbox
         self._waiting = Lock()  # held by a thread that waits for room
         self._lock = Lock()
-        self._under_way: deque[int] = deque()  # the bytes of each chunk
-        self._nbytes = 0
+        self._bytes_under_way = 0
         self._callbacks: list[Callable[[], object]] = []
         self._listening: frozenset[int] | None = None  # until the batch begins, or a client leaves
         self._ended = False
@@ -135,8 +132,7 @@ class Chunks:
             if not self._ended:
                 nbytes = chunk_bytes(outputs)  # its tensors are gone once it is sent
                 self._answers.send(MessageType.CHUNK, self._batch_number, outputs)
-                self._under_way.append(nbytes)
-                self._nbytes += nbytes
+                self._bytes_under_way += nbytes
 
     def listening(self) -> frozenset[int]:
         """See `ksrv.request.Emitter.listening`."""
@@ -152,7 +148,7 @@ class Chunks:
     def _is_full(self) -> bool:
         if self._ended or not self._listening:
             return False
-        return len(self._under_way) >= CHUNKS_UNDER_WAY or self._nbytes >= CHUNK_BYTES_UNDER_WAY
+        return self._bytes_under_way >= CHUNK_BYTES_UNDER_WAY
 
     def call_with_room(self, index: int, callback: Callable[[], object]) -> None:
         """Have a function called once the clients keep up, or have gone.
@@ -185,11 +181,10 @@ class Chunks:
             self._listening = listening
         self.add_room(0)
 
-    def add_room(self, chunks: int) -> None:
+    def add_room(self, nbytes: int) -> None:
         """Note that the worker has handed chunks on."""
         with self._lock:
-            for _ in range(min(chunks, len(self._under_way))):
-                self._nbytes -= self._under_way.popleft()
+            self._bytes_under_way -= nbytes
             if self._is_full():
                 return
             callbacks, self._callbacks = self._callbacks, []
@@ -283,7 +278,7 @@ class RunLoop:
     def _add_room(self, frame: Frame) -> None:
         chunks = self._received.get(frame.batch_number)
         if chunks is not None:
-            chunks.add_room(messages.load(ChunkCredit, frame).chunks)
+            chunks.add_room(messages.load(ChunkCredit, frame).nbytes)
 
     def _begin(self, frame: Frame) -> None:
         number = frame.batch_number

@@ -51,7 +51,7 @@ class Process:
             near,
             lambda request, caller: pending,
             threading.Lock(),
-            died=lambda: None,
+            died=lambda: ExecutorDied("it died"),
             violated=self._note,
             kill=lambda why: None,
             has_coroutines=False,
@@ -62,6 +62,7 @@ class Process:
 
     def _note(self, error):
         self.violation = error
+        return ExecutorDied(str(error))
 
     def sends(self, kind, packed=EMPTY, number=1):
         """Send a message, and make the worker receive it. Return whether the batch continues."""
