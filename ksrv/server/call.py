@@ -10,6 +10,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ksrv.engine.requests.handle import SplitRequest
+from ksrv.engine.requests.response_stream import ResponseStream
 from ksrv.errors import HandlerFailed, KsrvError, NotLoaded
 from ksrv.observe import traffic
 from ksrv.request import InferRequest, InferResponse, RequestHandle
@@ -58,6 +59,65 @@ class InferCall(Protocol):
 
     def refuse(self, error: Exception) -> None:
         """Send a failure; see `report`."""
+
+
+class StoredCall:
+    """An `InferCall` that stores its outcome, after the parts of its answer, for a thread that sends them.
+
+    Args:
+        notify: Called when a part is there, or the call has ended; it must not block.
+
+    Attributes:
+        answers: The parts that wait, if the request streams; their end is the end of the call.
+        handle: The queued request; None if it ended at once.
+    """
+
+    blocks = may_run = False
+
+    def __init__(self, notify: Callable[[], object] | None = None) -> None:
+        self.answers = ResponseStream(notify)
+        self.handle: RequestHandle | None = None
+        self._response: InferResponse | None = None
+        self._error: Exception | None = None
+
+    def authorize(self) -> None:
+        """See `InferCall.authorize`: the caller was checked before the call was made."""
+
+    def watch(self, handle: RequestHandle) -> None:
+        """See `InferCall.watch`."""
+        self.handle = handle
+
+    def send(self, response: InferResponse) -> None:
+        """See `InferCall.send`."""
+        self._response = response
+        self.answers.end()
+
+    def refuse(self, error: Exception) -> None:
+        """See `InferCall.refuse`."""
+        self._error = error
+        self.answers.end()
+
+    def check(self) -> None:
+        """Raise the failure of the call, if it has failed."""
+        error, self._error = self._error, None  # it would hold this frame, and the frame the error
+        if error is not None:
+            raise error
+
+    def response(self) -> InferResponse:
+        """Return the response of a call that has ended.
+
+        Raises:
+            KsrvError: Why the call failed.
+        """
+        self.check()
+        assert self._response is not None, "a call ends with a response or an error"
+        return self._response
+
+    def cancel(self) -> None:
+        """Give the request up, unless it has ended, and the parts that wait for the client."""
+        if self.handle is not None:
+            self.handle.cancel()
+        self.answers.give_up()
 
 
 def run_infer(call: InferCall, engine: "Engine", *, waits: bool) -> None:

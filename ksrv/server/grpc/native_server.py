@@ -9,6 +9,7 @@ import functools
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import orjson
@@ -39,6 +40,7 @@ from ksrv.server.grpc.calls import Message, refuse, trailing
 from ksrv.server.grpc.messages import inflated_message
 from ksrv.server.grpc.port import listen
 from ksrv.server.grpc.services import Method, OtherMethods, Services, permitted
+from ksrv.server.grpc.stream import Incoming
 from ksrv.server.http.access_log import RecordWriter, write_calls
 from ksrv.server.http.byte_budget import Reservation
 from ksrv.server.settings import ServerSettings
@@ -260,7 +262,9 @@ class NativeGrpcServer:
         if not call.is_active():
             return
         try:
-            with self._opened(call, message, compressed, method.limits) as written:
+            with opened(
+                call, message, method.limits, self._budget, compressed=compressed
+            ) as written:
                 made = method.answer(written, call)
             send(call, made)
         except Exception as error:  # noqa: BLE001  (becomes the answer)
@@ -269,8 +273,8 @@ class NativeGrpcServer:
     def _infer_later(self, method: Method, call: Call, message: Message) -> None:
         """Serve a call whose message is compressed, on a thread that may take long to inflate it."""
         if call.is_active():
-            opened = self._opened(call, message, True, method.limits)
-            run_infer(NativeInferCall(method, call, opened), self._engine, waits=True)
+            inflated = opened(call, message, method.limits, self._budget, compressed=True)
+            run_infer(NativeInferCall(method, call, inflated), self._engine, waits=True)
 
     def _deliver(self, call: Call, request: InferRequest, answer: object) -> None:
         """Answer a request that the native server queued by itself, if the answer needs Python."""
@@ -281,18 +285,13 @@ class NativeGrpcServer:
             assert isinstance(answer, Exception), "a request ends with a response or an error"
             infer.refuse(answer)
 
-    def _opened(
-        self, call: Call, message: Message, compressed: bool, limits: Limits
-    ) -> "OpenedMessage":
-        return OpenedMessage(call, message, limits, self._budget, compressed=compressed)
-
     # ---- streams ----------------------------------------------------------------------------
 
     def _run_stream(self, method: Method, call: Call) -> None:
         assert method.stream is not None, "only streams run as such"
         if not call.is_active():
             return
-        source = functools.partial(StreamMessages, call, method, self._settings, self._budget)
+        source = functools.partial(stream_messages, call, method, self._settings, self._budget)
         try:
             with permitted(method, call):
                 for answer in method.stream(source, call):
@@ -323,7 +322,7 @@ class NativeInferCall:
         self,
         method: Method,
         call: Call,
-        message: "Message | OpenedMessage" = b"",
+        message: "Message | AbstractContextManager[Message]" = b"",
         request: InferRequest | None = None,
     ) -> None:
         assert method.infer is not None, "a unary call has an answer, or runs in the engine"
@@ -338,12 +337,12 @@ class NativeInferCall:
     def read(self, find: Find) -> InferRequest:
         """See `InferCall.read`."""
         message, call = self._message, self._call
-        if isinstance(message, OpenedMessage):
-            with message as written:
-                self._request = request = self._form.read(written, call, find)
-        else:
+        if isinstance(message, bytes | memoryview):
             self._request = request = self._form.read(message, call, find)
             call.give_back_bytes()  # from here on the engine's queue counts the request
+        else:
+            with message as written:
+                self._request = request = self._form.read(written, call, find)
         return request
 
     def watch(self, handle: RequestHandle) -> None:
@@ -376,95 +375,61 @@ def send(
         raise no_room_for_answer(sum(memoryview(part).nbytes for part in parts))
 
 
-class OpenedMessage:
-    """A received message as its client wrote it; leaving the context gives its bytes back.
+@contextmanager
+def opened(
+    call: Call, message: Message, limits: Limits, budget: MemoryBudget, *, compressed: bool
+) -> Iterator[Message]:
+    """Yield a received message as its client wrote it; the end of the context gives its bytes back.
 
     Args:
         call: Its call, which has counted the bytes as they came.
         compressed: Whether it is compressed.
     """
-
-    def __init__(
-        self,
-        call: Call,
-        message: Message,
-        limits: Limits,
-        budget: MemoryBudget,
-        *,
-        compressed: bool,
-    ) -> None:
-        self._call = call
-        self._message = message
-        self._limits = limits
-        self._reservation = Reservation(budget)
-        self._compressed = compressed
-
-    def __enter__(self) -> Message:
-        if not self._compressed:
-            return self._message
-        encoding = self._call.encoding
-        assert encoding is not None, "the native server lets no other encoding through"
-        try:
-            return inflated_message(self._message, encoding, self._limits, self._reservation)
-        except BaseException:
-            self.__exit__()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        self._reservation.close()
-        self._call.give_back_bytes()
+    reservation = Reservation(budget)
+    try:
+        if compressed:
+            assert call.encoding is not None, "the native server lets no other encoding through"
+            message = inflated_message(message, call.encoding, limits, reservation)
+        yield message
+    finally:
+        reservation.close()
+        call.give_back_bytes()
 
 
-class StreamMessages(Iterator[Callable[[], OpenedMessage]]):
-    """The messages of a stream, waited for one by one.
+def stream_messages(
+    call: Call,
+    method: Method,
+    settings: ServerSettings,
+    budget: MemoryBudget,
+    idle: Callable[[], bool],
+    fail: Callable[[KsrvError], None],
+) -> Iterator[Incoming]:
+    """Yield the messages of a stream until its client sends no more, none arrives in time, or the call has ended.
 
     Args:
         settings: How long a message may take.
         idle: Whether the call waits for its message only, and for no answer of the engine.
-        fail: Told why no message came in time.
+        fail: Gets the error if no message arrived in time.
     """
-
-    def __init__(
-        self,
-        call: Call,
-        method: Method,
-        settings: ServerSettings,
-        budget: MemoryBudget,
-        idle: Callable[[], bool],
-        fail: Callable[[KsrvError], None],
-    ) -> None:
-        self._call = call
-        self._limits = method.limits
-        self._budget = budget
-        self._idle = idle
-        self._fail = fail
-        self._rate = settings.min_transfer_rate
-        self._timeout = (
-            settings.head_timeout if method.one_message else bounds.STREAM_TIMEOUT_SECONDS
-        )
-
-    def __next__(self) -> Callable[[], OpenedMessage]:
-        """Return the next message, to be opened.
-
-        Raises:
-            StopIteration: The client sends no more, none came in time, or the call has ended.
-        """
-        while (found := self._call.next_message(self._timeout)) is False:
-            if self._idle():
-                self._fail(
-                    RequestTooSlow(
-                        f"no whole request message arrived within {self._timeout:.3g} s; it must begin "
-                        f"in time and make {self._rate} bytes a second, which setting "
-                        "'min_transfer_rate' asks for"
-                    )
-                )
-                raise StopIteration
+    timeout = settings.head_timeout if method.one_message else bounds.STREAM_TIMEOUT_SECONDS
+    while True:
+        found = call.next_message(timeout)
         if found is None or found is True:
-            raise StopIteration
-        message, compressed = found
-        return functools.partial(
-            OpenedMessage, self._call, message, self._limits, self._budget, compressed=compressed
-        )
+            return
+        if found is not False:
+            message, compressed = found
+            yield functools.partial(
+                opened, call, message, method.limits, budget, compressed=compressed
+            )
+        elif idle():
+            fail(
+                RequestTooSlow(
+                    f"no whole request message arrived within {timeout:.3g} s; it must begin "
+                    f"in time and make {settings.min_transfer_rate} bytes a second, which setting "
+                    "'min_transfer_rate' asks for"
+                )
+            )
+            return
 
 
 def misdirected_body(http_address: str) -> bytes:

@@ -16,10 +16,9 @@ from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from ksrv.engine.requests.response_stream import ResponseStream
 from ksrv.errors import KsrvError, NotReady
-from ksrv.request import InferRequest, InferResponse, Parameter, RequestHandle
-from ksrv.server.call import Find, run_infer
+from ksrv.request import InferRequest, InferResponse, Parameter
+from ksrv.server.call import Find, StoredCall, run_infer
 from ksrv.server.grpc.calls import Call, Message
 from ksrv.server.grpc.infer import InferCalls, stream_error
 
@@ -35,8 +34,8 @@ NONE_FOLLOWS: Mapping[str, Parameter] = {FINAL: True}
 ENDS_AT_ERROR = "triton_grpc_error"
 
 
-class _Entry:
-    """One request of a stream: an `InferCall` whose answer is sent in its turn.
+class _Entry(StoredCall):
+    """One request of a stream, whose answer is sent in its turn.
 
     Args:
         form: Reads the request.
@@ -45,28 +44,17 @@ class _Entry:
         notify: Called when there is an answer more, or the request has ended.
 
     Attributes:
-        answers: The intermediate answers that its handler sends.
         request: The request, once it is read.
-        response: The last answer, if the request has succeeded.
-        error: The failure, if the request has failed.
     """
-
-    blocks = may_run = False
 
     def __init__(
         self, form: InferCalls, incoming: "Incoming", call: Call, notify: Callable[[], object]
     ) -> None:
+        super().__init__(notify)
         self._form = form
         self._incoming = incoming
         self._call = call
-        self._handle: RequestHandle | None = None
-        self.answers = ResponseStream(notify)
         self.request: InferRequest | None = None
-        self.response: InferResponse | None = None
-        self.error: Exception | None = None
-
-    def authorize(self) -> None:
-        """See `InferCall.authorize`: the stream's caller was checked."""
 
     def read(self, find: Find) -> InferRequest:
         """See `InferCall.read`."""
@@ -75,42 +63,20 @@ class _Entry:
         request.stream = self.answers
         return request
 
-    def watch(self, handle: RequestHandle) -> None:
-        """See `InferCall.watch`: the line gives its requests up when the stream ends."""
-        self._handle = handle
-
-    def send(self, response: InferResponse) -> None:
-        """See `InferCall.send`."""
-        self.response = response
-        self.answers.end()
-
-    def refuse(self, error: Exception) -> None:
-        """See `InferCall.refuse`."""
-        self.error = error
-        self.answers.end()
-
     def outcome(self) -> InferResponse:
         """Return the last answer.
 
         Raises:
             Exception: The request failed.
         """
-        if self.error is not None:
-            raise self.error
-        if self.response is None and self._handle is not None:  # the stream was closed meanwhile
-            return self._handle.wait()
-        assert self.response is not None, "a request ends with a response or an error"
-        return self.response
+        self.check()
+        if self._response is None and self.handle is not None:  # the stream was closed meanwhile
+            return self.handle.wait()
+        return self.response()
 
     def streamed(self) -> bool:
         """Tell whether the request was answered in parts, which are all sent, and has ended."""
         return self.answers.chunked and self.answers.finished
-
-    def give_up(self) -> None:
-        """Cancel the request if it is still under way, and drop the answers that wait."""
-        if self._handle is not None:
-            self._handle.cancel()
-        self.answers.give_up()
 
 
 class _Line:
@@ -231,7 +197,7 @@ class _Line:
             self._changed.notify_all()
         for entry in left:
             if entry is not None:
-                entry.give_up()
+                entry.cancel()
 
 
 Incoming = Callable[[], AbstractContextManager[Message]]
@@ -301,7 +267,7 @@ class StreamCalls:
                 entry = _Entry(self._infer, incoming, call, line.wake)
                 run_infer(entry, self._engine, waits=True)
                 if not line.put(entry):
-                    entry.give_up()  # the line was closed before the entry was in it
+                    entry.cancel()  # the line was closed before the entry was in it
                     break
         except Exception as error:  # noqa: BLE001  (the pool's thread would drop it)
             line.fail(error)

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ksrv._native.queue.request_handle import NativeHandle
 from ksrv._native.server.app_message import AppMessage
-from ksrv.engine.requests.response_stream import ResponseStream
 from ksrv.request import InferRequest, InferResponse, RequestHandle
-from ksrv.server.call import Find, find_model
+from ksrv.server.call import Find, StoredCall, find_model
 from ksrv.server.http.received_body import MESSAGE
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ def find_before_body(
     return target
 
 
-class WsgiCall:
+class WsgiCall(StoredCall):
     """An `InferCall` whose response the calling thread waits for.
 
     Args:
@@ -51,17 +50,12 @@ class WsgiCall:
     """
 
     blocks = True
-    may_run = False
     request: InferRequest
 
     def __init__(self, environ: dict[str, Any], read: Callable[[Find], InferRequest]) -> None:
+        super().__init__()
         self.environ = environ
         self._read = read
-        self._response: InferResponse | None = None
-        self._error: Exception | None = None
-
-    def authorize(self) -> None:
-        """See `InferCall.authorize`: the router has found the resource only because the caller may use it."""
 
     def read(self, find: Find) -> InferRequest:
         """See `InferCall.read`."""
@@ -76,67 +70,16 @@ class WsgiCall:
 
     def watch(self, handle: RequestHandle) -> None:
         """See `InferCall.watch`."""
+        super().watch(handle)
         message: AppMessage | None = self.environ.get(MESSAGE)
         if message is not None and isinstance(handle, NativeHandle) and not handle.done():
             message.watch(handle)
 
-    def send(self, response: InferResponse) -> None:
-        """See `InferCall.send`: the resource sends it."""
-        self._response = response
-
-    def refuse(self, error: Exception) -> None:
-        """See `InferCall.refuse`: the resource raises it."""
-        self._error = error
-
-    def check(self) -> None:
-        """Raise the failure of the call, if it has failed."""
-        error, self._error = (
-            self._error,
-            None,
-        )  # which would hold this frame, and the frame the error
-        if error is not None:
-            raise error
-
-    def response(self) -> InferResponse:
-        """Return the response of a call that has ended.
-
-        Raises:
-            KsrvError: Why the call failed.
-        """
-        self.check()
-        assert self._response is not None, "a call ends with a response or an error"
-        return self._response
-
 
 class PendingCall(WsgiCall):
-    """An `InferCall` that the calling thread waits for later.
-
-    Attributes:
-        answers: The parts of the answer that wait, if the request streams; its end is the end of the call.
-        handle: The queued request; None if it has ended at once.
-    """
+    """An `InferCall` that the calling thread waits for later."""
 
     blocks = False
-
-    def __init__(self, environ: dict[str, Any], read: Callable[[Find], InferRequest]) -> None:
-        super().__init__(environ, read)
-        self.answers = ResponseStream()
-        self.handle: RequestHandle | None = None
-
-    def watch(self, handle: RequestHandle) -> None:
-        """See `InferCall.watch`."""
-        self.handle = handle
-        super().watch(handle)
-
-    def send(self, response: InferResponse) -> None:
-        """See `InferCall.send`."""
-        super().send(response)
-        self.answers.end()
-
-    def refuse(self, error: Exception) -> None:
-        """See `InferCall.refuse`."""
-        super().refuse(error)
-        self.answers.end()
 
     def first(self) -> InferResponse | None:
         """Wait for the first part; None if the call ends without one."""
@@ -145,12 +88,6 @@ class PendingCall(WsgiCall):
             if part is not None:
                 return part
         return None
-
-    def cancel(self) -> None:
-        """Give the request up, unless it has ended, and the parts that wait for the client."""
-        if self.handle is not None:
-            self.handle.cancel()
-        self.answers.give_up()
 
 
 class StreamedCall(PendingCall):
