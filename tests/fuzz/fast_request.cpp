@@ -5,7 +5,6 @@
 // request must name existing outputs, and the reader of every route must accept it as well. Images use
 // up the bytes of their input, one after the other.
 
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -14,12 +13,9 @@
 
 #include "infer/fast_request.hpp"
 #include "infer/infer_header_reader.hpp"
+#include "require.hpp"
 
 namespace {
-
-void require(bool condition) {
-    if (!condition) std::abort();
-}
 
 ksrv::InputSignature input(const char *name, ksrv::Datatype datatype, std::vector<std::int64_t> tail) {
     ksrv::InputSignature made;

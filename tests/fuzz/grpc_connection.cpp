@@ -7,13 +7,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
 
 #include "grpc/server.hpp"
 #include "http2/library.hpp"
+#include "require.hpp"
 
 namespace {
 
@@ -22,10 +22,6 @@ using namespace ksrv;
 constexpr char PREFACE[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0\0\0\0\4\1\0\0\0\0";
 
 constexpr std::size_t MOST_AT_ONCE = 128 * 1024;  // more than any buffer of a read
-
-void require(bool condition) {
-    if (!condition) std::abort();
-}
 
 grpc::ServerConfig config() {
     grpc::ServerConfig made;

@@ -21,6 +21,7 @@
 #include "memory/memory_budget.hpp"
 #include "server/server.hpp"
 #include "../support/native/driven_loop.hpp"
+#include "require.hpp"
 
 namespace {
 
@@ -30,15 +31,6 @@ constexpr size_t LARGE = 1u << 20;  // bytes of an answer that no socket takes a
 constexpr size_t CLIENTS = 3;
 constexpr int PATIENCE = 20000;  // times 500 us
 constexpr std::uint64_t MOST_BODY = 1u << 17;
-
-// A macro, so that a report names the condition.
-#define require(condition)                                                \
-    do {                                                                  \
-        if (!(condition)) {                                               \
-            std::fprintf(stderr, "the condition is false: %s\n", #condition);   \
-            std::abort();                                                 \
-        }                                                                 \
-    } while (false)
 
 struct Worker {
     EventLoop events{1};

@@ -4,19 +4,11 @@
 // points at must lie within the body, blocks must follow each other without gaps, and the counts
 // must be within their limits.
 
-#include <cstdlib>
 #include <vector>
 
 #include "infer/infer_header_reader.hpp"
 #include "infer/tensor_blocks.hpp"
-
-namespace {
-
-void require(bool condition) {
-    if (!condition) std::abort();
-}
-
-}  // namespace
+#include "require.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size) {
     if (size < 2) return 0;

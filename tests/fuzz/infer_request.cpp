@@ -2,18 +2,14 @@
 // the message, every count inside its limit, and typed values can be walked without leaving their span.
 
 #include <cstdint>
-#include <cstdlib>
 #include <vector>
 
 #include "protobuf/infer_request.hpp"
+#include "require.hpp"
 
 using namespace ksrv;
 
 namespace {
-
-void require(bool holds) {
-    if (!holds) std::abort();
-}
 
 void inside(const protobuf::Span &span, std::size_t size) {
     require(span.offset <= size && span.length <= size - span.offset);

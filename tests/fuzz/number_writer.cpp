@@ -3,20 +3,12 @@
 // The first byte chooses the datatype. The written text must fit into the announced bytes, and read back as the
 // same values, bit for bit, unless there is a NaN or an infinity among them.
 
-#include <cstdlib>
 #include <cstring>
 #include <vector>
 
 #include "json/number_array.hpp"
 #include "json/number_writer.hpp"
-
-namespace {
-
-void require(bool condition) {
-    if (!condition) std::abort();
-}
-
-}  // namespace
+#include "require.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size) {
     if (size < 1) return 0;

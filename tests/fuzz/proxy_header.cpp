@@ -3,17 +3,13 @@
 // The first byte chooses which versions are accepted. The verdict on a prefix may only be `incomplete` or the verdict on
 // the whole, a whole header is within its bound, and bytes after it change nothing.
 
-#include <cstdlib>
 #include <cstring>
 #include <vector>
 
 #include "http/proxy_header.hpp"
+#include "require.hpp"
 
 namespace {
-
-void require(bool condition) {
-    if (!condition) std::abort();
-}
 
 // A copy of exactly this size, so that a read beyond the end is seen.
 ksrv::ProxyVerdict judge(const std::uint8_t *data, std::size_t size, ksrv::ProxyVersions accepted,

@@ -1,97 +1,13 @@
 // libFuzzer harness of native/http/request_head.hpp: whose the bytes at the start of a connection are.
 //
 // The first byte chooses how the bytes are cut into reads and which limits apply. The verdict must not
-// depend on the cuts, a plain head must be one that a naive reader calls plain in the points that
-// framing rests on, and everything that it points at must lie within it.
+// depend on the cuts, and everything that a plain head points at must lie within it.
 
-#include <algorithm>
-#include <cstdlib>
 #include <cstring>
-#include <string>
 #include <vector>
 
 #include "http/request_head.hpp"
-
-namespace {
-
-void require(bool condition) {
-    if (!condition) std::abort();
-}
-
-std::string lower(std::string text) {
-    for (char &c : text)
-        if (c >= 'A' && c <= 'Z') c = static_cast<char>(c | 0x20);
-    return text;
-}
-
-std::string without_blanks(std::string text) {
-    while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.pop_back();
-    text.erase(0, std::min(text.find_first_not_of(" \t"), text.size()));
-    return text;
-}
-
-// The values of a field, by the plainest reading of a head whose lines end in CRLF.
-std::vector<std::string> values(const std::string &head, const std::string &wanted) {
-    std::vector<std::string> found;
-    std::size_t at = head.find("\r\n") + 2;
-    while (at < head.size()) {
-        const std::size_t end = head.find("\r\n", at);
-        const std::string line = head.substr(at, end - at);
-        const std::size_t colon = line.find(':');
-        if (colon != std::string::npos && lower(line.substr(0, colon)) == wanted) {
-            std::string value = line.substr(colon + 1);
-            if (!value.empty() && value[0] == ' ') value.erase(0, 1);
-            found.push_back(value);
-        }
-        at = end + 2;
-    }
-    return found;
-}
-
-void check_plain(const std::string &head, const ksrv::Head &found, const ksrv::HeadLimits &limits) {
-    require(found.length == head.size() && found.length <= limits.head);
-    require(head.compare(head.size() - 4, 4, "\r\n\r\n") == 0);
-    require(head.find('\0') == std::string::npos && found.fields <= found.length);
-    const std::string version = head.substr(head.find("\r\n") - 9, 11);
-    require(version == (found.http_1_0 ? " HTTP/1.0\r\n" : " HTTP/1.1\r\n"));
-    const auto codings = values(head, "transfer-encoding"), expected = values(head, "expect");
-    require(codings.size() == (found.chunked ? 1u : 0u) && expected.size() == found.expects_continue);
-    require(codings.empty() || without_blanks(lower(codings[0])) == "chunked");
-    require(expected.empty() || without_blanks(lower(expected[0])) == "100-continue");
-    require(!found.http_1_0 || (codings.empty() && expected.empty()));
-    const auto callers = values(head, "authorization");
-    const std::string caller = head.substr(found.authorization.offset, found.authorization.length);
-    require(caller == (callers.size() == 1 ? without_blanks(callers[0]) : ""));
-    require(values(head, "upgrade").empty() && values(head, "content-encoding").empty());
-    require(values(head, "host").size() == 1);
-    const auto connection = values(head, "connection");
-    require(connection.size() <= 1);
-    const std::string unasked = found.http_1_0 ? "close" : "keep-alive";
-    const std::string asked = connection.empty() ? unasked : without_blanks(lower(connection[0]));
-    require(asked == "close" || asked == "keep-alive");
-    require(found.close == (asked == "close"));
-    const auto lengths = values(head, "content-length");
-    if (found.route != ksrv::Route::infer) {
-        require(lengths.empty() && codings.empty() && expected.empty());
-        require(head.compare(0, 7, "GET /v2") == 0);
-        return;
-    }
-    require(lengths.size() == (found.chunked ? 0u : 1u));
-    require(found.chunked || lengths[0] == std::to_string(found.content_length));
-    require(found.chunked == (found.content_length == 0) && found.content_length <= limits.body);
-    const auto json = values(head, "inference-header-content-length");
-    require(json.size() == (found.has_json_length ? 1u : 0u));
-    require(json.empty() || json[0] == std::to_string(found.json_length));
-    require(found.chunked || found.json_length <= found.content_length);
-    std::string target = "POST /v2/models/" + head.substr(found.name.offset, found.name.length);
-    require(found.name.length >= 1 && found.name.length <= 63);
-    if (found.version.length != 0)
-        target += "/versions/" + head.substr(found.version.offset, found.version.length);
-    target += "/infer" + version;
-    require(head.compare(0, target.size(), target) == 0);
-}
-
-}  // namespace
+#include "require.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size) {
     if (size < 2) return 0;
@@ -120,14 +36,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
     }
     require(verdict == at_once);
     if (at_once == ksrv::Verdict::app) {
-        const std::string head(reinterpret_cast<const char *>(all.data()), whole.length);
-        const auto lengths = values(head, "content-length"), codings = values(head, "transfer-encoding");
-        require(lengths.size() + codings.size() <= 1);
-        require(codings.size() == (whole.chunked ? 1u : 0u));
-        std::string length = lengths.empty() ? "0" : without_blanks(lengths[0]);
-        length.erase(0, std::min(length.find_first_not_of('0'), length.size() - 1));
-        require(length.size() > 18 ? whole.content_length == UINT64_MAX >> 1
-                                   : length == std::to_string(whole.content_length));
         require(cut.length == whole.length && cut.chunked == whole.chunked);
         require(cut.content_length == whole.content_length && cut.question == whole.question);
     }
@@ -135,7 +43,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
     if (at_once != ksrv::Verdict::native) return 0;
     require(cut.length == whole.length && cut.content_length == whole.content_length);
     require(cut.route == whole.route && cut.json_length == whole.json_length);
-    const std::string head(reinterpret_cast<const char *>(all.data()), whole.length);
-    check_plain(head, whole, limits);
+    require(whole.length <= all.size() && whole.length <= limits.head && whole.fields <= whole.length);
+    for (const auto &text : {whole.name, whole.version, whole.authorization}) require(text.offset + text.length <= whole.length);
     return 0;
 }

@@ -5,19 +5,15 @@
 // The bytes are an answer's head from its number on; the first byte says whether the number is the right one.
 
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 
 #include "base/utf8.hpp"
 #include "process/batch_ring.hpp"
+#include "require.hpp"
 
 using namespace ksrv;
 
 namespace {
-
-void require(bool holds) {
-    if (!holds) std::abort();
-}
 
 void check_output(const RingOutput &output) {
     require(output.rank <= MAX_RANK && output.datatype < DT_BYTES);

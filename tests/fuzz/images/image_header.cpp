@@ -2,17 +2,13 @@
 // them, and a header that it accepts holds values that its callers count on.
 
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 
 #include "images/image_header.hpp"
+#include "../require.hpp"
 
 namespace {
-
-void require(bool holds) {
-    if (!holds) std::abort();
-}
 
 void check(const unsigned char *data, std::size_t size) {
     // A copy of the exact size, so that the sanitizer sees a read of one byte too many.

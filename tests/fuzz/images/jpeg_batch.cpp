@@ -8,7 +8,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -19,15 +18,12 @@
 #include "images/resize/jpeg_batch.hpp"
 #include "images/resize/upright_lines.hpp"
 #include "tensor/datatype.hpp"
+#include "../require.hpp"
 
 namespace {
 
 constexpr std::size_t IMAGES = 4, MARGIN = 64, CHANNELS = 3;
 constexpr unsigned char UNTOUCHED = 0xA5;
-
-void require(bool condition) {
-    if (!condition) std::abort();
-}
 
 struct Rows {
     std::vector<unsigned char> memory;
