@@ -37,8 +37,6 @@ PROGRAMS = {
         ("10",),
         "0 left",
     ),
-    "bodies_are_counted_and_given_back": (("sanitize",), "http/incoming_body.cpp", (), "0 faults"),
-    "owners_of_the_server_keep_their_rules": (BOTH, "http/owners.cpp", (), "0 faults"),
     # CVE-2026-27135 of libnghttp2.
     "second_fault_on_a_connection_aborts_no_session": (
         ("sanitize",),

@@ -88,15 +88,15 @@ bool lives_with_priority_updates(const Library *of) {
         NgCallbacks *callbacks = nullptr;
         NgOption *option = nullptr;
         NgSession *session = nullptr;
-        of->callbacks_new(&callbacks);
+        of->session_callbacks_new(&callbacks);
         of->option_new(&option);
         take(option, PRIORITY_UPDATE);
-        of->server_new(&session, callbacks, nullptr, option);
+        of->session_server_new2(&session, callbacks, nullptr, option);
         const Setting without_tree[] = {{SETTING_NO_PRIORITY_TREE, 1}};
         of->submit_settings(session, 0, without_tree, 1);
         const std::string bytes = PREFACE + frame(PRIORITY_UPDATE, 0, 1, std::string(4, '\0') + "u=1") +
                                   frame(FRAME_RST_STREAM, 0, 1, "");
-        of->receive(session, reinterpret_cast<const uint8_t *>(bytes.data()), bytes.size());
+        of->session_mem_recv(session, reinterpret_cast<const uint8_t *>(bytes.data()), bytes.size());
         _exit(0);
     }
     int status = 0;
