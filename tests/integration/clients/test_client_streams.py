@@ -210,19 +210,6 @@ def test_a_stream_is_asked_for_again_until_a_part_has_come():
     assert len(asked) == 4
 
 
-def test_a_stream_of_asyncio_is_asked_for_again_until_a_part_has_come():
-    async def ask(url):
-        async with AsyncClient(url) as client:
-            parts = client.stream("m", [1])
-            assert (await anext(parts))["y"][0] == 7
-            with pytest.raises(ConnectionFailed):
-                await anext(parts)
-
-    with scripted(DESCRIBED, BUSY, BUSY, CUT) as (url, asked):
-        asyncio.run(ask(url))
-    assert len(asked) == 4
-
-
 def test_without_retries_a_busy_server_is_asked_once():
     with (
         scripted(DESCRIBED, BUSY) as (url, asked),
