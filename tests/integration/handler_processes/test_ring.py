@@ -297,8 +297,8 @@ def test_requests_queued_after_a_death_are_answered(served, model):
 
     def client(number: int) -> None:
         with requests.Session() as session:
-            for turn in range(150):
-                if number == 0 and turn % 50 == 49:
+            for turn in range(100):
+                if number == 0 and turn == 49:
                     endings.append(asked(served, model, row(-1), session))
                     continue
                 answer = asked(served, model, row(number, turn), session)
@@ -310,10 +310,10 @@ def test_requests_queued_after_a_death_are_answered(served, model):
         thread.start()
     for thread in threads:
         thread.join()
-    assert [answer.status_code for answer in endings] == [500] * 3
+    assert [answer.status_code for answer in endings] == [500]
     # Requests that shared both batches of a request that ends its process twice are refused too; no others are.
     assert all("ended two handler processes" in text for text in failed), failed
-    assert len(failed) <= 7 * len(endings)
+    assert len(failed) <= 7
 
 
 def test_a_process_killed_while_it_runs_a_batch_is_replaced_and_the_batch_run_again(served):

@@ -4,7 +4,6 @@ Even if a call fails, the client is answered, and the process serves the next re
 """
 
 import os
-import re
 import signal
 import socket
 import threading
@@ -73,9 +72,6 @@ class Caller(BaseHandler):
     def way_1(self, x, models):
         return models["double"].infer({"x": models["double"].infer({"x": x})["y"]})["y"]
 
-    def way_2(self, x, models):
-        return models["double"].infer({"x": -x})["y"]
-
     def way_3(self, x, models):
         try: models["double"].infer({"x": -x})
         except KsrvError as error: return x + error.http_status
@@ -98,14 +94,6 @@ class Caller(BaseHandler):
         with ThreadPoolExecutor(4) as pool:
             found = pool.map(lambda _: models["double"].infer({"x": x})["y"], range(8))
             return sum(found)
-
-    def way_8(self, x, models):
-        calls = [models["double"].submit({"x": x}) for _ in range(1500)]
-        return sum(call.result()["y"] for call in calls)
-
-    def way_9(self, x, models):
-        many = np.ones((1_000_000, 4), "f4")
-        return x * models["unbounded"].infer({"x": many})["y"][-1, 0]
 
     def way_10(self, x, models):
         return models["held"].infer({"x": x})["y"]
@@ -149,9 +137,6 @@ class Caller(BaseHandler):
         with ThreadPoolExecutor(32) as pool:
             [one.result() for one in [pool.submit(call) for _ in range(32)]]
 
-    def way_17(self, x, models):
-        return models["named"].infer({np.str_("x"): x})["y"]
-
     def way_18(self, x, models):
         y = models["double"].infer({"x": x})["y"]
         self.context.batch.set_header(0, "x-mine", str(int(x[0, 1])))
@@ -186,16 +171,6 @@ class Caller(BaseHandler):
 """
 
 
-NAMED = """
-import enum
-from ksrv import BaseHandler
-
-class Name(str, enum.Enum):
-    Y = "y"
-
-class Named(BaseHandler):
-    def inference(self, x): return {Name.Y: x * 2}
-"""
 LEAVER = """
 from ksrv import BaseHandler
 
@@ -206,9 +181,7 @@ class Leaver(BaseHandler):
 
 def write(root):
     write_model(root, "double", DOUBLE, SETTINGS + JOINED)
-    write_model(root, "named", NAMED, "warmup: false\n")
     write_model(root, "leaver", LEAVER, SETTINGS + "warmup: false\n")
-    write_model(root, "unbounded", DOUBLE, SETTINGS)
     write_model(root, "held", HELD, SETTINGS + "warmup: false\n")
     write_model(root, "deep", HELD, SETTINGS.replace("500", "5000") + "warmup: false\n")
     for name, more in (("apart", ""), ("joined", JOINED)):
@@ -286,13 +259,6 @@ def test_answer_over_the_channel_belongs_to_the_calling_batch(served):
     assert pid_of(served, "apart") == pid
 
 
-def test_refusal_of_the_called_model_reaches_the_client(served):
-    answer = asked(served, "apart", row(2, 3))
-    assert (answer.status_code, answer.json()["error"]) == (422, "negative rows are refused")
-    assert values_of(asked(served, "apart", row(3, 1)))[0, 1] == 423
-    serves_on(served, "apart")
-
-
 @pytest.mark.parametrize("model", ["apart", "joined"])
 def test_abandoned_calls_are_given_up_with_their_batch(served, model):
     for number in range(10):
@@ -351,28 +317,6 @@ def test_a_process_that_sends_without_end_is_ended_by_its_deadline(tmp_path, mon
         engine.close(5)
 
 
-def leased(server):
-    """Return the bytes of blocks in use."""
-    status, page = server.get("/metrics")
-    assert status == 200
-    return float(re.search(rb"^ksrv_buffer_pool_leased_bytes (\S+)", page, re.MULTILINE)[1])
-
-
-def test_failed_batch_leaks_no_body(served):
-    before = leased(served)
-    x = np.repeat(row(404), 200_000, axis=0)  # an unknown way
-    assert asked(served, "apart", x).status_code == 500
-    wait_until(lambda: leased(served) - before < x.nbytes / 2)
-
-
-def test_a_batch_has_so_many_calls_and_each_is_answered(served):
-    answer = asked(served, "apart", row(8))
-    assert answer.status_code in (200, 429, 503), (
-        answer.text
-    )  # more may be under way than are taken
-    serves_on(served, "apart")
-
-
 def test_a_process_that_dies_during_a_call_is_replaced_and_its_call_given_up(served):
     pid = pid_of(served, "apart")
     answers = []
@@ -386,15 +330,6 @@ def test_a_process_that_dies_during_a_call_is_replaced_and_its_call_given_up(ser
     client.join()
     assert answers[0].status_code == 200  # the batch was run again
     assert pid_of(served, "apart") != pid
-    serves_on(served, "apart")
-
-
-def test_the_deadline_ends_the_call_and_the_batch(served):
-    with Hold(served.folder / "held") as hold:
-        x = row(10, hold.x[0, 1])
-        answer = asked(served, "apart", x, parameters={"timeout": 500_000})
-    assert answer.status_code == 504, answer.text
-    wait_until(lambda: asked(served, "apart", row(1)).status_code == 200)
     serves_on(served, "apart")
 
 
