@@ -1,13 +1,10 @@
 """Messages of the Falcon app: complete before a thread gets them, and answered without waiting for the client."""
 
 import contextlib
-import gzip
-import json
 import re
 import socket
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import requests
@@ -29,8 +26,6 @@ from tests.support.wire.http_reader import parse_answers, read_all, read_answer
 INDEX = b"POST /v2/repository/index HTTP/1.1\r\nHost: x\r\n"
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 LAST = LIVE.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
-ENTRY = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
-BODY = json.dumps({"inputs": [ENTRY]}).encode()
 
 
 @pytest.fixture(scope="module")
@@ -56,54 +51,6 @@ def exchange(server, data):
     with connect(server) as client:
         client.sendall(data)
         return parse_answers(read_all(client).replace(b"HTTP/1.1 100 Continue\r\n\r\n", b""))
-
-
-STALLED = {
-    "a short body": INDEX + b"Content-Length: 10\r\n\r\n{",
-    "a long body": b"POST /v2/models/double/explain HTTP/1.1\r\nHost: x\r\nContent-Length: 200000\r\n\r\n{",
-    "chunks": INDEX + b"Transfer-Encoding: chunked\r\n\r\n5\r\n{",
-    "a body that closes": INDEX + b"Connection: close\r\nContent-Length: 10\r\n\r\n{",
-    "a compressed body": b"POST /v2/models/double/infer HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\n"
-    b"Content-Length: 100\r\n\r\n" + gzip.compress(BODY)[:20],
-    "an unusual head": INDEX + b"Content-Length:\t10\r\n\r\n{",
-    "half a head": INDEX,
-}
-
-
-@pytest.mark.parametrize("start", STALLED.values(), ids=STALLED)
-def test_sixty_stalled_clients_use_no_thread(server, start):
-    with contextlib.ExitStack() as stack:
-        for _ in range(60):
-            stack.enter_context(connect(server)).sendall(start)
-        for path in ("/v2/models/double/stats", "/metrics", "/v2/models", "/nope"):
-            assert requests.get(f"{server.url}{path}", timeout=30).status_code in (200, 404)
-        assert requests.post(f"{server.url}/v2/repository/index", timeout=30).status_code == 200
-    wait_until(lambda: held(server) == 0)
-
-
-@pytest.mark.parametrize(
-    ("fields", "body"),
-    [
-        (b"Content-Length: 2\r\n", b"{}"),
-        (b"Transfer-Encoding: chunked\r\n", b"1\r\n{\r\n1;a=b\r\n}\r\n0\r\nX: y\r\n\r\n"),
-        (b"Content-Length:\t2\r\n", b"{}"),
-        (b"Expect: 100-continue\r\nContent-Length: 2\r\n", b"{}"),
-        (b"", b""),
-    ],
-    ids=["length", "chunks", "unusual", "expected", "none"],
-)
-def test_pipelined_request_is_answered_in_its_turn(server, fields, body):
-    message = INDEX + fields + b"\r\n" + body
-    answers = exchange(server, message * 3 + LIVE + message + LAST)
-    assert [answer.status for answer in answers] == [200] * 6
-    assert [b"double" in answer.body for answer in answers] == [
-        True,
-        True,
-        True,
-        False,
-        True,
-        False,
-    ]
 
 
 def test_a_head_is_refused_before_its_end(server):
@@ -143,30 +90,6 @@ def test_a_head_request_that_comes_too_slowly_is_refused_without_a_body(tmp_path
         head, _, body = read_all(client).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 408 ")
     assert body == b""
-
-
-def test_unusual_message_is_read_in_any_split(server):
-    odd = INDEX + b"Content-Length:\t2\r\n\r\n{}"
-    with connect(server) as client:
-        for at in range(1, len(odd), 5):
-            client.sendall(odd[:at])
-            time.sleep(0.001)
-            client.sendall(odd[at:])
-            assert read_answer(client).status == 200
-
-
-def test_clients_that_vanish_at_any_point_leave_nothing(server):
-    whole = b"POST /v2/models/double/explain HTTP/1.1\r\nHost: x\r\nContent-Length: 70000\r\n\r\n"
-    whole += b" " * 70_000
-    with ThreadPoolExecutor(8) as pool:
-
-        def vanish(end):
-            with connect(server) as client:
-                client.sendall(whole[:end])
-
-        list(pool.map(vanish, [*range(1, 200, 7), *range(1000, len(whole), 5000), len(whole)]))
-    wait_until(lambda: held(server) == 0)
-    assert requests.get(f"{server.url}/v2/models", timeout=60).status_code == 200
 
 
 # ---- only the native server, with an app of this test

@@ -12,7 +12,6 @@ from ksrv._native.memory.memory_budget import PROCESS
 from ksrv.testing import Server
 from tests.support.models import write_double
 from tests.support.native.fast_path import (
-    JOINED,
     ONE,
     ONE_YAML,
     chunked,
@@ -48,36 +47,6 @@ def test_chunked_request_equals_the_request_with_a_length(engine, sizes):
         found = read_message(client)
         assert (stripped(found[0]), found[1]) == (stripped(expected[0]), expected[1])
         assert http_server.counters()["fast_path"] == 2
-
-
-def test_a_handler_process_gets_chunked_requests(tmp_path):
-    settings = ONE_YAML + "executor: process\n" + JOINED
-    with (
-        serving(tmp_path / "one", ONE, settings) as engine,
-        opened(engine) as (http_server, address),
-        socket.create_connection(address, 20) as client,
-    ):
-        for value in (1, 2, -1, 3):  # the handler raises for -1
-            client.sendall(chunked(message("one", {"x": row(value)}), 50))
-            head, body, _ = read_message(client)
-            assert head.startswith(b"HTTP/1.1 500 " if value < 0 else b"HTTP/1.1 200 ")
-            assert value < 0 or body.endswith(row(value).tobytes())
-        assert http_server.counters()["fast_path"] == 4
-
-
-def test_chunked_and_pipelined_requests_are_read_in_any_split(engine):
-    one, two = chunked(message("one", X), 7, 100), message("one", {"x": row(5)})
-    with opened(engine) as (http_server, address), socket.create_connection(address, 20) as client:
-        for at in range(1, len(one), 7):
-            client.sendall(one[:at])
-            time.sleep(0.001)
-            client.sendall(one[at:] + two + one)
-            rest = b""
-            for value in (1, 5, 1):
-                head, body, rest = read_message(client, rest)
-                length = int(head.partition(b"inference-header-content-length: ")[2].split()[0])
-                assert np.frombuffer(body[length:], "<f4")[0] == value
-        assert http_server.counters()["app"] == 0
 
 
 def test_a_body_of_many_pieces_is_counted_and_given_back(tmp_path):

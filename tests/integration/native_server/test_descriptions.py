@@ -100,22 +100,6 @@ def test_a_reloaded_model_shows_its_new_version_at_once(tmp_path):
             )
 
 
-def test_callers_need_their_token(repository, tmp_path):
-    tokens = tmp_path / "tokens"
-    tokens.write_text("secret\n")
-    good = b"Authorization: Bearer secret\r\n"
-    with (
-        Server(repository / "double", token_file=str(tokens)) as server,
-        open_connection(server.http) as client,
-    ):
-        for path in ("/v2", "/v2/models/double", "/v2/models/double/ready"):
-            for _ in range(3):
-                assert get(client, path, good)[0].startswith(b"HTTP/1.1 200 ")
-                assert get(client, path)[0].startswith(b"HTTP/1.1 401 ")
-                wrong = good.replace(b"secret", b"secreT")
-                assert get(client, path, wrong)[0].startswith(b"HTTP/1.1 401 ")
-
-
 def test_unrenderable_metadata_affects_no_other_model(tmp_path):
     write_model(tmp_path, "double", DOUBLE, VECTOR)
     odd = VECTOR.replace("name: y", 'name: "y\\ud800"')

@@ -1,4 +1,4 @@
-"""`Expect: 100-continue` and HTTP/1.0 on the fast path get the same answers as through Python; HTTP/2 is refused."""
+"""HTTP/1.0 on the fast path gets the same answers as through Python; HTTP/2 is refused."""
 
 import json
 import re
@@ -15,7 +15,6 @@ from tests.support.wait_until import wait_until
 from tests.support.wire.http_reader import double_body, open_connection, read_all, read_message
 
 SLOWLY = "TE: trailers\r\n"
-CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 BODY = double_body()
 LENGTH = len(BODY)
 
@@ -34,50 +33,6 @@ def head(model="double", fields="", length=LENGTH, version="1.1"):
         f"POST /v2/models/{model}/infer HTTP/{version}\r\nHost: x\r\n{fields}"
         f"Content-Length: {length}\r\n\r\n"
     ).encode()
-
-
-def expecting(model="double", fields="", length=LENGTH):
-    return head(model, "Expect: 100-continue\r\n" + fields, length)
-
-
-def exactly(client, length):
-    received = b""
-    while len(received) < length:
-        piece = client.recv(length - len(received))
-        assert piece, received
-        received += piece
-    return received
-
-
-@pytest.mark.parametrize("way", ["", SLOWLY], ids=["native", "python"])
-def test_waiting_client_gets_continue(server, way):
-    with open_connection(server.http) as client:
-        for _ in range(3):
-            client.sendall(expecting(fields=way))
-            assert exactly(client, len(CONTINUE)) == CONTINUE
-            client.sendall(BODY[:10])
-            client.sendall(BODY[10:])
-            assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
-
-
-@pytest.mark.parametrize("way", ["", SLOWLY], ids=["native", "python"])
-def test_request_refused_by_its_head_gets_no_100_continue(server, way):
-    refused = {
-        expecting("nope", way): b"HTTP/1.1 404 ",
-        expecting(fields=way, length=1 << 50): b"HTTP/1.1 413 ",
-    }
-    for request, expected in refused.items():
-        with open_connection(server.http) as client:
-            client.sendall(request)
-            assert read_all(client).startswith(expected)
-
-
-def test_body_with_the_head_gets_no_continue(server):
-    with open_connection(server.http) as client:
-        client.sendall(expecting() + BODY + head() + BODY)
-        first, _, rest = read_message(client)
-        assert first.startswith(b"HTTP/1.1 200 OK")
-        assert read_message(client, rest)[0].startswith(b"HTTP/1.1 200 OK")
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,6 @@ import contextlib
 import json
 import os
 import select
-import socket
-import ssl
 import time
 
 import pytest
@@ -32,7 +30,7 @@ LONG = {"head_timeout": 60, "transfer_grace": 60}
 @pytest.fixture(scope="module")
 def http_server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("native")
-    with GunicornServer(folder, settings=SHORT, keepalive=4, threads=2) as server:
+    with GunicornServer(folder, settings=SHORT, threads=2) as server:
         yield server
 
 
@@ -65,18 +63,6 @@ def assert_serves(server):
         assert body.endswith(bytes(range(64)))
 
 
-def test_a_silent_connection_is_closed(http_server):
-    with http_server.connect() as client:
-        assert read_all(client) == b""
-
-
-def test_an_idle_connection_is_closed(http_server):
-    with sent(http_server, LIVE) as client:
-        read_message(client)
-        assert read_all(client) == b""
-    assert_serves(http_server)
-
-
 @pytest.mark.parametrize(
     "start",
     [
@@ -97,30 +83,8 @@ def test_stalled_message_gets_408_and_is_closed(http_server, start):
     assert_serves(http_server)
 
 
-def test_a_trickling_body_is_ended(http_server):
-    before = counters(http_server)["too_slow"]
-    with sent(http_server, infer_head(None, 100_000)) as client:
-        give_up = time.monotonic() + 60
-        with contextlib.suppress(ConnectionError, ssl.SSLEOFError):
-            while True:
-                client.sendall(b" ")
-                time.sleep(0.02)
-                assert time.monotonic() < give_up, "it went on for a minute"
-    assert counters(http_server)["too_slow"] > before
-
-
-def test_a_body_at_the_rate_is_waited_for(http_server):
-    """Bytes that arrive early compensate for pauses longer than the grace period: 15 KB for 15 s."""
-    request = infer(5000)
-    with sent(http_server, request[:15_000]) as client:
-        for start in range(15_000, len(request), 300):
-            time.sleep(0.1)
-            client.sendall(request[start : start + 300])
-        assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
-
-
 def test_slow_large_body_is_awaited_and_keeps_its_connection(http_server):
-    request = infer(300_000)
+    request = infer(100_000)
     with sent(http_server, request[:1000]) as client:
         client.sendall(request[1000:100_000])
         for start in range(100_000, len(request), 25_000):  # below the kernel's low-water mark
@@ -129,23 +93,6 @@ def test_slow_large_body_is_awaited_and_keeps_its_connection(http_server):
         assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
         client.sendall(infer(4))
         assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
-
-
-def test_a_large_body_that_stalls_is_ended(http_server):
-    before = counters(http_server)["too_slow"]
-    with sent(http_server, infer(300_000)[:1500]) as client:
-        assert read_all(client).startswith(b"HTTP/1.1 408 ")
-    assert counters(http_server)["too_slow"] == before + 1
-
-
-def test_a_peer_that_does_not_read_is_dropped(http_server):
-    request = infer(8_000_000)
-    before = counters(http_server)["too_slow"]
-    with sent(http_server, request[:1000]) as client:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        client.sendall(request[1000:])
-        wait_until(lambda: counters(http_server)["too_slow"] > before)
-    assert_serves(http_server)
 
 
 def test_at_the_limit_of_connections_accepting_pauses(tmp_path):

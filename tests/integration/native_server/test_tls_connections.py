@@ -138,7 +138,7 @@ def test_pipelined_messages_in_one_record_are_all_answered(address, files):
         assert rest == b""
 
 
-@pytest.mark.parametrize("rows", [1000, 1024 - 9, 4 << 20])
+@pytest.mark.parametrize("rows", [1000, 1024 - 9, 1 << 20])
 def test_large_bodies_and_answers_are_complete(address, files, rows):
     x = np.arange(rows * 4, dtype="<f4").reshape(rows, 4)
     x[0, 0] = 1
@@ -339,19 +339,6 @@ def test_handshake_in_too_many_records_is_ended(engine, files):
         client.sendall(in_records(hello, 1))
         assert read_all(client) == b""
         assert server.counters()["tls_refused"] == 1
-
-
-def test_connections_silent_after_their_handshake_are_closed(impatient, files):
-    _, address = impatient
-    with connect(address, client_context(files)) as client:
-        assert read_all(client) == b""  # with close_notify
-
-
-def test_stalled_body_gets_408_and_is_closed(impatient, files):
-    _, address = impatient
-    with connect(address, client_context(files)) as client:
-        client.sendall(message("one", {"x": row(1, 2)})[:-1])
-        assert read_all(client).startswith(b"HTTP/1.1 408 ")
 
 
 def test_a_reader_that_stalls_is_dropped(engine, files):

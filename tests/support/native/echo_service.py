@@ -24,46 +24,23 @@ from ksrv.server.credentials import Access
 from ksrv.server.settings import ServerSettings
 from ksrv.server.shared.parts import server_parts
 from ksrv.server.workers.io_threads import IoThreads
-from tests.support.engine import engine_models
 from tests.support.native.held_gil import hold_gil
 
 HANDLERS = """
-import threading
-import time
-
-from ksrv import BaseHandler, InferenceError
-from tests.support.native import echo_service
+from ksrv import BaseHandler
 
 
 class Echo(BaseHandler):
     def handle(self, batch, context):
         request = batch.requests[0]
-        asked = request.parameters
-        time.sleep(asked.get("sleep", 0))
-        if "fail" in asked:
-            raise InferenceError("as you wish", asked["fail"])
-        if "break" in asked:
-            raise ValueError("broken")
-        if "header" in asked:
-            batch.set_header(0, "X-Handler", asked["header"])
-        if "headers" in asked:
+        if "headers" in request.parameters:
             batch.set_parameter(0, "seen", ",".join(sorted(request.headers)))
         return {name: batch[name] for name in batch}
-
-
-class Held(BaseHandler):
-    def inference(self, x):
-        echo_service.held.set()
-        threading.Event().wait()
 """
 MODELS = {
     "add": "handler: handler.py:Echo\ninstances: 4\nwarmup: false\n",
     "stuck": "handler: handler.py:Echo\nwarmup: false\n",
-    "full": "handler: handler.py:Held\nqueue_size: 1\nwarmup: false\n",
 }
-
-held = threading.Event()
-"""Set by the held model, once it runs."""
 
 
 def write_models(root: Path) -> None:
@@ -76,15 +53,12 @@ def write_models(root: Path) -> None:
 
 
 class EchoEngine(Engine):
-    """The engine over these models. The queue of `full` is full; requests to `stuck` never end."""
+    """The engine over these models. Requests to `stuck` never end."""
 
     def __init__(self, root: Path) -> None:
         self.finds = 0
         super().__init__(Repository([root]), EngineSettings())
         self.start()
-        for _ in range(2):  # the first request runs, and the second waits
-            super().submit(engine_models.request(model="full"))
-            assert held.wait(60)
 
     def submit(self, request: InferRequest, *how: Any, **options: Any) -> RequestHandle:
         """See `Engine.submit`."""
