@@ -2,12 +2,8 @@ import falcon
 import numpy as np
 import pytest
 
-from ksrv.errors import InferenceError, InvalidToken, NotReady, Unauthenticated, UnsupportedEncoding
-from ksrv.request import InferResponse
 from ksrv.server.http.answers import (
-    send_error,
     send_parts,
-    server_timing,
     set_handler_headers,
     status_line,
 )
@@ -41,20 +37,6 @@ def test_other_servers_get_the_parts_as_one_piece():
     assert resp.data == b"head " + bytes(range(9))
 
 
-def test_errors_carry_their_headers():
-    for error, name, value in [
-        (NotReady("soon"), "Retry-After", "1"),
-        (UnsupportedEncoding("br"), "Accept-Encoding", "gzip, deflate"),
-        (Unauthenticated("who?"), "WWW-Authenticate", "Bearer"),
-        (InvalidToken("who?"), "WWW-Authenticate", 'Bearer error="invalid_token"'),
-        (InferenceError("no", 418, {"X-Reason": "teapot"}), "X-Reason", "teapot"),
-    ]:
-        resp = falcon.Response()
-        send_error(resp, error)
-        assert resp.get_header(name) == value
-        assert resp.status.startswith(str(int(error.http_status)))
-
-
 def test_a_handler_cannot_break_the_message_with_a_header():
     resp = falcon.Response()
     set_handler_headers(
@@ -68,18 +50,6 @@ def test_a_handler_cannot_break_the_message_with_a_header():
         },
     )
     assert resp.headers == {"x-good": "yes"}
-
-
-def test_cookie_of_a_handler_is_sent():
-    resp = falcon.Response()
-    set_handler_headers(resp, {"Set-Cookie": "a=1; HttpOnly", "X-Good": "yes"})
-    assert ("set-cookie", "a=1; HttpOnly") in resp._wsgi_headers()
-    assert resp.headers["x-good"] == "yes"
-
-
-def test_stages_are_milliseconds():
-    response = InferResponse("m", "", "", [], timings={"queue": 1_500_000, "inference": 20_000})
-    assert server_timing(response) == "queue;dur=1.500, inference;dur=0.020"
 
 
 def test_unknown_statuses_have_a_phrase_too():

@@ -83,13 +83,6 @@ def test_unix_sockets_and_everybody_are_trusted_by_name():
     assert caller("127.0.0.1", (), x_forwarded_for="9.9.9.9") == {"peer": "127.0.0.1"}
 
 
-def test_a_request_of_wsgi():
-    environ = {"REMOTE_ADDR": "127.0.0.1", "HTTP_X_FORWARDED_FOR": "192.0.2.7"}
-    assert TrustedProxies(TRUSTED).caller_of(environ)["peer"] == "192.0.2.7"
-    environ = {"REMOTE_ADDR": "127.0.0.1", "HTTP_FORWARDED": "for=192.0.2.7"}
-    assert TrustedProxies(TRUSTED).caller_of(environ)["peer"] == "192.0.2.7"
-
-
 def test_invalid_trusted_address_is_a_settings_error():
     with pytest.raises(SettingsError, match=r"'forwarded_allow_ips': expected addresses.*'nginx'"):
         TrustedProxies.of(ServerSettings(forwarded_allow_ips=("nginx",)))
