@@ -1,6 +1,6 @@
 """Tensors written by an encoder of plain Python, in every form the wire allows, come back exactly.
 
-The encoder shares nothing with ksrv or protobuf: varints, tags and packing are spelt out here. It
+The encoder shares nothing with ksrv or protobuf: tags and packing are spelt out here. It
 writes what no ordinary client writes as well: unpacked scalars, packed fields in pieces, contents in
 two submessages, unknown fields in between.
 """
@@ -17,6 +17,7 @@ from ksrv.limits import Limits
 from ksrv.model.spec import ModelSpec
 from ksrv.protocol import grpc as protocol
 from tests.support.examples import examples
+from tests.support.wire.v2_wire import field, varint
 
 LIMITS = Limits()
 SPEC = ModelSpec("m")
@@ -32,61 +33,47 @@ DTYPES = {
 }  # fmt: skip
 
 
-def varint(value):
-    value &= 2**64 - 1
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def block(field, payload):
-    return varint(field << 3 | 2) + varint(len(payload)) + payload
-
-
-def scalar(field, value):
+def scalar(number, value):
     """Return the wire type and the bytes of one value of a typed field."""
-    if field == 6:
+    if number == 6:
         return 5, struct.pack("<f", value)
-    if field == 7:
+    if number == 7:
         return 1, struct.pack("<d", value)
     return 0, varint(int(value))
 
 
-def packed(field, values):
-    return block(field, b"".join(scalar(field, value)[1] for value in values))
+def packed(number, values):
+    return field(number, b"".join(scalar(number, value)[1] for value in values))
 
 
-def unpacked(field, values):
-    parts = (scalar(field, value) for value in values)
-    return b"".join(varint(field << 3 | kind) + data for kind, data in parts)
+def unpacked(number, values):
+    parts = (scalar(number, value) for value in values)
+    return b"".join(varint(number << 3 | kind) + data for kind, data in parts)
 
 
-def typed(field, values, form):
+def typed(number, values, form):
     """Write values in one of several forms; all forms mean the same list."""
-    if field == 8:
-        return block(5, b"".join(block(8, value) for value in values))
+    if number == 8:
+        return field(5, b"".join(field(8, value) for value in values))
     half = len(values) // 2
     match form:
         case "ordinary":
-            return block(5, packed(field, values) if values else b"")
+            return field(5, packed(number, values) if values else b"")
         case "unpacked":
-            return block(5, unpacked(field, values))
+            return field(5, unpacked(number, values))
         case "pieces":
-            return block(5, packed(field, values[:half]) + packed(field, values[half:]))
+            return field(5, packed(number, values[:half]) + packed(number, values[half:]))
         case "two submessages":
-            return block(5, packed(field, values[:half])) + block(5, packed(field, values[half:]))
+            return field(5, packed(number, values[:half])) + field(5, packed(number, values[half:]))
         case "unknown between":
-            return block(5, block(15, b"x") + packed(field, values) + varint(14 << 3) + b"\x01")
+            return field(5, field(15, b"x") + packed(number, values) + varint(14 << 3) + b"\x01")
     raise AssertionError(form)
 
 
 def tensor_input(name, datatype, shape, contents, *, packed_shape=True):
     dims = [varint(dim) for dim in shape]
-    sizes = block(3, b"".join(dims)) if packed_shape else b"".join(b"\x18" + dim for dim in dims)
-    return block(5, block(1, name.encode()) + block(2, datatype.encode()) + sizes + contents)
+    sizes = field(3, b"".join(dims)) if packed_shape else b"".join(b"\x18" + dim for dim in dims)
+    return field(5, field(1, name.encode()) + field(2, datatype.encode()) + sizes + contents)
 
 
 def elements():
@@ -140,7 +127,7 @@ FORMS = st.sampled_from(["ordinary", "unpacked", "pieces", "two submessages", "u
 @examples(400)
 @given(st.lists(st.tuples(tensors(FIELDS), FORMS, st.booleans()), min_size=1, max_size=3))
 def test_typed_tensors_round_trip_in_every_form(given_tensors):
-    message = block(1, b"m")
+    message = field(1, b"m")
     for number, ((datatype, shape, data), form, packed_shape) in enumerate(given_tensors):
         contents = typed(FIELDS[datatype], values_of(data), form)
         message += tensor_input(f"x{number}", datatype, shape, contents, packed_shape=packed_shape)
@@ -159,10 +146,10 @@ def test_raw_tensors_round_trip_at_every_alignment(given_tensors, padding):
     for number, (datatype, shape, data) in enumerate(given_tensors):
         inputs += tensor_input(f"x{number}", datatype, shape, b"")
         if isinstance(data, np.ndarray):
-            raw += block(7, data.tobytes())
+            raw += field(7, data.tobytes())
         else:
-            raw += block(7, b"".join(struct.pack("<I", len(item)) + item for item in data))
-    found = parse(block(1, b"m") + block(3, b"i" * padding) + inputs + raw)
+            raw += field(7, b"".join(struct.pack("<I", len(item)) + item for item in data))
+    found = parse(field(1, b"m") + field(3, b"i" * padding) + inputs + raw)
     for tensor, (datatype, shape, data) in zip(found.inputs, given_tensors, strict=True):
         if isinstance(data, np.ndarray):
             assert tensor.data.tobytes() == data.tobytes()
@@ -174,7 +161,7 @@ def test_raw_tensors_round_trip_at_every_alignment(given_tensors, padding):
 def test_wrong_number_of_values_is_refused_in_every_form(tensor, form, surplus):
     datatype, shape, data = tensor
     values = [*values_of(data), *[b"" if datatype == "BYTES" else 0] * surplus]
-    message = block(1, b"m") + tensor_input(
+    message = field(1, b"m") + tensor_input(
         "x", datatype, shape, typed(FIELDS[datatype], values, form)
     )
     with pytest.raises(InvalidRequest, match=f"holds {len(values)}"):
