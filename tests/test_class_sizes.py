@@ -21,7 +21,6 @@ EXCEPTIONS = {
     # One member for each key, name or function that is somebody else's.
     "ksrv/server/settings.py:ServerSettings": (ANY, 1, "a member is a flag"),
     "ksrv/model/config.py:ModelConfig": (ANY, 1, "a member is a key of model.yaml"),
-    "native/http2/library.hpp:Library": (ANY, 0, "a member is a function of libnghttp2"),
     # A message of the engine has no parts that somebody uses without the others.
     "ksrv/request.py:InferRequest": (30, 0, "the fields of a request, from whichever protocol"),
     "native/queue/request.hpp:Request": (30, 5, "the fields of a queued request, under one mutex"),

@@ -20,7 +20,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
@@ -52,7 +52,6 @@ DAMAGE = (
 
 _MAKE_AGAIN = "copy the archive again, or make it again with torch-model-archiver"
 _NO_FILE = "a link or a device; make the archive of files and folders alone"
-_FOLDER = "unpack a trusted archive yourself, and serve the folder"
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 
 
@@ -74,6 +73,28 @@ class ArchiveLimits:
     entries: int = 10_000
     size: int = 64 * 1024**3
     ratio: int = 200
+
+    def hold(self, archive: Path, entries: int, size: int) -> None:
+        """Hold the limits against so many entries and bytes.
+
+        Raises:
+            ArchiveError: A limit is passed.
+        """
+        packed = max(archive.stat().st_size, CHUNK)
+        if entries > self.entries:
+            most = f"has more than {self.entries} entries, the most that ksrv unpacks"
+        elif size > self.size:
+            most = f"unpacks to more than {self.size} bytes, the most that ksrv unpacks"
+        elif size > packed * self.ratio:
+            most = (
+                f"unpacks to more than {self.ratio} times its size of {packed} bytes, as only an archive does that "
+                f"is made to fill disks"
+            )
+        else:
+            return
+        raise ArchiveError(
+            f"the archive {most}; unpack a trusted archive yourself, and serve the folder"
+        )
 
 
 class Part(msgspec.Struct, rename="camel", kw_only=True):
@@ -262,15 +283,12 @@ def unpack(archive: Path, folder: Path, limits: ArchiveLimits) -> None:
             _unpack_tar(archive, folder, limits)
         else:
             _unpack_zip(archive, folder, limits)
-        try:
-            read_manifest(folder)
-        except ArchiveError as error:
-            raise ArchiveError(f"{archive}: {error}") from None
+        read_manifest(folder)
+    except ArchiveError as error:
+        raise ArchiveError(f"{archive}: {error}") from error
     except DAMAGE as error:
-        if isinstance(error, ArchiveError):
-            raise
         raise ArchiveError(
-            f"{archive.name} cannot be unpacked: {_reason(error)}; {_remedy(error)}"
+            f"{archive} cannot be unpacked: {_reason(error)}; {_remedy(error)}"
         ) from error
 
 
@@ -296,37 +314,29 @@ def _reason(error: BaseException) -> str:
 
 def _unpack_zip(archive: Path, folder: Path, limits: ArchiveLimits) -> None:
     with zipfile.ZipFile(archive) as opened:
-        _write(archive, list(_zip_members(archive, opened)), folder, limits)
+        members = [_zip_member(opened, info) for info in opened.infolist()]
+        limits.hold(archive, len(members), sum(member.size for member in members))
+        _write(members, folder)
 
 
-def _zip_members(archive: Path, opened: zipfile.ZipFile) -> Iterator[Member]:
-    for info in opened.infolist():
-        path = _inside(archive, info.filename)
-        kind = stat.S_IFMT(info.external_attr >> 16)
-        if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-            raise ArchiveError(f"{archive.name}: {info.filename!r} is {_NO_FILE}")
-        if info.flag_bits & 1:
-            raise ArchiveError(
-                f"{archive.name}: {info.filename!r} is encrypted; make the archive without a password"
-            )
-        if kind and info.is_dir() != (kind == stat.S_IFDIR):
-            raise ArchiveError(
-                f"{archive.name}: {info.filename!r} is a folder by its name or by its attributes, but not by both; "
-                f"{_MAKE_AGAIN}"
-            )
-        if info.is_dir() and info.file_size:
-            raise ArchiveError(
-                f"{archive.name}: {info.filename!r} is a folder, but has content; {_MAKE_AGAIN}"
-            )
-
-        def content(info: zipfile.ZipInfo = info) -> IO[bytes]:
-            # The data are read to their end, or one byte beyond the listed size: zipfile would
-            # cut them silently if the listed size is too small.
-            longer = copy.copy(info)
-            longer.file_size += 1
-            return opened.open(longer)
-
-        yield Member(path, info.file_size, info.is_dir(), content)
+def _zip_member(opened: zipfile.ZipFile, info: zipfile.ZipInfo) -> Member:
+    path = _inside(info.filename)
+    kind = stat.S_IFMT(info.external_attr >> 16)
+    if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+        raise ArchiveError(f"{info.filename!r} is {_NO_FILE}")
+    if info.flag_bits & 1:
+        raise ArchiveError(f"{info.filename!r} is encrypted; make the archive without a password")
+    if kind and info.is_dir() != (kind == stat.S_IFDIR):
+        raise ArchiveError(
+            f"{info.filename!r} is a folder by its name or by its attributes, but not by both; {_MAKE_AGAIN}"
+        )
+    if info.is_dir() and info.file_size:
+        raise ArchiveError(f"{info.filename!r} is a folder, but has content; {_MAKE_AGAIN}")
+    # The data are read to their end, or one byte beyond the listed size: zipfile would
+    # cut them silently if the listed size is too small.
+    longer = copy.copy(info)
+    longer.file_size += 1
+    return Member(path, info.file_size, info.is_dir(), lambda: opened.open(longer))
 
 
 def _unpack_tar(archive: Path, folder: Path, limits: ArchiveLimits) -> None:
@@ -338,11 +348,11 @@ def _unpack_tar(archive: Path, folder: Path, limits: ArchiveLimits) -> None:
             bounded.seek(opened.offset)
             if any(bounded.read(tarfile.BLOCKSIZE)):
                 raise ArchiveError(
-                    f"{archive.name} is damaged after its first {len(members)} entries; {_MAKE_AGAIN}"
+                    f"the archive is damaged after its first {len(members)} entries; {_MAKE_AGAIN}"
                 )
             while bounded.read(CHUNK):
                 pass  # gzip's checksum is at the end
-            _write(archive, _without_top_folder(members), folder, limits)
+            _write(_without_top_folder(members), folder)
 
 
 class _BoundedStream:
@@ -360,17 +370,16 @@ class _BoundedStream:
     def read(self, size: int) -> bytes:
         if not 0 <= size <= TAR_HEADER_BYTES:
             raise ArchiveError(
-                f"{self._archive.name}: the header at byte {self.tell()} claims {size} bytes, and the most is "
-                f"{TAR_HEADER_BYTES}; {_MAKE_AGAIN}"
+                f"the header at byte {self.tell()} claims {size} bytes, and the most is {TAR_HEADER_BYTES}; {_MAKE_AGAIN}"
             )
         content = self._stream.read(size)
-        _hold(self._archive, 0, self.tell() - TAR_HEADERS_BYTES, self._limits)
+        self._limits.hold(self._archive, 0, self.tell() - TAR_HEADERS_BYTES)
         return content
 
     def seek(self, position: int) -> int:
         if position < 0:
-            raise ArchiveError(f"{self._archive.name}: an entry has a negative size; {_MAKE_AGAIN}")
-        _hold(self._archive, 0, position - TAR_HEADERS_BYTES, self._limits)
+            raise ArchiveError(f"an entry has a negative size; {_MAKE_AGAIN}")
+        self._limits.hold(self._archive, 0, position - TAR_HEADERS_BYTES)
         return self._stream.seek(position)
 
 
@@ -379,19 +388,19 @@ def _tar_members(archive: Path, opened: tarfile.TarFile, limits: ArchiveLimits) 
     total = 0
     for count, info in enumerate(opened):
         if not (info.isfile() or info.isdir()):
-            raise ArchiveError(f"{archive.name}: {info.name!r} is {_NO_FILE}")
+            raise ArchiveError(f"{info.name!r} is {_NO_FILE}")
         if info.size < 0:
-            raise ArchiveError(f"{archive.name}: {info.name!r} has a negative size; {_MAKE_AGAIN}")
+            raise ArchiveError(f"{info.name!r} has a negative size; {_MAKE_AGAIN}")
         size = 0 if info.isdir() else info.size
         total += size
-        _hold(archive, count + 1, total, limits)
+        limits.hold(archive, count + 1, total)
 
         def content(info: tarfile.TarInfo = info) -> IO[bytes]:
             stream = opened.extractfile(info)
             assert stream is not None
             return stream
 
-        yield Member(_inside(archive, info.name), size, info.isdir(), content)
+        yield Member(_inside(info.name), size, info.isdir(), content)
 
 
 def _without_top_folder(members: list[Member]) -> list[Member]:
@@ -402,56 +411,36 @@ def _without_top_folder(members: list[Member]) -> list[Member]:
     if len(tops) != 1:
         return members
     return [
-        Member(PurePosixPath(*member.path.parts[1:]), member.size, member.is_folder, member.open)
+        replace(member, path=PurePosixPath(*member.path.parts[1:]))
         for member in members
         if len(member.path.parts) > 1
     ]
 
 
-def _inside(archive: Path, name: str) -> PurePosixPath:
+def _inside(name: str) -> PurePosixPath:
     path = PurePosixPath(name)
     if not name or path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name:
         raise ArchiveError(
-            f"{archive.name}: {name!r} would leave the archive's folder; expected a path from its root, without .."
+            f"{name!r} would leave the archive's folder; expected a path from its root, without .."
         )
     if len(path.parts) > MAX_DEPTH:
         raise ArchiveError(
-            f"{archive.name}: {name!r} lies deeper than {MAX_DEPTH} folders, the most that ksrv unpacks"
+            f"{name!r} lies deeper than {MAX_DEPTH} folders, the most that ksrv unpacks"
         )
     return path
 
 
-def _hold(archive: Path, entries: int, total: int, limits: ArchiveLimits) -> None:
-    if entries > limits.entries:
-        raise ArchiveError(
-            f"{archive.name} has more than {limits.entries} entries, the most that ksrv unpacks; {_FOLDER}"
-        )
-    if total > limits.size:
-        raise ArchiveError(
-            f"{archive.name} unpacks to more than {limits.size} bytes, the most that ksrv unpacks; {_FOLDER}"
-        )
-    packed = max(archive.stat().st_size, CHUNK)
-    if total > packed * limits.ratio:
-        raise ArchiveError(
-            f"{archive.name} unpacks to more than {limits.ratio} times its size of {packed} bytes, as only an archive "
-            f"does that is made to fill disks; {_FOLDER}"
-        )
-
-
-def _write(archive: Path, members: list[Member], folder: Path, limits: ArchiveLimits) -> None:
-    _hold(archive, len(members), sum(member.size for member in members), limits)
+def _write(members: list[Member], folder: Path) -> None:
     written: set[PurePosixPath] = set()
     for member in members:
         if not member.is_folder and member.path in written:
-            raise ArchiveError(
-                f"{archive.name} has two entries {str(member.path)!r}; {_MAKE_AGAIN}"
-            )
+            raise ArchiveError(f"the archive has two entries {str(member.path)!r}; {_MAKE_AGAIN}")
         written.add(member.path)
         try:
             _write_member(member, folder / member.path)
         except DAMAGE as error:
             raise ArchiveError(
-                f"{archive.name}: {str(member.path)!r} cannot be unpacked: {_reason(error)}; {_remedy(error)}"
+                f"{str(member.path)!r} cannot be unpacked: {_reason(error)}; {_remedy(error)}"
             ) from error
 
 
