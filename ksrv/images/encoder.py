@@ -77,26 +77,24 @@ def encode(tensor: Tensor, spec: TensorSpec, encoding: Encoding) -> Tensor:
         data = data.astype(np.uint8) * np.uint8(255)
     deep = data.dtype == np.uint16 and encoding.format == "png"
     channels = data.shape[3] if data.ndim == 4 else 1
-    if (data.dtype != np.uint8 and not deep) or channels not in (1, 3, 4):
-        raise HandlerFailed(f"{shown} cannot become {encoding.format.upper()}s")
-    if 0 in data.shape[1:3] or (channels == 4 and encoding.format == "jpeg"):
+    is_picture = (data.dtype == np.uint8 or deep) and 0 not in data.shape[1:3]
+    if not is_picture or channels not in ((1, 3) if encoding.format == "jpeg" else (1, 3, 4)):
         raise HandlerFailed(f"{shown} cannot become {encoding.format.upper()}s")
     assert spec.output_image is not None  # the request was refused otherwise
     rgb = spec.output_image.color == "RGB"
-    elements: list[Element] = [b""] * len(data)
     rows = data
+    elements: list[Element] = [b""] * len(rows)
 
     def run(start: int, stop: int) -> None:
         for row in range(start, stop):
             elements[row] = _encoded(rows[row], rgb, encoding)
 
-    if len(rows):
-        pool = decode_pool()
-        try:
-            pool.run(run, len(rows), min(len(rows), 2 * pool.threads))
-        except opencv.load().error as error:
-            raise HandlerFailed(f"{shown} cannot be encoded: {error.err}") from error
-    return Tensor(tensor.name, "BYTES", (len(rows),), elements, tensor.parameters)
+    pool = decode_pool()
+    try:
+        pool.run(run, len(data), 2 * pool.threads)
+    except opencv.load().error as error:
+        raise HandlerFailed(f"{shown} cannot be encoded: {error.err}") from error
+    return Tensor(tensor.name, "BYTES", (len(data),), elements, tensor.parameters)
 
 
 def _encoded(picture: Array, rgb: bool, encoding: Encoding) -> bytes:

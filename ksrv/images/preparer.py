@@ -81,14 +81,7 @@ class ImagePreparer:
         wanted = self.input = ImageInput(spec, limits, name)
         self.pool = pool or decode_pool()
         self._whole = WholePictures(wanted)
-        self._row_plans = RowPlans(
-            wanted.geometry,
-            wanted.finish,
-            wanted.linear,
-            wanted.resizable,
-            limits.image_pixels,
-            bfloat16=wanted.bfloat16,
-        )
+        self._row_plans = RowPlans(wanted)
 
     def check(self, elements: Sequence[Element], count: int) -> CheckedImages:
         """Check the headers of one request's images.

@@ -1,16 +1,15 @@
 """How JPEGs become rows of a batch while they are decoded: worked out once for each size of picture."""
 
-from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
 
-from ksrv._native.images.convert_pixels import Conversion
 from ksrv._native.images.image_header import Header
 from ksrv._native.images.jpeg_batch import PlanTable, RowPlan
 from ksrv._native.images.row_resize import resizes_by_rows
 from ksrv.images import jpeg
-from ksrv.images.geometry import LETTERBOX_GREY, Geometry, Size
+from ksrv.images.geometry import LETTERBOX_GREY, Size
+from ksrv.images.image_input import ImageInput
 from ksrv.model.spec import ImageSpec
 from ksrv.request import Array
 
@@ -19,33 +18,11 @@ MOST_TABLES = 64
 
 
 class RowPlans:
-    """The plans of one image input.
+    """The plans of one image input."""
 
-    Args:
-        geometry: The geometry of its pictures.
-        finish: The conversion to the input's numbers, by whether colours are swapped and by channels.
-        linear: The type in which `linear` resizes; None for the file's type, or another resize.
-        resizable: Whether pictures of other sizes than the input's are resized.
-        most_pixels: Pictures that `shorter_side` gives more pixels are left to Python, which refuses them.
-        bfloat16: Whether the input's uint16 hold the bit patterns of BF16.
-    """
-
-    def __init__(
-        self,
-        geometry: Geometry,
-        finish: Mapping[tuple[bool, int], Conversion],
-        linear: np.dtype[np.generic] | None,
-        resizable: bool,
-        most_pixels: int,
-        *,
-        bfloat16: bool,
-    ) -> None:
-        self._geometry = geometry
-        self._finish = finish
-        self._resizable = resizable
-        self._most_pixels = most_pixels
-        self._bfloat16 = bfloat16
-        self._kind = _row_kind(geometry.spec.resize, linear)
+    def __init__(self, wanted: ImageInput) -> None:
+        self._input = wanted
+        self._kind = _row_kind(wanted.image.resize, wanted.linear)
         self._tables: dict[tuple[int, ...], PlanTable] = {}
 
     def plan(self, header: Header, size: Size, slot: Array) -> RowPlan | None:
@@ -72,24 +49,24 @@ class RowPlans:
 
     def _border(self, slot: Array) -> bytes:
         """Return one pixel of what lies around the picture in a letterbox; empty for no letterbox."""
-        if self._geometry.spec.resize != "letterbox":
+        if self._input.image.resize != "letterbox":
             return b""
         channels = slot.shape[2]
         pixel = np.empty((1, 1, channels), slot.dtype)
         grey = np.full((1, 1, channels), LETTERBOX_GREY, np.uint8)
-        self._finish[False, channels](grey, pixel, bfloat16=self._bfloat16)
+        self._input.finish[False, channels](grey, pixel, bfloat16=self._input.bfloat16)
         return pixel.tobytes()
 
     def _new_plan(self, slot: Array, height: int, width: int, channels: int) -> RowPlan | None:
         target: Size = (slot.shape[0], slot.shape[1])
-        order = jpeg_order(self._geometry.spec, channels, slot.shape[2])
-        if not order or not (self._resizable or (height, width) == target):
+        order = jpeg_order(self._input.image, channels, slot.shape[2])
+        if not order or not (self._input.resizable or (height, width) == target):
             return None
-        if self._geometry.passes((height, width), target, self._most_pixels):
+        if self._input.geometry.passes((height, width), target, self._input.limits.image_pixels):
             return None
-        reduction = self._geometry.reduction((height, width), target)
+        reduction = self._input.geometry.reduction((height, width), target)
         size = reduced_size((height, width), reduction)
-        full, offset, part = self._geometry.inside(size, target)
+        full, offset, part = self._input.geometry.inside(size, target)
         kind = "linear bytes" if full == size else self._kind
         if kind is None or not resizes_by_rows(kind, size, full):
             return None
@@ -97,13 +74,13 @@ class RowPlans:
             size=size,
             slot=slot,
             part=part,
-            conversion=self._finish[False, slot.shape[2]],
+            conversion=self._input.finish[False, slot.shape[2]],
             full=full,
             offset=offset,
             kind=kind,
             order=order,
             reduction=reduction,
-            bfloat16=self._bfloat16,
+            bfloat16=self._input.bfloat16,
             border=self._border(slot),
         )
 

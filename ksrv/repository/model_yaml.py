@@ -51,10 +51,10 @@ def load_version_policy(folder: Path) -> VersionPolicy:
         return VersionPolicy()
     document = Document.read(path)
     value = {} if document.value is None else document.value
-    if not isinstance(value, dict):
-        document.fail((), f"expected keys and values, found {describe(value)}")
-    keys: Any = document.convert(ModelKeys, {"version_policy": value.get("version_policy")})
     with document.naming_faults():
+        if not isinstance(value, dict):
+            raise Fault((), f"expected keys and values, found {describe(value)}")
+        keys: Any = document.convert(ModelKeys, {"version_policy": value.get("version_policy")})
         return read_version_policy(keys.version_policy)
 
 

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from ksrv.errors import LEADS_OUT, did_you_mean
 from ksrv.model.compile_plan import read_plan
@@ -53,7 +53,7 @@ class ModelFiles:
     def find(self, key: str, name: str) -> Path:
         relative = Path(name)
         if relative.is_absolute() or ".." in relative.parts or "\0" in name:
-            self._fail(key, f"{name!r} leaves the model's folder; name a file inside it")
+            raise Fault((key,), f"{name!r} leaves the model's folder; name a file inside it")
         paths = [folder / relative for folder in self.folders]
         path = next((path for path in paths if path.is_file()), None)
         if path is None:
@@ -61,12 +61,9 @@ class ModelFiles:
             names = [
                 one.name for folder in self.folders if folder.is_dir() for one in folder.iterdir()
             ]
-            self._fail(key, f"the file {name!r} is not in {looked}{did_you_mean(name, names)}")
+            raise Fault((key,), f"the file {name!r} is not in {looked}{did_you_mean(name, names)}")
         if not path.resolve().is_relative_to(self._root):
-            self._fail(
-                key,
-                f"{name!r} {LEADS_OUT}",
-            )
+            raise Fault((key,), f"{name!r} {LEADS_OUT}")
         return path.absolute()
 
     def target(self, key: str, value: str) -> str:
@@ -74,14 +71,11 @@ class ModelFiles:
         file, colon, name = value.partition(":")
         if file.endswith(".py"):
             if colon and not _NAME.fullmatch(name):
-                self._fail(key, f"expected FILE.py:NAME, found {value!r}")
+                raise Fault((key,), f"expected FILE.py:NAME, found {value!r}")
             return f"{self.find(key, file)}{colon}{name}"
         if not _DOTTED.fullmatch(value):
-            self._fail(key, f"expected FILE.py[:NAME] or package.module:NAME, found {value!r}")
+            raise Fault((key,), f"expected FILE.py[:NAME] or package.module:NAME, found {value!r}")
         return value
-
-    def _fail(self, key: str, message: str) -> NoReturn:
-        raise Fault((key,), message)
 
 
 def shared_settings(keys: Any) -> dict[str, Any]:
