@@ -50,6 +50,30 @@ class Broken(BaseHandler):
         raise RuntimeError("the weights are gone")
 """
 
+HOLD = """
+import time
+from pathlib import Path
+
+from ksrv import BaseHandler
+
+HERE = Path(__file__).parent
+
+
+def hold():
+    (HERE / "began").touch()
+    while not (HERE / "go").exists():
+        time.sleep(0.01)
+"""
+"""The beginning of a handler that can wait until its test makes the file `go`."""
+
+HELD = f"""{HOLD}
+
+class Held(BaseHandler):
+    def inference(self, x):
+        hold()
+        return {{"y": x}}
+"""
+
 VECTOR = """
 inputs: [{name: x, datatype: FP32, shape: [-1, 4]}]
 outputs: [{name: y, datatype: FP32, shape: [-1, 4]}]

@@ -42,6 +42,8 @@ WEB_PAGE = {"Origin": "https://elsewhere.example"}
 BEHIND_A_PROXY = {"X-Forwarded-For": "198.51.100.7"}
 REBOUND = {"Host": "evil.example"}  # a name that leads here; a page's GET has no Origin
 
+SETTINGS = {"grpc": "off", "allow_shared_memory": True, "torchserve_api": True}
+
 inspect.register_router(GuardedRouter)(inspect.inspect_compiled_router)
 
 
@@ -129,32 +131,21 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def open_server(model):
-    with Server(model, grpc="off", allow_shared_memory=True, torchserve_api=True) as running:
+    with Server(model, **SETTINGS) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def control_server(model):
-    with Server(
-        model,
-        grpc="off",
-        allow_shared_memory=True,
-        torchserve_api=True,
-        control_token_file=str(model.parent / "control"),
-    ) as running:
+    control = str(model.parent / "control")
+    with Server(model, **SETTINGS, control_token_file=control) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def token_server(model):
-    with Server(
-        model,
-        grpc="off",
-        allow_shared_memory=True,
-        torchserve_api=True,
-        token_file=str(model.parent / "tokens"),
-        control_token_file=str(model.parent / "control"),
-    ) as running:
+    tokens, control = str(model.parent / "tokens"), str(model.parent / "control")
+    with Server(model, **SETTINGS, token_file=tokens, control_token_file=control) as running:
         yield running
 
 

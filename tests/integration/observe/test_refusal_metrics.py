@@ -11,25 +11,10 @@ import requests
 from tritonclient import grpc as triton
 
 from ksrv.testing import Server
-from tests.support.models import DOUBLE, VECTOR, write_model
+from tests.support.models import DOUBLE, HELD, VECTOR, write_model
 from tests.support.native.gunicorn_server import infer, infer_head
 from tests.support.wait_until import wait_until
 from tests.support.wire.http_reader import open_connection, read_message
-
-HELD = """
-import time
-from pathlib import Path
-from ksrv import BaseHandler
-
-HERE = Path(__file__).parent
-
-class Held(BaseHandler):
-    def inference(self, x):
-        (HERE / "began").touch()
-        while not (HERE / "go").exists():
-            time.sleep(0.005)
-        return {"y": x}
-"""
 
 WIDE = """
 inputs: [{name: x, datatype: FP32, shape: [-1, 16]}]

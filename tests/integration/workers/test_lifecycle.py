@@ -21,6 +21,9 @@ from tritonclient.utils import InferenceServerException
 from ksrv.testing import Server, ServerFailed
 from tests.support.images import files as image_files
 from tests.support.models import (
+    HELD,
+    HOLD,
+    VECTOR,
     write_all,
     write_broken,
     write_double,
@@ -48,26 +51,6 @@ class Loading(BaseHandler):
         return {"y": x}
 """
 
-VECTOR = """
-inputs: [{name: x, datatype: FP32, shape: [-1, 4]}]
-outputs: [{name: y, datatype: FP32, shape: [-1, 4]}]
-"""
-
-
-HOLD = """
-import time
-from pathlib import Path
-
-from ksrv import BaseHandler
-
-HERE = Path(__file__).parent
-
-
-def hold():
-    (HERE / "began").touch()
-    while not (HERE / "go").exists():
-        time.sleep(0.01)
-"""
 
 HELD_LOADING = f"""{HOLD}
 
@@ -76,14 +59,6 @@ class Held(BaseHandler):
         hold()
 
     def inference(self, x):
-        return {{"y": x}}
-"""
-
-HELD_RUNNING = f"""{HOLD}
-
-class Held(BaseHandler):
-    def inference(self, x):
-        hold()
         return {{"y": x}}
 """
 
@@ -198,7 +173,7 @@ def test_sigterm_under_load_loses_nothing_that_was_accepted(tmp_path):
 
 
 def test_a_request_that_runs_when_accepting_ends_is_finished(tmp_path):
-    folder = write_held(tmp_path, HELD_RUNNING)
+    folder = write_held(tmp_path, HELD)
     with Server(tmp_path, drain_delay=0) as server:
         connection = socket.create_connection(server.http.split(":"), timeout=60)
         connection.sendall(infer_message("held"))

@@ -15,33 +15,11 @@ import requests
 
 from ksrv.testing import Server
 from tests.support.certificates import self_signed
-from tests.support.models import write_broken, write_double, write_model
+from tests.support.models import HELD, VECTOR, write_broken, write_double, write_model
 from tests.support.wait_until import wait_until
 from tests.support.wire.http_reader import double_body, infer_message, open_connection, read_answer
 
 pytestmark = pytest.mark.long
-
-VECTOR = """
-inputs: [{name: x, datatype: FP32, shape: [-1, 4]}]
-outputs: [{name: y, datatype: FP32, shape: [-1, 4]}]
-"""
-
-HELD = """
-import time
-from pathlib import Path
-
-from ksrv import BaseHandler
-
-HERE = Path(__file__).parent
-
-
-class Held(BaseHandler):
-    def inference(self, x):
-        (HERE / "began").touch()
-        while not (HERE / "go").exists():
-            time.sleep(0.01)
-        return {"y": x}
-"""
 
 
 def can_connect(address):
