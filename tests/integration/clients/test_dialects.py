@@ -195,24 +195,6 @@ def test_concatenated_images_of_2022_are_read(server, files):
         assert answer.json()["outputs"][0]["data"] == expected[:3]
 
 
-def test_a_tensor_of_2022_with_its_size_as_a_string(server):
-    row = struct.pack("<4f", 1, 2, 3, 4)
-    entry = {
-        "name": "x",
-        "shape": [1, 4],
-        "datatype": "FP32",
-        "parameters": {"binary_data_size": "16"},
-    }
-    text = json.dumps({"inputs": [entry]})
-    answer = requests.post(
-        f"{server.url}/v2/models/double/infer",
-        data=text.encode() + row,
-        headers={HEADER: str(len(text))},
-        timeout=60,
-    )
-    assert answer.json()["outputs"][0]["data"] == [2, 4, 6, 8]
-
-
 def test_wrong_image_sizes_of_2022_are_refused(server, files):
     for size in ("", "x", "4,,4", "1,2", str(len(files[0]) + 1), "-5", "1.5", " "):
         answer = ovms_request(server, files[:1], size)

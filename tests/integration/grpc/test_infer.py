@@ -87,15 +87,6 @@ def test_metadata_and_parameters_reach_the_engine(channel):
     assert b"{'mine': 'v'}" in text
 
 
-def test_many_requests_at_once_are_all_accepted(engine, channel):
-    infer = stub_infer(channel)
-    futures = [infer.future(row_request("slow", id=str(i)), timeout=60) for i in range(60)]
-    wait_until(lambda: len(engine.handles) == 60)
-    assert not any(handle.done() for handle in engine.handles)  # two pool threads wait for them
-    engine.release.set()
-    assert [future.result(30).id for future in futures] == [str(i) for i in range(60)]
-
-
 @pytest.mark.grpcio
 @pytest.mark.parametrize("busy", [False, True], ids=["waiting", "deferred"])
 def test_deadline_reaches_the_engine(engine, channel, busy):

@@ -11,7 +11,7 @@ def linked(when_full: WhenFull = "wait") -> Iterator[tuple[Link, Link]]:
     """Yield the ends, and close them.
 
     Args:
-        when_full: What the first end does with a message while the socket has no room.
+        when_full: The policy of the first end while the socket has no room.
     """
     near, far = Link.pair(when_full)
     ends = near, Link(far)

@@ -395,18 +395,6 @@ def test_each_fault_is_detected(head, fault):
     assert (said.content_length, said.json_length, said.chunked) == (0, None, False)
 
 
-@pytest.mark.parametrize(
-    ("rules", "fault"),
-    [
-        (HeadRules(body=9, request_line=10), "request line too long"),
-        (HeadRules(body=9, fields=2), "too many fields"),
-        (HeadRules(body=9, field_size=20), "field too long"),
-    ],
-)
-def test_exceeded_limits_are_faults(rules, fault):
-    assert classify_head(INFER, rules).fault == fault
-
-
 @pytest.mark.parametrize("fault", FAULTS[1:])
 def test_every_fault_has_a_sentence(fault):
     error = head_error(fault, Limits())
