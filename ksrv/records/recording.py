@@ -138,25 +138,25 @@ class ModelRecording:
 
     def put(self, record: Record, nbytes: int) -> None:
         """Have a record written; drop it where too much waits."""
-        if not self._queued(record, nbytes):
-            self._count(QUEUE_FULL, 1)
-
-    def _queued(self, record: Record, nbytes: int) -> bool:
         with self._changed:
             full = len(self._waiting) >= MOST_WAITING or self._nbytes + nbytes > MOST_WAITING_BYTES
-            if full or self._closed:
+            if not full and not self._closed and self._has_thread():
+                self._waiting.append((record, nbytes))
+                self._nbytes += nbytes
+                self._changed.notify_all()
+                return
+        self._count(QUEUE_FULL, 1)
+
+    def _has_thread(self) -> bool:
+        """Start the writer unless it runs; False if the system has no thread, so that the next record tries again."""
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="ksrv-record", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
                 return False
-            if self._thread is None:
-                thread = threading.Thread(target=self._run, name="ksrv-record", daemon=True)
-                try:
-                    thread.start()
-                except RuntimeError:  # the system has no thread for it; the next record tries again
-                    return False
-                self._thread = thread
-            self._waiting.append((record, nbytes))
-            self._nbytes += nbytes
-            self._changed.notify_all()
-            return True
+            self._thread = thread
+        return True
 
     def drop(self) -> None:
         """Count a record that grew too large."""

@@ -20,13 +20,10 @@ MemoryUserOf: TypeAlias = Callable[[Call], MemoryUser | None]
 
 _OFF = "shared memory is off; --allow-shared-memory switches it on"
 
-SHARED_MEMORY = (
-    "SystemSharedMemoryStatus",
-    "SystemSharedMemoryRegister",
-    "SystemSharedMemoryUnregister",
-    "CudaSharedMemoryStatus",
-    "CudaSharedMemoryRegister",
-    "CudaSharedMemoryUnregister",
+SHARED_MEMORY = tuple(
+    f"{kind}SharedMemory{verb}"
+    for kind in ("System", "Cuda")
+    for verb in ("Status", "Register", "Unregister")
 )
 
 OPEN = frozenset({"ServerLive", "ServerReady"})
@@ -78,8 +75,9 @@ class Servicer:
         regions = self._parts.shared_memory
         if regions is None:
             return answered | dict.fromkeys(SHARED_MEMORY, _refuse_shared_memory)
-        system = _system_shared_memory(regions, partial(memory_user, self._parts.access))
-        calls = (*system, *_cuda_shared_memory(CudaMemory()))
+        user = partial(memory_user, self._parts.access)
+        system = _shared_memory("System", regions, user)
+        calls = (*system, *_shared_memory("Cuda", CudaMemory(), user))
         return answered | dict(zip(SHARED_MEMORY, calls, strict=True))
 
     def _server_live(self, request: Any, call: Call) -> Any:
@@ -161,13 +159,16 @@ def _one_or_all(values: list[str]) -> str | list[str] | None:
     return values[0] if values else None
 
 
-def _system_shared_memory(
-    regions: SharedMemory, memory_user: MemoryUserOf
+def _shared_memory(
+    kind: str, regions: SharedMemory | CudaMemory, memory_user: MemoryUserOf
 ) -> tuple[Behavior, Behavior, Behavior]:
-    """Return the status, register and unregister calls of system shared memory."""
+    """Return the status, register and unregister calls of a kind of shared memory."""
+
+    def made(call: str) -> Any:
+        return message_class(f"inference.{kind}SharedMemory{call}Response")()
 
     def status(request: Any, call: Call) -> Any:
-        answer = message_class("inference.SystemSharedMemoryStatusResponse")()
+        answer = made("Status")
         for found in regions.status(request.name):
             entry = answer.regions[found.name]
             entry.name, entry.key = found.name, found.key
@@ -175,30 +176,15 @@ def _system_shared_memory(
         return answer
 
     def register(request: Any, call: Call) -> Any:
+        if isinstance(regions, CudaMemory):
+            regions.register(request.name)
         place = request.offset, request.byte_size
         regions.register(request.name, request.key, *place, memory_user(call))
-        return message_class("inference.SystemSharedMemoryRegisterResponse")()
+        return made("Register")
 
     def unregister(request: Any, call: Call) -> Any:
         regions.unregister(request.name)
-        return message_class("inference.SystemSharedMemoryUnregisterResponse")()
-
-    return status, register, unregister
-
-
-def _cuda_shared_memory(regions: CudaMemory) -> tuple[Behavior, Behavior, Behavior]:
-    """Return the status, register and unregister calls of CUDA shared memory."""
-
-    def status(request: Any, call: Call) -> Any:
-        regions.status(request.name)
-        return message_class("inference.CudaSharedMemoryStatusResponse")()
-
-    def register(request: Any, call: Call) -> Any:
-        regions.register(request.name)
-
-    def unregister(request: Any, call: Call) -> Any:
-        regions.unregister(request.name)
-        return message_class("inference.CudaSharedMemoryUnregisterResponse")()
+        return made("Unregister")
 
     return status, register, unregister
 

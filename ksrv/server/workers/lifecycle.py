@@ -166,7 +166,7 @@ class Service:
         if settings.trace == "otlp":
             tracing.start()
         workers = self._table.target_count
-        engine = Engine(repository, engine_settings(settings, EngineSettings, workers, self.notes))
+        engine = Engine(repository, engine_settings(settings, workers, self.notes))
         peers = PeerStatistics(self._statistics_file, self._slot, self._table.alive)
         replicator = ChangeReplicator(
             self._change_log,
@@ -408,16 +408,14 @@ def _log_full(traffic: Traffic) -> None:
         )
 
 
-def engine_settings(
-    settings: ServerSettings, kind: type[Any], workers: int = 1, notes: str = ""
-) -> Any:
+def engine_settings(settings: ServerSettings, workers: int = 1, notes: str = "") -> EngineSettings:
     """Return the engine's part of the settings.
 
     Args:
         workers: The number of workers in gunicorn's settings.
         notes: The folder that the workers share for notes of what handlers write.
     """
-    return kind(
+    return EngineSettings(
         limits=settings.limits,
         cores=max(1, usable_cores() // settings.workers),
         ready_when=settings.ready_when,

@@ -7,7 +7,6 @@ from functools import partial
 import pytest
 import requests
 
-from ksrv.engine.settings import EngineSettings
 from ksrv.images.preparer import MOST_THREADS
 from ksrv.model.spec import ImageSpec, TensorSpec
 from ksrv.server.settings import ServerSettings
@@ -90,7 +89,7 @@ def test_the_instances_of_a_model_add_up_to_the_cores(server, executor, instance
 
 def test_workers_share_the_cores():
     for workers in (1, 2, CORES * 2):
-        settings = engine_settings(ServerSettings(workers=workers), EngineSettings)
+        settings = engine_settings(ServerSettings(workers=workers))
         assert settings.usable_cores() == max(1, CORES // workers)
 
 
