@@ -29,9 +29,6 @@ EXCEPTIONS = {
         "one mutex holds its rules of batches, slots and sequences together",
     ),
     # Open: each of these still does the work of several owners.
-    "native/grpc/call.hpp:Call": (70, 25, "head, body, answer and turn of a call in one struct"),
-    "native/grpc/connection.hpp:Connection": (55, 75, "receives, answers and ends all its calls"),
-    "native/grpc/server.hpp:Server": (25, 45, "connections, calls and counters of gRPC"),
 }
 """Classes that are larger: their most members and methods, in steps of five, and why."""
 

@@ -1,18 +1,9 @@
 #include "grpc/call.hpp"
 
-#include <algorithm>
-#include <cstring>
-
 #include "grpc/connection.hpp"
 #include "grpc/server.hpp"
 
 namespace ksrv::grpc {
-
-namespace {
-
-constexpr size_t FORGOTTEN_TOGETHER = 1024;  // messages that were taken are erased together
-
-}  // namespace
 
 void Payload::release() noexcept {
     if (refs_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
@@ -23,77 +14,58 @@ void Payload::release() noexcept {
     }
 }
 
-void free_message(Message *message, MemoryBudget *budget) noexcept {
-    if (message->block) process_pool().release(message->block);
-    budget->give_back(message->counted);
-    *message = Message{};
-}
-
 Call::~Call() {
-    free_message(&incoming, connection->budget());
-    free_untaken();
-    drop_answer();
+    free_message(&incoming.message, connection->budget());
+    {
+        std::lock_guard<std::mutex> guard(lock);
+        free_untaken();
+    }
+    out.clear();
     if (watched) ksrv::release(watched);
-    if (counted_open) connection->server()->open_calls.fetch_sub(1, std::memory_order_relaxed);
+    if (is_run()) connection->server()->open_calls.fetch_sub(1, std::memory_order_relaxed);
     connection->release();
 }
 
-void Call::release() noexcept {
-    if (refs.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+void Call::enter(Receiving next) noexcept {
+    ASSERT_OWNED(connection->owner);
+    grpc::enter(&receiving, next, ALLOWED_NEXT.receiving);
 }
 
-void Call::drop_answer() noexcept {
-    while (out_first) {
-        Payload *payload = out_first;
-        out_first = payload->next;
-        payload->release();
-    }
-    out_last = nullptr;
-    out_bytes = 0;
+void Call::enter(Answering next) noexcept {
+    ASSERT_OWNED(connection->owner);
+    grpc::enter(&answering, next, ALLOWED_NEXT.answering);
+}
+
+void Call::enter(Life next) noexcept {
+    ASSERT_LOCKED(lock);
+    grpc::enter(&life, next, ALLOWED_NEXT.life);
+    changed.notify_all();
 }
 
 void Call::free_untaken() noexcept {
-    for (; messages_taken < messages.size(); ++messages_taken)
-        free_message(&messages[messages_taken], connection->budget());
-}
-
-void Call::note_model(const std::string &its_model, const std::string &its_version) noexcept {
-    if (!connection->server()->config.log) return;
-    std::lock_guard<std::mutex> guard(lock);
-    try {
-        model = its_model;
-        version = its_version;
-    } catch (const std::bad_alloc &) {
-        model.clear();
+    ASSERT_LOCKED(lock);
+    while (messages.size()) {
+        Message left = messages.take();
+        free_message(&left, connection->budget());
     }
 }
 
-void Call::identify() noexcept {
-    std::string_view id, trace;
-    size_t ids = 0, traces = 0;
-    const auto names_id = [&](const Entry &entry) {
-        if (name_of(entry) == "traceparent") trace = traces++ ? std::string_view() : value_of(entry);
-        if (name_of(entry) != "x-request-id") return false;
-        id = ids++ ? std::string_view() : value_of(entry);
-        return true;
-    };
-    const auto gone = std::remove_if(entries.begin(), entries.end(), names_id);
-    entries.drop_last(static_cast<std::size_t>(entries.end() - gone));
-    choose_request_id(&request_id, id.data(), id.size(), trace.data(), trace.size());
-}
-
-void Call::queue(Payload *payload) noexcept {
-    payload->next = nullptr;
-    (out_last ? out_last->next : out_first) = payload;
-    out_last = payload;
-    out_bytes += payload->size;
+void Call::note_model(const std::string &model, const std::string &version) noexcept {
+    if (!connection->server()->config.log) return;
+    std::lock_guard<std::mutex> guard(lock);
+    try {
+        observed.model = model;
+        observed.version = version;
+    } catch (const std::bad_alloc &) {
+        observed.model.clear();
+    }
 }
 
 void Call::write(Payload *payload) noexcept {
     {
         std::lock_guard<std::mutex> guard(lock);
-        if (!ended && !finished) {
-            queue(payload);
+        if (life == Life::open) {
+            out.add(payload);
             payload = nullptr;
         }
     }
@@ -104,88 +76,82 @@ void Call::write(Payload *payload) noexcept {
     }
 }
 
-void Call::finish(int code, std::string &words, Metadata &trailing, Payload *last) noexcept {
-    Request *request = nullptr;
-    bool open;
+void Call::finish(int status, std::string &text, Metadata &metadata, Payload *last) noexcept {
+    Request *request;
     {
-        std::lock_guard<std::mutex> guard(lock);
-        open = !finished;
-        if (open) {
-            if (last && !ended) {
-                queue(last);
-                last = nullptr;
-            }
-            finished = true;
-            status = code;
-            status_text.swap(words);
-            metadata.swap(trailing);
-            request = watched;
-            watched = nullptr;
-            changed.notify_all();
+        std::unique_lock<std::mutex> guard(lock);
+        if (life != Life::open) {
+            guard.unlock();
+            if (last) last->release();
+            return;
         }
+        enter(Life::finished);
+        if (last) out.add(last);
+        outcome.status = status;
+        outcome.text.swap(text);
+        outcome.metadata.swap(metadata);
+        request = std::exchange(watched, nullptr);
     }
-    if (last) last->release();
     if (request) ksrv::release(request);
-    if (open) connection->mail(this);
+    connection->mail(this);
 }
 
 void Call::admit() noexcept {
     if (admitted.exchange(true, std::memory_order_acq_rel)) return;
     if (!method->control && !method->is_open)
-        connection->server()->known_callers.add(reinterpret_cast<const unsigned char *>(authorization.data()),
-                                                authorization.size());
+        connection->server()->known_callers.add(
+            reinterpret_cast<const unsigned char *>(head.authorization.data()), head.authorization.size());
     connection->mail(this);
 }
 
 void Call::cancel() noexcept {
     {
         std::lock_guard<std::mutex> guard(lock);
-        if (finished) return;
-        finished = cancelled = true;
-        changed.notify_all();
+        if (life != Life::open) return;
+        enter(Life::cancelled);
     }
     connection->mail(this);
 }
 
 bool Call::wait_for_room(size_t most) noexcept {
     std::unique_lock<std::mutex> guard(lock);
-    while (!ended && !finished && out_bytes > most) changed.wait(guard);
-    return !ended && !finished;
+    while (life == Life::open && out.bytes() > most) changed.wait(guard);
+    return life == Life::open;
 }
 
-Next Call::next_message(Message *out, int64_t until_ns) noexcept {
+Next Call::next_message(Message *taken, int64_t until_ns) noexcept {
     {
         std::unique_lock<std::mutex> guard(lock);
-        for (;;) {
-            if (ended || finished) return Next::ended;
-            if (messages_taken < messages.size()) break;
+        while (life == Life::open && !messages.size()) {
             if (peer_over) return Next::over;
             if (now_ns() >= until_ns) return Next::late;
             changed.wait_until(guard, until_ns);
         }
-        *out = messages[messages_taken++];
-        if (messages_taken == messages.size() || messages_taken == FORGOTTEN_TOGETHER) {
-            messages.drop_first(messages_taken);
-            messages_taken = 0;
-        }
+        if (life != Life::open) return Next::ended;
+        *taken = messages.take();
     }
     connection->mail(this);  // to open its window
     return Next::message;
 }
 
-bool Call::take_message(Message *out) noexcept {
+bool Call::take_message(Message *taken) noexcept {
     std::lock_guard<std::mutex> guard(lock);
-    if (messages_taken == messages.size()) return false;
-    *out = messages[messages_taken++];
+    if (!messages.size()) return false;
+    *taken = messages.take();
     return true;
+}
+
+bool Call::tell_of_end(void *object) noexcept {
+    std::lock_guard<std::mutex> guard(lock);
+    if (life != Life::ended) callbacks = object;
+    return life != Life::ended;
 }
 
 void Call::unwatch() noexcept {
     Request *request;
     {
         std::lock_guard<std::mutex> guard(lock);
-        request = watched;
-        watched = nullptr;
+        request = std::exchange(watched, nullptr);
     }
     if (request) ksrv::release(request);
 }
@@ -193,8 +159,8 @@ void Call::unwatch() noexcept {
 void Call::watch(Request *request) noexcept {
     {
         std::lock_guard<std::mutex> guard(lock);
-        if (finished || watched) return;
-        if (!ended) {
+        if (watched || (life != Life::open && life != Life::ended)) return;
+        if (life == Life::open) {
             ksrv::retain(request);
             watched = request;
             return;

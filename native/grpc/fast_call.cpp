@@ -111,7 +111,7 @@ bool read_message(const message::Request &found, const unsigned char *body, cons
 }
 
 // The size of the metadata in the form of an HTTP/1 head, which all readers of request headers understand.
-size_t head_bytes(const Call &call) noexcept { return 2 + call.text.size() + 18 + call.request_id.length; }
+size_t head_bytes(const Call &call) noexcept { return 2 + call.head.text.size() + 18 + call.head.request_id.length; }
 
 void put_head(const Call &call, char *to) noexcept {
     const auto put = [&to](const char *from, size_t length) {
@@ -119,9 +119,9 @@ void put_head(const Call &call, char *to) noexcept {
         to += length;
     };
     put("\r\n", 2);
-    put(call.text.data(), call.text.size());
+    put(call.head.text.data(), call.head.text.size());
     put("x-request-id: ", 14);
-    put(call.request_id.text, call.request_id.length);
+    put(call.head.request_id.text, call.head.request_id.length);
     put("\r\n\r\n", 4);
 }
 
@@ -169,8 +169,7 @@ void send(FastRequest *request, const ReplyPart *parts, int part_count, int64_t 
     }
     // Small, so that it is counted even if the budget does not allow it.
     payload->count_in(call->connection->budget(), out.size());
-    memcpy(payload->bytes(), out.data(), out.size());
-    payload->add(payload->bytes(), out.size());
+    payload->copy(out.data(), out.size());
     payload->close();
     std::string none;
     Metadata nothing;
@@ -221,7 +220,7 @@ const FastAnswers ANSWERS = {fits, send, fail, ended, freed};
 }  // namespace
 
 FastRequest *make_fast_call(Call *call, const RouteTable &routes, uint64_t now) noexcept {
-    Message &message = call->messages[0];
+    Message &message = call->messages.first();
     if (!message.block) return nullptr;
     const unsigned char *body = message.block->data + message.offset;
     message::Request found;
@@ -255,14 +254,14 @@ FastRequest *make_fast_call(Call *call, const RouteTable &routes, uint64_t now) 
     request->block = message.block;
     request->body_offset = message.offset;
     request->body_length = message.length;
-    const uint64_t left = call->deadline_ns > now ? call->deadline_ns - now : 1;
-    set_deadline(request, now, call->deadline_ns ? left : 0);
+    const uint64_t deadline = call->head.deadline_ns, left = deadline > now ? deadline - now : 1;
+    set_deadline(request, now, deadline ? left : 0);
     message = Message{};
     return request;
 }
 
 void undo_fast_call(FastRequest *request) noexcept {
-    Message &message = call_of(*request)->messages[0];
+    Message &message = call_of(*request)->messages.first();
     message.block = request->block;
     message.offset = request->body_offset;
     message.length = request->body_length;

@@ -1,4 +1,4 @@
-// The open HTTP/2 connections, by their slots.
+// The open HTTP/2 connections, by their slots, and lists of them.
 
 #pragma once
 
@@ -21,7 +21,6 @@ class OpenConnections {
     bool reserve(size_t most) noexcept {
         try {
             by_slot_.assign(most, nullptr);
-            open_.reserve(most);
             free_.reserve(most);
         } catch (const std::bad_alloc &) {
             return false;
@@ -41,8 +40,6 @@ class OpenConnections {
         if (!connection) return nullptr;
         free_.pop_back();
         by_slot_[slot] = connection;
-        connection->place = open_.size();
-        open_.push_back(connection);
         count_.fetch_add(1, std::memory_order_relaxed);
         return connection;
     }
@@ -50,9 +47,6 @@ class OpenConnections {
     void remove(Connection *connection) noexcept {
         std::lock_guard<std::mutex> guard(mutex_);
         by_slot_[connection->slot] = nullptr;
-        open_.back()->place = connection->place;
-        open_[connection->place] = open_.back();
-        open_.pop_back();
         free_.push_back(connection->slot);
         count_.fetch_sub(1, std::memory_order_relaxed);
     }
@@ -72,35 +66,27 @@ class OpenConnections {
         return nullptr;
     }
 
-    // Visits from the last to the first: if a connection is closed meanwhile, the connection that moves to its index
-    // was visited before. So none is skipped.
     template <typename Visit> void each(Visit visit) noexcept {
-        for (size_t left = SIZE_MAX; left > 0;) {
-            Connection *connection;
-            {
-                std::lock_guard<std::mutex> guard(mutex_);
-                left = std::min(left, open_.size());
-                if (left == 0) return;
-                connection = open_[--left];
-                connection->retain();
-            }
+        for (uint32_t slot = 0; slot < by_slot_.size(); ++slot) {
+            Connection *connection = at(slot);
+            if (!connection) continue;
             visit(connection);
             connection->release();
         }
     }
 
-    // The connection with the largest `measure` above a bound, or null.
-    template <typename Measure> Connection *with_most(Measure measure, uint64_t above) noexcept {
+    // The connection with the largest `measure` above 0, or null.
+    template <typename Measure> Connection *with_most(Measure measure) noexcept {
+        std::lock_guard<std::mutex> guard(mutex_);
         Connection *largest = nullptr;
-        uint64_t most = above;
-        each([&](Connection *connection) {
-            const uint64_t its = measure(*connection);
-            if (its <= most) return;
+        uint64_t most = 0;
+        for (Connection *connection : by_slot_) {
+            const uint64_t its = connection ? measure(*connection) : 0;
+            if (its <= most) continue;
             most = its;
-            connection->retain();
-            if (largest) largest->release();
             largest = connection;
-        });
+        }
+        if (largest) largest->retain();
         return largest;
     }
 
@@ -111,10 +97,42 @@ class OpenConnections {
 
     std::mutex mutex_;
     std::vector<Connection *> by_slot_;
-    std::vector<Connection *> open_;  // in no order; a connection knows its index
     std::vector<uint32_t> free_;      // free slots
     uint32_t generations_ = 0;
     std::atomic<uint32_t> count_{0};
+};
+
+// A list linked through each connection. Any thread adds. The leader of the event loop, or the thread in Python, takes
+// all.
+template <ListPlace Connection::*place> class ConnectionList {
+  public:
+    // False if the connection is in the list already.
+    bool add(Connection *connection) noexcept {
+        if ((connection->*place).listed.exchange(true, std::memory_order_acq_rel)) return false;
+        connection->retain();
+        Connection *seen = first_.load(std::memory_order_relaxed);
+        do {
+            (connection->*place).next = seen;
+        } while (!first_.compare_exchange_weak(seen, connection));
+        return true;
+    }
+
+    template <typename Visit> void empty(Visit visit) noexcept {
+        if (!any()) return;
+        Connection *connection = first_.exchange(nullptr, std::memory_order_acquire);
+        while (connection) {
+            Connection *following = (connection->*place).next;
+            (connection->*place).listed.store(false, std::memory_order_release);
+            visit(connection);
+            connection->release();
+            connection = following;
+        }
+    }
+
+    bool any() const noexcept { return first_.load() != nullptr; }
+
+  private:
+    std::atomic<Connection *> first_{nullptr};
 };
 
 }  // namespace ksrv::grpc

@@ -12,12 +12,11 @@
 #include <new>
 #include <string_view>
 
+#include "grpc/messages.hpp"
 #include "http2/outgoing_bytes.hpp"
 #include "memory/memory_budget.hpp"
 
 namespace ksrv::grpc {
-
-constexpr size_t PREFIX = 5;
 
 class Server;
 
@@ -30,18 +29,17 @@ class Payload final : public http2::Keeper {
         return memory ? new (memory) Payload(server, parts) : nullptr;
     }
 
-    // Bytes without a prefix, which are copied. They are counted even if the budget does not allow them.
-    static Payload *make_plain(Server *server, MemoryBudget *budget, std::string_view text) noexcept {
-        Payload *made = make(server, 1, text.size());
+    // Bytes without a prefix, which the server has for as long as it lives.
+    static Payload *make_plain(Server *server, std::string_view text) noexcept {
+        Payload *made = make(server, 1, 0);
         if (!made) return nullptr;
         made->size = 0;
         made->count_ = 0;
-        memcpy(made->bytes(), text.data(), text.size());
-        made->add(made->bytes(), text.size());
-        made->count_in(budget, text.size());
+        made->add(text.data(), text.size());
         return made;
     }
 
+    // Counts bytes in a budget, even if it does not allow them.
     void count_in(MemoryBudget *its, size_t bytes) noexcept {
         budget = its;
         budget->take(bytes);
@@ -49,7 +47,23 @@ class Payload final : public http2::Keeper {
         room = AnswerRoom::shared;
     }
 
+    // The same for an answer, unless the budget does not allow it.
+    bool count_answer(MemoryBudget *its, uint64_t bytes) noexcept {
+        room = its->reserve_answer(bytes);
+        if (room == AnswerRoom::none) return false;
+        budget = its;
+        counted = bytes;
+        return true;
+    }
+
     unsigned char *bytes() noexcept { return prefix() + PREFIX; }
+
+    // Appends a copy of the bytes, in the memory that `make` allocated.
+    void copy(const void *data, size_t length) noexcept {
+        unsigned char *to = bytes() + (size - PREFIX);
+        memcpy(to, data, length);
+        add(to, length);
+    }
 
     void add(const void *data, size_t length) noexcept {
         if (length == 0) return;
@@ -116,6 +130,49 @@ class Payload final : public http2::Keeper {
     std::atomic<int> refs_{1};
     int most_, count_ = 0, at_ = 0;
     size_t skip_ = 0;
+};
+
+// Messages that wait to be sent, in order.
+class PayloadQueue {
+  public:
+    bool empty() const noexcept { return first_ == nullptr; }
+    size_t bytes() const noexcept { return bytes_; }
+
+    // Takes over the caller's reference.
+    void add(Payload *payload) noexcept {
+        payload->next = nullptr;
+        (last_ ? last_->next : first_) = payload;
+        last_ = payload;
+        bytes_ += payload->size;
+    }
+
+    // Appends the next `length` bytes to `out`. False if memory is short.
+    bool take(size_t length, http2::OutgoingBytes *out) noexcept {
+        bytes_ -= length;
+        while (length) {
+            const size_t some = std::min(length, first_->size - first_->taken);
+            if (!first_->take(some, out)) return false;
+            length -= some;
+            if (first_->taken == first_->size) drop_first();
+        }
+        return true;
+    }
+
+    void clear() noexcept {
+        while (first_) drop_first();
+        bytes_ = 0;
+    }
+
+  private:
+    void drop_first() noexcept {
+        Payload *gone = first_;
+        first_ = gone->next;
+        if (!first_) last_ = nullptr;
+        gone->release();
+    }
+
+    Payload *first_ = nullptr, *last_ = nullptr;
+    size_t bytes_ = 0;
 };
 
 }  // namespace ksrv::grpc

@@ -13,8 +13,8 @@ namespace ksrv::grpc {
 
 namespace {
 
-auto counted(std::atomic<uint32_t> Connection::*count) noexcept {
-    return [count](const Connection &connection) { return (connection.*count).load(std::memory_order_relaxed); };
+auto counted(std::atomic<uint32_t> CallCounts::*count) noexcept {
+    return [count](const Connection &its) { return (its.counts().*count).load(std::memory_order_relaxed); };
 }
 
 }  // namespace
@@ -26,7 +26,7 @@ Server::~Server() { close_all(); }
 
 void Server::add_method(const Method &method) { methods_[method.path] = method; }
 
-const Method *Server::method(const std::string &path) const noexcept {
+const Method *Server::method(std::string_view path) const noexcept {
     const auto found = methods_.find(path);
     return found == methods_.end() ? nullptr : &found->second;
 }
@@ -57,14 +57,12 @@ void Server::make_room() noexcept {
 bool Server::recycle_idle() noexcept {
     uint64_t tried = 0;
     for (int i = 0; i < RECYCLE_TRIES && !has_room(); ++i) {
-        Connection *oldest = connections.with_most(
-            [tried](const Connection &connection) {
-                const uint64_t since = connection.idle_since_ns.load(std::memory_order_relaxed);
-                return connection.is_idle() && since > tried ? UINT64_MAX - since : 0;
-            },
-            0);
+        Connection *oldest = connections.with_most([tried](const Connection &connection) {
+            const uint64_t since = connection.counts().idle_since_ns.load(std::memory_order_relaxed);
+            return connection.is_idle() && since > tried ? UINT64_MAX - since : 0;
+        });
         if (!oldest) return false;
-        tried = oldest->idle_since_ns.load(std::memory_order_relaxed);
+        tried = oldest->counts().idle_since_ns.load(std::memory_order_relaxed);
         oldest->post(EVENT_RECYCLE);
         oldest->release();
     }
@@ -83,16 +81,12 @@ void Server::accepted(void *, const Accepted &made, bool) noexcept {
     timers.set(connection->slot, now + config.head_ns);
     connection->address = made.peer;
     connection->address_length = made.peer_length;
-    const bool opened = connection->open() && watch(connection, made.fd);
-    // If a drain began before the connection was listed, the connection was not notified.
-    connection->begin(opened, draining.load() ? EVENT_READABLE | EVENT_GOODBYE : EVENT_READABLE);
-}
-
-bool Server::watch(Connection *connection, int fd) noexcept {
     epoll_event event{};
     event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
     event.data.u64 = tag_of(connection->slot, connection->generation);
-    return epoll_ctl(epoll(), EPOLL_CTL_ADD, fd, &event) == 0;
+    const bool watched = epoll_ctl(epoll(), EPOLL_CTL_ADD, made.fd, &event) == 0;
+    // If a drain began before the connection was listed, the connection was not notified.
+    connection->begin(watched, draining.load() ? EVENT_READABLE | EVENT_GOODBYE : EVENT_READABLE);
 }
 
 void Server::forget(Connection *connection) noexcept {
@@ -101,36 +95,8 @@ void Server::forget(Connection *connection) noexcept {
     listeners.note_closed(unsigned_now_ns());
 }
 
-void Server::record(Call *call, uint64_t now) noexcept {
-    try {
-        CallRecord made;
-        made.path = call->path;
-        made.request_id.assign(call->request_id.text, call->request_id.length);
-        for (const Call::Entry &entry : call->entries) {
-            const std::string_view name = call->name_of(entry);
-            if (name == "authorization" || name == "forwarded" || name == "x-forwarded-for")
-                made.caller_lines.append(name).append(": ").append(call->value_of(entry)).append("\r\n");
-        }
-        made.duration_ns = now > call->opened_ns ? now - call->opened_ns : 0;
-        made.answered_bytes = call->answer_sent;
-        made.peer = call->connection->address;
-        made.peer_length = call->connection->address_length;
-        {
-            std::lock_guard<std::mutex> guard(call->lock);
-            made.status = call->finished && !call->cancelled ? call->status : CANCELLED;
-            made.model = call->model;
-            made.version = call->version;
-        }
-        const size_t bytes = made.caller_lines.size() + made.path.size() + made.model.size() + made.version.size();
-        if (records.keep(std::move(made), bytes)) return;
-    } catch (const std::bad_alloc &) {
-        // Losing a line of the access log is better than failing a call.
-    }
-    count(ServerCounter::lost_lines);
-}
-
 void Server::end_unfinished() noexcept {
-    Connection *largest = connections.with_most(counted(&Connection::unfinished), 0);
+    Connection *largest = connections.with_most(counted(&CallCounts::unfinished));
     if (!largest) return;
     largest->post(EVENT_MAKE_ROOM);
     largest->release();
@@ -143,7 +109,7 @@ void Server::end_untaken() noexcept {
     uint32_t left = untaken.load(std::memory_order_relaxed), before = 0;
     while (left > config.calls && left != before) {
         const bool of_all = left > 2 * config.calls;
-        Connection *largest = connections.with_most(counted(of_all ? &Connection::untaken : &Connection::overdue), 0);
+        Connection *largest = connections.with_most(counted(of_all ? &CallCounts::untaken : &CallCounts::overdue));
         if (!largest) return;
         largest->post(of_all ? EVENT_END_UNTAKEN : EVENT_END_OVERDUE);
         largest->release();

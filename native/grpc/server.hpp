@@ -7,15 +7,15 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
-#include <unordered_map>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.hpp"
 #include "base/known_callers.hpp"
 #include "grpc/connection.hpp"
-#include "grpc/connection_list.hpp"
 #include "grpc/open_connections.hpp"
 #include "reactor/log_records.hpp"
 #include "reactor/connection_limits.hpp"
@@ -47,7 +47,7 @@ struct ServerConfig : ConnectionLimits {  // a message must begin within `head_n
 // A call that has ended, for the access log.
 struct CallRecord {
     std::string path, request_id, model, version;
-    std::string caller_lines;  // metadata that identifies the caller: field lines, each with its CRLF
+    std::string metadata;  // lines, each with its CRLF
     uint64_t duration_ns = 0, answered_bytes = 0;
     int status = OK;
     sockaddr_storage peer;
@@ -107,14 +107,12 @@ class Server final : public Protocol {
     }
 
     // ---- connections ----
-    bool watch(Connection *connection, int fd) noexcept;
     void forget(Connection *connection) noexcept;
     void read_again(Connection *connection) noexcept;  // after other connections had their turn
     void queue_handshake(const Connection &connection) noexcept;
     bool read_soon(Connection *connection) noexcept;   // within a millisecond or two; false if requested already
-    const Method *method(const std::string &path) const noexcept;
+    const Method *method(std::string_view path) const noexcept;
     void count(ServerCounter which) noexcept { counters.count(which); }
-    void record(Call *call, uint64_t now) noexcept;
     void end_unfinished() noexcept;  // too many calls wait for their messages
 
     const ServerConfig config;
@@ -146,7 +144,7 @@ class Server final : public Protocol {
     EventLoop *const loop_;
     const ServeCalls serve_python_;
     void *const owner_;
-    std::unordered_map<std::string, Method> methods_;
+    std::map<std::string, Method, std::less<>> methods_;
 
     RunQueue<Call, &Call::run_next> to_run_;
     RunQueue<Connection, &Connection::next_unread> unread_;  // to be read in a later turn

@@ -20,29 +20,6 @@ constexpr size_t RECORD = 16384;
 
 bool would_block(int error) noexcept { return error == EAGAIN || error == EWOULDBLOCK; }
 
-// Sends small parts together in one record, and encrypts large parts in place.
-Sent send_records(TlsSession *tls, Outgoing *out) noexcept {
-    unsigned char gathered[RECORD];
-    while (out->at < out->count) {
-        const iovec *part = out->parts + out->at;
-        const void *data = part->iov_base;
-        size_t length = part->iov_len;
-        if (length < RECORD && out->at + 1 < out->count) {
-            length = 0;
-            for (int i = out->at; i < out->count && length < RECORD; ++i) {
-                const size_t taken = std::min(out->parts[i].iov_len, RECORD - length);
-                memcpy(gathered + length, out->parts[i].iov_base, taken);
-                length += taken;
-            }
-            data = gathered;
-        }
-        const ssize_t sent = tls->send(data, length);
-        if (sent < 0) return would_block(errno) ? Sent::blocked : Sent::broken;
-        out->advance(static_cast<size_t>(sent));
-    }
-    return Sent::all;
-}
-
 Sent send_interim(TlsSession *tls) noexcept {
     const ssize_t sent = tls->send(INTERIM, INTERIM_LENGTH);
     tls->interim_waits = sent < 0 && would_block(errno);
@@ -102,22 +79,36 @@ bool send_continue(Transport *transport) noexcept {
     return sent == static_cast<ssize_t>(INTERIM_LENGTH) || (sent < 0 && would_block(errno));
 }
 
+ssize_t send_some(Transport *transport, const iovec *parts, int count) noexcept {
+    TlsSession &tls = transport->tls;
+    if (!tls) {
+        msghdr message{};
+        message.msg_iov = const_cast<iovec *>(parts);
+        message.msg_iovlen = static_cast<size_t>(count);
+        return sendmsg(transport->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+    if (count == 1 || parts[0].iov_len >= RECORD) return tls.send(parts[0].iov_base, parts[0].iov_len);
+    unsigned char gathered[RECORD];
+    size_t length = 0;
+    for (int i = 0; i < count && length < RECORD; ++i) {
+        const size_t taken = std::min(parts[i].iov_len, RECORD - length);
+        memcpy(gathered + length, parts[i].iov_base, taken);
+        length += taken;
+    }
+    return tls.send(gathered, length);
+}
+
 Sent send_now(Transport *transport, Outgoing *out) noexcept {
     if (TlsSession *tls = &transport->tls; *tls) {
         // OpenSSL must get the unsent bytes again before anything else (SSL_write(3)).
         const Sent before = tls->interim_waits ? send_interim(tls) : Sent::all;
-        return before == Sent::all ? send_records(tls, out) : before;
+        if (before != Sent::all) return before;
     }
     while (out->at < out->count) {
-        msghdr message{};
-        message.msg_iov = out->parts + out->at;
-        const int left = out->count - out->at;
-        message.msg_iovlen = static_cast<size_t>(left < ANSWER_PARTS ? left : ANSWER_PARTS);
-        const ssize_t taken = sendmsg(transport->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+        const ssize_t taken = send_some(transport, out->parts + out->at, std::min(out->count - out->at, ANSWER_PARTS));
         if (taken < 0) {
             if (errno == EINTR) continue;
-            if (would_block(errno) || errno == ENOBUFS) return Sent::blocked;
-            return Sent::broken;
+            return would_block(errno) || errno == ENOBUFS ? Sent::blocked : Sent::broken;
         }
         out->advance(static_cast<size_t>(taken));
     }

@@ -266,7 +266,6 @@ int Session::on_begin_frame(NgSession *, const FrameHead *frame, void *user) {
 
 int Session::on_frame(NgSession *, const FrameHead *frame, void *user) {
     Session *self = self_of(user);
-    if (frame->type == FRAME_PING && frame->flags & FLAG_ACK) self->events_->pinged();
     if (frame->type != FRAME_HEADERS && frame->type != FRAME_DATA) return 0;
     void *stream = self->stream_of(frame->stream_id);
     if (!stream) return 0;

@@ -51,7 +51,6 @@ struct SessionEvents {
     // How many bytes of the answer, at most `most`, can be sent now. 0 with Behind::more: none yet.
     virtual size_t offer(void *stream, size_t most, Behind *behind) noexcept = 0;
     virtual bool take(void *stream, size_t length, OutgoingBytes *out) noexcept = 0;
-    virtual void pinged() noexcept = 0;  // the peer has answered a ping
 
   protected:
     ~SessionEvents() = default;

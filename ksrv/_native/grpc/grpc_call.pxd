@@ -17,10 +17,7 @@ cdef class Call:
     cdef list trailing
 
     cdef object _taken(self, Message *message)
-    cdef int _end(self, int code, bytes text, list metadata) except -1
     cdef int _send(self, Payload *payload, int code, bytes text, list metadata) except -1
-    cdef bint _counts(self, Payload *payload, uint64_t length) noexcept
-    cdef Payload *_parts(self, list parts) except? NULL
     cdef Payload *_payload(self, message) except? NULL
 
 

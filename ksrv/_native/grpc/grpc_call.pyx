@@ -8,17 +8,15 @@ cimport cython
 from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.string cimport memcpy
 from libcpp.string cimport string
 from libcpp.utility cimport pair
 from libcpp.vector cimport vector
 
 from ksrv._native.grpc.grpc_server cimport (
-    CCall, CServer, Encoding, Entry, Message, Next, Payload, binary_value, c_retry_details,
+    CCall, CServer, Encoding, Message, Next, Payload, Text, binary_value, c_retry_details,
     sockaddr_storage,
 )
 from ksrv._native.memory.buffer_pool cimport ksrv_wrap
-from ksrv._native.memory.memory_budget cimport AnswerRoom
 from ksrv._native.queue.request_handle cimport NativeHandle
 
 cdef extern from "base/unix_peer.hpp" namespace "ksrv" nogil:
@@ -90,52 +88,47 @@ cdef class Call:
     def __dealloc__(self):
         if self.native != NULL:
             if not self.finished:
-                self._end(CODE_OF["INTERNAL"], b"the server gave no answer; see its log", None)
+                self.finish(CODE_OF["INTERNAL"], "the server gave no answer; see its log")
             self.give_back_bytes()
             self.native.release()
 
     def metadata(self) -> dict[str, str]:
         """Return the text metadata, with names in lower case."""
-        cdef dict found = {}
-        cdef const char *text = self.native.text.data()
-        cdef size_t i
-        cdef Entry entry
-        for i in range(self.native.entries.size()):
-            entry = self.native.entries[i]
-            name = text[entry.name:entry.name + entry.name_length].decode("latin-1")
-            if not name.endswith("-bin"):
-                found[name] = text[entry.value:entry.value + entry.value_length].decode("latin-1")
+        cdef Text *lines = &self.native.head.text
+        cdef str text = lines.data()[:lines.size()].decode("latin-1")
+        pairs = [line.partition(": ") for line in text.split("\r\n") if line]
+        found = {name: value for name, _, value in pairs if not name.endswith("-bin")}
         found["x-request-id"] = self.request_id
         return found
 
     @property
     def request_id(self) -> str:
         """The call's id: from the client, or generated."""
-        return self.native.request_id.text[:self.native.request_id.length].decode("ascii")
+        return self.native.head.request_id.text[:self.native.head.request_id.length].decode("ascii")
 
     @property
     def authorization(self) -> str | None:
         """The `authorization` entry, or None."""
-        if self.native.authorization.empty():
+        if self.native.head.authorization.empty():
             return None
-        return (<bytes>self.native.authorization).decode("latin-1")
+        return (<bytes>self.native.head.authorization).decode("latin-1")
 
     @property
     def host(self) -> str:
         """The call's `:authority`, or else its `host`; "" if both are missing."""
-        if self.native.authority.empty():
+        if self.native.head.authority.empty():
             return self.metadata().get("host", "")
-        return (<bytes>self.native.authority).decode("latin-1")
+        return (<bytes>self.native.head.authority).decode("latin-1")
 
     @property
     def repeats_authorization(self) -> bool:
         """Whether `authorization` occurs more than once."""
-        return self.native.repeats_authorization
+        return self.native.head.authorizations > 1
 
     @property
     def sampled(self) -> bool:
         """Whether the request was chosen for recording."""
-        return self.native.sampled
+        return self.native.observed.sampled
 
     def note_model(self, str model not None, str version not None) -> None:
         """Set the model for the access log."""
@@ -155,7 +148,7 @@ cdef class Call:
     @property
     def deadline_ns(self) -> int | None:
         """The deadline, on the clock of `time.monotonic_ns`, or None."""
-        return self.native.deadline_ns or None
+        return self.native.head.deadline_ns or None
 
     def is_active(self) -> bool:
         """Return whether the call has neither ended nor been answered."""
@@ -164,9 +157,9 @@ cdef class Call:
     @property
     def encoding(self) -> str | None:
         """The compression of the call's messages: "gzip", "deflate", or None."""
-        if self.native.encoding == Encoding.gzip:
+        if self.native.head.encoding == Encoding.gzip:
             return "gzip"
-        return "deflate" if self.native.encoding == Encoding.deflate else None
+        return "deflate" if self.native.head.encoding == Encoding.deflate else None
 
     # ---- messages ---------------------------------------------------------------------------
 
@@ -284,11 +277,7 @@ cdef class Call:
         Returns:
             False if the budget does not allow the answer. The call is then still open.
         """
-        cdef Payload *payload
-        if isinstance(message, list):
-            payload = self._parts(message)
-        else:
-            payload = self._payload(message)
+        cdef Payload *payload = self._payload(message)
         if payload == NULL:
             return False
         self.finished = True
@@ -309,10 +298,7 @@ cdef class Call:
         """
         if not self.finished:
             self.finished = True
-            self._end(code, text.encode("utf-8", "replace"), metadata)
-
-    cdef int _end(self, int code, bytes text, list metadata) except -1:
-        return self._send(NULL, code, text, metadata)
+            self._send(NULL, code, text.encode("utf-8", "replace"), metadata)
 
     cdef int _send(self, Payload *payload, int code, bytes text, list metadata) except -1:
         cdef vector[pair[string, string]] pairs
@@ -330,64 +316,33 @@ cdef class Call:
             self.native.finish(code, words, pairs, payload)
         return 0
 
-    cdef bint _counts(self, Payload *payload, uint64_t length) noexcept:
-        """Count an answer's bytes. If the budget does not allow them, destroy the payload."""
-        payload.room = self.server.budget.reserve_answer(length)
-        if payload.room == AnswerRoom.none:
-            payload.destroy()
-            return False
-        payload.budget = self.server.budget
-        payload.counted = length
-        return True
-
-    cdef Payload *_parts(self, list parts) except? NULL:
-        """Make a payload of a message in parts."""
-        cdef list views = [memoryview(part) for part in parts]
-        cdef uint64_t total = 0
+    cdef Payload *_payload(self, message) except? NULL:
+        """Make a payload of contiguous bytes, or a list of such parts. NULL without room."""
+        cdef list views = [
+            memoryview(part) for part in (message if isinstance(message, list) else [message])
+        ]
+        cdef uint64_t total = sum([part.nbytes for part in views])
+        cdef bint copies = total <= COPIED_BYTES
         cdef Py_buffer view
-        cdef Payload *payload = Payload.make(self.server, <int>len(views), 0)
+        cdef Payload *payload = Payload.make(self.server, <int>len(views), total if copies else 0)
         if payload == NULL:
             raise MemoryError()
         try:
             for part in views:
                 PyObject_GetBuffer(part, &view, PyBUF_SIMPLE)
-                payload.add(view.buf, <size_t>view.len)
-                total += <uint64_t>view.len
+                if copies:
+                    payload.copy(view.buf, <size_t>view.len)
+                else:
+                    payload.add(view.buf, <size_t>view.len)
                 PyBuffer_Release(&view)  # the memoryview keeps the bytes alive
         except BaseException:
             payload.destroy()
             raise
-        if not self._counts(payload, total):
+        if total > COUNTED and not payload.count_answer(self.server.budget, total):
+            payload.destroy()
             return NULL
-        payload.owner = <void *>views
-        Py_INCREF(views)
+        if not copies:
+            payload.owner = <void *>views
+            Py_INCREF(views)
         payload.close()
         return payload
-
-    cdef Payload *_payload(self, message) except? NULL:
-        """Make a payload of a message. NULL if the budget does not allow it."""
-        cdef Py_buffer view
-        cdef Payload *payload
-        cdef size_t length
-        cdef object held = None
-        PyObject_GetBuffer(message, &view, PyBUF_SIMPLE)
-        length = <size_t>view.len
-        try:
-            if length > COPIED_BYTES:
-                held = memoryview(message)  # keeps the bytes in place
-            payload = Payload.make(self.server, 1, length if length <= COPIED_BYTES else 0)
-            if payload == NULL:
-                raise MemoryError()
-            if length <= COPIED_BYTES:
-                memcpy(payload.bytes(), view.buf, length)
-                payload.add(payload.bytes(), length)
-            else:
-                if length > COUNTED and not self._counts(payload, length):
-                    return NULL
-                payload.add(view.buf, length)
-                payload.owner = <void *>held
-                Py_INCREF(held)
-            payload.close()
-            return payload
-        finally:
-            PyBuffer_Release(&view)

@@ -9,7 +9,7 @@ from libcpp.utility cimport pair
 from libcpp.vector cimport vector
 
 from ksrv._native.memory.buffer_pool cimport CBlock
-from ksrv._native.memory.memory_budget cimport AnswerRoom, CMemoryBudget
+from ksrv._native.memory.memory_budget cimport CMemoryBudget
 from ksrv._native.queue.request_handle cimport Answered, CRequest
 from ksrv._native.reactor.connection_limits cimport CConnectionLimits
 from ksrv._native.reactor.counters cimport ServerCounters
@@ -55,7 +55,7 @@ cdef extern from "grpc/call.hpp" namespace "ksrv::grpc" nogil:
         ended
         late
 
-    cdef enum class Encoding "ksrv::grpc::Call::Encoding"(unsigned char):
+    cdef enum class Encoding(unsigned char):
         identity
         gzip
         deflate
@@ -76,46 +76,39 @@ cdef extern from "grpc/call.hpp" namespace "ksrv::grpc" nogil:
         cbool compressed
         uint64_t counted
 
-    cdef struct Entry "ksrv::grpc::Call::Entry":
-        uint32_t name
-        uint32_t name_length
-        uint32_t value
-        uint32_t value_length
-
     cdef cppclass Payload:
         @staticmethod
         Payload *make(CServer *server, int parts, size_t room) noexcept
-        unsigned char *bytes() noexcept
         void add(const void *data, size_t length) noexcept
+        void copy(const void *data, size_t length) noexcept
+        cbool count_answer(CMemoryBudget *budget, uint64_t bytes) noexcept
         void close() noexcept
         void destroy() noexcept
         Payload *next
         void *owner
-        CMemoryBudget *budget
-        uint64_t counted
-        AnswerRoom room
-        size_t size
 
     cdef cppclass Text "ksrv::SmallVector<char, 192>":
         const char *data() noexcept
-
-    cdef cppclass Entries "ksrv::SmallVector<ksrv::grpc::Call::Entry, 6>":
         size_t size() noexcept
-        Entry &operator[](size_t index) noexcept
+
+    cdef cppclass CallHead:
+        Text text
+        string authority
+        string authorization
+        int authorizations
+        RequestId request_id
+        Encoding encoding
+        uint64_t deadline_ns
+
+    cdef cppclass Observed:
+        bint sampled
 
     cdef cppclass CCall "ksrv::grpc::Call":
         Connection *connection
         const Method *method
         FastRequest *fast
-        Text text
-        Entries entries
-        string authority
-        string authorization
-        bint repeats_authorization
-        bint sampled
-        RequestId request_id
-        Encoding encoding
-        uint64_t deadline_ns
+        CallHead head
+        Observed observed
         atomic[cbool] admitted
         void *callbacks
         void retain() noexcept
@@ -163,7 +156,7 @@ cdef extern from "grpc/server.hpp" namespace "ksrv::grpc" nogil:
         string request_id
         string model
         string version
-        string caller_lines
+        string metadata
         uint64_t duration_ns
         uint64_t answered_bytes
         int status

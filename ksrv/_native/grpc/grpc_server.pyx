@@ -12,15 +12,16 @@ from libcpp.vector cimport vector
 
 from ksrv._native.grpc.grpc_call cimport Call, call_of, ip_address
 from ksrv._native.memory.memory_budget cimport MemoryBudget
-from ksrv._native.queue.request_handle cimport CRequest, release_request
+from ksrv._native.queue.request_handle cimport CRequest
 from ksrv._native.queue.request_queue cimport PUSH_INLINE, PUSH_OK, Push, retain_queue
 from ksrv._native.reactor.connection_limits cimport CConnectionLimits, ConnectionLimits
 from ksrv._native.reactor.counters cimport counted
 from ksrv._native.reactor.event_loop cimport EventLoop
-from ksrv._native.server.model_endpoint cimport ModelEndpoint, ksrv_request_of, ksrv_run_inline
+from ksrv._native.server.model_endpoint cimport (
+    TOGETHER, ModelEndpoint, ksrv_push_fast, ksrv_request_of,
+)
 from ksrv._native.server.server cimport (
-    FastRequest, ModelRoute, ModelSignature, RouteTable, const_table,
-    fail_fast_request,
+    FastRequest, ModelRoute, RouteTable, const_table, fail_fast_request,
 )
 from ksrv._native.tls.tls_context cimport TlsContext
 
@@ -34,9 +35,6 @@ if not cython.compiled:
 
 log: logging.Logger = logging.getLogger(__name__)
 
-cdef enum:
-    TOGETHER = 64           # the most requests that are pushed together
-
 
 def library_version() -> str | None:
     """Return the version of libnghttp2 in use, or None if it is missing."""
@@ -48,32 +46,23 @@ cdef void _serve_fast(GrpcServer self, CCall *first) noexcept:
     """Push a fast call and the next calls to the same model, and run them if a slot is claimed."""
     cdef CCall *calls[TOGETHER]
     cdef FastRequest *fast[TOGETHER]
-    cdef CRequest *requests[TOGETHER]
     cdef Push results[TOGETHER]
-    cdef ModelSignature *signature = first.fast.signature
-    cdef ModelEndpoint endpoint = <ModelEndpoint>signature.endpoint
-    cdef size_t room = 1, slot = 0, count = 1, inlined, i
-    if signature.max_rows:
-        room = <size_t>min(signature.max_rows, <uint64_t>TOGETHER)
+    cdef uint64_t max_rows = first.fast.signature.max_rows
+    cdef size_t room = <size_t>min(max_rows, <uint64_t>TOGETHER) if max_rows else 1
+    cdef size_t count = 1, i
     calls[0] = first
     first.retain()
     count += self.server.take_fast_calls(first, &calls[1], room - 1)
     for i in range(count):
         fast[i] = calls[i].fast
-        requests[i] = fast[i]
         calls[i].fast = NULL
-        calls[i].watch(requests[i])
-    inlined = signature.queue.push_some(requests, count, signature.max_rows, results, &slot)
+        calls[i].watch(fast[i])
+    ksrv_push_fast(fast, count, results)
     for i in range(count):
-        if results[i] == PUSH_OK:
-            release_request(requests[i])
-        elif results[i] != PUSH_INLINE:
+        if results[i] != PUSH_OK and results[i] != PUSH_INLINE:
             calls[i].unwatch()
             undo_fast_call(fast[i])
             _run(self, calls[i], RUN_READY)
-    if inlined:
-        ksrv_run_inline(endpoint, slot, requests, results, count)
-    for i in range(count):
         calls[i].release()
 
 
@@ -308,8 +297,7 @@ cdef class GrpcServer:
 
         Returns:
             A list of (method's path, seconds, status, bytes of the answer, peer's IP address, the
-            call's id, model or "", version or "", the metadata lines that identify the caller:
-            `authorization`, `forwarded` and `x-forwarded-for`).
+            call's id, model or "", version or "", the lines of its metadata).
         """
         cdef vector[CallRecord] taken
         cdef size_t i
@@ -322,7 +310,7 @@ cdef class GrpcServer:
                 (<bytes>taken[i].request_id).decode("ascii"),
                 (<bytes>taken[i].model).decode("utf-8", "replace"),
                 (<bytes>taken[i].version).decode("utf-8", "replace"),
-                <bytes>taken[i].caller_lines,
+                <bytes>taken[i].metadata,
             )
             for i in range(taken.size())
         ]

@@ -1,8 +1,11 @@
 """Model endpoints, for the HTTP server."""
 
 from ksrv._native.server.server cimport CHttpServer, Connection, FastRequest, ModelSignature
-from ksrv._native.queue.request_handle cimport CRequest, NativeHandle
+from ksrv._native.queue.request_handle cimport NativeHandle
 from ksrv._native.queue.request_queue cimport Push, Queue
+
+cdef enum:
+    TOGETHER = 64             # the most requests that are pushed together
 
 
 cdef class FastHandle(NativeHandle):
@@ -24,10 +27,9 @@ cdef class ModelEndpoint:
 # the GIL. Each request is answered, even after errors.
 cdef void ksrv_serve_fast_requests(CHttpServer *server, Connection *connection) noexcept
 
-# Runs the requests with PUSH_INLINE, which claimed a slot. Each request ends, even after errors.
-cdef void ksrv_run_inline(
-    ModelEndpoint endpoint, size_t slot, CRequest **requests, Push *results, size_t count
-) noexcept
+# Pushes requests to one model, and runs the requests that claim a slot. The caller keeps refused
+# requests. Needs the GIL.
+cdef void ksrv_push_fast(FastRequest **fast, size_t count, Push *results) noexcept
 
 # The request that a handler sees.
 cdef object ksrv_request_of(FastRequest *request)

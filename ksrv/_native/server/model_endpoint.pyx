@@ -59,9 +59,6 @@ if not cython.compiled:
 
 log: logging.Logger = logging.getLogger(__name__)
 
-cdef enum:
-    TOGETHER = 64             # the most requests that are pushed together
-
 cdef tuple DTYPES = DATATYPE_DTYPES
 
 
@@ -141,28 +138,36 @@ cdef void ksrv_serve_fast_requests(CHttpServer *server, Connection *connection) 
     cdef ModelSignature *signature = connection.fast_request.signature
     cdef ModelEndpoint endpoint = <ModelEndpoint>signature.endpoint
     cdef FastRequest *fast[TOGETHER]
-    cdef CRequest *requests[TOGETHER]
     cdef Push results[TOGETHER]
-    cdef size_t room = 1, slot = 0, count, inlined, i
+    cdef size_t room = 1, count, i
     if signature.max_rows:
         room = <size_t>min(signature.max_rows, <uint64_t>TOGETHER)
     count = server.routes.take_fast_requests(connection, fast, room)
+    for i in range(count):  # before the push, because after it the timer may answer the request
+        server.connections.disconnects.watch(fast[i].turn.connection, fast[i])
+    ksrv_push_fast(fast, count, results)
+    for i in range(count):
+        if results[i] != PUSH_OK and results[i] != PUSH_INLINE:
+            server.connections.disconnects.unwatch(fast[i].turn.connection)
+            ksrv_route(endpoint, &server.answers, undo_fast_request(fast[i]), endpoint.route)
+
+
+cdef void ksrv_push_fast(FastRequest **fast, size_t count, Push *results) noexcept:
+    cdef ModelSignature *signature = fast[0].signature
+    cdef ModelEndpoint endpoint = <ModelEndpoint>signature.endpoint
+    cdef CRequest *requests[TOGETHER]
+    cdef size_t slot = 0, inlined, i
     for i in range(count):
         requests[i] = fast[i]
-        # Before the push, because after it the timer may answer the request.
-        server.connections.disconnects.watch(fast[i].turn.connection, requests[i])
     inlined = signature.queue.push_some(requests, count, signature.max_rows, results, &slot)
     for i in range(count):
         if results[i] == PUSH_OK:
             release_request(requests[i])
-        elif results[i] != PUSH_INLINE:
-            server.connections.disconnects.unwatch(fast[i].turn.connection)
-            ksrv_route(endpoint, &server.answers, undo_fast_request(fast[i]), endpoint.route)
     if inlined:
-        ksrv_run_inline(endpoint, slot, requests, results, count)
+        _run_inline(endpoint, slot, requests, results, count)
 
 
-cdef void ksrv_run_inline(
+cdef void _run_inline(
     ModelEndpoint endpoint, size_t slot, CRequest **requests, Push *results, size_t count
 ) noexcept:
     """Run the requests that claimed a slot. Each request ends, even after errors."""

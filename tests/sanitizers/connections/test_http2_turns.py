@@ -8,12 +8,12 @@ from tests.support.native.programs import run_program
 
 pytestmark = pytest.mark.long
 
-FLOOD = 12_000 * 9
+FLOOD = 40_000 * 9
 
 
-def served_beside_floods(*arguments: str) -> list[int]:
+def served_beside_floods() -> list[int]:
     """Return the bytes of two floods that waited when each of four calls was served."""
-    printed = run_program("sanitize", "connections/http2_turns.cpp", *arguments)
+    printed = run_program("sanitize", "connections/http2_turns.cpp")
     if "libnghttp2 is missing" in printed:
         pytest.skip(printed)
     assert "4 calls served, floods read, 0 bytes are held" in printed
@@ -25,10 +25,5 @@ def test_call_waits_for_one_turn_of_each_flood():
     waiting = served_beside_floods()
     assert waiting == sorted(waiting, reverse=True)
     assert len(set(waiting)) == 4
-    assert FLOOD < waiting[0] < 2 * FLOOD  # bytes that wait are in the memory budget
+    assert FLOOD < waiting[0] < 2 * FLOOD
     assert waiting[3] > 0
-
-
-@pytest.mark.timeout(600)
-def test_call_is_served_before_floods_with_a_full_budget():
-    assert max(served_beside_floods("full")) < 10_000

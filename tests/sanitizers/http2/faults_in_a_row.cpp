@@ -38,7 +38,6 @@ struct Streams final : SessionEvents {
     bool has_lived(void *) noexcept override { return false; }
     size_t offer(void *, size_t, Behind *) noexcept override { return 0; }
     bool take(void *, size_t, OutgoingBytes *) noexcept override { return true; }
-    void pinged() noexcept override {}
 };
 
 std::string open_stream(uint32_t id) {

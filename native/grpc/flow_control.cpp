@@ -1,0 +1,65 @@
+#include "grpc/flow_control.hpp"
+
+#include <algorithm>
+
+#include "grpc/server.hpp"
+
+namespace ksrv::grpc {
+
+namespace {
+
+constexpr size_t COUNTED_STEP = 65536;  // bytes of a message that are counted at once
+constexpr size_t MESSAGES_AHEAD = 2;    // messages of a stream that may be complete but not taken
+constexpr size_t MESSAGE_OVERHEAD = 256;  // bytes of memory per message of a stream, in addition to the message
+// Limit for health and metadata requests, which are accepted even if the budget is used up.
+constexpr size_t PROBE_BYTES = 1024;
+constexpr size_t AHEAD = 4u << 20;             // bytes of a message that may be in flight
+constexpr uint64_t LIVED_NS = 10'000'000u;     // after this time a peer may reset a stream: 128 resets in it are few
+constexpr uint64_t LATEST_NS = 100'000'000u;   // if a connection was not read for longer, resets are forgiven for this time only
+
+}  // namespace
+
+void FlowControl::open_window(Call *call) noexcept {
+    IncomingMessage &incoming = call->incoming;
+    if (!incoming.unconsumed) return;
+    const bool large = incoming.has_prefix() && incoming.message.length > COUNTED_STEP;
+    if (large && !call->admitted.load(std::memory_order_acquire)) return;
+    if (call->streams()) {
+        std::lock_guard<std::mutex> guard(call->lock);
+        if (call->messages.size() >= MESSAGES_AHEAD) return;
+    }
+    if (large) session_->widen(call->stream, std::min(incoming.left() + PREFIX + COUNTED_STEP, AHEAD));
+    session_->consume(call->stream, incoming.unconsumed);
+    incoming.unconsumed = 0;
+}
+
+size_t FlowControl::count(Call *call, size_t more) noexcept {
+    Message &message = call->incoming.message;
+    const size_t overhead = call->method->streams ? MESSAGE_OVERHEAD : 0;
+    const size_t wanted = call->incoming.got + more;
+    if (wanted + overhead <= message.counted) return 0;
+    const size_t rounded = (wanted + COUNTED_STEP - 1) / COUNTED_STEP * COUNTED_STEP;
+    const size_t target = std::min(message.length, rounded) + overhead;
+    const size_t missing = target - message.counted;
+    const bool is_probe = call->method->small && message.length <= PROBE_BYTES;
+    if (is_probe) budget_->take(missing);
+    if (!is_probe && !budget_->reserve(missing, message.length <= MemoryBudget::SMALL_REQUEST)) return missing;
+    message.counted = target;
+    return 0;
+}
+
+// If nothing was read for long, for example because this server got no CPU, streams may have been opened and reset in
+// that time after a normal life, but look young. Therefore as many resets are forgiven as streams could have lived in
+// sequence, minus the open streams. A peer gains nothing by it: it could have had as many resets by waiting for its
+// streams to live.
+void FlowControl::note_received(uint64_t now, uint32_t open) noexcept {
+    const uint64_t lives = std::min(now - received_ns_, LATEST_NS) / LIVED_NS * config_->streams;
+    if (lives > open) session_->forgive_resets(static_cast<uint32_t>(lives - open));
+    received_ns_ = now;
+}
+
+bool FlowControl::has_lived(const Call &call, uint64_t now) noexcept {
+    return call.answering != Answering::none || now - call.opened_ns >= LIVED_NS;
+}
+
+}  // namespace ksrv::grpc

@@ -1,0 +1,91 @@
+// The messages that a call receives.
+
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "base/small_vector.hpp"
+#include "memory/buffer_pool.hpp"
+#include "memory/memory_budget.hpp"
+
+namespace ksrv::grpc {
+
+constexpr size_t PREFIX = 5;
+
+struct Message {
+    Block *block = nullptr;  // null for an empty message
+    size_t offset = 0, length = 0;
+    bool compressed = false;
+    uint64_t counted = 0;
+};
+
+inline void free_message(Message *message, MemoryBudget *budget) noexcept {
+    if (message->block) process_pool().release(message->block);
+    budget->give_back(message->counted);
+    *message = Message{};
+}
+
+// Complete messages, in order.
+class MessageQueue {
+  public:
+    size_t size() const noexcept { return all_.size() - taken_; }
+    void add(const Message &message) { all_.push_back(message); }  // may throw std::bad_alloc
+    Message &first() noexcept { return all_[taken_]; }
+    Message take() noexcept {
+        const Message found = all_[taken_++];
+        if (size() == 0 || taken_ == FORGOTTEN_TOGETHER) {
+            all_.drop_first(taken_);
+            taken_ = 0;
+        }
+        return found;
+    }
+
+  private:
+    static constexpr size_t FORGOTTEN_TOGETHER = 1024;  // taken messages are erased together
+    SmallVector<Message, 1> all_;
+    size_t taken_ = 0;
+};
+
+// The message that arrives: its prefix, then its bytes. Used only by the connection's owner.
+struct IncomingMessage {
+    explicit IncomingMessage(uint64_t now) noexcept : since_ns(now) {}
+
+    bool has_begun() const noexcept { return prefix_got != 0; }
+    bool has_prefix() const noexcept { return prefix_got == PREFIX; }
+    size_t left() const noexcept { return message.length - got; }
+    unsigned char *end() const noexcept { return message.block->data + message.offset + got; }
+
+    // Takes bytes of the prefix. Returns how many.
+    size_t take_prefix(const unsigned char *data, size_t length) noexcept {
+        const size_t some = std::min(length, PREFIX - prefix_got);
+        memcpy(prefix + prefix_got, data, some);
+        prefix_got += some;
+        return some;
+    }
+    // Begins the message of the complete prefix.
+    void begin() noexcept {
+        message = Message{};
+        message.length = static_cast<size_t>(prefix[1]) << 24 | static_cast<size_t>(prefix[2]) << 16 |
+                         static_cast<size_t>(prefix[3]) << 8 | prefix[4];
+        message.compressed = prefix[0] == 1;
+        got = 0;
+    }
+    // Begins the wait for the next prefix, after the message was moved out.
+    void await_next(uint64_t now) noexcept {
+        message = Message{};
+        prefix_got = got = 0;
+        since_ns = now;
+    }
+
+    unsigned char prefix[PREFIX];
+    size_t prefix_got = 0, got = 0;
+    Message message;
+    size_t unconsumed = 0;     // received bytes that the peer's window does not have again
+    uint64_t since_ns;         // when the wait for the message began
+    uint64_t progress_ns = 0;  // when the last bytes arrived
+};
+
+}  // namespace ksrv::grpc

@@ -1,0 +1,98 @@
+// The calls of a connection, and what its session reports of their streams.
+
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "grpc/call.hpp"
+#include "grpc/flow_control.hpp"
+#include "http2/session.hpp"
+
+namespace ksrv::grpc {
+
+class Server;
+
+// Counts of a connection's calls, which any thread reads.
+struct CallCounts {
+    std::atomic<uint32_t> open{0};
+    std::atomic<uint32_t> unfinished{0};  // whose message is incomplete
+    std::atomic<uint32_t> untaken{0};     // whose complete answer waits for the client
+    std::atomic<uint32_t> overdue{0};     // whose complete answer has waited for too long
+    std::atomic<uint64_t> idle_since_ns{0};
+};
+
+// Used only by the connection's owner.
+class Streams final : public http2::SessionEvents {
+  public:
+    Streams(Connection *connection, http2::OutgoingBytes *out, uint64_t now) noexcept;
+
+    // Sends everything that a call has to send.
+    void answer(Call *call) noexcept;
+    // Enforces the time limits of all calls, and counts the overdue answers.
+    void look_at_calls() noexcept;
+    // Drops half of the answers that clients do not read, the oldest first: of the overdue answers, or of all.
+    void end_untaken(bool of_all) noexcept;
+    // Ends half of the calls whose message does not arrive, the oldest first.
+    void end_unfinished() noexcept;
+    void close_all() noexcept;
+    // The place in their message for the next bytes of a DATA frame. Null unless they may be received directly.
+    unsigned char *place_of_data(size_t *length) noexcept;
+    // How many bytes of the last message the peer may still send without waiting.
+    size_t message_bytes_to_come() const noexcept;
+
+    CallCounts counts;
+    http2::Session session;
+    FlowControl flow;
+    bool had_call = false;  // a complete head has arrived
+
+  private:
+    // ---- streams.cpp: receives calls ----
+    void *opened(int32_t stream_id) noexcept override;
+    void field(void *stream, const char *name, size_t name_length, const char *value,
+               size_t value_length) noexcept override;
+    void fields_over(void *stream, bool whole) noexcept override;
+    void data(void *stream, const unsigned char *data, size_t length) noexcept override;
+    void peer_over(void *stream) noexcept override;
+    void closed(void *stream, uint32_t error) noexcept override;
+    bool has_lived(void *stream) noexcept override;
+    const Fault *fault_of_head(const Call &call, bool whole) const noexcept;
+    bool is_admitted(const Call &call) const noexcept;
+    bool begin_message(Call *call) noexcept;
+    bool place_message(Call *call, const unsigned char *first, size_t length) noexcept;
+    bool count(Call *call, size_t more) noexcept;
+    void end_message(Call *call) noexcept;
+    bool submit_fast(Call *call) noexcept;
+    void record(Call *call) noexcept;  // for the access log
+    void enter(Call *call, Receiving next) noexcept;
+    void stop_receiving(Call *call) noexcept;
+    // The numbers of the fault's text.
+    void refuse(Call *call, const Fault &fault, double first = 0, double second = 0, double third = 0) noexcept;
+
+    // ---- answer_call.cpp ----
+    size_t offer(void *stream, size_t most, http2::Behind *behind) noexcept override;
+    bool take(void *stream, size_t length, http2::OutgoingBytes *out) noexcept override;
+    void answer_over(void *stream) noexcept override;
+    void begin_answer(Call *call, bool empty) noexcept;
+    void reset(Call *call, uint32_t error) noexcept;
+    void note_untaken(Call *call) noexcept;
+    void note_taken(Call *call) noexcept;
+    void drop_answer(Call *call) noexcept;
+
+    // ---- deadlines.cpp ----
+    void look_at_call(Call *call) noexcept;
+    bool keeps_up(Call *call, bool is_left, uint64_t answer_bytes) noexcept;
+    // How long a client may leave an answer unread, whatever the number of others.
+    uint64_t overdue_ns() const noexcept;
+    bool is_overdue(const Call &call) const noexcept;
+    Call *oldest() const noexcept;
+
+    Connection &connection_;
+    Server &server_;
+    const http2::OutgoingBytes &out_;
+    Call *newest_ = nullptr;
+    const Method *last_method_ = nullptr;
+    uint64_t requests_left_;
+};
+
+}  // namespace ksrv::grpc
