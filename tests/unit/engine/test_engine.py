@@ -15,7 +15,6 @@ from ksrv.errors import (
     DeadlineExceeded,
     HandlerFailed,
     InferenceError,
-    NotFound,
     NotReady,
 )
 from tests.support.engine.engine_models import (
@@ -54,16 +53,6 @@ def test_idle_engine_returns_memory(monkeypatch):
     assert buffer_pool.statistics()["pooled"] > 0
     served = engine()
     wait_until(lambda: buffer_pool.statistics()["pooled"] == 0)
-    served.close()
-
-
-def test_an_unknown_model_and_version_are_not_found():
-    served = engine(source(version="1"))
-    with pytest.raises(NotFound, match="'nope'"):
-        served.submit(request(model="nope"), caller_blocks=True).wait()
-    with pytest.raises(NotFound, match="'9'"):
-        served.submit(request(model_version="9"), caller_blocks=True).wait()
-    assert served.submit(request(model_version="1"), caller_blocks=True).wait().model_version == "1"
     served.close()
 
 

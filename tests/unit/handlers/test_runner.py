@@ -27,22 +27,6 @@ def ones(rows):
     return np.ones((rows, 2), np.float32)
 
 
-def test_handler_needs_only_inference(runner_of, batch_of):
-    runner = runner_of(
-        """
-        from ksrv import BaseHandler
-        class Double(BaseHandler):
-            def inference(self, x):
-                return x * 2
-        """
-    )
-    answer = runner.run(batch_of(ones(1), ones(2)))
-    assert [tensor.name for tensor in answer.tensors] == ["output"]
-    np.testing.assert_array_equal(answer.tensors[0].data, np.full((3, 2), 2, np.float32))
-    assert set(answer.timings) == {"preprocess", "inference", "postprocess"}
-    assert not answer.failures
-
-
 def test_several_inputs_are_keywords(runner_of, batch_of):
     runner = runner_of(
         """
