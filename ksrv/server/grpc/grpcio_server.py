@@ -17,8 +17,8 @@ from ksrv._native.protobuf.infer_response import MAX_MESSAGE
 from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.errors import InvalidRequest, KsrvError
 from ksrv.limits import Limits
-from ksrv.request import InferRequest, InferResponse, RequestHandle
-from ksrv.server.call import Find, run_infer
+from ksrv.request import InferRequest, RequestHandle
+from ksrv.server.call import Find, StoredCall, run_infer
 from ksrv.server.grpc import limits as bounds
 from ksrv.server.grpc.calls import Message, error_metadata, report_grpc, trailing
 from ksrv.server.grpc.messages import admitted
@@ -77,7 +77,7 @@ def channel_options(settings: ServerSettings, *, shared: bool) -> dict[str, int]
     return options
 
 
-class GrpcioCall:
+class GrpcioCall(StoredCall):
     """A call of grpcio's with the methods that the services use; an `InferCall`, if its method runs in the engine.
 
     Args:
@@ -88,7 +88,6 @@ class GrpcioCall:
     Attributes:
         path: As given.
         message: The message, once it is received.
-        answer: The answer's message, or why the call failed, once it was answered.
         request_id: The call's id, which is sent to the client.
         sampled: False: this server has no fast path, and leaves the choice to the recording.
     """
@@ -97,11 +96,11 @@ class GrpcioCall:
     sampled = False
 
     def __init__(self, path: str, method: Method, context: "grpc.ServicerContext") -> None:
+        super().__init__()
         self.path = path
         self._form = method.infer
         self._request: InferRequest | None = None
         self.message: Message = b""
-        self.answer: bytes | Exception = b""
         self._context: Any = context
         self._entries = [(one.key, one.value) for one in context.invocation_metadata()]
         given, trace = (
@@ -161,9 +160,6 @@ class GrpcioCall:
         """Have a function called when the call ends; False where it has ended."""
         return bool(self._context.add_callback(callback))
 
-    def authorize(self) -> None:
-        """See `InferCall.authorize`: the caller was checked before the message was received."""
-
     def read(self, find: Find) -> InferRequest:
         """See `InferCall.read`."""
         assert self._form is not None, "the method runs in the engine"
@@ -175,17 +171,18 @@ class GrpcioCall:
         if not self.add_callback(handle.cancel):
             handle.cancel()
 
-    def send(self, response: InferResponse) -> None:
-        """See `InferCall.send`: grpcio sends what its handler returns."""
+    def rendered(self) -> bytes:
+        """Return the message of the response; grpcio sends what its handler returns.
+
+        Raises:
+            KsrvError: The call failed.
+        """
+        response = self.response()
         assert self._form is not None and self._request is not None, "the request was read"
         if response.headers:
             self._context.set_trailing_metadata(tuple(trailing(response.headers)))
         written = self._form.render(response, self._request, self)
-        self.answer = written if isinstance(written, bytes) else b"".join(written)
-
-    def refuse(self, error: Exception) -> None:
-        """See `InferCall.refuse`: grpcio's handler raises it."""
-        self.answer = error
+        return written if isinstance(written, bytes) else b"".join(written)
 
 
 class GrpcioServer:
@@ -321,9 +318,7 @@ class GrpcioServer:
             return method.answer(message, call)
         call.message = message
         run_infer(call, self._engine, waits=True)
-        if isinstance(call.answer, Exception):
-            raise call.answer
-        return call.answer
+        return call.rendered()
 
     @contextmanager
     def _opened(self, received: bytes, limits: Limits) -> Iterator[bytes]:
