@@ -10,10 +10,9 @@ from typing import Any
 from urllib.parse import quote
 
 import click
-import numpy as np
 
 from ksrv.cli.connection import TOKEN_VARIABLE, Credentials, credential_options, url_option
-from ksrv.client.tensors import DTYPES
+from ksrv.model.datatypes import BINARY_ONLY, DTYPES
 
 LANGUAGES = ("curl", "python", "javascript")
 
@@ -22,11 +21,6 @@ FREE_SIZE = 8
 
 WRITTEN_VALUES = 64
 """Values of an input that are written out; larger inputs are zeros."""
-
-SIZES = {name: np.dtype(dtype).itemsize for name, dtype in DTYPES.items()} | {"BF16": 2}
-"""Bytes of a value of each datatype."""
-
-NUMPY_NAMES = {name: np.dtype(dtype).name for name, dtype in DTYPES.items()} | {"BF16": "float32"}
 
 
 @dataclass(frozen=True)
@@ -103,7 +97,7 @@ class Call:
         if one.kind == "image":
             entry["parameters"] = {"binary_data_size": image_size}
         elif one.kind == "zeros":
-            entry["parameters"] = {"binary_data_size": one.count * SIZES[one.datatype]}
+            entry["parameters"] = {"binary_data_size": one.count * DTYPES[one.datatype].itemsize}
         else:
             entry["data"] = one.values
         return entry
@@ -128,7 +122,7 @@ def inputs_of(metadata: dict[str, Any]) -> tuple[Input, ...]:
             for place, size in enumerate(sizes)
         )
         datatype = entry["datatype"]
-        if datatype not in SIZES and datatype != "BYTES":
+        if datatype not in DTYPES and datatype != "BYTES":
             raise click.ClickException(
                 f"the input {entry['name']!r} has the datatype {datatype!r}, which is unknown here"
             )
@@ -136,7 +130,7 @@ def inputs_of(metadata: dict[str, Any]) -> tuple[Input, ...]:
             kind, shape = "image", (1,)
         elif datatype == "BYTES":
             kind, shape = "text", tuple(size if size >= 0 else 1 for size in sizes)
-        elif math.prod(shape) <= WRITTEN_VALUES and datatype not in ("FP16", "BF16"):
+        elif math.prod(shape) <= WRITTEN_VALUES and datatype not in BINARY_ONLY:
             kind = "values"
         else:
             kind = "zeros"
@@ -172,7 +166,7 @@ def curl_code(call: Call) -> str:
         if one.kind == "image":
             parts.append(f"cat {image}")
         elif one.kind == "zeros":
-            parts.append(f"head -c {one.count * SIZES[one.datatype]} /dev/zero")
+            parts.append(f"head -c {one.count * DTYPES[one.datatype].itemsize} /dev/zero")
     length = '-H "Inference-Header-Content-Length: ${#H}"'
     lines.append(f"({'; '.join(parts)}) |")
     lines.append("  " + " ".join(["curl -s", url, *options, length, "--data-binary @-"]))
@@ -215,7 +209,8 @@ def _python_value(one: Input, image: str) -> str:
     if one.kind == "image":
         return f"[Path({image!r})]"
     if one.kind == "zeros":
-        return f"np.zeros({one.shape}, np.{NUMPY_NAMES[one.datatype]})"
+        kind = "float32" if one.datatype == "BF16" else DTYPES[one.datatype].name
+        return f"np.zeros({one.shape}, np.{kind})"
     return repr(_nested(one.values, one.shape))
 
 
@@ -257,7 +252,7 @@ def javascript_code(call: Call) -> str:
             if one.kind == "image":
                 parts.append("image")
             elif one.kind == "zeros":
-                parts.append(f"new Uint8Array({one.count * SIZES[one.datatype]})")
+                parts.append(f"new Uint8Array({one.count * DTYPES[one.datatype].itemsize})")
         lines.append("const header = new TextEncoder().encode(JSON.stringify(request));")
         headers.append("'Inference-Header-Content-Length': String(header.length)")
         body = f"new Blob([header, {', '.join(parts)}])"

@@ -9,7 +9,7 @@ import click
 import numpy as np
 
 from ksrv._native.tensor.bytes_tensor import signature
-from ksrv.client.tensors import DTYPES
+from ksrv.model.datatypes import NAME_BY_DTYPE
 
 if TYPE_CHECKING:
     from ksrv.client.operations import InferResult
@@ -17,12 +17,11 @@ if TYPE_CHECKING:
 Array = Any
 
 BOXES = "boxes"
-_NAMES = {np.dtype(code): name for name, code in DTYPES.items()}
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 
 
 def _datatype(value: Array) -> str:
-    return "BYTES" if value.dtype == object else _NAMES.get(value.dtype, str(value.dtype))
+    return "BYTES" if value.dtype == object else NAME_BY_DTYPE.get(value.dtype, str(value.dtype))
 
 
 def _text(element: bytes) -> str:

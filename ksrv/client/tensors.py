@@ -15,27 +15,14 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ksrv.model.datatypes import NAME_BY_DTYPE
+
 Array: TypeAlias = NDArray[Any]
 
 Block: TypeAlias = bytes | memoryview
 
-DTYPES = {
-    "BOOL": "?",
-    "UINT8": "u1",
-    "UINT16": "<u2",
-    "UINT32": "<u4",
-    "UINT64": "<u8",
-    "INT8": "i1",
-    "INT16": "<i2",
-    "INT32": "<i4",
-    "INT64": "<i8",
-    "FP16": "<f2",
-    "FP32": "<f4",
-    "FP64": "<f8",
-}
-"""numpy's name of each datatype that it has."""
-
-_NAMES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
+DTYPES = {name: dtype for dtype, name in NAME_BY_DTYPE.items()}
+"""numpy's type of each datatype that it has."""
 
 
 @dataclass(frozen=True)
@@ -172,10 +159,10 @@ def _own_datatype(name: str, array: Array) -> tuple[str, Array]:
     if array.dtype.name == "bfloat16":  # of the package ml_dtypes
         return "BF16", array.view(np.uint16)
     dtype = array.dtype.newbyteorder("<")
-    if dtype not in _NAMES:
+    if dtype not in NAME_BY_DTYPE:
         raise ValueError(f"the input {name!r} is an array of {array.dtype}, which the protocol "
                          f"has no datatype for")  # fmt: skip
-    return _NAMES[dtype], array.astype(dtype, copy=False)
+    return NAME_BY_DTYPE[dtype], array.astype(dtype, copy=False)
 
 
 def _cast(name: str, array: Array, datatype: str) -> Array:
@@ -192,7 +179,7 @@ def _cast(name: str, array: Array, datatype: str) -> Array:
         return bits
     if datatype not in DTYPES:
         raise ValueError(f"the input {name!r} has the datatype {datatype}, which is unknown here")
-    dtype = np.dtype(DTYPES[datatype])
+    dtype = DTYPES[datatype]
     if array.size == 0 or array.dtype == dtype:
         return array.astype(dtype, copy=False)
     if array.dtype.kind in "iu" and dtype.kind in "iu":
@@ -306,7 +293,7 @@ def from_json(datatype: str, shape: Sequence[int], data: Any) -> Array:
         return elements.reshape(shape)
     if datatype != "BF16" and datatype not in DTYPES:
         raise ValueError(f"the answer has the datatype {datatype!r:.40}, which is unknown here")
-    dtype = DTYPES.get(datatype, "<f4")
-    if np.dtype(dtype).kind == "f":
+    dtype = DTYPES.get(datatype, DTYPES["FP32"])
+    if dtype.kind == "f":
         return np.array(data, object).reshape(shape).astype(np.float64).astype(dtype)
     return np.array(data, dtype).reshape(shape)

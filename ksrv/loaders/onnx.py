@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from ksrv._native.tensor.datatype import TENSOR_NAMES
 from ksrv.errors import did_you_mean, quote
 from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, missing_dependency
 from ksrv.loaders.named import NamedModel
 from ksrv.loaders.onnx_external import check_external_data
-from ksrv.model.datatypes import TENSOR_NAMES
 from ksrv.model.spec import Dimension, TensorSpec
 from ksrv.request import Array
 

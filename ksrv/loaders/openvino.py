@@ -19,15 +19,20 @@ from ksrv.errors import LEADS_OUT
 from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, missing_dependency
 from ksrv.loaders.named import NamedModel
 from ksrv.loaders.onnx_external import check_external_data
+from ksrv.model.datatypes import NAME_BY_DTYPE
 from ksrv.model.input_rules import default_image
 from ksrv.model.spec import Dimension, TensorSpec
 from ksrv.request import Array
 
 DATATYPES = {
-    "boolean": "BOOL", "u8": "UINT8", "u16": "UINT16", "u32": "UINT32", "u64": "UINT64",
-    "i8": "INT8", "i16": "INT16", "i32": "INT32", "i64": "INT64", "f16": "FP16", "f32": "FP32",
-    "f64": "FP64", "bf16": "BF16", "string": "BYTES",
-}  # fmt: skip
+    f"{dtype.kind}{8 * dtype.itemsize}": name
+    for dtype, name in NAME_BY_DTYPE.items()
+    if dtype.kind != "b"
+} | {
+    "boolean": "BOOL",
+    "bf16": "BF16",
+    "string": "BYTES",
+}
 PLATFORM = "OpenVINO"
 DIALECT = "openvino"
 """The name under which `ModelConfig.dialect` has the options."""

@@ -11,12 +11,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ksrv._native.tensor.datatype import TENSOR_NAMES
 from ksrv.loaders.arguments import PositionalCall
 from ksrv.loaders.device import torch_device
 from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, short, torch_file
 from ksrv.loaders.torch_compiler import torch_compiler
 from ksrv.loaders.torch_files import kind_of, refused
-from ksrv.model.datatypes import TENSOR_NAMES
 from ksrv.model.spec import Dimension, TensorSpec
 
 DATATYPES = {f"torch.{shown}": name for name, shown in TENSOR_NAMES.items()}

@@ -8,21 +8,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ksrv._native.tensor.datatype import NAMES, dtype_string
+from ksrv._native.tensor.datatype import CONTENTS, NAMES, TENSOR_NAMES, dtype_string
 
-FLOATING = ("FP16", "BF16", "FP32", "FP64")
+FLOATING = tuple(name for name, shown in TENSOR_NAMES.items() if "float" in shown)
+
+BINARY_ONLY = frozenset(NAMES).difference(CONTENTS)
+"""The datatypes that neither JSON nor the typed fields of a message can carry."""
 
 DTYPES: dict[str, np.dtype[Any]] = {
     name: np.dtype(dtype_string(name)) for name in NAMES if name != "BYTES"
 }
 """The dtype of each datatype's arrays; BF16 travels as the 16-bit patterns of its values."""
 
-TENSOR_NAMES = {
-    name: "bfloat16" if name == "BF16" else dtype.name for name, dtype in DTYPES.items()
-}
-"""The names of the datatypes in torch."""
-
-NAME_BY_DTYPE = {dtype: name for name, dtype in DTYPES.items() if name != "BF16"}
+NAME_BY_DTYPE = {dtype: name for name, dtype in DTYPES.items() if dtype.name == TENSOR_NAMES[name]}
+"""The datatypes that numpy has. BF16 is missing: it travels as patterns."""
 
 
 def widen_bfloat16(patterns: npt.NDArray[Any]) -> npt.NDArray[np.float32]:

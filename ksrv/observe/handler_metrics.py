@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from ksrv.statistics import MetricRecord
+from ksrv.observe.process import ProcessValues, ServerValues
+from ksrv.statistics import MetricRecord, rows
 
 log = logging.getLogger(__name__)
 
@@ -24,17 +25,13 @@ MOST_NAMES = 1000
 MOST_SERIES = 1000
 OWN_PREFIX = "ksrv_"
 OWN_NAMES = frozenset(
-    {
-        "process_cpu_seconds",
-        "process_cpu_seconds_total",
-        "process_max_fds",
-        "process_open_fds",
-        "process_resident_memory_bytes",
-        "process_start_time_seconds",
-        "process_virtual_memory_bytes",
-    }
+    name
+    for kind in (ProcessValues, ServerValues)
+    for shown in rows(kind).values()
+    for row in shown
+    for name in (row.name, row.name if row.present else f"{row.name}_total")
 )
-"""The names on the server's page, without the prefix."""
+"""The names on the server's page that may lack the prefix."""
 HISTOGRAM_SUFFIXES = ("_bucket", "_count", "_sum")
 """The endings of the names of a histogram's samples."""
 

@@ -8,7 +8,7 @@ import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from ksrv import __version__
 from ksrv._native.queue.stats import BOUNDS_NS
 from ksrv.observe import metric_aliases
-from ksrv.observe.process import ProcessValues
+from ksrv.observe.process import ProcessValues, ServerValues
 from ksrv.observe.traffic import Traffic
 from ksrv.statistics import Counts, LazyCounts, ModelStatistics, Row, StageTimes, rows
 
@@ -38,44 +38,6 @@ STAGE_DURATIONS = "ksrv_stage_duration_seconds"
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 _BOUNDS = [repr(bound / 1e9) for bound in BOUNDS_NS]
-
-
-class ServerValues(Counts):
-    """Restarts, reloads and certificates of the whole server; times are seconds since 1970, and None is not shown."""
-
-    restarts: Annotated[
-        int,
-        Row("ksrv_server_worker_restarts", "Worker processes that ended without being stopped."),
-    ]
-    last_reload: Annotated[
-        int,
-        Row(
-            "ksrv_last_reload_timestamp_seconds",
-            "When the last reload of the server was asked for; 0 for never.",
-            present=True,
-        ),
-    ]
-    last_reload_successful: Annotated[
-        bool,
-        Row(
-            "ksrv_last_reload_successful",
-            "Whether every worker of the last reload got ready.",
-            present=True,
-        ),
-    ]
-    certificate_expiry: Annotated[
-        int | None,
-        Row(
-            "ksrv_certificate_expiry_timestamp_seconds",
-            "When the server's certificate ends.",
-            present=True,
-        ),
-    ]
-    started: Annotated[
-        int | None,
-        Row("ksrv_server_start_timestamp_seconds", "When the server was started.", present=True),
-        Row("process_start_time_seconds", "When the server was started.", present=True),
-    ]
 
 
 MODEL_ROWS: tuple[tuple[Row, Callable[[ModelStatistics], Any]], ...] = (

@@ -1,4 +1,4 @@
-"""The resources of a worker process, for the metrics page."""
+"""The values of worker processes and of the whole server, for the metrics page."""
 
 import os
 import resource
@@ -46,6 +46,44 @@ class ProcessValues(Counts):
     most_files: Annotated[
         int, Row("process_max_fds", "Files that all workers may have open.", present=True)
     ] = 0
+
+
+class ServerValues(Counts):
+    """Restarts, reloads and certificates of the whole server; times are seconds since 1970, and None is not shown."""
+
+    restarts: Annotated[
+        int,
+        Row("ksrv_server_worker_restarts", "Worker processes that ended without being stopped."),
+    ]
+    last_reload: Annotated[
+        int,
+        Row(
+            "ksrv_last_reload_timestamp_seconds",
+            "When the last reload of the server was asked for; 0 for never.",
+            present=True,
+        ),
+    ]
+    last_reload_successful: Annotated[
+        bool,
+        Row(
+            "ksrv_last_reload_successful",
+            "Whether every worker of the last reload got ready.",
+            present=True,
+        ),
+    ]
+    certificate_expiry: Annotated[
+        int | None,
+        Row(
+            "ksrv_certificate_expiry_timestamp_seconds",
+            "When the server's certificate ends.",
+            present=True,
+        ),
+    ]
+    started: Annotated[
+        int | None,
+        Row("ksrv_server_start_timestamp_seconds", "When the server was started.", present=True),
+        Row("process_start_time_seconds", "When the server was started.", present=True),
+    ]
 
 
 def process_values() -> ProcessValues:

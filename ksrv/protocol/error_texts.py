@@ -61,12 +61,15 @@ _ABOUT_A_VALUE = frozenset({"type", "dimension", "size_invalid"})
 
 _RANGES = {
     "BOOL": "true and false",
-    "FP32": "finite 32-bit numbers, NaN and Infinity",
-    "FP64": "finite 64-bit numbers, NaN and Infinity",
+    **{
+        name: f"finite {8 * dtype.itemsize}-bit numbers, NaN and Infinity"
+        for name, dtype in DTYPES.items()
+        if dtype.kind == "f"
+    },
     **{
         name: f"{np.iinfo(dtype).min} to {np.iinfo(dtype).max}"
         for name, dtype in DTYPES.items()
-        if "INT" in name
+        if dtype.kind in "iu"
     },
 }
 

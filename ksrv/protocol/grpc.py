@@ -14,7 +14,6 @@ import numpy as np
 
 from ksrv._native.memory import buffer_pool
 from ksrv._native.protobuf.infer_request import (
-    CONTENTS_FIELDS,
     Input,
     MessageError,
     Request,
@@ -23,6 +22,7 @@ from ksrv._native.protobuf.infer_request import (
 )
 from ksrv._native.protobuf.infer_response import render
 from ksrv._native.tensor import bytes_tensor
+from ksrv._native.tensor.datatype import CONTENTS
 from ksrv.errors import HandlerFailed, InvalidRequest, quote
 from ksrv.limits import Limits
 from ksrv.model.datatypes import DTYPES
@@ -273,7 +273,7 @@ def _typed_data(
     found: Request, entry: Input, index: int, count: int, is_image: bool
 ) -> Array | list[Element]:
     datatype = entry.datatype
-    expected = CONTENTS_FIELDS.get(datatype, 0)
+    expected = CONTENTS.get(datatype, 0)
     if not entry.has_contents:
         raise InvalidRequest(
             f"{subject(entry.name, index)} has no data; expected an entry of raw_input_contents"

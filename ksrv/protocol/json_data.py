@@ -18,11 +18,9 @@ from ksrv._native.json import number_array
 from ksrv._native.json.base64_text import Base64Error, decode
 from ksrv._native.json.number_array import NumbersError
 from ksrv.errors import InvalidRequest, quote
+from ksrv.model.datatypes import BINARY_ONLY
 from ksrv.protocol.error_texts import numbers_fault
 from ksrv.request import Array, Element
-
-_BINARY_ONLY = frozenset(("FP16", "BF16"))
-
 
 CONTENT_TYPE, BASE64 = "content_type", "base64"
 B64 = "b64"
@@ -168,7 +166,7 @@ def read_data(
         kind = entry.parameters.get(CONTENT_TYPE)
         is_base64 = kind == BASE64 or (is_image and kind is None)
         return _strings(body, begin, end, subject, entry.elements, is_base64)
-    if entry.datatype in _BINARY_ONLY:
+    if entry.datatype in BINARY_ONLY:
         raise InvalidRequest(
             f"{subject}: JSON does not carry {entry.datatype}; send it in the binary data format "
             f"(2 bytes per element after the JSON header, with 'binary_data_size')"

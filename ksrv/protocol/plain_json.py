@@ -19,7 +19,7 @@ from ksrv._native.json import number_array
 from ksrv._native.json.number_array import NumbersError
 from ksrv.errors import InvalidRequest, quote
 from ksrv.limits import Limits, show_limit
-from ksrv.model.datatypes import FLOATING, OutOfRange, cast
+from ksrv.model.datatypes import BINARY_ONLY, FLOATING, OutOfRange, cast
 from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.protocol.error_texts import numbers_fault
 from ksrv.protocol.json_data import B64, to_element
@@ -29,7 +29,7 @@ from ksrv.request import Tensor
 MOST_BYTES = 1024 * 1024
 """Bytes of plain JSON: it is read as objects of Python, which take up to thirty times as many."""
 
-_READ_AS = {"FP16": "FP32", "BF16": "FP32"}
+_READ_AS = dict.fromkeys(BINARY_ONLY, "FP32")
 
 
 class PlainValue(NamedTuple):

@@ -25,6 +25,7 @@ from ksrv._native.tensor.bytes_tensor import ElementsError
 from ksrv._native.tensor.datatype import item_size
 from ksrv.errors import BodyTooLarge, InvalidRequest, Overloaded, quote
 from ksrv.limits import Limits, show_limit
+from ksrv.model.datatypes import BINARY_ONLY
 from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.protocol.accept import accepted, preferred
 from ksrv.protocol.error_texts import body_fault, json_too_large
@@ -446,7 +447,7 @@ def json_values(tensor: Tensor, nan_literals: bool = False, *, as_base64: bool =
     """
     if isinstance(tensor.data, list):
         return elements_in_json(tensor.data, as_base64=as_base64)
-    if tensor.datatype in ("FP16", "BF16"):
+    if tensor.datatype in BINARY_ONLY:
         raise InvalidRequest(
             f"output {quote(tensor.name)} is {tensor.datatype}, which JSON does not carry; request "
             f"it with 'binary_data': true"

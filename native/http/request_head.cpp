@@ -275,6 +275,13 @@ bool is_host(const unsigned char *text, size_t length) noexcept {
     return at == end;
 }
 
+namespace {
+
+enum class Ending : uint8_t { open, found, never };
+
+// Searches data[0, filled) for CRLFCRLF; data[0, from) was searched before. `never`: these bytes cannot
+// begin a head of at most `limit` bytes without a bare line feed or NUL. `*length` is then the number of valid bytes
+// plus one.
 Ending find_head_end(const unsigned char *data, size_t from, size_t filled, size_t limit,
                      size_t *length) noexcept {
     const size_t bound = filled < limit ? filled : limit;
@@ -298,8 +305,6 @@ Ending find_head_end(const unsigned char *data, size_t from, size_t filled, size
     }
     return ending;
 }
-
-namespace {
 
 // Methods without lower-case letters: the registered methods (IANA), and others of the same form.
 constexpr size_t METHOD_LEAST = 3, METHOD_MOST = 20;
@@ -333,8 +338,6 @@ HeadFault line_fault(const unsigned char *at, const unsigned char *end) noexcept
     return stop == target || *stop != ' ' ? HeadFault::target : HeadFault::version;
 }
 
-}  // namespace
-
 // The end of a refused message is unknown, and what its head says about the body is not trusted.
 Verdict refuse_head(Head *head, HeadFault fault) noexcept {
     head->fault = fault;
@@ -343,183 +346,211 @@ Verdict refuse_head(Head *head, HeadFault fault) noexcept {
     return Verdict::refused;
 }
 
-HeadReader::HeadReader(const unsigned char *data, const HeadLimits &limits, Head *head) noexcept
-    : data_(data), limits_(limits), head_(*head) {
-    *head = Head{};
-}
-
-HeadFault HeadReader::begin(const unsigned char *method, const unsigned char *target, const unsigned char *target_end,
-                            unsigned char minor) noexcept {
-    constexpr size_t VERSION = 9;  // " HTTP/1.1"
-    if (static_cast<size_t>(target_end - method) + VERSION > limits_.request_line)
-        return HeadFault::request_line_too_long;
-    const auto is_method = [&](const char *name, size_t length) {
-        return static_cast<size_t>(target - method) == length + 1 && memcmp(method, name, length) == 0;
-    };
-    const bool get = is_method("GET", 3), post = is_method("POST", 4), connects = is_method("CONNECT", 7);
-    // A higher minor version is an extension of 1.1 (RFC 9110 2.5).
-    native_ = (get || post) && minor <= '1';
-    head_.http_1_0 = minor == '0';
-    close_ = connects;
-    if (*target != '/') {  // the other three forms of a target, RFC 9112 3.2
-        const bool all = target_end - target == 1 && *target == '*';
-        if (all ? !is_method("OPTIONS", 7) : !connects && !is_absolute(target, target_end)) return HeadFault::target;
-        native_ = false;
+// Checks a head in parts: its request line, each field, its end. Stop at the first fault.
+class HeadReader {
+  public:
+    HeadReader(const unsigned char *data, const HeadLimits &limits, Head *head) noexcept
+        : data_(data), limits_(limits), head_(*head) {
+        *head = Head{};
     }
-    const unsigned char *path = target;
-    if (limits_.mount_length && !below_mount(path, target_end, limits_)) native_ = false;
-    if (native_) route_ = target_route(post, path, target_end, data_, &head_);
-    head_.question = (get || is_method("HEAD", 4)) && is_question(path, target_end);
-    return HeadFault::none;
-}
 
-void HeadReader::take_only(unsigned which, const unsigned char *value, const unsigned char *stop, Span *span) noexcept {
-    *span = first(which) ? trimmed(value, stop, data_) : Span{};
-}
-
-HeadFault HeadReader::field(const unsigned char *name, size_t width, const unsigned char *value,
-                            const unsigned char *stop) noexcept {
-    if (++count_ > limits_.fields) return HeadFault::too_many_fields;
-    if (static_cast<size_t>(stop - name) + 2 > limits_.field_size) return HeadFault::field_too_long;
-    const unsigned char *text = value;
-    if (text < stop && *text == ' ') ++text;  // numbers may have one leading blank
-    switch (name[0] | 0x20) {
-    case 'a':
-        if (named(name, width, "accept-encoding")) {
-            if (limits_.compression || has_quality(value, stop)) native_ = false;
-        } else if (named(name, width, "accept")) {
-            if (names_stream(value, stop)) native_ = false;
-        } else if (named(name, width, "authorization")) {
-            take_only(AUTHORIZATION, value, stop, &head_.authorization);
+    // The method must end one blank before the target. `minor` is the last digit of HTTP/1.x.
+    HeadFault begin(const unsigned char *method, const unsigned char *target, const unsigned char *target_end,
+                                unsigned char minor) noexcept {
+        constexpr size_t VERSION = 9;  // " HTTP/1.1"
+        if (static_cast<size_t>(target_end - method) + VERSION > limits_.request_line)
+            return HeadFault::request_line_too_long;
+        const auto is_method = [&](const char *name, size_t length) {
+            return static_cast<size_t>(target - method) == length + 1 && memcmp(method, name, length) == 0;
+        };
+        const bool get = is_method("GET", 3), post = is_method("POST", 4), connects = is_method("CONNECT", 7);
+        // A higher minor version is an extension of 1.1 (RFC 9110 2.5).
+        native_ = (get || post) && minor <= '1';
+        head_.http_1_0 = minor == '0';
+        close_ = connects;
+        if (*target != '/') {  // the other three forms of a target, RFC 9112 3.2
+            const bool all = target_end - target == 1 && *target == '*';
+            if (all ? !is_method("OPTIONS", 7) : !connects && !is_absolute(target, target_end)) return HeadFault::target;
+            native_ = false;
         }
-        break;
-    case 'c':
-        if (named(name, width, "content-length")) {
-            if (!first(LENGTH)) return HeadFault::lengths;
-            if (!number(text, static_cast<size_t>(stop - text), &head_.content_length)) {
-                if (!loose_number(value, stop, &head_.content_length)) return HeadFault::length;
+        const unsigned char *path = target;
+        if (limits_.mount_length && !below_mount(path, target_end, limits_)) native_ = false;
+        if (native_) route_ = target_route(post, path, target_end, data_, &head_);
+        head_.question = (get || is_method("HEAD", 4)) && is_question(path, target_end);
+        return HeadFault::none;
+    }
+
+    // Checks a field whose name and value have only valid bytes.
+    HeadFault field(const unsigned char *name, size_t width, const unsigned char *value,
+                                const unsigned char *stop) noexcept {
+        if (++count_ > limits_.fields) return HeadFault::too_many_fields;
+        if (static_cast<size_t>(stop - name) + 2 > limits_.field_size) return HeadFault::field_too_long;
+        const unsigned char *text = value;
+        if (text < stop && *text == ' ') ++text;  // numbers may have one leading blank
+        switch (name[0] | 0x20) {
+        case 'a':
+            if (named(name, width, "accept-encoding")) {
+                if (limits_.compression || has_quality(value, stop)) native_ = false;
+            } else if (named(name, width, "accept")) {
+                if (names_stream(value, stop)) native_ = false;
+            } else if (named(name, width, "authorization")) {
+                take_only(AUTHORIZATION, value, stop, &head_.authorization);
+            }
+            break;
+        case 'c':
+            if (named(name, width, "content-length")) {
+                if (!first(LENGTH)) return HeadFault::lengths;
+                if (!number(text, static_cast<size_t>(stop - text), &head_.content_length)) {
+                    if (!loose_number(value, stop, &head_.content_length)) return HeadFault::length;
+                    native_ = false;
+                }
+            } else if (named(name, width, "content-type")) {
+                if (!first(CONTENT_TYPE)) return HeadFault::content_types;
+                upload_ = is_upload(text, stop);
+            } else if (named(name, width, "connection")) {  // a list, and several such fields are one list (RFC 9110 5.3)
+                const bool one = single_word(value, stop, "keep-alive") || single_word(value, stop, "close");
+                if (!first(CONNECTION) || !one || (head_.http_1_0 && has_tab(value, stop))) native_ = false;
+                close_ = close_ || lists(value, stop, "close");
+                keep_ = keep_ || lists(value, stop, "keep-alive");
+            } else if (named(name, width, "content-encoding")) {
                 native_ = false;
             }
-        } else if (named(name, width, "content-type")) {
-            if (!first(CONTENT_TYPE)) return HeadFault::content_types;
-            upload_ = is_upload(text, stop);
-        } else if (named(name, width, "connection")) {  // a list, and several such fields are one list (RFC 9110 5.3)
-            const bool one = single_word(value, stop, "keep-alive") || single_word(value, stop, "close");
-            if (!first(CONNECTION) || !one || (head_.http_1_0 && has_tab(value, stop))) native_ = false;
-            close_ = close_ || lists(value, stop, "close");
-            keep_ = keep_ || lists(value, stop, "keep-alive");
-        } else if (named(name, width, "content-encoding")) {
-            native_ = false;
-        }
-        break;
-    case 'e':
-        if (named(name, width, "expect")) {
-            if (!single_word(value, stop, "100-continue")) return HeadFault::expectation;
-            if (!first(EXPECT) || head_.http_1_0) native_ = false;
-            head_.expects_continue = !head_.http_1_0;  // ignored in HTTP/1.0 (RFC 9110 10.1.1)
-        }
-        break;
-    case 'h':
-        if (named(name, width, "host")) {
-            const Span host = trimmed(value, stop, data_);
-            if (!first(HOST_FIELD)) return HeadFault::hosts;
-            if (!is_host(data_ + host.offset, host.length)) return HeadFault::host;
-            if (limits_.own_hosts && is_foreign_host(data_ + host.offset, host.length)) native_ = false;
-        } else if (prefixed(name, width, "http2-")) {
-            native_ = false;
-        }
-        break;
-    case 'i':
-        if (named(name, width, "inference-header-content-length")) {
-            if (head_.has_json_length) native_ = false;
-            head_.has_json_length = true;
-            if (!number(text, static_cast<size_t>(stop - text), &head_.json_length)) {
-                head_.json_length = 0;  // malformed: Python's parser reports it
-                route_ = Route::none;
+            break;
+        case 'e':
+            if (named(name, width, "expect")) {
+                if (!single_word(value, stop, "100-continue")) return HeadFault::expectation;
+                if (!first(EXPECT) || head_.http_1_0) native_ = false;
+                head_.expects_continue = !head_.http_1_0;  // ignored in HTTP/1.0 (RFC 9110 10.1.1)
             }
+            break;
+        case 'h':
+            if (named(name, width, "host")) {
+                const Span host = trimmed(value, stop, data_);
+                if (!first(HOST_FIELD)) return HeadFault::hosts;
+                if (!is_host(data_ + host.offset, host.length)) return HeadFault::host;
+                if (limits_.own_hosts && is_foreign_host(data_ + host.offset, host.length)) native_ = false;
+            } else if (prefixed(name, width, "http2-")) {
+                native_ = false;
+            }
+            break;
+        case 'i':
+            if (named(name, width, "inference-header-content-length")) {
+                if (head_.has_json_length) native_ = false;
+                head_.has_json_length = true;
+                if (!number(text, static_cast<size_t>(stop - text), &head_.json_length)) {
+                    head_.json_length = 0;  // malformed: Python's parser reports it
+                    route_ = Route::none;
+                }
+            }
+            break;
+        case 'o':
+            if (limits_.origins && named(name, width, "origin")) native_ = false;
+            break;
+        case 'p':
+            if (prefixed(name, width, "proxy-")) native_ = false;
+            break;
+        case 't':
+            if (named(name, width, "transfer-encoding")) {
+                // Only "chunked", once. Other codings could be framed in two ways (RFC 9112 6.1).
+                if (head_.chunked || !single_word(value, stop, "chunked")) return HeadFault::coding;
+                if (has_tab(value, stop)) native_ = false;
+                head_.chunked = true;
+            } else if (prefixed(name, width, "transfer-") || named(name, width, "te") || named(name, width, "trailer")) {
+                native_ = false;
+            } else if (named(name, width, "traceparent")) {
+                take_only(TRACEPARENT, value, stop, &head_.traceparent);
+            }
+            break;
+        case 'u':
+            if (named(name, width, "upgrade")) native_ = false;
+            break;
+        case 'x':
+            if (named(name, width, "x-request-id")) take_only(REQUEST_ID, value, stop, &head_.request_id);
+            break;
+        default:
+            break;
         }
-        break;
-    case 'o':
-        if (limits_.origins && named(name, width, "origin")) native_ = false;
-        break;
-    case 'p':
-        if (prefixed(name, width, "proxy-")) native_ = false;
-        break;
-    case 't':
-        if (named(name, width, "transfer-encoding")) {
-            // Only "chunked", once. Other codings could be framed in two ways (RFC 9112 6.1).
-            if (head_.chunked || !single_word(value, stop, "chunked")) return HeadFault::coding;
-            if (has_tab(value, stop)) native_ = false;
-            head_.chunked = true;
-        } else if (prefixed(name, width, "transfer-") || named(name, width, "te") || named(name, width, "trailer")) {
-            native_ = false;
-        } else if (named(name, width, "traceparent")) {
-            take_only(TRACEPARENT, value, stop, &head_.traceparent);
-        }
-        break;
-    case 'u':
-        if (named(name, width, "upgrade")) native_ = false;
-        break;
-    case 'x':
-        if (named(name, width, "x-request-id")) take_only(REQUEST_ID, value, stop, &head_.request_id);
-        break;
-    default:
-        break;
+        for (size_t i = 0; i < limits_.scheme_count; ++i)
+            if (limits_.scheme_length[i] == width && same_name(name, limits_.scheme[i], width) && !first(SCHEME))
+                native_ = false;  // the two may contradict each other
+        return HeadFault::none;
     }
-    for (size_t i = 0; i < limits_.scheme_count; ++i)
-        if (limits_.scheme_length[i] == width && same_name(name, limits_.scheme[i], width) && !first(SCHEME))
-            native_ = false;  // the two may contradict each other
-    return HeadFault::none;
-}
 
-const unsigned char *HeadReader::name_end(const unsigned char *at) noexcept {
-    while (is(*at, FIELD)) ++at;
-    if (!is(*at, TOKEN)) return at;
-    while (is(*at, TOKEN)) ++at;
-    leave_to_app();
-    return at;
-}
-
-const unsigned char *HeadReader::value_end(const unsigned char *at, const unsigned char *end) noexcept {
-    at = plain_end(at, end);
-    while (at < end && *at >= 0x80) {  // obs-text (RFC 9110 5.5)
-        at = plain_end(at + 1, end);
+    // The end of a name or a value, at most `end`. Unusual values are left to the app.
+    const unsigned char *name_end(const unsigned char *at) noexcept {
+        while (is(*at, FIELD)) ++at;
+        if (!is(*at, TOKEN)) return at;
+        while (is(*at, TOKEN)) ++at;
         leave_to_app();
+        return at;
     }
-    return at;
-}
 
-Verdict HeadReader::end(size_t length) noexcept {
-    head_.length = static_cast<uint32_t>(length);
-    if (app_ || length > limits_.head) native_ = false;
-    const bool counted = seen_ & LENGTH;
-    if (!(seen_ & HOST_FIELD)) {  // RFC 9112 3.2
-        if (!head_.http_1_0) return refuse_head(&head_, HeadFault::no_host);
-        native_ = false;
+    const unsigned char *value_end(const unsigned char *at, const unsigned char *end) noexcept {
+        at = plain_end(at, end);
+        while (at < end && *at >= 0x80) {  // obs-text (RFC 9110 5.5)
+            at = plain_end(at + 1, end);
+            leave_to_app();
+        }
+        return at;
     }
-    // RFC 9112 6.1: a message with both may be an attempt at request smuggling.
-    if (head_.chunked && counted) return refuse_head(&head_, HeadFault::length_and_coding);
-    if (head_.chunked && head_.http_1_0) return refuse_head(&head_, HeadFault::old_coding);
-    head_.close = close_ || (head_.http_1_0 && !keep_);
-    const uint64_t body = head_.content_length, json = head_.json_length;
-    const bool has_json = head_.has_json_length;
-    if (upload_ && !has_json) native_ = false;  // images and forms have separate limits
-    if (native_ && route_ == Route::infer) {
-        // Requests that are refused before their body is read are left to the app.
-        const bool json_fits = !has_json || json > 0;
-        const bool fits = head_.chunked ? !has_json || json <= limits_.json
-                                        : counted && body > 0 && body <= limits_.body &&
-                                              (has_json ? json <= body && json <= limits_.json : body <= limits_.json);
-        native_ = json_fits && fits;
-    } else if (route_ == Route::none || counted || head_.chunked || head_.expects_continue) {
-        native_ = false;
-    }
-    if (native_) head_.route = route_;
-    if (body || head_.chunked || head_.expects_continue) head_.question = false;
-    return native_ ? Verdict::native : Verdict::app;
-}
 
-namespace {
+    void leave_to_app() noexcept { app_ = true; }
+
+    Verdict end(size_t length) noexcept {
+        head_.length = static_cast<uint32_t>(length);
+        if (app_ || length > limits_.head) native_ = false;
+        const bool counted = seen_ & LENGTH;
+        if (!(seen_ & HOST_FIELD)) {  // RFC 9112 3.2
+            if (!head_.http_1_0) return refuse_head(&head_, HeadFault::no_host);
+            native_ = false;
+        }
+        // RFC 9112 6.1: a message with both may be an attempt at request smuggling.
+        if (head_.chunked && counted) return refuse_head(&head_, HeadFault::length_and_coding);
+        if (head_.chunked && head_.http_1_0) return refuse_head(&head_, HeadFault::old_coding);
+        head_.close = close_ || (head_.http_1_0 && !keep_);
+        const uint64_t body = head_.content_length, json = head_.json_length;
+        const bool has_json = head_.has_json_length;
+        if (upload_ && !has_json) native_ = false;  // images and forms have separate limits
+        if (native_ && route_ == Route::infer) {
+            // Requests that are refused before their body is read are left to the app.
+            const bool json_fits = !has_json || json > 0;
+            const bool fits = head_.chunked ? !has_json || json <= limits_.json
+                                            : counted && body > 0 && body <= limits_.body &&
+                                                  (has_json ? json <= body && json <= limits_.json : body <= limits_.json);
+            native_ = json_fits && fits;
+        } else if (route_ == Route::none || counted || head_.chunked || head_.expects_continue) {
+            native_ = false;
+        }
+        if (native_) head_.route = route_;
+        if (body || head_.chunked || head_.expects_continue) head_.question = false;
+        return native_ ? Verdict::native : Verdict::app;
+    }
+
+  private:
+    enum Once : unsigned {
+        LENGTH = 1, CONTENT_TYPE = 2, CONNECTION = 4, EXPECT = 8, HOST_FIELD = 16, AUTHORIZATION = 32, TRACEPARENT = 64,
+        REQUEST_ID = 128, SCHEME = 256,
+    };
+
+    // Whether none of the fields in `which` occurred before.
+    bool first(unsigned which) noexcept {
+        const bool before = seen_ & which;
+        seen_ |= which;
+        return !before;
+    }
+
+    void take_only(unsigned which, const unsigned char *value, const unsigned char *stop, Span *span) noexcept {
+        *span = first(which) ? trimmed(value, stop, data_) : Span{};
+    }
+
+    const unsigned char *const data_;
+    const HeadLimits &limits_;
+    Head &head_;
+    Route route_ = Route::none;
+    size_t count_ = 0;
+    unsigned seen_ = 0;
+    bool native_ = false, app_ = false, upload_ = false, close_ = false, keep_ = false;
+};
 
 // The head must end with an empty line: its CR ends every search for the end of a run.
 Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &limits, Head *head) noexcept {

@@ -105,61 +105,9 @@ struct Head {
     bool question = false;        // a GET or HEAD that can be answered without a handler
 };
 
-enum class Ending : uint8_t { open, found, never };
-
-// Searches data[0, filled) for CRLFCRLF; data[0, from) was searched before. `never`: these bytes cannot
-// begin a head of at most `limit` bytes without a bare line feed or NUL. `*length` is then the number of valid bytes
-// plus one.
-Ending find_head_end(const unsigned char *data, size_t from, size_t filled, size_t limit,
-                     size_t *length) noexcept;
-
 // Whether a value of Host, without surrounding blanks, is a host with an optional port (RFC 3986 3.2.2), or empty, as
 // for a target without authority (RFC 9112 3.2).
 bool is_host(const unsigned char *text, size_t length) noexcept;
-
-// Returns the verdict for a head with a fault.
-Verdict refuse_head(Head *head, HeadFault fault) noexcept;
-
-// Checks a head in parts: its request line, each field, its end. Stop at the first fault.
-class HeadReader {
-  public:
-    HeadReader(const unsigned char *data, const HeadLimits &limits, Head *head) noexcept;
-
-    // The method must end one blank before the target. `minor` is the last digit of HTTP/1.x.
-    HeadFault begin(const unsigned char *method, const unsigned char *target, const unsigned char *target_end,
-                    unsigned char minor) noexcept;
-    // Checks a field whose name and value have only valid bytes.
-    HeadFault field(const unsigned char *name, size_t width, const unsigned char *value,
-                    const unsigned char *stop) noexcept;
-    Verdict end(size_t length) noexcept;
-
-    // The end of a name or a value, at most `end`. Unusual values are left to the app.
-    const unsigned char *name_end(const unsigned char *at) noexcept;
-    const unsigned char *value_end(const unsigned char *at, const unsigned char *end) noexcept;
-    void leave_to_app() noexcept { app_ = true; }
-
-  private:
-    enum Once : unsigned {
-        LENGTH = 1, CONTENT_TYPE = 2, CONNECTION = 4, EXPECT = 8, HOST_FIELD = 16, AUTHORIZATION = 32, TRACEPARENT = 64,
-        REQUEST_ID = 128, SCHEME = 256,
-    };
-
-    // Whether none of the fields in `which` occurred before.
-    bool first(unsigned which) noexcept {
-        const bool before = seen_ & which;
-        seen_ |= which;
-        return !before;
-    }
-    void take_only(unsigned which, const unsigned char *value, const unsigned char *stop, Span *span) noexcept;
-
-    const unsigned char *const data_;
-    const HeadLimits &limits_;
-    Head &head_;
-    Route route_ = Route::none;
-    size_t count_ = 0;
-    unsigned seen_ = 0;
-    bool native_ = false, app_ = false, upload_ = false, close_ = false, keep_ = false;
-};
 
 // Classifies the bytes that a connection has received since its last message. `searched` stores the progress of the
 // search for the end of the head. It must be 0 at the start of a message.

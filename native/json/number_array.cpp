@@ -416,20 +416,10 @@ private:
 NumbersFault read_numbers(const char *data, std::size_t length, Datatype datatype, void *out,
                           std::uint64_t capacity, NumbersResult *result) noexcept {
     NumberReader reader(data, length, result);
-    switch (datatype) {
-        case DT_BOOL: reader.run(static_cast<bool *>(out), capacity); break;
-        case DT_UINT8: reader.run(static_cast<std::uint8_t *>(out), capacity); break;
-        case DT_UINT16: reader.run(static_cast<std::uint16_t *>(out), capacity); break;
-        case DT_UINT32: reader.run(static_cast<std::uint32_t *>(out), capacity); break;
-        case DT_UINT64: reader.run(static_cast<std::uint64_t *>(out), capacity); break;
-        case DT_INT8: reader.run(static_cast<std::int8_t *>(out), capacity); break;
-        case DT_INT16: reader.run(static_cast<std::int16_t *>(out), capacity); break;
-        case DT_INT32: reader.run(static_cast<std::int32_t *>(out), capacity); break;
-        case DT_INT64: reader.run(static_cast<std::int64_t *>(out), capacity); break;
-        case DT_FP32: reader.run(static_cast<float *>(out), capacity); break;
-        case DT_FP64: reader.run(static_cast<double *>(out), capacity); break;
-        default: result->error = NUMBERS_DATATYPE;
-    }
+    const bool is_number = with_number(datatype, [&](auto zero) {
+        reader.run(static_cast<decltype(zero) *>(out), capacity);
+    });
+    if (!is_number) result->error = NUMBERS_DATATYPE;
     return result->error;
 }
 

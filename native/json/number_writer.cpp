@@ -153,65 +153,44 @@ template <class T> T value_at(const unsigned char *data, std::uint64_t index) no
     }
 }
 
-template <class T>
-void put_all(TextWriter &out, Datatype datatype, const unsigned char *data, std::uint64_t count) noexcept {
-    const std::size_t most = json_value_bytes(datatype);
-    out.put("[");
-    for (std::uint64_t i = 0; i < count && !out.full(); ++i) {
-        out.write(most, [&](char *at) {
-            if (i != 0) *at++ = ',';
-            return put_value(at, value_at<T>(data, i));
-        });
-    }
-    out.put("]");
-}
-
-template <class T> bool finite(const unsigned char *data, std::uint64_t count) noexcept {
-    for (std::uint64_t i = 0; i < count; ++i)
-        if (!std::isfinite(value_at<T>(data, i))) return false;
-    return true;
+// The most bytes of a value and its comma.
+template <class T> constexpr std::size_t most_bytes() noexcept {
+    if (std::is_same_v<T, bool>) return sizeof "false,"  - 1;
+    if (std::is_same_v<T, float>) return sizeof "-0.00000123456789," - 1;
+    if (std::is_same_v<T, double>) return sizeof "-0.000012345678901234567," - 1;
+    return std::numeric_limits<T>::digits10 + 1 + std::is_signed_v<T> + 1;
 }
 
 }  // namespace
 
 std::size_t json_value_bytes(Datatype datatype) noexcept {
-    switch (datatype) {
-        case DT_BOOL: return 6;
-        case DT_UINT8: return 4;
-        case DT_INT8: return 5;
-        case DT_UINT16: return 6;
-        case DT_INT16: return 7;
-        case DT_UINT32: return 11;
-        case DT_INT32: return 12;
-        case DT_UINT64: return 21;
-        case DT_INT64: return 21;
-        case DT_FP32: return 18;  // -0.00000123456789 and its comma
-        case DT_FP64: return 25;  // -0.000012345678901234567
-        default: return 0;
-    }
+    std::size_t most = 0;
+    with_number(datatype, [&](auto zero) { most = most_bytes<decltype(zero)>(); });
+    return most;
 }
 
 void put_numbers(TextWriter &out, Datatype datatype, const unsigned char *data, std::uint64_t count) noexcept {
-    switch (datatype) {
-        case DT_BOOL: return put_all<bool>(out, datatype, data, count);
-        case DT_UINT8: return put_all<std::uint8_t>(out, datatype, data, count);
-        case DT_INT8: return put_all<std::int8_t>(out, datatype, data, count);
-        case DT_UINT16: return put_all<std::uint16_t>(out, datatype, data, count);
-        case DT_INT16: return put_all<std::int16_t>(out, datatype, data, count);
-        case DT_UINT32: return put_all<std::uint32_t>(out, datatype, data, count);
-        case DT_INT32: return put_all<std::int32_t>(out, datatype, data, count);
-        case DT_UINT64: return put_all<std::uint64_t>(out, datatype, data, count);
-        case DT_INT64: return put_all<std::int64_t>(out, datatype, data, count);
-        case DT_FP32: return put_all<float>(out, datatype, data, count);
-        case DT_FP64: return put_all<double>(out, datatype, data, count);
-        default: return;
-    }
+    with_number(datatype, [&](auto zero) {
+        using Number = decltype(zero);
+        out.put("[");
+        for (std::uint64_t i = 0; i < count && !out.full(); ++i) {
+            out.write(most_bytes<Number>(), [&](char *at) {
+                if (i != 0) *at++ = ',';
+                return put_value(at, value_at<Number>(data, i));
+            });
+        }
+        out.put("]");
+    });
 }
 
 bool all_finite(Datatype datatype, const unsigned char *data, std::uint64_t count) noexcept {
-    if (datatype == DT_FP32) return finite<float>(data, count);
-    if (datatype == DT_FP64) return finite<double>(data, count);
-    return true;
+    bool all = true;
+    with_number(datatype, [&](auto zero) {
+        using Number = decltype(zero);
+        if constexpr (std::is_floating_point_v<Number>)
+            for (std::uint64_t i = 0; i < count && all; ++i) all = std::isfinite(value_at<Number>(data, i));
+    });
+    return all;
 }
 
 }  // namespace ksrv

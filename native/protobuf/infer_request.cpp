@@ -273,4 +273,19 @@ bool next_element(const unsigned char *base, std::size_t *at, std::size_t end,
     return false;
 }
 
+std::size_t decode_contents(Datatype datatype, const unsigned char *p, std::size_t count, void *out,
+                            std::int64_t *value) noexcept {
+    std::size_t done = 0;
+    with_number(datatype, [&](auto zero) {
+        using Item = decltype(zero);
+        if constexpr (std::is_integral_v<Item>) {
+            using Narrow = std::conditional_t<std::is_signed_v<Item>, std::int32_t, std::uint32_t>;
+            using Whole = std::conditional_t<sizeof(Item) == 8, Item, Narrow>;
+            using Wire = std::conditional_t<std::is_same_v<Item, bool>, bool, Whole>;
+            done = protobuf::decode_varints<Wire>(p, count, static_cast<Item *>(out), value);
+        }
+    });
+    return done;
+}
+
 }  // namespace ksrv::message

@@ -31,13 +31,8 @@ enum Outcome : int {
     MEMORY,      // not enough memory for the notes
 };
 
-// Fields of InferTensorContents.
+// Fields of InferTensorContents whose values are no varints.
 enum Contents : unsigned {
-    BOOL_CONTENTS = 1,
-    INT_CONTENTS = 2,
-    INT64_CONTENTS = 3,
-    UINT_CONTENTS = 4,
-    UINT64_CONTENTS = 5,
     FP32_CONTENTS = 6,
     FP64_CONTENTS = 7,
     BYTES_CONTENTS = 8,
@@ -108,5 +103,10 @@ Outcome scan(const unsigned char *message, std::size_t size, const Limits &limit
 // The next element of bytes_contents at or after `*at`, within an already scanned contents span.
 bool next_element(const unsigned char *base, std::size_t *at, std::size_t end,
                   Span *element) noexcept;
+
+// Decodes the packed varints of a typed field, which were counted before, into numbers of a datatype. Returns `count`, or
+// the index of the first value that exceeds the datatype, which is stored in `*value`.
+std::size_t decode_contents(Datatype datatype, const unsigned char *p, std::size_t count, void *out,
+                            std::int64_t *value) noexcept;
 
 }  // namespace ksrv::message

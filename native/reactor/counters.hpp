@@ -1,4 +1,4 @@
-// What the servers of a worker count.
+// The counters of a worker's servers.
 //
 // A field of `Traffic` in ksrv/observe/traffic.py that has the name of a counter makes it a metric. Any thread counts,
 // and any thread reads.

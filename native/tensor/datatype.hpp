@@ -8,39 +8,70 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 namespace ksrv {
 
+// A row for each datatype: its name; the C++ type of its numbers in JSON, or void; the bytes of an element, 0 for BYTES,
+// whose elements have different lengths; numpy's dtype of arrays, in which BF16 are 16-bit patterns, or ""; the name of
+// the type in torch and ONNX, or ""; the number of its field in InferTensorContents, or 0.
+#define KSRV_DATATYPES(row)                              \
+    row(BOOL, bool, 1, "?", "bool", 1)                   \
+    row(UINT8, std::uint8_t, 1, "u1", "uint8", 4)        \
+    row(UINT16, std::uint16_t, 2, "<u2", "uint16", 4)    \
+    row(UINT32, std::uint32_t, 4, "<u4", "uint32", 4)    \
+    row(UINT64, std::uint64_t, 8, "<u8", "uint64", 5)    \
+    row(INT8, std::int8_t, 1, "i1", "int8", 2)           \
+    row(INT16, std::int16_t, 2, "<i2", "int16", 2)       \
+    row(INT32, std::int32_t, 4, "<i4", "int32", 2)       \
+    row(INT64, std::int64_t, 8, "<i8", "int64", 3)       \
+    row(FP16, void, 2, "<f2", "float16", 0)              \
+    row(BF16, void, 2, "<u2", "bfloat16", 0)             \
+    row(FP32, float, 4, "<f4", "float32", 6)             \
+    row(FP64, double, 8, "<f8", "float64", 7)            \
+    row(BYTES, void, 0, "", "", 8)
+
 enum Datatype : int {
     DT_INVALID = -1,
-    DT_BOOL = 0,
-    DT_UINT8,
-    DT_UINT16,
-    DT_UINT32,
-    DT_UINT64,
-    DT_INT8,
-    DT_INT16,
-    DT_INT32,
-    DT_INT64,
-    DT_FP16,
-    DT_BF16,
-    DT_FP32,
-    DT_FP64,
-    DT_BYTES,
+#define KSRV_ROW(name, ...) DT_##name,
+    KSRV_DATATYPES(KSRV_ROW)
+#undef KSRV_ROW
     DT_COUNT
 };
 
 struct DatatypeInfo {
     const char *name;
     std::size_t name_length;
-    std::size_t item_size;  // 0 for BYTES, whose elements have different lengths
+    std::size_t item_size;
+    const char *dtype;
+    const char *tensor_name;
+    int contents;
 };
 
 inline constexpr DatatypeInfo DATATYPES[DT_COUNT] = {
-    {"BOOL", 4, 1},  {"UINT8", 5, 1}, {"UINT16", 6, 2}, {"UINT32", 6, 4}, {"UINT64", 6, 8},
-    {"INT8", 4, 1},  {"INT16", 5, 2}, {"INT32", 5, 4},  {"INT64", 5, 8},  {"FP16", 4, 2},
-    {"BF16", 4, 2},  {"FP32", 4, 4},  {"FP64", 4, 8},   {"BYTES", 5, 0},
+#define KSRV_ROW(name, type, size, dtype, tensor, contents) {#name, sizeof #name - 1, size, dtype, tensor, contents},
+    KSRV_DATATYPES(KSRV_ROW)
+#undef KSRV_ROW
 };
+
+template <class Number, class Function> bool call_with(Function &function) noexcept {
+    if constexpr (std::is_void_v<Number>) {
+        return false;
+    } else {
+        function(Number());
+        return true;
+    }
+}
+
+// Calls `function` with a 0 of the datatype's C++ type. False if the datatype has no numbers in JSON.
+template <class Function> bool with_number(Datatype datatype, Function function) noexcept {
+    switch (datatype) {
+#define KSRV_ROW(name, type, ...) case DT_##name: return call_with<type>(function);
+        KSRV_DATATYPES(KSRV_ROW)
+#undef KSRV_ROW
+        default: return false;
+    }
+}
 
 inline Datatype datatype_of(const char *name, std::size_t length) noexcept {
     for (int i = 0; i < DT_COUNT; ++i) {

@@ -16,7 +16,6 @@ cdef extern from "http/proxy_header.hpp" namespace "ksrv" nogil:
         off
         v1
         v2
-        both
 
     cdef enum class ProxyVerdict(unsigned char):
         incomplete

@@ -2,6 +2,8 @@
 # cython: freethreading_compatible = True
 """The classifier of request heads, for Python and the tests."""
 
+from types import SimpleNamespace
+
 cimport cython
 from libc.stddef cimport size_t
 from libc.string cimport memcpy
@@ -90,68 +92,6 @@ cdef class HeadRules:
         self.limits.mount_length = len(prefix)
 
 
-cdef class HeadVerdict:
-    """The verdict on the first bytes of a message.
-
-    Attributes:
-        verdict: "native" for a request that the native server answers itself, "app" for a request
-            for the Falcon app, "refused" for a head with a fault, or "incomplete".
-        fault: The reason for "refused", one of `FAULTS`.
-        route: The route of a native request, one of `ROUTES`; otherwise "none".
-        name: The model's name in the target, or "".
-        version: The version in the target, or "".
-        length: Bytes of the head including its empty line; 0 until the end of the head is found.
-        content_length: Bytes of the body.
-        json_length: The Inference-Header-Content-Length, or None.
-        close: Whether the connection is closed after the answer.
-        http_1_0: Whether the message is HTTP/1.0.
-        chunked: Whether the body is chunked.
-        expects_continue: Whether its sender waits for 100 Continue.
-        question: Whether the request can be answered without a handler.
-    """
-
-    cdef readonly str verdict
-    cdef readonly str fault
-    cdef readonly str route
-    cdef readonly str name
-    cdef readonly str version
-    cdef readonly object length
-    cdef readonly object content_length
-    cdef readonly object json_length
-    cdef readonly bint close
-    cdef readonly bint http_1_0
-    cdef readonly bint chunked
-    cdef readonly bint expects_continue
-    cdef readonly bint question
-
-    length: int
-    content_length: int
-    json_length: int | None
-
-
-cdef HeadVerdict _verdict(Verdict verdict, const Head &head, const unsigned char *data):
-    cdef HeadVerdict seen = HeadVerdict.__new__(HeadVerdict)
-    seen.name = seen.version = ""
-    seen.verdict = VERDICTS[<Py_ssize_t>verdict]
-    seen.fault = FAULTS[<Py_ssize_t>head.fault]
-    seen.route = ROUTES[<Py_ssize_t>head.route]
-    if head.name.length:
-        seen.name = data[head.name.offset:head.name.offset + head.name.length].decode("ascii")
-    if head.version.length:
-        seen.version = data[
-            head.version.offset:head.version.offset + head.version.length
-        ].decode("ascii")
-    seen.length = head.length
-    seen.content_length = head.content_length
-    seen.json_length = head.json_length if head.has_json_length else None
-    seen.close = head.close
-    seen.http_1_0 = head.http_1_0
-    seen.expects_continue = head.expects_continue
-    seen.chunked = head.chunked
-    seen.question = head.question
-    return seen
-
-
 def is_host(bytes value not None) -> bool:
     """Return whether a value of Host, without surrounding blanks, is empty or host[:port]."""
     return bool(is_host_text(value, len(value)))
@@ -172,7 +112,7 @@ def is_foreign_host(bytes value not None) -> bool:
 
 def classify_head(
     bytes data not None, HeadRules rules not None, pieces: Iterable[int] = ()
-) -> HeadVerdict:
+) -> SimpleNamespace:
     """Classify the first bytes of a message.
 
     Args:
@@ -180,7 +120,9 @@ def classify_head(
             would do, until the verdict is no longer "incomplete".
 
     Returns:
-        The `HeadVerdict`.
+        The fields of `Head` in native/http/request_head.hpp, and `verdict`, one of `VERDICTS`.
+        `fault` is one of `FAULTS`, `route` one of `ROUTES`. `json_length` is None if the head does
+        not have it.
     """
     cdef Head head
     cdef size_t searched = 0
@@ -193,4 +135,18 @@ def classify_head(
         verdict = classify(start, filled, &searched, rules.limits, &head)
         if verdict != Verdict.incomplete:
             break
-    return _verdict(verdict, head, start)
+    return SimpleNamespace(
+        verdict=VERDICTS[<Py_ssize_t>verdict],
+        fault=FAULTS[<Py_ssize_t>head.fault],
+        route=ROUTES[<Py_ssize_t>head.route],
+        name=data[head.name.offset:head.name.offset + head.name.length].decode("ascii"),
+        version=data[head.version.offset:head.version.offset + head.version.length].decode("ascii"),
+        length=head.length,
+        content_length=head.content_length,
+        json_length=head.json_length if head.has_json_length else None,
+        close=bool(head.close),
+        http_1_0=bool(head.http_1_0),
+        chunked=bool(head.chunked),
+        expects_continue=bool(head.expects_continue),
+        question=bool(head.question),
+    )

@@ -9,7 +9,6 @@ cdef extern from "images/decode/jpeg_decoder.hpp" namespace "ksrv" nogil:
 
     cdef enum class Decoded(int):
         whole
-        elsewhere
         no_memory
 
     cdef cppclass JpegJob:

@@ -16,7 +16,6 @@ cdef extern from "infer/infer_header_reader.hpp" namespace "ksrv" nogil:
         PARAM_INT
         PARAM_UINT
         PARAM_FLOAT
-        PARAM_BOOL
 
     cdef struct Parameter:
         Text key
@@ -33,8 +32,6 @@ cdef extern from "infer/infer_header_reader.hpp" namespace "ksrv" nogil:
         uint64_t byte_size
 
     cdef enum SizeForm:
-        SIZE_ABSENT
-        SIZE_NUMBER
         SIZE_LIST
 
     cdef struct InputHeader:
@@ -142,9 +139,7 @@ cdef extern from "infer/infer_header_reader.hpp" namespace "ksrv" nogil:
         HEADER_MEMORY
 
     cdef enum HeaderPlace:
-        AT_REQUEST
-        AT_INPUT
-        AT_OUTPUT
+        pass
 
     cdef cppclass HeaderFault:
         HeaderError error

@@ -13,7 +13,6 @@ cdef extern from "json/number_array.hpp" namespace "ksrv" nogil:
         NUMBERS_KIND
         NUMBERS_FRACTION
         NUMBERS_RANGE
-        NUMBERS_DATATYPE
 
     cdef cppclass NumbersResult:
         NumbersFault error

@@ -13,10 +13,8 @@ cdef extern from "memory/buffer_pool.hpp" namespace "ksrv" nogil:
 
     cdef enum AdoptError:
         ADOPT_OK
-        ADOPT_STAT
         ADOPT_SIZE
         ADOPT_SEALS
-        ADOPT_MAP
 
     ctypedef int (*PinFunction)(void *data, size_t nbytes, unsigned flags) noexcept nogil
     ctypedef int (*UnpinFunction)(void *data) noexcept nogil

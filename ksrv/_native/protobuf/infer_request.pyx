@@ -15,13 +15,12 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.ref cimport Py_INCREF
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy
 
-from ksrv._native.tensor.datatype cimport (
-    DT_BOOL, DT_INT8, DT_INT16, DT_INT32, DT_INT64, DT_UINT8,
-    DT_UINT16, DT_UINT32, Datatype, RANK_LIMIT, datatype_of, item_size_of,
-)
+from ksrv._native.tensor.datatype cimport Datatype, RANK_LIMIT, datatype_of, item_size_of
+
+from ksrv._native.tensor.datatype import CONTENTS
 
 if not cython.compiled:
     from typing import Any, TypeAlias
@@ -30,17 +29,10 @@ if not cython.compiled:
 
     Parameters: TypeAlias = dict[str, bool | int | float | str | None]
 
-cdef extern from *:
-    ctypedef bint bint_t "bool"
-
 cdef extern from "protobuf/wire_format.hpp" namespace "ksrv::protobuf" nogil:
     cdef struct Span:
         size_t offset
         size_t length
-
-    size_t decode_varints[Wire, Item](
-        const unsigned char *p, size_t count, Item *out, int64_t *value
-    )
 
 cdef extern from "protobuf/infer_request.hpp" namespace "ksrv::message" nogil:
     cdef enum Outcome:
@@ -124,17 +116,15 @@ cdef extern from "protobuf/infer_request.hpp" namespace "ksrv::message" nogil:
         const unsigned char *message, size_t size, const CLimits &limits, CRequest &request
     )
     bint next_element(const unsigned char *base, size_t *at, size_t end, Span *element)
+    size_t decode_contents(
+        Datatype datatype, const unsigned char *p, size_t count, void *out, int64_t *value
+    )
 
 cdef enum:
     VIEW_FROM = 65536
     RELEASE_FROM = 65536  # packed values of this size or more are decoded without the GIL
+    FP32_FIELD = 6
     BYTES_FIELD = 8
-
-# The typed field of InferTensorContents for each datatype. FP16 and BF16 have none.
-CONTENTS_FIELDS: dict[str, int] = {
-    "BOOL": 1, "INT8": 2, "INT16": 2, "INT32": 2, "INT64": 3, "UINT8": 4, "UINT16": 4, "UINT32": 4,
-    "UINT64": 5, "FP32": 6, "FP64": 7, "BYTES": BYTES_FIELD,
-}
 
 
 class MessageError(ValueError):
@@ -242,15 +232,15 @@ cdef class Request:
         cdef size_t count = entry.elements
         cdef int64_t value = 0
         cdef size_t width = item_size_of(datatype)
-        cdef int field = CONTENTS_FIELDS.get(entry.datatype, 0)
-        if not 1 <= field <= 5 or entry.fields != <unsigned>(1 << field):
+        cdef unsigned field = CONTENTS.get(entry.datatype, 0)
+        if not 0 < field < FP32_FIELD or entry.fields != <unsigned>(1 << field):
             raise ValueError(f"an input of {entry.datatype} has no packed varints to decode")
         PyObject_GetBuffer(out, &target, PyBUF_SIMPLE | PyBUF_WRITABLE)
         try:
             if <size_t>target.len != count * width:
                 raise ValueError(f"{count} values of {width} bytes do not fill {target.len} bytes")
             with nogil:
-                done = _decode(datatype, p, count, target.buf, &value)
+                done = decode_contents(datatype, p, count, target.buf, &value)
         finally:
             PyBuffer_Release(&target)
         if done != count:
@@ -288,28 +278,6 @@ cdef class Request:
         if count != expected:
             raise RuntimeError(f"{count} elements where the scan had counted {expected}")
         return found
-
-
-cdef size_t _decode(
-    Datatype datatype, const unsigned char *p, size_t count, void *out, int64_t *value
-) noexcept nogil:
-    if datatype == DT_BOOL:
-        return decode_varints[bint_t, uint8_t](p, count, <uint8_t *>out, value)
-    if datatype == DT_INT8:
-        return decode_varints[int32_t, int8_t](p, count, <int8_t *>out, value)
-    if datatype == DT_INT16:
-        return decode_varints[int32_t, int16_t](p, count, <int16_t *>out, value)
-    if datatype == DT_INT32:
-        return decode_varints[int32_t, int32_t](p, count, <int32_t *>out, value)
-    if datatype == DT_INT64:
-        return decode_varints[int64_t, int64_t](p, count, <int64_t *>out, value)
-    if datatype == DT_UINT8:
-        return decode_varints[uint32_t, uint8_t](p, count, <uint8_t *>out, value)
-    if datatype == DT_UINT16:
-        return decode_varints[uint32_t, uint16_t](p, count, <uint16_t *>out, value)
-    if datatype == DT_UINT32:
-        return decode_varints[uint32_t, uint32_t](p, count, <uint32_t *>out, value)
-    return decode_varints[uint64_t, uint64_t](p, count, <uint64_t *>out, value)
 
 
 cdef inline str _text(const char *base, Span part):

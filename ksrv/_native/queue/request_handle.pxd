@@ -28,11 +28,8 @@ cdef extern from "queue/request_queue.hpp" namespace "ksrv" nogil:
     cdef enum State:
         STATE_NEW
         STATE_QUEUED
-        STATE_TAKEN
         STATE_RUNNING
         STATE_ANSWERED
-        STATE_CANCELLED
-        STATE_EXPIRED
 
     cdef enum Waited:
         WAIT_DONE

@@ -18,11 +18,9 @@ cdef extern from "queue/request_queue.hpp" namespace "ksrv" nogil:
         PUSH_INLINE
 
     cdef enum Take:
-        TAKE_REQUESTS
         TAKE_READY_BATCH
         TAKE_CLOSED
         TAKE_INSTANCE_IDLE
-        TAKE_NUDGED
 
     cdef enum Counter:
         COUNTERS

@@ -18,10 +18,6 @@ cdef extern from "queue/stats.hpp" namespace "ksrv" nogil:
         STAGE_REQUEST
         STAGE_FAILED
         STAGE_QUEUE
-        STAGE_ASSEMBLE
-        STAGE_PREPROCESS
-        STAGE_INFERENCE
-        STAGE_POSTPROCESS
         STAGE_CACHE_HIT
         STAGE_CACHE_MISS
         STAGES

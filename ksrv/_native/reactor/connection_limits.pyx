@@ -8,8 +8,9 @@ cdef class ConnectionLimits:
     """The limits of connections and transfers, for the HTTP server or the gRPC server.
 
     Args:
-        settings: A `ServerSettings`, whose fields have the names in native/reactor/connection_limits.hpp.
-        others: Values that replace those of `settings`, by name.
+        settings: A `ServerSettings`, whose fields have the names in
+            native/reactor/connection_limits.hpp.
+        others: Values that replace values of `settings`, by name.
 
     Raises:
         ValueError: No connection is allowed.

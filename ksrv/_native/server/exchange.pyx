@@ -28,8 +28,7 @@ cdef extern from "base/unix_peer.hpp" namespace "ksrv" nogil:
     UnixPeer unix_peer(const sockaddr_storage &address) noexcept
 
 if not cython.compiled:
-    from collections.abc import ItemsView, Iterator, KeysView, ValuesView
-    from typing import Any
+    from collections.abc import Iterator
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -51,8 +50,8 @@ cdef object ksrv_address(sockaddr_storage *storage, uint32_t length):
     return ""
 
 
-cdef class HeadFields:
-    """The header fields of a request as a `Mapping`, parsed on first use.
+class HeadFields(Mapping[str, str]):
+    """The header fields of a request, parsed on first use.
 
     Names are in lower case. Fields that occur several times are joined with commas, as in WSGI. Of
     `x-request-id` the last counts, because the server appends the request's id if the client's id
@@ -62,66 +61,40 @@ cdef class HeadFields:
         head: The bytes of a complete head.
     """
 
-    cdef bytes head
-    cdef dict fields
+    __slots__ = ("_fields", "_head")
 
-    def __cinit__(self, bytes head not None):
-        self.head = head
+    def __init__(self, bytes head not None):
+        self._head = head
+        self._fields = None
 
-    cdef dict read(self):
-        cdef dict fields = self.fields
-        if fields is None:
+    def _read(self) -> dict[str, str]:
+        if self._fields is None:
             fields = {}
-            lines = self.head.decode("latin-1").split("\r\n")
+            lines = self._head.decode("latin-1").split("\r\n")
             for line in lines[1:len(lines) - 2]:
                 name, _, value = line.partition(":")
                 name = name.lower()
                 value = value.strip(" \t")
                 joined = name in fields and name != "x-request-id"
                 fields[name] = f"{fields[name]},{value}" if joined else value
-            self.fields = fields
-        return fields
+            self._fields = fields
+        return self._fields
 
     def __getitem__(self, name: str) -> str:
-        return self.read()[name]
-
-    def __contains__(self, object name) -> bool:
-        return name in self.read()
+        return self._read()[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.read())
+        return iter(self._read())
 
     def __len__(self):
-        return len(self.read())
-
-    def __eq__(self, other):
-        return self.read() == other
+        return len(self._read())
 
     def __repr__(self):
-        return f"HeadFields({self.read()!r})"
+        return f"HeadFields({self._read()!r})"
 
     def __reduce__(self):
         # Pickled and copied as a dict, because a handler in a process gets a dict.
-        return dict, (self.read(),)
-
-    def get(self, str name, object default=None) -> Any:
-        """Return a field's value, or `default` if the field is missing."""
-        return self.read().get(name, default)
-
-    def keys(self) -> KeysView[str]:
-        """Return the names."""
-        return self.read().keys()
-
-    def values(self) -> ValuesView[str]:
-        """Return the values."""
-        return self.read().values()
-
-    def items(self) -> ItemsView[str, str]:
-        """Return the pairs of names and values."""
-        return self.read().items()
-
-
-Mapping[str, str].register(HeadFields)
+        return dict, (self._read(),)
 
 
 cdef class Held:
@@ -218,7 +191,7 @@ cdef class Exchange:
     @property
     def headers(self) -> Mapping[str, str]:
         """The request's header fields, with names in lower case."""
-        return HeadFields.__new__(HeadFields, self.head)
+        return HeadFields(self.head)
 
     cdef Connection *take_connection(self) except NULL:
         cdef Connection *connection = NULL

@@ -129,8 +129,6 @@ cdef extern from "http/connection.hpp" namespace "ksrv" nogil:
         none
         whole
         unread
-        cut_short
-        too_long
         malformed
 
 
@@ -264,14 +262,8 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         const char *cause
 
     cdef enum PreparedAnswerIndex:
-        ANSWER_LIVE
-        ANSWER_NOT_LIVE
-        ANSWER_READY
-        ANSWER_TOO_SLOW
         ANSWER_BYTES_IN_FLIGHT
         ANSWER_FAILED
-        ANSWER_SERVER
-        ANSWER_NOT_TLS
         PREPARED_ANSWERS
 
     cdef cppclass DisconnectWatch:

@@ -15,7 +15,6 @@ cdef extern from "tensor/bytes_tensor.hpp" namespace "ksrv" nogil:
         bint trailing
 
     cdef enum BytesForm:
-        BYTES_INVALID
         BYTES_PREFIXED
         BYTES_BARE
 

@@ -29,10 +29,6 @@ cdef extern from "tensor/datatype.hpp" namespace "ksrv" nogil:
 
     cdef enum SizeError:
         SIZE_OK
-        SIZE_RANK
-        SIZE_NEGATIVE
-        SIZE_DIMENSION
-        SIZE_OVERFLOW
 
     cdef struct SizeLimits:
         size_t rank
@@ -43,6 +39,9 @@ cdef extern from "tensor/datatype.hpp" namespace "ksrv" nogil:
         const char *name
         size_t name_length
         size_t item_size
+        const char *dtype
+        const char *tensor_name
+        int contents
 
     DatatypeInfo DATATYPES[DT_COUNT]
 

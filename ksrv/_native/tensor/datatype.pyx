@@ -14,22 +14,25 @@ if not cython.compiled:
 MAX_RANK: int = RANK_LIMIT
 MAX_DIMENSION: int = DIMENSION_LIMIT
 
+NAMES: tuple[str, ...] = tuple([
+    (<bytes>DATATYPES[i].name).decode() for i in range(<int>DT_COUNT)
+])
+
 cdef dict _DTYPES = {
-    "BOOL": "?", "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8",
-    "INT8": "i1", "INT16": "<i2", "INT32": "<i4", "INT64": "<i8",
-    "FP16": "<f2", "BF16": "<u2", "FP32": "<f4", "FP64": "<f8",
+    name: (<bytes>DATATYPES[i].dtype).decode()
+    for i, name in enumerate(NAMES) if DATATYPES[i].dtype[0]
 }
 
+TENSOR_NAMES: dict[str, str] = {
+    name: (<bytes>DATATYPES[i].tensor_name).decode()
+    for i, name in enumerate(NAMES) if name in _DTYPES
+}
+"""The names of the datatypes in torch and ONNX, without BYTES."""
 
-cdef tuple _names():
-    cdef int i
-    cdef list names = []
-    for i in range(<int>DT_COUNT):
-        names.append(DATATYPES[i].name[:DATATYPES[i].name_length].decode("ascii"))
-    return tuple(names)
-
-
-NAMES: tuple[str, ...] = _names()
+CONTENTS: dict[str, int] = {
+    name: DATATYPES[i].contents for i, name in enumerate(NAMES) if DATATYPES[i].contents
+}
+"""The fields of InferTensorContents. FP16 and BF16 have no field, and no JSON form."""
 
 DTYPES: tuple[numpy.dtype[Any] | None, ...] = tuple([
     numpy.dtype(_DTYPES[name]) if name in _DTYPES else None for name in NAMES

@@ -37,13 +37,20 @@ class PageFile:
         path: The file; it is read once.
         headers: Restrict what the browser may do with it.
         without: A line that contains this text is left out.
+        content: The content, if no file has it.
     """
 
     def __init__(
-        self, path: Path, headers: Mapping[str, str] = SECURITY_HEADERS, *, without: str = ""
+        self,
+        path: Path,
+        headers: Mapping[str, str] = SECURITY_HEADERS,
+        *,
+        without: str = "",
+        content: str | None = None,
     ) -> None:
         self._headers = dict(headers)
-        lines = path.read_bytes().splitlines(keepends=True)
+        text = path.read_bytes() if content is None else content.encode()
+        lines = text.splitlines(keepends=True)
         left_out = without.encode()
         self._content = b"".join(line for line in lines if not left_out or left_out not in line)
         self._type = CONTENT_TYPES[path.suffix]

@@ -5,10 +5,12 @@ contains nothing of the server's: it gets its data from the v2 routes, with the 
 types. Its URLs are relative, so it works behind a proxy that serves ksrv under a path.
 """
 
+import json
 from typing import Any
 
 import falcon
 
+from ksrv.model.datatypes import DTYPES, FLOATING
 from ksrv.server.http.answers import send_json
 from ksrv.server.page.files import FOLDER, PageFile
 from ksrv.server.page.viewer import add_viewer
@@ -48,6 +50,13 @@ def add_page(app: "falcon.App[Any, Any]", *, shown: bool, docs: bool) -> None:
     app.add_route("/", root, needs=Needs.NOTHING)
     if not shown:
         return
+    dtypes = {name: dtype.str for name, dtype in DTYPES.items()}
+    exported = {"DTYPES": dtypes, "FLOATING": FLOATING}
+    script = "".join(
+        f"export const {name} = {json.dumps(value)};\n" for name, value in exported.items()
+    )
+    datatypes = PageFile(FOLDER / "datatypes.js", content=script)
+    app.add_route("/ui/datatypes.js", datatypes, needs=Needs.NOTHING)
     for path in sorted(FOLDER.iterdir()):
         if path.name != "index.html":
             app.add_route(f"/ui/{path.name}", PageFile(path), needs=Needs.NOTHING)

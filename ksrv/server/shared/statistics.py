@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ksrv.observe.handler_metrics import Family
-from ksrv.observe.metrics import PageValues, ServerValues
-from ksrv.observe.process import ProcessValues, process_values
+from ksrv.observe.metrics import PageValues
+from ksrv.observe.process import ProcessValues, ServerValues, process_values
 from ksrv.observe.traffic import Traffic, own_traffic
 from ksrv.server.shared.worker_table import WorkerTable
 from ksrv.statistics import LazyCounts, ModelStatistics, add_counts

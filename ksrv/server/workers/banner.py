@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import ksrv
 from ksrv._native.tensor.datatype import item_size
+from ksrv.model.datatypes import BINARY_ONLY
 from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.server.addresses import Address
 from ksrv.server.log_stream import log_stream
@@ -231,7 +232,7 @@ def example_line(spec: ModelSpec, url: str, options: Sequence[str] = ()) -> str:
         }
         if declared.datatype == "BYTES":
             entry["data"] = ["text"] * count
-        elif count <= WRITTEN_VALUES and declared.datatype not in ("FP16", "BF16"):
+        elif count <= WRITTEN_VALUES and declared.datatype not in BINARY_ONLY:
             entry["data"] = [False if declared.datatype == "BOOL" else 0] * count
         else:
             nbytes = count * item_size(declared.datatype)

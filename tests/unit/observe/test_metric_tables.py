@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ksrv._native.reactor.counters import REFUSALS
 from ksrv.observe import metrics
-from ksrv.observe.process import ProcessValues
+from ksrv.observe.process import ProcessValues, ServerValues
 from ksrv.observe.traffic import Traffic
 from ksrv.statistics import LazyCounts, rows
 
@@ -21,7 +21,7 @@ def shown():
     """The names of the metrics on the page, as Prometheus reads them."""
     found = [row for row, _ in metrics.MODEL_ROWS]
     found += [metrics.READY, metrics.UNKNOWN, metrics.REFUSED, metrics.BUILD]
-    for kind in (Traffic, ProcessValues, LazyCounts, metrics.ServerValues):
+    for kind in (Traffic, ProcessValues, LazyCounts, ServerValues):
         found += [row for some in rows(kind).values() for row in some]
     names = {row.name if row.present else f"{row.name}_total" for row in found}
     return names | {f"{name}{end}" for name in HISTOGRAMS for end in ("_bucket", "_count", "_sum")}
@@ -29,7 +29,7 @@ def shown():
 
 def test_each_metric_has_one_row():
     found = [row.name for row, _ in metrics.MODEL_ROWS]
-    for kind in (Traffic, ProcessValues, LazyCounts, metrics.ServerValues):
+    for kind in (Traffic, ProcessValues, LazyCounts, ServerValues):
         found += [row.name for some in rows(kind).values() for row in some]
     assert len(set(found)) == len(found)
 

@@ -1,22 +1,24 @@
 // Tensors between their bytes, their JSON text and arrays.
 
+import { DTYPES, FLOATING } from "./datatypes.js";
+
 const textDecoder = new TextDecoder();
 const strictDecoder = new TextDecoder("utf-8", { fatal: true });
 
+/** The arrays of numpy's dtypes. */
 const ARRAYS = {
-  BOOL: Uint8Array, UINT8: Uint8Array, UINT16: Uint16Array, UINT32: Uint32Array,
-  UINT64: BigUint64Array, INT8: Int8Array, INT16: Int16Array, INT32: Int32Array,
-  INT64: BigInt64Array, FP16: Float16Array, BF16: Uint16Array, FP32: Float32Array,
-  FP64: Float64Array,
+  "|b1": Uint8Array, "|u1": Uint8Array, "<u2": Uint16Array, "<u4": Uint32Array, "<u8": BigUint64Array,
+  "|i1": Int8Array, "<i2": Int16Array, "<i4": Int32Array, "<i8": BigInt64Array, "<f2": Float16Array,
+  "<f4": Float32Array, "<f8": Float64Array,
 };
 
-export const DATATYPES = [...Object.keys(ARRAYS), "BYTES"];
+export const DATATYPES = [...Object.keys(DTYPES), "BYTES"];
 
-export const itemSize = (datatype) => ARRAYS[datatype].BYTES_PER_ELEMENT;
+export const itemSize = (datatype) => ARRAYS[DTYPES[datatype]].BYTES_PER_ELEMENT;
 
 export const count = (shape) => shape.reduce((product, size) => product * size, 1);
 
-export const isFloat = (datatype) => ["FP16", "BF16", "FP32", "FP64"].includes(datatype);
+export const isFloat = (datatype) => FLOATING.includes(datatype);
 
 function fromBrain(bits) {
   return new Float32Array(Uint32Array.from(bits, (entry) => entry << 16).buffer);
@@ -49,7 +51,7 @@ export function decode(datatype, bytes) {
     }
     return elements;
   }
-  const type = ARRAYS[datatype];
+  const type = ARRAYS[DTYPES[datatype]];
   if (type === undefined) throw new Error(`the answer has the unknown datatype ${datatype}`);
   const words = new type(bytes.slice().buffer, 0, Math.floor(bytes.length / itemSize(datatype)));
   if (datatype === "BF16") return fromBrain(words);
@@ -152,10 +154,7 @@ export async function readNpy(file) {
   const header = textDecoder.decode(bytes.subarray(start - length, start));
   const kind = /'descr':\s*'([^']*)'/.exec(header)?.[1] ?? "";
   const sizes = /'shape':\s*\(([^)]*)\)/.exec(header)?.[1] ?? "";
-  const datatype = {
-    "|b1": "BOOL", "|u1": "UINT8", "|i1": "INT8", "<u2": "UINT16", "<u4": "UINT32", "<u8": "UINT64",
-    "<i2": "INT16", "<i4": "INT32", "<i8": "INT64", "<f2": "FP16", "<f4": "FP32", "<f8": "FP64",
-  }[kind];
+  const datatype = Object.keys(DTYPES).find((name) => DTYPES[name] === kind);
   if (datatype === undefined || !header.includes("'fortran_order': False")) {
     throw new Error(`${file.name} holds ${kind || "no array"}; expected numbers in C order, little-endian`);
   }
