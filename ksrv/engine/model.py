@@ -10,7 +10,7 @@ from functools import partial
 
 from ksrv._native.queue import request_queue as native
 from ksrv._native.queue.request_handle import NO_DEADLINE
-from ksrv.engine.batches.padding import BatchPadding
+from ksrv.engine.batches.padding import RowPadding
 from ksrv.engine.batches.split import join
 from ksrv.engine.instances.host import ExecutorFactory, InstanceHost
 from ksrv.engine.instances.instance import Instance
@@ -132,7 +132,7 @@ class ModelVersion(InstanceHost):
             self.images = image_preparers(
                 self.spec.inputs, self._settings.limits, self._settings.usable_cores()
             )
-            self.padding = BatchPadding(self.spec)
+            self.padding = RowPadding(self.spec)
             split = bool(self.config.batching and self.config.batching.split)
             self.validator = RequestValidator(
                 self.spec, self.images, split=split, apart=self.sequences is None

@@ -35,8 +35,6 @@ class Batch(Mapping[str, Array]):
         names: The names of the inputs, in order.
         absent: The names of the optional inputs that the requests of the batch have left out.
         rows: How many rows the batch has.
-        requests: For each request its `slice` of the rows, its number of `rows`, id, parameters (also the parameters of
-            its inputs and outputs, by name) and headers.
         explain: Whether the clients asked for explanations.
         failures: The errors of failed requests, by index in `requests`.
         headers: Response headers, by index in `requests`.
@@ -54,7 +52,6 @@ class Batch(Mapping[str, Array]):
         optional: Sequence[str] = (),
     ) -> None:
         self.rows = inputs.rows
-        self.requests: Sequence[BatchRequest] = inputs.requests
         self.explain = inputs.explain
         self.failures: dict[int, KsrvError] = {}
         self.headers: dict[int, dict[str, str]] = {}
@@ -71,6 +68,14 @@ class Batch(Mapping[str, Array]):
         self.names = tuple(inputs.tensors)
         self.optional = tuple(optional)
         self.absent = tuple(name for name in optional if name not in inputs.tensors)
+
+    @property
+    def requests(self) -> Sequence[BatchRequest]:
+        """For each request its `slice` of the rows, its number of `rows`, id, headers and parameters.
+
+        The parameters of its inputs and outputs are there too, by name.
+        """
+        return self._inputs.requests
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)

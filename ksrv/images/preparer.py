@@ -139,7 +139,7 @@ class ImagePreparer:
         rows: Sequence[int] | None = None,
         numbers: Sequence[int] | None = None,
         requests: Sequence[NativeHandle] | None = None,
-        headers: Sequence[Header] | None = None,
+        headers: Sequence[Header | None] | None = None,
         *,
         by_rows: bool = True,
     ) -> list[KsrvError | None]:
@@ -154,7 +154,7 @@ class ImagePreparer:
             numbers: The numbers of the images in error texts, if they are from several requests; their
                 places in `elements` unless given.
             requests: The request of each image, if requests may end meanwhile.
-            headers: The header of each image from `check`; read here unless given.
+            headers: The header of each image from `check`, or None; read here unless given.
             by_rows: Whether JPEGs may be decoded row by row; False for JPEGs for which that has failed.
 
         Returns:
@@ -188,7 +188,6 @@ class ImagePreparer:
         return FastImages(
             self._row_plans.table(np.empty((height, width, channels), dtype)),
             self.pool,
-            functools.partial(self.prepare, by_rows=False),
             shape=(height, width, channels),
             strict=self.input.image.channels == "strict",
             upright=self.input.image.exif == "apply",
@@ -206,7 +205,7 @@ class ImagePreparer:
         rows: Sequence[int],
         numbers: Sequence[int] | None,
         requests: Sequence[NativeHandle] | None,
-        headers: Sequence[Header] | None,
+        headers: Sequence[Header | None] | None,
     ) -> tuple[list[Picture], list[KsrvError | None]]:
         """Return the images whose headers are accepted, and the errors of the others."""
         errors: list[KsrvError | None] = [None] * len(elements)
@@ -215,7 +214,8 @@ class ImagePreparer:
             number = index if numbers is None else numbers[index]
             request = None if requests is None else requests[index]
             try:
-                header = self.input.header(element, number) if headers is None else headers[index]
+                known = None if headers is None else headers[index]
+                header = self.input.header(element, number) if known is None else known
             except Exception as error:  # noqa: BLE001  it is the image's failure, not the batch's
                 errors[index] = self._failure(error, number)
                 out[rows[index]] = 0

@@ -148,26 +148,41 @@ bool needs_padding(const ModelSignature &signature, const FastRequestLayout &lay
     return signature.lengths->padded(layout.row_length) != layout.row_length;
 }
 
-void copy_rows(const InputSignature &declared, const FastRequestLayout &layout, const unsigned char *body,
-               std::size_t place, std::uint64_t row_length, unsigned char *to) noexcept {
-    const unsigned char *from = body + layout.offsets[place];
-    if (!declared.padded) {
-        std::memcpy(to, from, layout.rows * declared.row_bytes);
+RowSource source_of(const FastRequestLayout &layout, const unsigned char *body, std::size_t place) noexcept {
+    RowSource source;
+    source.images = layout.images[place].get();
+    if (source.images)
+        source.data = body;
+    else if (layout.given[place])
+        source.data = body + layout.offsets[place];
+    source.rows = layout.rows;
+    source.row_length = layout.row_length;
+    return source;
+}
+
+void copy_rows(const InputSignature &declared, const RowSource &source, std::uint64_t row_length,
+               unsigned char *to) noexcept {
+    const std::size_t item = item_size_of(declared.datatype);
+    if (!source.data) {
+        const std::uint64_t padded = declared.tail[0] == -1 ? row_length : static_cast<std::uint64_t>(declared.tail[0]);
+        fill_mask(to, static_cast<std::int64_t>(source.rows), source.row_length, padded, declared.one,
+                  declared.padding, item);
         return;
     }
-    const std::size_t item = item_size_of(declared.datatype);
-    if (!layout.given[place]) {
-        fill_mask(to, layout.rows, layout.row_length, row_length, declared.one, declared.padding, item);
+    if (!declared.padded) {
+        std::memcpy(to, source.data, source.rows * declared.row_bytes);
         return;
     }
     std::int64_t from_shape[MAX_RANK], to_shape[MAX_RANK];
-    from_shape[0] = to_shape[0] = layout.rows;
+    from_shape[0] = to_shape[0] = static_cast<std::int64_t>(source.rows);
     for (std::size_t i = 0; i < declared.tail.size(); ++i) {
         const std::int64_t size = declared.tail[i];
-        from_shape[i + 1] = size == -1 ? static_cast<std::int64_t>(layout.row_length) : size;
+        from_shape[i + 1] = source.tail  ? source.tail[i]
+                            : size == -1 ? static_cast<std::int64_t>(source.row_length)
+                                         : size;
         to_shape[i + 1] = size == -1 ? static_cast<std::int64_t>(row_length) : size;
     }
-    copy_padded(from, from_shape, to, to_shape, declared.tail.size() + 1, declared.padding, item);
+    copy_padded(source.data, from_shape, to, to_shape, declared.tail.size() + 1, declared.padding, item);
 }
 
 bool read_fast_request(const ModelSignature &signature, const unsigned char *body, std::size_t body_length,

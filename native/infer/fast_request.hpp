@@ -84,9 +84,21 @@ std::uint64_t batch_key_of(const ModelSignature &signature, const FastRequestLay
 // Whether a batch of only this request would differ from the received tensors.
 bool needs_padding(const ModelSignature &signature, const FastRequestLayout &layout) noexcept;
 
-// Copies the rows of an input to a batch with the row length `row_length`.
-void copy_rows(const InputSignature &declared, const FastRequestLayout &layout, const unsigned char *body,
-               std::size_t place, std::uint64_t row_length, unsigned char *to) noexcept;
+// One input of one request, for a batch.
+struct RowSource {
+    const unsigned char *data = nullptr;     // null: a mask, which is generated
+    const EncodedImage *images = nullptr;    // one per row, at offsets from `data`; null: `data` has the rows
+    const std::int64_t *tail = nullptr;      // the dimensions after the first; null: the declared dimensions
+    std::uint64_t rows = 0, row_length = 0;  // row_length: unpadded
+    bool apart = false;                      // the rows are not written by `RowWriter`
+};
+
+// An input of a fast-path request, whose body is at `body`.
+RowSource source_of(const FastRequestLayout &layout, const unsigned char *body, std::size_t place) noexcept;
+
+// Copies rows to a batch with the row length `row_length`.
+void copy_rows(const InputSignature &declared, const RowSource &source, std::uint64_t row_length,
+               unsigned char *to) noexcept;
 
 // Takes the images of one input. `next(i, &offset, &length)` finds the i-th image, or returns false to stop. False if
 // an image must be left to the general path.

@@ -13,10 +13,22 @@ namespace ksrv {
 
 namespace {
 
-// The handler process locates the rows of each input with `ring_aligned`, so it must match `place_inputs`.
-static_assert(ring_aligned(1) == ROWS_ALIGNMENT);
-
 FastRequest *fast(Request *request) noexcept { return static_cast<FastRequest *>(request); }
+
+// Computes the offset of each input's rows in one block, where the handler process finds them with `ring_aligned`.
+// Returns the size of the block, or more than RING_LARGE_BYTES.
+std::size_t place_inputs(const std::vector<InputSignature> &inputs, const RowWriter &rows, std::size_t *starts) noexcept {
+    std::size_t total = 0;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+        if (inputs[i].padded && rows.row_length > RING_LARGE_BYTES) return SIZE_MAX;
+        const std::uint64_t row_bytes = inputs[i].bytes_of_row(rows.row_length);
+        if (row_bytes != 0 && rows.rows > RING_LARGE_BYTES / row_bytes) return SIZE_MAX;
+        starts[i] = total;
+        total += ring_aligned(rows.rows * row_bytes);
+        if (total > RING_LARGE_BYTES) return SIZE_MAX;
+    }
+    return total;
+}
 
 // Copies a head without the line that has the token. Returns the number of bytes.
 std::size_t copy_head(char *to, FastRequest *request) noexcept {
@@ -91,10 +103,10 @@ BatchDispatcher::Way BatchDispatcher::dispatch(std::size_t count, bool ahead) no
     }
     first_row = ring_aligned(first_row);
     if (first_row > RING_BATCH_BYTES) return Way::python;
-    if (!rows.read(taken_.data(), count, 0)) return Way::python;
+    if (!rows.read(taken_.data(), count)) return Way::python;
     std::size_t starts[FAST_INPUTS];
-    const std::size_t nbytes =
-        place_inputs(*fast(taken_[0])->signature, rows.rows, rows.row_length, RING_LARGE_BYTES, starts);
+    const std::size_t inputs = fast(taken_[0])->signature->inputs.size();
+    const std::size_t nbytes = place_inputs(fast(taken_[0])->signature->inputs, rows, starts);
     if (nbytes > RING_LARGE_BYTES) return Way::python;
     const bool images = rows.has_images();
     if (images) {
@@ -106,7 +118,9 @@ BatchDispatcher::Way BatchDispatcher::dispatch(std::size_t count, bool ahead) no
     const bool small = nbytes <= RING_BATCH_BYTES - first_row;
     const int large = small ? -1 : large_slot(nbytes);
     if (!small && large < 0) return Way::python;
-    rows.write(small ? slot + first_row : ring_->large(large), starts, 0);
+    unsigned char *to[FAST_INPUTS];
+    for (std::size_t i = 0; i < inputs; ++i) to[i] = (small ? slot + first_row : ring_->large(large)) + starts[i];
+    rows.write(to);
     if (!rows.left.empty()) return Way::python;
 
     RingBatch head{};
@@ -137,7 +151,7 @@ BatchDispatcher::Way BatchDispatcher::dispatch(std::size_t count, bool ahead) no
     head.rows = made.rows = rows.rows;
     head.row_length = rows.row_length;
     head.requests = static_cast<std::uint32_t>(count);
-    head.inputs = static_cast<std::uint32_t>(fast(made.requests[0])->signature->inputs.size());
+    head.inputs = static_cast<std::uint32_t>(inputs);
     head.text_bytes = static_cast<std::uint32_t>(text - slot - sizeof head);
     head.first_row = small ? static_cast<std::uint32_t>(first_row) : 0;
     head.large = static_cast<std::uint32_t>(large + 1);

@@ -1,4 +1,4 @@
-// Writes the rows of fast-path requests into a batch: copies and pads tensors, and decodes JPEGs in place.
+// Writes the rows of requests into a batch: copies and pads tensors, and decodes JPEGs in place.
 //
 // Strategy: Python plans once per picture size how pictures become rows, see `RowPlans`. Pictures that cannot be
 // decoded row by row, or that the decoder rejects, are left to Python.
@@ -14,14 +14,6 @@
 
 namespace ksrv {
 
-// The rows of each input are aligned to this number of bytes.
-inline constexpr std::size_t ROWS_ALIGNMENT = 64;
-
-// Computes the offset of each input's rows in one block. Returns the size of the block, or more than `most` if it would
-// exceed `most`.
-std::size_t place_inputs(const ModelSignature &signature, std::uint64_t rows, std::uint64_t row_length,
-                         std::size_t most, std::size_t *starts) noexcept;
-
 struct PictureSize {
     std::size_t input = 0;
     std::uint32_t height = 0, width = 0, channels = 0;
@@ -35,26 +27,39 @@ struct ImagePlace {
 // Writes the rows of some requests of one model.
 class RowWriter {
   public:
-    // Reads requests that join a batch whose rows had the length `row_length`. False if memory is short.
-    bool read(Request *const *requests, std::size_t count, std::uint64_t row_length) noexcept;
+    // Begins with no request. `inputs` are kept alive by the caller.
+    void begin(const std::vector<InputSignature> &inputs) noexcept;
 
-    // Writes the requests after the `first` rows of each input in a block; see `place_inputs`. Afterwards images that
-    // were not decoded are in `left`.
-    void write(unsigned char *block, const std::size_t *starts, std::uint64_t first) noexcept;
+    // Adds a request; throws std::bad_alloc. The caller fills the sources of its inputs.
+    RowSource *add(const Request &request, std::uint64_t request_rows);
+    void add(const FastRequest &request);
+
+    // Plans the rows of the added requests, padded to `row_length`; throws std::bad_alloc.
+    void plan(std::uint64_t padded_length);
+
+    // Begins, adds and plans fast-path requests. False if memory is short.
+    bool read(Request *const *requests, std::size_t count) noexcept;
+
+    // Writes the requests; `to` has the first row for each input. Afterwards images that were not decoded are in `left`.
+    void write(unsigned char *const *to) noexcept;
 
     bool has_images() const noexcept { return !jobs_.empty() || !left.empty(); }
 
-    std::uint64_t rows = 0, row_length = 0;  // row_length: of padded rows, including the rows of the batch
-    std::uint64_t decode_ns = 0;             // of all images
+    std::uint64_t rows = 0, row_length = 0;  // row_length: of the longest row, then of the padded rows
+    std::uint64_t decode_ns = 0;             // of the images of fast-path requests
     std::size_t copied = 0;                  // bytes of tensors
     std::vector<PictureSize> missing;        // sizes without a plan
     std::vector<ImagePlace> left;            // images that Python must decode, including images of a missing size
 
   private:
-    void plan(const ImagePlace &where, const FastRequest &request);
+    void plan_image(const ImagePlace &where);
+    RowSource &source(std::size_t request, std::size_t input) noexcept {
+        return sources_[request * inputs_->size() + input];
+    }
 
-    Request *const *requests_ = nullptr;
-    std::size_t count_ = 0;
+    const std::vector<InputSignature> *inputs_ = nullptr;
+    std::vector<const Request *> requests_;
+    std::vector<RowSource> sources_;  // of the inputs of each request
     std::vector<BatchedJpeg> jobs_;
     std::vector<ImagePlace> places_;  // of the jobs
     DecodePool *pool_ = nullptr;

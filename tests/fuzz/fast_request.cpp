@@ -120,7 +120,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
             require(layout.given[place] || declared.made);
             // Exactly the memory that a batch of the request alone has for the input.
             std::vector<unsigned char> rows(layout.rows * declared.bytes_of_row(rows_length));
-            ksrv::copy_rows(declared, layout, longer + lead, place, rows_length, rows.data());
+            ksrv::copy_rows(declared, ksrv::source_of(layout, longer + lead, place), rows_length, rows.data());
         }
         ::operator delete(longer, std::align_val_t(64));
     }

@@ -18,7 +18,7 @@ from ksrv._native.process.batch_ring cimport (
 from ksrv._native.queue.request_handle cimport CRequest, NEVER
 from ksrv._native.queue.request_queue cimport CQueue, Queue
 from ksrv._native.queue.stats cimport Stats, Sums
-from ksrv._native.server.fast_rows cimport RowWriter, ksrv_plan_images
+from ksrv._native.server.joined_rows cimport RowWriter, ksrv_plan_images
 from ksrv._native.server.model_endpoint cimport ModelEndpoint
 from ksrv._native.server.server cimport ModelSignature
 from ksrv._native.tensor.datatype cimport RANK_LIMIT

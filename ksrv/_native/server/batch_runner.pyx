@@ -8,9 +8,9 @@ from libc.stdint cimport int64_t, uint64_t
 from ksrv._native.queue.request_handle cimport NativeHandle
 from ksrv._native.queue.request_queue cimport Queue
 from ksrv._native.queue.stats cimport Stats
-from ksrv._native.server.fast_batch cimport (
-    FastBatch, FastBatches, ksrv_are_fast, ksrv_fast_batch, ksrv_filled_batch,
-)
+from ksrv._native.server.joined_rows cimport ksrv_has_images
+from ksrv._native.server.model_endpoint cimport FastHandle
+from ksrv._native.server.request_batch cimport JoinedRequests, ksrv_new_batch
 
 if not cython.compiled:
     from collections.abc import Callable
@@ -49,18 +49,24 @@ cdef class BatchRunner:
     cdef readonly object executor
     cdef readonly size_t slot
     cdef bint is_process
-    cdef readonly FastBatches fast_batches
+    cdef type batch_type
+    cdef object model
+    cdef object lease
+    cdef bint copied  # the last batch's answers were copied from its outputs
 
     traced: Callable[[Any, bool], None] | None
 
     def __init__(
-        self, Queue queue not None, object executor, FastBatches fast_batches not None,
-        Stats stats not None,
+        self, Queue queue not None, object executor, Stats stats not None,
+        type batch_type not None: type[JoinedRequests], object model: Any,
+        lease: Callable[[int], Any],
     ):
         self.queue = queue
+        self.batch_type = batch_type
+        self.model = model
+        self.lease = lease
         self.executor = executor
         self.is_process = executor.keeps_deadlines
-        self.fast_batches = fast_batches
         self.stats = stats
         self.slot = queue.add_slot()
 
@@ -97,30 +103,33 @@ cdef class BatchRunner:
                 self.queue.queue.nudge(self.slot)
             self.queue.queue.return_slot(self.slot)
 
+    def new_batch(self) -> JoinedRequests:
+        """Return an empty batch whose blocks are leased from this instance's executor."""
+        return ksrv_new_batch(self.batch_type, self.model, self.lease)
+
     def _batch_of(self, list handles not None: list[Any]) -> Any:
         """Return a batch of the requests, or None if none of them could be added."""
         return self.batch_of(handles)
 
-    cdef object batch_of(self, list handles):
-        cdef FastBatch fast
+    cdef JoinedRequests batch_of(self, list handles):
+        cdef JoinedRequests batch
         try:
-            if ksrv_are_fast(handles):
-                fast = ksrv_filled_batch(handles, self.fast_batches, self.queue, self.stats)
-                return fast if fast.handles else None
-            batch = self.new_batch()
+            batch = ksrv_new_batch(self.batch_type, self.model, self.lease)
+            if _are_joined_later(handles):
+                batch.handles = handles
+                return batch
             batch.fill(handles, self.queue, self.stats)
             return batch if batch.handles else None
         except BaseException as error:
             self._fail(handles, error)  # fail the batch, but not the thread
             return None
 
-    def _run(self, object batch, bint inline) -> None:
+    def _run(self, JoinedRequests batch, bint inline) -> None:
         """Run a batch and answer its requests. An inline run wakes their threads at once."""
         self.run_batch(batch, inline)
 
-    cdef int run_batch(self, batch, bint inline) except -1:
-        cdef FastBatch fast = <FastBatch>batch if type(batch) is FastBatch else None
-        cdef list handles = batch.handles if fast is None else fast.handles
+    cdef int run_batch(self, JoinedRequests batch, bint inline) except -1:
+        cdef list handles = batch.handles
         cdef list alive
         try:
             # An inline batch has been in the running state since the push.
@@ -135,55 +144,48 @@ cdef class BatchRunner:
 
     def _calling_batch(self, list handles not None: list[Any]) -> Any:
         """Return the batch that runs in the handler's process, for its calls to other models."""
-        cdef FastBatch batch = ksrv_fast_batch(handles, self.fast_batches)
+        cdef JoinedRequests batch = ksrv_new_batch(
+            self.batch_type, self.model, self.lease
+        )
+        batch.handles = handles
         batch.tensors = {}
         return batch
 
     def _finish_dispatched(self, object dispatched) -> None:
         """Finish a batch that was dispatched to the handler's process without Python."""
-        cdef FastBatch batch = ksrv_fast_batch(dispatched.handles, self.fast_batches)
+        cdef JoinedRequests batch = self._calling_batch(dispatched.handles)
         batch.dispatched = dispatched
         try:
             self.execute(batch, True)
         except BaseException as error:
             self._fail(dispatched.handles, error)
 
-    cdef int execute(self, batch, bint later) except -1:
+    cdef int execute(self, JoinedRequests batch, bint later) except -1:
         if self.traced is None:
             self.execute_untraced(batch, later)
         else:
             self.traced(batch, later)
         return 0
 
-    def _execute(self, object batch, bint later) -> None:
+    def _execute(self, JoinedRequests batch, bint later) -> None:
         """Execute a batch without a separate span."""
         self.execute_untraced(batch, later)
 
-    cdef int execute_untraced(self, batch, bint later) except -1:
-        cdef FastBatch fast = <FastBatch>batch if type(batch) is FastBatch else None
+    cdef int execute_untraced(self, JoinedRequests batch, bint later) except -1:
         cdef int64_t began = now_ns()
         cdef int64_t ran_ns = 0
         cdef object failure = None
         self.busy_since = began
         try:
-            if fast is None:
-                inputs = batch.inputs()
-            else:
-                fast.prepare()
-                inputs = fast
-            if fast is not None and fast.dispatched is not None:
-                began = fast.dispatched.began_ns
-                outputs = fast.dispatched.ring.collect(inputs, fast.dispatched)
+            batch.prepare(not self.copied)
+            if batch.dispatched is not None:
+                began = batch.dispatched.began_ns
+                outputs = batch.dispatched.ring.collect(batch, batch.dispatched)
             else:
                 deadline = self._deadline(batch.handles, began) if self.is_process else None
-                outputs = self.executor.run(inputs, deadline)
-            ran_ns = now_ns() - began
-            if fast is None:
-                batch.ran_ns = ran_ns
-                batch.answer(outputs, self.queue, self.stats, later=later)
-            else:
-                fast.ran_ns = ran_ns
-                fast.reply(outputs, self.queue, self.stats, later)
+                outputs = self.executor.run(batch, deadline)
+            ran_ns = batch.ran_ns = now_ns() - began
+            self.copied = batch.reply(outputs, self.queue, self.stats, later)
         except BaseException as error:
             failure = self._failure_of(batch, error)
             if failure is None:
@@ -191,10 +193,17 @@ cdef class BatchRunner:
         finally:
             self.busy_since = 0
             if ran_ns == 0:
-                ran_ns = now_ns() - began
-                batch.ran_ns = ran_ns
+                ran_ns = batch.ran_ns = now_ns() - began
         if failure is not None:
             self._answer_failed(batch, failure, later)
         if self.inline_credit < MOST_CREDIT or ran_ns >= QUICK:
             self._note_pace(ran_ns, batch.spent_ns)
         return 0
+
+
+cdef bint _are_joined_later(list handles) except -1:
+    """Whether adding the requests to a batch decodes nothing, and cannot fail."""
+    for handle in handles:
+        if type(handle) is not FastHandle or ksrv_has_images(handle):
+            return False
+    return True

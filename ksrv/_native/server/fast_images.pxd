@@ -33,4 +33,3 @@ cdef class FastImages:
     cdef ImageRules rules
     cdef PlanTable plans
     cdef DecodePool pool
-    cdef object prepare_left

@@ -1,27 +1,11 @@
 # Needs the GIL, because the table of plans does.
 """The encoded images of one input, for batches that are built without Python."""
 
-cimport cython
-
-if not cython.compiled:
-    from collections.abc import Callable, Sequence
-    from typing import Any, TypeAlias
-
-    from ksrv._native.queue.request_handle import NativeHandle
-
-    PrepareLeft: TypeAlias = Callable[
-        [Sequence[memoryview], Any, Sequence[int], Sequence[int], Sequence[NativeHandle]],
-        list[Any],
-    ]
-
-
 cdef class FastImages:
     """The images of one input of fast-path requests.
 
     Args:
         plans: How JPEGs become rows, by image size.
-        prepare_left: Decodes images that the native decoder cannot; see
-            `ksrv.images.preparer.ImagePreparer.prepare`.
         shape: Height, width and channels of a row.
         strict: Whether an image must have the row's channels.
         upright: Whether images are turned as EXIF says.
@@ -36,7 +20,6 @@ cdef class FastImages:
         self,
         PlanTable plans not None,
         DecodePool pool not None,
-        prepare_left not None: PrepareLeft,
         *,
         shape: tuple[int, int, int],
         bint strict,
@@ -49,7 +32,6 @@ cdef class FastImages:
     ):
         self.plans = plans
         self.pool = pool
-        self.prepare_left = prepare_left
         self.rules.accepted = True
         self.rules.strict = strict
         self.rules.upright = upright

@@ -16,7 +16,9 @@ cdef class ModelEndpoint:
     cdef ModelSignature *signature
     cdef readonly Queue queue
     cdef object spec
-    cdef list inputs  # for each input: name, datatype, dtype, further dimensions, shape of one row
+    # For each input the fields of `ksrv.engine.batches.padding.RowForm`, and the shape of one row
+    # that is not padded.
+    cdef list inputs
     cdef list images  # for each input: its FastImages, or None
     cdef object route
     cdef list runs

@@ -3,7 +3,7 @@
 
 The HTTP server adds fast-path requests (infer/fast_request.hpp) to a model's queue itself. The
 thread that takes them gets ordinary handles, whose Python request is built on first use. Their
-batches are made in fast_batch.pyx.
+batches are made in request_batch.pyx.
 """
 
 import logging
@@ -35,8 +35,6 @@ from ksrv._native.queue.request_queue cimport (
     PUSH_INLINE, PUSH_OK, Push, Queue, release_queue, retain_queue,
 )
 
-from ksrv._native.tensor.datatype import DTYPES as DATATYPE_DTYPES
-
 if not cython.compiled:
     from collections.abc import Callable, Sequence
     from typing import Any, Protocol
@@ -58,8 +56,6 @@ if not cython.compiled:
         def refuse(self, exchange: Exchange, error: Exception) -> None: ...
 
 log: logging.Logger = logging.getLogger(__name__)
-
-cdef tuple DTYPES = DATATYPE_DTYPES
 
 
 @cython.final
@@ -225,7 +221,7 @@ cdef class ModelEndpoint:
         images: The `FastImages` of the inputs that also take JPEGs, by name.
         padding: If rows are padded along one length: its name, which lengths share batches, and by
             padded input the bytes of an element of padding and of the mask; see
-            `ksrv.engine.batches.padding.BatchPadding.of_one_length`. None if rows are not padded.
+            `ksrv.engine.batches.padding.RowPadding.of_one_length`. None if rows are not padded.
         recorded: The share of requests, from 0 to 1, that leave the fast path to be recorded.
 
     Raises:
@@ -312,9 +308,9 @@ cdef class ModelEndpoint:
                 declared.images = (<FastImages>encoded).rules
             self.images.append(encoded)
             self.signature.inputs.push_back(declared)
-            dtype = DTYPES[<int>declared.datatype]
             tail = tuple(tensor.shape[1:])
-            self.inputs.append((tensor.name, tensor.datatype, dtype, tail, (1, *tail)))
+            form = (tensor.name, tensor.datatype, tail, b"", b"", self.length)
+            self.inputs.append(form if declared.padded else (*form, (1, *tail)))
         for tensor in spec.outputs:
             self.signature.outputs.push_back(<bytes>tensor.name.encode())
             cut = 0

@@ -1,102 +1,114 @@
-"""The interface of batches, and how every batch is filled and its requests are answered."""
+"""A batch of queued requests: how it is filled, begun and answered.
+
+A request alone keeps the arrays it came with, without a copy. When several are joined, each tensor is copied once into
+its rows of a leased block, and each image is decoded once into its rows. A batch can grow while an earlier batch still
+runs: its images are decoded as they arrive. Inputs that are padded are joined last, when the longest row of the batch
+is known.
+"""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from ksrv._native.queue.request_queue import Queue
 from ksrv._native.queue.stats import Stats
+from ksrv._native.server.request_batch import JoinedRequests
+from ksrv.engine.batches.padding import in_order
+from ksrv.engine.batches.split import split
+from ksrv.engine.batches.streaming import chunk_sender
 from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.errors import HandlerFailed, KsrvError
-from ksrv.request import BatchInputs, BatchOutputs, InferResponse
+from ksrv.request import BatchOutputs, BatchRequest, InferResponse, Tensor
 
 log = logging.getLogger("ksrv.engine")
 
 
-class RunnableBatch(Protocol):
-    """A batch as an instance fills and runs it: a `PendingBatch`, or a compiled `FastBatch`.
+class RequestBatch(JoinedRequests):
+    """A batch as an instance fills and runs it; see `JoinedRequests`."""
 
-    Attributes:
-        handles: The requests of the batch, in row order.
-        rows: How many rows the batch has.
-        spent_ns: How long joining the requests has taken.
-        ran_ns: How long the executor took.
-    """
-
-    handles: list[QueuedRequest]
-    rows: int
-    spent_ns: int
-    ran_ns: int
-
-    @property
-    def attempts(self) -> int:
-        """How many executors died of the batch."""
-
-    @property
-    def failed(self) -> list[tuple[QueuedRequest, KsrvError]]:
-        """Requests that cannot be run, with the reason."""
+    __slots__ = ()
 
     @property
     def streamed(self) -> bool:
         """Whether a client has got an intermediate answer."""
-
-    @property
-    def ended_before(self) -> Mapping[int, InferResponse | KsrvError]:
-        """The answers of requests that ended before their batch, by index."""
-
-    def keep(self, alive: list[QueuedRequest]) -> None:
-        """Drop the requests that ended before the batch started."""
-
-    def inputs(self) -> BatchInputs:
-        """Return the batch as an executor takes it; the caller holds it until `answer`."""
-
-    def answer(self, outputs: BatchOutputs, queue: Queue, stats: Stats, *, later: bool) -> None:
-        """Answer the requests with the outputs of the batch, and count them.
-
-        Args:
-            queue: The queue that the requests came from.
-            later: See `Queue.finish`.
-        """
-
-    def takes(self, handles: list[QueuedRequest]) -> bool:
-        """Tell whether requests can be added."""
-
-    def add(self, handles: list[QueuedRequest]) -> None:
-        """Append requests of the same group to the batch.
-
-        Args:
-            handles: The requests. A request whose images cannot be decoded is put into `failed`.
-        """
-
-    def truncate(self, count: int) -> None:
-        """Drop all requests but the first `count`, after adding others has failed."""
+        return self.emit is not None and self.emit.sent
 
     def fill(self, handles: list[QueuedRequest], queue: Queue, stats: Stats) -> None:
         """Add requests, and answer the requests that cannot be added."""
+        known = len(self.handles)
+        if handles and handles[0].sequence is not None:
+            handles = _of_open_sequences(handles, queue, stats)
+        try:
+            self.add(handles)
+        except BaseException as error:
+            shown: KsrvError
+            if isinstance(error, KsrvError):
+                shown = error
+            else:
+                log.error("a batch cannot be assembled", exc_info=error)
+                shown = HandlerFailed(f"the batch cannot be assembled: {type(error).__name__}")
+            self.truncate(known)
+            queue.finish(handles, [shown] * len(handles), count=counted_failures(stats))
+            return
+        if self.failed:
+            failed = [handle for handle, _ in self.failed]
+            errors = [error for _, error in self.failed]
+            queue.finish(failed, errors, count=counted_failures(stats))
+            self.failed.clear()
 
+    def read_requests(self) -> list[BatchRequest]:
+        """Return what a handler sees of the requests."""
+        made = []
+        row = 0
+        for handle in self.handles:
+            end = row + handle.rows
+            made.append(BatchRequest.of(handle.request, slice(row, end)))
+            row = end
+        return made
 
-def fill(batch: RunnableBatch, handles: list[QueuedRequest], queue: Queue, stats: Stats) -> None:
-    """Add requests to a batch, and answer the requests that cannot be added."""
-    known = len(batch.handles)
-    if handles and handles[0].sequence is not None:
-        handles = _of_open_sequences(handles, queue, stats)
-    try:
-        batch.add(handles)
-    except BaseException as error:
-        shown: KsrvError
-        if isinstance(error, KsrvError):
-            shown = error
-        else:
-            log.error("a batch cannot be assembled", exc_info=error)
-            shown = HandlerFailed(f"the batch cannot be assembled: {type(error).__name__}")
-        batch.truncate(known)
-        queue.finish(handles, [shown] * len(handles), count=counted_failures(stats))
-        return
-    if batch.failed:
-        failed = [handle for handle, _ in batch.failed]
-        errors = [error for _, error in batch.failed]
-        queue.finish(failed, errors, count=counted_failures(stats))
-        batch.failed.clear()
+    def _begin(self) -> dict[str, Tensor]:
+        """Prepare to run requests that were parsed in Python; return the tensors of the first."""
+        first = self.handles[0]
+        if first.sequence is not None:
+            for handle in self.handles:
+                handle.sequence.begun = True
+        self.explain = first.request.explain
+        self.emit = chunk_sender(self.model.spec, self.handles, self.model.queue)
+        return {tensor.name: tensor for tensor in in_order(self.model.spec, first.request)}
+
+    def _answer(self, outputs: BatchOutputs, queue: Queue, stats: Stats, later: bool) -> None:
+        """Answer the requests in the general form."""
+        timings = {"assemble": self.spent_ns, **outputs.timings}
+        answers = split(self.model.spec, self.handles, outputs, timings, self.references)
+        self.finish(answers, queue, stats, timings, later=later)
+
+    def finish(
+        self,
+        answers: Sequence[InferResponse | KsrvError],
+        queue: Queue,
+        stats: Stats,
+        timings: dict[str, int],
+        *,
+        later: bool,
+    ) -> None:
+        """Hand the answers of the batch to its requests, and count them.
+
+        Args:
+            queue: The queue that the requests came from.
+            timings: Nanoseconds by stage.
+            later: See `Queue.finish`.
+        """
+        ended: Mapping[int, InferResponse | KsrvError] = (
+            {} if self.emit is None else self.emit.ended
+        )
+
+        def count(won: list[bool]) -> None:
+            counted, won = list(answers), list(won)
+            for index, answer in ended.items():
+                won[index], counted[index] = True, answer
+            stats.batch(self.handles, counted, won, self.spent_ns, self.ran_ns, timings)
+
+        queue.finish(self.handles, list(answers), later, count)
 
 
 def _of_open_sequences(
@@ -129,35 +141,6 @@ def leased(lease: Callable[[int], Any], nbytes: int) -> Any:
         return lease(nbytes)
     except MemoryError as error:
         raise HandlerFailed("the server has no memory for the batch") from error
-
-
-def finish(
-    batch: RunnableBatch,
-    answers: Sequence[InferResponse | KsrvError],
-    queue: Queue,
-    stats: Stats,
-    timings: dict[str, int],
-    *,
-    later: bool,
-) -> None:
-    """Hand the answers of a batch to its requests, and count them.
-
-    Args:
-        queue: The queue that the requests came from.
-        timings: Nanoseconds by stage.
-        later: See `Queue.finish`.
-    """
-    given = list(answers)
-
-    def count(won: list[bool]) -> None:
-        told, won = given, list(won)
-        if batch.ended_before:
-            told = list(given)
-            for index, answer in batch.ended_before.items():
-                won[index], told[index] = True, answer
-        stats.batch(batch.handles, told, won, batch.spent_ns, batch.ran_ns, timings)
-
-    queue.finish(batch.handles, given, later, count)
 
 
 def counted_failures(stats: Stats) -> Callable[[list[bool]], None]:

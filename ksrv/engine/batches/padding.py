@@ -1,64 +1,60 @@
-"""Pads the requests of a batch whose rows have different lengths, and cuts their answers back.
+"""The form of the rows that a batch joins, their padding, and how answers are cut back.
 
 Requests of different lengths are joined where the padding stays within its bound: their lengths fall into one bucket
 (`ksrv._native.tensor.padding`), which is part of the batch key. The batch is as long as its longest row needs.
 """
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from ksrv._native.memory import buffer_pool
-from ksrv._native.tensor.padding import LengthBuckets, join_padded
+from ksrv._native.tensor.padding import LengthBuckets
 from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.engine.requests.validation import buckets_of
-from ksrv.model.datatypes import DTYPES
 from ksrv.model.input_rules import padding_element
 from ksrv.model.spec import ModelSpec, Padding, TensorSpec
-from ksrv.request import Array, Tensor
+from ksrv.request import InferRequest, Tensor
 
 
-@dataclass(slots=True)
-class _Padded:
-    """An input that is padded.
+class RowForm(NamedTuple):
+    """The form of the rows of one input.
 
     Attributes:
-        element: The bytes of one element of the padding.
-        one: The bytes of the value of a mask.
+        tail: The dimensions after the first, padded; None for a tensor that is not copied: elements of BYTES, or an array
+            without dimensions.
+        padding: The bytes of one element of padding; b"" if the rows are not padded.
+        one: The bytes of the value of a mask; b"" if the rows are not padded.
+        length: The length of a mask's rows, by the model's name for it; "" for other inputs.
     """
 
-    spec: TensorSpec
-    dtype: np.dtype[Any]
-    element: bytes
+    name: str
+    datatype: str
+    tail: tuple[int, ...] | None
+    padding: bytes
     one: bytes
+    length: str
 
 
-class BatchPadding:
-    """The padding of one model's batches.
+class RowPadding:
+    """The padding of one model's rows.
 
     Args:
         spec: The model's description, completed by its loader.
-
-    Attributes:
-        inputs: The names of the inputs that are padded.
     """
 
     def __init__(self, spec: ModelSpec) -> None:
+        self._spec = spec
         self._buckets = buckets_of(spec)
-        self._inputs = [
-            _Padded(
-                one,
-                DTYPES[one.datatype],
+        self._elements = {
+            one.name: (
                 padding_element(one),
-                padding_element(_filled_with_ones(one)) if one.mask_of else padding_element(one),
+                padding_element(_filled_with_ones(one) if one.mask_of else one),
             )
             for one in spec.inputs
             if one.lengths
-        ]
-        self.inputs = frozenset(one.spec.name for one in self._inputs)
+        }
 
     def of_one_length(
         self,
@@ -72,65 +68,70 @@ class BatchPadding:
         if len(self._buckets) != 1:
             return None
         [(name, buckets)] = self._buckets.items()
-        return name, buckets, {one.spec.name: (one.element, one.one) for one in self._inputs}
+        return name, buckets, self._elements
 
-    def join(
-        self, handles: Sequence[QueuedRequest], rows: int, lease: Callable[[int], Any]
-    ) -> dict[str, Tensor]:
-        """Return the padded inputs of a batch, by name.
+    def changes(self, request: InferRequest) -> bool:
+        """Tell whether a request alone is padded, or lacks a mask."""
+        given = {tensor.name for tensor in request.inputs}
+        return any(one.mask_of and one.name not in given for one in self._spec.inputs) or any(
+            self._buckets[name].padded(length) != length for name, length in request.lengths.items()
+        )
+
+    def forms(self, handles: Sequence[QueuedRequest]) -> list[RowForm]:
+        """Return the form of each input of a batch, for requests that were parsed in Python.
 
         Args:
-            handles: The requests, in row order; all of them have the same inputs, but for masks.
-            rows: How many rows they have together.
-            lease: Returns a writable block of at least so many bytes.
+            handles: The requests. They have the same inputs, but for masks.
         """
+        first: InferRequest = handles[0].request
+        tensors = {tensor.name: tensor for tensor in in_order(self._spec, first)}
+        if not first.lengths:
+            return [_form(tensor, self._spec, first) for tensor in tensors.values()]
         longest = {
             name: buckets.padded(max(handle.lengths.get(name, 0) for handle in handles))
             for name, buckets in self._buckets.items()
         }
-        found = {}
-        for one in self._inputs:
-            tensors = [_tensor(handle, one.spec.name) for handle in handles]
-            given = next((tensor for tensor in tensors if tensor is not None), None)
-            if given is None and not one.spec.mask_of:
-                continue  # an optional input
-            tail = _padded_tail(one.spec, given, longest)
-            if len(handles) == 1 and given is not None and given.shape[1:] == tail:
-                found[one.spec.name] = given  # without a copy, because nothing is padded
-                continue
-            shape = (rows, *tail)
-            out: Array = np.ndarray(
-                shape, one.dtype, lease(max(math.prod(shape), 1) * one.dtype.itemsize)
-            )
-            parts: list[Any] = [
-                (handle.rows, handle.lengths[one.spec.mask_of]) if tensor is None else tensor.data
-                for handle, tensor in zip(handles, tensors, strict=True)
-            ]
-            join_padded(parts, out, one.element, one.one)
-            buffer_pool.count_copy(out.nbytes)
-            found[one.spec.name] = Tensor(one.spec.name, one.spec.datatype, shape, out)
-        return found
+        forms = []
+        for spec in self._spec.inputs:
+            tensor = tensors.get(spec.name)
+            padding, one = self._elements.get(spec.name, (b"", b""))
+            if tensor is not None:
+                form = _form(tensor, self._spec, first)
+                tail = form.tail
+                if padding:
+                    sizes = zip(spec.lengths[1:], tensor.shape[1:], strict=True)
+                    tail = tuple(longest[name] if name else size for name, size in sizes)
+                forms.append(
+                    form._replace(tail=tail, padding=padding, one=one, length=spec.mask_of)
+                )
+            elif spec.mask_of:
+                tail = (longest[spec.mask_of],)
+                forms.append(RowForm(spec.name, spec.datatype, tail, padding, one, spec.mask_of))
+        return forms
+
+
+def in_order(spec: ModelSpec, request: InferRequest) -> list[Tensor]:
+    """Return a request's inputs in the order in which the model declares them."""
+    if len(request.inputs) < 2 or not spec.inputs or spec.accepts_any_inputs or request.dialect:
+        return request.inputs
+    by_name = {tensor.name: tensor for tensor in request.inputs}
+    return [by_name[one.name] for one in spec.inputs if one.name in by_name]
+
+
+def _form(tensor: Tensor, spec: ModelSpec, request: InferRequest) -> RowForm:
+    """Return the form of the rows of a tensor without padding."""
+    name, datatype, tail = tensor.name, tensor.datatype, None
+    images = (request.images or {}).get(name)
+    declared = spec.input(name)
+    if images is not None and declared is not None:
+        datatype, tail = declared.datatype, images.shape[1:]
+    elif isinstance(tensor.data, np.ndarray) and tensor.shape:
+        tail = tensor.shape[1:]
+    return RowForm(name, datatype, tail, b"", b"", "")
 
 
 def _filled_with_ones(tensor: TensorSpec) -> TensorSpec:
     return TensorSpec(tensor.name, tensor.datatype, tensor.shape, pad=Padding(value=1))
-
-
-def _tensor(handle: QueuedRequest, name: str) -> Tensor | None:
-    inputs: Iterable[Tensor] = handle.request.inputs
-    return next((tensor for tensor in inputs if tensor.name == name), None)
-
-
-def _padded_tail(
-    spec: TensorSpec, given: Tensor | None, longest: Mapping[str, int]
-) -> tuple[int, ...]:
-    """Return the dimensions after the first of an input of a batch."""
-    if given is None:
-        return (longest[spec.mask_of],)
-    return tuple(
-        longest[name] if name else size
-        for name, size in zip(spec.lengths[1:], given.shape[1:], strict=True)
-    )
 
 
 def cut_back(tensor: Tensor, declared: TensorSpec | None, lengths: Mapping[str, int]) -> Tensor:

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from ksrv._native.server.batch_runner import FIRST_UNSHARED_KEY, BatchRunner
-from ksrv.engine.batches.batch import RunnableBatch
+from ksrv.engine.batches.batch import RequestBatch
 from ksrv.engine.executor import Executor
 from ksrv.engine.instances.host import InstanceHost
 from ksrv.engine.instances.restarts import ExecutorRestarts
@@ -79,7 +79,7 @@ class ConcurrentInstance:
             self._room.release()
         return restarted
 
-    def _begin(self, batch: RunnableBatch) -> bool:
+    def _begin(self, batch: RequestBatch) -> bool:
         """Start a batch; return False if none of its requests still waits, or it cannot be started."""
         handles = batch.handles
         queue, instance, spec = self._host.queue, self._instance, self._host.spec
@@ -111,12 +111,12 @@ class ConcurrentInstance:
             handle.add_done_callback(lambda _: _cancel_ended(alive, cancel))
         return True
 
-    def _not_begun(self, batch: RunnableBatch) -> bool:
+    def _not_begun(self, batch: RequestBatch) -> bool:
         if batch.attempts:
             self._again.release()
         return False
 
-    def _end(self, batch: RunnableBatch, outputs: BatchOutputs | KsrvError) -> None:
+    def _end(self, batch: RequestBatch, outputs: BatchOutputs | KsrvError) -> None:
         instance = self._instance
         try:
             if isinstance(outputs, KsrvError):
@@ -130,7 +130,7 @@ class ConcurrentInstance:
                 self._again.release()
             self._room.release()
 
-    def _fail(self, batch: RunnableBatch, error: BaseException) -> None:
+    def _fail(self, batch: RequestBatch, error: BaseException) -> None:
         """Answer the requests of a batch with an error, or queue them again."""
         failure = self._instance._failure_of(batch, error)
         if failure is not None:

@@ -2,14 +2,13 @@
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Literal, TypeAlias
 
 from ksrv._native.queue.request_queue import Queue
 from ksrv._native.queue.stats import Stats
-from ksrv.engine.batches.batch import RunnableBatch, counted_failures
-from ksrv.engine.batches.fast_batch import fast_batches
-from ksrv.engine.batches.padding import BatchPadding
-from ksrv.engine.batches.pending_batch import PendingBatch
+from ksrv.engine.batches.batch import RequestBatch, counted_failures, leased
+from ksrv.engine.batches.padding import RowPadding
 from ksrv.engine.executor import Executor
 from ksrv.engine.instances.decode_thread import DecodeThread
 from ksrv.engine.requests.handle import QueuedRequest
@@ -66,44 +65,34 @@ class InstanceHost:
         self.delay_ns = int(batching.max_delay_ms * MILLISECOND) if batching else 0
         self.runs_inline = False
         self.images: dict[str, ImagePreparer] = {}
-        self.padding = BatchPadding(self.spec)
+        self.padding = RowPadding(self.spec)
         self.sequences: SequenceTable | None = None
         self.stats = Stats()
         self.all_stats = [self.stats]
         share = config.threads or max(1, cores // config.instances)
         self.executors = [make_executor(source, one, share) for one in range(config.instances)]
-        self._lease = self.executors[0].lease  # of batches that any instance may run
-        self._fast_batches = fast_batches(lambda: self.spec, self._lease)
-        self._ready: deque[RunnableBatch] = deque()
+        # Of batches that any instance may run.
+        self._lease = partial(leased, self.executors[0].lease)
+        self._ready: deque[RequestBatch] = deque()
         self._decode_thread = DecodeThread(source.name, config.queue_size, self._decode)
         self._lost: list[str] = []
         self.degraded = ""
         self.note_refused: Callable[[], object] = lambda: None
 
-    def new_batch(self, room: int = 0) -> PendingBatch:
+    def new_batch(self, room: int = 0) -> RequestBatch:
         """Return an empty batch that may grow to `room` rows."""
-        return PendingBatch(self.spec, self.images, self.padding, self._lease, room, self.queue)
+        return RequestBatch(self, self._lease, room)
 
-    def new_batch_of(self, handles: list[QueuedRequest], room: int) -> RunnableBatch:
-        """Return an empty batch for requests and others like them.
-
-        Args:
-            handles: The requests that are to be added first.
-            room: How many rows the batch may grow to.
-        """
-        fast = self._fast_batches.new_batch(room)
-        return fast if fast.takes(handles) else self.new_batch(room)
-
-    def take_ready(self) -> RunnableBatch:
+    def take_ready(self) -> RequestBatch:
         """Return the first of the batches that are ready to be run."""
         return self._ready.popleft()
 
-    def requeue(self, batch: RunnableBatch) -> None:
+    def requeue(self, batch: RequestBatch) -> None:
         """Have the next idle instance run a batch."""
         self._ready.append(batch)
         self.queue.requeue()
 
-    def publish_open(self, batch: RunnableBatch) -> None:
+    def publish_open(self, batch: RequestBatch) -> None:
         """Have an idle instance run the batch that the prefetch thread has filled."""
         self._ready.append(batch)
         self.queue.close_open_batch(True)

@@ -33,9 +33,7 @@ from ksrv._native.server.batch_runner import (
     QUICK_NS,
     BatchRunner,
 )
-from ksrv.engine.batches.batch import RunnableBatch, counted_failures, finish
-from ksrv.engine.batches.fast_batch import fast_batches
-from ksrv.engine.batches.pending_batch import PendingBatch
+from ksrv.engine.batches.batch import RequestBatch, counted_failures, leased
 from ksrv.engine.executor import Executor, ExecutorAbsent, ExecutorDied
 from ksrv.engine.instances.concurrent_instance import ConcurrentInstance
 from ksrv.engine.instances.host import InstanceHost
@@ -85,9 +83,8 @@ class Instance(BatchRunner):
         traces = tracing.tracer() is not None
         if traces:
             executor = cast(Executor, TracedExecutor(executor))
-        super().__init__(
-            host.queue, executor, fast_batches(lambda: host.spec, executor.lease), Stats()
-        )
+        lease = partial(leased, executor.lease)
+        super().__init__(host.queue, executor, Stats(), RequestBatch, host, lease)
         self._host = host
         host.all_stats.append(self.stats)
         if traces:
@@ -294,22 +291,7 @@ class Instance(BatchRunner):
 
     # ---- a batch ----------------------------------------------------------------------------
 
-    def new_batch(self, room: int = 0) -> PendingBatch:
-        """Return an empty batch whose blocks are leased from this instance's executor.
-
-        Args:
-            room: How many rows the batch may grow to.
-        """
-        return PendingBatch(
-            self._host.spec,
-            self._host.images,
-            self._host.padding,
-            self.executor.lease,
-            room,
-            self.queue,
-        )
-
-    def _failure_of(self, batch: RunnableBatch, error: BaseException) -> KsrvError | None:
+    def _failure_of(self, batch: RequestBatch, error: BaseException) -> KsrvError | None:
         """Return the error that ends the requests of a batch; None where they are queued again."""
         if isinstance(error, ExecutorDied):
             return self._requeue(batch, error)
@@ -317,9 +299,9 @@ class Instance(BatchRunner):
         found = error if isinstance(error, KsrvError) else self._failure(error)
         return found.with_traceback(None)
 
-    def _answer_failed(self, batch: RunnableBatch, failure: KsrvError, later: bool) -> None:
+    def _answer_failed(self, batch: RequestBatch, failure: KsrvError, later: bool) -> None:
         answers = [failure] * len(batch.handles)
-        finish(batch, answers, self.queue, self.stats, {}, later=later)
+        batch.finish(answers, self.queue, self.stats, {}, later=later)
 
     def _fail(self, handles: list[QueuedRequest], error: BaseException) -> None:
         """Answer the requests of a batch that are still open."""
@@ -364,7 +346,7 @@ class Instance(BatchRunner):
 
     # ---- deaths -----------------------------------------------------------------------------
 
-    def _requeue(self, batch: RunnableBatch, error: ExecutorDied) -> KsrvError | None:
+    def _requeue(self, batch: RequestBatch, error: ExecutorDied) -> KsrvError | None:
         """Queue the requests of a batch again whose executor died; return an error to end them."""
         name = self._host.spec.name
         attempts = batch.attempts
@@ -381,7 +363,7 @@ class Instance(BatchRunner):
             attempts = 1
         # Each request alone, so that a request that kills its process ends no other request.
         for handle in batch.handles:
-            again = self.new_batch()
+            again = self._host.new_batch()
             again.attempts = attempts
             again.fill([handle], self.queue, self.stats)
             if again.handles:

@@ -3,13 +3,11 @@
 If joining takes time (images are decoded, large tensors copied), an instance should find its next
 batch ready. So this thread takes requests ahead, and fills its open batch up with the requests that
 arrive as long as no instance is idle; then it publishes the batch. While an instance is idle, the
-thread takes nothing: the instance takes the queued requests itself. Requests of the fast path are joined
-without Python as long as no other requests arrive between them: these end the open batch and get a new batch.
+thread takes nothing: the instance takes the queued requests itself.
 """
 
 import threading
 
-from ksrv.engine.batches.pending_batch import PendingBatch
 from ksrv.engine.instances.host import InstanceHost
 
 
@@ -28,15 +26,10 @@ class BatchPrefetcher(threading.Thread):
             taken = host.queue.prefetch(most, most)
             if taken is None:
                 return
-            batch = host.new_batch_of([] if taken is True else taken, most)
-            other: PendingBatch | None = None
+            batch = host.new_batch(most)
             published = False
             try:
                 while taken is not True and taken is not None:
-                    if not batch.takes(taken):
-                        other = host.new_batch(most)
-                        other.fill(taken, host.queue, host.stats)
-                        break
                     batch.fill(taken, host.queue, host.stats)
                     oldest = batch.handles[0].enqueued_ns if batch.handles else 0
                     taken = host.queue.prefetch(most, most, batch.rows, oldest, host.delay_ns)
@@ -46,5 +39,3 @@ class BatchPrefetcher(threading.Thread):
             finally:
                 if not published:
                     host.queue.close_open_batch(False)
-            if other is not None and other.handles:
-                host.requeue(other)

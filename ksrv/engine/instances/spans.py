@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ksrv.engine.batches.batch import RunnableBatch
+from ksrv.engine.batches.batch import RequestBatch
 from ksrv.errors import KsrvError
 from ksrv.observe import tracing
 from ksrv.request import BatchInputs, BatchOutputs
@@ -34,7 +34,7 @@ class BatchTrace:
         version: Its version, or "".
     """
 
-    def __init__(self, tracer: Any, batch: RunnableBatch, name: str, version: str) -> None:
+    def __init__(self, tracer: Any, batch: RequestBatch, name: str, version: str) -> None:
         from opentelemetry import trace
 
         self._trace = trace
@@ -189,7 +189,7 @@ class TracedExecutor:
         return call() if running is None else running.run(batch, call)
 
 
-def trace_of(batch: RunnableBatch, name: str, version: str) -> BatchTrace | None:
+def trace_of(batch: RequestBatch, name: str, version: str) -> BatchTrace | None:
     """Return the spans of a batch; None while nothing is traced.
 
     Args:
@@ -200,10 +200,10 @@ def trace_of(batch: RunnableBatch, name: str, version: str) -> BatchTrace | None
 
 
 def execute_traced(
-    execute: Callable[[RunnableBatch, bool], None],
+    execute: Callable[[RequestBatch, bool], None],
     name: str,
     version: str,
-    batch: RunnableBatch,
+    batch: RequestBatch,
     later: bool,
 ) -> None:
     """Run a batch and answer its requests, with their spans.

@@ -419,7 +419,9 @@ class ProcessBatches:
             raise ChannelError(f"a message of the kind {kind} has no place here")
 
     def _answer(self, one: ProcessBatch, frame: Frame) -> BatchOutputs:
-        answer = messages.unpack_answer(frame, self.link.imported, len(one.caller().requests))[1]
+        batch = one.caller()
+        requests = len(batch.requests if batch.handles is None else batch.handles)
+        answer = messages.unpack_answer(frame, self.link.imported, requests)[1]
         lived_ns = time.monotonic_ns() - self._began_ns  # which no stage takes longer than
         answer.timings = {
             stage: min(max(taken_ns, 0), lived_ns) for stage, taken_ns in answer.timings.items()

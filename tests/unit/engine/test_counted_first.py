@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from ksrv.engine.batches.pending_batch import PendingBatch
+from ksrv.engine.batches.batch import RequestBatch
 from ksrv.errors import InferenceError, KsrvError
 from tests.support.engine.engine_models import engine, request, source
 
@@ -59,5 +59,5 @@ def test_assembly_failure_is_counted_before_delivery(gate, monkeypatch):
         assert gate.wait(60)
         raise MemoryError
 
-    monkeypatch.setattr(PendingBatch, "add", lack_memory)
+    monkeypatch.setattr(RequestBatch, "add", lack_memory)
     assert counts_at_the_end(gate) == [(0, 1, 0)]

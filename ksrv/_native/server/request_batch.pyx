@@ -1,14 +1,13 @@
 # Needs the GIL: Python objects pass from one thread to another.
-"""Batches of only fast-path requests: their arrays, in the received blocks, and their answers.
+"""Batches of queued requests: their arrays and their answers.
 
-Python requests are made only if a handler reads them, and small answers are written to their
-connections here. Everything else is left to the general path in `ksrv.engine.batches`. A batch
-without images joins its requests when it is run, which cannot fail. Images are decoded before.
+The Python form of a fast-path request is made only if a handler reads it, and small answers to
+fast-path requests are written to their connections here. Other answers are left to the derived
+class in `ksrv.engine.batches`. Requests are joined when the batch is run, which cannot fail, but
+images are decoded when their requests are added.
 """
 
-from collections.abc import Sequence
-from typing import Any
-
+from cpython.object cimport PyObject, PyTypeObject
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport int64_t, uint64_t
 from libcpp cimport bool as cbool
@@ -18,11 +17,11 @@ cimport numpy as cnp
 
 from ksrv._native.batch.batch cimport NOT_RUN, BatchOutputs, StageTimes
 from ksrv._native.tensor.datatype cimport Datatype, datatype_of, item_size_of
-from ksrv._native.server.fast_rows cimport (
-    Requests, ksrv_fast_rows, ksrv_has_images, ksrv_needs_padding, ksrv_pads, ksrv_received_tensors,
+from ksrv._native.server.joined_rows cimport (
+    ksrv_has_images, ksrv_joined_rows, ksrv_needs_padding, ksrv_pads, ksrv_received_tensors,
 )
-from ksrv._native.server.model_endpoint cimport FastHandle, ModelEndpoint
-from ksrv._native.server.server cimport FAST_OUTPUTS, FastRequest
+from ksrv._native.server.model_endpoint cimport FastHandle
+from ksrv._native.server.server cimport FAST_OUTPUTS
 from ksrv._native.queue.request_handle cimport CRequest, NativeHandle
 from ksrv._native.queue.request_queue cimport CQueue, Queue
 from ksrv._native.queue.stats cimport Stats, Sums
@@ -31,7 +30,8 @@ from ksrv._native.tensor.tensor cimport Tensor
 from ksrv._native.tensor.aliasing_check import InputReferences
 
 if not cython.compiled:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
+    from typing import Any
 
 cnp.import_array()
 
@@ -70,119 +70,61 @@ cdef extern from "base/clock.hpp" namespace "ksrv" nogil:
     int64_t now_ns() noexcept
 
 cdef extern from "base/small_vector.hpp" nogil:
+    cdef cppclass Requests "ksrv::SmallVector<ksrv::Request *, 32>":
+        CRequest **extend(size_t count) noexcept
+
     cdef cppclass Marks "ksrv::SmallVector<unsigned char, 32>":
         unsigned char *extend(size_t count) noexcept
 
 cdef enum:
     STAGES = 16
 
+cdef tuple NO_ARGUMENTS = ()
 
-@cython.final
-cdef class FastBatches:
-    """Makes the batches of fast-path requests for one instance.
+
+cdef class JoinedRequests(BatchInputs):
+    """A batch of queued requests, which is also the input of an executor.
+
+    The base of `ksrv.engine.batches.batch.RequestBatch`.
 
     Args:
-        fill: Adds requests to a batch and answers requests that cannot be added. Takes the batch,
-            the requests, their queue and their statistics.
+        model: The model's `spec`, `images` and `padding`, which are complete when the first batch
+            is joined.
         lease: Returns a writable block of at least the given size.
-        read_requests: Returns the requests that a handler sees, given their handles.
-        answer_generally: Answers a batch in the general form. Takes the batch and then the
-            arguments of `FastBatch.answer`.
-    """
+        room: The most rows that the batch may grow to. Its blocks are leased for that many.
 
-    # `copied`: the last batch's answers were copied from its outputs. Then the references to the
-    # inputs of the next batch are not counted. If its answers cannot be copied, an answer made of
-    # its inputs counts as shared.
-
-    def __init__(
-        self,
-        fill not None: Callable[[FastBatch, list[Any], Queue, Stats], None],
-        lease not None: Callable[[int], Any],
-        read_requests not None: Callable[[list[Any]], list[Any]],
-        answer_generally not None: Callable[[FastBatch, BatchOutputs, Queue, Stats, bool], None],
-    ):
-        self.fill = fill
-        self.lease = lease
-        self.read_requests = read_requests
-        self.answer_generally = answer_generally
-
-    def new_batch(self, Py_ssize_t room) -> FastBatch:
-        """Return an empty batch.
-
-        Args:
-            room: The most rows of the batch. Its block is leased for that many.
-        """
-        cdef FastBatch made = ksrv_fast_batch([], self)
-        made.room = room
-        return made
-
-
-@cython.final
-cdef class FastRequests:
-    """`BatchInputs.requests` of fast-path requests, as a `Sequence`. Built on first use."""
-
-    cdef list read(self):
-        if self.made is None:
-            self.made = self.read_requests(self.handles)
-        return self.made
-
-    def __len__(self):
-        return len(self.handles)
-
-    def __getitem__(self, object place) -> Any:
-        return self.read()[place]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.read())
-
-    def __eq__(self, other):
-        return isinstance(other, Sequence) and self.read() == list(other)
-
-    def __repr__(self):
-        return repr(self.read())
-
-    def index(self, *given: Any) -> int:
-        """Return the index of a request; see `Sequence.index`."""
-        return self.read().index(*given)
-
-    def count(self, object request) -> int:
-        """Return how often a request occurs; see `Sequence.count`."""
-        return self.read().count(request)
-
-
-Sequence[Any].register(FastRequests)
-
-
-@cython.final
-cdef class FastBatch(BatchInputs):
-    """A batch of only fast-path requests, which is also the input of an executor.
-
-    `failed` has requests that cannot be run, with the reason. `rows` is 0 until requests were added
-    or `inputs` was called. See `ksrv.engine.batches.batch.RunnableBatch`.
+    Attributes:
+        handles: The requests of the batch, in row order.
+        failed: Requests that cannot be run, with the reason.
+        rows: How many rows the batch has. 0 until requests were added or `inputs` was called.
+        attempts: How many executors died of the batch.
+        spent_ns: How long joining the requests has taken.
+        ran_ns: How long the executor took.
     """
 
     failed: list[tuple[Any, Any]]
     references: InputReferences | None
     handles: list[Any]
 
-    @property
-    def attempts(self) -> int:
-        """Always 0, because after the death of an executor the batch is run as a `PendingBatch`."""
-        return 0
+    def __init__(self, object model, lease: Callable[[int], Any], Py_ssize_t room=0):
+        self.model = model
+        self.lease = lease
+        self.room = room
+        self.handles = []
+        self.failed = []
 
-    @property
-    def streamed(self) -> bool:
-        """Always false, because fast-path requests do not stream."""
-        return False
+    # Methods of `RequestBatch` that this class calls, although `RequestBatch` is derived from it.
 
-    @property
-    def ended_before(self) -> dict[int, Any]:
-        """Always empty, because fast-path requests do not stream."""
-        return {}
+    def read_requests(self) -> list[Any]:
+        raise NotImplementedError
 
-    def takes(self, list handles not None: list[Any]) -> bool:
-        """Return whether requests can be added, because they are fast-path requests."""
-        return ksrv_are_fast(handles)
+    def _begin(self) -> dict[str, Tensor]:
+        raise NotImplementedError
+
+    def _answer(
+        self, BatchOutputs outputs, Queue queue, Stats stats, bint later
+    ) -> None:
+        raise NotImplementedError
 
     def add(self, list handles not None: list[Any]) -> None:
         """Add requests with the same batch key.
@@ -200,11 +142,7 @@ cdef class FastBatch(BatchInputs):
         # Padded rows are joined last, when the longest row of the batch is known.
         if joins or (len(self.handles) > 1 and not ksrv_pads(self.handles[0])):
             self._join()
-        self.spent_ns += now_ns() - began
-
-    def fill(self, list handles not None: list[Any], Queue queue not None, stats: Stats) -> None:
-        """Add requests, and answer requests that cannot be added."""
-        self.source.fill(self, handles, queue, stats)
+            self.spent_ns += now_ns() - began
 
     def truncate(self, Py_ssize_t count) -> None:
         """Drop all but the first `count` requests, because adding the others has failed."""
@@ -212,7 +150,7 @@ cdef class FastBatch(BatchInputs):
         self.failed = []
 
     def keep(self, list alive not None: list[Any]) -> None:
-        """See `RunnableBatch.keep`."""
+        """Drop the requests that are not in `alive`, because they ended before the batch ran."""
         cdef set kept
         if len(alive) == len(self.handles):
             return
@@ -230,16 +168,17 @@ cdef class FastBatch(BatchInputs):
         self.rows = _rows_of(self.handles)
 
     cdef int _join(self) except -1:
-        cdef NativeHandle first = self.handles[0]
         cdef list new, bad
-        cdef Py_ssize_t before = self.joined
-        cdef Py_ssize_t room = self.rows if ksrv_pads(first) else max(self.room, self.rows)
+        cdef bint pads = ksrv_pads(self.handles[0])
+        if pads:  # images were joined before the longest row of the batch was known
+            self.joined_rows = None
+            self.joined = 0
         if self.joined_rows is None:
-            self.joined_rows = ksrv_fast_rows(
-                <ModelEndpoint>(<FastRequest *>first.native).signature.endpoint,
-                self.source.lease, <uint64_t>room,
+            self.joined_rows = ksrv_joined_rows(
+                self.model, self.lease, self.handles,
+                <uint64_t>(self.rows if pads else max(self.room, self.rows)),
             )
-        new = self.handles[before:]
+        new = self.handles[self.joined:]
         bad = self.joined_rows.add(new)
         self.joined = len(self.handles)
         if bad:
@@ -249,12 +188,10 @@ cdef class FastBatch(BatchInputs):
         return 0
 
     @property
-    def requests(self) -> FastRequests:
+    def requests(self) -> list[Any]:
         """The requests in row order, built on first use."""
         if self.read is None:
-            self.read = FastRequests.__new__(FastRequests)
-            self.read.handles = self.handles
-            self.read.read_requests = self.source.read_requests
+            self.read = self.read_requests()
         return self.read
 
     def lengths(self) -> list[tuple[Mapping[str, int], int]]:
@@ -262,20 +199,24 @@ cdef class FastBatch(BatchInputs):
         return [(handle.lengths, handle.rows) for handle in self.handles]
 
     def inputs(self) -> BatchInputs:
-        """See `RunnableBatch.inputs`."""
-        self.prepare()
+        """Return the batch as an executor takes it; the caller holds it until `answer`."""
+        self.prepare(True)
         return self
 
-    cdef int prepare(self) except -1:
+    cdef int prepare(self, bint counts_references) except -1:
         cdef int64_t began
+        cdef bint fast = type(self.handles[0]) is FastHandle
+        cdef dict received = None
         self.read = self.references = None
         if self.dispatched is not None:
             self.tensors = {}
             self.spent_ns = self.dispatched.assemble_ns
             return 0
+        if not fast:
+            received = self._begin()
         if (self.joined == 0 and len(self.handles) == 1
-                and not ksrv_needs_padding(self.handles[0])):
-            self.tensors = ksrv_received_tensors(self.handles[0])
+                and not ksrv_needs_padding(self.handles[0], self.model)):
+            self.tensors = ksrv_received_tensors(self.handles[0]) if fast else received
             self.rows = (<NativeHandle>self.handles[0]).native.rows
         else:
             if self.joined < len(self.handles):
@@ -283,8 +224,8 @@ cdef class FastBatch(BatchInputs):
                 self.rows = _rows_of(self.handles)
                 self._join()
                 self.spent_ns += now_ns() - began
-            self.tensors = self.joined_rows.tensors()
-        if not self.source.copied:
+            self.tensors = self.joined_rows.tensors(self.handles)
+        if counts_references or not fast:
             self.references = InputReferences(list(self.tensors.values()))
         return 0
 
@@ -292,23 +233,30 @@ cdef class FastBatch(BatchInputs):
         self, BatchOutputs outputs not None, Queue queue not None, Stats stats not None, *,
         bint later
     ) -> None:
-        """See `RunnableBatch.answer`. Small answers are written to their connections at once."""
+        """Answer the requests with the outputs of the batch, and count them.
+
+        Args:
+            queue: The queue that the requests came from.
+            later: See `Queue.finish`. Small answers are written to their connections at once.
+        """
         self.reply(outputs, queue, stats, later)
 
-    cdef int reply(self, BatchOutputs outputs, Queue queue, Stats stats, bint later) except -1:
-        if outputs.is_bare():
-            self.source.copied = _reply(self, outputs, queue, stats)
-            if self.source.copied:
-                return 0
-        self.source.answer_generally(self, outputs, queue, stats, later)
-        return 0
+    cdef bint reply(self, BatchOutputs outputs, Queue queue, Stats stats, bint later) except -1:
+        if (outputs.is_bare() and ksrv_are_fast(self.handles)
+                and _reply(self, outputs, queue, stats)):
+            return True
+        self._answer(outputs, queue, stats, later)
+        return False
 
 
-cdef FastBatch ksrv_fast_batch(list handles, FastBatches source):
-    cdef FastBatch made = FastBatch.__new__(FastBatch)
-    made.handles = handles
+cdef JoinedRequests ksrv_new_batch(type kind, object model, object lease):
+    cdef JoinedRequests made = (<PyTypeObject *>kind).tp_new(
+        kind, <PyObject *>NO_ARGUMENTS, NULL
+    )
+    made.model = model
+    made.lease = lease
+    made.handles = []
     made.failed = []
-    made.source = source
     return made
 
 
@@ -317,16 +265,6 @@ cdef Py_ssize_t _rows_of(list handles) noexcept:
     for handle in handles:
         rows += (<NativeHandle>handle).native.rows
     return rows
-
-
-cdef FastBatch ksrv_filled_batch(list handles, FastBatches source, object queue, object stats):
-    cdef FastBatch made
-    for handle in handles:
-        if ksrv_has_images(handle):
-            made = ksrv_fast_batch([], source)
-            source.fill(made, handles, queue, stats)
-            return made
-    return ksrv_fast_batch(handles, source)
 
 
 cdef bint ksrv_are_fast(list handles) noexcept:
@@ -368,7 +306,7 @@ cdef bint _add_part(Parts *parts, Tensor tensor, uint64_t rows, bint alone) exce
     return item_size_of(part.type) == <size_t>cnp.PyArray_ITEMSIZE(array)
 
 
-cdef int _stages(ReplyStage *stages, FastBatch batch, BatchOutputs outputs) except -1:
+cdef int _stages(ReplyStage *stages, JoinedRequests batch, BatchOutputs outputs) except -1:
     """Write the stages and their times. Return their number, at most STAGES."""
     cdef const StageTimes *times = &outputs.times
     cdef Py_ssize_t length = 0
@@ -395,7 +333,7 @@ cdef int _stages(ReplyStage *stages, FastBatch batch, BatchOutputs outputs) exce
     return count
 
 
-cdef bint _reply(FastBatch batch, BatchOutputs outputs, Queue queue, Stats stats) except -1:
+cdef bint _reply(JoinedRequests batch, BatchOutputs outputs, Queue queue, Stats stats) except -1:
     """If the answers of a batch are small, send and count them.
 
     Returns:

@@ -1,0 +1,39 @@
+"""Batches of queued requests, for the other compiled modules."""
+
+from libc.stdint cimport int64_t
+
+from ksrv._native.batch.batch cimport BatchInputs, BatchOutputs
+from ksrv._native.queue.request_queue cimport Queue
+from ksrv._native.queue.stats cimport Stats
+from ksrv._native.server.joined_rows cimport JoinedRows
+
+
+cdef class JoinedRequests(BatchInputs):
+    cdef readonly list failed
+    cdef public Py_ssize_t room   # the most rows that it may grow to
+    cdef Py_ssize_t joined        # how many of its requests have their rows in `joined_rows`
+    cdef JoinedRows joined_rows
+    cdef public object model
+    cdef public object lease
+    # The record of a batch that was dispatched to a handler process, else None.
+    cdef object dispatched
+    cdef public int attempts
+    cdef public int64_t spent_ns
+    cdef public int64_t ran_ns
+    cdef readonly object references  # to the inputs before the batch ran, or None
+
+    cdef list read  # the requests that a handler has read
+
+    # As `inputs`. If the references to the inputs of fast-path requests are not counted, and their
+    # answers cannot be copied, an answer made of the inputs counts as shared.
+    cdef int prepare(self, bint counts_references) except -1
+
+    # As `answer`. Returns whether the answers were copied from the outputs.
+    cdef bint reply(self, BatchOutputs outputs, Queue queue, Stats stats, bint later) except -1
+
+    # Copies the rows of added requests into the batch's blocks.
+    cdef int _join(self) except -1
+
+
+cdef JoinedRequests ksrv_new_batch(type kind, object model, object lease)
+cdef bint ksrv_are_fast(list handles) noexcept
