@@ -8,13 +8,21 @@ const strictDecoder = new TextDecoder("utf-8", { fatal: true });
 /** The arrays of numpy's dtypes. */
 const ARRAYS = {
   "|b1": Uint8Array, "|u1": Uint8Array, "<u2": Uint16Array, "<u4": Uint32Array, "<u8": BigUint64Array,
-  "|i1": Int8Array, "<i2": Int16Array, "<i4": Int32Array, "<i8": BigInt64Array, "<f2": Float16Array,
+  "|i1": Int8Array, "<i2": Int16Array, "<i4": Int32Array, "<i8": BigInt64Array, "<f2": globalThis.Float16Array,
   "<f4": Float32Array, "<f8": Float64Array,
 };
 
 export const DATATYPES = [...Object.keys(DTYPES), "BYTES"];
 
-export const itemSize = (datatype) => ARRAYS[DTYPES[datatype]].BYTES_PER_ELEMENT;
+/** The class of a datatype's arrays. Browsers from before 2025 have none for FP16, and serve the other datatypes. */
+function arrayClass(datatype) {
+  const dtype = DTYPES[datatype];
+  if (!(dtype in ARRAYS)) throw new Error(`the answer has the unknown datatype ${datatype}`);
+  if (!ARRAYS[dtype]) throw new Error(`this browser has no arrays of ${datatype}: update it`);
+  return ARRAYS[dtype];
+}
+
+export const itemSize = (datatype) => arrayClass(datatype).BYTES_PER_ELEMENT;
 
 export const count = (shape) => shape.reduce((product, size) => product * size, 1);
 
@@ -34,7 +42,7 @@ function toBrain(values) {
 
 /** The bytes of JavaScript numbers in a datatype. */
 export function encode(datatype, numbers) {
-  if (datatype === "FP16") return new Uint8Array(Float16Array.from(numbers).buffer);
+  if (datatype === "FP16") return new Uint8Array(arrayClass(datatype).from(numbers).buffer);
   if (datatype === "BF16") return new Uint8Array(toBrain(numbers).buffer);
   throw new Error(`numbers of ${datatype} are sent as JSON`);
 }
@@ -51,8 +59,7 @@ export function decode(datatype, bytes) {
     }
     return elements;
   }
-  const type = ARRAYS[DTYPES[datatype]];
-  if (type === undefined) throw new Error(`the answer has the unknown datatype ${datatype}`);
+  const type = arrayClass(datatype);
   const words = new type(bytes.slice().buffer, 0, Math.floor(bytes.length / itemSize(datatype)));
   if (datatype === "BF16") return fromBrain(words);
   return words;
