@@ -177,12 +177,14 @@ def _as_file(content: bytes) -> Iterator[str]:
 
 def _expiry(chain: bytes) -> int:
     """When the first certificate of a chain ends."""
-    decode: Any = ssl._ssl._test_decode_cert  # type: ignore[attr-defined]  # ssl names no other reader of a file
     try:
+        decode: Any = ssl._ssl._test_decode_cert  # type: ignore[attr-defined]  # ssl names no other reader of a file
         with _as_file(chain) as path:
             return int(ssl.cert_time_to_seconds(decode(path)["notAfter"]))
-    except (ssl.SSLError, ValueError):
-        return 0  # odd, but OpenSSL took it
+    except (AttributeError, ssl.SSLError, ValueError):
+        return (
+            0  # a Python without this reader, or a certificate that OpenSSL took although it is odd
+        )
 
 
 def read_certificates(config: Any) -> Certificates | None:
