@@ -14,6 +14,7 @@ import pytest
 from tests.support.examples import load_profile
 from tests.support.missing_tools import skipped_without_tools
 from tests.support.servers.forked_servers import forked_servers
+from tests.support.ways import WAYS, servers_by_way
 
 load_profile()
 
@@ -73,7 +74,8 @@ assert not missing, f"LONG_FILES in tests/conftest.py names files that are not t
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the decoder that tests of images use."""
+    """Add the way that tests of behaviour take, and the decoder that tests of images use."""
+    parser.addoption("--way", choices=WAYS, default="plain", help="see tests/support/ways.py")
     parser.addoption(
         "--jpeg-decoder", default="auto", help="the decoder of the tests' process and servers"
     )
@@ -90,14 +92,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def server_forks() -> Iterator[None]:
-    """Have the servers of all tests be forked."""
-    with forked_servers():
-        yield
+def way(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Have the servers of all tests be forked, and serve by the way that the run asks for."""
+    name: str = request.config.getoption("--way")
+    with forked_servers(), servers_by_way(name):
+        yield name
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the long files first; the order within a file stays."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the long files first, the order within a file stays; leave out what a way changes by its nature."""
+    for item in items:
+        for marker in item.iter_markers("differs_by"):
+            if config.getoption("--way") in marker.args:
+                item.add_marker(pytest.mark.skip(reason=str(marker.kwargs["why"])))
 
     @functools.cache
     def place(path: Path) -> int:
