@@ -65,7 +65,7 @@ cdef class WorkerRing:
     Attributes:
         collect: Returns the outputs of a batch that did not fit the ring. Called with the batch and
             its `DispatchedBatch`.
-        batches: The `ksrv.engine.processes.batches.ProcessBatches` of the process.
+        batches: The `ksrv.engine.processes.runs.ProcessRuns` of the process.
 
     Raises:
         OSError: Not enough memory or file descriptors.

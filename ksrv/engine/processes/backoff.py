@@ -20,11 +20,6 @@ class Backoff:
         self._started = 0.0
         self._served = False
 
-    @property
-    def ends(self) -> int:
-        """How many processes ended in a row."""
-        return self._ends
-
     def started(self) -> None:
         """Note that a process was started."""
         self._started = time.monotonic()

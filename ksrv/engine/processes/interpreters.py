@@ -17,7 +17,6 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from shutil import copyfile, rmtree, which
 from typing import Any, NamedTuple
@@ -260,10 +259,12 @@ def _built(key: str, build: Callable[[Path, int], None]) -> Path:
     place, whole = cache / key, cache / f"{key}.whole"
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        with _alone(cache / f"{key}.lock") as lock:
+        with (cache / f"{key}.lock").open("ab") as lock:
+            # Keep other processes, and other threads, from building the same folder.
+            fcntl.flock(lock, fcntl.LOCK_EX)
             if not whole.exists():
                 rmtree(place, ignore_errors=True)  # of a build that was broken off
-                build(place, lock)
+                build(place, lock.fileno())
                 whole.touch()
     except OSError as error:
         raise HandlerFailed(
@@ -271,14 +272,6 @@ def _built(key: str, build: Callable[[Path, int], None]) -> Path:
             f"that can be written"
         ) from error
     return place
-
-
-@contextmanager
-def _alone(lock: Path) -> Iterator[int]:
-    """Keep other processes, and other threads, from building the same folder."""
-    with lock.open("ab") as opened:
-        fcntl.flock(opened, fcntl.LOCK_EX)
-        yield opened.fileno()
 
 
 def _run(command: list[str], made: str, lock: int) -> None:

@@ -1,7 +1,7 @@
 """The executor whose handler runs in a separate process.
 
 An exit, a crash or a hang of the handler then concerns the running batch and nothing else, or, if the
-handler has coroutines, the running batches (`batches`). Tensors pass in shared blocks; the process's
+handler has coroutines, the running batches (`runs`). Tensors pass in shared blocks; the process's
 answers are checked like a client's bytes, because it runs user code.
 """
 
@@ -24,7 +24,6 @@ from ksrv._native.process.batch_ring import WorkerRing
 from ksrv.engine.executor import ExecutorAbsent, ExecutorDied
 from ksrv.engine.processes import messages, uses_ring
 from ksrv.engine.processes.backoff import Backoff
-from ksrv.engine.processes.batches import ProcessBatches
 from ksrv.engine.processes.interpreters import (
     Interpreter,
     handler_environment,
@@ -33,6 +32,7 @@ from ksrv.engine.processes.interpreters import (
 from ksrv.engine.processes.link import ChannelClosed, ChannelError, Frame, Link
 from ksrv.engine.processes.messages import ErrorMessage, LoadMessage, LogMessage, MessageType
 from ksrv.engine.processes.process_log import ProcessLog
+from ksrv.engine.processes.runs import ProcessRuns
 from ksrv.engine.processes.watcher import HandlerProcess, ProcessExit
 from ksrv.errors import (
     DeadlineExceeded,
@@ -118,11 +118,9 @@ class ProcessExecutor:
         self._callbacks: list[Callable[[str], None]] = []
         self._process: HandlerProcess | None = None
         self._link: Link | None = None
-        self._batches: ProcessBatches | None = None
+        self._batches: ProcessRuns | None = None
         self._ring: WorkerRing | None = None
-        self._loaded = False
         self._spec: ModelSpec | None = None
-        self._uses_ring = False
         self._interpreter: Interpreter | None = None
         with _executors_lock:
             _executors.add(self)
@@ -137,7 +135,7 @@ class ProcessExecutor:
     def alive(self) -> bool:
         """Whether the process has loaded the handler and lives."""
         process = self._process
-        return self._loaded and process is not None and process.ending is None
+        return self._batches is not None and process is not None and process.ending is None
 
     @property
     def pid(self) -> int:
@@ -148,7 +146,7 @@ class ProcessExecutor:
     @property
     def ring(self) -> WorkerRing | None:
         """The memory for batches of the process that lives; None before it has loaded the handler."""
-        return self._ring if self.alive and self._uses_ring else None
+        return self._ring if self.alive else None
 
     def end_sequences(self, numbers: Sequence[int]) -> None:
         """Have the process drop the state of sequences; see `Executor.end_sequences`."""
@@ -190,13 +188,16 @@ class ProcessExecutor:
             self._backoff.started()
             try:
                 link, process, ring = self._spawn(interpreter)
-                self._link, self._process, self._ring = link, process, ring
+                self._link, self._process = link, process
                 self._spec = self._alike(self._load(link, process, source))
-                self._uses_ring = uses_ring(self._spec)
-                if self._uses_ring and not ring.seal():
-                    raise HandlerFailed(f"the memory for batches of {self._label} cannot be sealed")
+                if uses_ring(self._spec):
+                    self._ring = ring
+                    if not ring.seal():
+                        raise HandlerFailed(
+                            f"the memory for batches of {self._label} cannot be sealed"
+                        )
                 ring.close_fd()
-                self._batches = ring.batches = ProcessBatches(
+                self._batches = ring.batches = ProcessRuns(
                     link,
                     self._submit,
                     self._lock,
@@ -210,7 +211,6 @@ class ProcessExecutor:
                 self._backoff.ended()
                 self._drop_process()
                 raise
-            self._loaded = True
             if process.ending is not None:  # too early for the watching thread to have callbacks
                 raise self._died(process, "as soon as it had loaded the model")
             return self._spec
@@ -374,7 +374,7 @@ class ProcessExecutor:
             batch: The batch, for the answer on the channel.
             dispatched: The batch as the dispatcher knows it.
         """
-        batches: ProcessBatches = dispatched.ring.batches
+        batches: ProcessRuns = dispatched.ring.batches
         try:
             if dispatched.fault:
                 fault = ChannelError(f"an answer is malformed: {dispatched.fault}")
@@ -415,9 +415,9 @@ class ProcessExecutor:
         finally:
             self._lock.release()
 
-    def _living(self) -> ProcessBatches:
+    def _living(self) -> ProcessRuns:
         batches, process = self._batches, self._process
-        if batches is None or process is None or not self._loaded:
+        if batches is None or process is None:
             raise ExecutorAbsent(f"{self._label} is not running")
         if process.ending is not None:
             raise ExecutorAbsent(f"{self._label} {process.ending}")
@@ -427,7 +427,6 @@ class ProcessExecutor:
         """End the process and its children, and free everything that belonged to it."""
         link, process, batches = self._link, self._process, self._batches
         self._link = self._process = self._batches = self._ring = None
-        self._loaded = False
         if process is not None:
             process.kill()
             process.wait()
@@ -482,7 +481,7 @@ class ProcessExecutor:
 
     def _note_end(self, link: Link, ending: ProcessExit) -> None:
         """Wake a waiting `run` and run the callbacks; called by the watching thread."""
-        loaded = self._loaded
+        loaded = self._batches is not None
         if not self._closing.is_set():
             self._log.say(logging.ERROR, f"the process {ending}")
         link.shutdown()

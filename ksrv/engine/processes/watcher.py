@@ -15,6 +15,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,9 +88,8 @@ class HandlerProcess:
         self._lock = threading.Lock()
         self._pidfd = -1
         self._killed = False
-        self._spawned = threading.Event()
+        self._spawned: Future[None] = Future()
         self._ended = threading.Event()
-        self._spawn_error: Exception | None = None
         self.pid = 0
         self.ending: ProcessExit | None = None
 
@@ -106,9 +106,7 @@ class HandlerProcess:
         except RuntimeError:
             self._events.close()
             raise
-        self._spawned.wait()
-        if self._spawn_error is not None:
-            raise self._spawn_error
+        self._spawned.result()
 
     def kill(self) -> None:
         """End the process at once; does nothing when it has ended."""
@@ -138,14 +136,13 @@ class HandlerProcess:
         try:
             process = self._spawn()
         except Exception as error:  # noqa: BLE001  raised by `start`, which waits
-            self._spawn_error = error
             self._events.close()
             self._ended.set()
-            self._spawned.set()
+            self._spawned.set_exception(error)
             return
         self.pid = process.pid
         self._log.started(process.pid)
-        self._spawned.set()
+        self._spawned.set_result(None)
         try:
             self._read(process)
         finally:

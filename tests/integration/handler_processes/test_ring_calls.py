@@ -15,8 +15,8 @@ import requests
 
 from ksrv._native.memory import buffer_pool
 from ksrv.engine.engine import Engine, EngineSettings
-from ksrv.engine.processes.batches import ProcessBatches
 from ksrv.engine.processes.process import ProcessExecutor
+from ksrv.engine.processes.runs import ProcessRuns
 from ksrv.repository.layout import Repository
 from ksrv.testing import Server
 from tests.integration.handler_processes.test_ring import (
@@ -308,7 +308,7 @@ def test_a_process_that_sends_without_end_is_ended_by_its_deadline(tmp_path, mon
     engine.start()
     try:
         with opened(engine) as (_, address), monkeypatch.context() as slow:
-            slow.setattr(ProcessBatches, "_take", take)
+            slow.setattr(ProcessRuns, "_take", take)
             sent = message("apart", {"x": row(34)}, parameters={"timeout": 1_000_000})
             assert status(ask(address, sent)[0]) == 504
             after = message("apart", {"x": row(-20)})  # which makes no call

@@ -1,6 +1,6 @@
 """The program of a handler process: `python -m ksrv.engine.processes.child.program`, started by process.py.
 
-It loads one handler and runs its batches (`batches`). It ends when told, when the worker's end of the socket
+It loads one handler and runs its batches (`runs`). It ends when told, when the worker's end of the socket
 closes, or with the worker. Everything it says comes home: log records as events, the output of
 `print` through pipes.
 """
@@ -26,9 +26,9 @@ from ksrv._native.process.batch_ring import ProcessRing
 from ksrv._native.server.exchange import HeadFields
 from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.engine.processes import messages, uses_ring
-from ksrv.engine.processes.child.batches import Answers, RunLoop
 from ksrv.engine.processes.child.calls import WorkerCalls
 from ksrv.engine.processes.child.inbox import Inbox
+from ksrv.engine.processes.child.runs import Answers, RunLoop
 from ksrv.engine.processes.link import ChannelClosed, ChannelError, Link, Packed, WhenFull
 from ksrv.engine.processes.messages import LoadMessage, LogMessage, MessageType
 from ksrv.errors import HandlerFailed, KsrvError

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ksrv.engine.processes.child.batches import Chunks
+from ksrv.engine.processes.child.runs import Chunks
 from ksrv.engine.processes.messages import CHUNK_BYTES_UNDER_WAY, LEAST_CHUNK_BYTES
 from ksrv.request import BatchOutputs, Tensor
 

@@ -10,9 +10,9 @@ import pytest
 from ksrv._native.memory import buffer_pool
 from ksrv.engine.executor import ExecutorDied
 from ksrv.engine.processes import messages
-from ksrv.engine.processes.batches import ProcessBatches
 from ksrv.engine.processes.link import EMPTY
 from ksrv.engine.processes.messages import MOST_CALLS, CancelCalls, EndSequences, MessageType
+from ksrv.engine.processes.runs import ProcessRuns
 from ksrv.engine.processes.shared_blocks import ExportedBlocks
 from ksrv.errors import Cancelled
 from ksrv.request import BatchInputs, BatchOutputs, InferRequest, InferResponse, Tensor
@@ -47,7 +47,7 @@ class Process:
 
     def __init__(self, near, far, pending):
         self.far = far
-        self.batches = ProcessBatches(
+        self.batches = ProcessRuns(
             near,
             lambda request, caller: pending,
             threading.Lock(),
@@ -187,7 +187,7 @@ def test_message_is_sent_once_the_socket_has_room(ends):
 
 def test_batch_begun_during_replacement_ends_once(ends):
     near, _ = ends
-    batches = ProcessBatches(
+    batches = ProcessRuns(
         near,
         lambda request, caller: None,
         threading.Lock(),

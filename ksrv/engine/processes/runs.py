@@ -53,8 +53,8 @@ LOST = "the result of the call is lost"
 _OF_CALLS = (MessageType.CALL, MessageType.CANCEL_CALL)
 
 
-class ProcessBatch:
-    """One batch in the process.
+class Run:
+    """A batch that a process runs.
 
     Args:
         inputs: Returns the batch. One of the ring is made when a message asks for it, and kept while calls of it
@@ -122,8 +122,8 @@ class ProcessBatch:
             self.cancel_calls()
 
 
-class ProcessBatches:
-    """The book of one process.
+class ProcessRuns:
+    """The batches of one process, and the calls that they make.
 
     Args:
         submit: Submits requests to other models.
@@ -156,11 +156,11 @@ class ProcessBatches:
         self._violated = violated
         self._kill = kill
         self._lock = threading.Lock()
-        self._open: dict[int, ProcessBatch] = {}
-        self._ring_batch: ProcessBatch | None = None
+        self._open: dict[int, Run] = {}
+        self._ring_batch: Run | None = None
         no_requests = BatchInputs({}, 0, [])
         no_requests.beside_others = True
-        self._no_batch = ProcessBatch(NO_BATCH, lambda: no_requests)
+        self._no_batch = Run(NO_BATCH, lambda: no_requests)
         self._calls: set[int] = set()
         self._closed = False
         self._began_ns = time.monotonic_ns()
@@ -209,10 +209,10 @@ class ProcessBatches:
             return _outputs(ended.result())
         return self._wait(self._give(batch, None, deadline_ns))
 
-    def _wait(self, one: ProcessBatch) -> BatchOutputs:
-        self._serve(lambda: one.outcome is not None)
-        assert one.outcome is not None, "a batch has an outcome once it is over"
-        return _outputs(one.outcome)
+    def _wait(self, run: Run) -> BatchOutputs:
+        self._serve(lambda: run.outcome is not None)
+        assert run.outcome is not None, "a batch has an outcome once it is over"
+        return _outputs(run.outcome)
 
     def begin(self, batch: BatchInputs, done: Done, deadline_ns: int | None) -> Callable[[], None]:
         """Give a batch to the process; return a function that cancels it.
@@ -227,7 +227,7 @@ class ProcessBatches:
         """
         return partial(self._cancel, self._give(batch, done, deadline_ns))
 
-    def _give(self, batch: BatchInputs, done: Done | None, due_ns: int | None) -> ProcessBatch:
+    def _give(self, batch: BatchInputs, done: Done | None, due_ns: int | None) -> Run:
         batch.beside_others = self.has_coroutines
         try:
             packed = messages.pack_batch(batch, self.link.exported)
@@ -238,14 +238,14 @@ class ProcessBatches:
                 raise ExecutorAbsent("the process of the handler has ended")
             self._last_number += 1
             number = self._last_number
-            one = self._open[number] = ProcessBatch(number, lambda: batch, done, due_ns)
+            run = self._open[number] = Run(number, lambda: batch, done, due_ns)
         try:
             self.link.send(MessageType.RUN, packed, batch_number=number)
         except ChannelClosed:
             pass  # the thread that receives ends this batch with all others
         except Exception as error:
             if self._open.pop(number, None) is None:
-                return one  # the receiving thread has ended it, and reported the error
+                return run  # the receiving thread has ended it, and reported the error
             if isinstance(error, MemoryError):
                 raise Overloaded(str(error), "memory") from error
             raise
@@ -253,66 +253,66 @@ class ProcessBatches:
         told_apart = not self.has_coroutines or len(batch.handles or ()) > 1
         if batch.emit is not None and batch.handles and told_apart:
             for handle in batch.handles:
-                handle.add_done_callback(lambda _: self._send_listening(one))
-        return one
+                handle.add_done_callback(lambda _: self._send_listening(run))
+        return run
 
-    def _cancel(self, one: ProcessBatch) -> None:
-        self._send(one, MessageType.LISTENING, ListeningMessage([]))
+    def _cancel(self, run: Run) -> None:
+        self._send(run, MessageType.LISTENING, ListeningMessage([]))
 
-    def _send_listening(self, one: ProcessBatch) -> None:
-        emit: Any = one.caller().emit
-        self._send(one, MessageType.LISTENING, ListeningMessage(sorted(emit.listening())))
+    def _send_listening(self, run: Run) -> None:
+        emit: Any = run.caller().emit
+        self._send(run, MessageType.LISTENING, ListeningMessage(sorted(emit.listening())))
 
-    def _send(self, one: ProcessBatch, kind: MessageType, note: Any) -> None:
-        if one.number in self._open:
+    def _send(self, run: Run, kind: MessageType, note: Any) -> None:
+        if run.number in self._open:
             with suppress(ChannelClosed):  # the thread that receives ends the batch
-                self.link.send(kind, messages.dump(note), batch_number=one.number)
+                self.link.send(kind, messages.dump(note), batch_number=run.number)
 
     # ---- batches of the ring ----------------------------------------------------------------
 
     @property
     def wants_looks(self) -> bool:
         """Whether the batch of the ring has calls under way, or messages wait for room in the socket."""
-        one = self._ring_batch
-        return bool((one is not None and one.calls) or self.link.waiting)
+        run = self._ring_batch
+        return bool((run is not None and run.calls) or self.link.waiting)
 
     def take_message(self, number: int, inputs: Callable[[], BatchInputs]) -> bool:
         """Take a message of the batch that runs in the ring, if one has come, and look after its calls.
 
         Args:
-            inputs: See `ProcessBatch`.
+            inputs: See `Run`.
 
         Returns:
             Whether the batch may go on; False where it has its answer, or its process has ended.
         """
         with self._link_lock:
-            one = self._in_ring(number, inputs)
-            return self._receive(0) is None and one.outcome is None
+            run = self._in_ring(number, inputs)
+            return self._receive(0) is None and run.outcome is None
 
     def collect(self, dispatched: DispatchedBatch, batch: BatchInputs) -> BatchOutputs:
         """Wait for the answer, in a message, to a batch of the ring; see `run`."""
-        one = self._in_ring(dispatched.batch_number, lambda: batch)
-        one.hold(batch)
-        one.due_ns = dispatched.deadline_ns
+        run = self._in_ring(dispatched.batch_number, lambda: batch)
+        run.hold(batch)
+        run.due_ns = dispatched.deadline_ns
         # The ring's batches need no messages, which would give back the blocks of earlier answers.
         if not self.link.waiting and self.link.owes_blocks():
             with suppress(ChannelClosed):  # whoever waits for the batch learns of it
                 self.link.send(MessageType.ROOM)
-        return self._wait(one)
+        return self._wait(run)
 
     def leave_ring(self) -> None:
         """Give up the calls of the ring's batch, and keep nothing of it."""
-        one, self._ring_batch = self._ring_batch, None
-        if one is not None:
-            self._open.pop(one.number, None)
-            one.cancel_calls()
+        run, self._ring_batch = self._ring_batch, None
+        if run is not None:
+            self._open.pop(run.number, None)
+            run.cancel_calls()
 
-    def _in_ring(self, number: int, inputs: Callable[[], BatchInputs]) -> ProcessBatch:
-        one = self._ring_batch
-        if one is None or one.number != number:
+    def _in_ring(self, number: int, inputs: Callable[[], BatchInputs]) -> Run:
+        run = self._ring_batch
+        if run is None or run.number != number:
             self.leave_ring()
-            one = self._ring_batch = self._open[number] = ProcessBatch(number, inputs)
-        return one
+            run = self._ring_batch = self._open[number] = Run(number, inputs)
+        return run
 
     # ---- receiving --------------------------------------------------------------------------
 
@@ -363,10 +363,10 @@ class ProcessBatches:
         """Return when to look after batches."""
         now = time.monotonic_ns()
         open_batches = list(self._open.values())
-        due = [one.due_ns for one in open_batches if one.due_ns is not None]
+        due = [run.due_ns for run in open_batches if run.due_ns is not None]
         if self.link.waiting:
             due.append(now + FLUSH_NS)
-        elif any(one.calls for one in open_batches):
+        elif any(run.calls for run in open_batches):
             due.append(now + LOOK_NS)
         else:
             # Another thread may begin a batch meanwhile, with a deadline before these, or find no room for a message.
@@ -378,48 +378,48 @@ class ProcessBatches:
         if self.link.waiting:
             self.link.flush()
         now = time.monotonic_ns()
-        for one in list(self._open.values()):
-            one.cancel_abandoned_calls()
-            if one.due_ns is None or now < one.due_ns:
+        for run in list(self._open.values()):
+            run.cancel_abandoned_calls()
+            if run.due_ns is None or now < run.due_ns:
                 continue
-            if one.failure is None:
+            if run.failure is None:
                 text = "the request's deadline passed while the handler ran"
-                one.failure = DeadlineExceeded(text)
-                streams = self._may_stream and one.caller().emit is not None
+                run.failure = DeadlineExceeded(text)
+                streams = self._may_stream and run.caller().emit is not None
                 if streams or self.has_coroutines:
-                    one.due_ns += CANCEL_GRACE_NS
-                    self._cancel(one)
+                    run.due_ns += CANCEL_GRACE_NS
+                    self._cancel(run)
                     continue
-            one.due_ns = None
+            run.due_ns = None
             self._kill("it had not answered when the deadline passed")
 
     def _take(self, frame: Frame) -> None:
         number, kind = frame.batch_number, frame.kind
-        one = self._open.get(number)
+        run = self._open.get(number)
         if number == NO_BATCH and self.has_coroutines and kind in _OF_CALLS:
-            one = self._no_batch
-        if kind == MessageType.CALL and one is not None:
-            self._call(one, frame)
+            run = self._no_batch
+        if kind == MessageType.CALL and run is not None:
+            self._call(run, frame)
         elif kind == MessageType.CANCEL_CALL:
             # The answer of a batch in the ring may be seen before the calls that it gave up.
             note = messages.load(CancelCalls, frame)
-            if one is not None:
-                one.cancel_calls(note.call_ids)
-        elif one is None:
+            if run is not None:
+                run.cancel_calls(note.call_ids)
+        elif run is None:
             raise ChannelError(f"it speaks of batch {number}, which it does not run")
         elif kind == MessageType.ANSWER:
-            self._end(number, self._answer(one, frame))
+            self._end(number, self._answer(run, frame))
         elif kind == MessageType.FAILED:
             self._end(number, messages.to_error(messages.load(ErrorMessage, frame)))
         elif kind == MessageType.CHUNK:
-            self._hand_on(one, self._answer(one, frame))
+            self._hand_on(run, self._answer(run, frame))
         elif kind == MessageType.GIVE_UP:
-            self._give_up(one)
+            self._give_up(run)
         else:
             raise ChannelError(f"a message of the kind {kind} has no place here")
 
-    def _answer(self, one: ProcessBatch, frame: Frame) -> BatchOutputs:
-        batch = one.caller()
+    def _answer(self, run: Run, frame: Frame) -> BatchOutputs:
+        batch = run.caller()
         requests = len(batch.requests if batch.handles is None else batch.handles)
         answer = messages.unpack_answer(frame, self.link.imported, requests)[1]
         lived_ns = time.monotonic_ns() - self._began_ns  # which no stage takes longer than
@@ -429,25 +429,25 @@ class ProcessBatches:
         return answer
 
     def _end(self, number: int, outcome: BatchOutputs | KsrvError) -> None:
-        one = self._open.pop(number, None)
-        if one is None:
+        run = self._open.pop(number, None)
+        if run is None:
             return  # it could not be sent; its sender has the error
-        one.cancel_calls()
-        one.outcome = one.failure or outcome
-        if one.done is None:
+        run.cancel_calls()
+        run.outcome = run.failure or outcome
+        if run.done is None:
             return
         try:
-            one.done(one.outcome)
+            run.done(run.outcome)
         except BaseException as error:  # it is the batch's failure, not the thread's
             log.error("a batch cannot be ended", exc_info=error)
 
     # ---- calls ------------------------------------------------------------------------------
 
-    def _call(self, one: ProcessBatch, frame: Frame) -> None:
+    def _call(self, run: Run, frame: Frame) -> None:
         number, request, is_streamed = messages.unpack_call(frame, self.link.imported)
         if is_streamed:
             request.stream = stream = ResponseStream(
-                lambda: self._hand_on_call(one.number, number, stream)
+                lambda: self._hand_on_call(run.number, number, stream)
             )
         if number in self._calls:
             raise ChannelError(f"it made call {number} twice")
@@ -455,18 +455,18 @@ class ProcessBatches:
         if len(self._calls) + not_taken >= MOST_CALLS:
             raise ChannelError(f"it made more than {MOST_CALLS} calls without taking their results")
         try:
-            pending = self._submit(request, one.caller())
+            pending = self._submit(request, run.caller())
         except KsrvError as error:
-            one.rest()
-            self.send_result(one.number, number, error)
+            run.rest()
+            self.send_result(run.number, number, error)
             return
         self._calls.add(number)
-        one.calls[number] = pending
-        pending.add_done_callback(partial(self._end_call, one, number))
+        run.calls[number] = pending
+        pending.add_done_callback(partial(self._end_call, run, number))
 
-    def _end_call(self, one: ProcessBatch, number: int, ended: RequestHandle) -> None:
-        del one.calls[number]
-        one.rest()
+    def _end_call(self, run: Run, number: int, ended: RequestHandle) -> None:
+        del run.calls[number]
+        run.rest()
         outcome: InferResponse | KsrvError
         try:
             outcome = ended.wait()
@@ -476,7 +476,7 @@ class ProcessBatches:
             log.error("the result of a call between models is lost", exc_info=error)
             outcome = HandlerFailed(LOST)
         self._calls.discard(number)
-        self.send_result(one.number, number, outcome)
+        self.send_result(run.number, number, outcome)
 
     def _hand_on_call(self, batch_number: int, number: int, stream: ResponseStream) -> None:
         """Send the intermediate answers to a call that have come; the handler keeps them itself."""
@@ -496,7 +496,7 @@ class ProcessBatches:
         if isinstance(outcome, KsrvError):
             failure = outcome
         else:
-            nbytes = sum(one.nbytes for one in outcome.outputs)
+            nbytes = sum(tensor.nbytes for tensor in outcome.outputs)
             try:
                 packed = self._pack_result(number, outcome, nbytes)
             except MemoryError as error:
@@ -526,8 +526,8 @@ class ProcessBatches:
 
     # ---- chunks -----------------------------------------------------------------------------
 
-    def _hand_on(self, one: ProcessBatch, chunk: BatchOutputs) -> None:
-        emit: Any = one.caller().emit
+    def _hand_on(self, run: Run, chunk: BatchOutputs) -> None:
+        emit: Any = run.caller().emit
         nbytes = chunk_bytes(chunk)
         if emit is not None:
             try:
@@ -535,39 +535,39 @@ class ProcessBatches:
             except Exception as error:
                 log.error("a chunk cannot be handed on", exc_info=error)
                 failed = f"a chunk of the answer cannot be sent: {type(error).__name__}"
-                one.failure = one.failure or HandlerFailed(failed)
-                self._cancel(one)
-        with one.lock:
-            one.owed_bytes += nbytes
-        self._make_room(one)
+                run.failure = run.failure or HandlerFailed(failed)
+                self._cancel(run)
+        with run.lock:
+            run.owed_bytes += nbytes
+        self._make_room(run)
 
-    def _make_room(self, one: ProcessBatch) -> None:
+    def _make_room(self, run: Run) -> None:
         """Let the process send further chunks once all clients keep up."""
-        emit: Any = one.caller().emit
+        emit: Any = run.caller().emit
         if emit is not None and not emit.listening():
             return  # the batch is about to be cancelled, and would go on until then
         slow = [] if emit is None else emit.without_room()
-        with one.lock:
-            owed = one.owed_bytes
-            if one.awaits_room or (owed < CHUNK_BYTES_UNDER_WAY // 2 and not slow):
+        with run.lock:
+            owed = run.owed_bytes
+            if run.awaits_room or (owed < CHUNK_BYTES_UNDER_WAY // 2 and not slow):
                 return
             if slow:
-                one.awaits_room = True
+                run.awaits_room = True
             else:
-                one.owed_bytes = 0
+                run.owed_bytes = 0
         if slow:
-            emit.call_with_room(slow[0], partial(self._note_room, one))
+            emit.call_with_room(slow[0], partial(self._note_room, run))
         else:
-            self._send(one, MessageType.ROOM, ChunkCredit(owed))
+            self._send(run, MessageType.ROOM, ChunkCredit(owed))
 
-    def _note_room(self, one: ProcessBatch) -> None:
-        with one.lock:
-            one.awaits_room = False
-        self._make_room(one)
+    def _note_room(self, run: Run) -> None:
+        with run.lock:
+            run.awaits_room = False
+        self._make_room(run)
 
-    def _give_up(self, one: ProcessBatch) -> None:
+    def _give_up(self, run: Run) -> None:
         """End the requests whose clients stand still; the process knows only that it waits for room."""
-        emit: Any = one.caller().emit
+        emit: Any = run.caller().emit
         if emit is not None:
             for index in emit.stalled():
                 emit.give_up(index)

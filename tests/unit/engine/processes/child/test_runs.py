@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from ksrv.engine.processes import messages
-from ksrv.engine.processes.child.batches import RunLoop
+from ksrv.engine.processes.child.runs import RunLoop
 from ksrv.engine.processes.link import EMPTY, Frame
 from ksrv.engine.processes.messages import ListeningMessage, MessageType
 
