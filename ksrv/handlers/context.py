@@ -78,7 +78,7 @@ class Context(ABC):
     @property
     @abstractmethod
     def batch(self) -> Batch:
-        """The batch that is running; there is one in every stage but `initialize`."""
+        """The batch that is running. Not available in `initialize`."""
 
     @property
     @abstractmethod
@@ -95,7 +95,7 @@ class Context(ABC):
         """Load the file that `model:` names, with the class that `class:` names, unless it is loaded already.
 
         Returns:
-            The model, which is the same for each call, or None where the settings name neither.
+            The model, which is the same for each call, or None if the settings name neither.
 
         Raises:
             ModelLoadError: It cannot be loaded.
@@ -103,7 +103,7 @@ class Context(ABC):
 
     @property
     def system_properties(self) -> dict[str, Any]:
-        """The facts under the names that older handlers know."""
+        """The model's folder, device and batch size, under the names that TorchServe's handlers read."""
         kind, _, index = self.device.partition(":")
         return {
             "model_dir": str(self.model_dir),

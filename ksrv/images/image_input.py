@@ -15,7 +15,7 @@ from ksrv.request import Element
 
 
 class ImageInput:
-    """The `image:` section of one input, worked out.
+    """The `image:` section of one input, with everything that can be computed before the first image.
 
     Args:
         spec: The input; 4 dimensions, in NHWC order.
@@ -27,10 +27,10 @@ class ImageInput:
         resizable: Whether images of other sizes are resized.
         geometry: The geometry of an image.
         linear: The type in which `linear` resizes; None for the file's type, or another resize.
-        bfloat16: Whether the input's uint16 hold the bit patterns of BF16.
-        finish: The conversion to the input's numbers, by whether the colours are still in cv2's order and by
-            channels.
-        swap: The conversion that only swaps the colours, by channels.
+        bfloat16: Whether the input's uint16 are the bit patterns of BF16.
+        finish: The conversion to the input's numbers. The keys are whether the colours are still in cv2's order (BGR),
+            and the number of channels.
+        swap: The conversion that only swaps BGR and RGB, by the number of channels.
 
     Raises:
         ValueError: The input cannot hold images, or its keys contradict each other.
@@ -66,10 +66,11 @@ class ImageInput:
             std=image.std,
             exact=image.arithmetic == "exact",
         )
-        # By whether the colours are still in cv2's order, and by channels.
         self.finish = {(False, count): arithmetic() for count in (1, 3, 4)}
         self.swap: dict[int, Conversion] = {}
-        for order in ((2, 1, 0), (2, 1, 0, 3)):
+        for order in ((2, 1, 0), (2, 1, 0, 3)):  # BGR and BGRA to RGB and RGBA
+            # `mean` and `std` have a number for each channel, one for all, or none. With 3 numbers, images of 4
+            # channels have no conversion.
             if len(image.mean) in (0, 1, len(order)) and len(image.std) in (0, 1, len(order)):
                 self.finish[True, len(order)] = arithmetic(channels=order)
             self.swap[len(order)] = Conversion(channels=order)
@@ -78,10 +79,10 @@ class ImageInput:
         """Read and check the header of one image.
 
         Args:
-            index: Its number among the images of its request.
+            index: The image's number in its request.
 
         Raises:
-            InvalidRequest: It is not accepted.
+            InvalidRequest: The image is not accepted.
         """
         try:
             return checked_header(element, self.limits, self.image.formats)
@@ -95,10 +96,10 @@ class ImageInput:
         return header.height, header.width
 
     def check_channels(self, found: int, wanted: int, index: int) -> None:
-        """Raise if an image has other channels than the input takes.
+        """Raise if an image has another number of channels than the input takes.
 
         Args:
-            found: The image's; 0 if its header does not tell.
+            found: The image's channels; 0 if its header does not state them.
             index: The image's number in its request.
         """
         if self.image.channels == "strict" and found not in (0, wanted):
@@ -115,12 +116,14 @@ class ImageInput:
             index: The image's number in its request.
         """
         if not self.resizable and size != target:
-            free = -1 in (self.height, self.width) and self.image.resize != "none"
+            needs_range = -1 in (self.height, self.width) and self.image.resize != "none"
             raise self.refusal(
                 index,
                 f"is {size[1]}x{size[0]}, and {target[1]}x{target[0]} is expected, since the images"
                 " of this input are not resized"
-                + ("; a range in its shape instead of -1, '1:4096', has them resized" * free),
+                + (
+                    "; a range in its shape instead of -1, '1:4096', has them resized" * needs_range
+                ),
             )
         if self.geometry.passes(size, target, self.limits.image_pixels):
             height, width = self.geometry.intermediate(size, target)

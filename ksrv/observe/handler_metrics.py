@@ -1,8 +1,8 @@
 """Values that handlers report, kept for the metrics page under the handlers' names.
 
-They are written as text here and not through prometheus_client, because that renames counters, and
-the dashboards of handlers that are moved over know the original names. A value that does not fit
-the earlier meaning of its name is logged and dropped; so are new series beyond a bound.
+The text is written here and not by prometheus_client, because the library renames counters, and dashboards that were
+made for TorchServe use the original names. A value is logged and dropped if its name has another kind or other labels
+already, and if it would begin a series beyond `MOST_SERIES`.
 """
 
 import logging
@@ -31,7 +31,8 @@ OWN_NAMES = frozenset(
     for row in shown
     for name in (row.name, row.name if row.present else f"{row.name}_total")
 )
-"""The names on the server's page that may lack the prefix."""
+"""The names of the server's metrics, among them names without the prefix. prometheus_client appends `_total` to
+counters."""
 HISTOGRAM_SUFFIXES = ("_bucket", "_count", "_sum")
 """The endings of the names of a histogram's samples."""
 
@@ -56,7 +57,7 @@ class Series(msgspec.Struct):
     at_ns: int = 0
 
     def absorb(self, other: "Series", kind: str) -> None:
-        """Add what another worker has of the same combination; of gauges the newer one counts."""
+        """Add another worker's value of the same combination of labels; for a gauge take the newer value."""
         if kind == "gauge":
             if other.at_ns > self.at_ns:
                 self.value, self.at_ns = other.value, other.at_ns
@@ -73,7 +74,7 @@ class Family(msgspec.Struct):
     """The kind and help text of a metric name.
 
     Attributes:
-        series: The values, in the order in which they came.
+        series: The values, in the order in which they were first reported.
     """
 
     kind: str
@@ -92,11 +93,7 @@ class HandlerMetrics:
         self._complained: set[str] = set()
 
     def record(self, record: MetricRecord) -> None:
-        """Take one value.
-
-        Args:
-            record: The value; what does not fit is logged once for its name and dropped.
-        """
+        """Add a value. A value that does not fit is dropped, and logged once for its name."""
         name = _cleaned(record.name)
         labels = tuple(_cleaned(label) for label, _ in record.labels)
         with self._lock:
@@ -128,6 +125,7 @@ class HandlerMetrics:
             _add(series, family.kind, record.value)
 
     def _refusal(self, name: str, record: MetricRecord, labels: tuple[str, ...]) -> str:
+        """Return why a new name is refused, or ""."""
         if len(self._families) >= MOST_NAMES:
             return f"there are {MOST_NAMES} names already"
         if name.startswith(OWN_PREFIX):
@@ -160,8 +158,8 @@ class HandlerMetrics:
         """Return the values so far.
 
         Args:
-            others: The values of other workers, to be added. A name that has another meaning
-                there is left out, and so is a name that a histogram has for its samples.
+            others: The values of other workers, to be added. Values of another kind, or with other labels, are left
+                out, and so is a name that a histogram has for its samples.
         """
         with self._lock:
             found = {

@@ -1,4 +1,4 @@
-"""A batch and a context by themselves, for tests that call one stage of a handler.
+"""A batch and a context without a server, for tests that call one stage of a handler.
 
 handler = Cats()
 handler.context = context(parameters={"least": 0.5}, batch=batch({"image": array}))
@@ -45,7 +45,7 @@ def batch(
         headers: The headers of every request.
         explain: Whether the clients ask for explanations.
         states: For a model that serves sequences, the state of each request's sequence.
-        lengths: By the name of a length, that of each request's rows without padding.
+        lengths: For each named length, the unpadded length of each request's rows.
 
     Raises:
         ValueError: The inputs have different numbers of rows, or the requests do not add up to them.
@@ -74,19 +74,19 @@ def batch(
         )
         start += size
     made = Batch(BatchInputs(tensors, total, requests, explain), (), Device("cpu").put)
-    for request, state in zip(requests, states, strict=False):
+    for request, state in zip(requests, states, strict=False):  # a sequence without a state begins
         made.sequences += [RowSequence(start=not state, end=False, state=state)] * request.rows
     return made
 
 
 class TestContext(HandlerContext):
-    """A context of no server's; `context` makes it.
+    """The context that `context` returns: it belongs to no server.
 
     Attributes:
         reported: The values that the handler reported by `metrics`.
     """
 
-    __test__ = False
+    __test__ = False  # pytest would collect a class with this name
 
     def __init__(self, source: ModelSource, config: ModelConfig, given: Batch | None) -> None:
         self.reported: list[MetricRecord] = []
@@ -115,11 +115,9 @@ def context(
 
     Args:
         name: The model's name.
-        version: Its version.
         folder: The model's folder.
         parameters: The `parameters:` of the settings.
         labels: Class labels by index.
-        device: The device.
         spec: The inputs and outputs.
         batch: The batch that is running.
     """
@@ -140,7 +138,8 @@ def _tensor(name: str, value: Any) -> Tensor:
     array: Array = np.asarray(value)
     if array.dtype.kind in "OSU":
         elements: list[Element] = [
-            one.encode() if isinstance(one, str) else bytes(one) for one in array.ravel()
+            element.encode() if isinstance(element, str) else bytes(element)
+            for element in array.ravel()
         ]
         return Tensor(name, "BYTES", array.shape, elements)
     if array.dtype not in NAME_BY_DTYPE:

@@ -1,14 +1,14 @@
-"""Every check of a request against its model, made once and before the queue.
+"""Checks a request against its model, once and before the queue.
 
-A request that passes can be batched and run without another look: its names, datatypes, shapes, counts of
-rows and the wanted outputs all fit the model's description. A refusal names the tensor and both of
-the values that disagree.
+A request that passes can be batched and run without another check: its names, datatypes, shapes, numbers of
+rows and requested outputs all fit the model's description. An error names the tensor and both values that disagree.
 
-Requests of equal batch key can be joined: their inputs have the same names, datatypes and shapes past
-the first dimension, and they ask for the same mode. If a dimension is a length along which rows are padded,
-lengths of one bucket are enough. Batch keys are numbers that are given out here, so
-that no client can make two different shapes look equal. A request whose images take long to decode has
-a batch key to itself, so that no other request waits for it in a batch; see `ksrv.engine.instances.decode_thread`.
+Requests with equal batch keys can be joined: their inputs have the same names, datatypes and shapes after
+the first dimension, and they have the same mode (infer or explain, stream or not). If a dimension is a length along
+which rows are padded, lengths of the same bucket suffice. Batch keys are numbers that are counted up here and not
+hashes, so that no client can make two different shapes look equal. A request whose images take long to decode has
+a batch key that no other request gets, so that no request waits for it in a batch; see
+`ksrv.engine.instances.decode_thread`.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ from ksrv.model.input_rules import lengths_of
 from ksrv.model.spec import Dimension, ModelSpec, TensorSpec, allows, fits
 from ksrv.request import CheckedImages, Element, InferRequest, Tensor
 
-KNOWN_GROUPS = 4096
+MOST_KNOWN_KEYS = 4096
 LARGEST_EMPTY = 65_536
 """The most elements that all empty inputs of a request may announce in dimensions that the model leaves open,
 apart from the zeros. A handler may need a list, a mask or an iteration for each, although no byte was sent for it."""
@@ -57,7 +57,9 @@ class _Input:
     fixed_tail: tuple[int, ...] | None  # the shape after the first dimension, if it is fixed
     dtype: np.dtype | None
     images: ImagePreparer | None
-    lengths: tuple[str, ...]  # the names of the lengths in the tail; empty where it has none
+    lengths: tuple[
+        str, ...
+    ]  # for each dimension of the tail the name of its length, or ""; () without lengths
 
 
 class RequestValidator:
@@ -80,7 +82,7 @@ class RequestValidator:
     ) -> None:
         self.spec = spec
         self.split = split
-        self._apart = apart
+        self._decodes_apart = apart
         declared = () if spec.accepts_any_inputs else spec.inputs
         self._inputs = {entry.name: _input(entry, (images or {})) for entry in declared}
         self._outputs = {entry.name for entry in spec.outputs}
@@ -96,11 +98,11 @@ class RequestValidator:
             and not sequences.several_rows
             and (self._counts_rows or not declared)
         )
-        self._groups: dict[object, int] = {}
-        self._next_group = itertools.count(4)
-        self._next_apart = itertools.count(FIRST_UNSHARED_KEY)
-        # Group 0 (1 to explain, 2 more for streams) is every request where the description leaves nothing open.
-        self._one_group = bool(declared) and all(
+        self._known_keys: dict[object, int] = {}
+        self._next_key = itertools.count(4)  # 0 to 3 are the modes, see `_batch_key`
+        self._next_unshared_key = itertools.count(FIRST_UNSHARED_KEY)
+        # Whether the description leaves nothing open, so that the batch key is the mode.
+        self._has_one_form = bool(declared) and all(
             entry.fixed_tail is not None and not entry.spec.optional
             for entry in self._inputs.values()
         )
@@ -109,10 +111,12 @@ class RequestValidator:
         """Check a request.
 
         Raises:
-            InvalidRequest: The client can mend it.
+            InvalidRequest: The request does not fit the model.
         """
         decode_ns = 0
-        if self._inputs and not request.dialect:  # dialects have parts where KServe has inputs
+        if (
+            self._inputs and not request.dialect
+        ):  # the inputs of a dialect's request are not the declared inputs
             rows, shapes, decode_ns = self._declared(request)
         else:
             rows, shapes = self._undeclared(request)
@@ -131,11 +135,12 @@ class RequestValidator:
                 f"them one after the other, or, if the handler carries the state from row to row, write sequences: "
                 f"{{several_rows: true}}"
             )
-        if decode_ns >= DECODED_APART_NS and self._apart:
-            return Validated(rows, next(self._next_apart))
-        return Validated(rows, self._group(request, shapes))
+        if decode_ns >= DECODED_APART_NS and self._decodes_apart:
+            return Validated(rows, next(self._next_unshared_key))
+        return Validated(rows, self._batch_key(request, shapes))
 
     def _declared(self, request: InferRequest) -> tuple[int, list[object], int]:
+        """Check the declared inputs. Return the rows, what batch keys depend on, and the time to decode the images."""
         inputs = self._inputs
         decode_ns = 0
         shapes: list[object] = []
@@ -143,17 +148,17 @@ class RequestValidator:
         rows = -1
         first = ""
         if len(request.inputs) != len(inputs):
-            self._wrong_names(request)
+            self._raise_wrong_names(request)
         seen = set()
         for tensor in request.inputs:
             name = tensor.name
             expected = inputs.get(name)
             if expected is None or name in seen:
-                self._wrong_names(request)
+                self._raise_wrong_names(request)
             assert expected is not None
             seen.add(name)
             if tensor.datatype != expected.spec.datatype:
-                images = self._images(tensor, expected)
+                images = self._checked_images(tensor, expected)
                 count, tail = images.shape[0], images.shape[1:]
                 decode_ns += images.decode_ns
                 request.images = {**(request.images or {}), name: images}
@@ -173,7 +178,7 @@ class RequestValidator:
                         f"the input {quote(name)} has {count} rows and the input {quote(first)} "
                         f"has {rows}; all inputs of a request need the same number of rows"
                     )
-            elif rows == -1 and not self._counts_rows:
+            elif rows == -1 and not self._counts_rows:  # then the first input decides
                 rows, first = (count if tensor.shape else 1), name
         if lengths:
             request.lengths = {name: length for name, (length, _) in lengths.items()}
@@ -194,7 +199,7 @@ class RequestValidator:
                 )
 
     def _joinable(self, tail: tuple[int, ...], expected: _Input) -> tuple[int, ...]:
-        """Return what requests must share of an input's dimensions: of a length its bucket."""
+        """Return the sizes that requests in a batch have in common: for a padded length, its bucket."""
         if not expected.lengths:
             return tail
         return tuple(
@@ -202,24 +207,30 @@ class RequestValidator:
             for length, size in zip(expected.lengths, tail, strict=True)
         )
 
-    def _images(self, tensor: Tensor, expected: _Input) -> CheckedImages:
+    def _wrong_datatype(self, tensor: Tensor, expected: _Input) -> InvalidRequest:
+        """Return the error for an input of a datatype that the model does not take, with a hint about images."""
+        spec = expected.spec
+        hint = " or BYTES with encoded images" if expected.images is not None else ""
+        if not hint and tensor.datatype == "BYTES" and len(spec.shape) == 4:
+            hint = (
+                f": encoded images need the layout NHWC with 1 or 3 channels, and its shape is "
+                f"{shape_text(spec.shape)}"
+            )
+            if spec.shape[1] in (1, 3):
+                hint += (
+                    "; to send images, write 'handler: image_classifier' and 'model: FILE' in a model.yaml, or "
+                    "declare an input of the layout NHWC with 'image: {model_layout: NCHW}'"
+                )
+        return InvalidRequest(
+            f"the input {quote(tensor.name)} has the datatype {quote(tensor.datatype)}; the "
+            f"model {self.spec.name} expects {spec.datatype}{hint or _no_numbers(tensor)}"
+        )
+
+    def _checked_images(self, tensor: Tensor, expected: _Input) -> CheckedImages:
+        """Check an input whose datatype is not the declared: it must be BYTES with encoded images."""
         spec = expected.spec
         if tensor.datatype != "BYTES" or expected.images is None:
-            images = " or BYTES with encoded images" if expected.images is not None else ""
-            if not images and tensor.datatype == "BYTES" and len(spec.shape) == 4:
-                images = (
-                    f": encoded images need the layout NHWC with 1 or 3 channels, and its shape is "
-                    f"{shape_text(spec.shape)}"
-                )
-                if spec.shape[1] in (1, 3):
-                    images += (
-                        "; to send images, write 'handler: image_classifier' and 'model: FILE' in a model.yaml, or "
-                        "declare an input of the layout NHWC with 'image: {model_layout: NCHW}'"
-                    )
-            raise InvalidRequest(
-                f"the input {quote(tensor.name)} has the datatype {quote(tensor.datatype)}; the "
-                f"model {self.spec.name} expects {spec.datatype}{images or _no_numbers(tensor)}"
-            )
+            raise self._wrong_datatype(tensor, expected)
         shape = tensor.shape
         if not (len(shape) == 1 or (len(shape) == 2 and shape[1] == 1)):
             raise InvalidRequest(
@@ -237,23 +248,26 @@ class RequestValidator:
             )
         most = self.spec.max_batch_size
         if most and shape[0] > most and not self.split:
-            return CheckedImages(shape[:1], (), 0)  # refused for its rows; no header need be read
+            return CheckedImages(
+                shape[:1], (), 0
+            )  # `validate` refuses so many rows: no header is read for them
         return expected.images.check(elements, shape[0])
 
     def _undeclared(self, request: InferRequest) -> tuple[int, list[object]]:
+        """Check inputs that the model does not declare. Return the rows, and what batch keys depend on."""
         names = set()
         shapes: list[object] = []
-        rows = -1
+        rows = -1  # -1: no input yet, -2: the inputs differ
         for tensor in request.inputs:
             if tensor.name in names:
-                self._wrong_names(request)
+                self._raise_wrong_names(request)
             names.add(tensor.name)
             _check_data(tensor)
             count = tensor.shape[0] if tensor.shape else 1
             rows = count if rows in (-1, count) else -2
             shapes.append((tensor.name, tensor.datatype, tensor.shape[1:]))
         if self._joins:
-            # Names are the client's here, and as long as it likes: what is remembered of them is short.
+            # Here a client chooses the names and their lengths, and `_known_keys` keeps them: so it keeps a digest.
             facts = repr(shapes).encode("utf-8", "surrogatepass")
             shapes = [hashlib.blake2b(facts, digest_size=16).digest()]
         least = 1 if self.spec.accepts_any_inputs else 0
@@ -261,8 +275,8 @@ class RequestValidator:
             countable = request.dialect or self.spec.accepts_any_inputs or not request.inputs
             if self._joins and not countable:
                 raise InvalidRequest(self._no_rows(request))
-            # The inputs share no first dimension: the request counts as one row, and is never joined.
-            return 1, [next(self._next_group)]
+            # Without a common first dimension the request counts as one row, and its new key joins it to no other.
+            return 1, [next(self._next_key)]
         return rows, shapes
 
     def _no_rows(self, request: InferRequest) -> str:
@@ -277,29 +291,30 @@ class RequestValidator:
             f"the inputs of the request have {counts}{more}"
         )
 
-    def _group(self, request: InferRequest, shapes: list[object]) -> int:
+    def _batch_key(self, request: InferRequest, shapes: list[object]) -> int:
+        """Return the batch key: the mode, a key for the bucket of the only length, or the number of these shapes."""
         mode = int(request.explain) + 2 * (request.stream is not None)
-        if not self._joins or (self._one_group and not request.dialect):
+        if not self._joins or (self._has_one_form and not request.dialect):
             return mode
         if self._only_length and not request.dialect:
-            # The native server gives out the same numbers, so that its requests are joined with these.
+            # The native server computes the same number, so that its requests can be joined with this request.
             bucket = self._buckets[self._only_length].bucket(request.lengths[self._only_length])
             return LENGTH_KEYS + 4 * bucket + mode
         key = (tuple(shapes), mode, request.dialect)
-        batch_key = self._groups.get(key)
+        batch_key = self._known_keys.get(key)
         if batch_key is None:
-            if len(self._groups) >= KNOWN_GROUPS:
-                self._groups = {}  # numbers are never used again, so nothing is joined wrongly
-            batch_key = self._groups.setdefault(key, next(self._next_group))
+            if len(self._known_keys) >= MOST_KNOWN_KEYS:
+                self._known_keys = {}  # numbers are never reused, so that no requests are joined wrongly
+            batch_key = self._known_keys.setdefault(key, next(self._next_key))
         return batch_key
 
     def _check_empty(self, inputs: Sequence[Tensor]) -> None:
-        """Refuse inputs that announce much and hold nothing."""
+        """Refuse empty inputs that announce many elements; see `LARGEST_EMPTY`."""
         total = 0
         for tensor in inputs:
             shape = tensor.shape
             expected = self._inputs.get(tensor.name)
-            # No rows need nothing, but for a batch that is padded to their length.
+            # An input of 0 rows costs nothing, unless the batch is padded to its length.
             if 0 not in shape or (shape[0] == 0 and not (expected and expected.lengths)):
                 continue
             declared = expected.spec.shape[: len(shape)] if expected else ()
@@ -332,7 +347,7 @@ class RequestValidator:
                         f"the output {quote(wanted.name)} is asked for as images and as classes"
                     )
 
-    def _wrong_names(self, request: InferRequest) -> None:
+    def _raise_wrong_names(self, request: InferRequest) -> None:
         """Raise an error if the names of the inputs are not the declared names."""
         known = f"the inputs of the model {self.spec.name} are {_listed(self._inputs)}"
         names = set()
@@ -352,13 +367,13 @@ class RequestValidator:
 
 
 def check_batching(spec: ModelSpec) -> None:
-    """Refuse a model whose requests are to be joined, and that has an input without rows.
+    """Check that requests to a model with batching can be joined.
 
     Args:
         spec: The version's description, completed by its loader.
 
     Raises:
-        ModelFailed: It has such an input.
+        ModelFailed: An input has no dimension of rows.
     """
     if spec.max_batch_size < 2 or spec.accepts_any_inputs:
         return
@@ -371,7 +386,7 @@ def check_batching(spec: ModelSpec) -> None:
 
 
 def buckets_of(spec: ModelSpec) -> dict[str, LengthBuckets]:
-    """Return which lengths of a model's rows are joined, by the names of the lengths."""
+    """Return the buckets of each named length of a model: rows whose lengths are in one bucket can be joined."""
     return {
         name: LengthBuckets(length.multiple, length.waste, length.most)
         for name, length in lengths_of(spec.inputs).items()
@@ -392,7 +407,7 @@ def _input(spec: TensorSpec, images: dict[str, ImagePreparer]) -> _Input:
 
 
 def _is_open_in_lengths(entry: _Input) -> bool:
-    """Whether every request has an input, or its mask, and all that is open of it are lengths."""
+    """Whether every request has the input, or its mask, and only lengths of its shape are open."""
     lengths = entry.lengths or ("",) * len(entry.tail)
     return not entry.spec.optional and all(
         length or (isinstance(size, int) and size >= 0)
@@ -477,7 +492,7 @@ def _no_numbers(tensor: Tensor) -> str:
 
 
 def _add_rows(shape: tuple[int, ...], spec: TensorSpec) -> str:
-    """Return what to do about a row that was sent without the dimension that counts the rows; else ""."""
+    """Return a hint if a row was sent without the dimension of rows, else ""."""
     if not spec.batched or not fits((1, *shape), spec.shape):
         return ""
     return f"; the first dimension counts the rows: one row is {[1, *shape]}"

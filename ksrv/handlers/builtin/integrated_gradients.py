@@ -1,7 +1,8 @@
 """Integrated gradients: how much each value of an input, or of a layer, adds to the score of a class.
 
-The integral is taken by the rule of Gauss and Legendre, from an input of zeros in 15 steps for images and
-in 50 for texts, as captum does it for TorchServe's handlers; captum itself is not needed.
+The integral runs from a reference (an image of zeros, a text of tokens 0) to the input. It is approximated by
+Gauss-Legendre quadrature with 15 steps for images and 50 for texts: the numbers of TorchServe's handlers, which use
+captum. captum itself is not needed.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,13 +19,19 @@ STEPS = 15
 LAYER_STEPS = 50
 
 
+def _quadrature(steps: int) -> list[tuple[float, float]]:
+    """Return the points in [0, 1] at which a gradient is taken, and their weights."""
+    points, weights = np.polynomial.legendre.leggauss(steps)  # for [-1, 1]
+    return list(zip(((points + 1) / 2).tolist(), (weights / 2).tolist(), strict=True))
+
+
 def integrated_gradients(
     model: Callable[[Any], Any], inputs: "torch.Tensor", targets: Sequence[int]
 ) -> "torch.Tensor":
     """Return the attributions of a batch.
 
     Args:
-        model: Gives the scores [rows, classes, ...] of a batch, differentiably.
+        model: Returns the scores [rows, classes, ...] of a batch, through which autograd can go back.
         targets: The class to explain, for each row.
 
     Returns:
@@ -34,13 +41,12 @@ def integrated_gradients(
 
     rows = torch.arange(len(targets))
     classes = torch.tensor(targets)
-    points, weights = np.polynomial.legendre.leggauss(STEPS)
     total = torch.zeros_like(inputs)
-    for point, weight in zip(points.tolist(), weights.tolist(), strict=True):
-        scaled = (inputs * ((point + 1) / 2)).detach().requires_grad_()
+    for point, weight in _quadrature(STEPS):
+        scaled = (inputs * point).detach().requires_grad_()
         chosen = ranking.primary_output(model(scaled))[rows, classes].sum()
         [gradient] = torch.autograd.grad(chosen, scaled)
-        total += gradient * (weight / 2)
+        total += gradient * weight
     return total * inputs
 
 
@@ -50,8 +56,8 @@ def layer_integrated_gradients(
     """Return how much each value of a layer's output adds to a class, compared with the output for tokens of number 0.
 
     Args:
-        model: Gives the scores [rows, classes, ...] of tokens, through the layer.
-        layer: The eager module, None where the model has none.
+        model: Returns the scores [rows, classes, ...] of tokens. It runs the layer once.
+        layer: The eager module, or None if the model does not have it.
 
     Returns:
         The attributions, in the shape of the layer's output.
@@ -81,15 +87,15 @@ def layer_integrated_gradients(
             f" texts need it to run once for each"
         )
     given, reference = seen
-    points, weights = np.polynomial.legendre.leggauss(LAYER_STEPS)
     total = torch.zeros_like(given)
-    for point, weight in zip(points.tolist(), weights.tolist(), strict=True):
-        scaled = (reference + (given - reference) * ((point + 1) / 2)).requires_grad_()
+    for point, weight in _quadrature(LAYER_STEPS):
+        scaled = (reference + (given - reference) * point).requires_grad_()
+        # A hook that returns a value replaces the layer's output.
         hook = layer.register_forward_hook(lambda module, inputs, output, value=scaled: value)
         try:
             chosen = ranking.primary_output(model(tokens))[:, target].sum()
         finally:
             hook.remove()
         [gradient] = torch.autograd.grad(chosen, scaled)
-        total += gradient * (weight / 2)
+        total += gradient * weight
     return total * (given - reference)

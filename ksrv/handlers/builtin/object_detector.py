@@ -1,16 +1,16 @@
 """`handler: object_detector`: the boxes whose score reaches a threshold.
 
-Outputs, all of them answered unless model.yaml declares others:
+Outputs, unless model.yaml declares others:
 
-- `output`, BYTES [-1]: for each image the JSON list that TorchServe answers, of objects
-  `{label: [x1, y1, x2, y2], "score": s}`;
+- `output`, BYTES [-1]: for each image the list of JSON objects `{label: [x1, y1, x2, y2], "score": s}` that
+  TorchServe's detector returns;
 - `boxes`, FP32 [-1, n, 4]; `class`, INT64 [-1, n]; `score`, FP32 [-1, n]; `count`, INT32 [-1]: the
   same as tensors. n is the largest number of boxes in the batch; after its `count` boxes a row is filled with
   zeros, and class -1.
 
 `parameters: {threshold: 0.5}` sets the threshold. The model takes a batch of RGB images in their original
-size, values from 0 to 1, or a list of images if its signature asks for that; it gives, for each
-image, `boxes`, `labels` and `scores`. Images of different sizes never meet in a batch.
+size, values from 0 to 1, or a list of images if its signature asks for that. It returns `boxes`, `labels` and `scores`
+for each image. A batch has images of one size only.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ class ObjectDetector(VisionHandler):
     """Answers with labelled boxes.
 
     Attributes:
-        threshold: The lowest score that is answered.
+        threshold: Boxes with lower scores are left out.
     """
 
     threshold: float = 0.5
@@ -73,7 +73,7 @@ class ObjectDetector(VisionHandler):
         return -1, -1
 
     def inference(self, /, *inputs: Any, **named: Any) -> Any:
-        """Run the model on the images, as a list where it wants one."""
+        """Run the model on the images, as a list if its signature asks for a list."""
         if self._takes_list and len(inputs) == 1:
             return super().inference(list(inputs[0]), **named)
         return super().inference(*inputs, **named)
@@ -93,7 +93,7 @@ class ObjectDetector(VisionHandler):
         )
 
     def _images(self, outputs: Any) -> list[Mapping[str, Any]]:
-        """The objects of each image, from either form of detector output."""
+        """Return the objects of each image: the model returns a list with a mapping per image, or a mapping of tensors."""
         if isinstance(outputs, tuple) and len(outputs) == 2:
             outputs = outputs[1]  # scripted detectors give their losses first
         if isinstance(outputs, Mapping):
@@ -104,12 +104,12 @@ class ObjectDetector(VisionHandler):
         return list(outputs)
 
     def _kept(self, found: Mapping[str, Any]) -> tuple[Array, Array, Array]:
-        boxes, labels, marks = (ranking.to_array(found[name]) for name in PARTS)
-        kept = marks >= np.float32(self.threshold)
-        return boxes[kept], labels[kept], marks[kept]
+        boxes, labels, scores = (ranking.to_array(found[name]) for name in PARTS)
+        kept = scores >= np.float32(self.threshold)
+        return boxes[kept], labels[kept], scores[kept]
 
-    def _json(self, boxes: Array, labels: Array, marks: Array) -> list[dict[str, Any]]:
-        rows = zip(boxes.tolist(), labels.tolist(), marks.tolist(), strict=True)
+    def _json(self, boxes: Array, labels: Array, scores: Array) -> list[dict[str, Any]]:
+        rows = zip(boxes.tolist(), labels.tolist(), scores.tolist(), strict=True)
         return [{self.label(int(label)): box, "score": score} for box, label, score in rows]
 
 

@@ -6,7 +6,7 @@ from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.batch import Batch
 
 STATES = "states"
-"""The key of a sequence's state under which the model's variables lie."""
+"""The key of the model's variables in the state of a sequence."""
 
 
 class StatefulModel(BaseHandler):

@@ -1,9 +1,9 @@
 """The parts of a `multipart/form-data` body.
 
 Strategy: the whole body is in memory, so it is read in a single pass: one search for each delimiter, one bounded look
-at each part's head, and a part's content is a slice. Numbers of parts, heads and boundaries are bounded before they
-cost anything. Anything that another reader could split in another way is refused, so that no part is lost without an
-error.
+at each part's head, and a part's content is a slice. The number of parts and the sizes of heads and boundaries are
+limited before they cost anything. A body that another parser could split differently is refused, so that no part is
+lost without an error.
 
 Falcon's reader, `multipart` and `python-multipart` copy each part or lose parts: with a bare LF in front of a
 delimiter, all three add the next part to the content of the part before.
@@ -25,7 +25,8 @@ BOUNDARY = 70
 FIELD = 1024
 """Bytes of a part's disposition, or of its content type."""
 
-_VIEWED = 64 * 1024
+_VIEW_BYTES = 64 * 1024
+"""Contents of this size or more are not copied."""
 _AFTER_BOUNDARY = rb"(--)?[ \t]*(\r\n|\n|\r|\Z)"
 _LINE_ENDS = (b"\r", b"\n")
 _FIELDS = (b"content-disposition", b"content-type", b"content-transfer-encoding")
@@ -65,7 +66,7 @@ def read_multipart(body: memoryview, boundary: str) -> list[FormPart]:
         boundary: The text between the parts, from the content type.
 
     Raises:
-        InvalidRequest: The body is not such a form, or beyond a bound.
+        InvalidRequest: The body is not such a form, or exceeds a limit.
     """
     if not boundary or len(boundary) > BOUNDARY or not boundary.isascii():
         raise InvalidRequest(
@@ -80,9 +81,10 @@ def read_multipart(body: memoryview, boundary: str) -> list[FormPart]:
             raise InvalidRequest(f"the multipart body has more than {PARTS} parts")
         name, kind, is_file, start = _head(body, after, len(parts))
         end, after, is_last = next(delimiters)
+        # A delimiter begins with a line end. If the content is empty, this is the last line end of the head, 2 bytes
+        # before the content. A delimiter further in front is in the head.
         if end < start - 2:
             raise _malformed_head(len(parts))
-        # An empty content shares its line end with the head.
         parts.append(FormPart(name, as_element(body[start : max(start, end)]), kind, is_file))
     return parts
 
@@ -123,14 +125,15 @@ def header_options(value: str) -> dict[str, str]:
 
 
 def as_element(view: memoryview) -> Element:
-    """Return bytes of a body as an element: a view where a copy would cost."""
-    return view if len(view) >= _VIEWED else bytes(view)
+    """Return bytes of a body as an element: a view if they are many, else a copy."""
+    return view if len(view) >= _VIEW_BYTES else bytes(view)
 
 
 def _delimiters(body: memoryview, opening: bytes) -> Iterator[tuple[int, int, bool]]:
-    """Yield where each delimiter begins and ends, and whether it is the last."""
+    """Yield for each delimiter the offset of its line end, the offset after it, and whether it is the last."""
     literal = re.escape(opening)
-    # The literal goes first, so that the search is fast, and then the check that a line begins with it.
+    # The literal is first in the pattern, because re searches for a literal prefix at memory speed. The lookbehind then
+    # checks that it begins a line.
     for found in re.finditer(literal + b"(?<![^\r\n]" + literal + b")" + _AFTER_BOUNDARY, body):
         start = found.start()
         before = bytes(body[max(start - 2, 0) : start])
@@ -154,8 +157,8 @@ def _malformed_head(number: int) -> InvalidRequest:
 
 
 def _head(body: memoryview, start: int, number: int) -> tuple[str, str, bool, int]:
-    """Return a part's name and content type, whether it is a file, and where its content begins."""
-    # A head without fields ends with the line end of the delimiter.
+    """Return a part's name and content type, whether it is a file, and the offset of its content."""
+    # From the line end of the delimiter on: a head without fields is this line end and an empty line.
     head, end, _ = bytes(body[start - 2 : start + PART_HEAD]).partition(b"\r\n\r\n")
     if not end:
         raise InvalidRequest(

@@ -1,4 +1,4 @@
-"""Which library carries gRPC: libnghttp2 in the native server, or grpcio."""
+"""Chooses the library that serves gRPC: libnghttp2 in the native server, or grpcio."""
 
 from ksrv._native.grpc.grpc_server import library_version
 from ksrv._native.tls.tls_context import why_no_tls
@@ -6,13 +6,13 @@ from ksrv.server.settings import ServerSettings, SettingsError
 
 
 def is_native(settings: ServerSettings, *, encrypted: bool) -> bool:
-    """Tell whether the native server carries gRPC.
+    """Return whether the native server serves gRPC.
 
     Args:
         encrypted: Whether TLS is on.
 
     Raises:
-        SettingsError: The native server is asked for and cannot serve.
+        SettingsError: The setting asks for the native server, which cannot serve.
     """
     if settings.grpc_server == "grpcio":
         return False
@@ -27,9 +27,5 @@ def is_native(settings: ServerSettings, *, encrypted: bool) -> bool:
 
 
 def describe(*, native: bool) -> str:
-    """Return what carries gRPC, for people.
-
-    Args:
-        native: Whether the native server does.
-    """
+    """Return the name of the implementation, for log lines."""
     return f"native, libnghttp2 {library_version()}" if native else "grpcio"

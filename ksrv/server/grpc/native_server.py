@@ -1,8 +1,8 @@
-"""The gRPC front end on libnghttp2: complete messages come from the native server, and answers go back.
+"""The gRPC front end on libnghttp2: the native server receives complete messages and sends the answers.
 
-ModelInfer is read and submitted on the I/O thread that entered Python, where the engine may run it; whoever
-ends the request answers it. The other unary calls run on small pools, as do streams, which take their
-messages one by one. No thread of Python ever waits for a unary call's client.
+Strategy: the I/O thread that entered Python reads and submits a ModelInfer call, and the engine may run it on this
+thread. The thread that ends the request sends the answer. All other unary calls run on small pools, as do streams,
+which take one message after the other. No Python thread waits for the client of a unary call.
 """
 
 import functools
@@ -144,7 +144,7 @@ class NativeGrpcServer:
         return 0.0 if self._core is None else self._core.last_connected
 
     def _declared(self, path: str, method: Method) -> dict[str, Any]:
-        """Return what the native server has to know of a method."""
+        """Return the facts about a method that the native server needs."""
         return {
             "path": path,
             "streams": method.stream is not None,
@@ -171,13 +171,13 @@ class NativeGrpcServer:
         }
 
     def begin_stop(self, grace: float, *, replaced: bool = False) -> None:
-        """Stop accepting calls; those accepted have `grace` seconds to finish.
+        """Stop accepting calls; accepted calls have `grace` seconds to finish.
 
-        Clients are notified that no further calls are taken; calls that were on their way are still
-        answered. Streams end once they have answered what they accepted, and watchers of health are notified.
+        Clients are notified (GOAWAY), and calls that they sent before they knew are still answered. Streams end after
+        the answers to the messages that they accepted. Watchers of health are notified.
 
         Args:
-            grace: Seconds after which calls that are left are cut off.
+            grace: Seconds after which the remaining calls are cut off.
             replaced: Whether another worker accepts from the same listener.
         """
         if self._core is None or self._end is not None:
@@ -190,7 +190,7 @@ class NativeGrpcServer:
         self._core.drain()
 
     def stop(self, grace: float) -> None:
-        """Stop, and return when no call is left; further calls do nothing."""
+        """Stop, and return when no call is left. Calling it again does nothing."""
         self.begin_stop(grace)
         core = self._core
         if core is None or self._end is None or self._stopped:
@@ -205,16 +205,16 @@ class NativeGrpcServer:
         unwatch_connections(self.traffic)
 
     def set_routes(self, routes: Sequence[tuple[str, str, ModelEndpoint]]) -> None:
-        """Say which models take calls without Python before their handler.
+        """Set the models whose calls the native server may queue without Python.
 
         Args:
-            routes: Name, version and endpoint, as `HttpServer.set_routes` has them.
+            routes: Name, version and endpoint, as for `HttpServer.set_routes`.
         """
         if self._core is not None and not self._stopped:
             self._core.set_routes(routes)
 
     def traffic(self) -> Traffic:
-        """Return what the native server has refused so far; Python counts what it refuses itself."""
+        """Return the native server's counters. Python counts the calls that it refuses."""
         if self._core is None:
             return Traffic()
         counters = self._core.counters()
@@ -224,9 +224,9 @@ class NativeGrpcServer:
     # ---- unary calls ------------------------------------------------------------------------
 
     def _ready(self, call: Call) -> None:
-        """Take a call whose message is there, or a stream that begins, on the thread that serves."""
-        if not call.is_active():
-            return  # the client has left: so do the methods below, which run later
+        """Take a call whose message is complete, or a stream that begins. Runs on an I/O thread, so it must not wait."""
+        if not call.is_active():  # checked again by the methods below that run later on a pool
+            return
         method = self._methods[call.path]
         try:
             if not call.admitted:
@@ -271,13 +271,13 @@ class NativeGrpcServer:
             refuse(call, error)
 
     def _infer_later(self, method: Method, call: Call, message: Message) -> None:
-        """Serve a call whose message is compressed, on a thread that may take long to inflate it."""
+        """Serve a call whose message is compressed, on a pool, because inflating may take long."""
         if call.is_active():
             inflated = opened(call, message, method.limits, self._budget, compressed=True)
             run_infer(NativeInferCall(method, call, inflated), self._engine, waits=True)
 
     def _deliver(self, call: Call, request: InferRequest, answer: object) -> None:
-        """Answer a request that the native server queued by itself, if the answer needs Python."""
+        """Answer a request of the fast path whose answer needs Python."""
         infer = NativeInferCall(self._methods[bounds.MODEL_INFER], call, request=request)
         if isinstance(answer, InferResponse):
             deliver(infer, answer)
@@ -379,11 +379,10 @@ def send(
 def opened(
     call: Call, message: Message, limits: Limits, budget: MemoryBudget, *, compressed: bool
 ) -> Iterator[Message]:
-    """Yield a received message as its client wrote it; the end of the context gives its bytes back.
+    """Yield a received message, inflated if necessary. The end of the context returns its bytes to the memory budget.
 
     Args:
-        call: Its call, which has counted the bytes as they came.
-        compressed: Whether it is compressed.
+        call: The message's call, which counted the bytes as they arrived.
     """
     reservation = Reservation(budget)
     try:
@@ -407,14 +406,14 @@ def stream_messages(
     """Yield the messages of a stream until its client sends no more, none arrives in time, or the call has ended.
 
     Args:
-        settings: How long a message may take.
-        idle: Whether the call waits for its message only, and for no answer of the engine.
+        idle: Returns whether the call waits only for a message, and not for an answer of the engine.
         fail: Gets the error if no message arrived in time.
     """
     timeout = settings.head_timeout if method.one_message else bounds.STREAM_TIMEOUT_SECONDS
     while True:
+        # None: the client sends no more, or the call has ended. False: no message arrived within the timeout.
         found = call.next_message(timeout)
-        if found is None or found is True:
+        if found is None or found is True:  # never True, but mypy does not know it
             return
         if found is not False:
             message, compressed = found
@@ -433,7 +432,7 @@ def stream_messages(
 
 
 def misdirected_body(http_address: str) -> bytes:
-    """Return the JSON that answers requests which are not gRPC on the address of gRPC.
+    """Return the JSON that answers HTTP/2 requests other than gRPC on the address of gRPC.
 
     Args:
         http_address: The address of REST: "http://host:port", "https://host:port" or "unix:path"; "" if it is unknown.
@@ -453,7 +452,7 @@ def misdirected_body(http_address: str) -> bytes:
 
 
 def no_room_for_answer(nbytes: int) -> Overloaded:
-    """Return the refusal of an answer that the memory budget has no room for."""
+    """Return the error for an answer that exceeds the memory budget."""
     return Overloaded(
         f"the answer holds {nbytes} bytes, and requests and answers in flight have reached the "
         f"{limit_name('in_flight')}",

@@ -1,7 +1,7 @@
 """The output of `ksrv serve`: addresses, the table of models, a line to try.
 
-The two address lines come first and early; the table follows when the models are loaded. Programs read
-neither: the setting `status_fd` tells them the same in JSON. `rich` draws it where it is installed and the output is a terminal.
+The addresses are printed at once, the table of models after they are loaded. On a terminal `rich` draws the table, if
+it is installed. Programs should not parse this output: they get the same facts as JSON through the setting `status_fd`.
 """
 
 import json
@@ -46,7 +46,7 @@ NO_CONTROL = "No call loads or unloads models (--model-control {})"
 
 
 def control_note(settings: ServerSettings, *, sockets_only: bool) -> str:
-    """Say who may load and unload models.
+    """Return a sentence about who may load and unload models.
 
     Args:
         sockets_only: Whether the server listens on unix sockets only.
@@ -119,6 +119,7 @@ def _plain(rows: Sequence[Row]) -> str:
 
 
 def _print_rich(rows: Sequence[Row]) -> bool:
+    """Print the table with `rich`; return False if it is not installed."""
     try:
         from rich.console import Console
         from rich.table import Table
@@ -137,21 +138,22 @@ def _print_rich(rows: Sequence[Row]) -> bool:
 
 
 def _stacked(rows: Sequence[Row], *, coloured: bool) -> str:
-    """Return the table with the tensors of each model below it, for terminals that are narrow."""
+    """Return the table with the tensors of each model on lines below its row, for narrow terminals."""
     tensors = (COLUMNS.index("inputs"), COLUMNS.index("outputs"))
-    columns = [place for place in range(len(COLUMNS)) if place not in tensors]
+    columns = [column for column in range(len(COLUMNS)) if column not in tensors]
     lines = [COLUMNS, *(row.cells for row in rows)]
-    widths = [max(len(line[place]) for line in lines) for place in range(len(COLUMNS))]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(COLUMNS))]
     shown = []
     for index, line in enumerate(lines):
-        cells = [line[place].ljust(widths[place]) for place in columns]
+        cells = [line[column].ljust(widths[column]) for column in columns]
         if coloured and index:
             cells[-1] = f"\x1b[{32 if line[-1] == 'yes' else 31}m{cells[-1]}\x1b[0m"
         shown.append("  ".join(cells).rstrip())
         if index == 0:
             continue
         shown += [
-            f"  {way:<3} {line[place]}" for way, place in zip(("in", "out"), tensors, strict=True)
+            f"  {label:<3} {line[column]}"
+            for label, column in zip(("in", "out"), tensors, strict=True)
         ]
         error = rows[index - 1].error
         if error:
@@ -160,32 +162,28 @@ def _stacked(rows: Sequence[Row], *, coloured: bool) -> str:
 
 
 def print_table(rows: Sequence[Row]) -> None:
-    """Print the models: on a terminal drawn with `rich`, or stacked where it is narrow; else as plain columns."""
+    """Print the models: on a terminal drawn with `rich`, or stacked if the table is too wide; else as plain columns."""
     plain = _plain(rows)
     if sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
-        table = max(map(len, plain.splitlines())) + 2 * len(COLUMNS)
-        if table > width or not _print_rich(rows):
+        drawn_width = max(map(len, plain.splitlines())) + 2 * len(COLUMNS)  # rich adds lines
+        if drawn_width > width or not _print_rich(rows):
             _say(_stacked(rows, coloured="NO_COLOR" not in os.environ))
     else:
         _say(plain)
 
 
 def local_url(url: str) -> str:
-    """Return the URL by which clients on this machine reach a server, also one on every address.
+    """Return the URL by which clients on this machine reach a server.
 
-    Args:
-        url: The server's URL; browsers, and clients on some systems, do not connect to 0.0.0.0 or [::].
+    A server that listens on every address is reached by the loopback address, because browsers, and clients on some
+    systems, do not connect to 0.0.0.0 or [::].
     """
     return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
 
 
 def curl_options(settings: ServerSettings) -> list[str]:
-    """Return the options by which curl shows a token and trusts the server's certificate.
-
-    Args:
-        settings: The settings, with the files.
-    """
+    """Return the options with which curl sends a token and trusts the server's certificate."""
     options = []
     if settings.token_file:
         file = shlex.quote(settings.token_file)
@@ -196,7 +194,7 @@ def curl_options(settings: ServerSettings) -> list[str]:
 
 
 def _example_shape(spec: TensorSpec) -> list[int]:
-    """A shape that the input takes: one row, and some size where any will do."""
+    """Return a shape that the input takes: one row, and `FREE_SIZE` for other dimensions of any size."""
     shape = []
     for position, entry in enumerate(spec.shape):
         size = entry if isinstance(entry, int) else entry[0]
@@ -257,7 +255,7 @@ def _seconds(nanoseconds: int) -> str:
 
 def _handler(model: "ModelVersion") -> str:
     config = model.config
-    if config.handler is None or config.handler.startswith("ksrv."):  # of no file of the user's
+    if config.handler is None or config.handler.startswith("ksrv."):  # a built-in handler
         return model.spec.platform
     path, colon, name = config.handler.partition(":")
     return f"{PurePath(path).name}{colon}{name}"
@@ -286,8 +284,8 @@ def print_models(engine: "Engine", url: str | None, settings: ServerSettings | N
 
     Args:
         engine: The engine, after its models were loaded.
-        url: The server's URL, or None where HTTP is off.
-        settings: Those of the server, which tell its credentials and whether it has a page.
+        url: The server's URL, or None if HTTP is off.
+        settings: The server's settings: its credentials, and whether it has a page.
     """
     models = engine.loaded()
     rows = [_row(model) for model in models]

@@ -5,7 +5,7 @@ import pytest
 
 from ksrv._native.images.image_header import DECODED_APART_NS
 from ksrv._native.server.batch_runner import FIRST_UNSHARED_KEY
-from ksrv.engine.requests.validation import KNOWN_GROUPS, RequestValidator, shape_text
+from ksrv.engine.requests.validation import MOST_KNOWN_KEYS, RequestValidator, shape_text
 from ksrv.errors import InvalidRequest
 from ksrv.model.spec import ANY_SIZE, ModelSpec, OutputImageSpec, TensorSpec
 from ksrv.request import CheckedImages, InferRequest, RequestedOutput, Tensor
@@ -349,8 +349,8 @@ def test_empty_tensors_with_huge_shapes_are_refused(inputs, tensors, shape):
 def test_batch_keys_are_never_reused():
     made = validator(OPEN)
     first = key(made, zeros("open", (1, 0, 2)))
-    keys = {key(made, zeros("open", (1, length, 2))) for length in range(KNOWN_GROUPS + 2)}
-    assert len(keys) == KNOWN_GROUPS + 2
+    keys = {key(made, zeros("open", (1, length, 2))) for length in range(MOST_KNOWN_KEYS + 2)}
+    assert len(keys) == MOST_KNOWN_KEYS + 2
     assert key(made, zeros("open", (1, 0, 2))) not in keys - {first}
 
 

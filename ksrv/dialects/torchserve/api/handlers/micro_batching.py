@@ -13,19 +13,19 @@ from ksrv.dialects.torchserve.api import profiling
 
 STAGES = ("preprocess", "inference", "postprocess")
 
-_place = threading.local()
+_stage_thread = threading.local()
 
 
 def get_micro_batch_idx() -> int:
     """Return the index of the micro-batch that the calling stage thread works on."""
-    return getattr(_place, "index", 0)
+    return getattr(_stage_thread, "index", 0)
 
 
 class MicroBatching:
     """Takes the place of a handler's `handle`, once assigned in its `__init__`.
 
     Args:
-        parallelism: Micro-batches in each stage at a time; one where a stage is not named.
+        parallelism: Micro-batches in each stage at a time; 1 for a stage that is not named.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class MicroBatching:
             self._pool = None
 
     def _work(self, index: int, value: Any) -> Any:
-        _place.index = index
+        _stage_thread.index = index
         for stage in STAGES:
             with self._permits[stage]:
                 value = getattr(self.handler, stage)(value)
