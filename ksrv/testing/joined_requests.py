@@ -72,8 +72,7 @@ def _run(
 ) -> Iterator[tuple[int, Answer]]:
     index_of = {id(handle): index for index, handle in group}
     batch = instance.new_batch()
-    batch.add([handle for _, handle in group])
-    for handle, error in batch.failed:
+    for handle, error in batch.add([handle for _, handle in group]):
         yield index_of[id(handle)], error
     if not batch.handles:
         return

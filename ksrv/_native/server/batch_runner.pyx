@@ -105,7 +105,7 @@ cdef class BatchRunner:
 
     def new_batch(self) -> JoinedRequests:
         """Return an empty batch whose blocks are leased from this instance's executor."""
-        return ksrv_new_batch(self.batch_type, self.model, self.lease)
+        return ksrv_new_batch(self.batch_type, self.model, self.lease, [])
 
     def _batch_of(self, list handles not None: list[Any]) -> Any:
         """Return a batch of the requests, or None if none of them could be added."""
@@ -114,10 +114,9 @@ cdef class BatchRunner:
     cdef JoinedRequests batch_of(self, list handles):
         cdef JoinedRequests batch
         try:
-            batch = ksrv_new_batch(self.batch_type, self.model, self.lease)
             if _are_joined_later(handles):
-                batch.handles = handles
-                return batch
+                return ksrv_new_batch(self.batch_type, self.model, self.lease, handles)
+            batch = ksrv_new_batch(self.batch_type, self.model, self.lease, [])
             batch.fill(handles, self.queue, self.stats)
             return batch if batch.handles else None
         except BaseException as error:
@@ -145,9 +144,8 @@ cdef class BatchRunner:
     def _calling_batch(self, list handles not None: list[Any]) -> Any:
         """Return the batch that runs in the handler's process, for its calls to other models."""
         cdef JoinedRequests batch = ksrv_new_batch(
-            self.batch_type, self.model, self.lease
+            self.batch_type, self.model, self.lease, handles
         )
-        batch.handles = handles
         batch.tensors = {}
         return batch
 

@@ -9,7 +9,6 @@ from ksrv._native.server.joined_rows cimport JoinedRows
 
 
 cdef class JoinedRequests(BatchInputs):
-    cdef readonly list failed
     cdef public Py_ssize_t room   # the most rows that it may grow to
     cdef Py_ssize_t joined        # how many of its requests have their rows in `joined_rows`
     cdef JoinedRows joined_rows
@@ -31,9 +30,9 @@ cdef class JoinedRequests(BatchInputs):
     # As `answer`. Returns whether the answers were copied from the outputs.
     cdef bint reply(self, BatchOutputs outputs, Queue queue, Stats stats, bint later) except -1
 
-    # Copies the rows of added requests into the batch's blocks.
-    cdef int _join(self) except -1
+    # Copies the rows of added requests into the batch's blocks. Returns the requests whose images
+    # cannot be decoded, with their errors.
+    cdef list _join(self)
 
 
-cdef JoinedRequests ksrv_new_batch(type kind, object model, object lease)
-cdef bint ksrv_are_fast(list handles) noexcept
+cdef JoinedRequests ksrv_new_batch(type kind, object model, object lease, list handles)

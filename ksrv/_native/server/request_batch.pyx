@@ -95,14 +95,12 @@ cdef class JoinedRequests(BatchInputs):
 
     Attributes:
         handles: The requests of the batch, in row order.
-        failed: Requests that cannot be run, with the reason.
         rows: How many rows the batch has. 0 until requests were added or `inputs` was called.
         attempts: How many executors died of the batch.
         spent_ns: How long joining the requests has taken.
         ran_ns: How long the executor took.
     """
 
-    failed: list[tuple[Any, Any]]
     references: InputReferences | None
     handles: list[Any]
 
@@ -111,7 +109,6 @@ cdef class JoinedRequests(BatchInputs):
         self.lease = lease
         self.room = room
         self.handles = []
-        self.failed = []
 
     # Methods of `RequestBatch` that this class calls, although `RequestBatch` is derived from it.
 
@@ -126,31 +123,31 @@ cdef class JoinedRequests(BatchInputs):
     ) -> None:
         raise NotImplementedError
 
-    def add(self, list handles not None: list[Any]) -> None:
+    def add(self, list handles not None: list[Any]) -> list[tuple[Any, Any]]:
         """Add requests with the same batch key.
 
-        Args:
-            handles: The requests. If the images of a request cannot be decoded, it is added to
-                `failed`.
+        Returns:
+            The requests that were not added because an image cannot be decoded, with their errors.
         """
         cdef int64_t began = now_ns()
         cdef bint joins = False
+        cdef list failed = []
+        cdef set dropped
         for handle in handles:
             joins = joins or ksrv_has_images(handle)
         self.handles.extend(handles)
         self.rows += _rows_of(handles)
         # Padded rows are joined last, when the longest row of the batch is known.
         if joins or (len(self.handles) > 1 and not ksrv_pads(self.handles[0])):
-            self._join()
+            failed = self._join()
             self.spent_ns += now_ns() - began
-
-    def truncate(self, Py_ssize_t count) -> None:
-        """Drop all but the first `count` requests, because adding the others has failed."""
-        self.keep(self.handles[:count])
-        self.failed = []
+        if failed:
+            dropped = {id(handle) for handle, _ in failed}
+            self.keep([handle for handle in self.handles if id(handle) not in dropped])
+        return failed
 
     def keep(self, list alive not None: list[Any]) -> None:
-        """Drop the requests that are not in `alive`, because they ended before the batch ran."""
+        """Drop the requests that are not in `alive`."""
         cdef set kept
         if len(alive) == len(self.handles):
             return
@@ -167,8 +164,8 @@ cdef class JoinedRequests(BatchInputs):
         self.handles = list(alive)
         self.rows = _rows_of(self.handles)
 
-    cdef int _join(self) except -1:
-        cdef list new, bad
+    cdef list _join(self):
+        cdef list failed
         cdef bint pads = ksrv_pads(self.handles[0])
         if pads:  # images were joined before the longest row of the batch was known
             self.joined_rows = None
@@ -178,14 +175,9 @@ cdef class JoinedRequests(BatchInputs):
                 self.model, self.lease, self.handles,
                 <uint64_t>(self.rows if pads else max(self.room, self.rows)),
             )
-        new = self.handles[self.joined:]
-        bad = self.joined_rows.add(new)
+        failed = self.joined_rows.add(self.handles[self.joined:])
         self.joined = len(self.handles)
-        if bad:
-            self.failed += bad
-            failed = {id(handle) for handle, _ in bad}
-            self.keep([handle for handle in self.handles if id(handle) not in failed])
-        return 0
+        return failed
 
     @property
     def requests(self) -> list[Any]:
@@ -222,7 +214,8 @@ cdef class JoinedRequests(BatchInputs):
             if self.joined < len(self.handles):
                 began = now_ns()
                 self.rows = _rows_of(self.handles)
-                self._join()
+                for _, error in self._join():
+                    raise error
                 self.spent_ns += now_ns() - began
             self.tensors = self.joined_rows.tensors(self.handles)
         if counts_references or not fast:
@@ -242,21 +235,20 @@ cdef class JoinedRequests(BatchInputs):
         self.reply(outputs, queue, stats, later)
 
     cdef bint reply(self, BatchOutputs outputs, Queue queue, Stats stats, bint later) except -1:
-        if (outputs.is_bare() and ksrv_are_fast(self.handles)
+        if (outputs.is_bare() and _are_fast(self.handles)
                 and _reply(self, outputs, queue, stats)):
             return True
         self._answer(outputs, queue, stats, later)
         return False
 
 
-cdef JoinedRequests ksrv_new_batch(type kind, object model, object lease):
+cdef JoinedRequests ksrv_new_batch(type kind, object model, object lease, list handles):
     cdef JoinedRequests made = (<PyTypeObject *>kind).tp_new(
         kind, <PyObject *>NO_ARGUMENTS, NULL
     )
     made.model = model
     made.lease = lease
-    made.handles = []
-    made.failed = []
+    made.handles = handles
     return made
 
 
@@ -267,7 +259,7 @@ cdef Py_ssize_t _rows_of(list handles) noexcept:
     return rows
 
 
-cdef bint ksrv_are_fast(list handles) noexcept:
+cdef bint _are_fast(list handles) noexcept:
     """Whether all requests of a batch are fast-path requests."""
     for handle in handles:
         if type(handle) is not FastHandle:

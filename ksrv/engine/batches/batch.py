@@ -39,7 +39,7 @@ class RequestBatch(JoinedRequests):
         if handles and handles[0].sequence is not None:
             handles = _of_open_sequences(handles, queue, stats)
         try:
-            self.add(handles)
+            failed = self.add(handles)
         except BaseException as error:
             shown: KsrvError
             if isinstance(error, KsrvError):
@@ -47,14 +47,13 @@ class RequestBatch(JoinedRequests):
             else:
                 log.error("a batch cannot be assembled", exc_info=error)
                 shown = HandlerFailed(f"the batch cannot be assembled: {type(error).__name__}")
-            self.truncate(known)
+            self.keep(self.handles[:known])
             queue.finish(handles, [shown] * len(handles), count=counted_failures(stats))
             return
-        if self.failed:
-            failed = [handle for handle, _ in self.failed]
-            errors = [error for _, error in self.failed]
-            queue.finish(failed, errors, count=counted_failures(stats))
-            self.failed.clear()
+        if failed:
+            refused = [handle for handle, _ in failed]
+            errors = [error for _, error in failed]
+            queue.finish(refused, errors, count=counted_failures(stats))
 
     def read_requests(self) -> list[BatchRequest]:
         """Return what a handler sees of the requests."""

@@ -134,8 +134,8 @@ class WarmUp:
         """Run a request so many times in one batch, and return its error."""
         rows, batch_key = self._validator.validate(request)
         batch = instance.new_batch()
-        batch.add([QueuedRequest(request, rows, batch_key) for _ in range(count)])
-        errors = [error for _, error in batch.failed]
+        failed = batch.add([QueuedRequest(request, rows, batch_key) for _ in range(count)])
+        errors = [error for _, error in failed]
         if not errors:
             try:
                 errors = list(instance.execute(batch.inputs(), self._deadline()).failures.values())
