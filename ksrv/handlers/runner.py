@@ -38,7 +38,7 @@ from ksrv.handlers.declared.declarations import (
 from ksrv.handlers.deferred import DeferredHandler, Result
 from ksrv.handlers.devices.device import Lease
 from ksrv.handlers.devices.graphs import GraphedModel
-from ksrv.handlers.diagnostics.debugging import profiled
+from ksrv.handlers.diagnostics.debugging import Run, profiled
 from ksrv.handlers.diagnostics.metrics import Emit, Metrics, discard
 from ksrv.handlers.handler_batches import HandlerBatches, inference_mode
 from ksrv.handlers.handler_context import HandlerContext
@@ -64,6 +64,9 @@ from ksrv.request import BatchInputs, BatchOutputs
 from ksrv.torch_interop import imported_torch
 
 log = logging.getLogger("ksrv.handlers")
+
+Step = Callable[[Run, BatchInputs], BatchOutputs]
+"""Runs a batch with the function that it gets, and does more before or after."""
 
 # Errors whose text says all; a traceback would show ksrv's code only.
 EXPECTED = (ModelLoadError, HandlerError, ConfigError)
@@ -93,36 +96,33 @@ def make_runner(
     except (ImportError, AttributeError) as error:
         raise HandlerLoadError(f"the runner {named} cannot be imported: {error}") from error
     runner: Runner = make(source, instance=instance, threads=threads, emit=emit)
-    if source.loaded is not None:
-        runner.load = loaded_unchanged(runner)  # type: ignore[method-assign]
-    if source.debug:
-        runner.run = profiled(runner.run)  # type: ignore[assignment, method-assign]
     return runner
 
 
-def loaded_unchanged(runner: "Runner") -> Callable[[], ModelSpec]:
-    """Return a function that loads a version, and fails where one of its files changed meanwhile."""
-    source, load = runner.source, runner.load
+def load_unchanged(runner: "Runner") -> ModelSpec:
+    """Load a version, and fail if one of its files changed meanwhile.
 
-    def load_unchanged() -> ModelSpec:
-        if (loaded := source.loaded) is not None:
-            watch((mark.path for mark in loaded.marks), loaded.notes)
-        spec = load()
-        try:
-            file = changed_file(source)
-        except HandlerFailed as error:
-            runner.close()
-            raise HandlerLoadError(error.message) from error
-        if file:
-            runner.close()
-            raise HandlerLoadError(
-                f"the model {source.name} cannot be loaded, because its file {file} changed while it was loaded; "
-                f"load the model again once all of its files are in place. If the handler writes the file with compiled "
-                f"code, as torch.save does, let it write under a name that is not there yet, or outside of the folder"
-            )
-        return spec
-
-    return load_unchanged
+    Raises:
+        HandlerLoadError: See `Runner.load`; or a file has changed.
+    """
+    source = runner.source
+    if source.loaded is None:
+        return runner.load()
+    watch((mark.path for mark in source.loaded.marks), source.loaded.notes)
+    spec = runner.load()
+    try:
+        file = changed_file(source)
+    except HandlerFailed as error:
+        runner.close()
+        raise HandlerLoadError(error.message) from error
+    if file:
+        runner.close()
+        raise HandlerLoadError(
+            f"the model {source.name} cannot be loaded, because its file {file} changed while it was loaded; "
+            f"load the model again once all of its files are in place. If the handler writes the file with compiled "
+            f"code, as torch.save does, let it write under a name that is not there yet, or outside of the folder"
+        )
+    return spec
 
 
 class Runner(HandlerBatches):
@@ -216,6 +216,7 @@ class Runner(HandlerBatches):
         if context.loaded is not None and not self.runs_file:
             context.loaded = replace(context.loaded, takes_texts=False)
         self._use_device(context)
+        self.steps = self._steps_of(context)
         self.outputs = OutputConverter(
             context.spec, self.device.fetch if self.device.has_stream else None
         )
@@ -238,8 +239,6 @@ class Runner(HandlerBatches):
 
     def _use_device(self, context: HandlerContext) -> None:
         loaded = context.loaded
-        if loaded is not None and loaded.forget is not None:
-            self.run = forgetting(loaded.forget, self.run)  # type: ignore[assignment, method-assign]
         if imported_torch() is None or (loaded is not None and not loaded.is_torch):
             return  # ONNX Runtime has separate copies and streams
         if context.spec.device != context.device:
@@ -247,12 +246,31 @@ class Runner(HandlerBatches):
         self.device = context.opened_device
         if self.lease_answer is not None:
             self.device.lease_answer = self.lease_answer
-        if self.device.has_stream:
-            self.run = on_device(self, self.run)  # type: ignore[assignment, method-assign]
         model = getattr(self.handler, "model", None)
         if isinstance(model, GraphedModel):
             stages = ("handle", "inference", "postprocess", "explain")
             model.clones = not all(is_default(self.handler, one) for one in stages)
+
+    def _steps_of(self, context: HandlerContext) -> list[Step]:
+        """Return the steps around each batch, outermost first."""
+        steps: list[Step] = []
+        if self.device.has_stream:
+            steps.append(self._run_on_device)
+        if context.loaded is not None and context.loaded.forget is not None:
+            steps.append(partial(run_forgotten, context.loaded.forget))
+        if self.source.debug:
+            steps.append(profiled)
+        return steps
+
+    def _run_on_device(self, run: Run, inputs: BatchInputs) -> BatchOutputs:
+        """Run a batch on the device, and wait for the operations that it has queued there."""
+        try:
+            with self.device.running():
+                return run(inputs)
+        except KsrvError:
+            raise
+        except Exception as error:  # noqa: BLE001  of a kernel whose output nobody asked for
+            raise self.failure_of(error, "outputs", inputs) from None
 
     def _make_handler(self, config: ModelConfig, context: HandlerContext) -> Any:
         return make_handler(config.handler, context.modules)
@@ -361,30 +379,7 @@ class Runner(HandlerBatches):
         self.context.batch.failures.setdefault(index, failure)
 
 
-def forgetting(
-    forget: Callable[[], None], run: Callable[[BatchInputs], BatchOutputs]
-) -> Callable[[BatchInputs], BatchOutputs]:
-    """Return a function that runs batches on a model that has forgotten the batch before."""
-
-    def run_anew(inputs: BatchInputs) -> BatchOutputs:
-        forget()
-        return run(inputs)
-
-    return run_anew
-
-
-def on_device(
-    runner: Runner, run: Callable[[BatchInputs], BatchOutputs]
-) -> Callable[[BatchInputs], BatchOutputs]:
-    """Return a function that runs batches on a runner's device, and waits for what they left there."""
-
-    def run_on_device(inputs: BatchInputs) -> BatchOutputs:
-        try:
-            with runner.device.running():
-                return run(inputs)
-        except KsrvError:
-            raise
-        except Exception as error:  # noqa: BLE001  of a kernel whose output nobody asked for
-            raise runner.failure_of(error, "outputs", inputs) from None
-
-    return run_on_device
+def run_forgotten(forget: Callable[[], None], run: Run, inputs: BatchInputs) -> BatchOutputs:
+    """Run a batch on a model that has forgotten the previous batch."""
+    forget()
+    return run(inputs)

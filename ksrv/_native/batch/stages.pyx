@@ -7,6 +7,7 @@
 import sys
 from collections.abc import Mapping
 from contextvars import ContextVar
+from functools import partial
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 
 cimport cython
@@ -314,6 +315,8 @@ cdef class StageRunner:
         outputs: Reads the handler's results.
         declared: Fast reader for results that have exactly the declared form, or None.
         passes_inputs_through: Whether all stages before inference are the default stages.
+        steps: Functions around each batch, outermost first. Each gets the function that runs the
+            rest, and the batch.
     """
 
     cdef public object handler
@@ -321,9 +324,11 @@ cdef class StageRunner:
     cdef public RunningBatch context
     cdef public DeclaredOutputs declared
     cdef public bint passes_inputs_through
+    cdef public list steps
 
     context: Any
     declared: DeclaredOutputs | None
+    steps: list[Callable[[Callable[[BatchInputs], BatchOutputs], BatchInputs], BatchOutputs]]
 
     def run(self, BatchInputs inputs not None) -> BatchOutputs:
         """Run one batch.
@@ -334,6 +339,18 @@ cdef class StageRunner:
         Raises:
             KsrvError: The whole batch failed.
         """
+        if not self.steps:
+            return self.stages(inputs)
+        run = self.run_stages
+        for step in reversed(self.steps):
+            run = partial(step, run)
+        return run(inputs)
+
+    def run_stages(self, BatchInputs inputs not None) -> BatchOutputs:
+        """Run one batch without the steps; see `run`."""
+        return self.stages(inputs)
+
+    cdef BatchOutputs stages(self, BatchInputs inputs):
         cdef RunningBatch context = self.context
         cdef BatchOutputs made = None
         cdef object failure = None

@@ -11,7 +11,7 @@ from ksrv.handlers.devices.lost import note_lost
 from ksrv.handlers.diagnostics.metrics import Emit, discard
 from ksrv.handlers.imports.import_lock import locked_imports
 from ksrv.handlers.models import Submit, refuse_calls
-from ksrv.handlers.runner import HandlerLoadError, Runner, make_runner
+from ksrv.handlers.runner import HandlerLoadError, Runner, load_unchanged, make_runner
 from ksrv.model.config import ModelSource
 from ksrv.model.spec import ModelSpec
 from ksrv.request import BatchInputs
@@ -74,7 +74,7 @@ class InlineExecutor(RunnerCalls):
                 )
                 runner.submit = self._submit
                 runner.on_device_lost = self._note_lost
-                spec = runner.load()
+                spec = load_unchanged(runner)
         except HandlerLoadError as error:
             raise HandlerFailed(str(error)) from error
         if "torch" in sys.modules or spec.platform not in ("python", "ensemble"):

@@ -20,6 +20,8 @@ if sys.version_info >= (3, 12):  # where cProfile counts the calls of all thread
 else:
     from cProfile import Profile
 
+Run = Callable[[BatchInputs], BatchOutputs]
+
 PARAMETER = "profile"
 """The request parameter that asks for a profile: `python` or `torch`."""
 
@@ -62,38 +64,30 @@ def add_traceback(
     failure.args = (failure.message,)
 
 
-def profiled(
-    run: Callable[[BatchInputs], BatchOutputs],
-) -> Callable[[BatchInputs], BatchOutputs]:
-    """Return a function that runs batches, and profiles each batch with a request that asks for a profile."""
-
-    def run_profiled(inputs: BatchInputs) -> BatchOutputs:
-        asking = {
-            index: request.parameters[PARAMETER]
-            for index, request in enumerate(inputs.requests)
-            if request.parameters.get(PARAMETER) in ("python", "torch")
-        }
-        if not asking or came_through_a_proxy(inputs):
-            return run(inputs)
-        kind = next(iter(asking.values()))
-        # A process has one profiler. Nothing waits for it: a profiled handler may call this model.
-        if _profiling.acquire(blocking=False):
-            try:
-                outputs, text = (_torch if kind == "torch" else _python)(run, inputs)
-            finally:
-                _profiling.release()
-        else:
-            outputs, text = run(inputs), "another request is being profiled"
-        for index in asking:
-            outputs.parameters.setdefault(index, {})[PARAMETER] = text
-        return outputs
-
-    return run_profiled
+def profiled(run: Run, inputs: BatchInputs) -> BatchOutputs:
+    """Run a batch, and profile it if a request asks for a profile."""
+    asking = {
+        index: request.parameters[PARAMETER]
+        for index, request in enumerate(inputs.requests)
+        if request.parameters.get(PARAMETER) in ("python", "torch")
+    }
+    if not asking or came_through_a_proxy(inputs):
+        return run(inputs)
+    kind = next(iter(asking.values()))
+    # A process has one profiler. Nothing waits for it: a profiled handler may call this model.
+    if _profiling.acquire(blocking=False):
+        try:
+            outputs, text = (_torch if kind == "torch" else _python)(run, inputs)
+        finally:
+            _profiling.release()
+    else:
+        outputs, text = run(inputs), "another request is being profiled"
+    for index in asking:
+        outputs.parameters.setdefault(index, {})[PARAMETER] = text
+    return outputs
 
 
-def _python(
-    run: Callable[[BatchInputs], BatchOutputs], inputs: BatchInputs
-) -> tuple[BatchOutputs, str]:
+def _python(run: Run, inputs: BatchInputs) -> tuple[BatchOutputs, str]:
     profile = Profile(time.perf_counter)
     outputs = profile.runcall(run, inputs)
     text = io.StringIO()
@@ -103,9 +97,7 @@ def _python(
     return outputs, text.getvalue().strip()
 
 
-def _torch(
-    run: Callable[[BatchInputs], BatchOutputs], inputs: BatchInputs
-) -> tuple[BatchOutputs, str]:
+def _torch(run: Run, inputs: BatchInputs) -> tuple[BatchOutputs, str]:
     try:
         import torch
     except ModuleNotFoundError:

@@ -38,7 +38,7 @@ from ksrv.errors import HandlerFailed, quote
 from ksrv.handlers.batch_threads import working_for
 from ksrv.handlers.devices.choice import choose_device
 from ksrv.handlers.devices.lost import is_lost, note_lost
-from ksrv.handlers.diagnostics.debugging import add_traceback
+from ksrv.handlers.diagnostics.debugging import add_traceback, profiled
 from ksrv.handlers.diagnostics.metrics import Emit, discard
 from ksrv.handlers.imports.folder_modules import error_with_location
 from ksrv.handlers.imports.loaded_files import HeldSources, hold_sources
@@ -190,6 +190,9 @@ class TorchServeRunner:
         Raises:
             KsrvError: The whole batch failed.
         """
+        return profiled(self._run, inputs) if self.source.debug else self._run(inputs)
+
+    def _run(self, inputs: BatchInputs) -> BatchOutputs:
         dialect = self._dialects.get(inputs.requests[0].dialect)
         if self._context is None or dialect is None:
             raise HandlerFailed(f"the model {self.source.name} is not loaded")
@@ -202,11 +205,11 @@ class TorchServeRunner:
         bound = BoundBatch(self._context, inputs, self._context.newest)
         try:
             with working_for(bound):
-                return self._run(inputs, call, dialect)
+                return self._call_handler(inputs, call, dialect)
         finally:
             bound.release()
 
-    def _run(self, inputs: BatchInputs, call: Call, dialect: CallForm) -> BatchOutputs:
+    def _call_handler(self, inputs: BatchInputs, call: Call, dialect: CallForm) -> BatchOutputs:
         assert self._context is not None
         self._begin(inputs, call.owners, dialect)
         self._context.rows_are_requests = call.entry is dialect.bare

@@ -43,6 +43,7 @@ from ksrv.dialects.triton.python_backend.execution import Done, Executions, clie
 from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, cut, without_paths
 from ksrv.handlers.devices.choice import choose_device
 from ksrv.handlers.devices.lost import note_lost
+from ksrv.handlers.diagnostics.debugging import profiled
 from ksrv.handlers.diagnostics.metrics import Emit, discard
 from ksrv.handlers.handler_batches import SHOWN_IDS
 from ksrv.handlers.imports.folder_modules import error_with_location
@@ -225,6 +226,9 @@ class PythonModelRunner:
         Raises:
             KsrvError: The whole batch failed.
         """
+        return profiled(self._run, inputs) if self.source.debug else self._run(inputs)
+
+    def _run(self, inputs: BatchInputs) -> BatchOutputs:
         answered: queue.SimpleQueue[BatchOutputs | KsrvError] = queue.SimpleQueue()
         self.begin(inputs, answered.put)
         outcome = answered.get()

@@ -32,7 +32,7 @@ from ksrv.engine.processes.child.runs import Answers, RunLoop
 from ksrv.engine.processes.link import ChannelClosed, ChannelError, Link, Packed, WhenFull
 from ksrv.engine.processes.messages import LoadMessage, LogMessage, MessageType
 from ksrv.errors import HandlerFailed, KsrvError
-from ksrv.handlers.runner import HandlerLoadError, Runner, make_runner
+from ksrv.handlers.runner import HandlerLoadError, Runner, load_unchanged, make_runner
 from ksrv.images.decode_limits import set_process_limits
 from ksrv.model.config import ModelSource
 from ksrv.model.spec import ModelSpec
@@ -172,7 +172,7 @@ def _load(
     runner.submit = calls
     runner.lease_answer = link.exported.lease
     runner.on_device_lost = _leave_device
-    spec = runner.load()
+    spec = load_unchanged(runner)
     buffer_pool.trim_malloc()  # reading a model may take twice its size
     return runner, spec
 
