@@ -181,13 +181,14 @@ void Connection::tick() noexcept {
     const bool is_late = !streams_.had_call && now_ - opened_ns_ >= config.head_ns;
     if (is_late) server_->count(ServerCounter::too_slow);
     if (now_ >= ends_ns_) say_goodbye();
-    const bool goes = stage_ == Stage::leaving && now_ - goodbye_ns_ >= GOODBYE_NS;
-    if (!socket_.is_agreed() && (is_late || goes)) {
+    // The first GOAWAY accepts calls that were on their way. They have arrived: the second names the last of them.
+    const bool is_notified = stage_ == Stage::leaving && now_ - goodbye_ns_ >= GOODBYE_NS;
+    if (!socket_.is_agreed() && (is_late || is_notified)) {  // the peer cannot read GOAWAY without TLS
         close_now();
         return;
     }
     if (is_late) end_after("no call came in time");
-    if (goes) {
+    if (is_notified) {
         streams_.session.go_away(http2::NO_ERROR);
         reach(Stage::gone);
     }

@@ -29,7 +29,7 @@ const unsigned char *bytes_of(const std::string &text) noexcept {
 // The offset of the first raw tensor's bytes in a ModelInferRequest, or 0 if it is not known yet.
 size_t first_tensor(const unsigned char *message, size_t length) noexcept {
     size_t at = 0;
-    const auto number = [&](uint64_t *value) {
+    const auto read_varint = [&](uint64_t *value) {
         *value = 0;
         for (int shift = 0; at < length && shift < 64; shift += 7) {
             const unsigned char byte = message[at++];
@@ -39,7 +39,8 @@ size_t first_tensor(const unsigned char *message, size_t length) noexcept {
         return false;
     };
     uint64_t tag = 0, size = 0;
-    while (number(&tag) && (tag & 7) == 2 && number(&size)) {
+    // Skips the fields in front of it. All of them have a length (wire type 2).
+    while (read_varint(&tag) && (tag & 7) == 2 && read_varint(&size)) {
         if (tag >> 3 == RAW_INPUT_CONTENTS) return size ? at : 0;
         if (size > length - at) return 0;
         at += size;
@@ -142,6 +143,7 @@ void Streams::data(void *stream, const unsigned char *data, size_t length) noexc
     incoming.progress_ns = connection_.now();
     incoming.unconsumed += length;
     if (length && call->is_run()) refuse(call, fault::SECOND_MESSAGE);
+    // Each turn takes bytes of one message: its prefix, then its bytes. DATA frames may end anywhere in a message.
     while (length && call->receiving == Receiving::message) {
         if (!incoming.has_prefix()) {
             if (!incoming.has_begun() && call->method->streams) incoming.since_ns = connection_.now();
@@ -153,7 +155,7 @@ void Streams::data(void *stream, const unsigned char *data, size_t length) noexc
         }
         if (incoming.left() && !incoming.message.block && length && !place_message(call, data, length)) break;
         if (const size_t some = std::min(length, incoming.left())) {
-            if (incoming.end() != data) {
+            if (incoming.end() != data) {  // equal if it was received in place, see `place_of_data`
                 if (!count(call, some)) break;
                 memcpy(incoming.end(), data, some);
             }
@@ -316,7 +318,8 @@ void Streams::enter(Call *call, Receiving next) noexcept {
         counts.unfinished.fetch_sub(1, std::memory_order_relaxed);
         server_.unfinished.fetch_sub(1, std::memory_order_relaxed);
     }
-    if (const int more = call->is_run() - ran) server_.open_calls.fetch_add(static_cast<uint32_t>(more), std::memory_order_relaxed);
+    if (const int more = call->is_run() - ran)  // 1, or -1 as an unsigned number, which wraps
+        server_.open_calls.fetch_add(static_cast<uint32_t>(more), std::memory_order_relaxed);
 }
 
 void Streams::stop_receiving(Call *call) noexcept {
@@ -364,19 +367,19 @@ void Streams::closed(void *stream, uint32_t error) noexcept {
     call->stream = -1;
     note_taken(call);
     Request *request;
-    bool tells;
+    bool has_callbacks;
     {
         std::lock_guard<std::mutex> guard(call->lock);
         call->enter(Life::ended);
         if (call->streams()) call->free_untaken();  // its reader has left
         request = std::exchange(call->watched, nullptr);
-        tells = call->callbacks != nullptr;
+        has_callbacks = call->callbacks != nullptr;
     }
     if (request) {
         cancel(request);
         ksrv::release(request);
     }
-    if (tells) server_.run_later(call, RUN_ENDED);
+    if (has_callbacks) server_.run_later(call, RUN_ENDED);
     if (counts.open.fetch_sub(1, std::memory_order_relaxed) == 1)
         counts.idle_since_ns.store(now, std::memory_order_relaxed);
     call->release();

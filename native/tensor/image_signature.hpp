@@ -14,8 +14,8 @@ enum ImageFormat : int {
     IMAGE_BMP,
     IMAGE_TIFF,
     IMAGE_GIF,
-    // Not decoded, but named in errors. Decoders of the last three follow the coded picture and not the header: for a
-    // file whose header says 16x16, cv2 and Pillow may decode 36 megapixels, and neither has a limit.
+    // Not decoded, but named in errors. Decoders of AVIF, HEIC and HEIF follow the coded picture and not the header:
+    // for a file whose header says 16x16, cv2 and Pillow may decode 36 megapixels, and neither has a limit.
     IMAGE_JPEG2000,
     IMAGE_OPENEXR,
     IMAGE_AVIF,

@@ -11,7 +11,7 @@ using namespace openssl_value;
 
 namespace {
 
-constexpr size_t RECORD = 16384;
+constexpr size_t RECORD_BYTES = 16384;  // the most data in a record (RFC 8446 5.1)
 
 // Clears errors of other OpenSSL users on this thread, such as a handler, because they would count as this session's.
 void forget_errors() noexcept {
@@ -35,11 +35,11 @@ void TlsSession::begin_call() noexcept {
     openssl.SSL_ctrl(ssl, CTRL_SEE_MESSAGE_ARGUMENT, 0, this);
 }
 
-// SSL_read continues from record to record until a record has application data, so that the peer decides how long it
-// takes: a KeyUpdate (RFC 8446 4.6.3) takes 10 us, and refused renegotiations do not end it either. Without
-// SSL_MODE_AUTO_RETRY it does the same while its buffer has bytes. SSL_do_handshake continues until a message is
-// complete, which may arrive in records of one byte. Therefore each record is counted when it begins. If a peer sends
-// too many, the session behaves as if the peer had closed, which ends the call at once.
+// Counts records, to limit how long one call of OpenSSL may take. SSL_read reads records until a record has
+// application data, so the peer decides how many: each KeyUpdate (RFC 8446 4.6.3) takes 10 us, and refused
+// renegotiations do not end the call either. Clearing SSL_MODE_AUTO_RETRY does not help while the buffer has bytes.
+// SSL_do_handshake reads until a message is complete, which may arrive in records of one byte. If a peer sends too many
+// records, the session behaves as if the peer had closed, which ends the call at once.
 void TlsSession::see_message(int is_sent, int, int type, const void *, size_t, SSL *ssl, void *session) noexcept {
     TlsSession *self = static_cast<TlsSession *>(session);
     if (is_sent || type != RECORD_HEADER) return;
@@ -85,7 +85,7 @@ Handshake TlsSession::shake_hands() noexcept {
 }
 
 ssize_t TlsSession::receive(void *data, size_t room) noexcept {
-    if (turn_records >= MOST_TURN_RECORDS) {
+    if (turn_records >= MOST_TURN_RECORDS) {  // the other connections have waited long enough
         turn_records = 0;
         unread = true;
         errno = EAGAIN;
@@ -134,7 +134,7 @@ ssize_t TlsSession::receive(void *data, size_t room) noexcept {
 }
 
 ssize_t TlsSession::send(const void *data, size_t length) noexcept {
-    const int most = static_cast<int>(std::min(length, RECORD));
+    const int most = static_cast<int>(std::min(length, RECORD_BYTES));
     const int sent = uninterrupted([&] { return openssl.SSL_write(ssl, data, most); });
     if (sent > 0) return sent;
     const int error = openssl.SSL_get_error(ssl, sent);

@@ -47,19 +47,19 @@ cdef class BatchInputs:
 
     def lengths(self) -> list[tuple[Mapping[str, int], int]]:
         """Return, for each request, the lengths of its unpadded rows and how many rows it has."""
-        return [(one.lengths, one.rows) for one in self.requests]
+        return [(request.lengths, request.rows) for request in self.requests]
 
     def __eq__(self, other):
         if not isinstance(other, BatchInputs):
             return NotImplemented
-        return _inputs(self) == _inputs(other)
+        return _input_values(self) == _input_values(other)
 
     def __repr__(self):
-        return f"BatchInputs{_inputs(self)!r}"
+        return f"BatchInputs{_input_values(self)!r}"
 
 
-cdef tuple _inputs(BatchInputs one):
-    return one.tensors, one.rows, one.requests, one.explain, one.emit
+cdef tuple _input_values(BatchInputs batch):
+    return batch.tensors, batch.rows, batch.requests, batch.explain, batch.emit
 
 
 @cython.final
@@ -71,6 +71,8 @@ cdef class BatchOutputs:
         tensors: The outputs. The first dimension is `rows`, including failed rows.
         failures: The error of each request that failed, by its index in `BatchInputs.requests`.
         timings: Nanoseconds by stage.
+        headers: Response headers by request index.
+        parameters: Response parameters by request index.
         exclusive: Whether nothing else refers to the memory of these arrays, so that they can be
             sent without a copy.
         only: Indexes of the requests that an intermediate answer is for. None for all requests.
@@ -99,6 +101,8 @@ cdef class BatchOutputs:
         bint last=False,
     ):
         self.tensors = tensors
+        # The dicts of the properties are None until they are used, because most answers have
+        # neither failures nor headers, parameters or facts; see `ksrv_batch_outputs`.
         self.failed = failures
         self.timings_by_stage = {} if timings is None else timings
         self.fields = headers
@@ -166,16 +170,16 @@ cdef class BatchOutputs:
     def __eq__(self, other):
         if type(other) is not BatchOutputs:
             return NotImplemented
-        return _outputs(self) == _outputs(other)
+        return _output_values(self) == _output_values(other)
 
     def __repr__(self):
-        return f"BatchOutputs{_outputs(self)!r}"
+        return f"BatchOutputs{_output_values(self)!r}"
 
 
-cdef tuple _outputs(BatchOutputs one):
+cdef tuple _output_values(BatchOutputs answer):
     return (
-        one.tensors, one.failures, one.timings, one.headers, one.parameters, one.exclusive,
-        one.only, one.facts, one.parts,
+        answer.tensors, answer.failures, answer.timings, answer.headers, answer.parameters,
+        answer.exclusive, answer.only, answer.facts, answer.parts,
     )
 
 

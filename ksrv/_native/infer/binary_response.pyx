@@ -70,18 +70,19 @@ cdef Py_ssize_t block_bytes(object data) except -2:
         PyObject_GetBuffer(data, &view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)
     except (BufferError, ValueError):
         return -1
-    if view.format == NULL or view.format[0] != c">":
+    if view.format == NULL or view.format[0] != c">":  # big-endian numbers would be converted
         nbytes = view.len
     PyBuffer_Release(&view)
     return nbytes
 
 
 cdef bint is_binary(object name, object asked, bint otherwise) except -1:
-    cdef object one
+    """Whether an output is sent as binary data: by its entry in `asked`, else `otherwise`."""
+    cdef object output
     cdef bint binary = otherwise
-    for one in asked:
-        if one.name == name:
-            binary = otherwise if one.binary is None else one.binary
+    for output in asked:
+        if output.name == name:
+            binary = otherwise if output.binary is None else output.binary
     return binary
 
 
@@ -107,7 +108,7 @@ def binary_reply(object response, object request) -> tuple[bytes, list[Any]] | N
     cdef object asked = request.outputs
     cdef bint otherwise = request.binary_output
     cdef bint first = True
-    cdef list parts = [None]
+    cdef list parts = [None]  # the JSON, whose length is known last, then the tensors
     if response.headers or response.parameters or not response.outputs:
         return None
     if not (words(response.model_name, &model) and words(response.model_version, &version)
@@ -129,6 +130,7 @@ def binary_reply(object response, object request) -> tuple[bytes, list[Any]] | N
                 return None
             shape[rank] = size
             rank += 1
+        # -1: the shape has the number of rows already
         if not begin_output(
             out, first, name.text, name.length, kind.text, kind.length, shape, rank, -1
         ):

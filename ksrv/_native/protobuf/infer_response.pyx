@@ -51,6 +51,11 @@ MAX_MESSAGE = 2147483647
 
 cdef enum:
     RELEASE_FROM = 65536  # copies of this size or more are made without the GIL
+    # Fields of ModelInferResponse: 1 model_name, 2 model_version, 3 id, 4 parameters, 5 outputs,
+    # and of an output: 1 name, 2 datatype, 3 shape, 4 parameters.
+    RAW_OUTPUT_CONTENTS = 6
+    # The field of ModelStreamInferResponse.
+    INFER_RESPONSE = 2
     # Tensors of this size or more are not copied if the message is sent in parts.
     APART_FROM = 65536
     # Fields of InferParameter.
@@ -157,7 +162,7 @@ cdef class _Payload:
             if self.elements:
                 self.size += 4
                 if <uint64_t>self.exports[self.count].len > 0xFFFFFFFF:
-                    self.count += 1
+                    self.count += 1  # so that __dealloc__ releases it
                     raise ValueError("an element of 4 GiB or more has no length prefix")
             self.count += 1
 
@@ -168,7 +173,7 @@ cdef class _Payload:
                 PyBuffer_Release(&self.exports[i])
             PyMem_Free(self.exports)
 
-    cdef bint stays(self):
+    cdef bint is_separate(self):
         """Whether the bytes become a separate part of a message in parts."""
         return not self.elements and self.size >= APART_FROM
 
@@ -194,16 +199,16 @@ cdef list _parts(Writer &head, list payloads):
     """Return the parts of a message: bytes and uncopied tensors. None if all are copied."""
     cdef list parts = []
     cdef _Payload payload
-    cdef bint any_stays = False
+    cdef bint any_separate = False
     cdef bytes small
     for payload in payloads:
-        any_stays = any_stays or payload.stays()
-    if not any_stays:
+        any_separate = any_separate or payload.is_separate()
+    if not any_separate:
         return None
     for payload in payloads:
-        head.tag(6, WIRE_BYTES)
+        head.tag(RAW_OUTPUT_CONTENTS, WIRE_BYTES)
         head.varint(payload.size)
-        if payload.stays():
+        if payload.is_separate():
             parts.append(_written(head))
             parts.append(payload.data)
         elif payload.elements:
@@ -267,8 +272,10 @@ def render(
     _write_text(head, 3, id)
     if parameters:
         _write_parameters(head, 4, parameters)
-    for name, datatype, dimensions, own, data in outputs:
-        _write_output(head, entry, shape, name, datatype, dimensions, own)
+    for name, datatype, dimensions, output_parameters, data in outputs:
+        _write_output(
+            head, entry, shape, name, datatype, dimensions, output_parameters
+        )
         payloads.append(_Payload(data))
     if head.failed():
         raise MemoryError("no memory for a response's small fields")
@@ -290,12 +297,12 @@ def render(
     message = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>total)
     out = <unsigned char *>PyBytes_AS_STRING(message)
     if stream:
-        out[0] = (2 << 3) | WIRE_BYTES
+        out[0] = (INFER_RESPONSE << 3) | WIRE_BYTES
         out = put_varint(out + 1, wrapped)
     memcpy(out, head.data(), head.size())
     out += head.size()
     for payload in payloads:
-        out[0] = (6 << 3) | WIRE_BYTES
+        out[0] = (RAW_OUTPUT_CONTENTS << 3) | WIRE_BYTES
         out = put_varint(out + 1, payload.size)
         if payload.size >= RELEASE_FROM:
             with nogil:

@@ -32,13 +32,18 @@ if not cython.compiled:
 
 log: logging.Logger = logging.getLogger(__name__)
 
-# Smaller answers are sent with the GIL held, because waiting to get it back may take 5 ms.
 cdef enum:
-    SENT_WITH_GIL = 65536
-    COUNTED = 65536  # a smaller answer is counted only while it waits for its reader
+    # Answers of at most this size are sent with the GIL held, because waiting to get it back may
+    # take 5 ms (the switch interval of CPython).
+    SENT_WITH_GIL_BYTES = 65536
+    # Larger answers are counted in the memory budget before they are sent, smaller answers only
+    # while they wait for a client that reads slowly.
+    COUNTED_BYTES = 65536
 
 
 cdef object ksrv_address(sockaddr_storage *storage, uint32_t length):
+    # As in netinet/in.h: the port at byte 2, an IPv4 address at byte 4; of IPv6 the flow label at
+    # byte 4, the address at byte 8, the scope at byte 24. Only the scope has the host's byte order.
     cdef const unsigned char *raw = <const unsigned char *>storage
     if storage.ss_family == socket.AF_INET:
         return socket.inet_ntop(socket.AF_INET, raw[4:8]), raw[2] << 8 | raw[3]
@@ -97,10 +102,10 @@ class HeadFields(Mapping[str, str]):
         return dict, (self._read(),)
 
 
-cdef class Held:
+cdef class SentBuffers:
     """The buffers of an answer, kept until its last byte is sent."""
 
-    cdef Owners node
+    cdef Owners node  # by which the native server releases this object
     cdef Py_buffer *views
     cdef int count
 
@@ -111,43 +116,46 @@ cdef class Held:
         free(self.views)
 
 
-cdef CBlock *_block_under(object thing, const Py_buffer *view) noexcept:
-    """Return the block of the pool that contains a part's bytes, or NULL."""
+cdef CBlock *_block_under(object part, const Py_buffer *view) noexcept:
+    """Return the block of the pool that contains a part's bytes, or NULL.
+
+    Follows a memoryview or an array to the object whose memory it shows, at most 8 times.
+    """
     cdef CBlock *block
     cdef const unsigned char *start = <const unsigned char *>view.buf
     for _ in range(8):
-        if isinstance(thing, Block):
-            block = (<Block>thing).block
+        if isinstance(part, Block):
+            block = (<Block>part).block
             if (block == NULL or start < block.data
                     or start + view.len > block.data + block.size):
                 return NULL
             return block
-        thing = thing.obj if isinstance(thing, memoryview) else getattr(thing, "base", None)
-        if thing is None:
+        part = part.obj if isinstance(part, memoryview) else getattr(part, "base", None)
+        if part is None:
             return NULL
     return NULL
 
 
-cdef void _hold_blocks(Held held, list parts, Outgoing *out) noexcept:
-    """Keep parts that are in blocks of the pool alive by the blocks.
+cdef void _hold_blocks(SentBuffers buffers, list parts, Outgoing *out) noexcept:
+    """Replace buffers of blocks of the pool by references to the blocks.
 
-    The blocks return to the pool with the last byte, without waiting for Python. So the next
-    message of the same client can reuse them.
+    The native server releases these with the last byte, without Python. So the next message of the
+    same client can reuse the blocks.
     """
     cdef CBlock *block
     cdef int i
-    for i in range(held.count):
+    for i in range(buffers.count):
         if out.block_count == ANSWER_BLOCKS:
             return
-        block = _block_under(parts[i], &held.views[i])
+        block = _block_under(parts[i], &buffers.views[i])
         if block != NULL:
             retain_block(block)
             out.blocks[out.block_count] = block
             out.block_count += 1
-            PyBuffer_Release(&held.views[i])
+            PyBuffer_Release(&buffers.views[i])  # __dealloc__ may release it again: it is empty now
 
 
-# __dealloc__ answers an exchange without an answer, which needs the HTTP server
+# The garbage collector must not clear `owner` before __dealloc__, which may answer with 500.
 @cython.no_gc_clear
 cdef class Exchange:
     """An infer request of the fast path, and its answer.
@@ -237,41 +245,41 @@ cdef class Exchange:
         cdef Connection *connection
         cdef AnswerSender *answers = self.answers
         cdef Outgoing *out
-        cdef Held held = Held.__new__(Held)
+        cdef SentBuffers buffers = SentBuffers.__new__(SentBuffers)
         cdef int count = <int>len(parts)
         cdef uint64_t total = 0
         cdef object part
         cdef bint over
         if self.turn.connection == NULL:
             raise RuntimeError("the message was answered before")
-        held.views = <Py_buffer *>calloc(count if count else 1, sizeof(Py_buffer))
-        if held.views == NULL:
+        buffers.views = <Py_buffer *>calloc(count if count else 1, sizeof(Py_buffer))
+        if buffers.views == NULL:
             raise MemoryError()
         for part in parts:
-            PyObject_GetBuffer(part, &held.views[held.count], PyBUF_SIMPLE)
-            total += <uint64_t>held.views[held.count].len
-            held.count += 1
+            PyObject_GetBuffer(part, &buffers.views[buffers.count], PyBUF_SIMPLE)
+            total += <uint64_t>buffers.views[buffers.count].len
+            buffers.count += 1
         connection = self.take_connection()
-        if total > COUNTED and not answers.reserve(connection, total):
-            held = None
+        if total > COUNTED_BYTES and not answers.reserve(connection, total):
+            buffers = None
             answers.send_prepared(connection, ANSWER_BYTES_IN_FLIGHT)
             return
         self.put_head(connection, status, status_line, fields, count)
         out = &connection.out
         for i in range(count):
-            add_part(out, held.views[i].buf, <size_t>held.views[i].len)
+            add_part(out, buffers.views[i].buf, <size_t>buffers.views[i].len)
         connection.answered_bytes = total
-        held.node.object = <void *>held
-        Py_INCREF(held)
-        if total > SENT_WITH_GIL:
-            _hold_blocks(held, parts, out)
-        if total <= SENT_WITH_GIL:
-            over = answers.send(connection, &held.node)
+        buffers.node.object = <void *>buffers
+        Py_INCREF(buffers)
+        if total > SENT_WITH_GIL_BYTES:
+            _hold_blocks(buffers, parts, out)
+        if total <= SENT_WITH_GIL_BYTES:
+            over = answers.send(connection, &buffers.node)
         else:
             with nogil:
-                over = answers.send(connection, &held.node)
-        if over:
-            Py_DECREF(held)
+                over = answers.send(connection, &buffers.node)
+        if over:  # sent at once, or the client has left: the native server does not release it
+            Py_DECREF(buffers)
 
     def remember_caller(self) -> None:
         """Remember the permitted caller: later messages with the same token need no check."""
@@ -358,6 +366,7 @@ cdef Exchange ksrv_exchange(object owner, AnswerSender *answers, const Turn &tur
 cdef void ksrv_route(
     object owner, AnswerSender *answers, const Turn &turn, object handler
 ) noexcept:
+    """Pass a request to `handler`. If it raises, the answer is 500: the I/O thread must go on."""
     cdef Exchange exchange = None
     try:
         exchange = ksrv_exchange(owner, answers, turn)

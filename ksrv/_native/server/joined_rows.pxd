@@ -50,12 +50,14 @@ cdef extern from "server/fast_rows.hpp" namespace "ksrv" nogil:
 cdef class JoinedRows:
     cdef ModelEndpoint endpoint   # of the fast-path requests, or None
     cdef object model             # prepares images
-    cdef object lease
-    cdef list inputs              # for each input its name, datatype and dtype
+    cdef object lease             # returns a block of so many bytes
+    cdef list inputs              # for each input its form, see `RowForm` in padding.py
     cdef list blocks              # for each input its block, or None
-    cdef vector[InputSignature] made
+    # The native forms of the inputs: of the endpoint, or of `parsed_signatures`.
     cdef const vector[InputSignature] *signatures
-    cdef uint64_t room, count, row_length
+    cdef vector[InputSignature] parsed_signatures
+    cdef uint64_t room, count     # rows that the blocks have room for, and rows that they have
+    cdef uint64_t row_length      # of padded rows
     cdef uint64_t largest         # of the first dimensions of arrays, which need not be batched
 
     # Adds rows of requests, copied or decoded once. Returns requests whose images cannot be

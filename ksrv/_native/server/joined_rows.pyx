@@ -62,11 +62,11 @@ cdef JoinedRows ksrv_joined_rows(object model, object lease, list handles, uint6
     made.lease = lease
     made.room = room
     if not _use_endpoint(made, handles):
-        made.row_length = 1  # the forms have the padded dimensions
+        made.row_length = 1  # the forms have the padded sizes already
         made.inputs = [tuple(form) for form in model.padding.forms(handles)]
         for form in made.inputs:
-            made.made.push_back(_signature(form))
-        made.signatures = &made.made
+            made.parsed_signatures.push_back(_signature(form))
+        made.signatures = &made.parsed_signatures
     made.blocks = [None] * len(made.inputs)
     return made
 
@@ -85,7 +85,7 @@ cdef bint _use_endpoint(JoinedRows self, list handles) except -1:
 cdef InputSignature _signature(tuple form) except *:
     """Return the native form of an input of requests that Python parsed."""
     cdef InputSignature made
-    _, datatype, tail, padding, one, _ = form
+    _, datatype, tail, padding, one, _ = form  # as `RowForm`
     kind = (<str>datatype).encode()
     made.datatype = datatype_of(kind, <size_t>len(kind))
     made.row_bytes = item_size_of(made.datatype)
@@ -143,7 +143,7 @@ cdef int _add_input(
     cdef cnp.ndarray array = _array(declared, rows, row_length, block, offset)
     cdef object name = form[0], tail = form[2]
     if rows == 1 and len(form) > 6:
-        shape = form[6]
+        shape = form[6]  # made once for each model, because most requests have one row
     elif declared.padded:
         shape = (<object>array).shape
     else:
@@ -260,6 +260,7 @@ cdef int _reserve(JoinedRows self, uint64_t rows) except -1:
 
 
 cdef unsigned char *_row(JoinedRows self, Py_ssize_t i, uint64_t row) noexcept:
+    """Return the address of a row of input `i`, or NULL if the input is not copied."""
     if self.blocks[i] is None:
         return NULL
     return (
@@ -278,7 +279,7 @@ cdef list _prepare_left(
             row.
     """
     cdef FastRequest *request
-    cdef EncodedImage *one
+    cdef EncodedImage *image
     cdef ImagePlace where
     cdef dict bad = {}
     cdef Py_ssize_t i
@@ -290,11 +291,11 @@ cdef list _prepare_left(
                 continue
             handle = handles[<Py_ssize_t>where.request]
             request = _fast(handle)
-            one = &request.layout.images[i].get()[where.number]
+            image = &request.layout.images[i].get()[where.number]
             retain_block(request.block)
             file = memoryview(ksrv_wrap(request.block))
-            start = request.body_offset + one.offset
-            elements.append(file[start:start + one.length])
+            start = request.body_offset + image.offset
+            elements.append(file[start:start + image.length])
             rows.append(first + where.row)
             numbers.append(where.number)
             owners.append(handle)
@@ -329,13 +330,14 @@ cdef class JoinedRows:
 
     cdef list add(self, list handles):
         cdef RowWriter writer
-        cdef vector[unsigned char *] to
+        cdef vector[unsigned char *] targets  # the first new row of each input
         cdef uint64_t first = self.count
         cdef list arrays = [], strided = []
         cdef bint images = False
         cdef Py_ssize_t i
         if self.endpoint is None:
             _use_endpoint(self, handles)
+        # Collect the requests, then compute the sizes of their rows, which need the longest row.
         writer.begin(self.signatures[0])
         for handle in handles:
             if type(handle) is FastHandle:
@@ -348,9 +350,10 @@ cdef class JoinedRows:
         if writer.missing.size():
             ksrv_plan_images(self.endpoint, writer)
             writer.plan(self.row_length)
+        # Copy and decode into the blocks. numpy copies arrays with gaps.
         _reserve(self, max(first + writer.rows, self.largest))
         for i in range(len(self.blocks)):
-            to.push_back(_row(self, i, first))
+            targets.push_back(_row(self, i, first))
         for i, row, array in strided:
             _array(
                 self.signatures[0][<size_t>i], <uint64_t>len(array), self.row_length,
@@ -359,12 +362,13 @@ cdef class JoinedRows:
             count_copied(<size_t>array.nbytes)
         if writer.has_images() or writer.copied > WITHOUT_GIL_BYTES:
             with nogil:
-                writer.write(to.data())
+                writer.write(targets.data())
         else:
-            writer.write(to.data())
+            writer.write(targets.data())
         self.count = first + writer.rows
         if not writer.left.size() and not images:
             return []
+        # Python decodes the rest: other formats, and JPEGs that the native decoder rejected.
         try:
             return _prepare_left(self, handles, first, writer.left, images)
         except BaseException:
