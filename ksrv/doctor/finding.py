@@ -26,5 +26,5 @@ class Finding:
 
 
 def judged(fine: bool, subject: str, found: str, level: Level, means: str, do: str) -> Finding:
-    """Return the finding "ok", or one of another level with its consequence and remedy."""
+    """Return the finding "ok" if `fine`, else a finding of `level` with its consequence and remedy."""
     return Finding("ok", subject, found) if fine else Finding(level, subject, found, means, do)

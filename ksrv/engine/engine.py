@@ -378,7 +378,7 @@ class Engine:
                 raise
 
     def _admit(self, model: ModelVersion, request: InferRequest) -> list[GiveBack]:
-        """Count a request against the limits; return the functions that give its places back.
+        """Count a request against the limits. Return the functions that end its counts.
 
         Raises:
             TooManyRequests: Its client or its model has used up a limit.

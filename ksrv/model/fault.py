@@ -1,4 +1,4 @@
-"""The faults of settings: what is wrong with a key. Whoever knows the file adds its name and the line."""
+"""Errors of settings: the path of a key, and what is wrong with it. The reader of the file adds file and line."""
 
 from typing import TypeAlias
 
@@ -24,7 +24,7 @@ class Fault(ConfigError):
 
 
 def show_path(path: KeyPath) -> str:
-    """Return a key path as people write it: `inputs[0].image.mean`."""
+    """Return the text of a key path, such as `inputs[0].image.mean`."""
     shown = ""
     for entry in path:
         if isinstance(entry, int):

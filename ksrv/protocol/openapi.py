@@ -1,7 +1,7 @@
 """The OpenAPI description of the REST routes, with the inputs and outputs of the models that serve.
 
-Clients are generated from it, and try requests out by it. Routes describe themselves where they are added to the app;
-the schemas are made of `ksrv.protocol.documents`, and of each model's description.
+Code generators and Swagger UI read it. Each route is described in the call that adds it to the app. The schemas come
+from the classes in `ksrv.protocol.documents`, completed with each model's inputs and outputs.
 """
 
 import base64
@@ -52,7 +52,7 @@ class Operation(NamedTuple):
         answer: The body of its answer.
         body: The body of the request; None without one.
         error: The class of the answer to a request that failed.
-        parameters: Returns the parameters of a request to a model, beside those in the path.
+        parameters: Returns the parameters of a request to a model, except the parameters in the path.
     """
 
     summary: str
@@ -98,7 +98,7 @@ def openapi(
             if fields := re.findall(r"{(\w+)}", path):
                 paths[path]["parameters"] = [_path_field(name) for name in fields]
         for one in route.operations.values():
-            kinds += [kind for kind in one[2:5] if _is_class(kind)]
+            kinds += [kind for kind in (one.answer, one.body, one.error) if _is_class(kind)]
     _, components = msgspec.json.schema_components(kinds, ref_template=_REF)
     document: Document = {
         "openapi": "3.1.0",
@@ -147,7 +147,7 @@ def _content(body: Body, spec: ModelSpec | None) -> Document:
 
 
 def _inline(kind: type[Any]) -> Document:
-    """Return the schema of a class itself, to be changed for a model."""
+    """Return the schema of a class itself and not a reference to it, so that it can be changed for a model."""
     _, components = msgspec.json.schema_components([kind], ref_template=_REF)
     found: Document = components[kind.__name__]
     return found
@@ -187,7 +187,7 @@ def _infer_body(spec: ModelSpec) -> Document:
 
 
 def _infer_parameters(spec: ModelSpec) -> list[Document]:
-    """Return the parameters of an infer request beside those in the path."""
+    """Return the parameters of an infer request, except the parameters in the path."""
     parameters: list[Document] = [
         {
             "name": "Inference-Header-Content-Length",
@@ -197,14 +197,14 @@ def _infer_parameters(spec: ModelSpec) -> list[Document]:
         }
     ]
     if any(entry.image is not None for entry in spec.inputs):
-        text = "The input that an image alone is for."
+        text = "The input that gets the image, if the body is only an image."
         parameters.append({"name": "input", "in": "query", "description": text, "schema": _TEXT})
     return parameters
 
 
 def _infer_answer(spec: ModelSpec) -> Document:
     content = _json(_response_schema(spec)) | {"application/octet-stream": {"schema": _FILE}}
-    if [entry.datatype for entry in spec.outputs] == ["BYTES"]:  # of one element, alone
+    if [entry.datatype for entry in spec.outputs] == ["BYTES"]:  # one element can be the whole body
         content |= {"audio/*": {"schema": _FILE}, "image/*": {"schema": _FILE}}
     return content
 
@@ -248,7 +248,7 @@ def _plain_schema(tensor: TensorSpec) -> Document:
 
 
 def _sizes(tensor: TensorSpec) -> list[int]:
-    """Return the sizes of an example, the dimension of rows among them."""
+    """Return the shape of an example: the smallest sizes that the input takes, and one row."""
     return [
         max(1, size[0]) if isinstance(size, tuple) else (1 if size == -1 else size)
         for size in tensor.shape
@@ -256,7 +256,7 @@ def _sizes(tensor: TensorSpec) -> list[int]:
 
 
 def _picture(tensor: TensorSpec) -> str | None:
-    """Return a grey picture that the input takes, as a data URL; None where it takes no PNG."""
+    """Return a grey picture that the input takes, as a data URL; None if it takes no PNG."""
     if tensor.image is None or "png" not in tensor.image.formats:
         return None
     *_, height, width, channels = _sizes(tensor)
@@ -328,7 +328,7 @@ def _response_schema(spec: ModelSpec) -> Document:
 
 
 def _examples(spec: ModelSpec) -> Document | None:
-    """Return the values of each required input for one row, nested by its shape, or None where they would be long."""
+    """Return the values of each required input for one row, nested by its shape, or None if an input is too large."""
     found: Document = {}
     for tensor in spec.required_inputs:
         sizes = _sizes(tensor)

@@ -63,13 +63,13 @@ class ErrorCounts:
 
 
 class App(falcon.App[Any, Any]):
-    """The Falcon app, which also tells what it wants of a message before the message's body has come.
+    """The Falcon app. Before a body is received, the native server asks it whether it will read the body.
 
     Args:
-        router: Finds resources, for callers who may use them.
+        router: Finds the resource of a path, and checks whether the caller may use it.
         guard: The checks of a request's form.
         read_document: Reads the JSON object of a management call.
-        keywords: Falcon's own.
+        keywords: Further arguments of `falcon.App`.
 
     Attributes:
         read_document: As given.
@@ -92,10 +92,10 @@ class App(falcon.App[Any, Any]):
     def wanted_body(self, environ: Environ) -> int | None:
         """Return the most bytes of a body that the app reads; None if it answers without the body.
 
-        No resource runs for this: a resource that reads long bodies has its method `wanted_body`.
+        The request is not answered here. A resource that reads long bodies has a method `wanted_body`.
 
         Args:
-            environ: The WSGI environment; the input is not read.
+            environ: The WSGI environment; `wsgi.input` is not read.
         """
         try:
             self._guard.check(environ)
@@ -105,7 +105,7 @@ class App(falcon.App[Any, Any]):
                 return None
             resource, responders, params, _ = found
             if getattr(responders.get(req.method), "__self__", None) is not resource:
-                return None  # the method is not the resource's
+                return None  # Falcon's responder for OPTIONS or 405, which reads no body
             wanted = getattr(resource, "wanted_body", None)
             if wanted is not None:
                 most = int(wanted(req, **params))
@@ -113,17 +113,17 @@ class App(falcon.App[Any, Any]):
                 most = self.read_document.wanted(req)
             else:
                 return None
-            environ[ROUTE] = found  # the guard and the router run once
+            environ[ROUTE] = found  # so that the guard and the router do not run again
             return most
         except (KsrvError, falcon.HTTPError):
-            return None  # which the app tells, when it is called with the head alone
+            return None  # the app is then called without the body, and answers this error
 
 
 class MetricsResource:
     """GET /metrics: the statistics of all workers, in Prometheus' text format.
 
     Args:
-        names: The servers under whose names the models' metrics are there as well.
+        names: The servers under whose metric names the models' metrics are shown too.
     """
 
     def __init__(self, statistics: ServerStatistics, names: tuple[MetricAliases, ...]) -> None:
@@ -131,7 +131,7 @@ class MetricsResource:
         self._names = names
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Answer the metrics as they are now."""
+        """Answer with the current metrics."""
         resp.content_type = CONTENT_TYPE
         resp.data = metrics_page(self._statistics.page_values(), self._names)
 
@@ -151,7 +151,9 @@ class ErrorAnswers:
     ) -> None:
         """Answer an exception of a resource."""
         failure = report_http(error, req.env)
-        error.__traceback__ = None  # whose frames hold the request, which holds the error
+        error.__traceback__ = (
+            None  # its frames refer to the request, which refers to the error: a cycle
+        )
         if not any(form(req, resp, failure, failure is not error) for form in self.forms):
             send_error(resp, failure)
 
@@ -252,7 +254,7 @@ def _add_routes(app: App, parts: ServerParts) -> None:
     def open_api() -> Any:
         specs = []
         for name in sorted({model.spec.name for model in engine.loaded()}):
-            with suppress(NotFound, NotReady):  # it goes while it is being described
+            with suppress(NotFound, NotReady):  # it may be unloaded meanwhile
                 specs.append(engine.spec(name))
         return openapi.openapi(app.described_routes(), specs, needs_token=access.needs_token)
 

@@ -62,14 +62,14 @@ class InferCall(Protocol):
 
 
 class StoredCall:
-    """An `InferCall` that stores its outcome, after the parts of its answer, for a thread that sends them.
+    """An `InferCall` that stores the parts of its answer, and then its outcome, for another thread.
 
     Args:
-        notify: Called when a part is there, or the call has ended; it must not block.
+        notify: Called when a part was stored, or the call has ended; it must not block.
 
     Attributes:
-        answers: The parts that wait, if the request streams; their end is the end of the call.
-        handle: The queued request; None if it ended at once.
+        answers: The stored parts, if the request streams. They end with the call.
+        handle: The queued request; None if the request ended at once.
     """
 
     blocks = may_run = False
@@ -98,8 +98,9 @@ class StoredCall:
         self.answers.end()
 
     def check(self) -> None:
-        """Raise the failure of the call, if it has failed."""
-        error, self._error = self._error, None  # it would hold this frame, and the frame the error
+        """Raise the error of the call, if it has failed."""
+        # Taken out, because the traceback of the error will refer to this frame, and so to `self`: a cycle.
+        error, self._error = self._error, None
         if error is not None:
             raise error
 
@@ -114,7 +115,7 @@ class StoredCall:
         return self._response
 
     def cancel(self) -> None:
-        """Give the request up, unless it has ended, and the parts that wait for the client."""
+        """Cancel the request, unless it has ended, and drop the stored parts."""
         if self.handle is not None:
             self.handle.cancel()
         self.answers.give_up()

@@ -93,9 +93,9 @@ class Access:
     Attributes:
         needs_token: Whether an ordinary call needs a token.
         hides_tokens: Whether `Authorization` is kept from handlers, because it may hold a token of this server.
-        own_hosts: Whether calls over TCP may name no foreign host, because the server is for this machine alone. Such a
-            server trusts its callers for their address. A web page that points its name at that address (DNS
-            rebinding) has the address of its reader's browser.
+        own_hosts: Whether calls over TCP with a foreign Host are refused, because the server is for this machine alone.
+            Such a server trusts callers because of their address. The page of a stranger, whose name points at this
+            machine (DNS rebinding), calls from a browser on this machine, but with the stranger's name as Host.
 
     Raises:
         SettingsError: A token file cannot be read or holds no token.

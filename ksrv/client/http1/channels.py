@@ -18,7 +18,7 @@ def seconds_left(deadline: float) -> float:
     """Return the seconds until a deadline of the monotonic clock.
 
     Raises:
-        TimeoutError: It has passed.
+        TimeoutError: The deadline has passed.
     """
     left = deadline - time.monotonic()
     if left <= 0:
@@ -79,7 +79,7 @@ async def open_socket(target: Target, deadline: float) -> Channel:
     """Connect a socket.
 
     Raises:
-        OSError: It cannot be connected in time.
+        OSError: The socket cannot be connected in time.
     """
     plain = socket.create_connection((target.host, target.port), seconds_left(deadline))
     try:
@@ -107,7 +107,7 @@ class StreamChannel:
         if self._writer.is_closing() or has_unread_bytes(socket_of.fileno()):
             return True
         reading = self._reader.read(1)
-        try:  # a reader tells that it is empty by waiting; the coroutine is closed where it would
+        try:  # `read` waits if nothing was received. One step of the coroutine shows whether it waits
             reading.send(None)
         except (StopIteration, OSError):
             return True
@@ -134,7 +134,7 @@ class StreamChannel:
 
     async def wait_closed(self) -> None:
         """See `Channel.wait_closed`."""
-        with contextlib.suppress(OSError):  # closed by the other side first
+        with contextlib.suppress(OSError):  # the other side has closed it first
             await self._writer.wait_closed()
 
 
@@ -142,7 +142,7 @@ async def open_streams(target: Target, deadline: float) -> Channel:
     """Connect asyncio's streams.
 
     Raises:
-        OSError: They cannot be connected in time.
+        OSError: The streams cannot be connected in time.
     """
     name = target.host if target.tls is not None else None
     async with asyncio.timeout(seconds_left(deadline)):

@@ -79,7 +79,7 @@ class Connection:
 
         Args:
             pieces: The request.
-            deadline: When the head must be there, in seconds of the monotonic clock.
+            deadline: When the head must be complete, in seconds of the monotonic clock.
 
         Raises:
             BrokenConnection: The connection ended before an answer.
@@ -90,7 +90,7 @@ class Connection:
             for piece in pieces:
                 await self._channel.send(piece, deadline)
         except (BrokenPipeError, ConnectionResetError) as error:
-            refused = error  # the answer may have come before all was sent, such as 413
+            refused = error  # the server may have answered before it read the whole request, for example with 413
         try:
             head = await self._head(deadline)
             while head.interim:
@@ -109,7 +109,7 @@ class Connection:
             deadline: When the body must be complete, in seconds of the monotonic clock.
 
         Raises:
-            ConnectionFailed: It ends before it is complete.
+            ConnectionFailed: The body ends before it is complete.
             OSError: The connection failed.
         """
         if not head.chunked:
@@ -129,7 +129,7 @@ class Connection:
         return size
 
     async def _until(self, mark: bytes, deadline: float) -> bytes:
-        """Return what comes up to and with a mark."""
+        """Return the received bytes up to the end of the first `mark`."""
         start = 0
         while (found := self._received.find(mark, start)) < 0:
             if len(self._received) > HEAD_BYTES:
@@ -150,7 +150,7 @@ class Connection:
             raise kind(unanswered_text(self._target, self._received))
 
     async def _exactly(self, count: int, deadline: float) -> memoryview:
-        try:  # numpy leaves the memory untouched, so the system gives pages only to what arrives
+        try:  # numpy does not clear the memory, so pages are allocated only as the bytes arrive
             content = np.empty(count, np.uint8).data
         except MemoryError as error:
             raise ConnectionFailed(
@@ -181,8 +181,8 @@ async def connect(target: Target, open_channel: Open, deadline: float) -> Connec
     """Make a connection.
 
     Raises:
-        ConnectionFailed: It cannot be made.
-        DeadlineExceeded: It cannot be made in time.
+        ConnectionFailed: The server cannot be reached.
+        DeadlineExceeded: The server cannot be reached in time.
     """
     try:
         return Connection(target, await open_channel(target, deadline))
@@ -238,7 +238,7 @@ class ConnectionPool:
     async def open(
         self, request: HttpRequest, deadline: float
     ) -> AsyncIterator[tuple[HttpResponse, AsyncIterator[Block]]]:
-        """Send a request, and lend its answer without the body, and the pieces of the body as they arrive.
+        """Send a request. Yield its answer without the body, and an iterator over the pieces of the body.
 
         The connection is closed unless the pieces are read to their end: the server then cancels the request.
 
@@ -248,7 +248,7 @@ class ConnectionPool:
 
         Raises:
             ConnectionFailed: No answer arrived, or it was cut off.
-            DeadlineExceeded: It is not complete in time.
+            DeadlineExceeded: The answer was not complete in time.
         """
         connection = self._take() or await connect(self._target, self._open_channel, deadline)
         complete = reusable = False
@@ -281,7 +281,7 @@ class ConnectionPool:
     def _take(self) -> Connection | None:
         while True:
             with self._lock:
-                if self._pid != os.getpid():  # after a fork the parent uses them on
+                if self._pid != os.getpid():  # after a fork the connections belong to the parent
                     self._idle.clear()
                     self._pid = os.getpid()
                 if not self._idle:

@@ -1,9 +1,9 @@
 """A batch of queued requests: how it is filled, begun and answered.
 
-A request alone keeps the arrays it came with, without a copy. When several are joined, each tensor is copied once into
-its rows of a leased block, and each image is decoded once into its rows. A batch can grow while an earlier batch still
-runs: its images are decoded as they arrive. Inputs that are padded are joined last, when the longest row of the batch
-is known.
+A batch of one request uses the arrays of the request, without a copy. If several are joined, each tensor is copied once
+into its rows of a leased block, and each image is decoded once into its rows. A batch can grow while an earlier batch
+still runs: its images are decoded as they arrive. Inputs that are padded are joined last, when the longest row of the
+batch is known.
 """
 
 import logging

@@ -71,7 +71,7 @@ class InstanceHost:
         self.all_stats = [self.stats]
         share = config.threads or max(1, cores // config.instances)
         self.executors = [make_executor(source, one, share) for one in range(config.instances)]
-        # Of batches that any instance may run.
+        # Leases the blocks of batches that any instance may run.
         self._lease = partial(leased, self.executors[0].lease)
         self._ready: deque[RequestBatch] = deque()
         self._decode_thread = DecodeThread(source.name, config.queue_size, self._decode)

@@ -210,7 +210,7 @@ class Link:
             self.kept_bytes -= self._kept.popleft()[0]
 
     def _sent(self, message: _Message, blocks: Sequence[Block | Shared]) -> bool:
-        """Send a message; return False if the socket has no room."""
+        """Send a message, with the blocks that changed since the last. Return False if the socket has no room."""
         unknown: list[Shared] = []
         rights: list[tuple[int, int, array[int]]] = []
         if blocks:
@@ -273,7 +273,7 @@ class Link:
             if not self._poll.poll(min(max(left_ms, 0), _LONGEST_POLL_MS)):
                 raise TimeoutError("no message arrived before the deadline")
         try:
-            length, rights, told, _ = self._socket.recvmsg_into(
+            length, rights, flags, _ = self._socket.recvmsg_into(
                 (self._buffer,), _ANCILLARY_BYTES, _CLOSE_ON_EXEC
             )
         except OSError as error:
@@ -281,7 +281,7 @@ class Link:
         descriptors = array("i")
         for _, _, data in rights:
             descriptors.frombytes(data[: len(data) // 4 * 4])
-        if length == 0 or told & _TRUNCATED:
+        if length == 0 or flags & _TRUNCATED:
             for descriptor in descriptors:
                 os.close(descriptor)
             if length:

@@ -35,21 +35,21 @@ from ksrv.request import (
 PROTOCOL = 8
 """The version of the messages, raised with each change of them: a process may run another ksrv than its worker."""
 NO_BATCH = 0
-"""The number in the messages of calls that no batch makes: from threads of a handler that work for none. The worker
-receives them if the handler has coroutines."""
+"""The batch number of calls that belong to no batch, because a thread that the handler started makes them. The worker
+accepts them if the handler has coroutines."""
 CHUNK_BYTES_UNDER_WAY = 1 << 18
-"""Bytes of the chunks of a batch that are sent before the worker has said that its clients keep up. One chunk may be
-larger."""
+"""The bytes of chunks of a batch that a process sends before it waits for ROOM, which the worker sends if the clients
+keep up. One chunk may be larger."""
 LEAST_CHUNK_BYTES = CHUNK_BYTES_UNDER_WAY // 32
-"""Shorter chunks count as many bytes."""
+"""Shorter chunks count as if they had this size."""
 MOST_CALLS = 1024
-"""Calls of one process that are under way, or whose results it has not taken."""
+"""The most calls of one process without a result, or with a result that the process has not taken."""
 KEPT_BYTES = 1 << 29
 """The most bytes of blocks that a handler process may keep, besides the blocks of its largest messages."""
 EVENT_BYTES = 1 << 20
 """The most bytes of an event. A log record has 64 Ki characters, which are 12 bytes each at most."""
 KEPT_EVENT_BYTES = 32 * EVENT_BYTES
-"""Of the blocks of long events, which are never given back: the process keeps at most 17 of them."""
+"""The most bytes of the blocks of long events. They are never returned: the process keeps at most 17 of them."""
 
 _MOST_RETRY_AFTER_S = 2**31 - 1
 _STAGE = re.compile("[A-Za-z0-9_]+")
@@ -212,7 +212,7 @@ class LogMessage(msgspec.Struct):
 
 
 def _encoded(value: object) -> object:
-    """Return a value that MessagePack has no form for in another form."""
+    """Return a value that MessagePack supports, in place of a value that it does not."""
     if isinstance(value, slice):
         return value.start, value.stop
     if isinstance(value, Mapping):
@@ -221,9 +221,9 @@ def _encoded(value: object) -> object:
 
 
 def _decoded(kind: type, value: Any) -> object:
-    """Return what `_encoded` was given."""
+    """Return the value that `_encoded` replaced."""
     if kind is not slice:
-        return value  # of a field that holds any object
+        return value  # the field takes any object
     start, stop = value
     return slice(int(start), int(stop))
 
@@ -233,7 +233,7 @@ _DECODERS: dict[type, msgspec.msgpack.Decoder[Any]] = {}
 
 
 def chunk_bytes(outputs: BatchOutputs) -> int:
-    """Return as how many bytes a chunk counts."""
+    """Return the bytes that a chunk counts as."""
     return max(LEAST_CHUNK_BYTES, sum(tensor.nbytes for tensor in outputs.tensors))
 
 
@@ -367,7 +367,7 @@ def pack_answer(outputs: BatchOutputs, exported: ExportedBlocks, call: int = 0) 
 def unpack_answer(
     frame: Frame, imported: ImportedBlocks, requests: int = 1
 ) -> tuple[int, BatchOutputs]:
-    """Return what an ANSWER, CHUNK, RESULT or CALL_CHUNK message has: the call's number, and the outputs or errors.
+    """Return the content of an ANSWER, CHUNK, RESULT or CALL_CHUNK: the call's number, and the outputs or errors.
 
     The arrays are views of shared blocks.
 
@@ -375,7 +375,7 @@ def unpack_answer(
         requests: How many requests the batch has; a call is one request.
 
     Raises:
-        ChannelError: The message does not add up.
+        ChannelError: The message is inconsistent.
     """
     note = load(AnswerMessage, frame)
     parts = note.parts or {}

@@ -1,12 +1,12 @@
 """The batches of one handler process, and the calls to other models that those batches make.
 
-One thread at a time receives what the process sends: the thread that waits for a batch; the thread of the instance,
-if a batch of the ring sends a message; or, if the handler has coroutines and runs several batches at once, a separate
-thread. A call is submitted when it arrives, and the thread that ends the call sends its result.
-Every CALL gets one RESULT, also if it was given up, and the process answers a batch once it has all of them.
+One thread at a time receives the messages of the process: the thread that waits for a batch; the thread of the
+instance, if a batch of the ring sends a message; or, if the handler has coroutines and runs several batches at once, a
+separate thread. A call is submitted when it arrives, and the thread that ends the called request sends its result.
+Every CALL gets one RESULT, even if it was cancelled. The process answers a batch after the results of all its calls.
 
-The process runs user code, so an invalid message ends it. A batch whose deadline has passed is given up: a handler
-that streams or has coroutines is notified and has `CANCEL_GRACE_NS` to end it, and any other process is killed.
+The process runs user code, so an invalid message ends it. A batch is given up at its deadline: a handler that streams
+or has coroutines is notified and has `CANCEL_GRACE_NS` to end the batch; any other process is killed.
 """
 
 import logging
@@ -43,9 +43,9 @@ from ksrv.request import BatchInputs, BatchOutputs, InferResponse, RequestHandle
 log = logging.getLogger("ksrv.engine")
 
 LOOK_NS = 50_000_000
-"""Between two looks whether a client still waits for a batch with calls under way."""
+"""How often to check whether clients still wait for a batch that has made calls."""
 FLUSH_NS = 5_000_000
-"""Between two tries to send what the socket had no room for."""
+"""How often to try again to send messages that the socket had no room for."""
 CANCEL_GRACE_NS = 2_000_000_000
 """How long a handler that was notified of a given-up batch may take to end it."""
 
@@ -57,14 +57,14 @@ class Run:
     """A batch that a process runs.
 
     Args:
-        inputs: Returns the batch. One of the ring is made when a message asks for it, and kept while calls of it
-            are under way, because it holds the bodies of its requests.
-        done: Called once with the outcome, or None.
+        inputs: Returns the batch. A batch of the ring gets its Python form only if a message needs it, and this form is
+            released when no call needs it, because it keeps the bodies of the requests in memory.
+        done: Called once with the outcome; None if a thread waits for the outcome.
         due_ns: `time.monotonic_ns` at which the batch is given up, or None.
 
     Attributes:
-        calls: The calls under way, by their numbers.
-        failure: Its outcome, whatever the process answers.
+        calls: The calls without a result, by their numbers.
+        failure: The outcome if it is decided before the process answers.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Run:
         self.failure: KsrvError | None = None
         self.outcome: BatchOutputs | KsrvError | None = None
         self.lock = threading.Lock()
-        self.owed_bytes = 0  # of chunks, which the process may send again once the clients keep up
+        self.owed_bytes = 0  # of passed on chunks, for which the process has not got ROOM yet
         self.awaits_room = False
 
     def caller(self) -> BatchInputs:
@@ -97,26 +97,26 @@ class Run:
 
     def hold(self, batch: BatchInputs) -> None:
         """Keep the batch itself, because the dispatcher has handed it over and runs the next batch."""
-        before = self._caller  # which the end of a call may let go of meanwhile
+        before = self._caller  # read once: another thread that ends a call may release it
         batch.inherited = self._inherited if before is None else before.inherited
         self._inputs = lambda: batch
         self._caller = batch
 
     def rest(self) -> None:
         """Release the batch if none of its calls is under way."""
-        batch = self._caller  # which the end of another call may let go of meanwhile
+        batch = self._caller  # read once: another thread that ends a call may release it
         if not self.calls and batch is not None:
             self._inherited, self._caller = batch.inherited, None
 
     def cancel_calls(self, numbers: Iterable[int] | None = None) -> None:
-        """Give up calls that are under way, by default all; each has its result all the same."""
+        """Cancel calls without a result, by default all. Each still gets a result: an error."""
         for number in list(self.calls) if numbers is None else numbers:
-            pending = self.calls.get(number)  # None where its result is on the way
+            pending = self.calls.get(number)  # None if its result is being sent
             if pending is not None:
                 pending.cancel()
 
     def cancel_abandoned_calls(self) -> None:
-        """Give up the calls once no client waits for the batch, and notify the handler of each."""
+        """Cancel the calls if no client waits for the batch any more. The handler gets an error for each."""
         handles = self.caller().handles if self.calls else []
         if handles and all(handle.done() for handle in handles):
             self.cancel_calls()
@@ -128,10 +128,10 @@ class ProcessRuns:
     Args:
         submit: Submits requests to other models.
         lock: Held while a thread of the executor uses the link, and while the process is replaced.
-        died: Returns the error for a process that has gone.
-        violated: Kills a process that sent what cannot be read, and returns the error for it.
-        kill: Kills the process for a reason.
-        has_coroutines: Whether batches run beside one another.
+        died: Returns the error for a process that has ended.
+        violated: Kills a process that sent an invalid message, and returns the error for its batches.
+        kill: Kills the process, with a reason for the log.
+        has_coroutines: Whether the handler has coroutines, so that several batches run at once.
         may_stream: Whether the handler's code can answer in parts. Only such a handler can end a batch early.
     """
 
@@ -173,7 +173,7 @@ class ProcessRuns:
             self._thread.start()
 
     def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until no batch runs beside others; return whether that is so."""
+        """Wait until no batch runs; return whether that is so before the timeout."""
         if not self.has_coroutines:
             return True  # the caller holds the executor's lock, so no batch runs
         give_up = time.monotonic() + timeout_s
@@ -182,7 +182,7 @@ class ProcessRuns:
         return not self._open
 
     def join(self) -> None:
-        """Wait for the end of the thread, after that of the process."""
+        """Wait for the end of the receiving thread, which ends after the process."""
         if self._thread is not None and threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -197,10 +197,10 @@ class ProcessRuns:
         """Run a batch and wait for it.
 
         Args:
-            deadline_ns: `time.monotonic_ns` at which it is given up, or None.
+            deadline_ns: `time.monotonic_ns` at which the batch is given up, or None.
 
         Raises:
-            ExecutorAbsent: The process had gone before.
+            ExecutorAbsent: The process had ended before.
             KsrvError: The batch failed, or its process died.
         """
         if self.has_coroutines:
@@ -215,14 +215,14 @@ class ProcessRuns:
         return _outputs(run.outcome)
 
     def begin(self, batch: BatchInputs, done: Done, deadline_ns: int | None) -> Callable[[], None]:
-        """Give a batch to the process; return a function that cancels it.
+        """Give a batch to the process; return a function that cancels the batch.
 
         Args:
-            done: Called once with its outcome, on the thread that receives.
+            done: Called once with the outcome, on the receiving thread.
             deadline_ns: As for `run`.
 
         Raises:
-            ExecutorAbsent: The process has gone.
+            ExecutorAbsent: The process has ended.
             Overloaded: No memory is left for the message.
         """
         return partial(self._cancel, self._give(batch, done, deadline_ns))
@@ -242,16 +242,17 @@ class ProcessRuns:
         try:
             self.link.send(MessageType.RUN, packed, batch_number=number)
         except ChannelClosed:
-            pass  # the thread that receives ends this batch with all others
+            pass  # the receiving thread ends this batch with all others
         except Exception as error:
             if self._open.pop(number, None) is None:
                 return run  # the receiving thread has ended it, and reported the error
             if isinstance(error, MemoryError):
                 raise Overloaded(str(error), "memory") from error
             raise
-        # Whoever began a batch beside others cancels it once all of its requests have ended.
-        told_apart = not self.has_coroutines or len(batch.handles or ()) > 1
-        if batch.emit is not None and batch.handles and told_apart:
+        # The process needs the clients that still listen, to stop early. Not for a single request of a handler with
+        # coroutines: when it ends, the caller of `begin` cancels the batch.
+        needs_listening = not self.has_coroutines or len(batch.handles or ()) > 1
+        if batch.emit is not None and batch.handles and needs_listening:
             for handle in batch.handles:
                 handle.add_done_callback(lambda _: self._send_listening(run))
         return run
@@ -265,25 +266,25 @@ class ProcessRuns:
 
     def _send(self, run: Run, kind: MessageType, note: Any) -> None:
         if run.number in self._open:
-            with suppress(ChannelClosed):  # the thread that receives ends the batch
+            with suppress(ChannelClosed):  # the receiving thread ends the batch
                 self.link.send(kind, messages.dump(note), batch_number=run.number)
 
     # ---- batches of the ring ----------------------------------------------------------------
 
     @property
     def wants_looks(self) -> bool:
-        """Whether the batch of the ring has calls under way, or messages wait for room in the socket."""
+        """Whether the batch of the ring waits for calls, or messages wait for room in the socket."""
         run = self._ring_batch
         return bool((run is not None and run.calls) or self.link.waiting)
 
     def take_message(self, number: int, inputs: Callable[[], BatchInputs]) -> bool:
-        """Take a message of the batch that runs in the ring, if one has come, and look after its calls.
+        """Take a message of the batch that runs in the ring, if one has arrived, and cancel its abandoned calls.
 
         Args:
             inputs: See `Run`.
 
         Returns:
-            Whether the batch may go on; False where it has its answer, or its process has ended.
+            Whether the batch continues; False if it has its answer, or its process has ended.
         """
         with self._link_lock:
             run = self._in_ring(number, inputs)
@@ -294,14 +295,14 @@ class ProcessRuns:
         run = self._in_ring(dispatched.batch_number, lambda: batch)
         run.hold(batch)
         run.due_ns = dispatched.deadline_ns
-        # The ring's batches need no messages, which would give back the blocks of earlier answers.
+        # Only messages return the blocks of earlier answers, and batches of the ring are sent without messages.
         if not self.link.waiting and self.link.owes_blocks():
-            with suppress(ChannelClosed):  # whoever waits for the batch learns of it
+            with suppress(ChannelClosed):  # `_wait` gets the same error
                 self.link.send(MessageType.ROOM)
         return self._wait(run)
 
     def leave_ring(self) -> None:
-        """Give up the calls of the ring's batch, and keep nothing of it."""
+        """Forget the ring's batch, and cancel its calls."""
         run, self._ring_batch = self._ring_batch, None
         if run is not None:
             self._open.pop(run.number, None)
@@ -317,7 +318,7 @@ class ProcessRuns:
     # ---- receiving --------------------------------------------------------------------------
 
     def _serve(self, until: Callable[[], bool]) -> None:
-        """Receive what the process sends until `until` returns True. If the channel ends first, all batches fail."""
+        """Receive messages until `until` returns True. If the channel ends first, all batches fail."""
         while not until():
             failure = self._receive()
             if failure is not None:
@@ -329,7 +330,7 @@ class ProcessRuns:
                 return
 
     def _receive(self, until_ns: int | None = None) -> KsrvError | None:
-        """Take the next message, as `_step`. Return why no message can be received any more, or None."""
+        """Take the next message, as `_step`. If the channel has ended, return the error for the batches."""
         try:
             self._step(until_ns)
         except ChannelClosed:
@@ -345,7 +346,7 @@ class ProcessRuns:
         return None
 
     def _step(self, until_ns: int | None = None) -> None:
-        """Take the next message; look after what is late. `until_ns` ends the wait, and 0 waits for nothing."""
+        """Take the next message, or check the batches at `until_ns` (0: do not wait)."""
         if until_ns is None:
             until_ns = self._look_at_ns()
         try:
@@ -354,13 +355,13 @@ class ProcessRuns:
             self._look()
             return
         self._take(frame)
-        # Check here too, because a process that sends without pause would put a deadline off. The ring checks
-        # the deadline of its batch.
+        # Check here too, because otherwise a process that sends without pause would never reach its deadline. With 0,
+        # the dispatcher of the ring checks the deadline.
         if until_ns and time.monotonic_ns() >= until_ns:
             self._look()
 
     def _look_at_ns(self) -> int:
-        """Return when to look after batches."""
+        """Return when the batches must be checked next."""
         now = time.monotonic_ns()
         open_batches = list(self._open.values())
         due = [run.due_ns for run in open_batches if run.due_ns is not None]
@@ -369,12 +370,12 @@ class ProcessRuns:
         elif any(run.calls for run in open_batches):
             due.append(now + LOOK_NS)
         else:
-            # Another thread may begin a batch meanwhile, with a deadline before these, or find no room for a message.
+            # Meanwhile another thread may begin a batch with an earlier deadline, or keep a message without room.
             due.append(now + 2 * LOOK_NS)
         return min(due)
 
     def _look(self) -> None:
-        """Send what had no room, and give up what is late or what no client waits for."""
+        """Send kept messages, cancel calls without a waiting client, and give up batches after their deadline."""
         if self.link.waiting:
             self.link.flush()
         now = time.monotonic_ns()
@@ -401,7 +402,7 @@ class ProcessRuns:
         if kind == MessageType.CALL and run is not None:
             self._call(run, frame)
         elif kind == MessageType.CANCEL_CALL:
-            # The answer of a batch in the ring may be seen before the calls that it gave up.
+            # The batch may be gone: the ring's answer may be read before this message.
             note = messages.load(CancelCalls, frame)
             if run is not None:
                 run.cancel_calls(note.call_ids)
@@ -422,7 +423,9 @@ class ProcessRuns:
         batch = run.caller()
         requests = len(batch.requests if batch.handles is None else batch.handles)
         answer = messages.unpack_answer(frame, self.link.imported, requests)[1]
-        lived_ns = time.monotonic_ns() - self._began_ns  # which no stage takes longer than
+        lived_ns = (
+            time.monotonic_ns() - self._began_ns
+        )  # no stage takes longer than the process has lived
         answer.timings = {
             stage: min(max(taken_ns, 0), lived_ns) for stage, taken_ns in answer.timings.items()
         }
@@ -431,14 +434,14 @@ class ProcessRuns:
     def _end(self, number: int, outcome: BatchOutputs | KsrvError) -> None:
         run = self._open.pop(number, None)
         if run is None:
-            return  # it could not be sent; its sender has the error
+            return  # the batch could not be sent, and `_give` raised the error
         run.cancel_calls()
         run.outcome = run.failure or outcome
         if run.done is None:
             return
         try:
             run.done(run.outcome)
-        except BaseException as error:  # it is the batch's failure, not the thread's
+        except BaseException as error:  # one batch must not end the thread, which serves the others
             log.error("a batch cannot be ended", exc_info=error)
 
     # ---- calls ------------------------------------------------------------------------------
@@ -472,14 +475,16 @@ class ProcessRuns:
             outcome = ended.wait()
         except KsrvError as error:
             outcome = error
-        except BaseException as error:  # the thread is the called model's
+        except (
+            BaseException
+        ) as error:  # it must not end the thread, which belongs to the called model
             log.error("the result of a call between models is lost", exc_info=error)
             outcome = HandlerFailed(LOST)
         self._calls.discard(number)
         self.send_result(run.number, number, outcome)
 
     def _hand_on_call(self, batch_number: int, number: int, stream: ResponseStream) -> None:
-        """Send the intermediate answers to a call that have come; the handler keeps them itself."""
+        """Send the intermediate answers to a call that have arrived, without limit: the handler keeps them."""
         for response in stream.take_all(0):
             self.send_result(batch_number, number, response, MessageType.CALL_CHUNK)
 
@@ -490,7 +495,7 @@ class ProcessRuns:
         outcome: InferResponse | KsrvError,
         kind: MessageType = MessageType.RESULT,
     ) -> None:
-        """Send the result of a call, or an intermediate result; keep it if the socket has no room now."""
+        """Send the result of a call, or an intermediate result. It is kept if the socket has no room."""
         failure: KsrvError | None = None
         nbytes = 0
         if isinstance(outcome, KsrvError):
@@ -502,14 +507,14 @@ class ProcessRuns:
             except MemoryError as error:
                 failure = Overloaded(str(error), "memory")
             except KsrvError as error:
-                failure = error.with_traceback(None)  # whose frames would keep the result
+                failure = error.with_traceback(None)  # its frames would keep the result in memory
             except Exception as error:
                 log.error("the result of a call between models is lost", exc_info=error)
                 failure = HandlerFailed(LOST)
         if failure is not None:
             answer = BatchOutputs([], {0: failure})
             packed, nbytes = messages.pack_answer(answer, self.link.exported, number), 0
-        with suppress(ChannelClosed):  # whoever waits for the batch learns of it
+        with suppress(ChannelClosed):  # the receiving thread ends the batch
             self.link.send(kind, packed, batch_number=batch_number, nbytes=nbytes)
 
     def _pack_result(self, number: int, response: InferResponse, nbytes: int) -> Packed:
@@ -542,10 +547,10 @@ class ProcessRuns:
         self._make_room(run)
 
     def _make_room(self, run: Run) -> None:
-        """Let the process send further chunks once all clients keep up."""
+        """Let the process send further chunks as soon as all clients keep up."""
         emit: Any = run.caller().emit
         if emit is not None and not emit.listening():
-            return  # the batch is about to be cancelled, and would go on until then
+            return  # the batch will be cancelled: until then it need not send more
         slow = [] if emit is None else emit.without_room()
         with run.lock:
             owed = run.owed_bytes
@@ -566,7 +571,7 @@ class ProcessRuns:
         self._make_room(run)
 
     def _give_up(self, run: Run) -> None:
-        """End the requests whose clients stand still; the process knows only that it waits for room."""
+        """End the requests whose clients do not read. The process does not know which they are."""
         emit: Any = run.caller().emit
         if emit is not None:
             for index in emit.stalled():

@@ -1,7 +1,7 @@
-"""Limits on how often, and how many at a time, requests may come: to a model, or from a client.
+"""Limits the rate and the concurrency of requests, to a model or from a client.
 
-A rate is a token bucket that holds one second's requests. A refusal says after how many seconds there
-will be room. Each worker counts the requests that it takes itself.
+A rate is a token bucket for the requests of one second. The error has the seconds after which a request is accepted
+again. Each worker counts only its requests.
 """
 
 import math
@@ -17,7 +17,7 @@ KEYS = 4096
 """The most clients that are counted separately; a new client replaces the client that called longest ago."""
 
 GiveBack: TypeAlias = Callable[..., None]
-"""Takes the handle of a request that has ended, or nothing."""
+"""Ends the count of a request. Takes the request's handle, or nothing, so that it can be a done-callback."""
 
 
 class _Calls:
@@ -63,7 +63,7 @@ class RateLimits:
         return self._rate > 0 or self._concurrency > 0
 
     def admit(self, key: str, shown: str) -> GiveBack:
-        """Count a request; return the function that is called once when it has ended.
+        """Count a request. Return a function that the caller calls once, when the request has ended.
 
         Args:
             key: The model or client.

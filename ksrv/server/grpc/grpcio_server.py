@@ -1,7 +1,8 @@
 """The gRPC front end on grpcio, for machines without libnghttp2: the same services on its public interface.
 
-grpcio shows a message once it is complete, in memory that it does not bound, and each call holds a thread
-until it is answered. `grpc` is imported when the server starts, which is after gunicorn has forked.
+grpcio passes on a message after it is complete, in memory that it does not limit, and each call occupies a thread
+until it is answered. `grpc` is imported when the server starts, after gunicorn has forked, because grpcio does not
+support a fork after its first use.
 """
 
 import functools
@@ -33,10 +34,10 @@ if TYPE_CHECKING:
     import grpc
 
 CALL_THREADS = 256
-"""Calls that are under way at a time at least; each holds a thread."""
+"""The least number of calls that run at the same time. Each occupies a thread."""
 
 NO_AGE_MS = (1 << 31) - 1
-"""grpcio's word for connections of any age."""
+"""The value with which grpcio does not limit the age of connections."""
 
 SECOND_NS = 1_000_000_000
 ID_KEY, TRACE_KEY = "x-request-id", "traceparent"
@@ -48,7 +49,7 @@ def channel_options(settings: ServerSettings, *, shared: bool) -> dict[str, int]
     """Return grpcio's options.
 
     Args:
-        shared: Whether several workers share the port on purpose.
+        shared: Whether several workers share the port.
     """
     limits, age = settings.limits, settings.max_connection_age
     options = {
@@ -65,9 +66,10 @@ def channel_options(settings: ServerSettings, *, shared: bool) -> dict[str, int]
         "grpc.max_connection_idle_ms": int(bounds.IDLE_CONNECTION_SECONDS * 1000),
         # grpcio spreads the ages itself.
         "grpc.max_connection_age_ms": min(max(1, int(age * 1000)), NO_AGE_MS) if age else NO_AGE_MS,
-        # Without this a second server would share the port silently.
+        # By default grpcio would let a second server share the port, and both would get a part of the calls.
         "grpc.so_reuseport": int(shared),
-        # Clients may ping every 10 s, also without a call; else grpcio's keepalive, which is Triton's.
+        # Clients may ping every 10 s, also without a call. The other keepalive options have grpcio's defaults, as
+        # Triton's server has.
         "grpc.keepalive_permit_without_calls": 1,
         "grpc.http2.min_ping_interval_without_data_ms": 10_000,
     }
@@ -103,14 +105,13 @@ class GrpcioCall(StoredCall):
         self.message: Message = b""
         self._context: Any = context
         self._entries = [(one.key, one.value) for one in context.invocation_metadata()]
-        given, trace = (
-            ",".join(str(value) for key, value in self._entries if key == name)
-            for name in (ID_KEY, TRACE_KEY)
-        )
-        self.request_id = choose_request_id(given, trace)
+        self.request_id = choose_request_id(self._joined(ID_KEY), self._joined(TRACE_KEY))
         self.model, self.version = "", ""
         self.began_ns = time.monotonic_ns()
         context.send_initial_metadata(((ID_KEY, self.request_id),))
+
+    def _joined(self, name: str) -> str:
+        return ",".join(str(value) for key, value in self._entries if key == name)
 
     def metadata(self) -> dict[str, str]:
         """Return the text metadata, names in lower case; binary entries are left out."""
@@ -124,7 +125,7 @@ class GrpcioCall(StoredCall):
 
     @property
     def host(self) -> str:
-        """The call's `:authority`, or its `host`; "" without either. grpcio names it nowhere else."""
+        """The call's `:authority`, or its `host`; "" without either. grpcio has no public name for it."""
         return str(self._context._rpc_event.call_details.host.decode("latin-1"))
 
     @property
@@ -153,11 +154,11 @@ class GrpcioCall(StoredCall):
         return time.monotonic_ns() + int(left * SECOND_NS)
 
     def is_active(self) -> bool:
-        """Tell whether the call has neither ended nor been answered."""
+        """Return whether the call has neither ended nor been answered."""
         return bool(self._context.is_active())
 
     def add_callback(self, callback: Callable[[], object]) -> bool:
-        """Have a function called when the call ends; False where it has ended."""
+        """Have a function called when the call ends. Return False if it has ended already."""
         return bool(self._context.add_callback(callback))
 
     def read(self, find: Find) -> InferRequest:
@@ -238,8 +239,8 @@ class GrpcioServer:
     def service(self, details: Any) -> Any:
         """Return grpcio's handler of a call: see `grpc.GenericRpcHandler`.
 
-        All are registered with a stream of requests, because grpcio receives a message of a stream only
-        when it is asked for, and so after the credentials were checked.
+        Unary calls are registered as streams, too: grpcio receives a message of a stream only when the handler asks for
+        it, which is after the credentials were checked.
         """
         import grpc
 
@@ -252,16 +253,16 @@ class GrpcioServer:
 
     @property
     def last_connected(self) -> float:
-        """When a client was last connected: now, because grpcio does not tell."""
+        """When a client was last connected: always now, because grpcio does not report connections."""
         return time.monotonic()
 
     def begin_stop(self, grace: float, *, replaced: bool = False) -> None:
-        """Stop accepting calls; those accepted have `grace` seconds to finish.
+        """Stop accepting calls; accepted calls have `grace` seconds to finish.
 
         grpcio cancels calls that a client sends before it learns of the stop.
 
         Args:
-            grace: Seconds after which calls that are left are cancelled.
+            grace: Seconds after which the remaining calls are cancelled.
             replaced: Whether another worker listens on the port.
         """
         if self._server is None or self._stopped is not None:
@@ -270,7 +271,7 @@ class GrpcioServer:
         self._stopped = self._server.stop(grace)
 
     def stop(self, grace: float) -> None:
-        """Stop, and return when no call is left; further calls do nothing."""
+        """Stop, and return when no call is left. Calling it again does nothing."""
         self.begin_stop(grace)
         if self._stopped is not None:
             self._stopped.wait()
@@ -289,7 +290,7 @@ class GrpcioServer:
                 sent += len(made)
                 yield made
             status = "OK" if call.is_active() else status
-        except grpc.RpcError:  # grpcio's own word that the call is over
+        except grpc.RpcError:  # the call has ended already
             raise
         except Exception as error:  # noqa: BLE001 - the boundary to grpcio, which hides them
             failure = report_grpc(error, call)

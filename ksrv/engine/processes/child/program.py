@@ -1,8 +1,7 @@
 """The program of a handler process: `python -m ksrv.engine.processes.child.program`, started by process.py.
 
-It loads one handler and runs its batches (`runs`). It ends when told, when the worker's end of the socket
-closes, or with the worker. Everything it says comes home: log records as events, the output of
-`print` through pipes.
+It loads one handler and runs its batches (`runs`). It ends when it receives CLOSE, when the worker's end of the socket
+closes, or when the worker dies. The worker gets its log records as events, and the output of `print` through pipes.
 """
 
 import contextlib

@@ -32,7 +32,7 @@ from ksrv.request import BatchInputs, BatchOutputs
 log = logging.getLogger("ksrv.handler")
 
 _WAIT_S = 0.1
-"""Of a thread that waits for room, until it looks whether the batch has its answer."""
+"""How often a thread that waits for a slow client checks whether the batch has ended."""
 
 
 class Answers:
@@ -46,13 +46,13 @@ class Answers:
         self.link = link
 
     def send(self, kind: MessageType, batch_number: int, outputs: BatchOutputs) -> None:
-        """Send a final or an intermediate answer; its tensors are gone from `outputs` afterwards.
+        """Send a final or an intermediate answer, and remove its tensors from `outputs`.
 
         Args:
             kind: ANSWER or CHUNK.
 
         Raises:
-            HandlerFailed: It is too large.
+            HandlerFailed: The answer is too large.
         """
         with bounded("the handler's answer"):
             packed = messages.pack_answer(outputs, self.link.exported)
@@ -62,11 +62,11 @@ class Answers:
             self.link.send(kind, packed, batch_number=batch_number)
 
     def fail_batch(self, batch_number: int, error: BaseException) -> None:
-        """Tell the worker why a batch has no answer."""
+        """Send the error of a batch."""
         if isinstance(error, KsrvError):
             self.fail(error.with_traceback(None), batch_number)
             return
-        # The runner's own fault, or outputs that do not fit.
+        # A bug in the runner, or outputs that cannot be sent.
         log.error("a batch failed outside of its handler", exc_info=error)
         text = f"the batch's answer cannot be sent: {type(error).__name__}"
         self.fail(HandlerFailed(text), batch_number)
@@ -75,20 +75,20 @@ class Answers:
         """Send a failure.
 
         Args:
-            batch_number: The batch; 0 for the load.
+            batch_number: The batch; 0 if the model could not be loaded.
         """
         note = messages.dump(messages.to_message(error))
         self.link.send(MessageType.FAILED, note, batch_number=batch_number)
 
 
 class Chunks:
-    """The emitter of one batch, `BatchInputs.emit`.
+    """The emitter of one batch, `BatchInputs.emit`. Sends chunks to the worker, until the batch has its answer.
 
-    The threads of a handler may use it at once. The worker says which clients are left, and how many chunks it has
-    handed on, without being asked. Once the batch has its answer nothing more is sent.
+    Any thread of the handler may use it. The worker sends messages about the clients: which of them still listen
+    (LISTENING), and how many bytes of chunks it has passed on to them (ROOM).
 
     Args:
-        inbox: Receives what the worker says.
+        inbox: Receives the messages of the worker.
 
     Attributes:
         cancel: Cancels the batch's task, if it has a task.
@@ -105,17 +105,19 @@ class Chunks:
         self._lock = Lock()
         self._bytes_under_way = 0
         self._callbacks: list[Callable[[], object]] = []
-        self._listening: frozenset[int] | None = None  # until the batch begins, or a client leaves
+        self._listening: frozenset[int] | None = (
+            None  # None until the batch begins, or a client leaves
+        )
         self._ended = False
 
     def begin(self, requests: int) -> None:
-        """Note that all clients of a batch wait for it, unless the worker has said which."""
+        """Note that all clients of a batch listen, unless a message of the worker has named them already."""
         with self._lock:
             if self._listening is None:
                 self._listening = frozenset(range(requests))
 
     def __call__(self, outputs: BatchOutputs) -> None:
-        """Hand one chunk on, and wait for slow clients; see `ksrv.request.Emitter`."""
+        """Send one chunk, and wait for slow clients; see `ksrv.request.Emitter`."""
         self.offer(outputs)
         if not self._is_full():
             return
@@ -127,10 +129,10 @@ class Chunks:
                     return
 
     def offer(self, outputs: BatchOutputs) -> None:
-        """Hand one chunk on without waiting."""
+        """Send one chunk without waiting."""
         with self._lock:
             if not self._ended:
-                nbytes = chunk_bytes(outputs)  # its tensors are gone once it is sent
+                nbytes = chunk_bytes(outputs)  # before `send`, which removes the tensors
                 self._answers.send(MessageType.CHUNK, self._batch_number, outputs)
                 self._bytes_under_way += nbytes
 
@@ -142,7 +144,7 @@ class Chunks:
         return self._listening or frozenset()
 
     def without_room(self) -> list[int]:
-        """Return [0] while a client reads more slowly than the handler sends; which one, the worker knows."""
+        """Return [0] while a client reads more slowly than the handler sends. Only the worker knows which client."""
         return [0] if self._is_full() else []
 
     def _is_full(self) -> bool:
@@ -151,10 +153,10 @@ class Chunks:
         return self._bytes_under_way >= CHUNK_BYTES_UNDER_WAY
 
     def call_with_room(self, index: int, callback: Callable[[], object]) -> None:
-        """Have a function called once the clients keep up, or have gone.
+        """Have a function called as soon as the clients keep up or have left.
 
         Args:
-            index: Of `without_room`.
+            index: An entry of `without_room`.
         """
         with self._lock:
             if self._is_full():
@@ -166,23 +168,23 @@ class Chunks:
         """End the requests whose clients do not read.
 
         Args:
-            index: Of `without_room`.
+            index: An entry of `without_room`.
         """
         with self._lock:
             if not self._ended:
                 self._answers.link.send(MessageType.GIVE_UP, batch_number=self._batch_number)
 
     def hear(self, listening: frozenset[int]) -> None:
-        """Note which clients are left."""
+        """Note which clients still listen."""
         if not listening:
             self.is_abandoned = True
-            self.cancel()  # first: what waits for clients would go on without any
+            self.cancel()  # before `add_room`, whose callbacks would continue the task
         with self._lock:
             self._listening = listening
         self.add_room(0)
 
     def add_room(self, nbytes: int) -> None:
-        """Note that the worker has handed chunks on."""
+        """Note that the worker has passed on so many bytes of chunks."""
         with self._lock:
             self._bytes_under_way -= nbytes
             if self._is_full():
@@ -202,13 +204,13 @@ class Chunks:
 
 
 class RunLoop:
-    """Runs the batches that come, until the worker ends that.
+    """Runs batches until the worker sends CLOSE.
 
     Args:
-        runner: The runner, loaded.
+        runner: The runner, after its handler was loaded.
         answers: Sends answers on the link for batches.
-        inbox: Receives on that link.
-        calls: Submits what the handler calls; has the ring.
+        inbox: Receives on the same link.
+        calls: Sends the handler's calls to other models. It also has the ring.
         is_concurrent: Whether the handler has coroutines.
     """
 
@@ -235,7 +237,7 @@ class RunLoop:
         """Run batches.
 
         Raises:
-            ChannelClosed: The worker has gone.
+            ChannelClosed: The worker is gone.
         """
         while True:
             frame = self._next()
@@ -250,7 +252,7 @@ class RunLoop:
                 raise ChannelError(f"a message was {frame.kind}, not RUN, END_SEQUENCES or CLOSE")
 
     def _next(self) -> Frame:
-        """Run the batches of the ring until a message for this thread has come, and return it."""
+        """Run the batches of the ring until a message for this thread has arrived, and return the message."""
         if self._calls.ring is None:
             return self._inbox.take()
         while (frame := self._inbox.taken()) is None:
@@ -259,12 +261,12 @@ class RunLoop:
         return frame
 
     def _answer(self, batch_number: int, outputs: BatchOutputs) -> None:
-        """Answer a batch of the ring, in blocks that the worker has given back if there are such."""
-        self._inbox.receive_waiting()
+        """Answer a batch of the ring by a message."""
+        self._inbox.receive_waiting()  # the worker may have returned blocks, which the answer can reuse
         self._answers.send(MessageType.ANSWER, batch_number, outputs)
 
     def _receive(self, frame: Frame) -> None:
-        """Note a batch before it is run, because what is said about it may come first."""
+        """Note a batch before it is run, because messages about its clients may arrive before that."""
         number = frame.batch_number
         self._received[number] = Chunks(number, self._answers, self._inbox)
         self._inbox.keep(frame)
@@ -272,7 +274,7 @@ class RunLoop:
     def _update_listening(self, frame: Frame) -> None:
         heard = messages.load(ListeningMessage, frame)
         chunks = self._received.get(frame.batch_number)
-        if chunks is not None:  # else its answer is on the way
+        if chunks is not None:  # else the batch has its answer already
             chunks.hear(frozenset(heard.indices))
 
     def _add_room(self, frame: Frame) -> None:
@@ -304,22 +306,24 @@ class RunLoop:
             outputs = error
         self._end(number, chunks)
         self._calls.finish(batch)
-        del batch  # whose arrays the answer must not keep
+        del batch  # so that its blocks can be returned with the answer
         self._finish(number, outputs)
 
     def _begin_beside_others(
         self, number: int, batch: BatchInputs, span: str, chunks: Chunks
     ) -> None:
         def done(outputs: BatchOutputs | KsrvError) -> None:
-            """Answer the batch; on the event loop."""
+            """Answer the batch. Runs on the event loop."""
             self._end(number, chunks)
             self._calls.end(batch)
-            with suppress(ChannelClosed):  # the main thread learns of it as well
+            with suppress(
+                ChannelClosed
+            ):  # the main thread gets the same error, and ends the process
                 self._finish(number, outputs)
 
         with continued(span):
             chunks.cancel = self._runner.begin(batch, done)
-        if chunks.is_abandoned:  # before there was anything to cancel
+        if chunks.is_abandoned:  # the last client left before `cancel` was set
             chunks.cancel()
 
     def _end(self, number: int, chunks: Chunks) -> None:
