@@ -116,7 +116,7 @@ class InferResult(dict[str, Array]):
 
 
 class DeclaredInputs:
-    """The inputs that models declare, kept until a request is refused or the model is loaded anew through the client."""
+    """The inputs that models declare. They are kept until a request is refused, or the client loads the model again."""
 
     def __init__(self) -> None:
         self._declared: dict[tuple[str, str], dict[str, Declared]] = {}

@@ -14,7 +14,7 @@ class ModelControl(Protocol):
     """The calls of the engine that handlers may make."""
 
     def model_ready(self, name: str, version: str) -> bool:
-        """Tell whether a model serves."""
+        """Return whether a model serves."""
 
     def load(self, name: str, config: str | None) -> None:
         """Load a model, with the configuration of the call or with the model's."""
@@ -24,9 +24,9 @@ class ModelControl(Protocol):
 
 
 def begin_server_call(engine: ModelControl, request: InferRequest) -> RequestHandle:
-    """Begin a request to `ksrv.handlers.models.SERVER`, which no client can make.
+    """Begin a handler's request to `ksrv.handlers.models.SERVER`. Clients cannot make such requests.
 
-    It has a separate thread because a load takes seconds.
+    It runs on a separate thread because a load takes seconds.
     """
     answered: Future[bool] = Future()
 

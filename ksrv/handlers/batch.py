@@ -71,9 +71,9 @@ class Batch(Mapping[str, Array]):
 
     @property
     def requests(self) -> Sequence[BatchRequest]:
-        """For each request its `slice` of the rows, its number of `rows`, id, headers and parameters.
+        """The requests: each has its `slice` of the rows, its number of `rows`, its id, headers and parameters.
 
-        The parameters of its inputs and outputs are there too, by name.
+        A request also has the parameters of its inputs and outputs, by name.
         """
         return self._inputs.requests
 

@@ -130,7 +130,7 @@ _noise = _Noise()
 
 
 _FLIPS = {2: 1, 3: -1, 4: 0, 6: 1, 7: -1, 8: 0}
-"""By EXIF's orientation, the flip that `cv2.flip` makes of a picture that was transposed if need be."""
+"""For each EXIF orientation the argument of `cv2.flip`. Orientations from 5 on are transposed first."""
 
 
 def upright(pixels: Array, orientation: int) -> Array:

@@ -206,8 +206,8 @@ def _family(
     """Return a metric.
 
     Args:
-        samples: Values with the values of `labels`. A dictionary has the values of the row's labels as keys, joined by
-            a space.
+        samples: The values of `labels`, and the value of the metric. If the row has labels, the value is a dictionary,
+            whose keys are the values of these labels, joined by a space.
     """
     kind = GaugeMetricFamily if row.present else CounterMetricFamily
     family = kind(row.name, row.help, labels=[*labels, *row.labels])

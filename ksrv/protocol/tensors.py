@@ -100,7 +100,7 @@ def view(
 
 
 def contiguous(array: Array) -> Array:
-    """Return the array flat, C-ordered and little-endian; a copy it takes is counted."""
+    """Return the array flat, C-ordered and little-endian. If that needs a copy, the copy is counted."""
     flat = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1)
     if array.size and not np.may_share_memory(flat, array):
         count_copy(array.nbytes)

@@ -260,9 +260,8 @@ class ServerProcess:
         """
         self._check_process()
         if self.http and not self.needs_client_certificate:
-            self._get(
-                "/v2/health/live", {}
-            )  # any answer will do; it needs no token, whose file may be replaced just now
+            # Any answer will do. This route needs no token, whose file may just be replaced.
+            self._get("/v2/health/live", {})
 
     def _check_process(self) -> None:
         """Raise ServerEnded when the process has ended, though its children may hold its output open."""

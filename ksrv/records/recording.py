@@ -148,7 +148,7 @@ class ModelRecording:
         self._count(QUEUE_FULL, 1)
 
     def _has_thread(self) -> bool:
-        """Start the writer unless it runs; False if the system has no thread, so that the next record tries again."""
+        """Start the writer unless it runs. Return False if the system has no thread: the next record tries again."""
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="ksrv-record", daemon=True)
             try:

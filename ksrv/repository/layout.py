@@ -49,7 +49,7 @@ class Repository:
         model_settings: Settings of the only handler file under the paths, over its `@settings`.
 
     Attributes:
-        configs: By model, the text of the config.pbtxt that a load call brought in place of the model's file.
+        configs: For each model, the text of a config.pbtxt that a load call sent. It replaces the model's file.
     """
 
     def __init__(

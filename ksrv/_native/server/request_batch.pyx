@@ -96,7 +96,7 @@ cdef class JoinedRequests(BatchInputs):
     Attributes:
         handles: The requests of the batch, in row order.
         rows: How many rows the batch has. 0 until requests were added or `inputs` was called.
-        attempts: How many executors died of the batch.
+        attempts: How many executors died while they ran the batch.
         spent_ns: How long joining the requests has taken.
         ran_ns: How long the executor took.
     """
@@ -191,7 +191,7 @@ cdef class JoinedRequests(BatchInputs):
         return [(handle.lengths, handle.rows) for handle in self.handles]
 
     def inputs(self) -> BatchInputs:
-        """Return the batch as an executor takes it; the caller holds it until `answer`."""
+        """Join the rows and return the batch. The caller keeps it alive until `answer`."""
         self.prepare(True)
         return self
 

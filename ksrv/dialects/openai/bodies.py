@@ -24,7 +24,7 @@ IS_NO_CHAT = (
 
 
 class RoleCall(msgspec.Struct, frozen=True):
-    """The part that all requests have."""
+    """The field that all requests have."""
 
     model: Annotated[str, Meta(min_length=1)]
 
@@ -34,8 +34,8 @@ class EmbeddingsCall(RoleCall, frozen=True, kw_only=True):
 
     Attributes:
         input: Texts, or the token ids of texts.
-        encoding_format: With "base64" vectors are answered as the base64 of their float32 bytes.
-        dimensions: How many values of each vector are answered; None for all.
+        encoding_format: "base64": the answer has each vector as the base64 of its float32 bytes.
+        dimensions: How many values of each vector the answer has; None for all.
     """
 
     input: str | list[Any]
@@ -50,11 +50,11 @@ class TextDocument(msgspec.Struct, frozen=True):
 
 
 class RerankCall(RoleCall, frozen=True, kw_only=True):
-    """A request to order documents by what they have to do with a query.
+    """A request to order documents by their relevance to a query.
 
     Attributes:
-        top_n: How many are answered; None for all.
-        return_documents: Whether their texts are answered too.
+        top_n: How many documents the answer has; None for all.
+        return_documents: Whether the answer also has their texts.
     """
 
     query: str
@@ -69,7 +69,7 @@ class RerankCall(RoleCall, frozen=True, kw_only=True):
 
 
 class Failure(TypedDict):
-    """An error: in OpenAI's form, or in ksrv's if it is one of every route, such as a missing token."""
+    """An error: in OpenAI's form, or in ksrv's if any route can return it, such as the error for a missing token."""
 
     error: str | dict[str, Any]
 

@@ -15,7 +15,7 @@ _POSITION = re.compile(r".+__([0-9]{1,4})")
 
 
 def position_of(name: str) -> int | None:
-    """Return the place of a TorchScript model's tensor, as NAME__0 says it."""
+    """Return the position of a TorchScript model's tensor, such as 0 of the name NAME__0, or None."""
     found = _POSITION.fullmatch(name)
     return None if found is None else int(found[1])
 

@@ -24,9 +24,9 @@ class RowForm(NamedTuple):
     Attributes:
         tail: The dimensions after the first, padded; None for a tensor that is not copied: elements of BYTES, or an array
             without dimensions.
-        padding: The bytes of one element of padding; b"" if the rows are not padded.
-        one: The bytes of the value of a mask; b"" if the rows are not padded.
-        length: The length of a mask's rows, by the model's name for it; "" for other inputs.
+        padding: The bytes of one padding element; b"" if the rows are not padded.
+        one: The bytes of an element of a mask that marks a value; b"" if the rows are not padded.
+        length: For a mask, the name of the length that it has; "" for other inputs.
     """
 
     name: str
@@ -59,11 +59,11 @@ class RowPadding:
     def of_one_length(
         self,
     ) -> tuple[str, LengthBuckets, dict[str, tuple[bytes, bytes]]] | None:
-        """Return what the native server needs to pad rows along one length; None unless the model has exactly one.
+        """Return the facts with which the native server pads rows; None unless the model has exactly one length.
 
         Returns:
-            The name of the length, which lengths are joined, and by input the bytes of one element of its padding and
-            of a mask that is made.
+            The name of the length, its buckets, and for each input the bytes of one padding element, and of one element
+            of a generated mask.
         """
         if len(self._buckets) != 1:
             return None
@@ -71,7 +71,7 @@ class RowPadding:
         return name, buckets, self._elements
 
     def changes(self, request: InferRequest) -> bool:
-        """Tell whether a request alone is padded, or lacks a mask."""
+        """Return whether a batch of only this request needs padding or a mask."""
         given = {tensor.name for tensor in request.inputs}
         return any(one.mask_of and one.name not in given for one in self._spec.inputs) or any(
             self._buckets[name].padded(length) != length for name, length in request.lengths.items()

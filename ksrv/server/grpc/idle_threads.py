@@ -88,7 +88,7 @@ class IdleThreads(Executor):
             return None
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Have the threads end once nothing waits, without a wait for them; see `Executor.shutdown`."""
+        """Let the threads end as soon as no work waits. Does not wait for them; see `Executor.shutdown`."""
         with self._changed:
             self._closed = True
             dropped = list(self._waiting) if cancel_futures else []

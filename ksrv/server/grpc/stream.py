@@ -35,13 +35,13 @@ ENDS_AT_ERROR = "triton_grpc_error"
 
 
 class _Entry(StoredCall):
-    """One request of a stream, whose answer is sent in its turn.
+    """One request of a stream. Its answer is sent after the answers to earlier requests.
 
     Args:
         form: Reads the request.
         incoming: The message.
         call: The stream's call.
-        notify: Called when there is an answer more, or the request has ended.
+        notify: Called when a further answer was stored, or the request has ended.
 
     Attributes:
         request: The request, once it is read.
@@ -267,7 +267,7 @@ class StreamCalls:
                 entry = _Entry(self._infer, incoming, call, line.wake)
                 run_infer(entry, self._engine, waits=True)
                 if not line.put(entry):
-                    entry.cancel()  # the line was closed before the entry was in it
+                    entry.cancel()  # the line was closed meanwhile
                     break
         except Exception as error:  # noqa: BLE001  (the pool's thread would drop it)
             line.fail(error)

@@ -178,13 +178,12 @@ def _as_file(content: bytes) -> Iterator[str]:
 def _expiry(chain: bytes) -> int:
     """When the first certificate of a chain ends."""
     try:
-        decode: Any = ssl._ssl._test_decode_cert  # type: ignore[attr-defined]  # ssl names no other reader of a file
+        decode: Any = ssl._ssl._test_decode_cert  # type: ignore[attr-defined]  # ssl has no public one
         with _as_file(chain) as path:
             return int(ssl.cert_time_to_seconds(decode(path)["notAfter"]))
     except (AttributeError, ssl.SSLError, ValueError):
-        return (
-            0  # a Python without this reader, or a certificate that OpenSSL took although it is odd
-        )
+        # A Python without this function, or a date that OpenSSL accepts and `ssl` does not.
+        return 0
 
 
 def read_certificates(config: Any) -> Certificates | None:

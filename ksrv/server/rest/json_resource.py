@@ -28,10 +28,10 @@ class DocumentReader:
         self._bound = Bound(DOCUMENT_BYTES, document_too_large)
 
     def wanted(self, req: falcon.Request) -> int:
-        """Return how long a body may be.
+        """Return the most bytes of a body.
 
         Raises:
-            KsrvError: The head announces one that is not read.
+            KsrvError: The head announces a body that is refused.
         """
         with Reservation(self._budget) as reservation:
             return expected_body(
@@ -42,7 +42,7 @@ class DocumentReader:
         """Return the object.
 
         Raises:
-            KsrvError: The body is no JSON object, or too long.
+            KsrvError: The body is not a JSON object, or too long.
         """
         with Reservation(self._budget) as reservation:
             body = read_body(

@@ -1,7 +1,7 @@
 """A model's metadata and readiness, which the HTTP server's I/O threads send without Python.
 
-They are rendered when a model arrives or changes. The threads send none of them from the moment in which the models
-change until they are rendered again.
+They are rendered when a model is loaded or changes. After a change of the models the threads send none of them until
+all are rendered again.
 """
 
 import logging

@@ -34,12 +34,14 @@ Render = Callable[[InferResponse], bytes]
 
 
 def stream_type(accept: str | None) -> str | None:
-    """Return the content type of the stream that an `Accept` header prefers; None where it asks for none.
+    """Return the content type of the stream that an `Accept` header prefers, or None.
 
     A stream is sent to clients that name one and do not prefer JSON.
     """
     known = [one for one in accepted(accept) if one[0] in ("application/json", *_STREAMS)]
-    name, quality = max(known, key=lambda one: one[1], default=("", 0.0))  # the first of equals
+    name, quality = max(
+        known, key=lambda one: one[1], default=("", 0.0)
+    )  # of equal qualities the first
     return name if name in _STREAMS and quality > 0 else None
 
 
@@ -75,10 +77,10 @@ class StreamedAnswer:
         return self._first.pop() if self._first else next(self._pieces)
 
     def begin(self) -> None:
-        """Wait for the first piece, for a server that sends the head before it asks for a piece.
+        """Wait for the first piece, so that a request that fails before it still gets a status of its error.
 
         Raises:
-            KsrvError: The request failed before it.
+            KsrvError: The request failed before the first piece.
         """
         try:
             self._first.append(next(self._pieces, b""))

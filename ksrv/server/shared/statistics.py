@@ -193,7 +193,7 @@ class ServerStatistics:
         return () if self._peers is None else self._peers.others()
 
     def publish(self) -> None:
-        """Let the other workers see this worker's statistics."""
+        """Write this worker's statistics where the other workers read them."""
         if self._peers is None:
             return
         try:
@@ -252,7 +252,8 @@ class ServerStatistics:
             refused,
             _lazy(self._engine, others),
         )
-        self.publish()  # what is shown, and a little more: a total that went down is a reset to Prometheus
+        # The next page, from another worker, must not have smaller totals: Prometheus would take them for a restart.
+        self.publish()
         return values
 
     def _server_values(self) -> ServerValues | None:

@@ -75,10 +75,10 @@ class ArchiveLimits:
     ratio: int = 200
 
     def hold(self, archive: Path, entries: int, size: int) -> None:
-        """Hold the limits against so many entries and bytes.
+        """Check so many entries and bytes against the limits.
 
         Raises:
-            ArchiveError: A limit is passed.
+            ArchiveError: A limit is exceeded.
         """
         packed = max(archive.stat().st_size, CHUNK)
         if entries > self.entries:

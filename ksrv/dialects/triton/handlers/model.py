@@ -66,7 +66,7 @@ class TritonModel(BaseHandler):
 
 
 class Binding(ABC):
-    """A model behind the tensors of config.pbtxt.
+    """A model that is called with the tensors of config.pbtxt.
 
     Args:
         model: The model.
@@ -99,7 +99,7 @@ class Binding(ABC):
 
     @abstractmethod
     def _run(self, named: dict[str, Any]) -> dict[str, Any]:
-        """Run the model on inputs in its shapes, and return the outputs in the shapes for clients."""
+        """Run the model on inputs in the model's shapes, and return the outputs in the shapes that clients see."""
 
 
 class NamedBinding(Binding):
