@@ -190,6 +190,8 @@ def test_grpc_calls_without_a_token(server):
 
 
 def test_connections_are_counted(server):
+    # Those of the tests before may not have ended yet; the one that is left asks for the page.
+    wait_until(lambda: page(server)["ksrv_connections"] == 1)
     counts = Counts(server)
     with open_connection(server.http) as client:
         wait_until(lambda: counts.more("accepted_connections_total") >= 1)
