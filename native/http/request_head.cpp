@@ -7,6 +7,7 @@ namespace ksrv {
 
 namespace {
 
+// Kinds of bytes: of a model's name, of the usual header names, of a value, and so on. A byte may be of several kinds.
 enum Class : uint8_t { NAME = 1, FIELD = 2, VALUE = 4, DIGIT = 8, TARGET = 16, HOST = 32, HEX = 64, TOKEN = 128 };
 
 struct Table {
@@ -346,7 +347,8 @@ Verdict refuse_head(Head *head, HeadFault fault) noexcept {
     return Verdict::refused;
 }
 
-// Checks a head in parts: its request line, each field, its end. Stop at the first fault.
+// Checks a head in parts: `begin` for the request line, `field` for each field, `end`. The caller stops at a fault.
+// `native_` becomes false at the first thing that the native server does not handle; the head is then for the app.
 class HeadReader {
   public:
     HeadReader(const unsigned char *data, const HeadLimits &limits, Head *head) noexcept
@@ -356,7 +358,7 @@ class HeadReader {
 
     // The method must end one blank before the target. `minor` is the last digit of HTTP/1.x.
     HeadFault begin(const unsigned char *method, const unsigned char *target, const unsigned char *target_end,
-                                unsigned char minor) noexcept {
+                    unsigned char minor) noexcept {
         constexpr size_t VERSION = 9;  // " HTTP/1.1"
         if (static_cast<size_t>(target_end - method) + VERSION > limits_.request_line)
             return HeadFault::request_line_too_long;
@@ -380,9 +382,10 @@ class HeadReader {
         return HeadFault::none;
     }
 
-    // Checks a field whose name and value have only valid bytes.
+    // Checks a field whose name and value have only valid bytes. `width` is the length of the name, `stop` the end of
+    // the value. Fields that matter are found by their first letter, because most fields of a head do not matter.
     HeadFault field(const unsigned char *name, size_t width, const unsigned char *value,
-                                const unsigned char *stop) noexcept {
+                    const unsigned char *stop) noexcept {
         if (++count_ > limits_.fields) return HeadFault::too_many_fields;
         if (static_cast<size_t>(stop - name) + 2 > limits_.field_size) return HeadFault::field_too_long;
         const unsigned char *text = value;
