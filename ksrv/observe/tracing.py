@@ -2,8 +2,7 @@
 
 OpenTelemetry's variables decide what is exported, and where to: `OTEL_EXPORTER_OTLP_ENDPOINT`,
 `OTEL_SERVICE_NAME`, `OTEL_TRACES_SAMPLER`. The provider is the process's global provider, so that the spans of handlers
-belong to the same tree. A handler process has a separate provider, which begins with the
-first batch that has a span.
+belong to the same tree. A handler process creates a separate provider for the first batch that has a span.
 """
 
 import copy
@@ -33,9 +32,8 @@ class TraceSetting(msgspec.Struct):
     """The settings for the requests of one model, or of all; None for settings that are not given.
 
     Attributes:
-        enabled: Whether they are traced.
-        rate: One of so many is traced. If a request belongs to its caller's trace, the caller's header
-            decides instead.
+        enabled: Whether requests are traced.
+        rate: One of so many requests is traced. If a request has a `traceparent`, the caller decides instead.
     """
 
     enabled: bool | None = None
@@ -79,7 +77,7 @@ def check_installed() -> None:
 
 
 def start() -> Any:
-    """Begin to trace, unless this process does, and return its tracer."""
+    """Start tracing, unless this process traces already, and return the tracer."""
     with _OF_PROCESS.lock:
         if _OF_PROCESS.tracer is None:
             from opentelemetry import trace
@@ -97,7 +95,7 @@ def start() -> Any:
 
 
 def use(provider: Any) -> None:
-    """Trace with a provider; None traces no more.
+    """Trace with a provider; None ends tracing.
 
     Args:
         provider: An `opentelemetry.trace.TracerProvider`.
@@ -107,7 +105,7 @@ def use(provider: Any) -> None:
 
 
 def stop() -> None:
-    """Export the spans that are left, and trace no more."""
+    """Export the remaining spans, and end tracing."""
     with _OF_PROCESS.lock:
         provider = _OF_PROCESS.provider
         use(None)
@@ -124,12 +122,12 @@ def tracer() -> Any:
 
 
 def own_setting(model: str) -> TraceSetting:
-    """Return a copy of what is said of a model; "" for all models."""
+    """Return a copy of the settings that were set for a model; "" for all models."""
     return copy.copy(_OF_PROCESS.settings.get(model, TraceSetting()))
 
 
 def set_setting(model: str, setting: TraceSetting) -> None:
-    """Trace by other settings from now on.
+    """Change the settings of a model.
 
     Args:
         model: The model; "" for all models without special settings.
@@ -152,7 +150,7 @@ def setting(model: str) -> FullSetting:
 
 
 def is_traced(model: str, headers: Mapping[str, str]) -> bool:
-    """Return whether the settings allow to trace the next request of a model."""
+    """Return whether the next request of a model is traced. Counts the request if only one of `rate` is traced."""
     enabled, rate = setting(model)
     if not enabled or rate == 1 or _TRACEPARENT.fullmatch(headers.get(TRACEPARENT, "")):
         return enabled
@@ -161,7 +159,7 @@ def is_traced(model: str, headers: Mapping[str, str]) -> bool:
 
 
 def context_of(headers: Mapping[str, str]) -> Any:
-    """Return the context that a request's `traceparent` and `tracestate` tell of."""
+    """Return the context in a request's `traceparent` and `tracestate`."""
     from opentelemetry.context import Context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -183,7 +181,7 @@ def current_traceparent() -> str:
 
 @contextmanager
 def continued(traceparent: str) -> Iterator[None]:
-    """Make the span of another process the current one; "" leaves things as they are."""
+    """Make the span of another process current. Does nothing for ""."""
     if not traceparent:
         yield
         return

@@ -1,7 +1,7 @@
 """Tensors in the client's shared memory: the rules that REST and gRPC share.
 
-A region is read into memory of ours and written from it, never mapped: a client that shrinks a region
-under a request gets an error, and no tensor changes while a handler reads it.
+A region is copied into the server's memory and written from it, and never mapped: a client that shrinks a region
+during a request gets an error, and no tensor changes while a handler reads it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,9 +17,9 @@ DISABLED = "shared memory is not enabled on this server (--allow-shared-memory)"
 
 
 class SharedMemoryRegistry(Protocol):
-    """Reads and writes what references name: the server's regions, or one caller's view of them.
+    """Reads and writes the parts of regions that references name: for the server, or with the permissions of a caller.
 
-    A Protocol, because the classes are `ksrv.server.memory_regions`', which opens files.
+    A Protocol, because the classes are in `ksrv.server.memory_regions`, which this package does not import.
     """
 
     def read(self, ref: SharedMemoryRef) -> memoryview:
@@ -67,7 +67,7 @@ def read_tensor(
     """Return the values of an input in shared memory.
 
     Args:
-        regions: The registered regions; None where shared memory is off.
+        regions: The registered regions; None if shared memory is off.
         ref: The input's part of a region.
         datatype: The datatype of its bytes; BYTES elements have length prefixes.
         is_image: Whether a sole element may come without its prefix.

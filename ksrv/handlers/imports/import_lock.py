@@ -1,13 +1,14 @@
-"""The import lock: among the models of one process, one imports at a time.
+"""The import lock: only one model of a process imports at a time.
 
-Python locks each module by itself. Two threads that import modules which import each other hold one lock each and wait
-for the other's; Python then raises `_DeadlockError`, or hands out half of a module ("cannot import name ..."). In one
-thread the same imports succeed, and big packages rely on that. So models that are loaded side by side would fail at
-random wherever they import: at the top of a file, in `initialize`, in a lazy package's `__getattr__`, in the warm-up.
+Python has a lock for each module. If two threads import modules that import each other, each holds one lock and waits
+for the other lock. Python then raises `_DeadlockError`, or returns a partially initialized module ("cannot import name
+..."). In a single thread the same imports succeed, and large packages rely on that. So models that are loaded at the
+same time would fail at random in any import: at the top of a file, in `initialize`, in a lazy package's `__getattr__`,
+in the warm-up.
 
-A thread that runs a model's code takes the lock for each import, unless another import contains it. So a thread
-that waits for the import lock holds no module's lock, and the two kinds of locks cannot wait for each other. A thread
-that a package or a handler has started never takes the lock, because an import may wait for such a thread.
+A thread that runs a model's code takes the import lock for each outermost import. So a thread that waits for the import
+lock holds no module's lock, and the two kinds of locks cannot deadlock. Threads that a package or a handler has started
+never take the import lock, because an import may wait for such a thread.
 """
 
 import importlib._bootstrap
@@ -26,20 +27,17 @@ from ksrv._native.batch.stages import current_context
 log = logging.getLogger("ksrv.handlers")
 
 STALL_S = 30.0
-"""An import that has begun no further module for so long is not waited for: it may hang, load weights, or
+"""Others stop waiting for an import that has begun no further module for this time: it may hang, load weights, or
 wait for a lock of the waiting thread."""
 
 LEAST_SHARE = 0.01
-"""The share of a processor with which a holder gets on, on a machine that has much else to do.
-
-One that hangs takes less.
-"""
+"""The least share of a processor that an import gets on a busy machine. An import that hangs uses less."""
 
 Find = Callable[[str, Callable[..., ModuleType]], ModuleType]
 
 
 class ImportLock:
-    """A lock that is waited for only while its owner makes progress.
+    """A lock whose waiters give up when its holder makes no progress.
 
     Args:
         what: The owner's work, for the log.
@@ -50,7 +48,7 @@ class ImportLock:
         self.reset()
 
     def reset(self) -> None:
-        """Take the lock from whoever has it: in the child of a fork its holder may be no thread."""
+        """Free the lock without its holder: in the child of a fork, the holding thread does not exist."""
         self._changed = threading.Condition()
         self._holder = ""
         self._clock = time.CLOCK_THREAD_CPUTIME_ID
@@ -62,11 +60,11 @@ class ImportLock:
 
         Args:
             name: The module or model that wants it.
-            patience_s: How long others wait for it, from here on and from `note_progress` on: longer while it
-                computes, until it has computed for so long.
+            patience_s: How long others wait without progress of the new holder. While it uses the processor they wait
+                longer, until it has used so many seconds of processor time.
 
         Returns:
-            Whether it was taken; False where others need not wait for its holder any longer.
+            Whether the lock was taken; False if its holder makes no progress, so that the caller need not wait.
         """
         with self._changed:
             while self._holder:
@@ -86,10 +84,10 @@ class ImportLock:
             return True
 
     def note_progress(self, patience_s: float) -> None:
-        """Note that the holder, which calls this, gets on.
+        """Note progress of the holder. Only the holder calls this.
 
         Args:
-            patience_s: How long others wait for it from here on.
+            patience_s: How long others wait from now on without further progress.
         """
         self._patience_s = patience_s
         self._until_s = time.monotonic() + patience_s
@@ -97,7 +95,7 @@ class ImportLock:
         self._most_s = self._computed_s + patience_s
 
     def _computes(self) -> bool:
-        """Tell whether the holder has computed since it was last looked at; if so it is waited for again."""
+        """Return whether the holder has used the processor since the last check. If so, the wait begins again."""
         try:
             computed_s = time.clock_gettime(self._clock)
         except OSError:  # its thread has ended
@@ -110,7 +108,7 @@ class ImportLock:
         return True
 
     def release(self) -> None:
-        """Give the lock to the next."""
+        """Release the lock and wake the next waiter."""
         with self._changed:
             self._holder = ""
             self._changed.notify()
@@ -120,9 +118,9 @@ class _Thread(threading.local):
     """The state of a thread.
 
     Attributes:
-        runs_model: Whether it runs a model's code, beside what `current_context` knows of.
-        importing: Whether it is inside of an import.
-        locked: Whether it holds the lock.
+        runs_model: Whether it runs a model's code outside of a batch. `current_context` is set in a batch.
+        importing: Whether it is inside an import.
+        locked: Whether it holds the import lock.
     """
 
     runs_model = False
@@ -149,18 +147,18 @@ def locked_imports() -> Iterator[None]:
 
 
 def is_importing() -> bool:
-    """Tell whether this thread is inside of an import, and so may hold locks of modules."""
+    """Return whether this thread is inside an import, so that it may hold locks of modules."""
     return _thread.importing
 
 
 def _install() -> None:
-    """Put the lock around the function of Python's that every form of import calls for a module that is not loaded."""
+    """Wrap the function that Python calls, for every form of import, to load a module that is not loaded."""
     global _find_unlocked
     with _installing:
         if _bootstrap._find_and_load is _find_and_load:
             return
         _find_unlocked = _bootstrap._find_and_load
-        # Python leaves frames of this file's name out of the tracebacks of failed imports.
+        # Python removes frames of importlib's file from the tracebacks of failed imports.
         file = _find_unlocked.__code__.co_filename
         _find_and_load.__code__ = _find_and_load.__code__.replace(co_filename=file)
         _bootstrap._find_and_load = _find_and_load
