@@ -99,13 +99,12 @@ def make_runner(
     return runner
 
 
-def load_unchanged(runner: "Runner") -> ModelSpec:
+def load_unchanged(runner: "Runner", source: ModelSource) -> ModelSpec:
     """Load a version, and fail if one of its files changed meanwhile.
 
     Raises:
         HandlerLoadError: See `Runner.load`; or a file has changed.
     """
-    source = runner.source
     if source.loaded is None:
         return runner.load()
     watch((mark.path for mark in source.loaded.marks), source.loaded.notes)

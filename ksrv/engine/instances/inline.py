@@ -74,7 +74,7 @@ class InlineExecutor(RunnerCalls):
                 )
                 runner.submit = self._submit
                 runner.on_device_lost = self._note_lost
-                spec = load_unchanged(runner)
+                spec = load_unchanged(runner, self._source)
         except HandlerLoadError as error:
             raise HandlerFailed(str(error)) from error
         if "torch" in sys.modules or spec.platform not in ("python", "ensemble"):

@@ -171,7 +171,7 @@ def _load(
     runner.submit = calls
     runner.lease_answer = link.exported.lease
     runner.on_device_lost = _leave_device
-    spec = load_unchanged(runner)
+    spec = load_unchanged(runner, source)
     buffer_pool.trim_malloc()  # reading a model may take twice its size
     return runner, spec
 
