@@ -1,14 +1,13 @@
 """The rows of a batch whose requests Python parsed, compared with numpy."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ksrv._native.memory import buffer_pool
-from ksrv.engine.batches.batch import RequestBatch
+from ksrv._native.server.request_batch import RequestBatch
+from ksrv.engine.batches.batch import BatchModel
 from ksrv.engine.batches.padding import RowPadding
 from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.model.spec import ModelSpec, Padding, TensorSpec
@@ -20,7 +19,8 @@ DATATYPES = {"INT8": "i1", "FP16": "f2", "FP32": "f4", "INT64": "i8"}
 
 def batch_of(inputs, requests):
     spec = ModelSpec("m", inputs=inputs)
-    model = SimpleNamespace(spec=spec, images={}, padding=RowPadding(spec), queue=None)
+    model = BatchModel()
+    model.spec, model.images, model.padding, model.queue = spec, {}, RowPadding(spec), None
     batch = RequestBatch(model, buffer_pool.lease)
     for request in requests:
         batch.add([QueuedRequest(request, request.inputs[0].shape[0], 0)])

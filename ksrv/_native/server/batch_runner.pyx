@@ -10,7 +10,7 @@ from ksrv._native.queue.request_queue cimport Queue
 from ksrv._native.queue.stats cimport Stats
 from ksrv._native.server.joined_rows cimport ksrv_has_images
 from ksrv._native.server.model_endpoint cimport FastHandle
-from ksrv._native.server.request_batch cimport JoinedRequests, ksrv_new_batch
+from ksrv._native.server.request_batch cimport RequestBatch, ksrv_new_batch
 
 if not cython.compiled:
     from collections.abc import Callable
@@ -49,7 +49,6 @@ cdef class BatchRunner:
     cdef readonly object executor
     cdef readonly size_t slot
     cdef bint is_process
-    cdef type batch_type
     cdef object model
     cdef object lease
     cdef bint copied  # the last batch's answers were copied from its outputs
@@ -57,12 +56,10 @@ cdef class BatchRunner:
     traced: Callable[[Any, bool], None] | None
 
     def __init__(
-        self, Queue queue not None, object executor, Stats stats not None,
-        type batch_type not None: type[JoinedRequests], object model: Any,
+        self, Queue queue not None, object executor, Stats stats not None, object model: Any,
         lease: Callable[[int], Any],
     ):
         self.queue = queue
-        self.batch_type = batch_type
         self.model = model
         self.lease = lease
         self.executor = executor
@@ -103,31 +100,31 @@ cdef class BatchRunner:
                 self.queue.queue.nudge(self.slot)
             self.queue.queue.return_slot(self.slot)
 
-    def new_batch(self) -> JoinedRequests:
+    def new_batch(self) -> RequestBatch:
         """Return an empty batch whose blocks are leased from this instance's executor."""
-        return ksrv_new_batch(self.batch_type, self.model, self.lease, [])
+        return ksrv_new_batch(self.model, self.lease, [])
 
     def _batch_of(self, list handles not None: list[Any]) -> Any:
         """Return a batch of the requests, or None if none of them could be added."""
         return self.batch_of(handles)
 
-    cdef JoinedRequests batch_of(self, list handles):
-        cdef JoinedRequests batch
+    cdef RequestBatch batch_of(self, list handles):
+        cdef RequestBatch batch
         try:
             if _are_joined_later(handles):
-                return ksrv_new_batch(self.batch_type, self.model, self.lease, handles)
-            batch = ksrv_new_batch(self.batch_type, self.model, self.lease, [])
-            batch.fill(handles, self.queue, self.stats)
+                return ksrv_new_batch(self.model, self.lease, handles)
+            batch = ksrv_new_batch(self.model, self.lease, [])
+            self.model.fill(batch, handles, self.stats)
             return batch if batch.handles else None
         except BaseException as error:
             self._fail(handles, error)  # fail the batch, but not the thread
             return None
 
-    def _run(self, JoinedRequests batch, bint inline) -> None:
+    def _run(self, RequestBatch batch, bint inline) -> None:
         """Run a batch and answer its requests. An inline run wakes their threads at once."""
         self.run_batch(batch, inline)
 
-    cdef int run_batch(self, JoinedRequests batch, bint inline) except -1:
+    cdef int run_batch(self, RequestBatch batch, bint inline) except -1:
         cdef list handles = batch.handles
         cdef list alive
         try:
@@ -143,33 +140,31 @@ cdef class BatchRunner:
 
     def _calling_batch(self, list handles not None: list[Any]) -> Any:
         """Return the batch that runs in the handler's process, for its calls to other models."""
-        cdef JoinedRequests batch = ksrv_new_batch(
-            self.batch_type, self.model, self.lease, handles
-        )
+        cdef RequestBatch batch = ksrv_new_batch(self.model, self.lease, handles)
         batch.tensors = {}
         return batch
 
     def _finish_dispatched(self, object dispatched) -> None:
         """Finish a batch that was dispatched to the handler's process without Python."""
-        cdef JoinedRequests batch = self._calling_batch(dispatched.handles)
+        cdef RequestBatch batch = self._calling_batch(dispatched.handles)
         batch.dispatched = dispatched
         try:
             self.execute(batch, True)
         except BaseException as error:
             self._fail(dispatched.handles, error)
 
-    cdef int execute(self, JoinedRequests batch, bint later) except -1:
+    cdef int execute(self, RequestBatch batch, bint later) except -1:
         if self.traced is None:
             self.execute_untraced(batch, later)
         else:
             self.traced(batch, later)
         return 0
 
-    def _execute(self, JoinedRequests batch, bint later) -> None:
+    def _execute(self, RequestBatch batch, bint later) -> None:
         """Execute a batch without a separate span."""
         self.execute_untraced(batch, later)
 
-    cdef int execute_untraced(self, JoinedRequests batch, bint later) except -1:
+    cdef int execute_untraced(self, RequestBatch batch, bint later) except -1:
         cdef int64_t began = now_ns()
         cdef int64_t ran_ns = 0
         cdef object failure = None

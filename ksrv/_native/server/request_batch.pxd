@@ -8,7 +8,7 @@ from ksrv._native.queue.stats cimport Stats
 from ksrv._native.server.joined_rows cimport JoinedRows
 
 
-cdef class JoinedRequests(BatchInputs):
+cdef class RequestBatch(BatchInputs):
     cdef public Py_ssize_t room   # the most rows that it may grow to
     cdef Py_ssize_t joined        # how many of its requests have their rows in `joined_rows`
     cdef JoinedRows joined_rows
@@ -35,4 +35,4 @@ cdef class JoinedRequests(BatchInputs):
     cdef list _join(self)
 
 
-cdef JoinedRequests ksrv_new_batch(type kind, object model, object lease, list handles)
+cdef RequestBatch ksrv_new_batch(object model, object lease, list handles)

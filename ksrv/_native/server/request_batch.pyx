@@ -2,12 +2,11 @@
 """Batches of queued requests: their arrays and their answers.
 
 The Python form of a fast-path request is made only if a handler reads it, and small answers to
-fast-path requests are written to their connections here. Other answers are left to the derived
-class in `ksrv.engine.batches`. Requests are joined when the batch is run, which cannot fail, but
-images are decoded when their requests are added.
+fast-path requests are written to their connections here. Other answers are left to the batch's
+model. Requests are joined when the batch is run, which cannot fail, but images are decoded when
+their requests are added.
 """
 
-from cpython.object cimport PyObject, PyTypeObject
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport int64_t, uint64_t
 from libcpp cimport bool as cbool
@@ -79,17 +78,13 @@ cdef extern from "base/small_vector.hpp" nogil:
 cdef enum:
     STAGES = 16
 
-cdef tuple NO_ARGUMENTS = ()
 
-
-cdef class JoinedRequests(BatchInputs):
+@cython.final
+cdef class RequestBatch(BatchInputs):
     """A batch of queued requests, which is also the input of an executor.
 
-    The base of `ksrv.engine.batches.batch.RequestBatch`.
-
     Args:
-        model: The model's `spec`, `images` and `padding`, which are complete when the first batch
-            is joined.
+        model: The `ksrv.engine.batches.batch.BatchModel`, complete when the first batch is joined.
         lease: Returns a writable block of at least the given size.
         room: The most rows that the batch may grow to. Its blocks are leased for that many.
 
@@ -109,19 +104,6 @@ cdef class JoinedRequests(BatchInputs):
         self.lease = lease
         self.room = room
         self.handles = []
-
-    # Methods of `RequestBatch` that this class calls, although `RequestBatch` is derived from it.
-
-    def read_requests(self) -> list[Any]:
-        raise NotImplementedError
-
-    def _begin(self) -> dict[str, Tensor]:
-        raise NotImplementedError
-
-    def _answer(
-        self, BatchOutputs outputs, Queue queue, Stats stats, bint later
-    ) -> None:
-        raise NotImplementedError
 
     def add(self, list handles not None: list[Any]) -> list[tuple[Any, Any]]:
         """Add requests with the same batch key.
@@ -183,7 +165,7 @@ cdef class JoinedRequests(BatchInputs):
     def requests(self) -> list[Any]:
         """The requests in row order, built on first use."""
         if self.read is None:
-            self.read = self.read_requests()
+            self.read = self.model.read_requests(self.handles)
         return self.read
 
     def lengths(self) -> list[tuple[Mapping[str, int], int]]:
@@ -205,7 +187,7 @@ cdef class JoinedRequests(BatchInputs):
             self.spent_ns = self.dispatched.assemble_ns
             return 0
         if not fast:
-            received = self._begin()
+            received = self.model.begin(self)
         if (self.joined == 0 and len(self.handles) == 1
                 and not ksrv_needs_padding(self.handles[0], self.model)):
             self.tensors = ksrv_received_tensors(self.handles[0]) if fast else received
@@ -238,14 +220,12 @@ cdef class JoinedRequests(BatchInputs):
         if (outputs.is_bare() and _are_fast(self.handles)
                 and _reply(self, outputs, queue, stats)):
             return True
-        self._answer(outputs, queue, stats, later)
+        self.model.answer(self, outputs, stats, later)
         return False
 
 
-cdef JoinedRequests ksrv_new_batch(type kind, object model, object lease, list handles):
-    cdef JoinedRequests made = (<PyTypeObject *>kind).tp_new(
-        kind, <PyObject *>NO_ARGUMENTS, NULL
-    )
+cdef RequestBatch ksrv_new_batch(object model, object lease, list handles):
+    cdef RequestBatch made = RequestBatch.__new__(RequestBatch)
     made.model = model
     made.lease = lease
     made.handles = handles
@@ -298,7 +278,7 @@ cdef bint _add_part(Parts *parts, Tensor tensor, uint64_t rows, bint alone) exce
     return item_size_of(part.type) == <size_t>cnp.PyArray_ITEMSIZE(array)
 
 
-cdef int _stages(ReplyStage *stages, JoinedRequests batch, BatchOutputs outputs) except -1:
+cdef int _stages(ReplyStage *stages, RequestBatch batch, BatchOutputs outputs) except -1:
     """Write the stages and their times. Return their number, at most STAGES."""
     cdef const StageTimes *times = &outputs.times
     cdef Py_ssize_t length = 0
@@ -325,7 +305,7 @@ cdef int _stages(ReplyStage *stages, JoinedRequests batch, BatchOutputs outputs)
     return count
 
 
-cdef bint _reply(JoinedRequests batch, BatchOutputs outputs, Queue queue, Stats stats) except -1:
+cdef bint _reply(RequestBatch batch, BatchOutputs outputs, Queue queue, Stats stats) except -1:
     """If the answers of a batch are small, send and count them.
 
     Returns:

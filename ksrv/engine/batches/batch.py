@@ -12,34 +12,41 @@ from typing import Any
 
 from ksrv._native.queue.request_queue import Queue
 from ksrv._native.queue.stats import Stats
-from ksrv._native.server.request_batch import JoinedRequests
-from ksrv.engine.batches.padding import in_order
+from ksrv._native.server.request_batch import RequestBatch
+from ksrv.engine.batches.padding import RowPadding, in_order
 from ksrv.engine.batches.split import split
 from ksrv.engine.batches.streaming import chunk_sender
 from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.errors import HandlerFailed, KsrvError
+from ksrv.images.preparer import ImagePreparer
+from ksrv.model.spec import ModelSpec
 from ksrv.request import BatchOutputs, BatchRequest, InferResponse, Tensor
 
 log = logging.getLogger("ksrv.engine")
 
 
-class RequestBatch(JoinedRequests):
-    """A batch as an instance fills and runs it; see `JoinedRequests`."""
+class BatchModel:
+    """Fills, begins and answers the batches of a model. The base of `InstanceHost`.
 
-    __slots__ = ()
+    Attributes:
+        spec: The description, completed once the model is loaded.
+        queue: The queue of the model's requests.
+        images: How the images of each image input are prepared, by input name.
+        padding: How rows of different lengths are padded.
+    """
 
-    @property
-    def streamed(self) -> bool:
-        """Whether a client has got an intermediate answer."""
-        return self.emit is not None and self.emit.sent
+    spec: ModelSpec
+    queue: Queue
+    images: dict[str, ImagePreparer]
+    padding: RowPadding
 
-    def fill(self, handles: list[QueuedRequest], queue: Queue, stats: Stats) -> None:
-        """Add requests, and answer the requests that cannot be added."""
-        known = len(self.handles)
+    def fill(self, batch: RequestBatch, handles: list[QueuedRequest], stats: Stats) -> None:
+        """Add requests to a batch, and answer the requests that cannot be added."""
+        known = len(batch.handles)
         if handles and handles[0].sequence is not None:
-            handles = _of_open_sequences(handles, queue, stats)
+            handles = self._of_open_sequences(handles, stats)
         try:
-            failed = self.add(handles)
+            failed = batch.add(handles)
         except BaseException as error:
             shown: KsrvError
             if isinstance(error, KsrvError):
@@ -47,84 +54,75 @@ class RequestBatch(JoinedRequests):
             else:
                 log.error("a batch cannot be assembled", exc_info=error)
                 shown = HandlerFailed(f"the batch cannot be assembled: {type(error).__name__}")
-            self.keep(self.handles[:known])
-            queue.finish(handles, [shown] * len(handles), count=counted_failures(stats))
+            batch.keep(batch.handles[:known])
+            self._refuse([(handle, shown) for handle in handles], stats)
             return
-        if failed:
-            refused = [handle for handle, _ in failed]
-            errors = [error for _, error in failed]
-            queue.finish(refused, errors, count=counted_failures(stats))
+        self._refuse(failed, stats)
 
-    def read_requests(self) -> list[BatchRequest]:
-        """Return what a handler sees of the requests."""
+    def read_requests(self, handles: list[QueuedRequest]) -> list[BatchRequest]:
+        """Return what a handler sees of the requests of a batch."""
         made = []
         row = 0
-        for handle in self.handles:
+        for handle in handles:
             end = row + handle.rows
             made.append(BatchRequest.of(handle.request, slice(row, end)))
             row = end
         return made
 
-    def _begin(self) -> dict[str, Tensor]:
+    def begin(self, batch: RequestBatch) -> dict[str, Tensor]:
         """Prepare to run requests that were parsed in Python; return the tensors of the first."""
-        first = self.handles[0]
+        first = batch.handles[0]
         if first.sequence is not None:
-            for handle in self.handles:
+            for handle in batch.handles:
                 handle.sequence.begun = True
-        self.explain = first.request.explain
-        self.emit = chunk_sender(self.model.spec, self.handles, self.model.queue)
-        return {tensor.name: tensor for tensor in in_order(self.model.spec, first.request)}
+        batch.explain = first.request.explain
+        batch.emit = chunk_sender(self.spec, batch.handles, self.queue)
+        return {tensor.name: tensor for tensor in in_order(self.spec, first.request)}
 
-    def _answer(self, outputs: BatchOutputs, queue: Queue, stats: Stats, later: bool) -> None:
-        """Answer the requests in the general form."""
-        timings = {"assemble": self.spent_ns, **outputs.timings}
-        answers = split(self.model.spec, self.handles, outputs, timings, self.references)
-        self.finish(answers, queue, stats, timings, later=later)
+    def answer(self, batch: RequestBatch, outputs: BatchOutputs, stats: Stats, later: bool) -> None:
+        """Answer the requests of a batch in the general form."""
+        timings = {"assemble": batch.spent_ns, **outputs.timings}
+        answers = split(self.spec, batch.handles, outputs, timings, batch.references)
+        self.finish(batch, answers, stats, timings, later=later)
 
     def finish(
         self,
+        batch: RequestBatch,
         answers: Sequence[InferResponse | KsrvError],
-        queue: Queue,
         stats: Stats,
         timings: dict[str, int],
         *,
         later: bool,
     ) -> None:
-        """Hand the answers of the batch to its requests, and count them.
+        """Hand the answers of a batch to its requests, and count them.
 
         Args:
-            queue: The queue that the requests came from.
             timings: Nanoseconds by stage.
             later: See `Queue.finish`.
         """
         ended: Mapping[int, InferResponse | KsrvError] = (
-            {} if self.emit is None else self.emit.ended
+            {} if batch.emit is None else batch.emit.ended
         )
 
         def count(won: list[bool]) -> None:
             counted, won = list(answers), list(won)
             for index, answer in ended.items():
                 won[index], counted[index] = True, answer
-            stats.batch(self.handles, counted, won, self.spent_ns, self.ran_ns, timings)
+            stats.batch(batch.handles, counted, won, batch.spent_ns, batch.ran_ns, timings)
 
-        queue.finish(self.handles, list(answers), later, count)
+        self.queue.finish(batch.handles, list(answers), later, count)
 
+    def _of_open_sequences(self, handles: list[QueuedRequest], stats: Stats) -> list[QueuedRequest]:
+        """Return the requests whose sequences have their state, and answer the others."""
+        found = [(handle, handle.sequence.refusal(handle.request.sequence)) for handle in handles]
+        self._refuse([(handle, error) for handle, error in found if error is not None], stats)
+        return [handle for handle, error in found if error is None]
 
-def _of_open_sequences(
-    handles: list[QueuedRequest], queue: Queue, stats: Stats
-) -> list[QueuedRequest]:
-    """Return the requests whose sequences have their state, and answer the others."""
-    refused = {
-        id(handle): error
-        for handle in handles
-        if (error := handle.sequence.refusal(handle.request.sequence)) is not None
-    }
-    if not refused:
-        return handles
-    failed = [handle for handle in handles if id(handle) in refused]
-    errors = [refused[id(handle)] for handle in failed]
-    queue.finish(failed, errors, count=counted_failures(stats))
-    return [handle for handle in handles if id(handle) not in refused]
+    def _refuse(self, failed: list[tuple[QueuedRequest, KsrvError]], stats: Stats) -> None:
+        if failed:
+            handles = [handle for handle, _ in failed]
+            errors = [error for _, error in failed]
+            self.queue.finish(handles, errors, count=counted_failures(stats))
 
 
 def leased(lease: Callable[[int], Any], nbytes: int) -> Any:

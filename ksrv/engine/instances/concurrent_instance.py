@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from ksrv._native.server.batch_runner import FIRST_UNSHARED_KEY, BatchRunner
-from ksrv.engine.batches.batch import RequestBatch
+from ksrv._native.server.request_batch import RequestBatch
 from ksrv.engine.executor import Executor
 from ksrv.engine.instances.host import InstanceHost
 from ksrv.engine.instances.restarts import ExecutorRestarts

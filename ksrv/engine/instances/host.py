@@ -7,7 +7,8 @@ from typing import Literal, TypeAlias
 
 from ksrv._native.queue.request_queue import Queue
 from ksrv._native.queue.stats import Stats
-from ksrv.engine.batches.batch import RequestBatch, counted_failures, leased
+from ksrv._native.server.request_batch import RequestBatch
+from ksrv.engine.batches.batch import BatchModel, counted_failures, leased
 from ksrv.engine.batches.padding import RowPadding
 from ksrv.engine.executor import Executor
 from ksrv.engine.instances.decode_thread import DecodeThread
@@ -15,7 +16,6 @@ from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.engine.requests.refusals import queue_full
 from ksrv.engine.sequences.table import SequenceTable
 from ksrv.errors import KsrvError, NotReady, Overloaded, without_paths
-from ksrv.images.preparer import ImagePreparer
 from ksrv.model.config import ModelConfig, ModelSource
 
 State: TypeAlias = Literal["LOADING", "READY", "UNLOADING", "UNAVAILABLE"]
@@ -25,19 +25,16 @@ ExecutorFactory: TypeAlias = Callable[[ModelSource, int, int], Executor]
 MILLISECOND = 1_000_000
 
 
-class InstanceHost:
+class InstanceHost(BatchModel):
     """The queue of a model version, the batches that are ready to be run, and its settings.
 
     Args:
         source: The version on disk; it has settings.
 
     Attributes:
-        spec: The description, completed once the model is loaded.
         state: The state that the repository index shows.
         reason: Why it is not ready.
         executors: The executors of its instances, each at the slot of its instance.
-        images: How the images of each image input are prepared, by input name.
-        padding: How rows of different lengths are padded.
         retry: Whether a batch is run again after its handler's process died.
         delay_ns: How long the oldest request of a batch waits for a full batch.
         runs_inline: Whether requests may be run on the threads that submit them.
@@ -64,7 +61,7 @@ class InstanceHost:
         batching = config.batching
         self.delay_ns = int(batching.max_delay_ms * MILLISECOND) if batching else 0
         self.runs_inline = False
-        self.images: dict[str, ImagePreparer] = {}
+        self.images = {}
         self.padding = RowPadding(self.spec)
         self.sequences: SequenceTable | None = None
         self.stats = Stats()
@@ -109,7 +106,7 @@ class InstanceHost:
 
     def _decode(self, handles: list[QueuedRequest]) -> None:
         batch = self.new_batch()
-        batch.fill(handles, self.queue, self.stats)
+        self.fill(batch, handles, self.stats)
         if batch.handles:
             self.requeue(batch)
 

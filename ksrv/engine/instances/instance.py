@@ -33,7 +33,8 @@ from ksrv._native.server.batch_runner import (
     QUICK_NS,
     BatchRunner,
 )
-from ksrv.engine.batches.batch import RequestBatch, counted_failures, leased
+from ksrv._native.server.request_batch import RequestBatch
+from ksrv.engine.batches.batch import counted_failures, leased
 from ksrv.engine.executor import Executor, ExecutorAbsent, ExecutorDied
 from ksrv.engine.instances.concurrent_instance import ConcurrentInstance
 from ksrv.engine.instances.host import InstanceHost
@@ -84,7 +85,7 @@ class Instance(BatchRunner):
         if traces:
             executor = cast(Executor, TracedExecutor(executor))
         lease = partial(leased, executor.lease)
-        super().__init__(host.queue, executor, Stats(), RequestBatch, host, lease)
+        super().__init__(host.queue, executor, Stats(), host, lease)
         self._host = host
         host.all_stats.append(self.stats)
         if traces:
@@ -301,7 +302,7 @@ class Instance(BatchRunner):
 
     def _answer_failed(self, batch: RequestBatch, failure: KsrvError, later: bool) -> None:
         answers = [failure] * len(batch.handles)
-        batch.finish(answers, self.queue, self.stats, {}, later=later)
+        self._host.finish(batch, answers, self.stats, {}, later=later)
 
     def _fail(self, handles: list[QueuedRequest], error: BaseException) -> None:
         """Answer the requests of a batch that are still open."""
@@ -353,7 +354,7 @@ class Instance(BatchRunner):
         if not isinstance(error, ExecutorAbsent):  # which ended before and has had its line
             log.error("the model %s, instance %d: %s", name, self.number, error.message)
             # A second run would send the intermediate answers of the first again.
-            if not self._host.retry or batch.streamed:
+            if not self._host.retry or (batch.emit is not None and batch.emit.sent):
                 return error
             if attempts:
                 return HandlerFailed(
@@ -365,7 +366,7 @@ class Instance(BatchRunner):
         for handle in batch.handles:
             again = self._host.new_batch()
             again.attempts = attempts
-            again.fill([handle], self.queue, self.stats)
+            self._host.fill(again, [handle], self.stats)
             if again.handles:
                 self._host.requeue(again)
         return None

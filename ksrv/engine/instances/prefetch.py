@@ -30,7 +30,7 @@ class BatchPrefetcher(threading.Thread):
             published = False
             try:
                 while taken is not True and taken is not None:
-                    batch.fill(taken, host.queue, host.stats)
+                    host.fill(batch, taken, host.stats)
                     oldest = batch.handles[0].enqueued_ns if batch.handles else 0
                     taken = host.queue.prefetch(most, most, batch.rows, oldest, host.delay_ns)
                 published = bool(batch.handles)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ksrv.engine.batches.batch import RequestBatch
+from ksrv._native.server.request_batch import RequestBatch
 from ksrv.errors import KsrvError
 from ksrv.observe import tracing
 from ksrv.request import BatchInputs, BatchOutputs

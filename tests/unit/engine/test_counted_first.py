@@ -5,7 +5,6 @@ from contextlib import suppress
 
 import pytest
 
-from ksrv.engine.batches.batch import RequestBatch
 from ksrv.errors import InferenceError, KsrvError
 from tests.support.engine.engine_models import engine, request, source
 
@@ -22,7 +21,7 @@ def gate():
     event.set()
 
 
-def counts_at_the_end(gate, run=lambda batch: batch.tensors["x"].data, **settings):
+def counts_at_the_end(gate, run=lambda batch: batch.tensors["x"].data, images=None, **settings):
     """Run two rows. Return successes, failures and rows as counted when the request ends."""
 
     def held(batch):
@@ -36,7 +35,9 @@ def counts_at_the_end(gate, run=lambda batch: batch.tensors["x"].data, **setting
         [found] = served.statistics("m")
         seen.append((found.success.count, found.failed, found.inference_count))
 
-    handle = served.submit(request(2))
+    submitted = request(2)
+    submitted.images = images
+    handle = served.submit(submitted)
     handle.add_done_callback(look)
     gate.set()
     with suppress(KsrvError):
@@ -54,10 +55,10 @@ def test_failure_is_counted_before_delivery(gate):
     assert counts_at_the_end(gate, refuse) == [(0, 1, 2)]
 
 
-def test_assembly_failure_is_counted_before_delivery(gate, monkeypatch):
-    def lack_memory(self, handles):
-        assert gate.wait(60)
-        raise MemoryError
+def test_assembly_failure_is_counted_before_delivery(gate):
+    class Unreadable(dict):
+        def __bool__(self):
+            assert gate.wait(60)
+            raise MemoryError
 
-    monkeypatch.setattr(RequestBatch, "add", lack_memory)
-    assert counts_at_the_end(gate) == [(0, 1, 0)]
+    assert counts_at_the_end(gate, images=Unreadable()) == [(0, 1, 0)]

@@ -16,7 +16,7 @@ import pytest
 
 from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.memory_budget import PROCESS
-from ksrv.engine.batches.batch import RequestBatch
+from ksrv._native.server.request_batch import RequestBatch
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.engine.instances.instance import Instance
 from ksrv.errors import HandlerFailed
