@@ -14,7 +14,7 @@ from ksrv.engine.batches.padding import RowPadding
 from ksrv.engine.batches.split import join
 from ksrv.engine.instances.host import ExecutorFactory, InstanceHost
 from ksrv.engine.instances.instance import Instance
-from ksrv.engine.instances.prefetch import BatchPrefetcher
+from ksrv.engine.instances.prefetch import Prefetcher
 from ksrv.engine.instances.warmup import WarmUp
 from ksrv.engine.lifetime_counters import LifetimeCounters
 from ksrv.engine.requests.handle import (
@@ -90,7 +90,7 @@ class ModelVersion(InstanceHost):
         self.limits_rate = clients or self.rate_limits.limited
         self._closing = threading.Lock()
         self._ended = False
-        self._prefetcher: BatchPrefetcher | None = None
+        self._prefetcher: Prefetcher | None = None
         self.lifetime = LifetimeCounters(self)
         self.runs_inline = (
             settings.run_on_caller
@@ -152,7 +152,7 @@ class ModelVersion(InstanceHost):
             self.warm_up_error = warm_up.error
             self.warm_up_ns = time.monotonic_ns() - loaded
             if self._prefetches():
-                self._prefetcher = BatchPrefetcher(self)
+                self._prefetcher = Prefetcher(self)
                 self._prefetcher.start()
         except Exception as error:
             self.reason = error.message if isinstance(error, KsrvError) else f"{error!r}"

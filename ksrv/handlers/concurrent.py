@@ -63,7 +63,7 @@ class Cancellation:
         self.requested = False
 
 
-class BatchContext(BoundBatch):
+class TaskContext(BoundBatch):
     """The context of one batch among many; all but the batch is the handler's.
 
     Args:
@@ -131,11 +131,11 @@ class CurrentContext:
 
     def _current(self) -> Any:
         bound = WORKS_FOR.get()
-        is_here = isinstance(bound, BatchContext) and bound.owner is self._shared
+        is_here = isinstance(bound, TaskContext) and bound.owner is self._shared
         return bound if is_here else self._shared
 
 
-class ConcurrentBatches:
+class ConcurrentLoop:
     """The event loop of one handler."""
 
     def __init__(self, runner: HandlerBatches) -> None:
@@ -223,7 +223,7 @@ class ConcurrentBatches:
     ) -> BatchOutputs | KsrvError:
         """Return a batch's answer. Nothing here may refer to it afterwards, because it is sent without a copy."""
         runner = self._runner
-        context = BatchContext(runner.context, inputs, runner.make_batch, cancellation)
+        context = TaskContext(runner.context, inputs, runner.make_batch, cancellation)
         failure: KsrvError | None = None
         made: BatchOutputs | None = None
         began = perf_counter_ns()
@@ -253,7 +253,7 @@ class ConcurrentBatches:
             made.add_notes(batch)
         return made
 
-    async def _stages(self, context: BatchContext) -> Any:
+    async def _stages(self, context: TaskContext) -> Any:
         handler = self._runner.handler
         batch = context.batch
         if type(handler).handle is not BaseHandler.handle:
@@ -273,7 +273,7 @@ class ConcurrentBatches:
         context.stage = "postprocess"
         return await _settled(handler.postprocess(outputs))
 
-    async def _drain(self, chunks: Any, inputs: BatchInputs, context: BatchContext) -> BatchOutputs:
+    async def _drain(self, chunks: Any, inputs: BatchInputs, context: TaskContext) -> BatchOutputs:
         runner, sender = self._runner, inputs.emit
         context.stage = "inference"
         stream = BatchStream(
@@ -294,7 +294,7 @@ class ConcurrentBatches:
         return stream.result()
 
     def _fail_request(
-        self, index: int, error: BaseException, *, inputs: BatchInputs, context: BatchContext
+        self, index: int, error: BaseException, *, inputs: BatchInputs, context: TaskContext
     ) -> None:
         failure = self._runner.failure_of(error, "inference", inputs)
         context.batch.failures.setdefault(index, failure)

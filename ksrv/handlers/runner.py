@@ -22,7 +22,7 @@ from ksrv.handlers.batch import Batch, check_answers, fail_rest
 from ksrv.handlers.batch_argument import pass_batch
 from ksrv.handlers.batch_threads import pass_batches_on
 from ksrv.handlers.concurrent import (
-    ConcurrentBatches,
+    ConcurrentLoop,
     CurrentContext,
     Done,
     is_asynchronous,
@@ -151,7 +151,7 @@ class Runner(HandlerBatches):
         self.lease_answer: Lease | None = None
         self._loop = HandlerLoop()
         self.submit: Submit = refuse_calls
-        self._concurrent: ConcurrentBatches | None = None
+        self._concurrent: ConcurrentLoop | None = None
 
     def load(self) -> ModelSpec:
         """Import the handler and let it initialize.
@@ -291,7 +291,7 @@ class Runner(HandlerBatches):
         if isinstance(self.handler, DeferredHandler):
             return self._begin_deferred(self.handler, inputs, done)
         if self._concurrent is None:
-            self._concurrent = ConcurrentBatches(self)
+            self._concurrent = ConcurrentLoop(self)
             self.shares_loop = True
         return self._concurrent.begin(inputs, done)
 

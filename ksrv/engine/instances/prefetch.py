@@ -11,7 +11,7 @@ import threading
 from ksrv.engine.instances.host import InstanceHost
 
 
-class BatchPrefetcher(threading.Thread):
+class Prefetcher(threading.Thread):
     """The thread that joins batches ahead for one model version."""
 
     def __init__(self, host: InstanceHost) -> None:
