@@ -22,7 +22,13 @@ auto counted(std::atomic<uint32_t> CallCounts::*count) noexcept {
 Server::Server(EventLoop *loop, const ServerConfig &wanted, MemoryBudget *bytes, ServeCalls serve, void *owner)
     : config(wanted), budget(bytes), timers(wanted.connections), loop_(loop), serve_python_(serve), owner_(owner) {}
 
-Server::~Server() { close_all(); }
+Server::~Server() {
+    close_all();
+    // Each list holds a reference to its connections, and no turn will empty it.
+    deferred_.empty([](Connection *) {});
+    gathering_.empty([](Connection *) {});
+    while (Connection *connection = unread_.pop()) connection->release();
+}
 
 void Server::add_method(const Method &method) { methods_[method.path] = method; }
 
