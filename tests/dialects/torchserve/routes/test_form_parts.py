@@ -109,7 +109,7 @@ def test_boundary_is_bounded(boundary):
 
 
 def test_large_parts_are_views():
-    content = b"z" * multipart_module._VIEWED
+    content = b"z" * multipart_module._VIEW_BYTES
     (part,) = read_parts(memoryview(multipart((named(b"a"), content))), KIND)
     assert isinstance(part.value, memoryview)
     assert bytes(part.value) == content
