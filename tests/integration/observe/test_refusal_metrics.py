@@ -190,7 +190,7 @@ def test_grpc_calls_without_a_token(server):
 
 
 def test_connections_are_counted(server):
-    # Those of the tests before may not have ended yet; the one that is left asks for the page.
+    # Connections of earlier tests may not have ended yet. The last connection asks for the page.
     wait_until(lambda: page(server)["ksrv_connections"] == 1)
     counts = Counts(server)
     with open_connection(server.http) as client:

@@ -135,7 +135,7 @@ LIES = {
     "an element whose end wraps": lambda s: s.refer(1, 2**64 - 8),
     "a short element in a block": lambda s: s.refer(1, 0, 8),
     "elements of more bytes than allowed": lambda s: s.refer_twice(),
-    "tensors that are none": lambda s: s.answer(7),
+    "a number instead of tensors": lambda s: s.answer(7),
     "more tensors than anybody has": lambda s: s.answer(*[tensor(b"", (0,))] * 65_537),
     "a failure of a request that is not there": lambda s: s.answer(failures={5: FAULT}),
     "a failure of request -1": lambda s: s.answer(failures={-1: FAULT}),
