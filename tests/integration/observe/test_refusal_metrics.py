@@ -191,7 +191,7 @@ def test_grpc_calls_without_a_token(server):
 
 def test_connections_are_counted(server):
     def connections():
-        return page(server)["ksrv_connections"] - 1  # the page's own
+        return page(server)["ksrv_connections"] - 1  # without the connection of this request
 
     accepted = Counts(server)
     # Connections of earlier tests, and of earlier pages, may end late.
