@@ -6,7 +6,8 @@
         answer = client.infer("cats", Path("cat.jpg"))
         print(answer["label"])
 
-It needs numpy, and grpcio for `grpc://` URLs; it imports nothing of the server.
+It needs numpy, and grpcio for `grpc://` URLs; it imports no part of the server, only the table of
+datatypes in the native core.
 """
 
 from ksrv.client.asynchronous import AsyncClient

@@ -69,7 +69,7 @@ struct Constants {
 
 Constants<float> float_constants(const Coefficients &c, std::size_t channels) noexcept;
 
-// Computes adjacent values, of which the first is of the first channel. `arithmetic` is not ARITHMETIC_NONE.
+// Computes adjacent values; the first belongs to the first channel. `arithmetic` must not be ARITHMETIC_NONE.
 void compute_values(const float *values, float *out, std::size_t count, int arithmetic,
                     const Constants<float> &c) noexcept;
 

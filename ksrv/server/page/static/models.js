@@ -35,7 +35,7 @@ export function listModels(list, entries, open) {
       " ", badge(state)));
   }));
   if (!entries.length) list.append(element("li", { class: "note" }, "no models"));
-  // The list is made anew while it is read: it stays where it was scrolled to, and the keyboard where it was.
+  // The list is drawn again while a user reads it: keep its scroll position and the keyboard focus.
   list.scrollLeft = scrolled;
   if (focused) [...list.querySelectorAll("a")].find((link) => link.getAttribute("href") === focused)?.focus();
 }
