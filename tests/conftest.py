@@ -54,7 +54,7 @@ LONG_FILES = (
     "integration/engine/test_loading_failures.py",
     "integration/workers/test_readiness.py",
     "integration/cli/test_commands_docs.py",
-    "integration/cli/test_cli_bench.py",
+    "integration/bench/test_bench_command.py",
     "integration/workers/test_several_workers.py",
     "integration/access/test_route_guard.py",
     "integration/engine/test_hanging_handlers.py",

@@ -32,7 +32,7 @@ ARROWS = {
     "request": {"errors", "_native"},
     "statistics": {"_native"},
     "torch_interop": set(),
-    "client": {"protocol", "model"},
+    "client": {"protocol", "model", "_native"},
     "protocol": FOUNDATION,
     "loaders": FOUNDATION,
     "images": FOUNDATION,
@@ -45,17 +45,14 @@ ARROWS = {
     "engine": FOUNDATION | {"handlers", "loaders", "records", "repository", "observe", "images"},
     "server": FOUNDATION
     | {"protocol", "engine", "repository", "handlers", "observe", "dialects", "images"},
-    "bench": FOUNDATION | {"client", "records", "testing"},
+    "bench": FOUNDATION | {"cli", "client", "records", "testing"},
     "doctor": FOUNDATION | {"engine", "images", "server"},
     "ray": {"server"},
     "cli": FOUNDATION
     | {
-        "records",
-        "bench",
         "doctor",
         "ray",
         "testing",
-        "client",
         "images",
         "server",
         "engine",

@@ -5,8 +5,8 @@ a test compares them with the commands' help.
 """
 
 from difflib import get_close_matches
-from importlib import import_module
 from os.path import exists
+from pkgutil import resolve_name
 
 import click
 
@@ -31,8 +31,13 @@ SECTIONS = {
 }
 """The commands of each section of the help, with their summaries."""
 
-_MODULES = {"import": "import_archive"}
-"""The modules that are not called like their command."""
+_ELSEWHERE = {
+    "import": "ksrv.cli.import_archive:import_archive",
+    "infer": "ksrv.client.command.infer:infer",
+    "client": "ksrv.client.command.code:client",
+    "bench": "ksrv.bench.command:bench",
+}
+"""The commands that are in the folder of their subject, or not called like their module."""
 
 
 class Commands(click.Group):
@@ -46,9 +51,9 @@ class Commands(click.Group):
         """Return a command, or None for an unknown name."""
         if cmd_name not in self.list_commands(ctx):
             return None
-        name = _MODULES.get(cmd_name, cmd_name)
+        path = _ELSEWHERE.get(cmd_name, f"ksrv.cli.{cmd_name}:{cmd_name}")
         try:
-            command: click.Command = getattr(import_module(f"ksrv.cli.{name}"), name)
+            command: click.Command = resolve_name(path)
         except ImportError as error:
             if not (error.name or "").startswith("ksrv._native."):
                 raise

@@ -4,21 +4,20 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import click
 
-from ksrv.cli.connection import DEFAULT_URL, Credentials, credential_options
+from ksrv.bench.host import Usage, server_processes, usage
+from ksrv.bench.load import Load, Where, run
+from ksrv.bench.report import Result, remarks, result_of, table
+from ksrv.bench.requests import operations_of, rows_of
 from ksrv.cli.progress import Progress
+from ksrv.client import Client, ClientError
+from ksrv.client.command.connection import DEFAULT_URL, Credentials, credential_options
+from ksrv.client.operations import Operation
 from ksrv.machine.cgroups import usable_cores
-
-if TYPE_CHECKING:
-    from ksrv.bench.host import Usage
-    from ksrv.bench.load import Load
-    from ksrv.bench.report import Result
-    from ksrv.client import Client
-    from ksrv.client.operations import Operation
 
 LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 
@@ -218,9 +217,6 @@ def bench(
         close = 1e-5 if tolerance is None else tolerance
         _replay(client, model, version, replay, pace, connections, close, as_json)
         return
-    from ksrv.bench.load import Load
-    from ksrv.bench.report import remarks, table
-
     if concurrency and rate:
         raise click.UsageError("expected --concurrency (closed loop) or --rate (open loop)")
     timing = {"warm_up": warm_up, "seconds": seconds, "processes": processes}
@@ -252,7 +248,7 @@ def bench(
 
 
 def _replay(
-    client: "Client",
+    client: Client,
     model: str,
     version: str,
     path: Path,
@@ -295,7 +291,7 @@ def _replay(
         raise click.exceptions.Exit(1)
 
 
-def _describe(load: "Load") -> str:
+def _describe(load: Load) -> str:
     if load.rate is not None:
         return f"open loop, {load.rate:g} requests a second"
     return f"closed loop, {load.connections} connections"
@@ -307,8 +303,6 @@ class _Target:
     def __init__(
         self, url: str, credentials: Credentials, timeout: float, model: str, version: str
     ) -> None:
-        from ksrv.bench.load import Where
-
         self._client = credentials.client(url, timeout, retries=0)
         url = self._client.url
         self._where = Where(url, credentials.token, credentials.ca, timeout)
@@ -318,24 +312,16 @@ class _Target:
 
     def operations(
         self, files: Sequence[str], rows: int, shapes: dict[str, tuple[int, ...]]
-    ) -> "list[Operation]":
+    ) -> list[Operation]:
         """Return the requests, of which one was tried."""
-        from ksrv.bench.requests import operations_of
-        from ksrv.client import ClientError
-
         try:
             metadata = self._client.metadata(self._model, self._version)
             return operations_of(metadata, self._version, files, rows, shapes)
         except (ClientError, ValueError, OSError) as error:
             raise click.ClickException(str(error)) from error
 
-    def measure(self, operations: "list[Operation]", load: "Load") -> "Result":
+    def measure(self, operations: list[Operation], load: Load) -> Result:
         """Put a load on the server, and return what it has shown."""
-        from ksrv.bench.host import server_processes, usage
-        from ksrv.bench.load import run
-        from ksrv.bench.report import result_of
-        from ksrv.bench.requests import rows_of
-
         pids = server_processes(self._port) if self._port else []
         used: list[Usage | None] = []
         counts = self._counts()
@@ -352,8 +338,6 @@ class _Target:
 
     def _counts(self) -> tuple[int, int] | None:
         """Return rows and batches that the model has run, where the server tells."""
-        from ksrv.client import ClientError
-
         try:
             (found, *_) = self._client.statistics(self._model, self._version)
             return int(found["inference_count"]), int(found["execution_count"])
@@ -371,7 +355,6 @@ def _find_batching(
     as_json: bool,
 ) -> None:
     from ksrv.bench.batching import Goal, search
-    from ksrv.client import ClientError
     from ksrv.testing import ServerFailed
 
     goal = Goal(goal_ms, percentile, seconds)

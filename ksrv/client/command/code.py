@@ -11,7 +11,13 @@ from urllib.parse import quote
 
 import click
 
-from ksrv.cli.connection import TOKEN_VARIABLE, Credentials, credential_options, url_option
+from ksrv.client import ClientError
+from ksrv.client.command.connection import (
+    TOKEN_VARIABLE,
+    Credentials,
+    credential_options,
+    url_option,
+)
 from ksrv.model.datatypes import BINARY_ONLY, DTYPES
 
 LANGUAGES = ("curl", "python", "javascript")
@@ -309,8 +315,6 @@ def client(
     The command reads the model's metadata from the server, and prints code that runs as it is. The code
     contains no token: it reads the token from the same file or variable as this command.
     """
-    from ksrv.client import ClientError
-
     credentials = Credentials(token_file, ca)
     if url.startswith("grpc"):
         raise click.UsageError("the code calls REST; expected --url http://HOST:PORT")

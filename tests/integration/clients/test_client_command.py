@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from ksrv.cli.client import LANGUAGES
 from ksrv.cli.main import main
+from ksrv.client.command.code import LANGUAGES
 from ksrv.testing import Server
 from tests.support.certificates import self_signed
 from tests.support.models import write_double, write_mean, write_model, write_text

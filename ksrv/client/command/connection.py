@@ -4,12 +4,11 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
-if TYPE_CHECKING:
-    from ksrv.client import Client
+from ksrv.client import Client
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 
@@ -44,7 +43,7 @@ class Credentials:
             raise click.ClickException(f"{self.token_file} is empty; expected a token")
         return words[0]
 
-    def client(self, url: str, timeout: float, retries: int = 3) -> "Client":
+    def client(self, url: str, timeout: float, retries: int = 3) -> Client:
         """Return a client.
 
         Args:
@@ -54,8 +53,6 @@ class Credentials:
         Raises:
             click.ClickException: The URL or a file cannot be used.
         """
-        from ksrv.client import Client
-
         try:
             return Client(url, token=self.token, ca=self.ca, timeout=timeout, retries=retries)
         except ValueError as error:

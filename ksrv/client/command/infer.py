@@ -4,15 +4,20 @@ import json
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import click
 
-from ksrv.cli.connection import Credentials, credential_options, url_option
-
-if TYPE_CHECKING:
-    from ksrv.client.operations import InferResult
+from ksrv.client import AccessDenied, ClientError, InferResult
+from ksrv.client.command.answers import as_document, save_outputs, show
+from ksrv.client.command.connection import Credentials, credential_options, url_option
+from ksrv.client.command.values import images_of, values_of
+from ksrv.client.http1.connections import ConnectionPool
+from ksrv.client.http1.messages import make_target
+from ksrv.client.operations import Operation
+from ksrv.client.rest import HttpRequest, answer_of
+from ksrv.client.waiting import BLOCKING, wait
 
 
 @click.command()
@@ -61,8 +66,6 @@ def infer(
     names the input, and NAME=JSON gives numbers: sizes=[[1,2],[3,4]]. A single .json file is a whole
     request. - reads the bytes from stdin.
     """  # noqa: D301 - click reads the character
-    from ksrv.client import AccessDenied, ClientError
-
     credentials = Credentials(token_file, ca)
     try:
         with credentials.client(url, timeout) as client:
@@ -80,8 +83,6 @@ def infer(
                 if not files and not texts:
                     click.echo(json.dumps(metadata, indent=2))
                     return
-                from ksrv.cli.infer_values import images_of, values_of
-
                 values = values_of(files, texts, metadata)
                 images = images_of(values)
                 if stream:
@@ -94,18 +95,14 @@ def infer(
         ) from error
     except (ClientError, ValueError) as error:
         raise click.ClickException(str(error)) from error
-    from ksrv.cli.infer_answers import as_document, save_outputs, show
-
     click.echo(json.dumps(as_document(answer), indent=2)) if as_json else show(answer)
     if save is not None:
         for path in save_outputs(answer, images, save):
             click.echo(f"saved {path}", err=True)
 
 
-def _print_parts(parts: "Iterable[InferResult]", *, as_json: bool) -> None:
+def _print_parts(parts: Iterable[InferResult], *, as_json: bool) -> None:
     """Print each part when it arrives: texts one after the other, everything else as `show` does."""
-    from ksrv.cli.infer_answers import as_document, show
-
     texts = False
     for part in parts:
         if as_json:
@@ -121,14 +118,8 @@ def _print_parts(parts: "Iterable[InferResult]", *, as_json: bool) -> None:
 
 def _send_document(
     file: Path, model: str, version: str, url: str, credentials: Credentials, timeout: float
-) -> "InferResult":
+) -> InferResult:
     """Send a request that is written out."""
-    from ksrv.client.http1.connections import ConnectionPool
-    from ksrv.client.http1.messages import make_target
-    from ksrv.client.operations import Operation
-    from ksrv.client.rest import HttpRequest, answer_of
-    from ksrv.client.waiting import BLOCKING, wait
-
     if url.startswith("grpc"):
         raise click.UsageError("a request in JSON is REST's; expected --url http://HOST:PORT")
     try:

@@ -3,8 +3,8 @@
 import click
 import pytest
 
-from ksrv.cli.client import inputs_of
-from ksrv.cli.infer_values import values_of
+from ksrv.client.command.code import inputs_of
+from ksrv.client.command.values import values_of
 
 
 def test_metadata_without_inputs_declare_none():

@@ -3,16 +3,14 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import numpy as np
 
 from ksrv._native.tensor.bytes_tensor import signature
+from ksrv.client import InferResult
 from ksrv.model.datatypes import NAME_BY_DTYPE
-
-if TYPE_CHECKING:
-    from ksrv.client.operations import InferResult
 
 Array = Any
 
@@ -31,7 +29,7 @@ def _text(element: bytes) -> str:
     return element.decode("utf-8", "replace")
 
 
-def show(answer: "InferResult") -> None:
+def show(answer: InferResult) -> None:
     """Print the outputs of an answer."""
     for name, value in answer.items():
         shape = ",".join(str(entry) for entry in value.shape)
@@ -44,7 +42,7 @@ def show(answer: "InferResult") -> None:
             click.echo(f"  {text}")
 
 
-def as_document(answer: "InferResult") -> dict[str, Any]:
+def as_document(answer: InferResult) -> dict[str, Any]:
     """Return an answer as JSON has it, in the protocol's form."""
     document: dict[str, Any] = {"model_name": answer.model_name}
     if answer.model_version:
@@ -67,7 +65,7 @@ def _json(value: Any) -> Any:
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
-def save_outputs(answer: "InferResult", images: Sequence[bytes], folder: Path) -> Iterator[Path]:
+def save_outputs(answer: InferResult, images: Sequence[bytes], folder: Path) -> Iterator[Path]:
     """Write the outputs to files, and yield their paths.
 
     Args:

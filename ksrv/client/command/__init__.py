@@ -1,0 +1,1 @@
+"""The commands `ksrv infer` and `ksrv client`."""
