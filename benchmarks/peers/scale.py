@@ -1,12 +1,20 @@
-"""How ksrv scales with its workers, on a machine with many cores, and what a GPU changes; without a network, in six minutes.
+"""How the throughput of ksrv grows with processors, and what a GPU adds; without a network.
 
-    python benchmarks/peers/scale.py [--workers 1 2 4 8 16] [--seconds 2] [--json FILE]
+    python benchmarks/peers/scale.py [--processors 1 2 4 8 16] [--seconds 2] [--json FILE] [--plot FILE.svg]
 
-W1 to W4 go to handlers in the workers; W5 is ResNet-18 of torch, on CUDA if the machine has a device, in batches of up to 32.
-For each number of workers ksrv is started with all of them, and loaded over REST and gRPC by half as many clients as there
-are processors, each a process with eight requests under way, so that client and server have half of the machine each. The
-table has requests a second, the speed-up beside one worker, CPU time a request, and the worst client's 99th percentile.
-It needs g++ and what ksrv needs; the client speaks no TLS here, so OpenSSL's headers may be missing.
+For each number N of processors the server is confined to the first N. The clients run on the rest, and share the
+server's processors otherwise. Each way of using processors is one model, and one start of the server:
+
+- `loop`: 16 numbers, an inline handler, one worker: what the event loop and the GIL of one process carry
+- `workers`: the same model in N workers
+- `python`: an inline handler that computes in Python for a millisecond: the GIL
+- `process`: the same handler with `executor: process` and N instances
+- `onnx`: an inline ONNX network with N instances of one thread each
+- `pictures`: eight JPEGs a request, decoded by ksrv's threads
+- `gpu`: a network of torch in batches of up to 32, only where torch finds a CUDA device, beside a loop without a server
+
+The table has requests a second, the speed-up over the smallest N, CPU time a request and the worst client's 99th
+percentile. The plot has the speed-up of each way. It needs g++ and what ksrv needs, and matplotlib for the plot.
 """
 
 import argparse
@@ -16,11 +24,14 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import numpy as np
 from calls import Call, ask, grpc_call, tensor, v2_binary
@@ -28,7 +39,9 @@ from peers import RunningServer, free_port
 
 HERE = Path(__file__).parent
 
-HANDLER = """
+HANDLERS = '''
+import time
+
 import numpy as np
 from ksrv import BaseHandler
 
@@ -41,12 +54,33 @@ class Echo(BaseHandler):
 class TenValues(BaseHandler):
     def inference(self, x):
         return {"y": np.ascontiguousarray(x.reshape(len(x), -1)[:, :10])}
-"""
-NETWORK = """
+
+
+class Sum(BaseHandler):
+    """About a millisecond of Python for a request; the work is fixed, not the time."""
+
+    def inference(self, x):
+        total = 0
+        for number in range(25_000):
+            total += number & 7
+        return {"y": x + (total & 1)}
+'''
+
+NETWORK = '''
 import numpy as np
 import torch
 from torch import nn
 from ksrv import BaseHandler
+
+
+def network():
+    """Return the layers of ResNet-18 with random weights."""
+    torch.manual_seed(0)
+    layers, before = [nn.Conv2d(3, 64, 7, 2, 3), nn.ReLU(), nn.MaxPool2d(3, 2, 1)], 64
+    for width, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+        layers += [Block(before, width, stride), Block(width, width, 1)]
+        before = width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000)).eval().cuda()
 
 
 class Block(nn.Module):
@@ -60,66 +94,107 @@ class Block(nn.Module):
         return torch.relu(self.second(torch.relu(self.first(x))) + self.short(x))
 
 
+def ten_values(model, x):
+    """Return ten values of each row, computed on the GPU."""
+    with torch.inference_mode():
+        return model(torch.from_numpy(np.ascontiguousarray(x)).cuda())[:, :10].cpu().numpy()
+
+
 class Network(BaseHandler):
     def initialize(self, context):
-        torch.manual_seed(0)
-        layers, before = [nn.Conv2d(3, 64, 7, 2, 3), nn.ReLU(), nn.MaxPool2d(3, 2, 1)], 64
-        for width, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
-            layers += [Block(before, width, stride), Block(width, width, 1)]
-            before = width
-        layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000)]
-        self.device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.network = nn.Sequential(*layers).eval().to(self.device)
+        self.network = network()
 
     def inference(self, x):
-        with torch.inference_mode():
-            y = self.network(torch.from_numpy(np.ascontiguousarray(x)).to(self.device))
-        return {"y": y[:, :10].cpu().numpy()}
-"""
+        return {"y": ten_values(self.network, x)}
+'''
 
-MODELS = {
-    "W1": ("Echo", "16", "16", ""),
-    "W2": ("TenValues", "224, 224, 3", "10", ""),
-    "W3": ("TenValues", "224, 224, 3", "10", "batching: {max_batch_size: 16}"),
-    "W4": ("Echo", "16777216", "16777216", ""),
-    "W5": ("Network", "3, 224, 224", "10", "batching: {max_batch_size: 32}"),
+
+@dataclass(frozen=True)
+class Way:
+    """One way of using processors.
+
+    Attributes:
+        work: The workload whose request is sent.
+        handler: The handler's class, or "" for the ONNX file.
+        shape: The input's shape after the batch axis.
+        values: The output's values of a row.
+        keys: More of `model.yaml`; `{n}` is the number of processors.
+        every: Whether there is a worker for each processor, instead of one.
+        answered: Values in a request's answer.
+    """
+
+    work: str
+    handler: str
+    shape: str
+    values: int
+    keys: str = ""
+    every: bool = False
+    answered: int = 0
+
+
+WAYS = {
+    "loop": Way("W1", "Echo", "16", 16),
+    "workers": Way("W1", "Echo", "16", 16, every=True),
+    "python": Way("W1", "Sum", "16", 16),
+    "process": Way("W1", "Sum", "16", 16, "executor: process\ninstances: {n}"),
+    "onnx": Way("W5", "", "3, 224, 224", 10, "instances: {n}\nthreads: 1"),
+    "pictures": Way("W3", "TenValues", "224, 224, 3", 10, answered=80),
+    "gpu": Way("W5", "Network", "3, 224, 224", 10, "batching: {{max_batch_size: 32}}"),
 }
-ANSWER_VALUES = {"W1": 16, "W2": 10, "W3": 80, "W4": 16 << 20, "W5": 10}
+BATCHES = (1, 8, 32)
 
 
-def write_repository(folder: Path, workloads: list[str]) -> None:
-    """Write a model for each of these workloads."""
-    for name in workloads:
-        handler, shape, values, more = MODELS[name]
-        model = folder / name.lower()
-        model.mkdir(parents=True)
-        (model / "handler.py").write_text(NETWORK if handler == "Network" else HANDLER)
-        (model / "model.yaml").write_text(
-            f"handler: handler.py:{handler}\ntimeout_ms: 60000\n"
-            f"inputs: [{{name: x, datatype: FP32, shape: [-1, {shape}]}}]\n"
-            f"outputs: [{{name: y, datatype: FP32, shape: [-1, {values}]}}]\n{more}\n"
-        )
+def write_model(folder: Path, way: Way, processors: int) -> None:
+    """Write the repository with the only model, `m`, of a way."""
+    model = folder / "m"
+    model.mkdir(parents=True)
+    source = f"handler: handler.py:{way.handler}"
+    if way.handler:
+        (model / "handler.py").write_text(NETWORK if way.handler == "Network" else HANDLERS)
+    else:
+        from onnx_models import RESNET_18, write_onnx_models
+
+        write_onnx_models(folder.parent, RESNET_18)
+        (folder.parent / "network.onnx").rename(model / "network.onnx")
+        source = "model: network.onnx"
+    (model / "model.yaml").write_text(
+        f"{source}\ntimeout_ms: 60000\n"
+        f"inputs: [{{name: x, datatype: FP32, shape: [-1, {way.shape}]}}]\n"
+        f"outputs: [{{name: y, datatype: FP32, shape: [-1, {way.values}]}}]\n"
+        f"{way.keys.format(n=processors)}\n"
+    )
+
+
+@dataclass(frozen=True)
+class Division:
+    """Which processors the server and its clients run on."""
+
+    server: frozenset[int]
+    clients: frozenset[int]
+
+    @classmethod
+    def of(cls, processors: int) -> "Division":
+        """Give the server the first processors, and the clients the rest, or all if none is left."""
+        mine = sorted(os.sched_getaffinity(0))
+        rest = mine[processors:]
+        return cls(frozenset(mine[:processors]), frozenset(rest or mine))
 
 
 class Ksrv(RunningServer):
-    """ksrv with a number of workers.
+    """ksrv on some processors."""
 
-    Args:
-        models: The repository.
-        workers: How many.
-    """
-
-    def __init__(self, models: Path, workers: int) -> None:
+    def __init__(self, models: Path, workers: int, processors: frozenset[int]) -> None:
         self.certificate = None
         self.http, self.grpc = free_port(), free_port()
-        self._mark = f"SCALE_BENCH={os.getpid()}-{workers}"
-        self.output = models.parent / f"output-{workers}"
+        self._mark = f"SCALE_BENCH={os.getpid()}-{self.http}"
+        self.output = models.parent / "output"
         name, _, value = self._mark.partition("=")
+        command: list[str | Path] = [sys.executable, "-m", "ksrv", "serve", models, "--workers", str(workers),
+                   "--http", f"127.0.0.1:{self.http}", "--grpc", f"127.0.0.1:{self.grpc}", "--drain-delay", "0"]  # fmt: skip
         with self.output.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "ksrv", "serve", models, "--workers", str(workers),
-                 "--http", f"127.0.0.1:{self.http}", "--grpc", f"127.0.0.1:{self.grpc}", "--drain-delay", "0"],
-                cwd=models.parent, env=os.environ | {name: value}, stdout=output, stderr=output,
+                command, cwd=models.parent, env=os.environ | {name: value}, stdout=output, stderr=output,
+                preexec_fn=partial(os.sched_setaffinity, 0, processors),
             )  # fmt: skip
 
     def wait(self) -> None:
@@ -130,9 +205,8 @@ class Ksrv(RunningServer):
         """
         until = time.monotonic() + 120
         while time.monotonic() < until and self._process.poll() is None:
-            with suppress(OSError, urllib.error.HTTPError):
-                address = f"http://127.0.0.1:{self.http}/v2/health/ready"
-                urllib.request.urlopen(address, timeout=5).close()
+            with suppress(OSError, HTTPError):
+                urlopen(f"http://127.0.0.1:{self.http}/v2/health/ready", timeout=5).close()
                 time.sleep(1)  # so that the other workers are ready as well
                 return
             time.sleep(0.1)
@@ -147,24 +221,37 @@ class Ksrv(RunningServer):
 
 
 def load(
-    program: Path, file: Path, server: Ksrv, call: Call, clients: int, seconds: float
+    program: Path,
+    server: Ksrv,
+    call: Call,
+    processors: frozenset[int],
+    streams: int,
+    seconds: float,
 ) -> dict[str, float]:
-    """Load a server from several processes; returns what they saw together."""
+    """Load a server from a process for each of the clients' processors, and add up what they saw.
+
+    Args:
+        program: The compiled client.
+        server: The server.
+        call: The request.
+        processors: The clients'.
+        streams: Requests under way of all clients together, at least one for each.
+        seconds: How long.
+    """
+    file = program.with_name("request")
+    file.write_bytes(call.file())
     port, protocol = (server.grpc, "grpc") if call.is_grpc else (server.http, "http")
-    # The streams of one connection go to one worker: each client has eight connections, as eight clients have.
-    command = [
-        str(program),
-        str(port),
-        protocol,
-        "plain",
-        str(file),
-        "8",
-        "1",
-        "closed",
-        str(seconds),
-    ]
+    # The streams of one connection go to one worker, so each stream has a connection.
+    each = max(1, streams // len(processors))
+    command = [program, port, protocol, "plain", file, each, 1, "closed", seconds]
     before = server.cpu_seconds()
-    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(clients)]
+    running = [
+        subprocess.Popen(
+            list(map(str, command)), stdout=subprocess.PIPE, text=True,
+            preexec_fn=partial(os.sched_setaffinity, 0, processors),
+        )
+        for _ in processors
+    ]  # fmt: skip
     found = [json.loads(one.communicate(timeout=90)[0].splitlines()[0]) for one in running]
     answered = sum(one["answered"] for one in found)
     return {
@@ -176,16 +263,100 @@ def load(
     }
 
 
-def check(call: Call, workload: str, server: Ksrv) -> None:
+def check(call: Call, way: Way, server: Ksrv) -> None:
     """Ask once and look at the size of the answer's tensor.
 
     Raises:
         ValueError: It has another size.
     """
     body = ask(call, server.grpc if call.is_grpc else server.http, None)
-    nbytes = 4 * ANSWER_VALUES[workload]
-    if len(body) < nbytes or len(body) > nbytes + 1000:
-        raise ValueError(f"{workload} is answered with {len(body)} bytes: {body[:200]!r}")
+    nbytes = 4 * (way.answered or way.values)
+    if not nbytes <= len(body) <= nbytes + 1000:
+        raise ValueError(f"{way.work} is answered with {len(body)} bytes: {body[:200]!r}")
+
+
+@contextmanager
+def serving(way: Way, processors: int) -> Iterator[Ksrv]:
+    """Serve a way's model on so many processors."""
+    with tempfile.TemporaryDirectory(prefix="ksrv-scale-") as made:
+        write_model(Path(made, "models"), way, processors)
+        server = Ksrv(
+            Path(made, "models"), processors if way.every else 1, Division.of(processors).server
+        )
+        try:
+            server.wait()
+            yield server
+        finally:
+            server.end()
+
+
+def bare_gpu() -> dict[int, float]:
+    """Return rows a second of a loop over the network of `gpu`, for each size of a batch."""
+    names: dict[str, Any] = {}
+    exec(NETWORK, names)
+    model, found = names["network"](), {}
+    for rows in BATCHES:
+        x = np.random.default_rng(0).random((rows, 3, 224, 224), np.float32)
+        run: Callable[[], Any] = partial(names["ten_values"], model, x)
+        for _ in range(10):
+            run()
+        began, times = time.perf_counter(), 0
+        while time.perf_counter() < began + 1:
+            run()
+            times += 1
+        found[rows] = rows * times / (time.perf_counter() - began)
+    return found
+
+
+def has_gpu() -> bool:
+    """Return whether torch is installed and finds a CUDA device."""
+    with suppress(ModuleNotFoundError):
+        import torch
+
+        return bool(torch.cuda.is_available())
+    return False
+
+
+def measure(
+    program: Path, name: str, processors: int, streams: int, seconds: float
+) -> Iterator[dict[str, Any]]:
+    """Yield a row for each protocol of a way on so many processors."""
+    way, clients = WAYS[name], Division.of(processors).clients
+    x = tensor(way.work)
+    with serving(way, processors) as server:
+        for protocol, call in (
+            ("REST", v2_binary(x, "/v2/models/m/infer")),
+            ("gRPC", grpc_call(x, "m")),
+        ):
+            check(call, way, server)
+            load(program, server, call, clients, streams, 0.5)  # warm
+            yield {"way": name, "protocol": protocol, "processors": processors} | load(
+                program, server, call, clients, streams, seconds
+            )
+
+
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    """Plot the speed-up of each way, one panel a protocol."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, panels = pyplot.subplots(1, 2, figsize=(11, 5), sharey=True, layout="constrained")
+    for panel, protocol in zip(panels, ("REST", "gRPC"), strict=True):
+        mine = [row for row in rows if row["protocol"] == protocol]
+        counts = sorted({row["processors"] for row in mine})
+        panel.plot(counts, [count / counts[0] for count in counts], "k:", label="linear")
+        for name in dict.fromkeys(row["way"] for row in mine):
+            points = [(row["processors"], row["speed_up"]) for row in mine if row["way"] == name]
+            panel.plot(*zip(*points, strict=True), marker="o", label=name)
+        panel.set(title=protocol, xlabel="processors of the server", xscale="log", yscale="log")
+        panel.set_xticks(counts, map(str, counts))
+        panel.set_yticks(counts, map(str, counts))
+        panel.minorticks_off()
+    panels[0].set_ylabel(f"requests a second, divided by those on {counts[0]}")
+    panels[1].legend(frameon=False)
+    figure.savefig(path)
 
 
 def main() -> None:
@@ -193,62 +364,44 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--workers", nargs="+", type=int, default=[1, 2, 4, 8, 16])
-    parser.add_argument("--workloads", nargs="+", default=list(MODELS), choices=list(MODELS))
+    most = len(os.sched_getaffinity(0))
+    counts = [count for count in (1, 2, 4, 8, 16) if count <= most]
+    parser.add_argument("--processors", nargs="+", type=int, default=counts)
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
+    parser.add_argument("--streams", type=int, default=64, help="requests under way")
     parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--plot", type=Path)
     given = parser.parse_args()
-    clients = max(1, len(os.sched_getaffinity(0)) // 2)
-    results: list[dict[str, Any]] = []
-    one_worker: dict[tuple[str, str], float] = {}
+    if max(given.processors) > most:
+        parser.error(f"this machine has {most} processors, not {max(given.processors)}")
+    rows: list[dict[str, Any]] = []
+    first: dict[tuple[str, str], float] = {}
     with tempfile.TemporaryDirectory(prefix="ksrv-scale-") as made:
-        folder = Path(made)
-        write_repository(folder / "models", given.workloads)
-        program = folder / "client"
-        build = [
-            "g++",
-            "-O2",
-            "-std=c++17",
-            "-DWITHOUT_TLS",
-            str(HERE / "client.cpp"),
-            "-o",
-            str(program),
-        ]
-        subprocess.run(build, check=True)
-        print(
-            f"{len(os.sched_getaffinity(0))} processors, {clients} client processes with 8 requests each"
+        program = Path(made, "client")
+        subprocess.run(
+            ["g++", "-O2", "-std=c++17", "-DWITHOUT_TLS", HERE / "client.cpp", "-o", program],
+            check=True,
         )
-        for workers in given.workers:
-            server = Ksrv(folder / "models", workers)
-            try:
-                server.wait()
-                for workload in given.workloads:
-                    model = workload.lower()
-                    for protocol, call in (
-                        ("REST", v2_binary(tensor(workload), f"/v2/models/{model}/infer")),
-                        ("gRPC", grpc_call(tensor(workload), model)),
-                    ):
-                        check(call, workload, server)
-                        file = folder / "request"
-                        file.write_bytes(call.file())
-                        many = min(clients, 2) if workload == "W4" else clients
-                        load(program, file, server, call, many, 0.3)  # warm
-                        row: dict[str, Any] = {
-                            "workload": workload,
-                            "protocol": protocol,
-                            "workers": workers,
-                        }
-                        row |= load(program, file, server, call, many, given.seconds)
-                        first = one_worker.setdefault((workload, protocol), row["requests_s"])
-                        row["speed_up"] = row["requests_s"] / first if first else 0.0
-                        results.append(row)
-                        print(f"{workload} {protocol} {workers:3} workers {row['requests_s']:12,.1f} req/s  x{row['speed_up']:5.2f}  "
-                              f"{row['cpu_us']:12,.1f} us CPU  p50 {row['p50_ms']:8.2f}  p99 {row['p99_ms']:8.2f} ms  {row['errors']} errors",
-                              flush=True)  # fmt: skip
-                        if given.json:
-                            given.json.write_text(json.dumps(results, indent=1) + "\n")
-            finally:
-                server.end()
+        for name in given.ways:
+            if name == "gpu" and not has_gpu():
+                print("gpu: skipped, because torch finds no CUDA device")
+                continue
+            for processors in given.processors:
+                for row in measure(program, name, processors, given.streams, given.seconds):
+                    start = first.setdefault((name, row["protocol"]), row["requests_s"])
+                    row["speed_up"] = row["requests_s"] / start if start else 0.0
+                    rows.append(row)
+                    print(f"{name:9}{row['protocol']} {processors:3} processors {row['requests_s']:12,.1f} req/s  x{row['speed_up']:5.2f}  "
+                          f"{row['cpu_us']:10,.1f} us CPU  p50 {row['p50_ms']:8.2f}  p99 {row['p99_ms']:8.2f} ms  {row['errors']} errors",
+                          flush=True)  # fmt: skip
+    bare = bare_gpu() if "gpu" in given.ways and has_gpu() else {}
+    for size, rate in bare.items():
+        print(f"gpu: a loop without a server, batches of {size}: {rate:,.1f} rows/s")
+    if given.json:
+        given.json.write_text(json.dumps({"rows": rows, "bare_gpu": bare}, indent=1) + "\n")
+    if given.plot:
+        draw(rows, given.plot)
 
 
 if __name__ == "__main__":
