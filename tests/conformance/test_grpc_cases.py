@@ -13,7 +13,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from tests.conformance.conformance_models import FIXED_DATATYPES
-from tests.conformance.test_rest_cases import FILES, RAW, RESULT, jpeg, oracle, png, prefixed
+from tests.conformance.test_rest_cases import FILES, RAW, RESULT, oracle, prefixed
 
 CONTENTS = {
     "BOOL": ("bool_contents", [True, False, True, False]),
@@ -67,33 +67,6 @@ def refused(stub, request):
 def pixels(stub, request):
     answer = stub.ModelInfer(request)
     return np.frombuffer(answer.raw_output_contents[0], "<f4").reshape(-1, 8, 8, 3)
-
-
-def test_k33_prefixed_image(stub):
-    request = message("pixels", "BYTES", [1], name="image", raw=prefixed(FILES[0]))
-    np.testing.assert_array_equal(pixels(stub, request)[0], oracle(FILES[0]))
-
-
-@pytest.mark.parametrize(
-    "bad", [FILES[0][:200], b"a text file", b""], ids=["truncated", "text", "empty"]
-)
-def test_k40_bad_image(stub, bad):
-    text = refused(
-        stub, message("pixels", "BYTES", [2], name="image", bytes_contents=[FILES[0], bad])
-    )
-    assert "'image'" in text
-    assert "1" in text
-
-
-def test_k41_channels(stub):
-    for file in (jpeg(channels=1), png(channels=4)):
-        text = refused(stub, message("pixels", "BYTES", [1], name="image", bytes_contents=[file]))
-        assert "channels" in text
-
-
-def test_k42_nchw(stub):
-    text = refused(stub, message("nchw", "BYTES", [1], name="image", bytes_contents=[FILES[0]]))
-    assert "layout" in text or "NHWC" in text
 
 
 def test_k49_health_metadata_and_infer(client):

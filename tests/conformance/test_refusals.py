@@ -51,6 +51,17 @@ TEXTS_HANDLER = f"""{HANDLER}
         fail(int(bytes(batch["text"].reshape(-1)[0])))
         return {{"vector": np.ones((1, 2), np.float32)}}
 """
+TORCHSERVE_HANDLER = f"""{HANDLER}
+    def initialize(self, context):
+        self.initialized = True
+
+    def handle(self, data, context):
+        fail(int(data[0]["body"]))
+        return ["answer"]
+""".replace(
+    "from ksrv import BaseHandler,",
+    "from ts.torch_handler.base_handler import BaseHandler\nfrom ksrv import",
+)
 TEXTS = """
 role: embedding
 timeout_ms: 200
@@ -63,6 +74,7 @@ inputs: [{name: x, datatype: FP32, shape: [-1, 4]}]
 outputs: [{name: y, datatype: FP32, shape: [-1, 4]}]
 """
 FULL = YAML.replace("timeout_ms: 200", "queue_size: 1\nwarmup: false")
+RARE = YAML.replace("timeout_ms: 200", "rate_limit: 0.001\nwarmup: false")
 
 REFUSALS = {
     "unknown model": (("nope", "", [1, 2, 3, 4]), 404, "NOT_FOUND", "'nope'"),
@@ -73,8 +85,17 @@ REFUSALS = {
     "busy handler": (("fails", "", [-3, 2, 3, 4]), 503, "UNAVAILABLE", "come back later"),
     "late": (("fails", "", [-4, 2, 3, 4]), 504, "DEADLINE_EXCEEDED", "the deadline of the request"),
     "full queue": (("full", "", [1, 2, 3, 4]), 503, "RESOURCE_EXHAUSTED", "queue"),
+    "rate limit": (("rare", "", [1, 2, 3, 4]), 429, "RESOURCE_EXHAUSTED", "'rate_limit'"),
 }
 """By condition: model, version and values of the request, the HTTP status, the gRPC code, and words of the sentence."""
+TORCHSERVE = {
+    "unknown model": (404, "Model not found: nope"),
+    "faulty handler": (503, "Prediction failed"),
+    "handler's error": (503, "Prediction failed"),
+    "busy handler": (503, "Prediction failed"),
+    "late": (500, "Worker died."),
+}
+"""The statuses and sentences of TorchServe 0.12 for the conditions."""
 
 
 def post(server, path, body, **headers):
@@ -134,6 +155,13 @@ def embeddings(server, model, version, values):
     return answer.status_code, answer.json()["error"]["message"]
 
 
+def prediction(server, model, version, values):
+    """Call TorchServe's route with the first value as a text."""
+    path = "/predictions/" + {"fails": "torchserve"}.get(model, model)
+    answer = requests.post(server.url + path, data=str(values[0]), timeout=60)
+    return answer.status_code, answer.json()["message"]
+
+
 def message(model, version, values):
     raw = [struct.pack(f"<{len(values)}f", *values)]
     made = infer_request(model, ("x", "FP32", [1, len(values)]), raw=raw)
@@ -161,19 +189,23 @@ def grpc_stream(server, model, version, values):
 
 REST = (rest_json, rest_binary, rest_chunked, rest_stream, predict, generate, generate_stream)
 GRPC = (grpc_unary, grpc_stream)
-OF_TEXTS = [
-    name for name in REFUSALS if name not in ("unknown version", "wrong shape", "full queue")
-]
+NOT_OF_TEXTS = ("unknown version", "wrong shape", "full queue", "rate limit")
+OF_TEXTS = [name for name in REFUSALS if name not in NOT_OF_TEXTS]
 """The conditions that OpenAI's route can express."""
 
 
 @contextmanager
 def running(root, **settings):
-    """Serve the models; the queue of the model `full` is full."""
+    """Serve the models; the queue of `full` is full, and `rare` has had its request."""
     write_model(root, "fails", NUMBERS_HANDLER, YAML)
     write_model(root, "texts", TEXTS_HANDLER, TEXTS)
+    write_model(root, "torchserve", TORCHSERVE_HANDLER, "timeout_ms: 200\n")
     folder = write_model(root, "full", NUMBERS_HANDLER, FULL)
+    write_model(root, "rare", NUMBERS_HANDLER, RARE)
     with Server(root, **settings) as server, ThreadPoolExecutor(5) as pool:
+        values = [1, 2, 3, 4]
+        rare = server.url + route("/v2", "rare", "", "/infer")
+        requests.post(rare, document(values, data=values), timeout=120).raise_for_status()
         body = document([-5, 0, 0, 0], data=[-5, 0, 0, 0])
         url = server.url + route("/v2", "full", "", "/infer")
         try:
@@ -188,7 +220,7 @@ def running(root, **settings):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with running(tmp_path_factory.mktemp("models")) as server:
+    with running(tmp_path_factory.mktemp("models"), torchserve_api=True) as server:
         yield server
 
 
@@ -223,3 +255,8 @@ def test_a_call_to_stock_servers_is_refused_alike(stock, call, condition):
 @pytest.mark.parametrize("condition", OF_TEXTS)
 def test_embeddings_are_refused_with_status_and_sentence(server, condition):
     check(server, embeddings, condition)
+
+
+@pytest.mark.parametrize("condition", TORCHSERVE)
+def test_predictions_are_refused_as_torchserve_does(server, condition):
+    assert prediction(server, *REFUSALS[condition][0]) == TORCHSERVE[condition]

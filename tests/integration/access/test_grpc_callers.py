@@ -56,25 +56,22 @@ CALLERS = {
 """The refusal of a control call of each, by the kind of the server; None if the call is let in."""
 
 
-@pytest.fixture(scope="module", params=["native", "grpcio"])
-def carrier(request):
-    return request.param
-
-
-@pytest.fixture(scope="module", params=CALLERS)
-def guarded(request, carrier, tmp_path_factory):
+@pytest.fixture(scope="module", params=[*CALLERS, "grpcio"])
+def guarded(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("guarded")
     write_double(folder / "models")
     (folder / "tokens").write_text("good-token\n")
     (folder / "control").write_text("control-token\n")
     files = {}
-    if request.param != "open":
+    kind = "token" if request.param == "grpcio" else request.param
+    if kind != "open":
         files["control_token_file"] = str(folder / "control")
-    if request.param == "token":
+    if kind == "token":
         files["token_file"] = str(folder / "tokens")
+    carrier = "grpcio" if request.param == "grpcio" else "native"
     settings = {"allow_shared_memory": True, "grpc_server": carrier, **files}
     with Server(folder / "models", **settings) as running:
-        running.kind = request.param
+        running.kind = kind
         yield running
 
 

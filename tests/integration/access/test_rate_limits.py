@@ -7,7 +7,6 @@ import grpc
 import pytest
 import requests
 
-from ksrv.protocol.protobuf import INFERENCE, methods
 from ksrv.testing import Server
 from tests.support.models import ECHO, SLOW, VECTOR, write_model
 from tests.support.streams import StreamedResponse, text_request, write_words
@@ -134,43 +133,6 @@ def test_client_limits_need_a_token_file(models):
             AssertionError, match="clients are distinguished by their tokens; give --token-file"
         ):
             serving(models, limits=limits).start()
-
-
-def over_v1(server, model):
-    url = f"{server.url}/v1/models/{model}:predict"
-    answer = requests.post(url, json={"instances": [[1, 2, 3, 4]]}, timeout=60)
-    return answer.status_code, answer.headers.get("Retry-After")
-
-
-def over_sse(server, model):
-    path, request = f"/v2/models/{model}-words/infer", text_request("a b")
-    with StreamedResponse(server, path, request) as streamed:
-        return streamed.status, streamed.response.headers["Retry-After"]
-
-
-@pytest.mark.parametrize("way", [over_v1, over_sse])
-def test_the_rate_of_a_model_holds_over_every_way(models, tmp_path, way):
-    write_words(tmp_path, "rare-inline-words", f"rate_limit: {RARE}\n")
-    with Server([models / "rare-inline", tmp_path]) as server:
-        assert way(server, "rare-inline") == (200, None)
-        status, seconds = way(server, "rare-inline")
-        assert status == 429
-        assert 900 < int(seconds) <= 1000
-
-
-def test_grpc_stream_gets_an_error_for_each_refused_request(models):
-    request, response = methods(INFERENCE)["ModelStreamInfer"]
-    sent = [
-        infer_request("rare-inline", ("x", "FP32", [1, 4]), raw=[bytes(16)], id=str(number))
-        for number in range(3)
-    ]
-    with serving(models, "rare-inline") as server, grpc.insecure_channel(server.grpc) as channel:
-        stream = channel.stream_stream(
-            f"/{INFERENCE}/ModelStreamInfer", request.SerializeToString, response.FromString
-        )
-        answers = list(stream(iter(sent), timeout=60))
-    assert [bool(answer.error_message) for answer in answers] == [False, True, True]
-    assert all("limit 'rate_limit'" in answer.error_message for answer in answers[1:])
 
 
 def test_a_stream_is_under_way_until_it_ends_or_its_client_is_gone(tmp_path):

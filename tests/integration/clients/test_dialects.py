@@ -1,10 +1,6 @@
 """Requests as other programs send them, written by hand: perf_analyzer, OVMS's samples of 2022, curl."""
 
 import json
-import re
-import shlex
-import struct
-import subprocess
 import time
 
 import numpy as np
@@ -16,7 +12,6 @@ import tritonclient.http
 from ksrv.testing import Server
 from tests.support.images import files as image_files
 from tests.support.models import write_double, write_echo, write_mean, write_model
-from tests.support.paths import ROOT
 
 HEADER = "Inference-Header-Content-Length"
 
@@ -57,23 +52,6 @@ def files():
         image_files.png(8, 8),
         image_files.jpeg(50, 9, seed=2),
     ]
-
-
-def means(server, files):
-    """The model's answer for each image alone, sent in today's form."""
-    found = []
-    for file in files:
-        entry = {"name": "image", "shape": [1], "datatype": "BYTES"}
-        entry["parameters"] = {"binary_data_size": len(file) + 4}
-        head = json.dumps({"inputs": [entry]}).encode()
-        answer = requests.post(
-            f"{server.url}/v2/models/mean/infer",
-            data=head + struct.pack("<I", len(file)) + file,
-            headers={HEADER: str(len(head))},
-            timeout=60,
-        )
-        found += answer.json()["outputs"][0]["data"]
-    return found
 
 
 # ---- perf_analyzer -----------------------------------------------------------------------------
@@ -160,78 +138,7 @@ def test_the_configuration_carries_the_models_parameters(server):
 # ---- OVMS's samples of 2022 --------------------------------------------------------------------
 
 
-def ovms_request(server, files, size, extra=None):
-    """A request as those samples build it: the JSON, then all images, sizes as a string."""
-    document = {
-        "model_name": "mean",
-        "inputs": [
-            {
-                "name": "image",
-                "shape": [len(files)],
-                "datatype": "BYTES",
-                **({} if size is None else {"parameters": {"binary_data_size": size}}),
-            }
-        ],
-        **(extra or {}),
-    }
-    text = json.dumps(document)
-    return requests.post(
-        f"{server.url}/v2/models/mean/infer",
-        data=text.encode() + b"".join(files),
-        headers={HEADER: str(len(text))},
-        timeout=60,
-    )
-
-
-def test_concatenated_images_of_2022_are_read(server, files):
-    expected = means(server, files)
-    for size in (",".join(str(len(file)) for file in files), ", ".join(str(len(f)) for f in files)):
-        answer = ovms_request(server, files, size)
-        assert answer.status_code == 200, answer.text
-        assert answer.json()["outputs"][0]["data"] == expected
-    for size in (None, str(len(files[0])), len(files[0])):
-        answer = ovms_request(server, files[:1], size)
-        assert answer.status_code == 200, answer.text
-        assert answer.json()["outputs"][0]["data"] == expected[:3]
-
-
-def test_wrong_image_sizes_of_2022_are_refused(server, files):
-    for size in ("", "x", "4,,4", "1,2", str(len(files[0]) + 1), "-5", "1.5", " "):
-        answer = ovms_request(server, files[:1], size)
-        assert answer.status_code == 400, size
-        assert "'image'" in answer.json()["error"] or "additional" in answer.json()["error"]
-
-
 # ---- curl --------------------------------------------------------------------------------------
-
-
-@pytest.mark.differs_by("tls", why="the README's lines name no authority")
-def test_the_readmes_curl_lines(server, files, tmp_path):
-    """As they stand, but for the address and the model's name."""
-    lines = re.findall(r"^curl .*cat\.jpg.*$", (ROOT / "README.md").read_text(), re.MULTILINE)
-    assert len(lines) == 3
-    (tmp_path / "cat.jpg").write_bytes(files[0])
-    (tmp_path / "dog.png").write_bytes(files[1])
-    for line in lines:
-        line = line.replace("127.0.0.1:8080", server.http).replace("models/cats", "models/mean")
-        done = subprocess.run(
-            shlex.split(line), cwd=tmp_path, capture_output=True, timeout=60, check=True
-        )
-        (output,) = json.loads(done.stdout)["outputs"]
-        pictures = files[: line.count("image=@") or 1]
-        assert output["data"] == means(server, pictures), line
-
-
-def test_a_bare_file_with_curl(server, files, tmp_path):
-    (tmp_path / "cat.jpg").write_bytes(files[0])
-    done = subprocess.run(
-        ["curl", "-sS", "--data-binary", "@cat.jpg", "-H", f"{HEADER}: 0",
-         f"{server.url}/v2/models/mean/infer", "-o", "answer", "-D", "-"],
-        cwd=tmp_path, capture_output=True, timeout=60, check=True,
-    )  # fmt: skip
-    (length,) = re.findall(rb"(?i)header-content-length: (\d+)", done.stdout)
-    raw = (tmp_path / "answer").read_bytes()[int(length) :]
-    assert np.frombuffer(raw, "<f4").tolist() == np.float32(means(server, files[:1])).tolist()
 
 
 # ---- NaN and infinities ------------------------------------------------------------------------

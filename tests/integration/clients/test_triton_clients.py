@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import queue
 
 import ml_dtypes
 import numpy as np
@@ -14,7 +13,7 @@ import tritonclient.http.aio
 from tritonclient.utils import InferenceServerException
 
 from ksrv.testing import Server
-from tests.support.model_files.triton_models import DATATYPES, ECHO, write_echoes, write_witness
+from tests.support.model_files.triton_models import ECHO, write_echoes, write_witness
 from tests.support.models import write_model
 from tests.support.wait_until import wait_until
 
@@ -111,13 +110,6 @@ def seen(answer):
     return json.loads(answer.as_numpy("seen").ravel()[0])
 
 
-def test_every_datatype_comes_back_exactly(driver):
-    for datatype in DATATYPES:
-        answer = driver.infer(f"echo_{datatype}", [driver.tensor(VALUES[datatype], datatype)])
-        got = answer.as_numpy("y")
-        np.testing.assert_array_equal(got, VALUES[datatype], strict=datatype != "BYTES")
-
-
 def test_every_datatype_comes_back_exactly_as_json(driver):
     """FP16 and BF16 have no JSON form; over gRPC the options do not exist and the test is the same."""
     words = np.array([[b"", b"a", "é".encode()]], object)
@@ -180,21 +172,6 @@ def test_a_sequence_may_have_a_name(driver):
     assert seen(answer)["parameters"]["sequence_end"] is True
 
 
-@pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
-def test_compression_both_ways(driver, algorithm):
-    values = np.tile(np.arange(4, dtype=np.float32), (500, 1))
-    options = (
-        {"compression_algorithm": algorithm}
-        if driver.is_grpc
-        else {
-            "request_compression_algorithm": algorithm,
-            "response_compression_algorithm": algorithm,
-        }
-    )
-    answer = driver.infer("witness", [driver.tensor(values)], **options)
-    np.testing.assert_array_equal(answer.as_numpy("y"), values)
-
-
 def test_versions(driver):
     for version, factor in (("1", 1), ("2", 2), ("", 2)):
         answer = driver.infer("versioned", [driver.tensor(ROW)], model_version=version)
@@ -223,22 +200,6 @@ def test_a_deadline_ends_the_wait(driver):
         driver.refused(504, "DEADLINE_EXCEEDED", "infer", "slow", [tensor], client_timeout=0.05)
     answer = driver.infer("slow", [tensor], timeout=30_000_000)
     np.testing.assert_array_equal(answer.as_numpy("y"), ROW)
-
-
-def test_mistakes_have_sentences(driver):
-    def told(model, inputs, **options):
-        return driver.refused(400, "INVALID_ARGUMENT", "infer", model, inputs, **options)
-
-    good = driver.tensor(ROW)
-    assert "'w'" in told("witness", [driver.tensor(ROW, name="w")])
-    text = told("witness", [driver.tensor(np.zeros((1, 3), np.float32))])
-    assert "[1, 3]" in text and "[-1, 4]" in text and "'x'" in text
-    text = told("witness", [driver.tensor(ROW.astype(np.float64), "FP64")])
-    assert "FP64" in text and "FP32" in text
-    assert "'q'" in told("witness", [good], outputs=[driver.output("q")])
-    assert "8" in told("batched", [driver.tensor(np.zeros((8, 4), np.float32))])
-    assert "'nope'" in driver.refused(404, "NOT_FOUND", "infer", "nope", [good])
-    assert "'nope'" in driver.refused(404, "NOT_FOUND", "get_model_config", "nope")
 
 
 def test_description_statistics_and_repository(driver):
@@ -308,32 +269,6 @@ def test_log_and_trace_settings(driver):
         assert driver.refused(400, "INVALID_ARGUMENT", "update_trace_settings", "witness", change)
     finally:
         driver.call("update_log_settings", {"log_verbose_level": 0})
-
-
-def test_many_requests_at_once_over_http(server):
-    with tritonclient.http.InferenceServerClient(server.http, concurrency=4) as client:
-        tensor = tritonclient.http.InferInput("x", [1, 4], "FP32")
-        tensor.set_data_from_numpy(ROW)
-        pending = [client.async_infer("batched", [tensor]) for _ in range(20)]
-        for one in pending:
-            np.testing.assert_array_equal(one.get_result().as_numpy("y"), ROW)
-
-
-def test_cancellation_over_grpc(server):
-    """A cancelled call is CANCELLED for the client, and the model serves on."""
-    with tritonclient.grpc.InferenceServerClient(server.grpc) as client:
-        tensor = tritonclient.grpc.InferInput("x", [1, 4], "FP32")
-        tensor.set_data_from_numpy(ROW)
-        ended = queue.Queue()
-        contexts = [
-            client.async_infer("slow", [tensor], lambda result, error: ended.put(error))
-            for _ in range(3)
-        ]
-        for context in contexts:
-            context.cancel()
-        np.testing.assert_array_equal(client.infer("slow", [tensor]).as_numpy("y"), ROW)
-        for _ in contexts:
-            assert "CANCELLED" in str(ended.get(timeout=60).status())
 
 
 def test_a_stream_answers_in_order_and_survives_mistakes(server):

@@ -3,14 +3,11 @@
 import json
 import re
 import threading
-import time
 import urllib.request
 
 import grpc
 import pytest
 
-from ksrv.model.fault import ConfigError
-from ksrv.repository.model_yaml import load_model_config
 from ksrv.testing import Server
 from tests.support.models import VECTOR, write_model
 from tests.support.streams import TEXT, StreamedResponse, text_request
@@ -102,9 +99,6 @@ def server(request, tmp_path_factory):
     root = tmp_path_factory.mktemp("models")
     own = f"warmup: false\nexecutor: {request.param}\n"
     write_model(root, "cached", COUNTS, VECTOR + own + "cache: {}\n")
-    write_model(root, "small", COUNTS, VECTOR + own + "cache: {entries: 2}\n")
-    write_model(root, "tiny", COUNTS, VECTOR + own + "cache: {bytes: 20}\n")
-    write_model(root, "short", COUNTS, VECTOR + own + "cache: {ttl_s: 0.2}\n")
     write_model(root, "counted", COUNTS, VECTOR + own + "cache: {}\n")
     write_model(root, "timed", COUNTS, VECTOR + own + "cache: {}\n")
     write_model(root, "plain", COUNTS, VECTOR + own)
@@ -296,14 +290,6 @@ def test_versions_have_separate_answers(server):
     assert [counts("1"), counts("2"), counts("1"), counts("2")] == [1, 2, 1, 2]
 
 
-def test_entries_bytes_and_age_are_bounded(server):
-    assert [ask(server, "small", n) for n in (1, 2, 1, 3, 1, 2)] == [1, 2, 1, 3, 1, 4]
-    assert [ask(server, "tiny", n) for n in (1, 2, 2, 1)] == [1, 2, 2, 3]
-    assert [ask(server, "short", 1), ask(server, "short", 1)][0] == 1
-    time.sleep(0.3)
-    assert ask(server, "short", 1) > 1
-
-
 def test_texts_with_other_boundaries_have_other_keys(server):
     def infer(*texts):
         document = text_request("")
@@ -314,10 +300,3 @@ def test_texts_with_other_boundaries_have_other_keys(server):
     assert infer("ab", "c") == ["1:ab", "1:c"]
     assert infer("a", "bc") == ["2:a", "2:bc"]
     assert infer("ab", "c") == ["1:ab", "1:c"]
-
-
-@pytest.mark.parametrize("cache", ["3", "{entries: 0}", "{bytes: -1}", "{ttl_s: 0}", "{size: 3}"])
-def test_wrong_settings_are_named(tmp_path, cache):
-    write_model(tmp_path, "m", COUNTS, VECTOR + f"cache: {cache}\n")
-    with pytest.raises(ConfigError, match="cache"):
-        load_model_config(tmp_path / "m")

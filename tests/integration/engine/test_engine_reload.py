@@ -14,7 +14,7 @@ import pytest
 from ksrv._native.memory import buffer_pool, memory_budget
 from ksrv._native.queue import request_queue as queue
 from ksrv.engine.engine import Engine, EngineSettings
-from ksrv.errors import KsrvError, NotFound
+from ksrv.errors import KsrvError
 from ksrv.repository.layout import Repository
 from ksrv.request import InferRequest, Tensor
 from tests.support.wait_until import wait_until
@@ -107,19 +107,6 @@ class Clients:
             self.answered += 1
 
 
-@pytest.mark.parametrize("reloads", [12, pytest.param(100, marks=pytest.mark.slow)])
-def test_reloads_under_load_fail_no_request(tmp_path, reloads):
-    write(tmp_path / "m", 0)
-    with engine(tmp_path) as served, Clients(served, range(reloads + 1)) as clients:
-        for added in range(1, reloads + 1):
-            write(tmp_path / "m", added)
-            served.load("m")
-            assert answer(served) == added
-        assert not clients.failures
-        assert clients.answered > reloads
-    assert not clients.failures
-
-
 def test_replaced_model_is_freed(tmp_path):
     def queues():
         gc.collect()
@@ -140,73 +127,6 @@ def test_replaced_model_is_freed(tmp_path):
         wait_until(lambda: threads() == 2)
         wait_until(lambda: queues() <= before + 2)
     wait_until(lambda: threads() == 0)
-
-
-def test_only_changed_models_are_reloaded(tmp_path):
-    write(tmp_path / "m", 1)
-    write(tmp_path / "n", 5)
-    with engine(tmp_path) as served:
-        before = served._models.find("n")
-        assert not served.reload_changed()
-        write(tmp_path / "m", 2)
-        write(tmp_path / "new", 3)
-        assert served.reload_changed()
-        assert answer(served) == 2
-        assert answer(served, model="new") == 3
-        assert served._models.find("n") is before
-        for path in (tmp_path / "new").iterdir():
-            path.unlink()
-        (tmp_path / "new").rmdir()
-        assert served.reload_changed()
-        with pytest.raises(NotFound):
-            answer(served, model="new")
-
-
-def test_a_watched_repository_is_reloaded_by_itself(tmp_path):
-    write(tmp_path / "m", 1)
-    with engine(tmp_path, watch_seconds=0.02) as served:
-        assert answer(served) == 1
-        write(tmp_path / "m", 2)
-        wait_until(lambda: answer(served) == 2)
-
-
-def test_broken_change_keeps_the_old_version_and_names_the_reason(tmp_path):
-    write(tmp_path / "m", 1)
-    with engine(tmp_path) as served:
-        (tmp_path / "m" / "handler.py").write_text("raise ValueError('half written')\n")
-        assert served.reload_changed()
-        assert answer(served) == 1
-        assert served.ready()
-        (line,) = served.index()
-        assert line.state == "READY" and "half written" in line.reason
-        assert not served.reload_changed()  # tried once, not at every look
-        with pytest.raises(KsrvError, match="half written"):
-            served.load("m")
-        write(tmp_path / "m", 2)
-        assert served.reload_changed()
-        assert answer(served) == 2
-        assert served.ready()
-
-
-def test_versions_come_and_go(tmp_path):
-    model = tmp_path / "m"
-    policy = MODEL + "version_policy: {latest: 2}\n"
-    for version in (1, 2, 3):
-        write(model / str(version), version)
-    (model / "model.yaml").write_text(policy.replace("handler.py", "handler.py"))
-    for version in (1, 2, 3):
-        (model / str(version) / "model.yaml").unlink()
-    with engine(tmp_path) as served:
-        assert served.versions("m") == ["2", "3"]
-        assert answer(served) == 3
-        assert answer(served, model_version="2") == 2
-        with pytest.raises(NotFound, match="'1'"):
-            answer(served, model_version="1")
-        write(model / "10", 10)
-        (model / "10" / "model.yaml").unlink()
-        assert served.reload_changed()
-        assert served.versions("m") == ["3", "10"]
-        assert answer(served) == 10
 
 
 def descriptors():

@@ -298,20 +298,3 @@ def test_the_documented_command_serves(tmp_path):
     ):
         assert ask(client, 0) == 1.0
         assert "models that are loaded when requests name them: 1" in server.log
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_five_hundred_models_with_memory_for_fifty(tmp_path):
-    write(tmp_path, 500, 4)
-    draw = random.Random(7)
-    numbers = draw.choices(range(500), [1 / (rank + 1) for rank in range(500)], k=5000)
-    with (
-        Server(tmp_path, model_control="lazy", models_memory="200M") as server,
-        Client(server.url) as client,
-        ThreadPoolExecutor(16) as pool,
-    ):
-        assert list(pool.map(lambda number: ask(client, number), numbers)) == [
-            number + 1.0 for number in numbers
-        ]
-        assert metric(server, "ksrv_models_loaded") < 120

@@ -6,7 +6,6 @@ import pytest
 from ksrv.client import Client
 from ksrv.testing import LoadFailed, Server, load
 from tests.support.models import write_model
-from tests.support.wait_until import wait_until
 
 VECTOR = "inputs: [{name: x, datatype: FP32, shape: [-1, 2]}]\n"
 
@@ -83,36 +82,8 @@ class H(BaseHandler):
         assert not (tmp_path / "m" / "ran").exists()
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "def handle(x, y): return x(y)\n",
-        "from ksrv import BaseHandler\nclass H(BaseHandler):\n    def postprocess(self): return 1\n"
-        "    def inference(self, x): return x\n",
-        "def inference(x): return len(3)\n",
-    ],
-)
-@pytest.mark.parametrize("executor", ["inline", "process"])
-def test_a_type_error_with_zeros_keeps_the_model_from_being_ready(tmp_path, source, executor):
-    write_model(tmp_path, "m", source, f"{VECTOR}executor: {executor}\n")
-    if executor == "inline":
-        with pytest.raises(LoadFailed, match=r"warm-up with zeros: .* TypeError: .*warmup: false"):
-            load(tmp_path / "m")
-    else:
-        with Server(tmp_path, start_timeout=120, wait_ready=False) as server:
-            wait_until(lambda: "models loaded" in server.log, tell=lambda: server.log)
-            assert server.get("/v2/models/m/ready")[0] == 503
-            assert "warm-up with zeros" in server.log and "TypeError" in server.log
-
-
 @pytest.mark.parametrize("parameters", ["batch", "a, b, c", "*, batch, context"])
 def test_handle_function_without_two_arguments_is_refused(tmp_path, parameters):
     write_model(tmp_path, "m", f"def handle({parameters}): return 1\n", "")
     with pytest.raises(LoadFailed, match=r"two arguments, .* another name"):
         load(tmp_path / "m")
-
-
-def test_other_errors_with_zeros_are_warnings(tmp_path):
-    write_model(tmp_path, "m", "def inference(x):\n    assert x.any()\n    return x\n", VECTOR)
-    with load(tmp_path / "m") as model:
-        assert model.infer({"x": [[1.0, 2.0]]})["output"].tolist() == [[1.0, 2.0]]

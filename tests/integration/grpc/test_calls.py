@@ -1,7 +1,6 @@
 """All calls except ModelInfer: state, description, repository, refusals, health, reflection, access."""
 
 import contextlib
-import logging
 import socket
 import threading
 import time
@@ -52,7 +51,6 @@ def refused(code, make):
     return caught.value.details()
 
 
-@pytest.mark.grpcio
 def test_health_and_readiness_calls_answer(engine, channel):
     assert call(channel, "ServerLive").live
     assert call(channel, "ServerReady").ready
@@ -123,37 +121,6 @@ def test_disabled_shared_memory_names_the_setting(channel, name):
     assert text == "shared memory is off; --allow-shared-memory switches it on"
 
 
-def test_the_log_settings_are_shown_and_changed(channel):
-    before = call(channel, "LogSettings").settings
-    assert before["log_error"].bool_param
-    assert before["log_file"].WhichOneof("parameter_choice") == "string_param"
-    value = message_class("inference.LogSettingsRequest.SettingValue")
-
-    def changed(**settings):
-        return call(channel, "LogSettings", settings=settings).settings
-
-    loggers = [logging.getLogger(), logging.getLogger("ksrv")]
-    levels = [one.level for one in loggers]
-    try:
-        verbose = changed(log_verbose_level=value(uint32_param=1))
-        assert verbose["log_verbose_level"].uint32_param == 1
-        assert verbose["log_info"].bool_param
-        quiet = changed(log_verbose_level=value(uint32_param=0), log_info=value(bool_param=False))
-        assert not quiet["log_info"].bool_param
-        assert quiet["log_warning"].bool_param
-        for given in (
-            {"log_file": value(string_param="/tmp/x")},
-            {"log_info": value(uint32_param=1)},
-            {"log_verbose_level": value()},
-            {"log_all": value(bool_param=True)},
-        ):
-            refused("INVALID_ARGUMENT", lambda given=given: changed(**given))
-        assert call(channel, "LogSettings").settings == quiet
-    finally:
-        for one, level in zip(loggers, levels, strict=True):
-            one.setLevel(level)
-
-
 @pytest.mark.grpcio
 def test_every_call_of_the_services_is_registered(channel):
     for service in (INFERENCE, HEALTH, REFLECTION, REFLECTION_ALPHA):
@@ -166,7 +133,6 @@ def test_every_call_of_the_services_is_registered(channel):
     refused("UNIMPLEMENTED", lambda: channel.unary_unary(f"/{INFERENCE}/Nothing")(b"", timeout=20))
 
 
-@pytest.mark.grpcio
 @pytest.mark.parametrize(
     "path", [f"/{INFERENCE}/ModelReady", f"/{HEALTH}/Check", f"/{INFERENCE}/RepositoryModelLoad"]
 )
@@ -234,7 +200,6 @@ def test_stop_notifies_watchers(engine):
         assert not stopper.is_alive()
 
 
-@pytest.mark.grpcio
 def test_streams_beyond_the_limit_are_refused_until_others_end(engine, monkeypatch):
     monkeypatch.setattr(bounds, "MAX_WATCHES", 2)
     with running(engine) as address, connect(address) as channel:
@@ -311,11 +276,3 @@ def test_peers_on_ipv6_and_unix_sockets_are_named(engine, tmp_path):
             call(channel, "RepositoryModelLoad", model_name="add")
         server.stop(5)
     assert list(dict.fromkeys(access.peers)) == ["", "::1"][: len(addresses)]
-
-
-def test_too_much_metadata_is_refused(channel):
-    refused(
-        "RESOURCE_EXHAUSTED",
-        lambda: call(channel, "ServerLive", metadata=(("x-big", "v" * 40_000),)),
-    )
-    assert call(channel, "ServerLive").live

@@ -8,7 +8,6 @@ import socket
 import ssl
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -229,18 +228,6 @@ def test_a_client_that_measures_by_pings_is_served(engine, encryption):
             wire.socket.sendall(frame(PING, 0, 0, bytes(8)) * 50)
 
 
-def test_simultaneous_handshakes_are_all_finished(engine, encryption):
-    """Handshakes take turns; a waiting handshake needs no further event."""
-    server, client = encryption
-
-    def is_live(address):
-        with Wire(address, client) as wire:
-            return b"grpc-status: 0" in wire.until_ended(wire.call(LIVE, message=b""))
-
-    with running(engine, tls=server) as address, ThreadPoolExecutor(32) as threads:
-        assert all(threads.map(is_live, [address] * 64))
-
-
 @pytest.mark.parametrize(
     "fault",
     [
@@ -293,23 +280,6 @@ def test_frames_that_break_the_protocol_end_their_connection(engine, sent):
             wire.socket.sendall(sent)
             wire.until_over()
         assert call(channel, "ServerLive").live
-
-
-def test_a_connection_ends_at_its_age_and_its_calls_are_finished(engine):
-    with running(engine, max_connection_age=0.3) as address, Wire(address) as wire:
-        began = time.monotonic()
-        while not wire.over:
-            stream = wire.call(LIVE, message=b"")
-            while stream not in wire.ended and not wire.over:
-                wire.read()
-            if stream in wire.ended:
-                assert b"grpc-status: 0" in wire.ended[stream]
-        assert wire.goodbye == 0
-        assert time.monotonic() - began >= 0.25
-        with connect(address) as channel:
-            for _ in range(20):  # grpcio decides when it opens connections
-                assert call(channel, "ServerLive").live
-                time.sleep(0.05)
 
 
 def test_untaken_answer_ends_its_call_and_frees_its_memory(engine):
@@ -393,15 +363,6 @@ def test_end_with_the_last_bytes_is_seen(engine):
                         while wire.socket.recv(1 << 16):
                             pass
             assert call(channel, "ServerLive").live
-
-
-def test_endless_streams_above_the_limit_count_as_a_flood(engine):
-    def make(number):
-        return frame(HEADERS, END_HEADERS, 2 * number + 1, block())
-
-    with running(engine) as address, connect(address) as channel:
-        assert flood(address, make) is not None
-        assert call(channel, "ServerLive").live
 
 
 def test_peer_that_reads_nothing_is_not_read_from(engine):

@@ -124,18 +124,6 @@ def test_large_message_must_arrive_within_the_transfer_timeout(engine):
     assert not engine.handles
 
 
-@pytest.mark.parametrize("order", [("bad", "good"), ("good", "bad"), ("good", "good")])
-def test_a_second_authorization_is_refused(guarded, order):
-    twice = tuple(("authorization", f"Bearer {token}") for token in order)
-    assert_serves(guarded, TOKEN)
-    with connect(guarded) as channel:
-
-        def make():
-            stub_infer(channel)(ADD, timeout=60, metadata=twice)
-
-        assert "more than one 'authorization'" in refused("UNAUTHENTICATED", make)
-
-
 # ---- bytes in flight --------------------------------------------------------------------------
 
 
@@ -258,16 +246,12 @@ def test_no_message_of_the_services_looks_compressed():
 # ---- before credentials -----------------------------------------------------------------------
 
 
-@pytest.mark.grpcio
 @pytest.mark.parametrize(
     "path",
     [
         INFER,
         STREAM,
-        f"/{INFERENCE}/ModelReady",
-        f"/{INFERENCE}/RepositoryIndex",
         f"/{INFERENCE}/RepositoryModelLoad",
-        f"/{HEALTH}/List",
         f"/{REFLECTION}/ServerReflectionInfo",
     ],
 )

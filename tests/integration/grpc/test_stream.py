@@ -81,13 +81,6 @@ def test_a_stream_of_triton_grpc_error_ends_with_the_status_of_its_first_error(c
         assert failed.value.code().name == code
 
 
-def test_stream_continues_without_triton_grpc_error(channel):
-    bad = add("2")
-    bad.raw_input_contents[0] = b"1"
-    found = list(stream(channel, iter([bad, add("3")]), metadata=[("triton_grpc_error", "false")]))
-    assert [bool(answer.error_message) for answer in found] == [True, False]
-
-
 def test_each_last_answer_is_marked(channel):
     marked = {"triton_enable_empty_final_response": True}
     found = list(stream(channel, iter([add("1", **marked), add("2"), row_request("full", id="3")])))
@@ -96,7 +89,6 @@ def test_each_last_answer_is_marked(channel):
     assert "queue" in found[2].error_message
 
 
-@pytest.mark.grpcio
 def test_cancelled_stream_cancels_its_requests(engine, channel):
     feed = queue.Queue()
     answers = stream(channel, iter(feed.get, None))
@@ -128,7 +120,6 @@ def stopped_with_one_under_way(engine):
         server.stop(30)
 
 
-@pytest.mark.grpcio
 def test_stop_answers_accepted_requests_and_ends_the_stream(engine):
     with stopped_with_one_under_way(engine) as answers:
         assert next(answers).infer_response.id == "1"
@@ -150,7 +141,3 @@ def test_stop_does_not_lose_a_request_during_acceptance(engine, monkeypatch):
     with stopped_with_one_under_way(engine) as answers:
         go_on.set()
         assert next(answers).infer_response.id == "1"
-
-
-def test_empty_stream_ends_with_ok(channel):
-    assert list(stream(channel, iter([]))) == []

@@ -1,7 +1,6 @@
 """Requests above 8 MiB to handler processes: read where they were received, and never changed there."""
 
 import json
-import threading
 
 import numpy as np
 import pytest
@@ -193,22 +192,3 @@ def test_large_input_with_failures_and_other_inputs(served):
     assert status(head) == 200, text[:400]
     half = x[:, ::2]
     assert text.endswith(half.tobytes() + n.tobytes())
-
-
-@pytest.mark.parametrize("model", ["twice", "joined"])
-def test_large_and_small_requests_in_parallel(served, model):
-    wrong: list[object] = []
-
-    def client(number: int) -> None:
-        for turn in range(6):
-            x = body(0, (1, 40, EIGHT_MIB + number)[(number + turn) % 3]) + number
-            x[0, 0] = 0
-            if not np.array_equal(exchanged(served, model, x), x):
-                wrong.append((number, turn))
-
-    threads = [threading.Thread(target=client, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []

@@ -272,23 +272,6 @@ def test_a_request_that_ends_its_process_is_tried_twice_and_then_refused(served,
     assert lives(pid_of(served, "apart"))
 
 
-def test_sys_exit_in_a_handler_is_its_failure(served):
-    pid = pid_of(served, "apart")
-    assert "SystemExit" in asked(served, "apart", row(-7)).json()["error"]
-    assert pid_of(served, "apart") == pid
-
-
-def test_a_hang_is_answered_at_its_deadline_and_its_process_replaced(served):
-    text = ""
-    while "while the handler ran" not in text:  # the deadline may pass before it does
-        pid = pid_of(served, "apart")
-        answer = asked(served, "apart", row(-5), parameters={"timeout": 500_000})
-        assert answer.status_code == 504, answer.text
-        text = answer.json()["error"]
-    assert pid_of(served, "apart") != pid
-    wait_until(lambda: not lives(pid))
-
-
 @pytest.mark.parametrize("model", ["apart", "joined", "two"])
 def test_requests_queued_after_a_death_are_answered(served, model):
     """Quick answers first, so that batches are dispatched ahead of the batch that ends its process."""

@@ -3,7 +3,6 @@
 import json
 import os
 import socket
-import threading
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from tests.support.images import files as image_files
 from tests.support.models import write_model
 from tests.support.native.fast_path import ask, message, opened, serving, status
 from tests.support.wait_until import wait_until
-from tests.support.wire.http_reader import read_message
 
 HEIGHT, WIDTH = 120, 100
 HANDLER = """
@@ -176,16 +174,6 @@ def test_jpegs_need_no_python(tmp_path, monkeypatch, joined):
         assert engine.find("m", "").statistics().success.count == sent
 
 
-@pytest.mark.parametrize("model", ["apart", "joined"])
-def test_jpegs_become_the_same_pixels(served, model):
-    for height, width in ((HEIGHT, WIDTH), (37, 211), (480, 640), (9, 9)):
-        files = [image_files.jpeg(height, width, seed=k) for k in range(3)]
-        far, here = (
-            outputs_of(*ask(served.address, jpegs_message(name, files))) for name in (model, "here")
-        )
-        assert np.array_equal(far["sum"], here["sum"])
-
-
 @pytest.mark.parametrize("model", ["turned-apart", "turned-joined"])
 def test_jpegs_are_rotated_by_exif(served, model):
     """All orientations in one batch and each alone, with the pixels of the inline executor."""
@@ -219,32 +207,6 @@ def test_images_left_to_cv2_get_the_same_errors(served, model):
         assert again["sum"].shape == (1, 1)
 
 
-def test_bad_image_fails_only_its_request(served):
-    """Of joined requests, the broken requests are refused, and the others are answered."""
-    good, bad = image_files.jpeg(60, 60), image_files.jpeg(60, 60)[:-300]
-    expected = outputs_of(*ask(served.address, jpegs_message("here", [good])))["sum"]
-    expected_status = status(ask(served.address, jpegs_message("here", [bad]))[0])
-    wrong: list[object] = []
-
-    def client(number: int) -> None:
-        with socket.create_connection(served.address, 60) as connection:
-            for turn in range(15):
-                broken = (number + turn) % 5 == 0
-                connection.sendall(jpegs_message("joined", [bad if broken else good]))
-                head, body = read_message(connection)[:2]
-                if broken and status(head) != expected_status:
-                    wrong.append(head)
-                elif not broken and not np.array_equal(outputs_of(head, body)["sum"], expected):
-                    wrong.append(body)
-
-    threads = [threading.Thread(target=client, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
-
-
 def test_inputs_may_be_written_to_and_answered(served):
     x = pixels(5)
     x[0, 0, 0, 0] = 1002
@@ -262,15 +224,6 @@ def test_batches_of_every_size(served, rows):
     x = pixels(rows, rows)
     found = outputs_of(*ask(served.address, message("apart", {"x": x})))
     assert found["sum"].ravel().tolist() == sums_of(x)
-
-
-def test_batch_runs_again_with_the_same_bytes_after_a_death(served):
-    x, n = pixels(3), np.zeros((1, 4), "<f4")
-    assert status(ask(served.address, message("pair", {"x": x, "n": n - 1}))[0]) == 500
-    for number in range(5):
-        x = pixels(number)
-        found = outputs_of(*ask(served.address, message("pair", {"x": x, "n": n})))
-        assert found["sum"].ravel().tolist() == sums_of(x)
 
 
 def test_large_places_take_no_memory_before_they_are_used():

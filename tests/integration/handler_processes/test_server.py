@@ -6,7 +6,6 @@ import signal
 from pathlib import Path
 
 import numpy as np
-import pytest
 import requests
 
 from ksrv.testing import Server
@@ -47,15 +46,6 @@ class Slow(BaseHandler):
 """
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory):
-    root = tmp_path_factory.mktemp("processes")
-    write_model(root, "slow", SLOW_START, TENSORS)
-    with Server(root) as running:
-        running.folder = root
-        yield running
-
-
 def infer(server: Server, model: str, values: np.ndarray) -> requests.Response:
     entry = {
         "name": "x",
@@ -90,16 +80,6 @@ def lives(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):  # it may end between open and read
         return False
-
-
-def test_readiness_shows_a_death_between_requests_and_the_recovery(served):
-    pid = pid_of(served, "slow")
-    (served.folder / "slow" / "wait").touch()
-    os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not ready(served, "slow"))
-    (served.folder / "slow" / "wait").unlink()
-    wait_until(lambda: ready(served, "slow"))
-    assert pid_of(served, "slow") != pid
 
 
 def test_the_processes_end_with_the_server(tmp_path):

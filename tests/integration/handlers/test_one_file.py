@@ -8,13 +8,11 @@ import uuid
 from functools import partial
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 
 from ksrv.client import Client
 from ksrv.testing import Server
-from tests.support.certificates import self_signed
 from tests.support.processes import another_child, children
 from tests.support.servers.script_server import ScriptServer
 from tests.support.wait_until import wait_until
@@ -130,21 +128,6 @@ def test_settings_of_the_call_win(script):
         assert "/v2/models/kitty" in server.log
 
 
-def test_a_handler_written_for_torchserve_is_served_from_its_file(tmp_path):
-    path = tmp_path / "old.py"
-    path.write_text(
-        "from ts.torch_handler.base_handler import BaseHandler\n"
-        "class Old(BaseHandler):\n"
-        "    def initialize(self, context):\n"
-        "        self.initialized = True\n"
-        "    def handle(self, data, context):\n"
-        "        return [str(len(row['body'])) for row in data]\n"
-    )
-    with Server(f"{path}:Old") as server:
-        answer = infer(server, "old", data=np.array([b"four"], object))
-        assert answer["output"].tolist() == [b"4"]
-
-
 def test_a_model_is_loaded_and_unloaded_while_it_is_one_file(script):
     path = script(WHERE.format(executor="inline", also=""))
     with Server([f"{path}:plus", f"{path}:words"]) as server, Client(server.url) as client:
@@ -155,24 +138,6 @@ def test_a_model_is_loaded_and_unloaded_while_it_is_one_file(script):
         assert client.ready("plus")
         x = np.zeros((1, 2), np.float32)
         assert client.infer("plus", {"x": x})["output"].tolist() == [[5, 5]]
-
-
-def test_images_and_hints_reach_a_handler_process_over_tls_with_a_token(script, tmp_path):
-    path = script(BRIGHT.replace("serve(Bright)", "serve(Bright, executor='process')"))
-    key, certificate = self_signed(tmp_path)
-    (tmp_path / "tokens").write_text("secret\n")
-    (tmp_path / "tokens").chmod(0o600)
-    settings = {
-        "tls_cert": str(certificate),
-        "tls_key": str(key),
-        "token_file": str(tmp_path / "tokens"),
-    }
-    picture = cv2.imencode(".jpg", np.full((30, 50, 3), 200, np.uint8))[1].tobytes()
-    with ScriptServer(path, **settings) as server:
-        for url in (server.url, f"grpcs://{server.grpc}"):
-            with Client(url, token="secret", ca=str(certificate)) as client:
-                found = client.infer("bright", picture)["output"]
-            assert np.allclose(found, 200, atol=1)
 
 
 KEEPS_A_KEY = """\

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import subprocess
 import time
 import zlib
 
@@ -59,23 +58,6 @@ def test_tensors_of_every_size_round_trip(url, size):
     check_echo(answer, values)
 
 
-@pytest.mark.parametrize("with_header", [True, False])
-@pytest.mark.parametrize("piece", [7, 8192, 100_000])
-def test_chunked_bodies(server, url, piece, with_header):
-    values = np.arange(30_000 if piece > 7 else 300, dtype=np.float32).reshape(1, -1)
-    header, block = echo_parts(values)
-    body = header + block
-    headers = {HEADER_LENGTH: str(len(header))}
-    if not with_header:
-        body, headers, url = double_body(), {}, f"{server.url}/v2/models/double/infer"
-    pieces = (body[start : start + piece] for start in range(0, len(body), piece))
-    answer = requests.post(url, data=pieces, headers=headers)
-    if with_header:
-        check_echo(answer, values)
-    else:
-        assert answer.status_code == 200, answer.text
-
-
 def gzip_members(body):
     return gzip.compress(body[:1000]) + gzip.compress(body[1000:])
 
@@ -91,23 +73,6 @@ def test_compressed_bodies(url, encoding, compress, chunked):
     body = compress(header + block)
     headers = {HEADER_LENGTH: str(len(header)), "Content-Encoding": encoding}
     check_echo(requests.post(url, data=iter([body]) if chunked else body, headers=headers), values)
-
-
-def test_other_encodings_are_415_with_what_is_accepted(url):
-    answer = requests.post(url, data=b"x", headers={"Content-Encoding": "br"})
-    assert answer.status_code == 415
-    assert answer.headers["Accept-Encoding"] == "gzip, deflate"
-    assert "'br'" in answer.json()["error"]
-
-
-def test_a_corrupt_gzip_body_is_400_and_a_bomb_413(url):
-    session = requests.Session()
-    headers = {"Content-Encoding": "gzip"}
-    assert session.post(url, data=b"no gzip at all", headers=headers).status_code == 400
-    bomb = session.post(url, data=gzip.compress(bytes(30 * MIB)), headers=headers)
-    assert bomb.status_code == 413
-    assert "--limits-inflate-ratio" in bomb.json()["error"]
-    assert session.post(url, data=b"{}").status_code == 400
 
 
 @pytest.mark.parametrize(
@@ -203,19 +168,6 @@ def test_answers_are_compressed_only_with_the_setting(url, repository):
             )
             assert answer.headers.get("Content-Encoding") == encoding
             check_echo(answer, values)
-
-
-def test_curl_sends_a_large_body_with_expect(server, tmp_path):
-    values = np.ones((1, 5 * MIB // 4), np.float32)
-    header, block = echo_parts(values)
-    (tmp_path / "body").write_bytes(header + block)
-    received = subprocess.run(
-        ["curl", "-sS", "--data-binary", f"@{tmp_path / 'body'}",
-         "-H", f"{HEADER_LENGTH}: {len(header)}", "-H", "Expect: 100-continue",
-         f"{server.url}/v2/models/echo/infer"],
-        capture_output=True, check=True, timeout=60,
-    ).stdout  # fmt: skip
-    assert received.endswith(block)
 
 
 def test_the_stages_are_in_server_timing(server):

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 
 from ksrv.client import Client
-from ksrv.server.settings import SettingsError
-from ksrv.server.settings_sources import resolve
 from ksrv.testing import Server
 from tests.support.certificates import self_signed
 from tests.support.models import write_double, write_slow
@@ -84,14 +82,6 @@ def test_request_pipelined_before_the_last_answer_is_not_begun(started):
     assert [answer.headers["connection"] for answer in answers] == ["keep-alive", "close"]
 
 
-def test_each_answer_may_be_the_last(started):
-    _, connect = started(max_connection_requests=1)
-    client = connect()
-    client.sendall(infer_message())
-    assert read_answer(client).headers["connection"] == "close"
-    assert client.recv(1) == b""
-
-
 def test_busy_connection_closes_with_an_answer_at_its_maximum_age(started):
     _, connect = started(max_connection_age=0.3)
     client = connect()
@@ -124,14 +114,6 @@ def test_idle_connection_is_closed_at_its_maximum_age(started):
     began = time.monotonic()
     assert client.recv(1) == b"", "closed properly, without a reset"
     assert time.monotonic() - began >= 1, "a client that is about to send has time to do so"
-
-
-def test_connections_stay_open_without_the_settings(started):
-    _, connect = started()
-    client = connect()
-    for _ in range(200):
-        client.sendall(LIVE)
-        assert read_answer(client).headers["connection"] == "keep-alive"
 
 
 def test_reconnecting_clients_lose_no_request(models):
@@ -177,23 +159,6 @@ class TestGrpc:
             client.until_over()
             assert client.goodbye is not None
             assert client.goodbye.error_code == 0
-
-
-@pytest.mark.parametrize(
-    ("flag", "value"),
-    [
-        ("max_connection_age", "-1"),
-        ("max_connection_age", "nan"),
-        ("max_connection_age", "1e300"),
-        ("max_connection_age", "soon"),
-        ("max_connection_requests", "-1"),
-        ("max_connection_requests", "1.5"),
-        ("max_connection_requests", str(1 << 64)),
-    ],
-)
-def test_invalid_values_are_refused(flag, value):
-    with pytest.raises(SettingsError, match=flag):
-        resolve({flag: value}, {})
 
 
 def test_grpcio_ends_connections_at_their_age(models):

@@ -6,12 +6,10 @@ import shutil
 import httpx
 import pytest
 import requests
-import tritonclient.http as triton
 
 from ksrv.testing import Server
 from tests.support.models import write_broken, write_double, write_echo
 from tests.support.wait_until import wait_until
-from tests.support.wire.http_reader import double_body
 
 
 @pytest.fixture
@@ -31,32 +29,6 @@ def get(server, path):
 def post(server, path, document=None):
     data = b"" if document is None else json.dumps(document)
     return requests.post(server.url + path, data=data)
-
-
-@pytest.mark.parametrize("slash", ["", "/"])
-def test_the_server_describes_itself(server, slash):
-    answer = get(server, "/v2" + slash).json()
-    assert answer["name"] == "ksrv"
-    assert {"binary_tensor_data", "binary_image_input", "binary_data_size_list"} <= set(
-        answer["extensions"]
-    )
-
-
-@pytest.mark.parametrize("slash", ["", "/"])
-def test_health_routes_answer(server, slash):
-    assert get(server, "/v2/health/live" + slash).json() == {"live": True}
-    assert get(server, "/v2/health/ready" + slash).json() == {"ready": True, "live": True}
-    assert get(server, "/v2/models/double/ready" + slash).json() == {
-        "name": "double",
-        "ready": True,
-    }
-    assert requests.head(server.url + "/v2/health/ready").status_code == 200
-
-
-def test_models_are_listed_and_described(server):
-    assert {"double", "echo"} <= set(get(server, "/v2/models").json()["models"])
-    answer = get(server, "/v2/models/double").json()
-    assert answer["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}]
 
 
 @pytest.mark.parametrize(
@@ -141,45 +113,6 @@ def test_a_head_is_answered_like_a_get_without_its_body(server, path):
         assert head.headers[name] == whole.headers[name], name
 
 
-def test_configuration_and_statistics_are_returned(server):
-    config = get(server, "/v2/models/double/config").json()
-    assert {"max_batch_size", "input", "output"} <= set(config)
-    before = _count(server)
-    assert requests.post(f"{server.url}/v2/models/double/infer", data=double_body()).ok
-    wait_until(lambda: _count(server) == before + 1)
-    everything = get(server, "/v2/models/stats").json()["model_stats"]
-    assert {"double", "echo"} <= {entry["name"] for entry in everything}
-
-
-def _count(server):
-    (entry,) = get(server, "/v2/models/double/stats").json()["model_stats"]
-    assert entry["name"] == "double"
-    return entry["inference_stats"]["success"]["count"]
-
-
-def test_metrics_count_requests_of_loaded_models_only(server):
-    for _ in range(3):
-        assert requests.post(f"{server.url}/v2/models/double/infer", data=double_body()).ok
-    for index in range(20):
-        get(server, f"/v2/models/unheard-{index}")
-
-    def counted():
-        answer = get(server, "/metrics")
-        assert answer.status_code == 200
-        assert answer.headers["Content-Type"].startswith("text/plain")
-        assert "unheard" not in answer.text
-        (line,) = [
-            line
-            for line in answer.text.splitlines()
-            if line.startswith("ksrv_requests_total")
-            and 'model="double"' in line
-            and "success" in line
-        ]
-        return float(line.split()[-1])
-
-    wait_until(lambda: counted() >= 3)
-
-
 def test_metrics_can_be_switched_off(repository):
     with Server(repository, metrics=False, grpc="off") as running:
         assert get(running, "/metrics").status_code == 404
@@ -235,21 +168,6 @@ def test_load_call_accepts_no_files(server, parameters):
     assert get(server, "/v2/models/double/ready").status_code == 200
 
 
-def test_web_pages_may_not_change_the_repository(server):
-    headers = {"Origin": "http://evil.example"}
-    for path in ("/v2/repository/models/double/unload", "/v1/config/reload"):
-        answer = requests.post(server.url + path, headers=headers)
-        assert answer.status_code == 403
-        assert "evil.example" in answer.json()["error"]
-    assert get(server, "/v2/models/double/ready").status_code == 200
-
-
-def test_callers_behind_a_proxy_may_not_change_the_repository(server):
-    headers = {"X-Forwarded-For": "10.1.2.3"}
-    answer = requests.post(f"{server.url}/v2/repository/models/double/unload", headers=headers)
-    assert answer.status_code == 403
-
-
 def test_ovms_configuration_calls(changing):
     server, root = changing
     status = get(server, "/v1/config").json()
@@ -268,20 +186,3 @@ def test_ovms_configuration_calls(changing):
     unchanged = post(server, "/v1/config/reload")
     assert unchanged.status_code == 200
     assert get(server, "/v2/models/echo").status_code == 200
-
-
-def test_tritons_client_manages_the_repository(changing):
-    server, _ = changing
-    client = triton.InferenceServerClient(server.http)
-    assert client.is_server_live()
-    assert not client.is_server_ready()
-    assert client.is_model_ready("double")
-    client.unload_model("double")
-    assert not client.is_model_ready("double")
-    client.load_model("double")
-    assert client.is_model_ready("double")
-    assert {entry["name"] for entry in client.get_model_repository_index()} == {"double", "broken"}
-    assert client.get_model_metadata("double")["name"] == "double"
-    assert client.get_model_config("double")["name"] == "double"
-    assert client.get_inference_statistics("double")["model_stats"][0]["name"] == "double"
-    client.close()

@@ -15,7 +15,7 @@ from ksrv.testing import Server
 from tests.support.certificates import self_signed
 from tests.support.models import DOUBLE, VECTOR, write_model
 from tests.support.wait_until import wait_until
-from tests.support.wire.http_reader import double_body, read_all, read_answer
+from tests.support.wire.http_reader import double_body, read_answer
 
 pytestmark = pytest.mark.long
 
@@ -171,47 +171,6 @@ def test_stalled_clients_are_disconnected(impatient, stall):
             pass  # closing with an error counts, too
 
 
-def test_many_messages_on_one_connection_are_all_answered(patient):
-    """Including messages in one record, or in pieces of a byte."""
-    with encrypted(patient) as connection:
-        connection.sendall(LIVE * 50)
-        assert [read_answer(connection).status for _ in range(50)] == [200] * 50
-        body = double_body()
-        for byte in infer_head(len(body)).encode():
-            connection.sendall(bytes([byte]))
-        connection.sendall(body + LIVE)
-        assert [read_answer(connection).status for _ in range(2)] == [200, 200]
-
-
-def test_a_head_without_end_is_refused(patient):
-    with encrypted(patient) as connection:
-        connection.sendall(b"GET /v2 HTTP/1.1\r\nX: " + b"x" * 20_000)
-        assert b"HTTP/1.1 431" in read_all(connection)
-    with encrypted(patient) as connection:
-        connection.sendall(b"GET /v2 HTTP/1.1\nHost: x\n")
-        assert b"HTTP/1.1 400" in read_all(connection)
-
-
-def test_a_session_is_resumed(patient):
-    with encrypted(patient) as first:
-        first.sendall(LIVE)
-        assert read_answer(first).status == 200
-        with encrypted(patient, first) as second:
-            second.sendall(LIVE)
-            assert read_answer(second).status == 200
-            assert second.session_reused
-
-
-def test_silent_connections_are_closed_for_new_connections(models, certificate):
-    with (
-        tls_server(models, certificate, max_connections=8, threads=2) as server,
-        contextlib.ExitStack() as idle,
-    ):
-        for _ in range(24):
-            idle.enter_context(encrypted(server))
-        assert server.get("/v2/health/live")[0] == 200
-
-
 def test_worker_without_descriptors_continues_to_serve(models, certificate):
     with tls_server(models, certificate) as server:
         worker = worker_of(server)
@@ -272,8 +231,7 @@ class Clients:
             thread.join()
 
 
-@pytest.mark.parametrize("keep", [True, False], ids=["kept", "new"])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(("workers", "keep"), [(1, True), (2, False)])
 def test_stop_resets_no_connection(models, certificate, workers, keep):
     with tls_server(models, certificate, workers=workers, drain_delay=1) as server:
         wait_until(lambda: server.log.count("ready: True") == workers)

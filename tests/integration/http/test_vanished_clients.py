@@ -175,32 +175,6 @@ def test_a_client_that_only_stops_sending_gets_its_answer(held, form):
     assert held.seen() == [1, 2]
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_client_that_leaves_affects_no_other_client(held, form):
-    (held.folder / "go").unlink(missing_ok=True)
-    (held.folder / "seen").unlink(missing_ok=True)
-    client = open_connection(held.server.http)
-    client.sendall(form(1))
-    wait_until(lambda: held.seen() == [1])
-    before = held.cancelled
-    client.close()
-    wait_until(lambda: held.cancelled == before + 1)
-    (held.folder / "go").touch()
-    with open_connection(held.server.http) as other:
-        other.sendall(plain(2))
-        assert read_message(other)[0].startswith(b"HTTP/1.1 200 OK")
-
-
-def test_an_earlier_client_is_sent_no_interim_answer(held):
-    with held.busy(), open_connection(held.server.http) as client:
-        client.sendall(general(2).replace(b"HTTP/1.1", b"HTTP/1.0", 1))
-        client.shutdown(socket.SHUT_WR)
-        wait_until(lambda: held.waiting == 1)
-        time.sleep(0.6)
-        (held.folder / "go").touch()
-        assert read_message(client)[0].startswith((b"HTTP/1.1 200 OK", b"HTTP/1.0 200 OK"))
-
-
 def leaves(held, form, parts):
     """Send a request while another runs, and disconnect. Return the values that the handler received."""
     before = held.cancelled

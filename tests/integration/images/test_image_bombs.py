@@ -193,12 +193,6 @@ def as_form(server, image):
     return requests.post(target, files={"image": ("a", image)}, timeout=60)
 
 
-def as_v1(server, image):
-    target = f"{server.url}/v1/models/formats:predict"
-    instances = [{"b64": base64.b64encode(image).decode()}]
-    return requests.post(target, json={"instances": instances}, timeout=60)
-
-
 def as_body(server, image):
     target = f"{server.url}/v2/models/formats/infer"
     return requests.post(target, data=image, headers={"Content-Type": "image/any"}, timeout=60)
@@ -215,28 +209,6 @@ def test_pixels_have_a_limit_in_every_format_and_dialect(server, form, send):
     )
     assert peak_memory(server) - before < 9000 * 9000
     assert send(server, small(form)).status_code == 200
-
-
-STRAY = files.before_frame(files.jpeg(20, 30), b"\0\xff\0\xff\xe5\0\1")
-
-
-@pytest.mark.parametrize("send", [as_v2, as_data_url, as_form, as_body, as_v1])
-def test_stray_bytes_in_a_jpeg_are_passed_over_in_every_dialect(server, send):
-    answer, clean = (send(server, image) for image in (STRAY, files.jpeg(20, 30)))
-    assert answer.status_code == 200, answer.text
-    answers = [{**one.json(), "id": ""} for one in (answer, clean)]
-    assert answers[0] == answers[1]
-    bomb = files.before_frame(files.jpeg_claiming(9000, 9000), b"\0\xff\0\xff\xe5\0\1")
-    refused(send(server, bomb), 400, "9000x9000 pixels")
-
-
-@pytest.mark.parametrize("model", ["vision", "built_in"])
-def test_stray_bytes_in_a_jpeg_are_passed_over_by_torchserves_handlers(server, model):
-    url = f"{server.url}/predictions/{model}"
-    answer, clean = (
-        requests.post(url, data=image, timeout=60) for image in (STRAY, files.jpeg(20, 30))
-    )
-    assert (answer.status_code, answer.text) == (200, clean.text)
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from ksrv.client import Client
 from ksrv.testing import LoadFailed, Server, load
 from tests.support.models import write_model
 from tests.support.wait_until import wait_until
@@ -162,24 +161,3 @@ def test_an_error_of_the_program_with_zeros_keeps_the_model_from_being_ready(tmp
     write_model(tmp_path, "m", f"def inference(x):\n    {body}\n", VECTOR)
     with pytest.raises(LoadFailed, match=r"warm-up with zeros: .*Error.*warmup: false"):
         load(tmp_path / "m")
-
-
-@pytest.mark.parametrize(
-    "body", ["raise ValueError('zeros')", "raise InferenceError('zeros', 422)"]
-)
-def test_readiness_shows_a_failed_warm_up_with_zeros(tmp_path, body):
-    code = f"""
-from ksrv import InferenceError
-
-
-def inference(x):
-    if not x.any():
-        {body}
-    return x
-"""
-    write_model(tmp_path, "m", code, f"{VECTOR}batching: {{max_batch_size: 4}}\n")
-    with Server(tmp_path) as server, Client(server.url) as client:
-        status, answer = server.get("/v2/models/m/ready")
-        assert status == 200
-        assert "the warm-up failed" in str(answer)
-        assert client.infer("m", np.ones((1, 2), np.float32))["output"].tolist() == [[1.0, 1.0]]

@@ -122,15 +122,6 @@ def test_a_large_body_is_not_read(server):
         assert read_all(client) == b""
 
 
-def test_each_pipelined_request_is_refused(server):
-    with full(server), open_connection(server.http) as client:
-        client.sendall(infer(16) * 20)
-        rest = b""
-        for _ in range(20):
-            head, _, rest = read_message(client, rest)
-            assert head.startswith(b"HTTP/1.1 503 ")
-
-
 def test_full_queue_is_answered_without_the_gil(server):
     """A request in Python would wait for the GIL, but refusing a request does not."""
     os.mkfifo(pipe := server.folder / "pipe")

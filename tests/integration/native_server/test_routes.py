@@ -63,33 +63,6 @@ def test_headers_reach_the_handler_on_both_routes(http_server):
     assert b"x-one,x-request-id,x-two" in answers[1]
 
 
-def status_of(answer):
-    return [int(code) for code in re.findall(rb"HTTP/1\.1 (\d{3})", answer)]
-
-
-@pytest.mark.parametrize(
-    ("data", "told"),
-    [
-        (
-            b"POST /v2/models/add/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{",
-            b"the chunked body ended behind 2 bytes, before its last chunk",
-        ),
-        (
-            b"POST /v2/models/add/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-            b"FFFFFFFFFFFFFFFFF\r\n{}\r\n0\r\n\r\n",
-            b"a chunk's size has more than 64 bits",
-        ),
-        (b"\x16\x03\x01\x02\x00", b"does not end with CR LF, or holds a NUL"),
-        (LIVE.replace(b"Host", b"Ho\0st"), b"does not end with CR LF, or holds a NUL"),
-    ],
-    ids=["chunk cut", "huge chunk", "TLS", "NUL"],
-)
-def test_messages_that_gunicorn_drops_get_an_answer(http_server, data, told):
-    answer = http_server.exchange(data)
-    assert status_of(answer) == [400]
-    assert told in answer
-
-
 def test_many_pipelined_health_requests_do_not_block_others(http_server):
     with http_server.connect() as client, http_server.connect() as other:
         client.sendall(LIVE * 2000)

@@ -101,14 +101,6 @@ def test_connection_serves_many_messages_and_ends_with_close_notify(address, fil
         assert read_all(client).startswith(b"HTTP/1.1 200 OK")  # an end without close_notify raises
 
 
-def test_old_versions_are_refused(address, files):
-    context = client_context(files)
-    context.set_ciphers("ALL:@SECLEVEL=0")
-    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
-    with pytest.raises(ssl.SSLError):
-        connect(address, context)
-
-
 @pytest.mark.parametrize(
     ("offered", "chosen"),
     [
@@ -165,14 +157,6 @@ def test_a_body_that_is_cut_short_is_not_served(address, files, farewell):
         plain.shutdown(socket.SHUT_WR)
         read_all(plain)
     assert_serves(address, client_context(files))
-
-
-def test_plain_http_gets_an_error_that_names_tls(address):
-    with socket.create_connection(address, 60) as client:
-        client.sendall(LIVE)
-        answer = read_all(client)
-    assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
-    assert b"without TLS" in answer
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,9 @@ def models(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module", params=["native", "grpcio"])
-def server(models, request):
-    with Server(models, access_log=True, log_format="json", grpc_server=request.param) as running:
+@pytest.fixture(scope="module")
+def server(models):
+    with Server(models, access_log=True, log_format="json") as running:
         yield running
 
 

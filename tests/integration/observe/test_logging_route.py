@@ -91,18 +91,3 @@ def test_invalid_log_settings_are_refused(server, settings, said):
     assert answer.status_code == 400
     assert said in answer.json()["error"]
     assert shown(server) == before
-
-
-def test_log_settings_need_control_rights(tmp_path):
-    write_model(tmp_path / "models", "m", SAYS, VECTOR)
-    tokens = tmp_path / "control"
-    tokens.write_text("control\n")
-    with Server(tmp_path / "models", control_token_file=str(tokens)) as server:
-        assert change(server, log_verbose_level=1).status_code == 401
-        assert requests.get(server.url + "/v2/logging", timeout=30).status_code == 401
-        headers = {"Authorization": "Bearer control"}
-        answer = requests.post(
-            server.url + "/v2/logging", json={"log_verbose_level": 1}, headers=headers, timeout=30
-        )
-        assert answer.status_code == 200
-        wait_until(lambda: "logging by 127.0.0.1 with the token" in server.log)

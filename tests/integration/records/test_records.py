@@ -14,10 +14,13 @@ import grpc
 import numpy as np
 import pytest
 import requests
+from click.testing import CliRunner
 
+from ksrv.cli.main import main
 from ksrv.client import Client
 from ksrv.client.errors import StatusError
 from ksrv.records import RecordError, read_records
+from ksrv.repository.model_yaml import ConfigError, load_model_config
 from ksrv.testing import Server, ServerFailed
 from tests.support.images.files import png
 from tests.support.models import write_model
@@ -361,32 +364,23 @@ def test_nothing_but_files_of_workers_is_written_to(tmp_path):
     assert len([one for one in folder.iterdir() if one.name[0] in "xyz"]) == 3
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "Authorization",
-        "Cookie",
-        "Set-Cookie",
-        "X-Api-Key",
-        "X-Auth-Token",
-        "X-Forwarded-Access-Token",
-        "X-Forwarded-Client-Cert",
-        "Client-Cert-Chain",
-        "X-Amz-Security-Token",
-        "X-Goog-Iap-Jwt-Assertion",
-    ],
-)
-def test_no_header_with_credentials_is_recorded(made, name):
+CREDENTIALS = (
+    "Authorization", "Cookie", "Set-Cookie", "X-Api-Key", "X-Auth-Token", "X-Forwarded-Access-Token",
+    "X-Forwarded-Client-Cert", "Client-Cert-Chain", "X-Amz-Security-Token", "X-Goog-Iap-Jwt-Assertion",
+)  # fmt: skip
+
+
+def test_no_header_with_credentials_is_recorded(made):
     server, records = made
     x = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
     answer = requests.post(
         f"{server.url}/v2/models/double/infer",
-        json={"id": f"with {name}", "inputs": [x]},
-        headers={name: "SECRET", "X-Kept": "kept"},
+        json={"id": "with credentials", "inputs": [x]},
+        headers=dict.fromkeys(CREDENTIALS, "SECRET") | {"X-Kept": "kept"},
         timeout=60,
     )
     assert answer.status_code == 200, answer.text
-    record = of_id(records, "double", f"with {name}")
+    record = of_id(records, "double", "with credentials")
     assert record.headers["x-kept"] == "kept"
     assert "SECRET" not in record.headers.values()
 
@@ -417,12 +411,17 @@ def workers_of(server):
         ("{to: /tmp/x, without: X-Secret}", "without"),
         ("{to: /tmp/x, rate: 3}", "rate"),
         ("/tmp/x", "record"),
-        ("{to: /proc/records}", "record.to: the folder double/0 cannot be made there"),
     ],
 )
-def test_sections_that_cannot_be(tmp_path, section, told):
+def test_invalid_section_is_a_config_error(tmp_path, section, told):
     write_model(tmp_path, "double", HANDLER, f"{VECTOR}record: {section}\n")
-    with pytest.raises(ServerFailed, match=told):
+    with pytest.raises(ConfigError, match=told):
+        load_model_config(tmp_path / "double")
+
+
+def test_folder_that_cannot_be_made_fails_the_load(tmp_path):
+    write_model(tmp_path, "double", HANDLER, f"{VECTOR}record: {{to: /proc/records}}\n")
+    with pytest.raises(ServerFailed, match=r"record\.to: the folder double/0 cannot be made there"):
         Server(tmp_path).start()
 
 
@@ -520,21 +519,14 @@ class TestReplay:
             (["--speed", "0"], "speed"),
         ],
     )
-    def test_options_that_cannot_be(self, day, same, options, told):
-        code, _, err = self.run(same, day[1], *options)
-        assert code == 2
-        assert told in err
+    def test_options_that_exclude_each_other_are_refused(self, tmp_path, options, told):
+        done = CliRunner().invoke(main, ["bench", "double", "--replay", str(tmp_path), *options])
+        assert (done.exit_code, told in done.output) == (2, True), done.output
 
     @pytest.mark.parametrize("option", ["--speed", "--tolerance"])
-    def test_options_that_need_a_replay(self, option):
-        done = subprocess.run(
-            [sys.executable, "-m", "ksrv", "bench", "double", option, "2"],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert (done.returncode, f"{option} needs --replay" in done.stderr) == (2, True)
+    def test_options_of_replays_need_a_replay(self, option):
+        done = CliRunner().invoke(main, ["bench", "double", option, "2"])
+        assert (done.exit_code, f"{option} needs --replay" in done.output) == (2, True)
 
     def test_files_that_cannot_be(self, day, same, tmp_path):
         empty = tmp_path / "empty"

@@ -302,24 +302,6 @@ def test_a_function_that_is_a_coroutine(server):
     assert answer["parameters"] == {"seen": True}
 
 
-def test_rows_have_asynchronous_generators_of_their_own(server):
-    found = {}
-
-    def go(text):
-        with StreamedResponse(server, "/v2/models/rows/infer", text_request(text)) as response:
-            found[text] = list(response.events())
-
-    threads = [threading.Thread(target=go, args=(text,)) for text in ("a", "bcd", "e!f")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert pieces(document for _, document in found["a"]) == ["a"]
-    assert pieces(document for _, document in found["bcd"]) == ["b", "c", "d"]
-    [(_, first), (name, _)] = found["e!f"]
-    assert (pieces([first]), name) == (["e"], "error")
-
-
 def test_a_slow_client_blocks_no_other_stream_of_the_same_instance(server, tmp_path):
     closed = tmp_path / "closed"
     asked = text_request("x" * 400_000, closed=str(closed))
@@ -357,22 +339,6 @@ def test_a_client_that_reads_gets_every_chunk_however_it_is_sent(server, way, co
     with StreamedResponse(server, "/v2/models/large/infer", asked) as found:
         chunks = [document for name, document in found.events() if not name]
     assert sum(chunk["outputs"] != [] for chunk in chunks) == count
-
-
-def test_many_streams_at_a_time_of_one_instance(server):
-    counted = []
-
-    def go():
-        asked = text_request("z" * 20, pause=0.02)
-        with StreamedResponse(server, "/v2/models/later/infer", asked) as found:
-            counted.append(len(list(found.events())))
-
-    threads = [threading.Thread(target=go) for _ in range(30)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert counted == [20] * 30
 
 
 def test_one_batch_at_a_time_where_that_is_asked_for(server):
@@ -466,19 +432,6 @@ def test_a_process_whose_coroutine_blocks_the_others_is_replaced(bad):
 def test_a_coroutine_that_clings_to_its_batch_is_ended_with_its_process(bad):
     assert ask(bad, "bad", 1, way="clings", timeout=500_000)[0] == 504
     wait_until(lambda: ask(bad, "bad", 1, way="")[0] == 200)
-
-
-def test_a_replacement_has_the_coroutines_that_were_loaded(bad, tmp_path):
-    """Whoever changes the file of a served handler loads the model again."""
-    handler = tmp_path / "models" / "bad" / "handler.py"
-    plain = BAD.replace("async def", "def").replace("await ", "")
-    handler.write_text(plain)
-    assert ask(bad, "bad", 1, way="ends", timeout=3_000_000)[0] in (500, 504)
-    wait_until(lambda: ask(bad, "bad", 1, way="")[0] == 200)
-    found = together(lambda value: ask(bad, "bad", value, way="")[0], range(8))
-    handler.write_text(BAD)
-    assert set(found.values()) == {200}
-    assert "has no coroutines any more" not in bad.log
 
 
 def test_a_client_that_leaves_cancels_the_coroutine(bad, tmp_path):

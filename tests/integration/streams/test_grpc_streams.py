@@ -12,14 +12,14 @@ from tests.support.wait_until import wait_until
 from tests.support.wire.grpc_calls import infer_request
 
 
-@pytest.fixture(scope="module", params=["native", "grpcio"])
-def server(request, tmp_path_factory):
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
     root = tmp_path_factory.mktemp("models")
     for executor, behind in (("inline", ""), ("process", "-process")):
         yaml = f"executor: {executor}\n"
         write_words(root, "words" + behind, yaml + "batching: {max_batch_size: 8}\n")
         write_later(root, "later" + behind, yaml)
-    with Server(root, grpc_server=request.param) as made:
+    with Server(root) as made:
         yield made
 
 

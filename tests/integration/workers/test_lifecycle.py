@@ -7,7 +7,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -21,7 +20,6 @@ from tritonclient.utils import InferenceServerException
 from ksrv.testing import Server, ServerFailed
 from tests.support.images import files as image_files
 from tests.support.models import (
-    HELD,
     HOLD,
     VECTOR,
     write_all,
@@ -172,22 +170,6 @@ def test_sigterm_under_load_loses_nothing_that_was_accepted(tmp_path):
         assert server.process.wait(60) == 0
 
 
-def test_a_request_that_runs_when_accepting_ends_is_finished(tmp_path):
-    folder = write_held(tmp_path, HELD)
-    with Server(tmp_path, drain_delay=0) as server:
-        connection = socket.create_connection(server.http.split(":"), timeout=60)
-        connection.sendall(infer_message("held"))
-        while not (folder / "began").exists():
-            time.sleep(0.01)
-        os.kill(server.pid, signal.SIGTERM)
-        while accepts(server):
-            time.sleep(0.01)
-        (folder / "go").touch()
-        answer = read_answer(connection)
-        assert answer.status == 200
-        assert server.process.wait(60) == 0
-
-
 def accepts(server):
     try:
         socket.create_connection(server.http.split(":"), timeout=60).close()
@@ -335,28 +317,6 @@ def test_a_reload_whose_models_fail_leaves_the_old_worker_serving(tmp_path):
         assert b"\nksrv_last_reload_successful 1.0\n" in server.get("/metrics")[1]
 
 
-def test_a_killed_worker_is_replaced_while_the_other_serves(tmp_path):
-    write_double(tmp_path)
-    write_loading(tmp_path, 1)
-    with Server(tmp_path, workers=2) as server:
-        while server.log.count("ready: True") < 2:
-            time.sleep(0.05)
-        victim = children(server.pid)[0]
-        os.kill(victim, signal.SIGKILL)
-        while victim in children(server.pid):
-            time.sleep(0.01)
-        for _ in range(50):
-            answer = requests.post(
-                f"{server.url}/v2/models/double/infer", data=double_body(), timeout=60
-            )
-            assert answer.status_code == 200
-        deadline = time.monotonic() + 60
-        while server.log.count("ready: True") < 3:
-            assert time.monotonic() < deadline, server.log
-            time.sleep(0.05)
-        assert len(children(server.pid)) == 2
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_server_that_still_loads_can_be_stopped(tmp_path, number):
     write_loading(tmp_path, 600)
@@ -374,14 +334,6 @@ def test_a_server_that_still_loads_can_be_stopped(tmp_path, number):
         assert "Traceback" not in server.log
 
 
-def test_a_second_server_on_the_same_ports_fails_loudly(tmp_path):
-    write_double(tmp_path)
-    with Server(tmp_path) as server:
-        for taken in ({"http": server.http}, {"grpc": server.grpc}):
-            with pytest.raises(ServerFailed, match=r"is in use"):
-                Server(tmp_path, **taken).start()
-
-
 def test_the_port_can_be_taken_again_at_once(tmp_path):
     write_double(tmp_path)
     own = "127.0.0.2:0"  # nobody else takes a port of this address meanwhile
@@ -390,19 +342,6 @@ def test_the_port_can_be_taken_again_at_once(tmp_path):
         requests.get(f"{server.url}/v2")
     with Server(tmp_path, http=http, grpc=grpc) as server:
         assert (server.http, server.grpc) == (http, grpc)
-
-
-def test_a_model_that_fails_is_in_the_table_and_the_log_and_the_others_serve(tmp_path):
-    write_double(tmp_path)
-    write_broken(tmp_path)
-    with Server(tmp_path, wait_ready=False) as server:
-        while "curl" not in server.log:
-            assert server.process.poll() is None, server.log
-            time.sleep(0.02)
-        assert server.log.count("the weights are gone") >= 2
-        assert requests.post(
-            f"{server.url}/v2/models/double/infer", data=double_body()
-        ).status_code == 200  # fmt: skip
 
 
 def test_the_curl_line_works_as_it_stands(tmp_path):
@@ -424,25 +363,6 @@ def test_the_curl_line_works_as_it_stands(tmp_path):
                 timeout=30,
             )
             assert '"outputs"' in done.stdout, (line, done.stdout)
-
-
-def test_logs_are_json_lines_where_asked(tmp_path):
-    write_broken(tmp_path)
-    with Server(tmp_path, wait_ready=False, log_format="json") as server:
-        while '"models loaded' not in server.log:
-            time.sleep(0.02)
-        records = [json.loads(line) for line in server.log.splitlines() if line.startswith("{")]
-    assert {"time", "level", "logger", "pid", "message"} <= set(records[0])
-    assert any("weights are gone" in record["message"] for record in records)
-
-
-def test_a_path_that_does_not_exist_is_one_sentence(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "ksrv", "serve", str(tmp_path / "none")],
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert done.returncode != 0
-    assert "none" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_server_that_dies_while_it_starts_fails_with_its_log(tmp_path):

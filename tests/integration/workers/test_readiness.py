@@ -171,26 +171,25 @@ def test_a_watching_server_follows_the_disk(tmp_path):
         wait_until(lambda: status(server, "/v2/health/ready") == 200)
 
 
-@pytest.mark.parametrize(
-    ("policy", "served"),
-    [("{latest: 1}", ["10"]), ("{latest: 2}", ["3", "10"]), ("all", ["2", "3", "10"]),
-     ("{specific: [2, 10]}", ["2", "10"])],
-)  # fmt: skip
-def test_the_versions_that_a_policy_names_are_served(tmp_path, policy, served):
-    model = write_model(tmp_path, "m", "", f"{VECTOR}version_policy: {policy}\n")
-    (model / "handler.py").unlink()
-    for version in ("2", "3", "10"):
-        (model / version).mkdir()
-        (model / version / "handler.py").write_text(ADDS.replace("NUMBER", version))
-    with Server(tmp_path) as server:
-        document = requests.get(f"{server.url}/v2/models/m", timeout=30).json()
-        assert document["versions"] == served
-        assert infer(server, "m") == [11.0, 12.0, 13.0, 14.0]
+def test_the_versions_that_a_policy_names_are_served(tmp_path):
+    policies = {
+        "latest": ("{latest: 1}", ["10"]), "two": ("{latest: 2}", ["3", "10"]),
+        "every": ("all", ["2", "3", "10"]), "chosen": ("{specific: [2, 10]}", ["2", "10"]),
+    }  # fmt: skip
+    for name, (policy, _) in policies.items():
+        model = write_model(tmp_path, name, "", f"{VECTOR}version_policy: {policy}\n")
+        (model / "handler.py").unlink()
         for version in ("2", "3", "10"):
-            expected = [1 + float(version), 2 + float(version), 3 + float(version),
-                        4 + float(version)]  # fmt: skip
-            found = infer(server, f"m/versions/{version}")
-            assert found == (expected if version in served else 404)
+            write_version(model, version, ADDS.replace("NUMBER", version))
+    with Server(tmp_path) as server:
+        for name, (_, served) in policies.items():
+            document = requests.get(f"{server.url}/v2/models/{name}", timeout=30).json()
+            assert document["versions"] == served
+            assert infer(server, name) == [11.0, 12.0, 13.0, 14.0]
+            for version in ("2", "3", "10"):
+                found = infer(server, f"{name}/versions/{version}")
+                added = [float(version) + number for number in (1, 2, 3, 4)]
+                assert found == (added if version in served else 404)
 
 
 HELD_START = """

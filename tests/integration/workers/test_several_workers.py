@@ -163,18 +163,6 @@ def test_an_unknown_model_is_counted_once_wherever_it_came(server):
     wait_for(server, r"ksrv_unknown_model_requests_total (\S+)", 8)
 
 
-def test_the_counts_of_a_worker_outlive_it(server):
-    killed = of_both(server, infer)[0]
-    wait_for(server, SUCCESSES, 8)  # until the other worker has the counts
-    wait_for(server, r"ksrv_server_worker_restarts_total (\S+)", 0)
-    os.kill(killed, signal.SIGKILL)
-    wait_until(lambda: loaded(server) == 3)
-    answered = set(of_both(server, infer))
-    assert len(answered) == 2 and killed not in answered
-    wait_for(server, SUCCESSES, 16)
-    wait_for(server, r"ksrv_server_worker_restarts_total (\S+)", 1)
-
-
 def test_refusals_and_errors_are_those_of_all_workers(server):
     def ask(server):
         large = {"Content-Length": str(1 << 50), "TE": "trailers"}

@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -143,15 +142,6 @@ def test_both_ports_refuse_connections_while_the_last_requests_run(tmp_path, car
         assert_ended_in_order(server)
 
 
-def test_both_ports_stay_open_after_a_reload(tmp_path):
-    write_double(tmp_path)
-    with Server(tmp_path) as server:
-        [worker] = children(server.pid)
-        os.kill(server.pid, HUP)
-        wait_until(lambda: worker not in children(server.pid))
-        assert can_connect(server.http) and can_connect(server.grpc)
-
-
 @pytest.mark.parametrize("tls", [False, True], ids=["native", "tls"])
 def test_ctrl_c_finishes_what_runs_and_a_second_one_does_not(tmp_path, tls):
     folder = write_model(tmp_path / "models", "held", HELD, f"{VECTOR}warmup: false\n")
@@ -222,21 +212,6 @@ def test_a_stop_after_a_failed_reload_drains(tmp_path, workers):
             (held / "go").touch()
             assert read_answer(waits).status == 200
         assert_ended_in_order(server, since)
-
-
-def test_a_reload_after_a_failed_one_is_heeded_at_once(tmp_path):
-    write_double(tmp_path)
-    with Server(tmp_path) as server:
-        old = children(server.pid)
-        broken = write_broken(tmp_path)
-        os.kill(server.pid, HUP)
-        wait_until(lambda: "ready: False" in server.log)
-        assert server.log.count("Handling signal: hup") == 1
-        shutil.rmtree(broken)
-        os.kill(server.pid, HUP)
-        wait_until(lambda: server.log.count("Handling signal: hup") == 2, seconds=20)
-        wait_until(lambda: not set(old) & set(children(server.pid)))
-        assert ready(server)
 
 
 # ---- files ----------------------------------------------------------------------------------------
