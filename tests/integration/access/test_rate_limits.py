@@ -23,7 +23,7 @@ def models(tmp_path_factory):
     for executor in ("inline", "process"):
         more = f"{VECTOR}executor: {executor}\n"
         write_model(folder, f"rare-{executor}", ECHO, f"{more}rate_limit: {RARE}\n")
-        slow = f"{more}parameters: {{seconds: 2}}\ninstances: 3\nmax_concurrency: 2\n"
+        slow = f"{more}parameters: {{seconds: 0.5}}\ninstances: 3\nmax_concurrency: 2\n"
         write_model(folder, f"narrow-{executor}", SLOW, slow + "warmup: false\n")
     return folder
 
@@ -86,11 +86,10 @@ def test_the_concurrency_of_a_model(models, executor):
         assert over_http(server, name).status_code == 200  # all permits have been given back
 
 
-@pytest.mark.parametrize("carrier", ["native", "grpcio"])
-def test_each_token_has_a_separate_rate(models, tmp_path, carrier):
+def test_each_token_has_a_separate_rate(models, tmp_path):
     tokens = tmp_path / "tokens"
     tokens.write_text("one\ntwo\nthree\n")
-    settings = {"token_file": str(tokens), "limits": {"client_rate": RARE}, "grpc_server": carrier}
+    settings = {"token_file": str(tokens), "limits": {"client_rate": RARE}}
     with serving(models, **settings) as server:
         assert over_http(server, "free", "one").status_code == 200
         for _ in range(3):
@@ -118,7 +117,7 @@ def test_each_token_has_a_separate_concurrency_limit(models, tmp_path):
         tmp_path / "models",
         "slow",
         SLOW,
-        VECTOR + "parameters: {seconds: 2}\ninstances: 3\nwarmup: false\n",
+        VECTOR + "parameters: {seconds: 0.5}\ninstances: 3\nwarmup: false\n",
     )
     settings = {"token_file": str(tokens), "limits": {"client_concurrency": 1}}
     with Server(tmp_path / "models", **settings) as server:

@@ -175,7 +175,7 @@ def soak(folder, seconds):
 
 
 def test_a_short_soak_leaves_nothing_behind(tmp_path):
-    grown = soak(tmp_path, 4)
+    grown = soak(tmp_path, 2)
     assert min(grown) < 7_000_000, grown
 
 

@@ -9,7 +9,6 @@ import pytest
 import requests
 
 from ksrv.testing import Server
-from tests.support.certificates import self_signed
 from tests.support.models import VECTOR, write_model
 from tests.support.streams import text_request, write_words
 from tests.support.wait_until import wait_until
@@ -199,18 +198,6 @@ def test_the_log_of_a_failing_handler_names_the_request(server, model):
     assert any(line.get("request_ids") == [name] for line in lines)
 
 
-def test_over_tls_with_a_token(models, tmp_path):
-    key, cert = self_signed(tmp_path)
-    tokens = tmp_path / "tokens"
-    tokens.write_text("good\n")
-    settings = {"tls_cert": str(cert), "tls_key": str(key), "token_file": str(tokens)}
-    with Server(models, grpc="off", **settings) as running:
-        for token, status in (("good", 200), ("good", 200), ("bad", 401)):
-            headers = {"Authorization": f"Bearer {token}", "X-Request-ID": "mine"}
-            answer = requests.post(url(running), data=body(), headers=headers, verify=str(cert))
-            assert (answer.status_code, answer.headers["x-request-id"]) == (status, "mine")
-
-
 def test_under_a_stock_worker(models):
     with Server(models / "inline", grpc="off", worker_class="gthread") as running:
         for way in ("fast path", "app", "no route", "bad body", "failing"):
@@ -221,13 +208,9 @@ def test_under_a_stock_worker(models):
         assert raw(running, b"traceparent: " + PARENT.encode()).headers["x-request-id"] == TRACE
 
 
-@pytest.fixture(scope="module", params=["native", "grpcio"])
-def channel(models, request):
-    """A channel to each of the gRPC servers."""
-    with (
-        Server(models, http="off", grpc_server=request.param) as running,
-        grpc.insecure_channel(running.grpc) as channel,
-    ):
+@pytest.fixture(scope="module")
+def channel(server):
+    with grpc.insecure_channel(server.grpc) as channel:
         yield channel
 
 

@@ -12,7 +12,7 @@ from ksrv.errors import KsrvError
 from ksrv.model.fault import ConfigError
 from ksrv.repository.model_yaml import load_model_config
 from ksrv.server.dialects import formats
-from ksrv.testing import Server, batch, load
+from ksrv.testing import Server, load
 from tests.support.models import write_model
 from tests.support.paths import ROOT
 from tests.support.sequences import SHAPES, SUMS, Refused, over_grpc, over_rest, post
@@ -221,30 +221,6 @@ def test_in_a_test_without_a_server():
         assert error.http_status == 400
         with pytest.raises(KsrvError, match="no open sequence 2"):
             model.infer({"x": [1.0]}, parameters=asked(2))
-
-
-def test_a_function_gets_the_sequences():
-    with load(one, **SETTINGS) as model:
-        flags = {"sequence_id": "a", "sequence_start": True}
-        assert model.infer({"x": [1.0]}, parameters=flags)["y"] == [1]
-        assert model.infer({"x": [1.0]}, parameters={"sequence_id": "a"})["y"] == [2]
-
-
-def test_a_stage_by_itself():
-    states = [{"sum": 5.0}, {}]
-    given = batch({"x": np.ones(3, np.float32)}, rows=[2, 1], states=states)
-    assert Sums().postprocess(given["x"], given.sequences).tolist() == [6, 7, 1]
-    assert states == [{"sum": 7}, {"sum": 1}]
-    assert [one.start for one in given.sequences] == [False, False, True]
-
-
-def test_without_the_section_the_parameter_is_an_argument_as_any_other():
-    def plain(sequences):
-        return sequences * 2
-
-    inputs = [{"name": "sequences", "datatype": "FP32", "shape": [-1]}]
-    with load(plain, inputs=inputs, outputs=SETTINGS["outputs"]) as model:
-        assert model.infer({"sequences": [2.0]})["y"] == [4]
 
 
 @pytest.mark.parametrize(

@@ -171,14 +171,6 @@ def test_the_setting_is_named_where_it_is_the_lower_bound(tmp_path):
             assert named in next(found.lines())["error"]
 
 
-def test_a_failure_before_the_first_piece_has_a_status(server, behind):
-    for text, status in (("refuse", 422), ("panic", 500), ("exit", 500)):
-        with infer(server, "words" + behind, text_request(text)) as found:
-            assert found.status == status
-            error = next(found.lines())["error"]
-            assert "secret" not in error
-
-
 @pytest.mark.parametrize("word", ["refuse", "panic", "exit"])
 def test_failure_in_a_stream_is_its_last_event_and_keeps_the_connection(server, behind, word):
     found = infer(server, "words" + behind, text_request(f"one {word} two"))
