@@ -89,6 +89,7 @@ class CacheMachine(RuleBasedStateMachine):
         assert answer.id == name
         [tensor] = answer.outputs
         assert np.array_equal(np.asarray(tensor.data), np.full((1, known[1]), known[2], np.float32))
+        assert answer.parameters == {}
         answer.parameters["changed"] = True
 
     @rule(seconds=st.sampled_from([0.5, 1.0, 2.0, 5.0, TTL_S]))

@@ -2,20 +2,15 @@
 
 import threading
 import time
-from pathlib import Path
 
-import numpy as np
 import pytest
 
 from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv.engine import engine as engines
 from ksrv.errors import (
-    Cancelled,
     DeadlineExceeded,
-    HandlerFailed,
     InferenceError,
-    NotReady,
 )
 from tests.support.engine.engine_models import (
     answer_in_time,
@@ -53,21 +48,6 @@ def test_idle_engine_returns_memory(monkeypatch):
     assert buffer_pool.statistics()["pooled"] > 0
     served = engine()
     wait_until(lambda: buffer_pool.statistics()["pooled"] == 0)
-    served.close()
-
-
-def test_queued_requests_share_a_batch_in_order(gate):
-    entered = []
-    served = engine(source(batch=4), run=held(gate, entered))
-    first = served.submit(request(1, 0.0))
-    wait_until(lambda: entered)
-    handles = [served.submit(request(1, float(n))) for n in range(1, 7)]
-    gate.set()
-    assert [t.wait().outputs[0].data[0, 0] for t in [first, *handles]] == [
-        2.0 * n for n in range(7)
-    ]
-    assert [batch.rows for batch in entered] == [1, 4, 2]
-    assert entered[1].tensors["x"].data[:, 0].tolist() == [1.0, 2.0, 3.0, 4.0]
     served.close()
 
 
@@ -113,16 +93,6 @@ def test_idle_engine_trims_malloc(monkeypatch):
     assert not any(trims)
 
 
-def test_parts_of_different_shapes_fail_the_request():
-    widths = iter((4, 5))
-    served = engine(
-        source(batch=1, split=True), run=lambda batch: np.zeros((1, next(widths)), np.float32)
-    )
-    with pytest.raises(HandlerFailed, match=r"different forms, y FP32\[4\] and y FP32\[5\]"):
-        served.submit(request(2), caller_blocks=True).wait()
-    served.close()
-
-
 def test_first_failed_part_ends_the_others(gate):
     entered, runs = [], []
 
@@ -144,20 +114,6 @@ def test_first_failed_part_ends_the_others(gate):
     served.close()
 
 
-def test_split_request_times_out_and_is_cancelled_as_a_whole(gate):
-    entered = []
-    served = engine(source(batch=1, split=True, queue_size=1000), run=held(gate, entered))
-    split = served.submit(request(900))
-    wait_until(lambda: entered)
-    assert not split.join(time.monotonic_ns() + 10_000_000)
-    assert split.cancel()
-    assert split.join() and split.done()
-    with pytest.raises(Cancelled):
-        split.wait()
-    gate.set()
-    served.close()
-
-
 def test_callback_is_called_for_answers_and_expiry(gate):
     entered, ended = [], []
     served = engine(run=held(gate, entered))
@@ -171,36 +127,4 @@ def test_callback_is_called_for_answers_and_expiry(gate):
     wait_until(lambda: ended == ["late", "running"])
     running.add_done_callback(lambda handle: ended.append("again"))
     assert ended[-1] == "again"
-    served.close()
-
-
-def test_unloaded_model_is_not_ready_until_loaded_again():
-    served = engine()
-    served.unload("m")
-    with pytest.raises(NotReady):
-        served.submit(request(), caller_blocks=True).wait()
-    assert served.index()[0].state == "UNAVAILABLE"
-    assert served.index(ready_only=True) == []
-    served.load("m")
-    served.submit(request(), caller_blocks=True).wait()
-    served.close()
-
-
-def test_one_model_that_fails_does_not_stop_the_others():
-    broken = source("broken")
-    served = engine(
-        source("m"),
-        broken.__class__(
-            name="broken",
-            version="",
-            folder=Path("/x"),
-            root=Path("/x"),
-            error="model.yaml: line 3",
-        ),
-    )
-    served.submit(request(), caller_blocks=True).wait()
-    assert not served.ready()
-    assert any("line 3" in line.reason for line in served.index())
-    with pytest.raises(NotReady, match="line 3"):
-        served.submit(request(model="broken"), caller_blocks=True).wait()
     served.close()

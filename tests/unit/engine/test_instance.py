@@ -382,19 +382,6 @@ def tensor_of(array):
     return made
 
 
-def test_single_request_is_not_copied():
-    served = engine(run=lambda batch: BatchOutputs([tensor_of(batch.tensors["x"].data)]))
-    block = buffer_pool.lease(64)
-    data = buffer_pool.array(block, "<f4", (4, 4))
-    one = request()
-    one.inputs[0].data, one.inputs[0].shape = data, (4, 4)
-    before = buffer_pool.copied_bytes()
-    response = served.submit(one, caller_blocks=True).wait()
-    assert np.shares_memory(response.outputs[0].data, data)
-    assert buffer_pool.copied_bytes() == before
-    served.close()
-
-
 def test_joined_requests_are_copied_once(gate):
     entered = []
 

@@ -7,7 +7,6 @@ import time
 import weakref
 from collections import defaultdict
 
-import numpy as np
 import pytest
 
 from ksrv.errors import KsrvError, SequenceEnded
@@ -130,47 +129,6 @@ def test_any_order_of_events_keeps_the_sequence_order(seed):
     made.close()
 
 
-def test_sequence_begins_only_if_its_first_request_ran():
-    hold = threading.Event()
-    made, [executor] = recorded(lambda: hold.wait(60))
-    busy = made.submit(asked("busy", start=True))
-    wait_until(lambda: executor.batches)
-    first = made.submit(asked("late", start=True))
-    second = made.submit(asked("late"))
-    assert first.cancel()
-    third = made.submit(asked("late"))
-    hold.set()
-    for one in (second, third):
-        with pytest.raises(SequenceEnded, match="its first request was not run"):
-            one.wait()
-    busy.wait()
-    table = made.find("m").sequences
-    wait_until(lambda: table.open == 1)
-    assert table.ended["not_run"] == 1
-    with pytest.raises(KsrvError, match="no open sequence 'late'"):
-        made.submit(asked("late"))
-    made.close()
-
-
-def test_a_full_queue_leaves_sequences_as_they_were():
-    hold = threading.Event()
-    made, [executor] = recorded(lambda: hold.wait(60), queue_size=2)
-    first = made.submit(asked("a", start=True))
-    wait_until(lambda: executor.batches)
-    waiting = [made.submit(asked("a")) for _ in range(2)]
-    table = made.find("m").sequences
-    for refused in (asked("a", end=True), asked("a", start=True), asked("b", start=True)):
-        with pytest.raises(KsrvError, match="the queue of the model m is full"):
-            made.submit(refused)
-    assert table.open == 1
-    hold.set()
-    for one in (first, *waiting):
-        one.wait()
-    made.submit(asked("a", end=True), caller_blocks=True).wait()
-    assert table.open == 0
-    made.close()
-
-
 def test_a_refused_request_does_not_keep_its_sequence_open():
     hold = threading.Event()
     made, [executor] = recorded(lambda: hold.wait(60), queue_size=1, idle_timeout_ms=30)
@@ -193,19 +151,6 @@ def test_a_refused_request_does_not_keep_its_sequence_open():
     made.close()
 
 
-def test_close_serves_accepted_requests():
-    hold = threading.Event()
-    made, [executor] = recorded(lambda: hold.wait(60))
-    handles = [made.submit(asked("a", start=step == 0)) for step in range(5)]
-    wait_until(lambda: executor.batches)
-    closing = threading.Thread(target=made.close)
-    closing.start()
-    hold.set()
-    assert [np.asarray(one.wait().outputs[0].data)[0, 0] for one in handles] == [2.0] * 5
-    closing.join(60)
-    assert not closing.is_alive()
-
-
 def test_close_fails_requests_behind_a_hanging_handler():
     hold = threading.Event()
     made, [executor] = recorded(lambda: hold.wait(60))
@@ -218,23 +163,6 @@ def test_close_fails_requests_behind_a_hanging_handler():
             one.wait()
     hold.set()
     assert first.join(time.monotonic_ns() + 60_000_000_000)
-
-
-def test_an_idle_sequence_is_dropped_and_a_busy_one_is_not():
-    hold = threading.Event()
-    made, [executor] = recorded(lambda: hold.wait(60), idle_timeout_ms=30)
-    busy = made.submit(asked("busy", start=True))
-    table = made.find("m").sequences
-    time.sleep(0.1)
-    assert table.open == 1
-    hold.set()
-    busy.wait()
-    wait_until(lambda: table.open == 0)
-    wait_until(lambda: not executor.states)
-    assert table.ended["idle_timeout"] == 1
-    with pytest.raises(SequenceEnded, match="no request came for it in time"):
-        made.submit(asked("busy"))
-    made.close()
 
 
 def test_error_does_not_keep_the_refused_request_alive():

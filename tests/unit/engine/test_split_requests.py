@@ -82,7 +82,7 @@ def test_incompatible_parts_count_as_one_failure():
     served = engine(
         source(batch=1, split=True), run=lambda batch: np.zeros((1, next(widths)), np.float32)
     )
-    with pytest.raises(HandlerFailed):
+    with pytest.raises(HandlerFailed, match=r"different forms, y FP32\[4\] and y FP32\[5\]"):
         served.submit(request(2), caller_blocks=True).wait()
     assert counts(served) == only(failed=1)
     served.close()

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from ksrv.engine.engine import Engine
-from ksrv.errors import HandlerFailed, InvalidRequest
 from ksrv.repository.layout import Repository
 from ksrv.request import InferRequest
 from tests.support.engine.engine_models import tensor
@@ -22,13 +21,6 @@ class Handler(BaseHandler):
         return {name: batch[name] * 2 for name in ("a", "b")} | {"rows": [batch.rows] * batch.rows}
 """
 
-MISCOUNTS = """
-from ksrv import BaseHandler
-
-class Handler(BaseHandler):
-    def handle(self, batch, context):
-        return {"a": batch["a"][:1], "b": batch["b"][:1]}
-"""
 
 BATCHING = "batching: {max_batch_size: 8}\n"
 
@@ -65,22 +57,6 @@ def test_unequal_first_dimensions_are_accepted_without_batching(tmp_path):
             outputs = engine.submit(request(np.ones(a), np.ones(b))).wait().outputs
             # The handler sees it as one row.
             assert [output.shape for output in outputs] == [a, b, (1,)]
-
-
-def test_unequal_first_dimensions_are_refused_with_batching(tmp_path):
-    with serving(tmp_path, more=BATCHING) as engine:
-        with pytest.raises(InvalidRequest, match=r"batches rows.*'a' 3, 'b' 5"):
-            engine.submit(request(np.ones((3, 2)), np.ones(5))).wait()
-        with pytest.raises(InvalidRequest, match="'a' 3, 'b' 1"):
-            engine.submit(request(np.ones((3, 2)), np.ones(1))).wait()
-        assert engine.submit(request(np.ones(2), np.ones(2))).wait().outputs[0].shape == (2,)
-
-
-def test_missing_rows_are_a_handler_error(tmp_path):
-    with serving(tmp_path, MISCOUNTS) as engine:
-        with pytest.raises(HandlerFailed, match="1 rows in the output 'a' for a batch of 3 rows"):
-            engine.submit(request(np.ones(3), np.ones(3))).wait()
-        assert engine.submit(request(np.ones(3), np.ones(2))).wait().outputs[0].shape == (1,)
 
 
 class Name(str):

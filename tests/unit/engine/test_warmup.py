@@ -8,9 +8,8 @@ import pytest
 
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.engine.instances import warmup_requests as warmup
-from ksrv.errors import InferenceError
 from ksrv.model.spec import ImageSpec, ModelSpec, TensorSpec
-from tests.support.engine.engine_models import FunctionExecutor, Models, request, source
+from tests.support.engine.engine_models import FunctionExecutor, Models, source
 
 
 def started(one, run):
@@ -45,32 +44,12 @@ def test_warm_up_sizes_follow_the_maximum(most, expected):
     assert warmup.sizes(ModelSpec("m", max_batch_size=most)) == expected
 
 
-def test_generated_data_runs_at_every_size():
-    batches = []
-    served = started(source(batch=3, warmup=True), recorder(batches))
-    assert [batch["x"].shape for batch in batches] == [(1, 4), (2, 4), (3, 4)]
-    assert served.ready()
-    served.close()
-
-
 def test_open_shapes_and_undeclared_inputs_are_not_generated():
     for inputs in ((), (TensorSpec("x", "FP32", (-1, -1)),), (TensorSpec("x", "BYTES", (-1,)),)):
         batches = []
         served = started(source(warmup=True, inputs=inputs), recorder(batches))
         assert served.ready() and not batches
         served.close()
-
-
-def test_failed_warm_up_with_zeros_does_not_stop_the_load():
-    def run(batch):
-        if not batch.tensors["x"].data.any():
-            raise InferenceError("nothing to see")
-        return batch.tensors["x"].data
-
-    served = started(source(warmup=True), run)
-    assert served.ready()
-    served.submit(request(), caller_blocks=True).wait()
-    served.close()
 
 
 def test_samples_are_run_at_every_size(tmp_path):

@@ -106,16 +106,6 @@ def test_the_header_of_an_image_is_read_once(monkeypatch):
     served.close()
 
 
-def test_a_bad_header_is_refused_before_the_queue():
-    gate = Gate()
-    gate.event.set()
-    served = serve(gate)
-    with pytest.raises(InvalidRequest, match="'x'"):
-        served.submit(images(b"not an image"))
-    assert served.statistics()[0].invalid == 1
-    served.close()
-
-
 def test_open_shapes_share_a_batch_only_if_equal():
     gate = Gate()
     served = serve(gate, OPEN, batch=8)

@@ -50,18 +50,6 @@ def values(responses):
     return [response.outputs[0].data.ravel().tolist() for response in responses]
 
 
-def test_chunks_precede_the_answer_and_are_sent_only_on_request():
-    made = engine(source(), run=streaming)
-    try:
-        asked = request(2)
-        asked.stream = ResponseStream()
-        answer = made.submit(asked, caller_blocks=True).wait()
-        assert values([*taken(asked.stream), answer]) == [[1, 1], [2, 2], [3, 3]]
-        assert values([made.submit(request(), caller_blocks=True).wait()]) == [[3]]
-    finally:
-        made.close()
-
-
 def test_request_that_has_ended_gets_no_more_chunks():
     entered, go = threading.Event(), threading.Event()
 
