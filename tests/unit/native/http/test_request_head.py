@@ -10,8 +10,6 @@ from tests.support.wire.http_heads import (
     INFER,
     LIVE,
     NATIVE,
-    READY,
-    VERSIONED,
     with_fields,
 )
 
@@ -21,18 +19,6 @@ NOT_NATIVE = ("app", "refused")
 
 def verdict(head, rules=RULES, pieces=()):
     return classify_head(head, rules, pieces).verdict
-
-
-def test_native_infer_head_is_parsed():
-    said = classify_head(INFER + b"hello", RULES)
-    assert (said.verdict, said.route, said.name, said.version) == ("native", "infer", "add", "")
-    assert (said.length, said.content_length, said.json_length) == (len(INFER), 5, 3)
-
-
-def test_target_with_a_version_is_parsed():
-    said = classify_head(VERSIONED, RULES)
-    assert (said.verdict, said.name, said.version) == ("native", "a.b_c-D", "12")
-    assert (said.content_length, said.json_length) == (1, None)
 
 
 @pytest.mark.parametrize(
@@ -89,12 +75,6 @@ def test_descriptions_are_native(target, route, name, version):
 )
 def test_other_targets_are_left_to_the_app(line):
     assert classify_head(f"{line} HTTP/1.1\r\nHost: x\r\n\r\n".encode(), RULES).verdict == "app"
-
-
-@pytest.mark.parametrize(("head", "route"), [(LIVE, "live"), (READY, "ready")])
-def test_health_routes_are_native(head, route):
-    said = classify_head(head, RULES)
-    assert (said.verdict, said.route, said.content_length) == ("native", route, 0)
 
 
 @pytest.mark.parametrize("head", [*NATIVE.values(), *HOSTILE.values()], ids=[*NATIVE, *HOSTILE])

@@ -3,16 +3,11 @@
 import logging
 import subprocess
 import sys
-import threading
 
-import cv2
-import numpy as np
 import pytest
 
 from ksrv.images import opencv
 from tests.support.images import files
-
-UNCHANGED = cv2.IMREAD_UNCHANGED
 
 
 def broken_png():
@@ -126,21 +121,3 @@ def test_warnings_are_counted_between_two_lines(monkeypatch, caplog):
     assert [line.split("; ")[0].split()[3] for line in lines] == ["1", "2"]
     assert lines[0].endswith("the last: first")
     assert "\x1b" not in lines[1] and "third" in lines[1]
-
-
-def test_valid_files_decode_equally_while_capturing(monkeypatch):
-    data = files.jpeg(60, 80)
-    plain = opencv.decode(data, UNCHANGED)
-    monkeypatch.setattr(opencv._process, "owned", True)
-    found = []
-    threads = [
-        threading.Thread(target=lambda: found.append(opencv.decode(data, UNCHANGED)))
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 4
-    for pixels in found:
-        np.testing.assert_array_equal(pixels, plain)

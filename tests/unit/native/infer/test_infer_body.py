@@ -72,58 +72,6 @@ class TestView:
 
 
 class TestRead:
-    def test_places_of_tensors(self):
-        header = read(
-            {
-                "inputs": [
-                    {
-                        "name": "a",
-                        "shape": [2],
-                        "datatype": "BYTES",
-                        "parameters": {"binary_data_size": "3, 4"},
-                    },
-                    {"name": "b", "shape": [1], "datatype": "INT8", "data": [1]},
-                    {"name": "c", "shape": [2], "datatype": "INT16"},
-                ],
-                "outputs": [{"name": "y"}],
-            },
-            b"aaabbbb\1\0\2\0",
-        )
-        a, b, c = header.inputs
-        assert (a.sizes, a.length, a.elements, a.array) == ((3, 4), 7, 2, None)
-        assert b.data is not None and b.data[1] - b.data[0] == len("[1]")
-        assert c.offset == a.offset + 7 and c.array.tolist() == [1, 2]
-        (y,) = header.outputs
-        assert (y.binary, y.classification, y.parameters, y.shared_memory) == (None, 0, {}, None)
-
-    def test_shared_memory_takes_no_bytes(self):
-        region = {
-            "shared_memory_region": "r\u00e9",
-            "shared_memory_offset": 8,
-            "shared_memory_byte_size": 16,
-        }
-        header = read(
-            {
-                "inputs": [
-                    {
-                        "name": "a",
-                        "shape": [4],
-                        "datatype": "FP32",
-                        "parameters": {**region, "k": 1},
-                    },
-                    {"name": "b", "shape": [1], "datatype": "INT8"},
-                ],
-                "outputs": [{"name": "y", "parameters": region}],
-            },
-            b"\5",
-        )
-        a, b = header.inputs
-        assert (
-            a.shared_memory == ("r\u00e9", 8, 16) and a.array is None and a.parameters == {"k": 1}
-        )
-        assert b.array.tolist() == [5]
-        assert header.outputs[0].shared_memory == ("r\u00e9", 8, 16)
-
     @pytest.mark.parametrize(
         "special",
         [

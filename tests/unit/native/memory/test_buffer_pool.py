@@ -9,7 +9,6 @@ import sys
 import threading
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -39,19 +38,6 @@ def empty_pool():
 def leased() -> int:
     """The number of blocks that this test has leased. Earlier tests of the process may still have others."""
     return buffer_pool.statistics()["leased"] - ELSEWHERE[0]
-
-
-@pytest.mark.parametrize("memfd", [False, True])
-@pytest.mark.parametrize("nbytes", [0, 1, 63, 64, 65, 4096, 100_001])
-def test_a_block_covers_exactly_the_bytes_asked_for(nbytes, memfd):
-    block = buffer_pool.lease(nbytes, memfd=memfd)
-    view = memoryview(block)
-    assert len(block) == view.nbytes == nbytes
-    assert view.format == "B" and view.ndim == 1 and not view.readonly
-    assert block.address % 64 == 0
-    assert block.capacity >= nbytes
-    view[:] = b"\xa5" * nbytes
-    assert bytes(block) == b"\xa5" * nbytes
 
 
 def test_recycled_block_exports_only_the_leased_bytes():
@@ -151,23 +137,6 @@ def test_the_pool_holds_a_bounded_number_of_blocks():
     blocks = [buffer_pool.lease(64) for _ in range(300)]
     del blocks
     assert buffer_pool.statistics()["pooled"] <= 64
-
-
-@pytest.mark.parametrize("memfd", [False, True])
-def test_a_kept_array_keeps_its_memory(memfd):
-    block = buffer_pool.lease(4096, memfd=memfd)
-    kept = buffer_pool.array(block, "<f4", (2, 3), 64)[1:, ::2].T
-    kept[:] = 7
-    del block
-    assert leased() == 1
-    for value in range(50):
-        other = buffer_pool.lease(4096, memfd=memfd)
-        memoryview(other)[:] = bytes([value]) * 4096
-        assert not np.shares_memory(np.frombuffer(other, "u1"), kept)
-    del other
-    assert (kept == 7).all()
-    del kept
-    assert leased() == 0
 
 
 def test_torch_writes_in_place_and_keeps_the_block():

@@ -113,29 +113,6 @@ def test_a_second_answer_is_refused():
     assert len(seen) == 2
 
 
-def test_handler_sees_the_request_in_received_memory():
-    seen = []
-
-    def look(exchange):
-        import ctypes
-
-        address = ctypes.addressof(ctypes.c_char.from_buffer(exchange.body))
-        seen.append(
-            (exchange.model, exchange.version, exchange.header_length, bytes(exchange.body))
-        )
-        seen.append((address + int(exchange.header_length)) % 64)
-        seen.append(dict(exchange.headers))
-        answer(exchange)
-
-    with opened(look) as (_, client):
-        exchange_once(client)
-    assert seen[0] == ("add", "", "3", b"01234")
-    assert seen[1] == 0
-    assert seen[2]["connection"] == "keep-alive"
-    names = [line.split(":")[0].lower() for line in INFER.decode().split("\r\n")[1:-2]]
-    assert list(seen[2]) == [*names, "x-request-id"]
-
-
 def test_unread_answers_are_released():
     answers = []
 
