@@ -132,13 +132,6 @@ def test_files_that_keep_their_channels_are_taken():
             same(got[0], oracle.prepare(data, ImageSpec(), shape, "FP32"))
 
 
-def test_orientation_is_ignored_unless_asked_for():
-    data = files.oriented(20, 30, 6)
-    got = prepared(preparer((-1, -1, 3)), data)
-    assert got.shape == (1, 20, 30, 3)
-    same(got[0], oracle.prepare(data, ImageSpec(), (20, 30, 3), "FP32"))
-
-
 # ---- shapes -----------------------------------------------------------------------------------
 
 
@@ -225,18 +218,6 @@ def test_keys_combine_as_documented(resize, color, exif, arithmetic):
         same(got[row], wanted)
 
 
-@pytest.mark.parametrize("kind", sorted(oracle.NUMPY))
-@pytest.mark.parametrize("resize", ["linear", "area", "pillow", "letterbox"])
-def test_converted_images_have_the_declared_datatype(kind, resize):
-    keys = {"channels": "convert", "resize": resize, "color": "RGB"}
-    if np.issubdtype(oracle.NUMPY[kind], np.floating):
-        keys.update(IMAGENET)
-    elements = list(convertible(resize, kind).values())
-    got = prepared(preparer((24, 20, 3), kind, **keys), *elements)
-    for row, data in enumerate(elements):
-        same(got[row], oracle.prepare(data, ImageSpec(**keys), (24, 20, 3), kind))
-
-
 @pytest.mark.parametrize("color", ["RGB", "BGR"])
 @pytest.mark.parametrize("resize", ["linear", "area", "none"])
 @pytest.mark.parametrize(
@@ -264,13 +245,6 @@ def test_cmyk_is_the_same_in_both_orders():
     same(rgb, bgr[..., ::-1])
 
 
-@pytest.mark.parametrize("name", ["jpeg", "grey jpeg", "png", "rgba", "palette", "16 bits"])
-def test_any_image_is_converted_to_grey(name):
-    keys = {"color": "GRAY", "channels": "convert", "resize": "pillow"}
-    got = prepared(preparer((20, 30, 1), "UINT8", **keys), MIXED[name])
-    same(got[0], oracle.prepare(MIXED[name], ImageSpec(**keys), (20, 30, 1), "UINT8"))
-
-
 @pytest.mark.parametrize("color", ["RGB", "BGR"])
 def test_alpha_is_added_opaque(color):
     prepare = preparer((40, 52, 4), "UINT8", color=color, channels="convert", resize="area")
@@ -279,39 +253,6 @@ def test_alpha_is_added_opaque(color):
     got = prepared(preparer((45, 52, 4), "UINT8", color=color, channels="convert"), MIXED["rgba"])
     wanted = cv2.imdecode(np.frombuffer(MIXED["rgba"], np.uint8), cv2.IMREAD_UNCHANGED)
     same(got[0], wanted[..., [2, 1, 0, 3]] if color == "RGB" else wanted)
-
-
-@pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("form", ["JPEG", "PNG"])
-def test_every_orientation_is_applied(orientation, form):
-    data = files.oriented(20, 32, orientation, form)
-    keys = {"exif": "apply"}
-    size = (32, 20) if orientation >= 5 else (20, 32)
-    prepare = preparer((-1, -1, 3), "UINT8", **keys)
-    got = prepared(prepare, data)
-    assert got.shape == (1, *size, 3)
-    same(got[0], oracle.prepare(data, ImageSpec(**keys), (*size, 3), "UINT8"))
-    if form == "JPEG":
-        same(got[0], cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR))
-
-
-@pytest.mark.parametrize("resize", ["linear", "area", "pillow"])
-@pytest.mark.parametrize(
-    ("size", "side", "crop"),
-    [
-        ((60, 90), 32, (28, 28)),
-        ((97, 41), 33, (28, 30)),
-        ((32, 32), 32, (28, 28)),
-        ((32, 40), 32, (31, 32)),
-        ((12, 9), 32, (32, 32)),
-        ((33, 100), 50, (50, 49)),
-    ],
-)
-def test_shorter_side_then_centre_crop(resize, size, side, crop):
-    keys = {"resize": resize, "shorter_side": side, "color": "RGB", **IMAGENET}
-    data = files.png(*size)
-    got = prepared(preparer((*crop, 3), **keys), data)
-    same(got[0], oracle.prepare(data, ImageSpec(**keys), (*crop, 3), "FP32"))
 
 
 @pytest.mark.parametrize(
@@ -431,14 +372,6 @@ def test_an_input_without_a_section_has_the_defaults():
 
 
 # ---- batches ------------------------------------------------------------------------------------
-
-
-def test_batch_equals_single_images():
-    prepare = preparer((64, 64, 3))
-    elements = [files.jpeg(200 + 10 * i, 300, seed=i) for i in range(9)]
-    got = prepared(prepare, *elements)
-    for row, data in enumerate(elements):
-        same(got[row : row + 1], prepared(prepare, data))
 
 
 def test_rows_outside_of_the_call_stay_untouched():
@@ -598,16 +531,6 @@ def test_pictures_without_pixels_are_refused():
         for claim in (files.png_claiming, files.jpeg_claiming):
             with pytest.raises(InvalidRequest, match="has no pixels"):
                 preparer((8, 8, 3)).check([claim(width, height)], 1)
-
-
-def test_memory_views_are_read_like_bytes():
-    data = files.jpeg(40, 60)
-    block = buffer_pool.lease(len(data))
-    memoryview(block)[:] = data
-    same(
-        prepared(preparer((20, 20, 3)), memoryview(block)),
-        prepared(preparer((20, 20, 3)), data),
-    )
 
 
 def test_scratch_memory_is_freed():

@@ -3,12 +3,9 @@
 import json
 from types import SimpleNamespace
 
-import pytest
-
 from ksrv.limits import Limits
 from ksrv.model.spec import ImageSpec, ModelSpec, TensorSpec
 from ksrv.protocol import metadata
-from ksrv.protocol.protobuf import message_class
 
 IMAGE = ImageSpec(color="RGB", resize="pillow", shorter_side=256, scale=255.0, mean=(0.5,) * 3)
 SPEC = ModelSpec(
@@ -117,17 +114,3 @@ def test_statistics_are_rendered():
     made = metadata.to_message("inference.ModelStatisticsResponse", found).model_stats[0]
     assert made.last_inference == 1_700_000_000_000
     assert made.batch_stats[0].compute_infer.ns == 20
-
-
-def test_messages_are_read_by_the_triton_client():
-    triton = pytest.importorskip("tritonclient.grpc")
-    made = metadata.to_message(
-        "inference.ModelConfigResponse", {"config": metadata.model_config(SPEC)}
-    )
-    theirs = triton.service_pb2.ModelConfigResponse.FromString(made.SerializeToString())
-    assert theirs.config.input[0].name == "image"
-    assert theirs.config.max_batch_size == 8
-    assert (
-        message_class("inference.ModelConfigResponse").FromString(theirs.SerializeToString())
-        == made
-    )

@@ -132,31 +132,12 @@ class TestSizes:
             one(size=16, data=[1, 2, 3, 4]), X.tobytes()
         )
 
-    def test_empty_tensor_is_read(self):
-        for size in (0, None):
-            (tensor,) = parse(one(shape=(0, 4), size=size)).inputs
-            assert tensor.data.shape == (0, 4) and tensor.data.dtype == np.float32
-
     def test_size_list_is_limited(self):
         limits = Limits(size_list=3)
         body = one("image", (3,), "BYTES", size="1,1,1")
         assert len(parse(body, b"abc", IMG, limits).inputs[0].data) == 3
         body = one("image", (4,), "BYTES", size="1,1,1,1")
         assert "more than 3 sizes" in refusal(body, b"abcd", IMG, limits)
-
-    def test_two_binary_and_one_json_input_in_their_order(self):
-        y = np.arange(3, dtype="<i8")
-        body = {
-            "inputs": [
-                one(size=16)["inputs"][0],
-                one("j", (2,), "UINT8", data=[1, 2])["inputs"][0],
-                one("y", (3,), "INT64")["inputs"][0],
-            ]
-        }
-        first, middle, last = parse(body, X.tobytes() + y.tobytes()).inputs
-        np.testing.assert_array_equal(first.data, X)
-        np.testing.assert_array_equal(middle.data, [1, 2])
-        np.testing.assert_array_equal(last.data, y)
 
 
 class TestMemory:
@@ -194,14 +175,6 @@ class TestMemory:
 
 
 class TestBytes:
-    def test_prefixed_strings(self):
-        for size in (8, None):
-            shape = (2,) if size else (1,)
-            parts = (b"abc", b"") if size else (b"abcd",)
-            tail = prefixed(*parts)
-            body = one("s", shape, "BYTES", size=size and len(tail))
-            assert parse(body, tail, STR).inputs[0].data == list(parts)
-
     def test_bare_string_is_refused(self):
         assert "length-prefixed" in refusal(one("s", (1,), "BYTES", size=5), b"hello", STR)
 
@@ -346,18 +319,6 @@ def test_raw_body_is_the_only_required_input():
     spec = ModelSpec("m", inputs=(*ADD.inputs, TensorSpec("m", "FP32", (-1, 4), optional=True)))
     (tensor,) = parse_infer(X.tobytes(), "0", spec, LIMITS).inputs
     assert (tensor.name, tensor.shape) == ("x", (1, 4))
-
-
-def test_raw_body_of_numbers_is_read():
-    pixels = np.arange(8 * 8 * 3, dtype="<f4")
-    (tensor,) = parse_infer(pixels.tobytes(), "0", IMG, LIMITS).inputs
-    assert (tensor.datatype, tensor.shape) == ("FP32", (1, 8, 8, 3))
-    free = TensorSpec("x", "FP32", (-1, -1))
-    for most, shape in ((1, (1, 4)), (8, (1, 4))):
-        spec = ModelSpec("m", inputs=(free,), max_batch_size=most)
-        assert parse_infer(X.tobytes(), "0", spec, LIMITS).inputs[0].shape == shape
-    with pytest.raises(InvalidRequest, match="at most one variable dimension"):
-        parse_infer(X.tobytes(), "0", ModelSpec("m", inputs=(free,)), LIMITS)
 
 
 def test_raw_body_with_an_image_signature_is_an_image_only_for_image_inputs():

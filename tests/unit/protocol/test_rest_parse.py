@@ -1,7 +1,6 @@
 """Reading infer requests over REST: what is accepted, and what each refusal says."""
 
 import json
-import time
 
 import numpy as np
 import pytest
@@ -18,53 +17,6 @@ from tests.support.wire.rest_bodies import ADD, IMG, LIMITS, STR, X, one, parse,
 
 
 class TestJson:
-    @pytest.mark.parametrize(
-        "data", [[0, 1, 2, 3], [[0, 1, 2, 3]], [[0], [1, 2], 3], [0.0, 1e0, 2, 3]]
-    )
-    @pytest.mark.parametrize("header", [True, False])
-    def test_flat_nested_and_ragged_numbers_are_read(self, data, header):
-        request = parse(one(data=data), header=header)
-        (tensor,) = request.inputs
-        assert (tensor.name, tensor.datatype, tensor.shape) == ("x", "FP32", (1, 4))
-        np.testing.assert_array_equal(tensor.data, X)
-        assert tensor.data.dtype == np.float32
-        assert (request.model_name, request.model_version) == ("add", "3")
-
-    def test_id_headers_and_size_are_read(self):
-        request = parse(one(data=[1, 2, 3, 4], id="42"), headers={"a": "b"})
-        assert request.id == "42" and request.headers == {"a": "b"} and request.nbytes > 50
-        assert parse(one(data=[1, 2, 3, 4])).id == ""
-
-    def test_null_means_absent(self):
-        body = one(data=[1, 2, 3, 4], id=None, outputs=None, parameters=None, model_name="other")
-        body["inputs"][0]["parameters"] = None
-        request = parse(body)
-        assert request.id == "" and request.outputs == [] and request.model_name == "add"
-        body = one(size=16)
-        body["inputs"][0]["data"] = None
-        assert parse(body, X.tobytes()).inputs[0].nbytes == 16
-
-    @pytest.mark.parametrize(
-        ("datatype", "values"),
-        [
-            ("BOOL", [True, False]),
-            ("UINT8", [0, 255]),
-            ("UINT16", [0, 65535]),
-            ("UINT32", [0, 2**32 - 1]),
-            ("UINT64", [0, 2**64 - 1]),
-            ("INT8", [-128, 127]),
-            ("INT16", [-(2**15), 2**15 - 1]),
-            ("INT32", [-(2**31), 2**31 - 1]),
-            ("INT64", [-(2**63), 2**63 - 1]),
-            ("INT64", [9007199254740993, 0]),
-            ("FP32", [1.5, -3.4e38]),
-            ("FP64", [5e-324, 1.7976931348623157e308]),
-        ],
-    )
-    def test_every_datatype_to_its_bounds(self, datatype, values):
-        data = parse(one(shape=(2,), datatype=datatype, data=values)).inputs[0].data
-        assert data.tolist() == (np.float32(values).tolist() if datatype == "FP32" else values)
-
     @pytest.mark.parametrize(
         ("datatype", "value", "text"),
         [
@@ -86,42 +38,9 @@ class TestJson:
         found = refusal(one(shape=(2,), datatype=datatype, data=[good, value]))
         assert found.startswith("input 'x' (index 0): value 1") and text in found
 
-    def test_nan_and_infinity_words(self):
-        body = b'{"inputs":[{"name":"x","shape":[3],"datatype":"FP32","data":[NaN,Infinity,-Infinity]}]}'
-        np.testing.assert_array_equal(
-            parse(body).inputs[0].data, np.array([np.nan, np.inf, -np.inf], "f4")
-        )
-        assert "not valid JSON" in refusal(body.replace(b"FP32", b"INT32"))
-
-    @pytest.mark.parametrize("number", ["1e400", "-1e400", "1" * 400, "123456789e999999999999"])
-    def test_numbers_out_of_range_are_not_infinity(self, number):
-        body = b'{"inputs":[{"name":"x","shape":[1],"datatype":"FP64","data":[%s]}]}'
-        assert "value 0 of 'data' is out of range" in refusal(body % number.encode())
-
-    @pytest.mark.parametrize(
-        "number", [b"01", b"+1", b".5", b"1.", b"1e", b"0x1", b"1_0", b"-", b"1,"]
-    )
-    def test_numbers_that_json_does_not_know(self, number):
-        body = b'{"inputs":[{"name":"x","shape":[1],"datatype":"FP64","data":[%s]}]}' % number
-        assert "not valid JSON" in refusal(body)
-
     @pytest.mark.parametrize("datatype", ["FP16", "BF16"])
     def test_half_precision_points_to_the_binary_form(self, datatype):
         assert "binary data format" in refusal(one(datatype=datatype, data=[1, 2, 3, 4]))
-
-    def test_strings_are_read(self):
-        body = one("s", (3,), "BYTES", data=["a", ["é"], "\x00"])
-        assert parse(body, spec=STR).inputs[0].data == [b"a", "é".encode(), b"\0"]
-        for data in ("abc", 3, {"a": 1}):
-            assert "'data' must be an array" in refusal(one("s", (3,), "BYTES", data=data))
-        assert "value 1 of 'data' is not a string" in refusal(
-            one("s", (2,), "BYTES", data=["a", 1])
-        )
-        assert "asks for 2 values, but 'data' holds 1" in refusal(
-            one("s", (2,), "BYTES", data=["a"])
-        )
-        lone = b'{"inputs":[{"name":"s","shape":[1],"datatype":"BYTES","data":["\\ud800"]}]}'
-        assert "not valid JSON" in refusal(lone)
 
     @pytest.mark.parametrize(
         ("count", "shape"), [(3, (1, 4)), (5, (1, 4)), (1, (3,)), (0, (1,)), (1, (0,))]
@@ -130,9 +49,6 @@ class TestJson:
         text = refusal(one(shape=shape, data=[1] * count))
         expected = int(np.prod(shape))
         assert f"asks for {expected} values, but 'data' holds {count}" in text
-
-    def test_scalar_shape_is_accepted(self):
-        assert parse(one(shape=(), data=[7])).inputs[0].data.shape == ()
 
     def test_claimed_shape_is_not_allocated(self):
         text = refusal(one(shape=(2**31 - 1, 1000), data=[1]))
@@ -285,19 +201,6 @@ class TestDocument:
     def test_empty_body(self):
         assert "the body is empty" in refusal(b"", header=False)
 
-    def test_unknown_keys_are_checked_and_skipped(self):
-        extra = {"a": [1, {"b": [None, True, "x\\"]}], "c": {}, "d": -1.5e-3, "é\n": "\U0001f600"}
-        request = parse({**extra, **one(data=[1, 2, 3, 4])})
-        assert len(request.inputs) == 1
-
-    def test_escaped_names_are_decoded(self):
-        body = (
-            b'{"inputs":[{"n\\u0061me":"\\ud83d\\ude00\\n\\"\\/","shape":[1],"datatype":"FP\\u00332",'
-            b'"data":[1]}],"id":"\\u00e9\\u20ac\\b\\f\\r\\t\\\\"}'
-        )
-        request = parse(body)
-        assert request.inputs[0].name == '\U0001f600\n"/' and request.id == "é€\b\f\r\t\\"
-
     @pytest.mark.parametrize("opening", [b"[", b'{"a":'])
     def test_nesting_is_limited(self, opening):
         closing = {b"[": b"]", b'{"a":': b"}"}[opening]
@@ -308,12 +211,6 @@ class TestDocument:
                 assert parse(body).inputs == []
             else:
                 assert "--limits-json-depth" in refusal(body)
-
-    def test_nesting_of_data_is_limited(self):
-        body = b'{"inputs":[{"name":"x","shape":[1],"datatype":"FP32","data":%s}]}'
-        assert parse(body % (b"[" * 61 + b"1" + b"]" * 61)).inputs[0].data == 1
-        assert "--limits-json-depth" in refusal(body % (b"[" * 62 + b"1" + b"]" * 62))
-        assert "--limits-json-depth" in refusal(body % (b"[" * 250_000))
 
     def test_counts_are_bounded(self):
         entry = {"shape": [1], "datatype": "FP32", "data": [1]}
@@ -357,60 +254,8 @@ class TestDocument:
         ):
             parse_infer(bytes(101), None, ADD, limits)
 
-    def test_other_buffers_are_accepted(self):
-        text = json.dumps(one(data=[1, 2, 3, 4])).encode()
-        for body in (bytearray(text), memoryview(text), np.frombuffer(text, "i1")):
-            assert parse_infer(body, None, ADD, LIMITS).inputs[0].nbytes == 16
-
 
 class TestParameters:
-    def test_custom_parameters_of_every_type_are_read(self):
-        given = {"s": "é", "i": -1, "u": 2**64 - 1, "f": 1.5, "t": True, "e": 1e-400, "n": None}
-        request = parse(one(data=[1, 2, 3, 4], parameters=given))
-        assert request.parameters == {
-            "s": "é",
-            "i": -1,
-            "u": 2**64 - 1,
-            "f": 1.5,
-            "t": True,
-            "e": 0.0,
-        }
-        assert isinstance(request.parameters["t"], bool)
-
-    def test_input_and_output_parameters_are_read(self):
-        body = one(size=16, outputs=[{"name": "y", "parameters": {"a": 1, "classification": 3}}])
-        body["inputs"][0]["parameters"]["mine"] = "x"
-        request = parse(body, X.tobytes())
-        assert request.inputs[0].parameters == {"mine": "x"}
-        (output,) = request.outputs
-        assert (output.name, output.binary, output.classification) == ("y", None, 3)
-        assert output.parameters == {"a": 1}
-
-    def test_reserved_request_parameters_are_read(self):
-        given = {
-            "sequence_id": 2**64 - 1,
-            "sequence_start": True,
-            "sequence_end": False,
-            "priority": 7,
-            "timeout": 2_000_000,
-            "binary_data_output": True,
-            "triton_enable_empty_final_response": True,
-        }
-        before = time.monotonic_ns()
-        request = parse(one(data=[1, 2, 3, 4], parameters=given))
-        assert before + 2e9 <= request.deadline_ns <= time.monotonic_ns() + 2e9
-        assert request.priority == 7 and request.binary_output and request.mark_final
-        assert request.parameters == {
-            "sequence_id": 2**64 - 1,
-            "sequence_start": True,
-            "sequence_end": False,
-        }
-        assert parse(one(data=[1, 2, 3, 4], parameters={"timeout": 0})).deadline_ns is None
-        longest = parse(one(data=[1, 2, 3, 4], parameters={"timeout": 2**64 - 1})).deadline_ns
-        assert before + 10**18 <= longest <= time.monotonic_ns() + 10**18
-        text = parse(one(data=[1, 2, 3, 4], parameters={"sequence_id": "abc"}))
-        assert text.parameters == {"sequence_id": "abc"}
-
     @pytest.mark.parametrize(
         ("given", "text"),
         [
@@ -431,9 +276,6 @@ class TestParameters:
     )
     def test_refused(self, given, text):
         assert text in refusal(one(data=[1, 2, 3, 4], parameters=given))
-
-    def test_number_beyond_a_double_is_refused(self):
-        assert "out of range" in refusal(b'{"inputs":[],"parameters":{"a":1e400}}')
 
     @pytest.mark.parametrize(
         ("given", "text"),

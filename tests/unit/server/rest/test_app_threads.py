@@ -53,10 +53,6 @@ def running() -> set[str]:
     return {thread.name for thread in threading.enumerate() if thread.name.startswith("test-app")}
 
 
-def test_one_thread_waits_for_the_first_message(work):
-    assert running() == {"test-app-0"}
-
-
 def test_messages_in_turn_need_one_thread_that_is_busy_and_one_that_waits(work):
     work.go_on.release(50)
     for number in range(50):

@@ -3,7 +3,6 @@
 import json
 import socket
 
-import numpy as np
 import pytest
 
 from ksrv.server.credentials import Access
@@ -67,14 +66,6 @@ def test_the_second_request_with_a_token_needs_no_python_before_its_handler(serv
     assert fast(http_server) == 1
     assert stripped(first[0]) == stripped(second[0])
     assert first[1] == second[1]
-
-
-def test_the_handler_sees_no_credentials_on_either_way(server):
-    _, address = server
-    for _ in range(2):
-        _, body = ask(address, message("seen", X, fields=GOOD))
-        assert b"inference-header-content-length" in body
-        assert b"authorization" not in body
 
 
 @pytest.mark.parametrize(
@@ -173,10 +164,3 @@ def test_each_message_of_a_connection_is_looked_at_by_itself(server):
         assert status(head) == 401
         assert "token" in json.loads(body)["error"]
     assert fast(http_server) == 2
-
-
-def test_tensors_are_those_of_the_request(server):
-    _, address = server
-    for rows in (1, 3):
-        data = message("seen", {"x": np.ones((rows, 4), "<f4")}, fields=GOOD)
-        assert ask(address, data)[1].count(b"content-length") >= rows

@@ -30,12 +30,6 @@ def test_a_ready_worker_waits_for_one_that_accepts_and_still_loads(table):
     assert table.may_accept(second)
 
 
-def test_a_worker_accepts_when_nobody_else_is_left(table):
-    first, second = table.allocate(), table.allocate()
-    table.release(first)
-    assert table.may_accept(second)
-
-
 def test_a_replacement_that_loads_leaves_the_work_to_one_that_is_about_to_accept(table):
     first, second = table.allocate(), table.allocate()
     ready(table, first)
