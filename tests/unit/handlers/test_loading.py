@@ -34,13 +34,6 @@ def test_models_with_equal_file_names_are_separate(runner_of, tmp_path, batch_of
     assert two.run(batch_of(ones(1))).tensors[0].data.tolist() == [[33, 33]]
 
 
-def test_a_failing_import_is_reported_as_itself(runner_of):
-    with pytest.raises(
-        HandlerLoadError, match="ModuleNotFoundError: No module named 'no_such_thing'"
-    ):
-        runner_of("import no_such_thing\n")
-
-
 @pytest.mark.parametrize(
     "source",
     [

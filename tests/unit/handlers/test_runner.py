@@ -27,20 +27,6 @@ def ones(rows):
     return np.ones((rows, 2), np.float32)
 
 
-def test_several_inputs_are_keywords(runner_of, batch_of):
-    runner = runner_of(
-        """
-        from ksrv import BaseHandler
-        class Add(BaseHandler):
-            def inference(self, x, y):
-                return {"sum": x + y}
-        """
-    )
-    answer = runner.run(batch_of(ones(2), y=ones(2)))
-    assert answer.tensors[0].name == "sum"
-    assert answer.tensors[0].data.tolist() == [[2, 2], [2, 2]]
-
-
 def test_stage_can_be_replaced_on_the_object(runner_of, batch_of):
     runner = runner_of(
         """
@@ -54,53 +40,6 @@ def test_stage_can_be_replaced_on_the_object(runner_of, batch_of):
         """.replace("STAGE", "self.preprocess = lambda batch: batch['x'] + 1")
     )
     assert runner.run(batch_of(ones(1))).tensors[0].data.tolist() == [[2, 2]]
-
-
-def test_overridden_stage_that_calls_super_is_run(runner_of, batch_of):
-    runner = runner_of(
-        """
-        from ksrv import BaseHandler
-        class Own(BaseHandler):
-            def preprocess(self, batch):
-                return super().preprocess(batch) + batch.rows
-            def inference(self, x):
-                return {"y": x}
-        """
-    )
-    assert runner.run(batch_of(ones(2))).tensors[0].data.tolist() == [[3, 3], [3, 3]]
-
-
-def test_failed_row_fails_only_its_request(runner_of, batch_of):
-    runner = runner_of(
-        """
-        from ksrv import BaseHandler
-        class Picky(BaseHandler):
-            def postprocess(self, y):
-                self.context.batch.fail(1, "too dark", 422)
-                return y
-            def inference(self, x):
-                return x
-        """
-    )
-    answer = runner.run(batch_of(ones(1), ones(2), ones(1)))
-    assert list(answer.failures) == [1]
-    assert answer.failures[1].http_status == 422
-    assert answer.failures[1].message == "too dark"
-    assert answer.tensors[0].shape == (4, 2)
-
-
-def test_an_inference_error_fails_the_batch(runner_of, batch_of):
-    runner = runner_of(
-        """
-        from ksrv import BaseHandler, InferenceError
-        class No(BaseHandler):
-            def preprocess(self, batch):
-                raise InferenceError("no", 409)
-        """
-    )
-    with pytest.raises(InferenceError) as caught:
-        runner.run(batch_of(ones(1)))
-    assert (caught.value.http_status, caught.value.message) == (409, "no")
 
 
 def test_another_exception_names_stage_and_type_and_is_logged(runner_of, caplog, batch_of):
@@ -282,25 +221,6 @@ def test_reported_values_reach_the_metrics(runner_of, batch_of):
     assert records[0].labels[:2] == (("model", "m"), ("version", ""))
 
 
-def test_intermediate_answers_are_emitted(runner_of, batch_of, chunks):
-    runner = runner_of(
-        """
-        from ksrv import BaseHandler
-        class Streams(BaseHandler):
-            def inference(self, x):
-                taken = self.context.batch.send({"part": x * 2})
-                return [str(taken)] * len(x)
-        """
-    )
-    answer = runner.run(batch_of(ones(1), emit=chunks))
-    assert [one.tensors[0].data.tolist() for one in chunks] == [[[2, 2]]]
-    assert answer.tensors[0].data == [b"True"]
-    assert runner.run(batch_of(ones(1))).tensors[0].data == [b"False"]
-    chunks.waiting = frozenset()
-    assert runner.run(batch_of(ones(1), emit=chunks)).tensors[0].data == [b"False"]
-    assert len(chunks) == 1
-
-
 def test_handler_sees_which_clients_remain(runner_of, batch_of, chunks):
     runner = runner_of(
         """
@@ -322,23 +242,6 @@ def test_handler_sees_which_clients_remain(runner_of, batch_of, chunks):
     assert heard() == b"[False, False, False]"
     plain = runner.run(batch_of(ones(2), ones(1))).tensors[0].data[0]
     assert plain == b"[True, True, True]"
-
-
-def test_response_headers_and_parameters_are_returned(runner_of, batch_of):
-    runner = runner_of(
-        """
-        from ksrv import BaseHandler
-        class Answers(BaseHandler):
-            def preprocess(self, batch):
-                batch.set_header(1, "x-seen", "yes")
-                batch.set_parameter(0, "score", 1)
-                return batch["x"]
-            def inference(self, x):
-                return x
-        """
-    )
-    answer = runner.run(batch_of(ones(1), ones(1)))
-    assert (answer.headers, answer.parameters) == ({1: {"x-seen": "yes"}}, {0: {"score": 1}})
 
 
 def test_failures_of_single_requests_survive_an_error_of_the_batch(runner_of, batch_of):
