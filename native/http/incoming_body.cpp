@@ -193,8 +193,13 @@ IncomingBody::Decoded IncomingBody::make_room(const Head &head, uint64_t more) n
         block->size = static_cast<size_t>(room);
         return Decoded::all;
     }
-    block->size = offset + got;  // how many bytes a move copies
-    return process_pool().grow(block, static_cast<size_t>(room)) ? Decoded::all : Decoded::no_memory;
+    Block *const larger = process_pool().lease_body(static_cast<size_t>(room));
+    if (!larger) return Decoded::no_memory;
+    memcpy(larger->data + offset, data(), got);
+    block->unwritten = !block->pooled_before && 2 * got < block->capacity;
+    process_pool().release(std::exchange(block, larger));
+    block->unwritten = !block->pooled_before;
+    return Decoded::all;
 }
 
 // Decodes the data in the buffer. The rest stays there: it follows the body, or waits for memory.

@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
-#include <utility>
 
 #include "base/clock.hpp"
 
@@ -75,45 +74,6 @@ bool allocate(Block *block, std::size_t nbytes) noexcept {
         case BACKEND_PAGES: return pages_allocate(block, nbytes);
         default: return heap_allocate(block, nbytes);
     }
-}
-
-// Replaces the heap memory of a block by a memfd, and copies the bytes.
-bool move_to_memfd(Block *block, std::size_t nbytes) noexcept {
-    Block made;
-    if (!memfd_allocate(&made, nbytes)) return false;
-    memcpy(made.data, block->data, block->size);
-    free(block->data);
-    block->data = made.data;
-    block->capacity = made.capacity;
-    block->fd = made.fd;
-    block->backend = BACKEND_MEMFD;
-    return true;
-}
-
-bool memfd_grow(Block *block, std::size_t nbytes) noexcept {
-    const std::size_t capacity = whole_pages(nbytes);
-    if (ftruncate(block->fd, static_cast<off_t>(capacity)) != 0) return false;
-    void *data = mremap(block->data, block->capacity, capacity, MREMAP_MAYMOVE);
-    if (data == MAP_FAILED) return false;
-    block->data = static_cast<unsigned char *>(data);
-    block->capacity = capacity;
-    return true;
-}
-
-bool heap_grow(Block *block, std::size_t nbytes) noexcept {
-    const std::size_t capacity = (nbytes + BLOCK_ALIGNMENT - 1) & ~(BLOCK_ALIGNMENT - 1);
-    void *data = realloc(block->data, capacity);
-    if (data == nullptr) return false;
-    block->data = static_cast<unsigned char *>(data);
-    block->capacity = capacity;
-    if (reinterpret_cast<std::uintptr_t>(data) % BLOCK_ALIGNMENT != 0) {  // realloc copied to an unaligned address
-        void *aligned = nullptr;
-        if (posix_memalign(&aligned, BLOCK_ALIGNMENT, capacity) != 0) return false;
-        memcpy(aligned, data, block->size);
-        free(data);
-        block->data = static_cast<unsigned char *>(aligned);
-    }
-    return true;
 }
 
 // A memfd with huge pages is in another file system (hugetlbfs). Mappings of huge pages may lack pages.
@@ -238,45 +198,6 @@ Block *BufferPool::adopt(int fd, std::size_t nbytes, int backend, AdoptError *er
     return block;
 }
 
-bool BufferPool::grow(Block *block, std::size_t nbytes) noexcept {
-    if (nbytes > BLOCK_LIMIT || block->backend > BACKEND_MEMFD) return false;
-    if (nbytes > block->capacity) {
-        const std::size_t before = block->capacity;
-        const bool lendable = nbytes > lendable_above.load(std::memory_order_relaxed);
-        const bool in_memfd = block->backend == BACKEND_MEMFD;
-        const bool moved = move_to_pooled(block, nbytes, in_memfd || lendable ? BACKEND_MEMFD : BACKEND_HEAP);
-        const bool grown = moved || (in_memfd ? memfd_grow(block, nbytes)
-                                              : (lendable && move_to_memfd(block, nbytes)) || heap_grow(block, nbytes));
-        leased_bytes_.fetch_add(block->capacity - before, std::memory_order_relaxed);
-        if (!grown) return false;
-        block->pooled_before = moved;
-    }
-    block->size = nbytes;
-    return true;
-}
-
-// Swaps a block's memory with that of a pooled block, and copies the bytes. Without this, each body of unknown length
-// would begin with a small block and leave another large block in the pool.
-bool BufferPool::move_to_pooled(Block *block, std::size_t nbytes, int backend) noexcept {
-    Block *pooled = take(nbytes, backend);
-    if (pooled == nullptr) return false;
-    memcpy(pooled->data, block->data, block->size);
-    std::swap(pooled->data, block->data);
-    std::swap(pooled->capacity, block->capacity);
-    std::swap(pooled->fd, block->fd);
-    std::swap(pooled->backend, block->backend);
-    std::swap(pooled->generation, block->generation);
-    const bool pinned = pooled->pinned.load(std::memory_order_acquire);
-    pooled->pinned.store(block->pinned.load(std::memory_order_acquire), std::memory_order_release);
-    block->pinned.store(pinned, std::memory_order_release);
-    if (block->unwritten) {
-        free_block(pooled);
-    } else {
-        put(pooled);
-    }
-    return true;
-}
-
 void BufferPool::give_back(Block *block, std::size_t begin, std::size_t end) noexcept {
     const std::uintptr_t page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
     const std::uintptr_t start = reinterpret_cast<std::uintptr_t>(block->data);
@@ -341,31 +262,18 @@ void BufferPool::free_block(Block *block) noexcept {
 
 std::uint64_t BufferPool::trim(std::uint64_t idle) noexcept {
     const std::uint64_t now = coarse_nanoseconds();
-    std::uint64_t freed = 0;
-    for (Shard &shard : shards_) {
-        Block *doomed = nullptr;
-        {
-            std::lock_guard<std::mutex> guard(shard.lock);
-            while (shard.oldest != nullptr && now - shard.oldest->idle_since >= idle)
-                doom(shard, shard.oldest, &doomed);
-        }
-        freed += free_all(doomed);
+    Block *doomed = nullptr;
+    {
+        std::lock_guard<std::mutex> guard(lock_);
+        while (oldest_ != nullptr && now - oldest_->idle_since >= idle) doom(oldest_, &doomed);
     }
-    return freed;
+    return free_all(doomed);
 }
 
-BufferPoolStatistics BufferPool::statistics() const noexcept {
-    return {leased_blocks_.load(), leased_bytes_.load(), pooled_blocks_.load(),
-            pooled_bytes_.load(),  cap_bytes.load(),     hits_.load(),
-            misses_.load(),        pinned_bytes_.load()};
-}
-
-void BufferPool::before_fork() noexcept {
-    for (Shard &shard : shards_) shard.lock.lock();
-}
-
-void BufferPool::after_fork_in_parent() noexcept {
-    for (Shard &shard : shards_) shard.lock.unlock();
+BufferPoolStatistics BufferPool::statistics() noexcept {
+    std::lock_guard<std::mutex> guard(lock_);
+    return {leased_blocks_.load(), leased_bytes_.load(), pooled_blocks_, pooled_bytes_,
+            cap_bytes.load(),      hits_.load(),         misses_.load(), pinned_bytes_.load()};
 }
 
 void BufferPool::after_fork_in_child() noexcept {
@@ -373,84 +281,58 @@ void BufferPool::after_fork_in_child() noexcept {
     pin_.store(nullptr);
     unpin_.store(nullptr);
     pinned_bytes_.store(0);
-    for (Shard &shard : shards_) {
-        Block *doomed = nullptr;
-        for (Block *block = shard.newest, *next; block != nullptr; block = next) {
-            next = block->older;
-            if (block->backend != BACKEND_HEAP) doom(shard, block, &doomed);
-        }
-        shard.lock.unlock();
-        free_all(doomed);
+    Block *doomed = nullptr;
+    for (Block *block = newest_, *next; block != nullptr; block = next) {
+        next = block->older;
+        if (block->backend != BACKEND_HEAP) doom(block, &doomed);
     }
-}
-
-int BufferPool::own_shard() noexcept {
-    static std::atomic<unsigned> threads{0};
-    thread_local const unsigned mine = threads.fetch_add(1, std::memory_order_relaxed);
-    return static_cast<int>(mine % SHARDS);
+    lock_.unlock();
+    free_all(doomed);
 }
 
 Block *BufferPool::take(std::size_t nbytes, int backend) noexcept {
-    if (pooled_blocks_.load(std::memory_order_relaxed) == 0) return nullptr;
-    const int mine = own_shard();
-    for (int i = 0; i < SHARDS; ++i) {
-        Shard &shard = shards_[(mine + i) % SHARDS];
-        std::lock_guard<std::mutex> guard(shard.lock);
-        for (Block *block = shard.newest; block != nullptr; block = block->older) {
-            if (!fits(block, nbytes, backend)) continue;
-            unlink(shard, block);
-            return block;
-        }
-    }
-    return nullptr;
+    std::lock_guard<std::mutex> guard(lock_);
+    Block *block = newest_;
+    while (block != nullptr && !fits(block, nbytes, backend)) block = block->older;
+    if (block != nullptr) unlink(block);
+    return block;
 }
 
 // The returned block is the warmest, so older blocks are freed to make room for it.
 void BufferPool::put(Block *block) noexcept {
     const std::uint64_t cap = cap_bytes.load(std::memory_order_relaxed);
-    const std::uint64_t now = coarse_nanoseconds();
     const std::uint64_t idle = idle_nanoseconds.load(std::memory_order_relaxed);
-    const bool is_aligned = reinterpret_cast<std::uintptr_t>(block->data) % BLOCK_ALIGNMENT == 0;
-    if (block->capacity > cap || !is_aligned) {  // a block that failed to grow may be unaligned
+    if (block->capacity > cap) {
         free_block(block);
         return;
     }
     Block *doomed = nullptr;
-    Shard &shard = shards_[own_shard()];
     {
-        std::lock_guard<std::mutex> guard(shard.lock);
-        while (shard.oldest != nullptr &&
-               (shard.blocks >= SHARD_BLOCKS || now - shard.oldest->idle_since >= idle ||
-                pooled_bytes_.load(std::memory_order_relaxed) + block->capacity > cap))
-            doom(shard, shard.oldest, &doomed);
-        if (pooled_bytes_.load(std::memory_order_relaxed) + block->capacity > cap) {
-            block->older = doomed;
-            doomed = block;
-        } else {
-            block->idle_since = now;
-            block->newer = nullptr;
-            block->older = shard.newest;
-            (shard.newest != nullptr ? shard.newest->newer : shard.oldest) = block;
-            shard.newest = block;
-            ++shard.blocks;
-            pooled_blocks_.fetch_add(1, std::memory_order_relaxed);
-            pooled_bytes_.fetch_add(block->capacity, std::memory_order_relaxed);
-        }
+        std::lock_guard<std::mutex> guard(lock_);
+        block->idle_since = coarse_nanoseconds();
+        while (oldest_ != nullptr && (pooled_blocks_ >= MOST_BLOCKS || pooled_bytes_ + block->capacity > cap ||
+                                      block->idle_since - oldest_->idle_since >= idle))
+            doom(oldest_, &doomed);
+        block->newer = nullptr;
+        block->older = newest_;
+        (newest_ != nullptr ? newest_->newer : oldest_) = block;
+        newest_ = block;
+        ++pooled_blocks_;
+        pooled_bytes_ += block->capacity;
     }
     free_all(doomed);
 }
 
-void BufferPool::unlink(Shard &shard, Block *block) noexcept {
-    (block->newer != nullptr ? block->newer->older : shard.newest) = block->older;
-    (block->older != nullptr ? block->older->newer : shard.oldest) = block->newer;
+void BufferPool::unlink(Block *block) noexcept {
+    (block->newer != nullptr ? block->newer->older : newest_) = block->older;
+    (block->older != nullptr ? block->older->newer : oldest_) = block->newer;
     block->newer = block->older = nullptr;
-    --shard.blocks;
-    pooled_blocks_.fetch_sub(1, std::memory_order_relaxed);
-    pooled_bytes_.fetch_sub(block->capacity, std::memory_order_relaxed);
+    --pooled_blocks_;
+    pooled_bytes_ -= block->capacity;
 }
 
-void BufferPool::doom(Shard &shard, Block *block, Block **doomed) noexcept {
-    unlink(shard, block);
+void BufferPool::doom(Block *block, Block **doomed) noexcept {
+    unlink(block);
     block->older = *doomed;
     *doomed = block;
 }

@@ -5,10 +5,8 @@
 // pool is limited in bytes and in age. A block is reused for n bytes if its capacity is between n and 4n + 64 KiB, so
 // that a small body never occupies a huge block.
 //
-// Each thread prefers one of a few shards, so that threads rarely compete for a lock. On a miss the other shards are
-// searched before memory is allocated. Back ends provide the memory: the heap, separate pages, or a sealed memfd that
-// another process can map. After a fork, the child abandons all blocks of the last two kinds, because the parent shares
-// their pages.
+// Back ends provide the memory: the heap, separate pages, or a sealed memfd that another process can map. After a fork,
+// the child abandons all blocks of the last two kinds, because the parent shares their pages.
 //
 // If there are handler processes, a large body is received into a memfd, so that it can be lent to such a process. The
 // process reads the body in place and cannot write to it. A lent block is not pooled.
@@ -80,8 +78,7 @@ struct BufferPoolStatistics {
 
 class BufferPool {
   public:
-    static constexpr int SHARDS = 8;
-    static constexpr int SHARD_BLOCKS = 64;  // limits the search; more blocks are freed, oldest first
+    static constexpr std::uint64_t MOST_BLOCKS = 128;  // limits the search; more blocks are freed, oldest first
 
     std::atomic<std::uint64_t> cap_bytes{256ull << 20};
     std::atomic<std::uint64_t> idle_nanoseconds{30ull * 1'000'000'000ull};
@@ -107,11 +104,6 @@ class BufferPool {
         block->refs.fetch_add(1, std::memory_order_relaxed);
     }
 
-    // Grows a body's block to `nbytes`. The block must have a single holder, and its bytes may move. False if memory is
-    // short. Prefers a pooled block that fits, otherwise the system moves a large block's pages instead of copying
-    // them.
-    bool grow(Block *block, std::size_t nbytes) noexcept;
-
     // Returns the whole pages between two offsets of a body's block to the system. Their contents are lost.
     static void give_back(Block *block, std::size_t begin, std::size_t end) noexcept;
 
@@ -130,22 +122,14 @@ class BufferPool {
     // Frees pooled blocks that have not been used for `idle` nanoseconds; 0 frees all of them.
     std::uint64_t trim(std::uint64_t idle) noexcept;
 
-    BufferPoolStatistics statistics() const noexcept;
+    BufferPoolStatistics statistics() noexcept;
 
     // Around fork: no thread may hold a lock. The child abandons memory that it shares with the parent.
-    void before_fork() noexcept;
-    void after_fork_in_parent() noexcept;
+    void before_fork() noexcept { lock_.lock(); }
+    void after_fork_in_parent() noexcept { lock_.unlock(); }
     void after_fork_in_child() noexcept;
 
   private:
-    struct alignas(64) Shard {
-        std::mutex lock;
-        Block *newest = nullptr, *oldest = nullptr;
-        int blocks = 0;
-    };
-
-    static int own_shard() noexcept;
-
     static bool fits(const Block *block, std::size_t nbytes, int backend) noexcept {
         return block->backend == backend && block->capacity >= nbytes &&
                block->capacity <= 4 * nbytes + BLOCK_SLACK;
@@ -159,17 +143,17 @@ class BufferPool {
     }
 
     Block *take(std::size_t nbytes, int backend) noexcept;
-    bool move_to_pooled(Block *block, std::size_t nbytes, int backend) noexcept;
     void put(Block *block) noexcept;
-    void unlink(Shard &shard, Block *block) noexcept;
-    void doom(Shard &shard, Block *block, Block **doomed) noexcept;
+    void unlink(Block *block) noexcept;
+    void doom(Block *block, Block **doomed) noexcept;
     void free_block(Block *block) noexcept;
     std::uint64_t free_all(Block *doomed) noexcept;
 
-    Shard shards_[SHARDS];
+    std::mutex lock_;
+    Block *newest_ = nullptr, *oldest_ = nullptr;          // guarded by the lock, as are
+    std::uint64_t pooled_blocks_ = 0, pooled_bytes_ = 0;
     std::atomic<std::uint64_t> generation_{0};
     std::atomic<std::uint64_t> leased_blocks_{0}, leased_bytes_{0};
-    std::atomic<std::uint64_t> pooled_blocks_{0}, pooled_bytes_{0};
     std::atomic<std::uint64_t> hits_{0}, misses_{0}, pinned_bytes_{0};
     std::mutex pinning_;  // two threads may pin the same block
     std::atomic<PinFunction> pin_{nullptr};

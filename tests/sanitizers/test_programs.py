@@ -15,8 +15,6 @@ PROGRAMS = {
         ("40",),
         "0 lost",
     ),
-    # With the C library's realloc, because the sanitizers' realloc returns aligned memory.
-    "block_that_cannot_grow_is_not_pooled": (("plain",), "unaligned_block.cpp", (), "0 faults"),
     "connections_opened_during_a_drain_get_goaway_or_close": (
         ("thread",),
         "connections/drains.cpp",

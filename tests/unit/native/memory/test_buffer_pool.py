@@ -136,7 +136,7 @@ def test_the_pool_keeps_to_its_cap_and_drops_the_oldest():
 def test_the_pool_holds_a_bounded_number_of_blocks():
     blocks = [buffer_pool.lease(64) for _ in range(300)]
     del blocks
-    assert buffer_pool.statistics()["pooled"] <= 64
+    assert buffer_pool.statistics()["pooled"] <= 128
 
 
 def test_torch_writes_in_place_and_keeps_the_block():
