@@ -57,9 +57,10 @@ def test_resize(benchmark: Any, size: Any, target: tuple[int, int], way: Any) ->
     source = picture(*size)
     file = Image.fromarray(source)
     out = np.empty((*target, 3), np.uint8)
+    keep = convert_pixels.Conversion()
     run = {
         "pillow": lambda: file.resize(target[::-1], Image.Resampling.BILINEAR),
-        "ksrv": lambda: row_resize.resize_pillow(source, *target, out),
+        "ksrv": lambda: row_resize.resize_rows(source, out, keep, target, kind="pillow"),
     }[way]
     benchmark.group = f"pixels: Pillow's resize, {size[1]}x{size[0]} to {target[1]}x{target[0]}"
     benchmark(run)

@@ -9,7 +9,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ksrv._native.images import row_resize
+from ksrv._native.images.convert_pixels import Conversion
+from ksrv._native.images.row_resize import resize_rows
 from ksrv._native.memory import buffer_pool
 from ksrv.images import opencv
 from ksrv.model.spec import Dimension, ImageSpec
@@ -20,6 +21,7 @@ Size: TypeAlias = tuple[int, int]
 
 LETTERBOX_GREY = 114
 REDUCTIONS = (8, 4, 2)
+_KEEP = Conversion()
 
 
 def scratch(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Array:
@@ -157,7 +159,7 @@ class Geometry:
             target[...] = picture[rows, columns]
             return
         if self.spec.resize == "pillow":
-            row_resize.resize_pillow(picture, *whole, target, offset)
+            resize_rows(picture, target, _KEEP, whole, offset, kind="pillow")
             return
         cv2 = opencv.load()
         interpolation = cv2.INTER_AREA if self.spec.resize == "area" else cv2.INTER_LINEAR

@@ -10,21 +10,13 @@ from libc.stdint cimport uint8_t, uint32_t
 from libcpp.memory cimport unique_ptr
 
 from ksrv._native.images.convert_pixels cimport (
-    Conversion, MAX_SIDE, PIXEL_U8, PIXEL_U16, PixelTarget, Plane,
+    Conversion, PIXEL_U8, PIXEL_U16, PixelTarget, Plane,
 )
-from ksrv._native.memory.buffer_pool cimport BACKEND_HEAP, CBlock, process_pool
 
 if not cython.compiled:
     from collections.abc import Sequence
 
     from ksrv.request import Array
-
-
-cdef extern from "images/resize/pillow/pictures.hpp" namespace "ksrv" nogil:
-    size_t resample_pillow(
-        const ResizeWindow &job, const uint8_t *source, Py_ssize_t source_bytes, uint8_t *target,
-        Py_ssize_t target_bytes, unsigned char *scratch
-    )
 
 
 KINDS: dict[str, int] = {
@@ -81,8 +73,9 @@ def resize_rows(
     """Resize a picture row by row and convert it.
 
     Args:
-        source: uint8 [height, width, channels]; uint16 as well for "linear floats".
-        target: [height, width, channels]: a window of the resized picture.
+        source: uint8 [height, width] or [height, width, channels]; uint16 as well for "linear
+            floats". For "pillow", the last of four channels is opacity.
+        target: A window of the resized picture.
         conversion: From the resized values to the numbers of `target`.
         full: Height and width of the whole resized picture.
         offset: Top and left of the window in it.
@@ -120,48 +113,4 @@ def resize_rows(
                     <uint32_t>row, <const uint8_t *>picture.view.buf + row * picture.row_bytes
                 )
     if not prepared:
-        raise MemoryError("not enough memory to resize the picture")
-
-
-def resize_pillow(
-    source: Array,
-    Py_ssize_t height,
-    Py_ssize_t width,
-    target: Array,
-    offset: tuple[int, int] = (0, 0),
-) -> None:
-    """Resize 8-bit pixels exactly as Pillow's BILINEAR filter does, entirely or in a window.
-
-    Args:
-        source: uint8 [height, width] or [height, width, channels]; the last of four is opacity.
-        target: uint8 with the source's channels: the window at `offset` that has its size.
-        offset: Top and left of the window in the whole result.
-
-    Raises:
-        ValueError: Sizes, channels or types that do not fit.
-        MemoryError: Not enough memory for the scratch space.
-        BufferError: `target` is read-only.
-    """
-    cdef Plane a = Plane(source, "source")
-    cdef Plane b = Plane(target, "target", True)
-    cdef ResizeWindow job
-    cdef CBlock *scratch
-    if not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE):
-        raise ValueError(f"the result cannot be {width}x{height}")
-    if a.format != "B" or b.format != "B":
-        raise ValueError("only 8-bit pixels are resized like this")
-    if a.channels != b.channels:
-        raise ValueError(f"the source has {a.channels} channels and the target {b.channels}")
-    fill_window(&job, (a.height, a.width), a.channels, (height, width), offset, b)
-    with nogil:
-        scratch = process_pool().lease(
-            resample_pillow(job, NULL, 0, NULL, 0, NULL), BACKEND_HEAP, False
-        )
-        if scratch != NULL:
-            resample_pillow(
-                job, <const uint8_t *>a.view.buf, a.row_bytes, <uint8_t *>b.view.buf, b.row_bytes,
-                scratch.data
-            )
-            process_pool().release(scratch)
-    if scratch == NULL:
         raise MemoryError("not enough memory to resize the picture")

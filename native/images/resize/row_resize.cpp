@@ -10,7 +10,6 @@
 #include "images/resize/linear_bytes.hpp"
 #include "images/resize/linear_floats.hpp"
 #include "images/resize/neighbours.hpp"
-#include "images/resize/pillow/pictures.hpp"
 #include "images/resize/pillow/rows.hpp"
 
 namespace ksrv {
@@ -75,10 +74,7 @@ PixelBox linear_box(const ResizeWindow &window) noexcept {
 }
 
 bool resizes_by_rows(ResizeKind kind, const ResizeWindow &window) noexcept {
-    if (keeps_size(window)) return true;
-    if (kind == ResizeKind::area)
-        return window.full_height <= window.height && window.full_width <= window.width;
-    return kind != ResizeKind::pillow || !pillow_goes_down_first(window);
+    return kind != ResizeKind::area || (window.full_height <= window.height && window.full_width <= window.width);
 }
 
 std::unique_ptr<RowResize> make_row_resize(ResizeKind kind, const ResizeWindow &window, int sample,

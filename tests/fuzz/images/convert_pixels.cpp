@@ -1,5 +1,5 @@
-// libFuzzer target for native/images/convert_pixels.hpp and native/images/resize/pillow/pictures.hpp: any sizes, types and windows
-// that the callers allow keep to the memory that they were given, down to the byte.
+// libFuzzer target for native/images/convert_pixels.hpp and native/images/resize/pillow: any sizes, types and windows that
+// the callers allow keep to the memory that they were given, down to the byte.
 
 #include <algorithm>
 #include <cstdint>
@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "images/convert_pixels.hpp"
-#include "images/resize/pillow/pictures.hpp"
+#include "images/resize/row_resize.hpp"
 #include "tensor/datatype.hpp"
 
 namespace {
@@ -48,14 +48,10 @@ void resample(Bytes &bytes) {
     const std::size_t row = job.width * job.channels, out_row = job.out_width * job.channels;
     const auto source = filled(job.height * row);
     const auto target = filled(job.out_height * out_row);
-    const std::size_t need = ksrv::resample_pillow(job, nullptr, 0, nullptr, 0, nullptr);
-    void *scratch = nullptr;
-    if (posix_memalign(&scratch, 64, need) != 0) std::abort();
-    const std::size_t used = ksrv::resample_pillow(
-        job, source.get(), static_cast<std::ptrdiff_t>(row), target.get(),
-        static_cast<std::ptrdiff_t>(out_row), static_cast<unsigned char *>(scratch));
-    std::free(scratch);
-    if (used != need) std::abort();
+    ksrv::PixelTarget to{target.get(), ksrv::DT_UINT8, job.channels, {0, 1, 2, 3}, static_cast<std::ptrdiff_t>(out_row)};
+    const auto resize = ksrv::make_row_resize(ksrv::ResizeKind::pillow, job, ksrv::PIXEL_U8, to, ksrv::Coefficients());
+    if (!resize || !resize->prepare()) std::abort();
+    for (std::uint32_t y = 0; y < job.height; ++y) resize->take(y, source.get() + y * row);
 }
 
 void convert(Bytes &bytes) {

@@ -8,7 +8,7 @@ from ksrv._native.images.convert_pixels import Conversion
 from ksrv._native.images.decode_pool import DecodePool
 from ksrv._native.images.image_header import probe
 from ksrv._native.images.jpeg_batch import WHOLE, RowPlan, decode_rows
-from ksrv._native.images.row_resize import resize_pillow
+from ksrv._native.images.row_resize import resize_rows
 
 
 def decoded(
@@ -34,7 +34,7 @@ def decoded(
 
 
 def pillow(picture: np.ndarray, height: int, width: int) -> Any:
-    """Return the whole picture as `resize_pillow` resizes it."""
+    """Return the whole picture, resized as Pillow does."""
     target = np.empty((height, width, *picture.shape[2:]), np.uint8)
-    resize_pillow(picture, height, width, target)
+    resize_rows(picture, target, Conversion(), (height, width), kind="pillow")
     return target

@@ -105,7 +105,8 @@ class Resize:
         self.size = size
 
     def __call__(self, image: Any) -> Any:
-        from ksrv._native.images.row_resize import resize_pillow
+        from ksrv._native.images.convert_pixels import Conversion
+        from ksrv._native.images.row_resize import resize_rows
 
         if _is_pillow(image):
             height, width = self.target(image.size[1], image.size[0])
@@ -115,7 +116,7 @@ class Resize:
         if (height, width) == pixels.shape[:2]:
             return pixels
         resized = np.empty((height, width, *pixels.shape[2:]), np.uint8)
-        resize_pillow(pixels, height, width, resized)
+        resize_rows(pixels, resized, Conversion(), (height, width), kind="pillow")
         return resized
 
     def target(self, height: int, width: int) -> tuple[int, int]:

@@ -3,9 +3,51 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/cpu_dispatch.hpp"
 #include "images/decode/row_memory.hpp"
 
 namespace ksrv {
+
+namespace {
+
+// As in Pillow, pictures with alpha are multiplied by alpha before the resize and divided by it after.
+KSRV_CLONES
+void multiply_by_alpha(std::uint8_t *pixels, std::size_t count) noexcept {
+    for (std::size_t i = 0; i < count; ++i) {
+        const std::uint32_t alpha = pixels[4 * i + 3];
+        for (std::size_t c = 0; c < 3; ++c) {
+            const std::uint32_t product = pixels[4 * i + c] * alpha + 128;
+            pixels[4 * i + c] = static_cast<std::uint8_t>(((product >> 8) + product) >> 8);
+        }
+    }
+}
+
+void divide_by_alpha(std::uint8_t *pixels, std::size_t count) noexcept {
+    for (std::size_t i = 0; i < count; ++i) {
+        const std::uint32_t alpha = pixels[4 * i + 3];
+        if (alpha == 0 || alpha == 255) continue;
+        for (std::size_t c = 0; c < 3; ++c) {
+            const std::uint32_t value = 255u * pixels[4 * i + c] / alpha;
+            pixels[4 * i + c] = static_cast<std::uint8_t>(value > 255 ? 255 : value);
+        }
+    }
+}
+
+// Whether Pillow (13 and later) resizes in height first. The order matters, because it rounds between the passes.
+bool goes_down_first(const ResizeWindow &window) noexcept {
+    const auto less_height = static_cast<std::int64_t>(window.height) - static_cast<std::int64_t>(window.full_height);
+    const auto less_width = static_cast<std::int64_t>(window.width) - static_cast<std::int64_t>(window.full_width);
+    return less_width != 0 && less_height > 0 && less_height > 2 * less_width;
+}
+
+}  // namespace
+
+PillowRows::PillowRows(const ResizeWindow &window, const PixelTarget &target,
+                       const Coefficients &coefficients) noexcept
+    : window_(window), row_bytes_(window.out_width * window.channels),
+      rows_out_(target, coefficients, window.out_height, window.out_width, window.channels),
+      columns_{window.left, window.out_width}, rows_{window.top, window.out_height},
+      down_first_(goes_down_first(window)) {}
 
 std::size_t PillowRows::lay_out(unsigned char *data) noexcept {
     using pillow::LANES;
@@ -19,7 +61,11 @@ std::size_t PillowRows::lay_out(unsigned char *data) noexcept {
     results_ = pieces.take<std::uint8_t>(row_bytes_ * LANES);
     // Twice the rows that a row of the result needs, so that rows are rarely moved.
     kept_most_ = 2 * (down_.taps + LANES);
-    kept_ = pieces.take<std::uint8_t>(row_bytes_ * kept_most_);
+    kept_ = pieces.take<std::uint8_t>((down_first_ ? source_row : row_bytes_) * kept_most_);
+    if (down_first_) {
+        lowered_ = pieces.take<std::uint8_t>(source_row * LANES);
+        narrowed_ = pieces.take<std::uint8_t>(row_bytes_ * LANES);
+    }
     rows_out_.use(pieces.take<std::uint8_t>(rows_out_.nbytes()));
     return pieces.used;
 }
@@ -33,35 +79,40 @@ bool PillowRows::prepare() noexcept {
     if (window_.full_width != window_.width) columns_ = pillow::reach(across_);
     if (window_.full_height != window_.height) rows_ = pillow::reach(down_);
     kept_first_ = rows_.first;
+    source_bytes_ = columns_.count * window_.channels;
+    kept_bytes_ = down_first_ ? source_bytes_ : row_bytes_;
     return true;
 }
 
 void PillowRows::take(std::uint32_t row, const std::uint8_t *pixels) noexcept {
     if (row < rows_.first || row >= rows_.first + rows_.count) return;
-    const std::size_t length = columns_.count * window_.channels;
-    std::memcpy(collected_ + collected_count_ * length, pixels + columns_.first * window_.channels, length);
+    std::uint8_t *const collected = collected_ + collected_count_ * source_bytes_;
+    std::memcpy(collected, pixels + columns_.first * window_.channels, source_bytes_);
+    if (window_.channels == 4) multiply_by_alpha(collected, columns_.count);
     ++collected_count_;
     if (collected_count_ < pillow::LANES && row + 1 < rows_.first + rows_.count) return;
-    resize_collected();
+    keep_collected();
     make_rows();
 }
 
-void PillowRows::resize_collected() noexcept {
+void PillowRows::resize_across(const std::uint8_t *source, std::size_t count, std::uint8_t *target) noexcept {
+    pillow::horizontal_pass(source, static_cast<std::ptrdiff_t>(source_bytes_), count, window_.channels, across_,
+                            target, static_cast<std::ptrdiff_t>(row_bytes_), groups_, results_);
+}
+
+void PillowRows::keep_collected() noexcept {
     if (kept_count_ + collected_count_ > kept_most_) {
         const std::size_t needed = static_cast<std::size_t>(down_.first[next_]);
         const std::size_t dropped = std::min(needed - kept_first_, kept_count_);
         kept_count_ -= dropped;
         kept_first_ += dropped;
-        std::memmove(kept_, kept_ + dropped * row_bytes_, kept_count_ * row_bytes_);
+        std::memmove(kept_, kept_ + dropped * kept_bytes_, kept_count_ * kept_bytes_);
     }
-    std::uint8_t *const target = kept_ + kept_count_ * row_bytes_;
-    const std::size_t length = columns_.count * window_.channels;
-    if (window_.full_width == window_.width)
-        std::memcpy(target, collected_, collected_count_ * length);
+    std::uint8_t *const target = kept_ + kept_count_ * kept_bytes_;
+    if (down_first_ || window_.full_width == window_.width)
+        std::memcpy(target, collected_, collected_count_ * source_bytes_);
     else
-        pillow::horizontal_pass(collected_, static_cast<std::ptrdiff_t>(length), collected_count_,
-                                window_.channels, across_, target,
-                                static_cast<std::ptrdiff_t>(row_bytes_), groups_, results_);
+        resize_across(collected_, collected_count_, target);
     kept_count_ += collected_count_;
     collected_count_ = 0;
 }
@@ -72,18 +123,36 @@ void PillowRows::make_rows() noexcept {
         const std::size_t first = copied ? window_.top + next_ : static_cast<std::size_t>(down_.first[next_]);
         const std::size_t count = copied ? 1 : static_cast<std::size_t>(down_.count[next_]);
         if (first + count > kept_first_ + kept_count_) return;
-        std::uint8_t *const out = rows_out_.place(next_);
+        std::uint8_t *const out =
+            down_first_ ? lowered_ + next_ % pillow::LANES * kept_bytes_ : rows_out_.place(next_);
         if (copied) {
-            std::memcpy(out, kept_ + (first - kept_first_) * row_bytes_, row_bytes_);
+            std::memcpy(out, kept_ + (first - kept_first_) * kept_bytes_, kept_bytes_);
         } else {
             pillow::Axis one = down_;
             one.outputs = 1;
             one.first += next_, one.count += next_, one.weight += next_ * down_.taps;
-            pillow::vertical_pass(kept_, static_cast<std::ptrdiff_t>(row_bytes_), row_bytes_, one,
-                                  kept_first_, out, 0);
+            pillow::vertical_pass(kept_, static_cast<std::ptrdiff_t>(kept_bytes_), kept_bytes_, one, kept_first_, out,
+                                  0);
         }
-        rows_out_.done(next_);
+        if (!down_first_)
+            finish(next_);
+        else if ((next_ + 1) % pillow::LANES == 0 || next_ + 1 == window_.out_height)
+            finish_lowered();
     }
+}
+
+void PillowRows::finish_lowered() noexcept {
+    const std::size_t first = next_ / pillow::LANES * pillow::LANES, end = next_ + 1;
+    resize_across(lowered_, end - first, narrowed_);
+    for (std::size_t y = first; y < end; ++y) {
+        std::memcpy(rows_out_.place(y), narrowed_ + (y - first) * row_bytes_, row_bytes_);
+        finish(y);
+    }
+}
+
+void PillowRows::finish(std::size_t y) noexcept {
+    if (window_.channels == 4) divide_by_alpha(rows_out_.place(y), window_.out_width);
+    rows_out_.done(y);
 }
 
 }  // namespace ksrv

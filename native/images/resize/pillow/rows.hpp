@@ -1,7 +1,11 @@
-// Pillow's bilinear resize, bit for bit, row by row during decoding.
+// Pillow's antialiased bilinear resize of 8-bit pictures, bit for bit, row by row during decoding.
 //
-// Strategy: sixteen rows are collected for the horizontal pass, and their results are stored while a row of the result
-// needs them. Pictures that Pillow resizes in height first are not supported.
+// Strategy: the filter is a triangle as wide as the reduction, weights are fixed-point integers with 22 fractional
+// bits, and each pass rounds to 8 bits. This determines the result. A vertical pass multiplies whole rows by a weight,
+// which the compiler vectorises. For the horizontal pass sixteen rows are transposed, so that it becomes the same loop
+// over sixteen rows at once, and transposed back. Usually sixteen source rows are collected for the horizontal pass, and
+// their results are stored while a row of the result needs them. If Pillow resizes in height first, the source rows are
+// stored, and sixteen rows that are resized in height are collected for the horizontal pass.
 
 #pragma once
 
@@ -17,10 +21,7 @@ namespace ksrv {
 class PillowRows final : public RowResize {
   public:
     PillowRows(const ResizeWindow &window, const PixelTarget &target,
-               const Coefficients &coefficients) noexcept
-        : window_(window), row_bytes_(window.out_width * window.channels),
-          rows_out_(target, coefficients, window.out_height, window.out_width, window.channels),
-          columns_{window.left, window.out_width}, rows_{window.top, window.out_height} {}
+               const Coefficients &coefficients) noexcept;
 
     bool prepare() noexcept override;
     void take(std::uint32_t row, const std::uint8_t *pixels) noexcept override;
@@ -32,18 +33,24 @@ class PillowRows final : public RowResize {
 
   private:
     std::size_t lay_out(unsigned char *data) noexcept;
-    void resize_collected() noexcept;
+    void resize_across(const std::uint8_t *source, std::size_t count, std::uint8_t *target) noexcept;
+    void keep_collected() noexcept;
     void make_rows() noexcept;
+    void finish_lowered() noexcept;
+    void finish(std::size_t y) noexcept;
 
     ResizeWindow window_;
     std::size_t row_bytes_;  // of a row of the result
     ByteRows rows_out_;
     pillow::Axis across_, down_;
     Lines columns_, rows_;  // of the source, as needed by the window
+    const bool down_first_;  // Pillow resizes in height first
+    std::size_t source_bytes_ = 0, kept_bytes_ = 0;  // of the columns of a source row, and of a row in `kept_`
     double *weights_ = nullptr;
     std::uint8_t *collected_ = nullptr, *groups_ = nullptr, *results_ = nullptr;
     std::size_t collected_count_ = 0;
-    std::uint8_t *kept_ = nullptr;                 // rows that are resized in width
+    std::uint8_t *lowered_ = nullptr, *narrowed_ = nullptr;  // rows that are resized in height, and then in width
+    std::uint8_t *kept_ = nullptr;                 // source rows that are resized in width, unless `down_first_`
     std::size_t kept_first_ = 0, kept_count_ = 0;  // the source rows in `kept_`
     std::size_t kept_most_ = 0;
     std::size_t next_ = 0;  // the next row of the window to compute

@@ -229,6 +229,12 @@ def test_resize_equals_golden_values(case):
     assert resized.pillow(picture, height, width).ravel().tolist() == case["out"]
 
 
+def into_window(picture, size, target, offset=(0, 0)):
+    row_resize.resize_rows(
+        picture, target, convert_pixels.Conversion(), size, offset, kind="pillow"
+    )
+
+
 def test_order_of_passes_follows_pillow():
     rng = np.random.default_rng(5)
     # Sizes on either side of the threshold: the height loses more than twice as much as the width.
@@ -240,7 +246,7 @@ def test_order_of_passes_follows_pillow():
 def test_resizing_rows_with_gaps_and_two_dimensions():
     wide = files.pixels(60, 90)
     out = np.zeros((20, 50, 3), np.uint8)
-    row_resize.resize_pillow(wide[::2, 10:50], 20, 30, out[:, 5:35])
+    into_window(wide[::2, 10:50], (20, 30), out[:, 5:35])
     np.testing.assert_array_equal(
         out[:, 5:35], pillow(np.ascontiguousarray(wide[::2, 10:50]), 20, 30)
     )
@@ -252,21 +258,19 @@ def test_resizing_rows_with_gaps_and_two_dimensions():
 @pytest.mark.parametrize(
     ("source", "size", "target", "offset", "problem"),
     [
-        (np.zeros((4, 4, 3), "f4"), (2, 2), np.zeros((2, 2, 3), "u1"), (0, 0), "8-bit"),
-        (np.zeros((4, 4, 3), "u1"), (0, 2), np.zeros((2, 2, 3), "u1"), (0, 0), "cannot be 2x0"),
-        (np.zeros((4, 4, 3), "u1"), (2, 1 << 25), np.zeros((2, 2, 3), "u1"), (0, 0), "cannot be"),
+        (np.zeros((4, 4, 3), "f4"), (2, 2), np.zeros((2, 2, 3), "u1"), (0, 0), "not resized"),
+        (np.zeros((4, 4, 3), "u1"), (0, 2), np.zeros((2, 2, 3), "u1"), (0, 0), "outside of 2x0"),
         (np.zeros((0, 4, 3), "u1"), (2, 2), np.zeros((2, 2, 3), "u1"), (0, 0), "without pixels"),
         (np.zeros((4, 4, 3), "u1"), (2, 2), np.zeros((0, 2, 3), "u1"), (0, 0), "without pixels"),
-        (np.zeros((4, 4, 3), "u1"), (2, 2), np.zeros((2, 2, 1), "u1"), (0, 0), "has 3 channels"),
+        (np.zeros((4, 4, 3), "u1"), (2, 2), np.zeros((2, 2, 1), "u1"), (0, 0), "has 1 channels"),
         (np.zeros((4, 4, 3), "u1"), (2, 2), np.zeros((2, 2, 3), "u1"), (0, 1), "outside of 2x2"),
         (np.zeros((4, 4, 3), "u1"), (2, 2), np.zeros((1, 1, 3), "u1"), (-1, 0), "outside of 2x2"),
         (np.zeros((4, 4, 3), "u1"), (2, 2), np.zeros((3, 2, 3), "u1"), (0, 0), "outside of 2x2"),
-        (np.zeros((4, 4, 3), "u1"), (2, 2), np.zeros((2, 2, 3), "f4"), (0, 0), "8-bit"),
     ],
 )
 def test_mismatched_resizes_are_refused(source, size, target, offset, problem):
     with pytest.raises(ValueError, match=problem):
-        row_resize.resize_pillow(source, *size, target, offset)
+        into_window(source, size, target, offset)
 
 
 def test_the_golden_picture_resized_and_cropped():
@@ -279,7 +283,7 @@ def test_the_golden_picture_resized_and_cropped():
     whole = resized.pillow(picture, height, width)
     assert hashlib.sha256(whole.tobytes()).hexdigest() == golden["resized_sha256"]
     crop = np.empty((224, 224, 3), np.uint8)
-    row_resize.resize_pillow(picture, height, width, crop, (16, 58))
+    into_window(picture, (height, width), crop, (16, 58))
     assert hashlib.sha256(crop.tobytes()).hexdigest() == golden["cropped_sha256"]
     out = np.empty((224, 224, 3), np.float32)
     convert_pixels.Conversion(scale=255, mean=MEAN[:3], std=STD[:3], exact=True)(crop, out)
