@@ -118,11 +118,7 @@ private:
     bool real(const char *start, const char *end, double *value) noexcept {
         const std::from_chars_result result = std::from_chars(start, end, *value);
         if (result.ec == std::errc() && std::isfinite(*value)) return true;
-        const char *e = start;
-        while (e != end && (*e | 0x20) != 'e') ++e;
-        bool zero = true;
-        for (const char *d = start; d != e; ++d) zero = zero && (*d < '1' || *d > '9');
-        if (zero || (e != end && e[1] == '-')) {
+        if (json::is_below_1(start, end)) {
             *value = 0;
             return true;
         }

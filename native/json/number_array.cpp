@@ -377,32 +377,8 @@ private:
     bool scale_exactly(const char *first, double *result) noexcept {
         const std::from_chars_result parsed = std::from_chars(first, at_, *result);
         if (parsed.ec == std::errc()) return std::isfinite(*result);
-        // Out of range: too large, or so small that the result is zero. A zero with any exponent is zero.
-        const char *e = first;
-        bool zero = true, leading = true;
-        std::int64_t magnitude = 0;  // of the first nonzero digit, as a power of ten
-        bool fraction = false;
-        for (; e != at_ && (*e | 0x20) != 'e'; ++e) {
-            if (*e == '.') {
-                fraction = true;
-                continue;
-            }
-            if (*e != '0') {
-                zero = false;
-                leading = false;
-            }
-            if (!fraction && !leading) ++magnitude;
-            if (fraction && leading) --magnitude;
-        }
-        std::int64_t power = 0;
-        if (e != at_) {
-            const bool minus = e[1] == '-';
-            for (const char *p = e + 1; p != at_; ++p)
-                if (json::is_digit(*p) && power < 1'000'000'000'000) power = power * 10 + (*p - '0');
-            if (minus) power = -power;
-        }
         *result = 0;
-        return zero || magnitude + power < 0;
+        return json::is_below_1(first, at_);
     }
 
     const char *begin_;

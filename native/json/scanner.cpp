@@ -85,6 +85,22 @@ std::size_t decode_string(const char *at, const char *end, char *out) noexcept {
     return static_cast<std::size_t>(out - start);
 }
 
+bool is_below_1(const char *at, const char *end) noexcept {
+    std::int64_t magnitude = 0;  // of the first nonzero digit, as a power of ten
+    bool leading = true, fraction = false;
+    for (; at != end && (*at | 0x20) != 'e'; ++at) {
+        if (*at == '.') fraction = true;
+        if (!is_digit(*at)) continue;
+        leading = leading && *at == '0';
+        if (!fraction && !leading) ++magnitude;
+        if (fraction && leading) --magnitude;
+    }
+    std::int64_t power = 0;
+    for (const char *digit = at; digit != end; ++digit)
+        if (is_digit(*digit) && power < 1'000'000'000'000) power = power * 10 + (*digit - '0');
+    return magnitude + (at != end && at[1] == '-' ? -power : power) < 0;
+}
+
 Fault skip_value(Cursor &c, unsigned depth, unsigned deepest) noexcept {
     std::uint64_t objects[DEEPEST / 64] = {};  // one bit for each open level: is it an object?
     if (deepest > DEEPEST) deepest = DEEPEST;
