@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from ksrv.errors import KsrvError
 from ksrv.repository.format import Format
+from ksrv.server.shared.parts import ServerParts
 
 if TYPE_CHECKING:
     import falcon
 
-    from ksrv._native.memory.memory_budget import MemoryBudget
     from ksrv.engine.engine import Engine
+    from ksrv.protocol.shared_memory import SharedMemory
     from ksrv.server.credentials import Access
     from ksrv.server.grpc.services import Method, Services
+    from ksrv.server.rest.json_resource import DocumentReader
     from ksrv.server.settings import ServerSettings
 
 ErrorForm: TypeAlias = (
@@ -33,23 +35,15 @@ The last argument is True if the failure was an unexpected exception, whose deta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AppParts:
+class AppParts(ServerParts):
     """The parts of the REST app that all routes share.
 
     Attributes:
-        engine: The models. `engine.submit` runs a request.
-        settings: The server's settings.
-        budget: The memory budget of request bodies.
-        access: The tokens, and the limits on callers.
         read_document: Reads the JSON object in the body of a management call.
         error_forms: A dialect whose errors have a special form appends its `ErrorForm`.
     """
 
-    engine: "Engine"
-    settings: "ServerSettings"
-    budget: "MemoryBudget"
-    access: "Access"
-    read_document: "Callable[[falcon.Request], Any]"
+    read_document: "DocumentReader"
     error_forms: list[ErrorForm]
 
 
@@ -130,6 +124,28 @@ class Dialect:
     def grpc_methods(self, services: "Services", engine: "Engine") -> "Mapping[str, Method]":
         """Return the methods of the gRPC services by their paths."""
         return {}
+
+    def extensions(self, settings: "ServerSettings") -> tuple[str, ...]:
+        """Return the names of the extensions of KServe v2 that the server has by this dialect."""
+        return ()
+
+    def check_settings(self, settings: "ServerSettings", *, loopback: bool) -> None:
+        """Refuse settings that this dialect cannot serve with.
+
+        Args:
+            loopback: Whether only this machine can reach the server.
+
+        Raises:
+            SettingsError: A setting cannot have its value.
+        """
+
+    def shared_memory(self, settings: "ServerSettings", access: "Access") -> "SharedMemory | None":
+        """Return the memory that requests may name for their tensors, or None if this dialect has none.
+
+        Args:
+            access: The checks of callers.
+        """
+        return None
 
     def read_settings(self, path: Path) -> ForeignSettings:
         """Read the settings file that `settings_key` names.

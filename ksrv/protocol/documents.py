@@ -1,7 +1,7 @@
 """The JSON objects of requests and answers: control calls are read into them, and the OpenAPI document describes them."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NotRequired, Required, TypedDict, TypeVar
+from typing import Annotated, Any, NotRequired, Required, TypedDict, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -109,46 +109,6 @@ class SequenceParameters(TypedDict, total=False):
     ]
     sequence_start: Annotated[bool, Meta(description="Whether a sequence begins.")]
     sequence_end: Annotated[bool, Meta(description="Whether the sequence ends.")]
-
-
-class IndexRequest(msgspec.Struct):
-    """Which models of the repository are listed."""
-
-    ready: bool = False
-
-
-class LoadRequest(msgspec.Struct):
-    """The parameters of a load or unload; `ksrv.protocol.load_parameters` checks them."""
-
-    parameters: dict[str, Any] | None = None
-
-
-class LogSettings(msgspec.Struct):
-    """The settings of the log, in the form of Triton's extension."""
-
-    log_file: str = ""
-    log_info: bool = True
-    log_warning: bool = True
-    log_error: bool = True
-    log_verbose_level: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
-    log_format: str = "default"
-
-
-class TraceSettings(msgspec.Struct):
-    """The settings of traces, in the form of Triton's extension."""
-
-    trace_level: (
-        Annotated[list[Literal["OFF", "TIMESTAMPS"]], Meta(min_length=1, max_length=1)] | None
-    ) = None
-    trace_rate: Annotated[str, Meta(pattern="^[1-9][0-9]{0,8}$")] | None = None
-
-
-class RegisterRequest(msgspec.Struct):
-    """A region of shared memory."""
-
-    key: str
-    byte_size: Unsigned
-    offset: Unsigned = 0
 
 
 def read_document(document: Mapping[str, Any], kind: type[_T]) -> _T:

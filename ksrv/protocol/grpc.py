@@ -8,6 +8,7 @@ message is sent in parts (`native/response`).
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,13 +34,7 @@ from ksrv.protocol.parameters import (
     take_request_parameters,
     take_requested_output,
 )
-from ksrv.protocol.shared_memory import (
-    DISABLED,
-    SharedMemoryRegistry,
-    check_total,
-    read_tensor,
-    write_tensor,
-)
+from ksrv.protocol.shared_memory import CallerMemory, enabled
 from ksrv.protocol.tensors import (
     check_bool,
     measure,
@@ -120,7 +115,7 @@ def parse_infer(
     limits: Limits,
     *,
     metadata: Mapping[str, str] = NO_METADATA,
-    regions: SharedMemoryRegistry | None = None,
+    memory: CallerMemory | None = None,
 ) -> InferRequest:
     """Read an inference request.
 
@@ -128,7 +123,7 @@ def parse_infer(
 
     Args:
         metadata: The call's metadata, names in lower case.
-        regions: The shared memory that the request may name; None if that is off.
+        memory: The shared memory that the request may name; None if that is off.
 
     Returns:
         The request. Its tensors are views into `message` if they are aligned there.
@@ -139,13 +134,13 @@ def parse_infer(
     found = read_request(message, limits)
     spec = spec_of(found.model_name, found.model_version)
     own = take_request_parameters(found.parameters)
-    inputs, nbytes = _inputs(found, spec, limits, regions)
+    inputs, nbytes = _inputs(found, spec, limits, memory)
     return InferRequest(
         model_name=found.model_name,
         model_version=found.model_version,
         id=found.id,
         inputs=inputs,
-        outputs=_outputs(found, regions) if found.outputs else [],
+        outputs=_outputs(found, memory) if found.outputs else [],
         parameters=own.custom,
         binary_output=True,
         headers=metadata,
@@ -156,23 +151,18 @@ def parse_infer(
     )
 
 
-def _outputs(found: Request, regions: SharedMemoryRegistry | None) -> list[RequestedOutput]:
-    return [
-        _requested(take_requested_output(output.name, index, output.parameters), index, regions)
-        for index, output in enumerate(found.outputs)
-    ]
-
-
-def _requested(
-    wanted: RequestedOutput, index: int, regions: SharedMemoryRegistry | None
-) -> RequestedOutput:
-    if wanted.shared_memory is not None and regions is None:
-        raise InvalidRequest(f"output {quote(wanted.name)} (index {index}): {DISABLED}")
-    return wanted
+def _outputs(found: Request, memory: CallerMemory | None) -> list[RequestedOutput]:
+    outputs = []
+    for index, output in enumerate(found.outputs):
+        wanted = take_requested_output(output.name, index, output.parameters)
+        if wanted.shared_memory is not None:
+            enabled(memory, f"output {quote(wanted.name)} (index {index})")
+        outputs.append(wanted)
+    return outputs
 
 
 def _inputs(
-    found: Request, spec: ModelSpec, limits: Limits, regions: SharedMemoryRegistry | None
+    found: Request, spec: ModelSpec, limits: Limits, memory: CallerMemory | None
 ) -> tuple[list[Tensor], int]:
     """Return the inputs and the bytes that they came in."""
     tensors: list[Tensor] = []
@@ -195,25 +185,21 @@ def _inputs(
         _read_raw(found, tensors, in_message, spec, limits)
     else:
         _read_typed(found, tensors, in_message, spec, limits)
-    nbytes = len(found.message)
-    if refs:
-        nbytes = check_total(nbytes, refs.values(), limits)
-    for index, ref in refs.items():
-        tensor = tensors[index]
+    if not refs:
+        return tensors, len(found.message)
+    for index in refs:
         if found.inputs[index].fields:
             raise InvalidRequest(
-                f"{subject(tensor.name, index)} has a shared memory region and data too"
+                f"{subject(tensors[index].name, index)} has a shared memory region and data too"
             )
-        tensor.data = read_tensor(
-            regions,
-            ref,
-            name=tensor.name,
-            index=index,
-            datatype=tensor.datatype,
-            shape=tensor.shape,
-            is_image=_is_image(spec, tensor.name),
-            limits=limits,
-        )
+    first = min(refs)
+    nbytes = enabled(memory, subject(tensors[first].name, first)).read(
+        tensors,
+        refs,
+        takes_images=partial(_is_image, spec),
+        received=len(found.message),
+        limits=limits,
+    )
     return tensors, nbytes
 
 
@@ -318,14 +304,14 @@ def render_infer(
     *,
     parameters: Mapping[str, Parameter] | None = None,
     stream: bool = False,
-    regions: SharedMemoryRegistry | None = None,
+    memory: CallerMemory | None = None,
 ) -> bytes:
     """Serialize an answer.
 
     Args:
         request: The request that it answers; its id is echoed.
         stream: Whether to wrap the answer into a ModelStreamInferResponse.
-        regions: The shared memory into which outputs go that the request wants there; their entries
+        memory: The shared memory into which outputs go that the request wants there; their entries
             of raw_output_contents are empty.
 
     Returns:
@@ -335,7 +321,7 @@ def render_infer(
         HandlerFailed: The answer has no wire form.
         InvalidRequest: An output does not fit into its shared memory.
     """
-    message: bytes = _render(response, request, parameters, regions, stream=stream)
+    message: bytes = _render(response, request, parameters, memory, stream=stream)
     return message
 
 
@@ -343,12 +329,12 @@ def render_infer_parts(
     response: InferResponse,
     request: InferRequest,
     *,
-    regions: SharedMemoryRegistry | None = None,
+    memory: CallerMemory | None = None,
 ) -> bytes | list[Any]:
     """Serialize an answer whose large tensors stay where they are.
 
     Args:
-        regions: As for `render_infer`.
+        memory: As for `render_infer`.
 
     Returns:
         A ModelInferResponse, or the list of its parts, of which large tensors are the handler's memory.
@@ -357,7 +343,7 @@ def render_infer_parts(
         HandlerFailed: The answer has no wire form.
         InvalidRequest: An output does not fit into its shared memory.
     """
-    parts: bytes | list[Any] = _render(response, request, None, regions, apart=True)
+    parts: bytes | list[Any] = _render(response, request, None, memory, apart=True)
     return parts
 
 
@@ -365,14 +351,14 @@ def _render(
     response: InferResponse,
     request: InferRequest,
     parameters: Mapping[str, Parameter] | None,
-    regions: SharedMemoryRegistry | None,
+    memory: CallerMemory | None,
     **form: bool,
 ) -> Any:
     outputs = response.outputs
     wanted = request.outputs
     refs = {one.name: one.shared_memory for one in wanted if one.shared_memory} if wanted else None
     if refs:
-        outputs = [_in_shared_memory(tensor, refs.get(tensor.name), regions) for tensor in outputs]
+        outputs = [_in_shared_memory(tensor, refs.get(tensor.name), memory) for tensor in outputs]
     merged = {**response.parameters, **parameters} if parameters else response.parameters
     try:
         return render(
@@ -391,12 +377,15 @@ def _render(
 
 
 def _in_shared_memory(
-    tensor: Tensor, ref: SharedMemoryRef | None, regions: SharedMemoryRegistry | None
+    tensor: Tensor, ref: SharedMemoryRef | None, memory: CallerMemory | None
 ) -> Tensor:
     """Return a tensor without its bytes where those go into shared memory."""
     if ref is None:
         return tensor
-    parameters = {**tensor.parameters, **write_tensor(regions, ref, tensor)}
+    parameters = {
+        **tensor.parameters,
+        **enabled(memory, f"output {quote(tensor.name)}").write(ref, tensor),
+    }
     return Tensor(tensor.name, tensor.datatype, tensor.shape, [], parameters)
 
 

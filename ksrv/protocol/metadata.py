@@ -5,16 +5,13 @@ so that both front ends answer the same. Everything here is a pure function.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
-
-import numpy as np
 
 from ksrv import __version__
 from ksrv.limits import Limits
 from ksrv.model.spec import Dimension, ImageSpec, ModelSpec, TensorSpec
 from ksrv.protocol.protobuf import message_class
-from ksrv.statistics import Duration, ModelStatistics
 
 SERVER_NAME = "ksrv"
 
@@ -29,23 +26,10 @@ EXTENSIONS = (
     "parameters",
     "classification",
     "sequence",
-    "model_repository",
-    "model_configuration",
-    "statistics",
-    "generate",
     "binary_image_input",
     "binary_data_size_list",
 )
-"""The parts of the protocol that always work here."""
-
-
-def working_extensions(*, shared_memory: bool) -> tuple[str, ...]:
-    """Return the names of the protocol's extensions that work.
-
-    Args:
-        shared_memory: Whether callers may use regions of shared memory.
-    """
-    return (*EXTENSIONS, "system_shared_memory") if shared_memory else EXTENSIONS
+"""The extensions of KServe v2 that are no dialect's."""
 
 
 def server_metadata(extensions: Iterable[str]) -> Document:
@@ -148,145 +132,6 @@ def _size(dimension: Dimension) -> str:
     if isinstance(dimension, tuple):
         return f"{dimension[0]}:{dimension[1]}"
     return "any" if dimension == -1 else str(dimension)
-
-
-def model_config(spec: ModelSpec) -> Document:
-    """Describe a model in the form of Triton's configuration.
-
-    Args:
-        spec: The model. If it batches, the shapes have no batch dimension. A model of Triton's is
-            described by its config.pbtxt, which the tensors and the device of the loaded model complete.
-    """
-    own = spec.configuration or {}
-    rows = spec.max_batch_size or spec.row_limit
-    batches = rows > 0
-    document: Document = {
-        "name": spec.name,
-        "platform": spec.platform,
-        "backend": SERVER_NAME,
-        "max_batch_size": rows,
-        "model_transaction_policy": {"decoupled": False},
-        "parameters": {
-            name: {"string_value": value if isinstance(value, str) else repr(value)}
-            for name, value in spec.parameters.items()
-            if isinstance(value, str | int | float | bool)
-        },
-    }
-    if spec.sequences is not None:
-        document["sequence_batching"] = {
-            "max_sequence_idle_microseconds": spec.sequences.idle_timeout_ms * 1000,
-            "oldest": {"max_candidate_sequences": spec.sequences.max},
-        }
-    elif spec.max_batch_size:
-        document["dynamic_batching"] = {}
-    if own:
-        document = {**own, "instance_group": _instance_groups(own, spec.device)}
-    sides = (("input", spec.inputs), ("output", spec.outputs))
-    return document | {
-        side: _config_tensors(tensors, own.get(side, ()), batches) for side, tensors in sides
-    }
-
-
-def _config_tensors(
-    tensors: Sequence[TensorSpec], own: Iterable[Mapping[str, Any]], batches: bool
-) -> list[Document]:
-    """Return inputs or outputs, with what a config.pbtxt says of them."""
-    declared = {one["name"]: one for one in own}
-    return [
-        {
-            "name": tensor.name,
-            "data_type": data_type(tensor.datatype),
-            **({"format": "FORMAT_NHWC"} if tensor.image is not None and batches else {}),
-            "dims": tensor.wire_shape[1 if batches and tensor.batched else 0 :],
-            **({"optional": True} if tensor.may_be_left_out else {}),
-            **{key: value for key, value in declared.get(tensor.name, {}).items() if value != []},
-        }
-        for tensor in tensors
-    ]
-
-
-def _instance_groups(own: Mapping[str, Any], device: str) -> list[Document]:
-    """Return the instance groups of a config.pbtxt, each with the kind of device that its instances have."""
-    kind = "KIND_CPU" if device.partition(":")[0] == "cpu" else "KIND_GPU"
-    return [
-        group | {"kind": kind} if group["kind"] == "KIND_AUTO" else group
-        for group in own.get("instance_group", ())
-    ]
-
-
-def data_type(datatype: str) -> str:
-    """Return Triton's configuration name of a datatype: BYTES is a string there."""
-    return "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
-
-
-def model_statistics(statistics: Iterable[ModelStatistics]) -> Document:
-    """Describe what models have done."""
-    return {"model_stats": [_statistics(entry) for entry in statistics]}
-
-
-def _statistics(entry: ModelStatistics) -> Document:
-    return {
-        "name": entry.name,
-        "version": entry.version,
-        "last_inference": entry.last_inference_ms,
-        "inference_count": entry.inference_count,
-        "execution_count": entry.execution_count,
-        "inference_stats": {
-            "success": _duration(entry.success),
-            "fail": _duration(entry.fail),
-            "queue": _duration(entry.queue),
-            "compute_input": _duration(entry.compute_input),
-            "compute_infer": _duration(entry.compute_infer),
-            "compute_output": _duration(entry.compute_output),
-            "cache_hit": _duration(entry.cached.get("hit", Duration())),
-            "cache_miss": _duration(entry.cached.get("miss", Duration())),
-        },
-        "batch_stats": [
-            {
-                "batch_size": batch.batch_size,
-                "compute_input": _duration(batch.compute_input),
-                "compute_infer": _duration(batch.compute_infer),
-                "compute_output": _duration(batch.compute_output),
-            }
-            for batch in entry.batches
-        ],
-        "memory_usage": [],
-        "response_stats": {},
-    }
-
-
-def _duration(duration: Duration) -> dict[str, int]:
-    return {"count": duration.count, "ns": duration.ns}
-
-
-def model_config_document(spec: ModelSpec) -> Document:
-    """Describe a model as Triton's REST route does: with every field that is no message, set or not."""
-    return _document(to_message("inference.ModelConfig", model_config(spec)))
-
-
-def _document(message: Any) -> Document:
-    """Return a message in the JSON form of Triton: 64-bit integers as numbers, unset messages and choices left out."""
-    document: Document = {}
-    for field in message.DESCRIPTOR.fields:
-        value = getattr(message, field.name)
-        if isinstance(value, Mapping):
-            entry = field.message_type.fields_by_name["value"]
-            document[field.name] = {str(key): _value(entry, value[key]) for key in value}
-        elif isinstance(value, Sequence) and not isinstance(value, str):
-            document[field.name] = [_value(field, one) for one in value]
-        elif not field.has_presence or message.HasField(field.name):
-            document[field.name] = _value(field, value)
-    return document
-
-
-def _value(field: Any, value: Any) -> Any:
-    if field.message_type is not None:
-        return _document(value)
-    if field.enum_type is not None:
-        return field.enum_type.values_by_number[value].name
-    if field.cpp_type == field.CPPTYPE_FLOAT:
-        return float(str(np.float32(value)))  # 0.1, not the double next to the float
-    return value
 
 
 def to_message(name: str, document: Document) -> Any:

@@ -18,11 +18,9 @@ from ksrv import __version__
 from ksrv.model.spec import Dimension, ModelSpec, TensorSpec
 from ksrv.protocol.documents import (
     Error,
-    IndexRequest,
     InferRequest,
     InferResponse,
     Input,
-    LoadRequest,
     Output,
     ResponseOutput,
     SequenceParameters,
@@ -34,7 +32,6 @@ EXAMPLE_VALUES = 64
 """Values that an example writes out; larger inputs have none."""
 
 _TEXT: Document = {"type": "string"}
-_OBJECT: Document = {"type": "object"}
 _FILE: Document = {"type": "string", "format": "binary"}
 _IMAGE_TYPES = {"jpeg": "image/jpeg", "png": "image/png"}
 _REF = "#/components/schemas/{name}"
@@ -123,7 +120,7 @@ def _is_class(kind: Any) -> bool:
 def _operation(operation: Operation, route: DescribedRoute, spec: ModelSpec | None) -> Document:
     error = {
         "description": "An error, with its reason.",
-        "content": _json(_schema(operation.error)),
+        "content": json_content(schema_of(operation.error)),
     }
     answer = {"description": "The answer.", "content": _content(operation.answer, spec)}
     name = "" if spec is None else spec.name
@@ -143,7 +140,7 @@ def _operation(operation: Operation, route: DescribedRoute, spec: ModelSpec | No
 
 
 def _content(body: Body, spec: ModelSpec | None) -> Document:
-    return _json(_schema(body)) if _is_class(body) else body(spec)
+    return json_content(schema_of(body)) if _is_class(body) else body(spec)
 
 
 def _inline(kind: type[Any]) -> Document:
@@ -153,12 +150,14 @@ def _inline(kind: type[Any]) -> Document:
     return found
 
 
-def _schema(kind: Any) -> Document:
+def schema_of(kind: Any) -> Document:
+    """Return the schema of a class, which is a reference if it has a name."""
     (schema,), _ = msgspec.json.schema_components([kind], ref_template=_REF)
     return schema
 
 
-def _json(schema: Document) -> Document:
+def json_content(schema: Document) -> Document:
+    """Return the content of a JSON body."""
     return {"application/json": {"schema": schema}}
 
 
@@ -168,7 +167,7 @@ def _path_field(name: str) -> Document:
 
 
 def _infer_body(spec: ModelSpec) -> Document:
-    content = _json(_request_schema(spec))
+    content = json_content(_request_schema(spec))
     example = _infer_example(spec)
     if example is not None:
         content["application/json"]["example"] = example
@@ -203,7 +202,7 @@ def _infer_parameters(spec: ModelSpec) -> list[Document]:
 
 
 def _infer_answer(spec: ModelSpec) -> Document:
-    content = _json(_response_schema(spec)) | {"application/octet-stream": {"schema": _FILE}}
+    content = json_content(_response_schema(spec)) | {"application/octet-stream": {"schema": _FILE}}
     if [entry.datatype for entry in spec.outputs] == ["BYTES"]:  # one element can be the whole body
         content |= {"audio/*": {"schema": _FILE}, "image/*": {"schema": _FILE}}
     return content
@@ -213,38 +212,6 @@ def _form_field(tensor: TensorSpec) -> Document:
     if tensor.image is None and tensor.datatype != "BYTES":
         return {"type": "string", "description": "A number, or a list of numbers, in JSON."}
     return {"type": "array", "items": _FILE}
-
-
-def _generate_body(spec: ModelSpec) -> Document:
-    if not spec.inputs or spec.accepts_any_inputs:
-        return _json(_OBJECT)
-    row: Document = {
-        "type": "object",
-        "properties": {entry.name: _plain_schema(entry) for entry in spec.inputs},
-    }
-    if spec.sequences is not None:
-        row["properties"]["parameters"] = _schema(SequenceParameters)
-    content = _json({"anyOf": [row, {"type": "array", "items": row, "minItems": 1}]})
-    example = _plain_example(spec)
-    if example is not None:
-        content["application/json"]["example"] = example
-    return content
-
-
-def _plain_schema(tensor: TensorSpec) -> Document:
-    """Return the schema of an input in plain JSON: the value of one row, or of several."""
-    kind = "string" if tensor.datatype == "BYTES" or tensor.image is not None else "number"
-    kind = "boolean" if tensor.datatype == "BOOL" else kind
-    shown = f"{tensor.datatype} of the shape {list(tensor.wire_shape)}"
-    if tensor.image is not None:
-        return {"type": "string", "description": "A picture in base64, or a data URL."}
-    value: Document = {"type": kind}
-    for _ in tensor.shape[1 if tensor.batched else 0 :]:
-        value = {"type": "array", "items": value}
-    if not tensor.batched:
-        return {"description": shown} | value
-    rows = {"type": "array", "items": value, "minItems": 1}
-    return {"description": f"{shown}: the value of a row, or of several", "anyOf": [value, rows]}
 
 
 def _sizes(tensor: TensorSpec) -> list[int]:
@@ -298,7 +265,7 @@ def _request_schema(spec: ModelSpec) -> Document:
         }
     if spec.sequences is not None:
         schema["required"].append("parameters")
-        properties["parameters"] = _schema(SequenceParameters)
+        properties["parameters"] = schema_of(SequenceParameters)
     return schema
 
 
@@ -327,7 +294,7 @@ def _response_schema(spec: ModelSpec) -> Document:
     return schema
 
 
-def _examples(spec: ModelSpec) -> Document | None:
+def example_values(spec: ModelSpec) -> Document | None:
     """Return the values of each required input for one row, nested by its shape, or None if an input is too large."""
     found: Document = {}
     for tensor in spec.required_inputs:
@@ -343,13 +310,14 @@ def _examples(spec: ModelSpec) -> Document | None:
     return found
 
 
-def _with_sequence(example: Document, spec: ModelSpec) -> Document:
+def with_sequence(example: Document, spec: ModelSpec) -> Document:
+    """Return an example with the parameters that a model with sequences needs."""
     one = {"sequence_id": 1, "sequence_start": True, "sequence_end": True}
     return example | ({"parameters": one} if spec.sequences else {})
 
 
 def _infer_example(spec: ModelSpec) -> Document | None:
-    values = _examples(spec)
+    values = example_values(spec)
     if not values:
         return None
     inputs = [
@@ -363,39 +331,10 @@ def _infer_example(spec: ModelSpec) -> Document | None:
         }
         for one in spec.required_inputs
     ]
-    return _with_sequence({"inputs": inputs}, spec)
-
-
-def _plain_example(spec: ModelSpec) -> Document | None:
-    values = _examples(spec)
-    if values is None:
-        return None
-    has_rows = {one.name: one.batched or one.image is not None for one in spec.required_inputs}
-    rows = {name: value[0] if has_rows[name] else value for name, value in values.items()}
-    return _with_sequence(rows, spec)
+    return with_sequence({"inputs": inputs}, spec)
 
 
 INFER = Operation("Run {name}", "", _infer_answer, _infer_body, parameters=_infer_parameters)
-GENERATE = Operation(
-    "Run {name} by plain JSON",
-    "",
-    lambda spec: _json({"type": ["object", "array"]}),
-    _generate_body,
-)
-GENERATE_STREAM = Operation(
-    "Run {name} by plain JSON, part by part",
-    "",
-    lambda spec: {"text/event-stream": {}},
-    _generate_body,
-)
 METRICS = Operation(
     "Metrics for Prometheus", "server", lambda spec: {"text/plain": {"schema": _TEXT}}
 )
-INDEX = Operation(
-    "Every model and version with its state",
-    "repository",
-    list[dict[str, str]],
-    IndexRequest,
-)
-LOAD = Operation("Load a model", "repository", body=LoadRequest)
-UNLOAD = Operation("Unload a model", "repository", body=LoadRequest)

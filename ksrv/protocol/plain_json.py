@@ -2,14 +2,11 @@
 
 {"age": 40, "city": "Oslo"}                             one row
 {"age": [40, 31], "city": ["Oslo", "Rome"]}             rows, by input
-[{"age": 40, "city": "Oslo"}, {"age": 31, ...}]         rows, by record
 
 The shape of an input is that of its lists. Numbers are read by the reader of v2's `data`, so the same text means the
 same values.
 """
 
-from collections.abc import Mapping
-from difflib import get_close_matches
 from math import prod
 from typing import Any, NamedTuple
 
@@ -20,7 +17,7 @@ from ksrv._native.json.number_array import NumbersError
 from ksrv.errors import InvalidRequest, quote
 from ksrv.limits import Limits, show_limit
 from ksrv.model.datatypes import BINARY_ONLY, FLOATING, OutOfRange, cast
-from ksrv.model.spec import ModelSpec, TensorSpec
+from ksrv.model.spec import TensorSpec
 from ksrv.protocol.error_texts import numbers_fault
 from ksrv.protocol.json_data import B64, to_element
 from ksrv.protocol.tensors import subject
@@ -95,60 +92,6 @@ def read_rows(declared: TensorSpec, rows: list[Any], index: int, limits: Limits)
     return read_tensor(declared.name, declared, shape, values, index, limits)
 
 
-def read_records(
-    records: list[Any], spec: ModelSpec, names: Mapping[str, str], limits: Limits
-) -> list[Tensor]:
-    """Return the inputs that a list of records is.
-
-    Args:
-        records: The rows, objects with the same keys.
-        names: The names of inputs by other names that they may have.
-
-    Raises:
-        InvalidRequest: A row is no object, names what is no input, or lacks what another row has.
-    """
-    if not all(one.batched for one in spec.inputs):
-        raise InvalidRequest(
-            f"the body is a list, and the model {spec.name} takes no rows; send one JSON object"
-        )
-    rows: list[dict[str, Any]] = []
-    inputs: dict[str, TensorSpec] = {}
-    for number, record in enumerate(records):
-        if not isinstance(record, dict):
-            raise InvalidRequest(
-                f"row {number} of the body is no JSON object; expected one such as {_example(spec)}"
-            )
-        row = {names.get(key, key): value for key, value in record.items()}
-        for key in record:
-            declared = spec.input(names.get(key, key))
-            if declared is None:
-                raise InvalidRequest(f"row {number}: {unknown(key, spec)}")
-            inputs[declared.name] = declared
-        if len(row) < len(record):
-            raise InvalidRequest(
-                f"row {number} has the same input twice, as {' and '.join(map(quote, record))}"
-            )
-        rows.append(row)
-    columns: dict[str, list[Any]] = {}
-    for name, declared in inputs.items():
-        values = [row.get(name) for row in rows]
-        if declared.may_be_left_out and all(value is None for value in values):
-            continue
-        # In a row that lacks an optional input, null means that it is missing, unless it can be NaN.
-        may_miss = declared.may_be_left_out and not _has_nan(declared)
-        missing = [name not in row or (may_miss and row[name] is None) for row in rows]
-        if any(missing):
-            raise InvalidRequest(
-                f"row {missing.index(True)} has no {quote(name)}, and row {missing.index(False)} has; the rows of one "
-                f"request have the same inputs"
-            )
-        columns[name] = values
-    return [
-        read_rows(inputs[name], values, index, limits)
-        for index, (name, values) in enumerate(columns.items())
-    ]
-
-
 def read_tensor(
     name: str,
     declared: TensorSpec | None,
@@ -170,7 +113,7 @@ def read_tensor(
     owner = subject(name, index)
     is_image = declared is not None and declared.image is not None
     datatype = "FP64" if declared is None else declared.datatype
-    if None in values and declared is not None and not _has_nan(declared):
+    if None in values and declared is not None and not has_nan(declared):
         raise InvalidRequest(
             f"{owner} holds null; only floating-point inputs take null, as NaN, and this input takes {datatype}: "
             f"give each row a value"
@@ -233,20 +176,9 @@ def flat(rows: list[Any], name: str, index: int, limits: Limits) -> tuple[list[A
     return values, shape
 
 
-def unknown(key: str, spec: ModelSpec) -> str:
-    """Return the sentence for a key that is no input of a model."""
-    names = [one.name for one in spec.inputs]
-    near = get_close_matches(key, names, n=1)
-    hint = f"did you mean {quote(near[0])}?" if near else f"it has {', '.join(map(quote, names))}"
-    return f"{quote(key)} is no input of the model; {hint}"
-
-
-def _has_nan(declared: TensorSpec) -> bool:
+def has_nan(declared: TensorSpec) -> bool:
+    """Tell whether an input takes null, as NaN."""
     return declared.image is None and declared.datatype in FLOATING
-
-
-def _example(spec: ModelSpec) -> str:
-    return "{" + ", ".join(f'"{one.name}": ...' for one in spec.inputs) + "}"
 
 
 def _are_pictures(declared: TensorSpec, values: list[Any]) -> bool:

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,14 +32,8 @@ from ksrv.protocol.error_texts import body_fault, json_too_large
 from ksrv.protocol.forms.uploads import read_upload
 from ksrv.protocol.json_data import BASE64, CONTENT_TYPE, elements_in_json, read_data
 from ksrv.protocol.parameters import check_priority
-from ksrv.protocol.shared_memory import (
-    DISABLED,
-    SharedMemoryRegistry,
-    check_total,
-    read_tensor,
-    write_tensor,
-)
-from ksrv.protocol.tensors import contiguous, tensor_bytes
+from ksrv.protocol.shared_memory import CallerMemory, enabled
+from ksrv.protocol.tensors import contiguous, subject, tensor_bytes
 from ksrv.request import (
     Array,
     Element,
@@ -141,21 +135,10 @@ def _tensor(
     entry: Input,
     index: int,
     spec: ModelSpec,
-    limits: Limits,
-    regions: SharedMemoryRegistry | None,
 ) -> Tensor:
     data: Array | list[Element]
     if entry.shared_memory is not None:
-        data = read_tensor(
-            regions,
-            SharedMemoryRef(*entry.shared_memory),
-            name=entry.name,
-            index=index,
-            datatype=entry.datatype,
-            shape=entry.shape,
-            is_image=_takes_images(spec, entry.name),
-            limits=limits,
-        )
+        data = []
     elif entry.array is not None:
         data = entry.array
     elif entry.data is not None:
@@ -199,7 +182,7 @@ def wants_base64(parameters: Mapping[str, Parameter]) -> bool:
     return parameters.get(BINARY_DATA) == BASE64
 
 
-def _requested(entry: Output, index: int, regions: SharedMemoryRegistry | None) -> RequestedOutput:
+def _requested(entry: Output, index: int, memory: CallerMemory | None) -> RequestedOutput:
     wanted = RequestedOutput(entry.name, entry.binary, entry.classification, entry.parameters)
     if BINARY_DATA in entry.parameters and not wants_base64(entry.parameters):
         raise InvalidRequest(
@@ -207,8 +190,7 @@ def _requested(entry: Output, index: int, regions: SharedMemoryRegistry | None) 
             f"{quote(entry.parameters[BINARY_DATA])}"
         )
     if entry.shared_memory is not None:
-        if regions is None:
-            raise InvalidRequest(f"output {quote(entry.name)} (index {index}): {DISABLED}")
+        enabled(memory, f"output {quote(entry.name)} (index {index})")
         wanted.shared_memory = SharedMemoryRef(*entry.shared_memory)
     return wanted
 
@@ -281,7 +263,7 @@ def parse_infer(
     limits: Limits,
     *,
     headers: Mapping[str, str] = _NO_HEADERS,
-    regions: SharedMemoryRegistry | None = None,
+    memory: CallerMemory | None = None,
     input_name: str | None = None,
 ) -> InferRequest:
     """Read the body of an infer request.
@@ -291,7 +273,7 @@ def parse_infer(
         header_length: The text of `Inference-Header-Content-Length`, or None without that header.
         spec: The model that is asked; only its inputs' kinds matter here.
         headers: The request's headers for the handler, names in lower case.
-        regions: The shared memory that the request may name; None where that is off.
+        memory: The shared memory that the request may name; None where that is off.
         input_name: The input that a body which is an image is for, where the path names it.
 
     Returns:
@@ -322,12 +304,12 @@ def parse_infer(
             kind = headers.get("content-type", "")
             upload = read_upload(view, kind, spec, limits, input_name)
         if upload is None:
-            request = _document(view, json_length, spec, limits, regions)
+            request = _document(view, json_length, spec, limits, memory)
         elif upload.document is None:
             request = InferRequest(spec.name)
         else:
             document = upload.document
-            request = _document(document, len(document), spec, limits, regions)
+            request = _document(document, len(document), spec, limits, memory)
         if upload is not None:
             request.inputs += upload.tensors
             request.binary_output |= BINARY_TYPE in _accepted(headers)
@@ -350,7 +332,7 @@ def _document(
     json_length: int,
     spec: ModelSpec,
     limits: Limits,
-    regions: SharedMemoryRegistry | None,
+    memory: CallerMemory | None,
 ) -> InferRequest:
     """Read a request in JSON, followed by the binary tensors."""
     size = len(view)
@@ -362,24 +344,29 @@ def _document(
         if error.code == "negative" and spec.accepts_any_inputs:
             counted = _with_counts(view, json_length)
             if counted is not None:
-                return _document(*counted, spec, limits, regions)
+                return _document(*counted, spec, limits, memory)
         raise body_fault(error, view) from None
-    for entry in header.inputs:
-        if entry.shared_memory is not None:
-            refs = (one.shared_memory for one in header.inputs)
-            size = check_total(
-                size, [SharedMemoryRef(*one) for one in refs if one is not None], limits
-            )
-            break
+    inputs = [_tensor(view, entry, index, spec) for index, entry in enumerate(header.inputs)]
+    refs = {
+        index: SharedMemoryRef(*entry.shared_memory)
+        for index, entry in enumerate(header.inputs)
+        if entry.shared_memory is not None
+    }
+    if refs:
+        first = min(refs)
+        size = enabled(memory, subject(inputs[first].name, first)).read(
+            inputs,
+            refs,
+            takes_images=partial(_takes_images, spec),
+            received=size,
+            limits=limits,
+        )
     deadline = deadline_of(header.timeout_us) if header.timeout_us else None
     return InferRequest(
         model_name=spec.name,
         id=header.id,
-        inputs=[
-            _tensor(view, entry, index, spec, limits, regions)
-            for index, entry in enumerate(header.inputs)
-        ],
-        outputs=[_requested(entry, index, regions) for index, entry in enumerate(header.outputs)],
+        inputs=inputs,
+        outputs=[_requested(entry, index, memory) for index, entry in enumerate(header.outputs)],
         parameters=header.parameters,
         binary_output=header.binary_output is True,
         deadline_ns=deadline,
@@ -486,7 +473,7 @@ def render_infer(
     request: InferRequest,
     *,
     nan_literals: bool = False,
-    regions: SharedMemoryRegistry | None = None,
+    memory: CallerMemory | None = None,
 ) -> RenderedBody:
     """Write the answer to a request.
 
@@ -494,7 +481,7 @@ def render_infer(
         response: The answer; its outputs are written in their order.
         request: The request, which names the binary outputs.
         nan_literals: Write NaN and Infinity as the words that JSON does not know, instead of null.
-        regions: The shared memory into which outputs go that the request wants there.
+        memory: The shared memory into which outputs go that the request wants there.
 
     Returns:
         The body as parts; binary tensors are views of the response's arrays.
@@ -527,7 +514,7 @@ def render_infer(
         if ref is not None:
             # The answer does not name the region, as in Triton: the C++ client of Triton takes an output
             # with parameters for a binary output.
-            write_tensor(regions, ref, tensor)
+            enabled(memory, f"output {quote(tensor.name)}").write(ref, tensor)
         elif binary:
             any_binary = True
             block = tensor_bytes(tensor)

@@ -1,133 +1,72 @@
-"""Tensors in the client's shared memory: the rules that REST and gRPC share.
+"""Tensors in the client's shared memory: the hook by which a dialect reads and writes them."""
 
-A region is copied into the server's memory and written from it, and never mapped: a client that shrinks a region
-during a request gets an error, and no tensor changes while a handler reads it.
-"""
-
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from ksrv._native.tensor import bytes_tensor
-from ksrv.errors import BodyTooLarge, HandlerFailed, InvalidRequest, KsrvError, quote
-from ksrv.limits import Limits, show_limit
-from ksrv.protocol.tensors import check_bool, measure, subject, tensor_bytes, view
-from ksrv.request import Array, Element, Parameter, SharedMemoryRef, Tensor
-
-DISABLED = "shared memory is not enabled on this server (--allow-shared-memory)"
+from ksrv.errors import InvalidRequest
+from ksrv.limits import Limits
+from ksrv.request import Parameter, SharedMemoryRef, Tensor
 
 
-class SharedMemoryRegistry(Protocol):
-    """Reads and writes the parts of regions that references name: for the server, or with the permissions of a caller.
+class CallerMemory(Protocol):
+    """The shared memory of a caller."""
 
-    A Protocol, because the classes are in `ksrv.server.memory_regions`, which this package does not import.
-    """
+    def read(
+        self,
+        tensors: Sequence[Tensor],
+        refs: Mapping[int, SharedMemoryRef],
+        *,
+        takes_images: Callable[[str], bool],
+        received: int,
+        limits: Limits,
+    ) -> int:
+        """Fill inputs with their values in shared memory.
 
-    def read(self, ref: SharedMemoryRef) -> memoryview:
-        """Return a copy of the bytes of a reference."""
+        Args:
+            tensors: The inputs of a request.
+            refs: The memory of the inputs to fill, by their indices.
+            takes_images: Tells of an input whether a sole element of BYTES may come without its length prefix.
+            received: The bytes of the request's body or message.
+            limits: The limits, with the largest sum of all bytes.
 
-    def write(self, ref: SharedMemoryRef, parts: Iterable[bytes | memoryview]) -> None:
-        """Write parts one after the other from the beginning of a reference."""
+        Returns:
+            The bytes of the request together with its bytes in shared memory.
 
+        Raises:
+            KsrvError: The memory is unknown, or its size does not fit datatype and shape.
+        """
 
-def check_total(received: int, refs: Iterable[SharedMemoryRef], limits: Limits) -> int:
-    """Return the bytes of a request together with those in shared memory.
+    def write(self, ref: SharedMemoryRef, tensor: Tensor) -> dict[str, Parameter]:
+        """Write an output, and return the parameters that say where it is.
 
-    Args:
-        received: The bytes of the request's body or message.
-        refs: The shared memory of its inputs.
-        limits: The limits, with the largest sum.
-
-    Raises:
-        BodyTooLarge: The sum is larger than a body may be.
-    """
-    total = received + sum(ref.byte_size for ref in refs)
-    if total > limits.body:
-        raise BodyTooLarge(
-            f"the request and its inputs in shared memory have {total} bytes, above the "
-            f"{show_limit('body', limits.body)}"
-        )
-    return total
+        Raises:
+            KsrvError: The memory is unknown, or the output does not fit.
+        """
 
 
-def _named(owner: str, error: KsrvError) -> KsrvError:
-    return type(error)(f"{owner}: {error.message}")
+ControlUser = Callable[[], tuple[int, int] | None]
+"""Returns the user and group at the other end of the caller's unix socket, or None; raises if it may make no control
+calls."""
 
 
-def read_tensor(
-    regions: SharedMemoryRegistry | None,
-    ref: SharedMemoryRef,
-    *,
-    name: str,
-    index: int,
-    datatype: str,
-    shape: Sequence[int],
-    is_image: bool,
-    limits: Limits,
-) -> Array | list[Element]:
-    """Return the values of an input in shared memory.
+class SharedMemory(Protocol):
+    """The shared memory of a server."""
+
+    def of_caller(self, user: ControlUser) -> CallerMemory:
+        """Return what a caller sees of it."""
+
+
+def enabled(memory: CallerMemory | None, owner: str) -> CallerMemory:
+    """Return the memory of a caller whose request names memory.
 
     Args:
-        regions: The registered regions; None if shared memory is off.
-        ref: The input's part of a region.
-        datatype: The datatype of its bytes; BYTES elements have length prefixes.
-        is_image: Whether a sole element may come without its prefix.
+        owner: The tensor that names it, for the error.
 
     Raises:
-        KsrvError: The region is unknown, or the size does not fit datatype and shape.
+        InvalidRequest: Shared memory is off.
     """
-    owner = subject(name, index)
-    if regions is None:
-        raise InvalidRequest(f"{owner}: {DISABLED}")
-    count, nbytes = measure(name, index, datatype, shape, limits)
-    if datatype != "BYTES" and ref.byte_size != nbytes:
+    if memory is None:
         raise InvalidRequest(
-            f"input byte size mismatch for {owner}. Expected {nbytes} by datatype and shape, got "
-            f"{ref.byte_size} as 'shared_memory_byte_size'"
+            f"{owner}: shared memory is not enabled on this server (--allow-shared-memory)"
         )
-    try:
-        received = regions.read(ref)
-    except KsrvError as error:
-        raise _named(owner, error) from None
-    if datatype == "BYTES":
-        try:
-            return bytes_tensor.read(received, count, None, is_image, name)
-        except bytes_tensor.ElementsError as error:
-            raise InvalidRequest(str(error)) from None
-    values = view(received, 0, datatype, shape, count)
-    if datatype == "BOOL":
-        check_bool(name, index, values)
-    return values
-
-
-def write_tensor(
-    regions: SharedMemoryRegistry | None, ref: SharedMemoryRef, tensor: Tensor
-) -> dict[str, Parameter]:
-    """Write an output into shared memory.
-
-    Args:
-        ref: The part of a region to write to.
-
-    Returns:
-        The parameters with which the answer names that part.
-
-    Raises:
-        KsrvError: The region is unknown, or the output does not fit.
-    """
-    owner = f"output {quote(tensor.name)}"
-    if regions is None:
-        raise HandlerFailed(f"{owner}: {DISABLED}")
-    data = tensor_bytes(tensor)
-    if len(data) > ref.byte_size:
-        raise InvalidRequest(
-            f"{owner}: shared memory size specified with the request ({ref.byte_size} bytes) "
-            f"should be at least {len(data)} bytes to hold the results"
-        )
-    try:
-        regions.write(ref, [data])
-    except KsrvError as error:
-        raise _named(owner, error) from None
-    return {
-        "shared_memory_region": ref.region,
-        "shared_memory_offset": ref.offset,
-        "shared_memory_byte_size": len(data),
-    }
+    return memory

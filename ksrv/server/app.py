@@ -4,7 +4,6 @@ The app is complete under any WSGI server. Errors are `KsrvError`s; what Falcon 
 route, a method that a route does not have) is rendered in the same form.
 """
 
-from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,15 +15,7 @@ from ksrv.observe.metric_aliases import MetricAliases
 from ksrv.observe.metrics import CONTENT_TYPE, metrics_page
 from ksrv.observe.traffic import count_status
 from ksrv.protocol import metadata, openapi
-from ksrv.protocol.documents import (
-    IndexRequest,
-    LoadRequest,
-    LogSettings,
-    ModelMetadata,
-    Models,
-    TraceSettings,
-    read_document,
-)
+from ksrv.protocol.documents import ModelMetadata, Models
 from ksrv.protocol.openapi import Operation
 from ksrv.server import dialects
 from ksrv.server.audit import AuditLog
@@ -35,17 +26,12 @@ from ksrv.server.http.received_body import MESSAGE
 from ksrv.server.http.request_ids import RequestIds
 from ksrv.server.page.routes import add_page
 from ksrv.server.rest.cross_origin import CrossOrigin
-from ksrv.server.rest.generate import GenerateResource
 from ksrv.server.rest.health import HealthResource, model_health, server_health
 from ksrv.server.rest.infer import InferResource
 from ksrv.server.rest.json_resource import DocumentReader, JsonResource
-from ksrv.server.rest.route_guard import ROUTE, Guard, GuardedRouter, Needs
-from ksrv.server.rest.shared_memory import add_routes
-from ksrv.server.shared import repository
+from ksrv.server.rest.route_guard import ROUTE, Guard, GuardedRouter, Needs, add_model_route
 from ksrv.server.shared.parts import ServerParts
 from ksrv.server.shared.statistics import ServerStatistics
-
-MODEL = "/v2/models/{name}"
 
 if TYPE_CHECKING:
     from ksrv.server.dialects import ErrorForm
@@ -200,40 +186,23 @@ def make_app(parts: ServerParts) -> App:
     app.add_error_handler(Exception, answers.on_error)
     app.add_error_handler(falcon.HTTPError, answers.on_falcon_error)
     _add_routes(app, parts)
-    _add_control_routes(app, parts)
-    answers.forms += dialects.add_routes(
-        app,
-        engine=parts.engine,
-        settings=settings,
-        budget=parts.budget,
-        access=parts.access,
-        read_document=app.read_document,
-    )
+    answers.forms += dialects.add_routes(app, parts, app.read_document)
     return app
 
 
 def _add_routes(app: App, parts: ServerParts) -> None:
-    """Add the routes of KServe v2 and Triton's extensions, with their descriptions for the OpenAPI document."""
+    """Add the routes of KServe v2, with their descriptions for the OpenAPI document."""
     engine, settings, access, statistics = (
         parts.engine,
         parts.settings,
         parts.access,
         parts.statistics,
     )
-    extensions = metadata.working_extensions(shared_memory=settings.allow_shared_memory)
 
     def add(
         path: str, resource: object, needs: Needs = Needs.TOKEN, **described: Operation
     ) -> None:
         app.add_route(path, resource, needs=needs, described=described)
-
-    def add_model(
-        path: str, resource: object, suffix: str | None = None, **described: Operation
-    ) -> None:
-        for prefix, shown in (MODEL, described), (MODEL + "/versions/{version}", {}):
-            app.add_route(
-                prefix + path, resource, needs=Needs.TOKEN, suffix=suffix, described=shown
-            )
 
     def server_ready() -> dict[str, object]:
         return server_health(engine.why_not_ready(names=not access.needs_token))
@@ -245,12 +214,6 @@ def _add_routes(app: App, parts: ServerParts) -> None:
         spec = engine.describe(name, version)
         return metadata.model_metadata(spec, engine.versions(name), settings.limits)
 
-    def config(name: str, version: str = "") -> Any:
-        return metadata.model_config_document(engine.describe(name, version))
-
-    def stats(name: str = "", version: str = "") -> Any:
-        return metadata.model_statistics(statistics.models(name, version))
-
     def open_api() -> Any:
         specs = []
         for name in sorted({model.spec.name for model in engine.loaded()}):
@@ -261,71 +224,18 @@ def _add_routes(app: App, parts: ServerParts) -> None:
     live, ready = JsonResource(lambda: {"live": True}), HealthResource(server_ready)
     add("/v2/health/live", live, Needs.NOTHING, get=Operation("Whether the server lives", "health"))
     add("/v2/health/ready", ready, Needs.NOTHING, get=Operation("Whether it is ready", "health"))
-    server = JsonResource(lambda: metadata.server_metadata(extensions))
+    server = JsonResource(lambda: metadata.server_metadata(parts.extensions))
     add("/v2", server, get=Operation("The server and its extensions", "server"))
     add("/v2/models", JsonResource(models), get=Operation("The models", "server", Models))
-    statistics_resource = JsonResource(stats)
-    add("/v2/models/stats", statistics_resource, get=Operation("All statistics", "server"))
-    add_model("", JsonResource(model), get=Operation("Inputs and outputs", answer=ModelMetadata))
+    add_model_route(
+        app, "", JsonResource(model), get=Operation("Inputs and outputs", answer=ModelMetadata)
+    )
     health = HealthResource(partial(model_health, engine))
-    add_model("/ready", health, get=Operation("Whether the model serves"))
-    add_model("/config", JsonResource(config), get=Operation("Configuration"))
-    add_model("/stats", statistics_resource, get=Operation("The model's statistics"))
-    common = engine, settings, parts.budget, access
-    infer = InferResource(*common, shared_memory=parts.shared_memory)
-    add_model("/infer", infer, post=openapi.INFER)
-    add_model("/explain", infer, "explain")
-    generate = GenerateResource(*common)
-    add_model("/generate", generate, post=openapi.GENERATE)
-    add_model("/generate_stream", generate, "stream", post=openapi.GENERATE_STREAM)
+    add_model_route(app, "/ready", health, get=Operation("Whether the model serves"))
+    infer = InferResource(engine, settings, parts.budget, access, shared_memory=parts.shared_memory)
+    add_model_route(app, "/infer", infer, post=openapi.INFER)
+    add_model_route(app, "/explain", infer, "explain")
     add("/openapi.json", JsonResource(open_api))
     if settings.metrics:
         add("/metrics", MetricsResource(statistics, settings.metrics_compat), get=openapi.METRICS)
     add_page(app, shown=settings.ui, docs=settings.docs)
-    if parts.shared_memory is not None:
-        add_routes(app, parts.shared_memory, app.read_document, access)
-
-
-def _add_control_routes(app: App, parts: ServerParts) -> None:
-    """Add the routes that show and change the repository and the settings."""
-    engine, changeable, reader = parts.engine, parts.changeable, app.read_document
-
-    def trace(document: Mapping[str, Any] | None = None, name: str = "") -> Any:
-        if name:
-            engine.spec(name, "")
-        return changeable.trace(name, document)
-
-    def index(document: Any) -> Any:
-        ready_only = read_document(document, IndexRequest).ready
-        return repository.index(engine, ready_only=ready_only)
-
-    def load(document: Any, name: str) -> Any:
-        repository.load(engine, name, read_document(document, LoadRequest).parameters or {})
-        return {"name": name, "load": True}
-
-    def unload(document: Any, name: str) -> Any:
-        repository.unload(engine, name, read_document(document, LoadRequest).parameters or {})
-        return {"name": name, "unload": True}
-
-    log = JsonResource(changeable.log, changeable.log, reader)
-    described = {
-        "get": Operation("The log settings", "server", LogSettings),
-        "post": Operation("Change the log settings", "server", LogSettings, LogSettings),
-    }
-    app.add_route("/v2/logging", log, needs=Needs.CONTROL, described=described)
-    for path, tag in ("/v2/trace/setting", "server"), (MODEL + "/trace/setting", ""):
-        described = {
-            "get": Operation("The trace settings", tag, TraceSettings),
-            "post": Operation("Change the trace settings", tag, TraceSettings, TraceSettings),
-        }
-        resource = JsonResource(partial(trace, None), trace, reader)
-        app.add_route(path, resource, needs=Needs.CONTROL, described=described)
-    for path, post, needs, operation in (
-        ("index", index, Needs.TOKEN, openapi.INDEX),
-        ("models/{name}/load", load, Needs.CONTROL, openapi.LOAD),
-        ("models/{name}/unload", unload, Needs.CONTROL, openapi.UNLOAD),
-    ):
-        resource = JsonResource(None, post, reader)
-        app.add_route(
-            f"/v2/repository/{path}", resource, needs=needs, described={"post": operation}
-        )

@@ -13,7 +13,6 @@ from ksrv._native.http.request_head import is_foreign_host, is_own_host
 from ksrv.errors import Forbidden, InvalidToken, Unauthenticated, quote
 from ksrv.server.addresses import is_local_peer
 from ksrv.server.launch.operator_file import read_operator_file
-from ksrv.server.memory_regions import MemoryUser
 from ksrv.server.settings import ServerSettings, SettingsError
 
 _WRITE_TOKENS = "write a token in each line, such as one of `openssl rand -hex 32`"
@@ -92,6 +91,7 @@ class Access:
 
     Attributes:
         needs_token: Whether an ordinary call needs a token.
+        has_control_token: Whether a control call needs the control token.
         hides_tokens: Whether `Authorization` is kept from handlers, because it may hold a token of this server.
         own_hosts: Whether calls over TCP with a foreign Host are refused, because the server is for this machine alone.
             Such a server trusts callers because of their address. The page of a stranger, whose name points at this
@@ -104,6 +104,7 @@ class Access:
     def __init__(self, settings: ServerSettings) -> None:
         self._tokens = _read_tokens(settings.token_file, "token_file")
         self._control = _read_tokens(settings.control_token_file, "control_token_file")
+        self.has_control_token = bool(self._control)
         self.needs_token = bool(self._tokens)
         self.hides_tokens = bool(self._tokens or self._control)
         self.own_hosts = not (self._tokens or settings.tls_client_ca or settings.insecure)
@@ -198,24 +199,3 @@ class Access:
                 f"Host {quote(host)} is not this machine, so control calls are refused. To allow them from elsewhere, "
                 f"start the server with --control-token-file"
             )
-
-    def memory_user(self, user: tuple[int, int] | None) -> MemoryUser | None:
-        """Return in whose name a caller who passed `check_control` uses shared memory.
-
-        Args:
-            user: The user and group at the other end of the caller's unix socket, or None.
-
-        Returns:
-            None for a caller with the control token, who may use all that the server may.
-
-        Raises:
-            Forbidden: No user is known.
-        """
-        if self._control:
-            return None
-        if user is None:
-            raise Forbidden(
-                "shared memory belongs to a user, and a call over TCP does not say which user makes it. Start the "
-                "server with --control-token-file and send that token, or call it over a unix socket"
-            )
-        return MemoryUser(*user)

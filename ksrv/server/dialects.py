@@ -1,6 +1,7 @@
 """The dialects of this process. No other module of the server imports `ksrv.dialects`."""
 
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -13,17 +14,25 @@ if TYPE_CHECKING:
 
     from ksrv.dialects.dialect import Dialect, ErrorForm, ForeignSettings
     from ksrv.engine.engine import Engine
+    from ksrv.protocol.shared_memory import SharedMemory
     from ksrv.repository.format import Formats
+    from ksrv.server.credentials import Access
     from ksrv.server.grpc.services import Method, Services
+    from ksrv.server.rest.json_resource import DocumentReader
+    from ksrv.server.settings import ServerSettings
+    from ksrv.server.shared.parts import ServerParts
 
 __all__ = [
     "ErrorForm",
     "ForeignSettings",
     "add_routes",
+    "check_settings",
+    "extensions",
     "formats",
     "grpc_methods",
     "installed",
     "path_hint",
+    "shared_memory",
 ]
 
 
@@ -54,21 +63,40 @@ def formats(files: "Mapping[str, ForeignSettings]" = MappingProxyType({})) -> "F
     )
 
 
-def add_routes(app: "falcon.App[Any, Any]", **shared: Any) -> "list[ErrorForm]":
+def add_routes(
+    app: "falcon.App[Any, Any]", parts: "ServerParts", read_document: "DocumentReader"
+) -> "list[ErrorForm]":
     """Add the routes of all dialects to the app.
-
-    Args:
-        shared: The other fields of `ksrv.dialects.dialect.AppParts`.
 
     Returns:
         The forms in which dialects answer failures.
     """
     from ksrv.dialects.dialect import AppParts
 
-    parts = AppParts(error_forms=[], **shared)
+    shared = {field.name: getattr(parts, field.name) for field in fields(parts)}
+    made = AppParts(read_document=read_document, error_forms=[], **shared)
     for one in installed():
-        one.add_routes(app, parts)
-    return parts.error_forms
+        one.add_routes(app, made)
+    return made.error_forms
+
+
+def extensions(settings: "ServerSettings") -> tuple[str, ...]:
+    """Return the names of the extensions of KServe v2 that the server has."""
+    from ksrv.protocol.metadata import EXTENSIONS
+
+    return (*EXTENSIONS, *(name for one in installed() for name in one.extensions(settings)))
+
+
+def check_settings(settings: "ServerSettings", *, loopback: bool) -> None:
+    """Refuse settings that a dialect cannot serve with; see `Dialect.check_settings`."""
+    for one in installed():
+        one.check_settings(settings, loopback=loopback)
+
+
+def shared_memory(settings: "ServerSettings", access: "Access") -> "SharedMemory | None":
+    """Return the memory that requests may name for their tensors; see `Dialect.shared_memory`."""
+    found = (one.shared_memory(settings, access) for one in installed())
+    return next((memory for memory in found if memory is not None), None)
 
 
 def path_hint(first_segment: str, served: Mapping[str, Any]) -> str:

@@ -27,7 +27,6 @@ from ksrv._native.server.server import HttpServer
 from ksrv._native.tls.tls_context import TlsContext, openssl_version
 from ksrv.handlers.devices.lost import lost_devices
 from ksrv.observe.traffic import Traffic, counted_traffic, watch_connections
-from ksrv.protocol.metadata import working_extensions
 from ksrv.server.http.access_log import access_log_of
 from ksrv.server.launch.gunicorn_checks import check_gunicorn, check_settings
 from ksrv.server.launch.tls import Certificates
@@ -192,7 +191,7 @@ class KsrvWorker(Worker):  # type: ignore[misc]
             self._fast_path,
             prepared_answers(
                 limits,
-                working_extensions(shared_memory=settings.allow_shared_memory),
+                service.parts.extensions,
                 to_pages=bool(settings.allowed_origins),
             ),
             check=self._fast_path.admits if service.parts.access.needs_token else None,

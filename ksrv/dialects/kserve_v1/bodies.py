@@ -27,7 +27,7 @@ from ksrv.protocol.rest import (
     orjson_form,
     shaped_values,
 )
-from ksrv.protocol.shared_memory import SharedMemoryRegistry
+from ksrv.protocol.shared_memory import CallerMemory
 from ksrv.protocol.tensors import subject
 from ksrv.request import InferRequest, InferResponse, Tensor
 
@@ -63,14 +63,14 @@ def parse_predict(
     limits: Limits,
     *,
     headers: Mapping[str, str],
-    regions: SharedMemoryRegistry | None = None,
+    memory: CallerMemory | None = None,
     input_name: str | None = None,
 ) -> InferRequest:
     """Read the body of a predict request.
 
     Args:
         header_length: As in v2; this protocol has no binary form.
-        regions: As in v2; this protocol has no shared memory.
+        memory: As in v2; this protocol has no shared memory.
         input_name: As in v2; an instance names its inputs itself.
 
     Raises:
@@ -183,13 +183,13 @@ def render_predict(
     request: InferRequest,
     *,
     nan_literals: bool = False,
-    regions: SharedMemoryRegistry | None = None,
+    memory: CallerMemory | None = None,
 ) -> RenderedBody:
     """Write the answer to a predict request.
 
     Args:
         nan_literals: As in v2; here NaN and Infinity are null.
-        regions: As in v2; this protocol has no shared memory.
+        memory: As in v2; this protocol has no shared memory.
 
     Raises:
         InvalidRequest: JSON cannot carry an output.

@@ -1,6 +1,9 @@
-"""Model repositories of Triton Inference Server: folders with a config.pbtxt, which need no conversion."""
+"""Triton Inference Server: its model repositories, which need no conversion, and its extensions of KServe v2."""
 
-from ksrv.dialects.dialect import Dialect
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ksrv.dialects.dialect import AppParts, Dialect
 from ksrv.dialects.triton.config.ensembles import check_ensembles
 from ksrv.dialects.triton.config.model_config import (
     CONFIG_NAME,
@@ -9,6 +12,17 @@ from ksrv.dialects.triton.config.model_config import (
     read_model,
 )
 from ksrv.repository.format import Format
+
+if TYPE_CHECKING:
+    import falcon
+
+    from ksrv.dialects.triton.extensions.shared_memory.tensors import ServerMemory
+    from ksrv.engine.engine import Engine
+    from ksrv.server.credentials import Access
+    from ksrv.server.grpc.services import Method, Services
+    from ksrv.server.settings import ServerSettings
+
+EXTENSIONS = ("model_repository", "model_configuration", "statistics", "generate")
 
 
 class _Folders:
@@ -30,6 +44,38 @@ class Triton(Dialect):
             "1/model.py, and has a class TritonPythonModel"
         },
     )
+
+    def extensions(self, settings: "ServerSettings") -> tuple[str, ...]:
+        """See `Dialect.extensions`."""
+        return (*EXTENSIONS, "system_shared_memory") if settings.allow_shared_memory else EXTENSIONS
+
+    def check_settings(self, settings: "ServerSettings", *, loopback: bool) -> None:
+        """See `Dialect.check_settings`."""
+        if settings.allow_shared_memory:
+            from ksrv.dialects.triton.extensions.shared_memory.tensors import check_settings
+
+            check_settings(settings, loopback=loopback)
+
+    def shared_memory(self, settings: "ServerSettings", access: "Access") -> "ServerMemory | None":
+        """See `Dialect.shared_memory`."""
+        if not settings.allow_shared_memory:
+            return None
+        from ksrv.dialects.triton.extensions.shared_memory.regions import Regions
+        from ksrv.dialects.triton.extensions.shared_memory.tensors import ServerMemory
+
+        return ServerMemory(Regions(settings.limits.regions), access)
+
+    def add_routes(self, app: "falcon.App[Any, Any]", parts: AppParts) -> None:
+        """See `Dialect.add_routes`."""
+        from ksrv.dialects.triton.extensions.calls import add_routes
+
+        add_routes(app, parts)
+
+    def grpc_methods(self, services: "Services", engine: "Engine") -> "Mapping[str, Method]":
+        """See `Dialect.grpc_methods`."""
+        from ksrv.dialects.triton.extensions.calls import grpc_methods
+
+        return grpc_methods(services)
 
 
 DIALECT = Triton()

@@ -11,7 +11,6 @@ from ksrv.protocol.protobuf import methods
 from ksrv.request import is_forwarded
 from ksrv.server.call import report
 from ksrv.server.credentials import Access
-from ksrv.server.memory_regions import MemoryUser
 
 log = logging.getLogger(__name__)
 
@@ -118,14 +117,14 @@ def needs_control(authorizer: Access) -> Check:
     return check
 
 
-def memory_user(authorizer: Access, call: Call) -> MemoryUser | None:
-    """Return in whose name a call uses shared memory; see `Access.memory_user`.
+def control_user(authorizer: Access, call: Call) -> tuple[int, int] | None:
+    """Return the user and group at the other end of the unix socket of a control call, or None.
 
     Raises:
-        KsrvError: The caller may not.
+        KsrvError: The caller may make no control calls.
     """
     needs_control(authorizer)(call)
-    return authorizer.memory_user(call.client_user())
+    return call.client_user()
 
 
 def error_metadata(error: KsrvError) -> list[tuple[str, str | bytes]]:

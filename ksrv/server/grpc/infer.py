@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ksrv.model.spec import ModelSpec
 from ksrv.protocol import grpc as protocol
-from ksrv.protocol.shared_memory import SharedMemoryRegistry
+from ksrv.protocol.shared_memory import CallerMemory
 from ksrv.request import InferRequest, InferResponse, Parameter
 from ksrv.server.call import Find
-from ksrv.server.grpc.calls import Call, Message, earlier, memory_user, report_grpc
-from ksrv.server.memory_regions import AuthorizedRegistry
+from ksrv.server.grpc.calls import Call, Message, control_user, earlier, report_grpc
 from ksrv.server.shared.parts import ServerParts
 
 if TYPE_CHECKING:
@@ -49,12 +48,12 @@ class InferCalls:
         self._access = parts.access
         self._limits = parts.settings.limits
 
-    def _regions_of(self, call: Call) -> SharedMemoryRegistry | None:
+    def _memory_of(self, call: Call) -> CallerMemory | None:
         """Return what a call sees of shared memory; None if shared memory is off."""
-        regions = self._parts.shared_memory
-        if regions is None:
+        memory = self._parts.shared_memory
+        if memory is None:
             return None
-        return AuthorizedRegistry(regions, partial(memory_user, self._access, call))
+        return memory.of_caller(partial(control_user, self._access, call))
 
     def read(self, message: Message, call: Call, find: Find) -> InferRequest:
         """Read a request; see `InferForm`."""
@@ -73,7 +72,7 @@ class InferCalls:
             spec_of,
             self._limits,
             metadata=metadata,
-            regions=self._regions_of(call),
+            memory=self._memory_of(call),
         )
         request.target = target
         request.client = self._access.client_of(call.authorization)
@@ -87,7 +86,7 @@ class InferCalls:
         self, response: InferResponse, request: InferRequest, call: Call
     ) -> bytes | list[Any]:
         """Write an answer; see `InferForm`."""
-        return protocol.render_infer_parts(response, request, regions=self._regions_of(call))
+        return protocol.render_infer_parts(response, request, memory=self._memory_of(call))
 
     def stream_message(
         self,
@@ -102,7 +101,7 @@ class InferCalls:
             request,
             parameters=parameters,
             stream=True,
-            regions=self._regions_of(call),
+            memory=self._memory_of(call),
         )
 
 

@@ -26,6 +26,7 @@ from ksrv.server.grpc import limits as bounds
 from ksrv.server.grpc import reflection
 from ksrv.server.grpc.audited_calls import audited, audited_check
 from ksrv.server.grpc.calls import (
+    Behavior,
     Check,
     Message,
     answering,
@@ -37,7 +38,7 @@ from ksrv.server.grpc.calls import (
 from ksrv.server.grpc.health import Health
 from ksrv.server.grpc.idle_threads import IdleThreads
 from ksrv.server.grpc.infer import InferCalls, InferForm
-from ksrv.server.grpc.servicer import CONTROL, OPEN, READ_ONLY_CALLS, Servicer
+from ksrv.server.grpc.servicer import Servicer
 from ksrv.server.grpc.stream import Source, StreamCalls
 from ksrv.server.http.callers import TrustedProxies
 from ksrv.server.shared.parts import ServerParts
@@ -90,6 +91,7 @@ class Services:
         others: Returns the methods of other servers' services, which are served too.
 
     Attributes:
+        parts: As given.
         methods: Every method by its path.
         calls: Reads the requests of ModelInfer and writes their answers.
         access: The checks of callers.
@@ -97,12 +99,13 @@ class Services:
         proxies: The proxies whose word on their callers the logs take.
         settings: The server's settings.
         small: The limits of small messages.
+        call_pool: Runs calls that may take long.
         stream_pool: Runs streams of inference.
     """
 
     def __init__(self, parts: ServerParts, others: "OtherMethods | None" = None) -> None:
         check_backend()
-        self._parts = parts
+        self.parts = parts
         engine, settings = parts.engine, parts.settings
         self.settings, self.access, self.budget = settings, parts.access, parts.budget
         self.proxies = TrustedProxies.of(settings)
@@ -117,6 +120,7 @@ class Services:
         self._pools: list[IdleThreads] = []
         self.calls = InferCalls(parts)
         self._streams = StreamCalls(self.calls, engine, self.pool("read", bounds.MAX_STREAMS))
+        self.call_pool = self.pool("call", bounds.CALL_THREADS)
         # A few threads more than permits, so that a stream too many is refused and does not wait.
         self.stream_pool = self.pool("stream", bounds.MAX_STREAMS + bounds.SPARE_THREADS)
         self.methods: dict[str, Method] = {
@@ -153,47 +157,63 @@ class Services:
         self._pools.append(made)
         return made
 
-    def _state_methods(self) -> dict[str, Method]:
-        """Return the inference service's unary methods but ModelInfer."""
-        calls = self.pool("call", bounds.CALL_THREADS)
-        ready = self.pool("ready", bounds.HEALTH_THREADS)
-        control = self.pool("control", bounds.CONTROL_THREADS)
-        limits = self.settings.limits
+    def unary(
+        self,
+        service: str,
+        behaviors: Mapping[str, Behavior],
+        pool: IdleThreads,
+        *,
+        check: Check | None = None,
+        small: bool = False,
+        control: bool = False,
+    ) -> dict[str, Method]:
+        """Return unary methods by their paths.
+
+        Args:
+            service: The full name of their service.
+            behaviors: The functions that answer them, by their names.
+            pool: The pool that runs them.
+            check: Who may call; callers with the token if left out.
+            small: Whether the messages are always small; they are accepted even if the memory budget is full.
+            control: Whether they change the server, or reach into this machine's memory: they need control rights, and
+                are written to the audit log.
+        """
+        limits = self.small if small else self.settings.limits
         found = {}
-        for name, behavior in Servicer(self._parts).behaviors().items():
-            answer = answering(behavior, INFERENCE, name)
-            method = Method(self._token, limits, answer, pool=calls)
-            if name in OPEN:
-                method = Method(open_to_all, self.small, answer, pool=ready, small=True)
-            elif name in READ_ONLY_CALLS:
-                method = Method(self._token, self.small, answer, pool=calls, small=True)
-            elif name in CONTROL:
-                answer = answering(audited(name, behavior, self.proxies), INFERENCE, name)
-                check = audited_check(name, needs_control(self.access), self.proxies)
-                method = Method(check, limits, answer, pool=control, control=True)
-            found[f"/{INFERENCE}/{name}"] = method
+        for name, behavior in behaviors.items():
+            allowed = check or self._token
+            if control:
+                behavior = audited(name, behavior, self.proxies)
+                allowed = audited_check(name, needs_control(self.access), self.proxies)
+            answer = answering(behavior, service, name)
+            found[f"/{service}/{name}"] = Method(
+                allowed, limits, answer, pool=pool, small=small, control=control
+            )
         return found
+
+    def _state_methods(self) -> dict[str, Method]:
+        """Return the methods that tell the state of the server and its models."""
+        calls = Servicer(self.parts)
+        probes = {"ServerLive": calls.server_live, "ServerReady": calls.server_ready}
+        reads = {"ModelReady": calls.model_ready, "ModelMetadata": calls.model_metadata}
+        server = {"ServerMetadata": calls.server_metadata}
+        ready = self.pool("ready", bounds.HEALTH_THREADS)
+        return {
+            **self.unary(INFERENCE, probes, ready, check=open_to_all, small=True),
+            **self.unary(INFERENCE, reads, self.call_pool, small=True),
+            **self.unary(INFERENCE, server, self.call_pool),
+        }
 
     def _health_methods(self) -> dict[str, Method]:
         pool = self.pool("health", bounds.HEALTH_THREADS)
         watches = self.pool(
             "watch", bounds.MAX_WATCHES + bounds.MAX_OPEN_WATCHES + bounds.SPARE_THREADS
         )
-        health = Health(self._parts.engine, self._closing, self._token)
-        checks: dict[str, tuple[Any, Check]] = {
-            "Check": (health.check, open_to_all),  # which knows the service, and checks by that
-            "List": (health.list, self._token),
-        }
-        found = {
-            f"/{HEALTH}/{name}": Method(
-                check,
-                self.small,
-                answering(behavior, HEALTH, name),
-                pool=pool,
-                small=True,
-            )
-            for name, (behavior, check) in checks.items()
-        }
+        health = Health(self.parts.engine, self._closing, self._token)
+        found = self.unary(HEALTH, {"List": health.list}, pool, small=True)
+        # `health.check` knows the service, and checks the caller by that.
+        checked = {"Check": health.check}
+        found |= self.unary(HEALTH, checked, pool, check=open_to_all, small=True)
         found[f"/{HEALTH}/Watch"] = Method(
             open_to_all,
             self.small,

@@ -20,13 +20,12 @@ from ksrv.limits import Limits, limit_name, show_limit
 from ksrv.model.spec import ModelSpec
 from ksrv.protocol import grpc, rest
 from ksrv.protocol.metadata import server_metadata
-from ksrv.protocol.shared_memory import SharedMemoryRegistry
+from ksrv.protocol.shared_memory import CallerMemory, SharedMemory
 from ksrv.request import InferRequest, InferResponse, RequestHandle, is_forwarded
 from ksrv.server.call import Find, deliver, report, run_infer
 from ksrv.server.credentials import Access
 from ksrv.server.http.answers import error_headers, server_timing, status_line, usable_headers
 from ksrv.server.http.received_body import ended_early
-from ksrv.server.memory_regions import AuthorizedRegistry, MemoryUser, SharedMemory
 from ksrv.server.rest.health import server_health
 
 if TYPE_CHECKING:
@@ -179,7 +178,7 @@ class FastPath:
         engine: Runs the requests.
         access: The check in front of every call.
         nan_literals: Whether JSON answers have NaN as a literal.
-        shared_memory: The clients' regions; None if shared memory is off.
+        shared_memory: The shared memory that requests may name; None if it is off.
 
     Attributes:
         access: As given.
@@ -220,15 +219,13 @@ class FastPath:
         """Start a request; it is answered when the engine has ended it."""
         run_infer(FastCall(self, exchange), self._engine, waits=False)
 
-    def regions_of(
-        self, exchange: Exchange, headers: Mapping[str, str]
-    ) -> SharedMemoryRegistry | None:
+    def memory_of(self, exchange: Exchange, headers: Mapping[str, str]) -> CallerMemory | None:
         """Return what a request sees of shared memory; None if shared memory is off."""
         if self._shared_memory is None:
             return None
         peer, user = exchange.client_address(), exchange.client_user()
 
-        def memory_user() -> MemoryUser | None:
+        def control_user() -> tuple[int, int] | None:
             self.access.check_control(
                 headers.get("authorization"),
                 peer=peer,
@@ -236,9 +233,9 @@ class FastPath:
                 origin=headers.get("origin"),
                 host=headers.get("host", ""),
             )
-            return self.access.memory_user(user)
+            return user
 
-        return AuthorizedRegistry(self._shared_memory, memory_user)
+        return self._shared_memory.of_caller(control_user)
 
     def fast_request(
         self, spec: ModelSpec, body: memoryview, header_length: str, head: bytes
@@ -288,7 +285,7 @@ class FastCall:
         request: The request, if it was read before.
     """
 
-    __slots__ = ("_exchange", "_path", "_regions", "_request")
+    __slots__ = ("_exchange", "_memory", "_path", "_request")
     blocks = may_run = False
 
     def __init__(
@@ -297,7 +294,7 @@ class FastCall:
         self._path = path
         self._exchange = exchange
         self._request = request
-        self._regions: SharedMemoryRegistry | None = None
+        self._memory: CallerMemory | None = None
 
     def authorize(self) -> None:
         """See `InferCall.authorize`."""
@@ -312,7 +309,7 @@ class FastCall:
         """See `InferCall.read`."""
         exchange, path = self._exchange, self._path
         headers = exchange.headers
-        self._regions = path.regions_of(exchange, headers)
+        self._memory = path.memory_of(exchange, headers)
         target = find(exchange.model, exchange.version)
         self._request = request = rest.parse_infer(
             exchange.body,
@@ -320,7 +317,7 @@ class FastCall:
             target.spec,
             path.limits,
             headers=without_credentials(headers) if path.hides_token else headers,
-            regions=self._regions,
+            memory=self._memory,
         )
         request.model_name = exchange.model
         request.model_version = exchange.version
@@ -337,14 +334,14 @@ class FastCall:
 
     def send(self, response: InferResponse) -> None:
         """See `InferCall.send`."""
-        exchange, request, regions = self._exchange, self._request, self._regions
+        exchange, request, memory = self._exchange, self._request, self._memory
         assert request is not None, "a request that has a response was read"
-        reply = binary_reply(response, request) if regions is None else None
+        reply = binary_reply(response, request) if memory is None else None
         if reply is not None:
             exchange.answer(200, OK, *reply)
             return
         rendered = rest.render_infer(
-            response, request, nan_literals=self._path.nan_literals, regions=regions
+            response, request, nan_literals=self._path.nan_literals, memory=memory
         )
         headers = [*usable_headers(response.headers), ("content-type", rendered.content_type)]
         if rendered.header_length is not None:

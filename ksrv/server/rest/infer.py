@@ -14,14 +14,13 @@ from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import InvalidRequest
 from ksrv.model.spec import ModelSpec
 from ksrv.protocol import rest
-from ksrv.protocol.shared_memory import SharedMemoryRegistry
+from ksrv.protocol.shared_memory import CallerMemory, SharedMemory
 from ksrv.request import InferRequest, InferResponse
 from ksrv.server.credentials import Access
 from ksrv.server.http.answers import send_parts, server_timing, set_handler_headers
 from ksrv.server.http.wsgi_calls import StreamedCall, WsgiCall
-from ksrv.server.memory_regions import AuthorizedRegistry, SharedMemory
 from ksrv.server.rest.inference_resource import HEADER_LENGTH, InferenceResource
-from ksrv.server.rest.route_guard import memory_user
+from ksrv.server.rest.route_guard import control_user
 from ksrv.server.rest.streams import send_stream, stream_type
 from ksrv.server.settings import ServerSettings
 
@@ -63,7 +62,7 @@ class InferResource(InferenceResource):
     Args:
         engine: See `InferenceResource`.
         access: Who may use shared memory, too.
-        shared_memory: The clients' regions; None where shared memory is off.
+        shared_memory: The shared memory that requests may name; None if it is off.
 
     Attributes:
         form: How bodies are read and answers written.
@@ -104,13 +103,12 @@ class InferResource(InferenceResource):
         self, req: falcon.Request, resp: falcon.Response, name: str, version: str, *, explain: bool
     ) -> None:
         input_name = _input_name(req)
-        regions: SharedMemoryRegistry | None = None
+        memory: CallerMemory | None = None
         if self._shared_memory is not None:
-            user = partial(memory_user, self._access, req.env)
-            regions = AuthorizedRegistry(self._shared_memory, user)
+            memory = self._shared_memory.of_caller(partial(control_user, self._access, req.env))
 
         def parse(body: memoryview, spec: ModelSpec) -> InferRequest:
-            given = {"regions": regions, "input_name": input_name}
+            given = {"memory": memory, "input_name": input_name}
             return self._parse(req, body, spec, explain=explain, **given)
 
         stream = stream_type(req.get_header("Accept")) if self.form is V2 else None
@@ -119,11 +117,11 @@ class InferResource(InferenceResource):
         else:
             call = self._run(StreamedCall, req, name, version, parse)
             if call.request.stream is not None:
-                render = partial(self._render, call.request, regions)
+                render = partial(self._render, call.request, memory)
                 send_stream(resp, call, stream, lambda response: bytes(render(response).parts[0]))
                 return
             call.first()
-        self._send(req, resp, call.request, call.response(), regions)
+        self._send(req, resp, call.request, call.response(), memory)
 
     def _parse(
         self, req: falcon.Request, body: memoryview, spec: ModelSpec, *, explain: bool, **given: Any
@@ -136,11 +134,11 @@ class InferResource(InferenceResource):
     def _render(
         self,
         request: InferRequest,
-        regions: SharedMemoryRegistry | None,
+        memory: CallerMemory | None,
         response: InferResponse,
     ) -> rest.RenderedBody:
         literals = self._settings.nan_literals
-        return self.form.render(response, request, nan_literals=literals, regions=regions)
+        return self.form.render(response, request, nan_literals=literals, memory=memory)
 
     def _send(
         self,
@@ -148,9 +146,9 @@ class InferResource(InferenceResource):
         resp: falcon.Response,
         request: InferRequest,
         response: InferResponse,
-        regions: SharedMemoryRegistry | None,
+        memory: CallerMemory | None,
     ) -> None:
-        rendered = self._render(request, regions, response)
+        rendered = self._render(request, memory, response)
         set_handler_headers(resp, response.headers)
         resp.content_type = rendered.content_type
         if rendered.header_length is not None:

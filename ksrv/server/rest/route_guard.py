@@ -24,10 +24,12 @@ from ksrv.server.audit import CONTROL_CALL, control_call
 from ksrv.server.credentials import Access
 from ksrv.server.http.body import Environ
 from ksrv.server.http.received_body import MESSAGE
-from ksrv.server.memory_regions import MemoryUser
 
 ROUTE = "ksrv.route"
 """The key in the WSGI environment of the route that was found, and whose checks were passed, before the body came."""
+
+MODEL = "/v2/models/{name}"
+"""The path of a model."""
 
 _AUTHORITY = re.compile(r"\A[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -70,15 +72,15 @@ def check_control(access: Access, environ: Environ) -> None:
     )
 
 
-def memory_user(access: Access, environ: Environ) -> MemoryUser | None:
-    """Return in whose name a call uses shared memory; see `Access.memory_user`.
+def control_user(access: Access, environ: Environ) -> tuple[int, int] | None:
+    """Return the user and group at the other end of the unix socket of a control call, or None.
 
     Raises:
-        KsrvError: The caller may not.
+        KsrvError: The caller may make no control calls.
     """
     check_control(access, environ)
     message = environ.get(MESSAGE)
-    return access.memory_user(None if message is None else message.client_user())
+    return None if message is None else message.client_user()
 
 
 class GuardedRouter(CompiledRouter):
@@ -188,6 +190,23 @@ def _likeness(template: Sequence[str], given: Sequence[str]) -> float:
     if len(given) < len(template):
         return float(all(one == other for one, other in fixed))
     return min(difflib.SequenceMatcher(None, one, other).ratio() for one, other in fixed)
+
+
+def add_model_route(
+    app: "falcon.App[Any, Any]",
+    path: str,
+    resource: object,
+    suffix: str | None = None,
+    **described: Operation,
+) -> None:
+    """Add a route of every model and version, for callers with the token.
+
+    Args:
+        path: The path after the model's.
+        described: The descriptions of its methods.
+    """
+    for prefix, shown in (MODEL, described), (MODEL + "/versions/{version}", {}):
+        app.add_route(prefix + path, resource, needs=Needs.TOKEN, suffix=suffix, described=shown)
 
 
 class Guard:

@@ -1,13 +1,16 @@
 """The parts that the front ends of a worker share."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ksrv._native.memory.memory_budget import MemoryBudget
-from ksrv.server.changeable_settings import ChangeableSettings
+from ksrv.protocol.metadata import EXTENSIONS
+from ksrv.protocol.shared_memory import SharedMemory
+from ksrv.server import changeable_settings
+from ksrv.server.changeable_settings import SettingChange
 from ksrv.server.credentials import Access
 from ksrv.server.http.byte_budget import process_budget
-from ksrv.server.memory_regions import SharedMemory, shared_memory_of
 from ksrv.server.settings import ServerSettings
 from ksrv.server.shared.statistics import ServerStatistics
 
@@ -15,27 +18,29 @@ if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerParts:
     """The parts that REST and gRPC share.
 
     Attributes:
-        engine: Runs the requests.
+        engine: Runs the requests: `engine.submit`.
         settings: The server's settings.
-        access: The checks of callers.
-        budget: The bytes that requests may hold together.
-        shared_memory: The clients' regions; None if shared memory is off.
+        access: The tokens, and the limits on callers.
+        budget: The memory budget of request bodies.
         statistics: The statistics of all workers.
-        changeable: The settings that calls may change.
+        shared_memory: The shared memory that requests may name; None if it is off.
+        extensions: The protocol's extensions that the server has.
+        change_setting: Changes a setting in every worker.
     """
 
     engine: "Engine"
     settings: ServerSettings
     access: Access
     budget: MemoryBudget
-    shared_memory: SharedMemory | None
     statistics: ServerStatistics
-    changeable: ChangeableSettings
+    shared_memory: SharedMemory | None = None
+    extensions: tuple[str, ...] = EXTENSIONS
+    change_setting: Callable[[SettingChange], None] = changeable_settings.apply
 
 
 def server_parts(
@@ -43,21 +48,20 @@ def server_parts(
     settings: ServerSettings,
     access: Access | None = None,
     statistics: ServerStatistics | None = None,
-    changeable: ChangeableSettings | None = None,
+    **more: Any,
 ) -> ServerParts:
     """Return the parts for an engine and settings.
 
     Args:
         access: The checks of callers; made from the settings if left out.
         statistics: The statistics of all workers; the engine's if left out.
-        changeable: Changes the settings in every worker; in this process alone if left out.
+        more: Further fields of `ServerParts`.
     """
     return ServerParts(
-        engine,
-        settings,
-        access or Access(settings),
-        process_budget(settings.limits),
-        shared_memory_of(settings),
-        statistics or ServerStatistics(engine),
-        changeable or ChangeableSettings(),
+        engine=engine,
+        settings=settings,
+        access=access or Access(settings),
+        budget=process_budget(settings.limits),
+        statistics=statistics or ServerStatistics(engine),
+        **more,
     )

@@ -26,7 +26,7 @@ from ksrv.engine.changes import ChangeKind, RepositoryChange
 from ksrv.errors import NotReady
 from ksrv.model.config import path_of
 from ksrv.repository.entry import ModelEntry
-from ksrv.server import changeable_settings
+from ksrv.server.changeable_settings import SettingChange, TraceChange
 
 COMPACT_BYTES = 1 << 20
 """By how much the log grows, at least, before it is compacted."""
@@ -39,7 +39,7 @@ _PREFIX = struct.Struct("<Q")
 _TEXT, _INTEGER, _MAP = 1, 2, 3
 """Extension types of MessagePack."""
 
-Kind: TypeAlias = ChangeKind | changeable_settings.Kind | Literal["done", "kept", "start"]
+Kind: TypeAlias = ChangeKind | Literal["setting", "done", "kept", "start"]
 
 
 class LogEntry(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -50,7 +50,7 @@ class LogEntry(msgspec.Struct, omit_defaults=True, kw_only=True):
             models that the workers of one generation load when they start.
         slot: The slot of the worker that appended it.
         change: The change of a model.
-        setting: The new value of a setting; see `ksrv.server.changeable_settings.apply`.
+        setting: Of "setting", the change of a setting.
         position: Of "done", the position of the change; within "kept", the position of the entry.
         error: Of "done", why the change has failed; else "".
         kept: The entries that are left.
@@ -63,7 +63,7 @@ class LogEntry(msgspec.Struct, omit_defaults=True, kw_only=True):
     kind: Kind
     slot: int
     change: RepositoryChange | None = None
-    setting: str = ""
+    setting: SettingChange = ""
     position: int = 0
     error: str = ""
     kept: list["LogEntry"] = []
@@ -76,8 +76,8 @@ class LogEntry(msgspec.Struct, omit_defaults=True, kw_only=True):
         """The subject of the entry: a later entry on the same subject replaces it."""
         if self.change is not None:
             return "model", self.change.name
-        if self.kind == "trace":
-            return "trace", changeable_settings.traced_model(self.setting)
+        if isinstance(self.setting, TraceChange):
+            return "trace", self.setting.model
         if self.kind == "start":
             return "start", str(self.generation)
         return self.kind, ""

@@ -15,6 +15,7 @@ from typing import Any
 
 from ksrv.images import jpeg
 from ksrv.observe import tracing
+from ksrv.server import dialects
 from ksrv.server.addresses import (
     Address,
     AddressError,
@@ -37,7 +38,6 @@ from ksrv.server.launch.gunicorn_checks import (
 )
 from ksrv.server.launch.status_lines import check_descriptor, report_addresses
 from ksrv.server.logs import ACCESS_FORMAT, configure, gunicorn_logger
-from ksrv.server.memory_regions import check_shared_memory
 from ksrv.server.settings import ServerSettings, SettingsError
 from ksrv.server.shared.worker_table import State, WorkerTable
 from ksrv.server.worker import KsrvWorker, tls_library
@@ -183,7 +183,7 @@ class Master:
                 server.grpc_listener = self.service.grpc_listener
             elif (held := inherited(listens=native)) is not None:
                 held.close()  # gRPC was switched off since the previous program was started
-            check_shared_memory(settings, loopback=loopback)
+            dialects.check_settings(settings, loopback=loopback)
             if settings.debug and not loopback:
                 raise SettingsError(
                     "setting 'debug' puts lines of the handlers' code into answers, so it is allowed with loopback "

@@ -34,10 +34,9 @@ from ksrv.observe import tracing
 from ksrv.observe.traffic import Traffic, own_traffic
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.layout import RepositoryError
+from ksrv.server import dialects
 from ksrv.server.addresses import Address
 from ksrv.server.app import App, make_app
-from ksrv.server.changeable_settings import ChangeableSettings
-from ksrv.server.dialects import grpc_methods
 from ksrv.server.grpc.native_server import NativeGrpcServer
 from ksrv.server.launch.status_lines import report_loaded
 from ksrv.server.settings import ServerSettings
@@ -182,7 +181,9 @@ class Service:
             settings,
             self.files.access,
             ServerStatistics(engine, peers, self._table),
-            ChangeableSettings(replicator.change_setting),
+            shared_memory=dialects.shared_memory(settings, self.files.access),
+            extensions=dialects.extensions(settings),
+            change_setting=replicator.change_setting,
         )
         threading.Thread(
             target=replicator.run, args=(engine,), name="ksrv-replicate", daemon=True
@@ -205,7 +206,9 @@ class Service:
     def _start_grpc(self, address: Address) -> None:
         certificates = self.files.certificates
         if self.grpc_listener is not None:
-            native = self._grpc = NativeGrpcServer(self.io_threads.loop, self.parts, grpc_methods)
+            native = self._grpc = NativeGrpcServer(
+                self.io_threads.loop, self.parts, dialects.grpc_methods
+            )
             tls = None if certificates is None else certificates.native_context("h2")
             native.start(
                 str(address),
@@ -217,7 +220,7 @@ class Service:
         from ksrv.server.grpc.grpcio_server import GrpcioServer
 
         credentials = None if certificates is None else certificates.grpc_credentials()
-        server = GrpcioServer(self.parts, grpc_methods)
+        server = GrpcioServer(self.parts, dialects.grpc_methods)
         self._grpc = server
         server.start(str(address), shared=True, credentials=credentials)
 

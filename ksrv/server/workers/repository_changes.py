@@ -187,8 +187,8 @@ class ChangeReplicator:
 
     def _begin_with(self, entry: LogEntry) -> None:
         change = entry.change
-        if entry.kind == "level" or entry.kind == "trace":
-            changeable_settings.apply(entry.kind, entry.setting)
+        if entry.kind == "setting":
+            changeable_settings.apply(entry.setting)
         elif change is not None:
             for names, kind in ((self.unloaded, "unload"), (self.loaded, "load")):
                 (names.add if change.kind == kind else names.discard)(change.name)
@@ -212,9 +212,9 @@ class ChangeReplicator:
             if not entries or self._publish(entries, since if more else None):
                 return
 
-    def change_setting(self, kind: changeable_settings.Kind, text: str) -> None:
-        """Change a setting in every worker; see `ksrv.server.changeable_settings.apply`."""
-        self._publish([LogEntry(kind=kind, slot=self._slot, setting=text)], None)
+    def change_setting(self, change: changeable_settings.SettingChange) -> None:
+        """Change a setting in every worker."""
+        self._publish([LogEntry(kind="setting", slot=self._slot, setting=change)], None)
 
     def _publish(self, entries: Sequence[LogEntry], since: int | None) -> bool:
         """Append entries and wait; return False where another change has come before them."""
@@ -314,7 +314,7 @@ class ChangeReplicator:
                 self._note(entry.position, entry.slot, entry.error)
             elif entry.change is not None:
                 self._queue(engine, position, entry)
-            elif entry.kind == "level" or entry.kind == "trace":
+            elif entry.kind == "setting":
                 self._make(engine, position, entry)
             self._position = position
             self._table.note_read(self._slot, position)
@@ -353,8 +353,8 @@ class ChangeReplicator:
         error: Exception | None = None
         kept: KsrvError | None = None
         try:
-            if entry.kind == "level" or entry.kind == "trace":
-                changeable_settings.apply(entry.kind, entry.setting)
+            if entry.kind == "setting":
+                changeable_settings.apply(entry.setting)
             elif entry.change is not None:
                 try:
                     kept = engine.follow(entry.change, position)

@@ -12,7 +12,9 @@ import falcon
 import pytest
 from falcon import inspect, testing
 
+from ksrv.server import dialects
 from ksrv.server.app import make_app
+from ksrv.server.credentials import Access
 from ksrv.server.rest.route_guard import GuardedRouter
 from ksrv.server.settings import ServerSettings
 from ksrv.server.shared.parts import server_parts
@@ -49,9 +51,9 @@ inspect.register_router(GuardedRouter)(inspect.inspect_compiled_router)
 
 def routes():
     """The template of every route that a server can have."""
-    app = make_app(
-        server_parts(None, ServerSettings(allow_shared_memory=True, torchserve_api=True))
-    )
+    settings = ServerSettings(allow_shared_memory=True, torchserve_api=True)
+    memory = dialects.shared_memory(settings, Access(settings))
+    app = make_app(server_parts(None, settings, shared_memory=memory))
     return sorted(route.path for route in inspect.inspect_routes(app))
 
 

@@ -19,7 +19,6 @@ from ksrv.protocol.protobuf import (
 )
 from ksrv.server.credentials import Access
 from ksrv.server.grpc import limits as bounds
-from ksrv.server.grpc.servicer import SHARED_MEMORY
 from ksrv.server.settings import ServerSettings
 from tests.support.engine.held_engine import MODELS
 from tests.support.wire.grpc_calls import (
@@ -115,7 +114,14 @@ def test_repository_calls_work(engine, channel):
     refused("NOT_FOUND", lambda: call(channel, "RepositoryModelLoad", model_name="nope"))
 
 
-@pytest.mark.parametrize("name", SHARED_MEMORY)
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"{kind}SharedMemory{verb}"
+        for kind in ("System", "Cuda")
+        for verb in ("Status", "Register", "Unregister")
+    ],
+)
 def test_disabled_shared_memory_names_the_setting(channel, name):
     text = refused("UNIMPLEMENTED", lambda: call(channel, name))
     assert text == "shared memory is off; --allow-shared-memory switches it on"

@@ -12,8 +12,11 @@ from google.rpc import error_details_pb2, status_pb2
 from ksrv._native.reactor.event_loop import EventLoop
 from ksrv.limits import Limits
 from ksrv.protocol.protobuf import INFERENCE, message_class, methods
+from ksrv.server import dialects
+from ksrv.server.credentials import Access
 from ksrv.server.grpc.grpcio_server import GrpcioServer
 from ksrv.server.grpc.native_server import NativeGrpcServer
+from ksrv.server.grpc.services import OtherMethods
 from ksrv.server.settings import ServerSettings
 from ksrv.server.shared.parts import ServerParts, server_parts
 
@@ -23,9 +26,9 @@ UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_le
 class ServerWithThreads(NativeGrpcServer):
     """A native server with separate I/O threads, which run from its start to its end."""
 
-    def __init__(self, parts: ServerParts) -> None:
+    def __init__(self, parts: ServerParts, others: OtherMethods | None = None) -> None:
         loop = EventLoop(4)
-        super().__init__(loop, parts)
+        super().__init__(loop, parts, others)
         self._io_threads = [threading.Thread(target=loop.run, args=(index,)) for index in range(4)]
 
     def start(self, address: str, **options: Any) -> int:
@@ -56,10 +59,12 @@ def new_server(
     engine: Any, settings: ServerSettings, access: Any = None, budget: Any = None
 ) -> Any:
     """Return a server of the tested kind that has not started."""
-    parts = server_parts(engine, settings, access)
+    access = access or Access(settings)
+    memory = dialects.shared_memory(settings, access)
+    parts = server_parts(engine, settings, access, shared_memory=memory)
     if budget is not None:
         parts = replace(parts, budget=budget)
-    return SERVERS[tested](parts)
+    return SERVERS[tested](parts, dialects.grpc_methods)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ksrv._native.memory import buffer_pool
+from ksrv.dialects.triton.extensions.shared_memory.tensors import CallerMemory
 from ksrv.errors import InvalidRequest, NotFound
 from ksrv.limits import Limits
 from ksrv.model.spec import ImageSpec, ModelSpec, TensorSpec
@@ -54,7 +55,7 @@ def spec_of(name, version):
 class Regions:
     """Replaces shared memory: its only region has the numbers 0 to 3 as FP32."""
 
-    def read(self, ref):
+    def read(self, ref, user):
         values = np.arange(4, dtype=np.float32).tobytes()
         return memoryview(values)[ref.offset : ref.offset + ref.byte_size]
 
@@ -247,7 +248,7 @@ def test_shared_memory_and_message_inputs_combine():
     for position in (0, 1):
         shapes = {position: [2], 1 - position: [1]}
         made = request(*((f"x{at}", "FP32", shapes[at], None) for at in (0, 1)), raw=[raw])
-        found = parse(in_region(made, position, 8), regions=Regions())
+        found = parse(in_region(made, position, 8), memory=CallerMemory(Regions(), lambda: None))
         assert found.inputs[position].data.tolist() == [0, 1]
         assert found.inputs[1 - position].data.tolist() == [9]
         assert found.nbytes == len(made.SerializeToString()) + 8
@@ -255,9 +256,9 @@ def test_shared_memory_and_message_inputs_combine():
         expected = (
             "1 inputs and 2 raw_input_contents; expected one for each input outside of shared"
         )
-        refused(made, expected, regions=Regions())
+        refused(made, expected, memory=CallerMemory(Regions(), lambda: None))
     typed = request(("x", "FP32", [2], None), ("y", "FP32", [1], {"fp32_contents": [9.0]}))
-    found = parse(in_region(typed, 0, 8), regions=Regions())
+    found = parse(in_region(typed, 0, 8), memory=CallerMemory(Regions(), lambda: None))
     assert [tensor.data.tolist() for tensor in found.inputs] == [[0, 1], [9]]
     many = request(("x", "FP32", [1], None), raw=[raw, raw])
     assert refused(many).endswith("expected one for each input")
@@ -268,7 +269,7 @@ def test_input_cannot_be_in_shared_memory_and_in_the_message():
     refused(
         in_region(made, 0, 4),
         "input 'x' (index 0) has a shared memory region and data too",
-        regions=Regions(),
+        memory=CallerMemory(Regions(), lambda: None),
     )
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ksrv._native.protobuf import infer_response as response
+from ksrv.dialects.triton.extensions.shared_memory.tensors import CallerMemory
 from ksrv.errors import HandlerFailed, InvalidRequest
 from ksrv.protocol import grpc as protocol
 from ksrv.protocol.protobuf import message_class
@@ -47,8 +48,8 @@ class Regions:
     def __init__(self):
         self.written = []
 
-    def write(self, ref, parts):
-        self.written.append((ref, b"".join(bytes(part) for part in parts)))
+    def write(self, ref, data, user):
+        self.written.append((ref, bytes(data)))
 
 
 @pytest.mark.parametrize("function", [protocol.render_infer, protocol.render_infer_parts])
@@ -57,7 +58,9 @@ def test_outputs_in_shared_memory_leave_their_raw_contents_empty(function):
     outputs = [Tensor("y", "FP32", (2,), y, {"k": 1}), Tensor("z", "INT8", (1,), z)]
     answer, regions = InferResponse("m", "", "", outputs), Regions()
     wanted = [RequestedOutput("y", shared_memory=ref), RequestedOutput("z")]
-    message = function(answer, InferRequest("m", outputs=wanted), regions=regions)
+    message = function(
+        answer, InferRequest("m", outputs=wanted), memory=CallerMemory(regions, lambda: None)
+    )
     found = message_class("inference.ModelInferResponse").FromString(message)
     assert regions.written == [(ref, y.tobytes())]
     assert list(found.raw_output_contents) == [b"", z.tobytes()]
@@ -68,7 +71,9 @@ def test_outputs_in_shared_memory_leave_their_raw_contents_empty(function):
     assert not found.outputs[1].parameters
     wanted[0] = RequestedOutput("y", shared_memory=SharedMemoryRef("r", 0, y.nbytes - 1))
     with pytest.raises(InvalidRequest, match=f"at least {y.nbytes} bytes"):
-        function(answer, InferRequest("m", outputs=wanted), regions=regions)
+        function(
+            answer, InferRequest("m", outputs=wanted), memory=CallerMemory(regions, lambda: None)
+        )
 
 
 @pytest.mark.parametrize(

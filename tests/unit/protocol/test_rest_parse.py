@@ -7,6 +7,7 @@ import pytest
 
 from ksrv._native.infer import infer_body as native
 from ksrv._native.memory.memory_budget import PROCESS
+from ksrv.dialects.triton.extensions.shared_memory.tensors import CallerMemory
 from ksrv.errors import BodyTooLarge, Overloaded
 from ksrv.limits import Limits
 from ksrv.model.spec import ModelSpec
@@ -331,7 +332,7 @@ class TestTextsOfOpenShape:
 class Regions:
     """Replaces shared memory: each region has the bytes of X."""
 
-    def read(self, ref):
+    def read(self, ref, user):
         return memoryview(X.tobytes())[ref.offset : ref.offset + ref.byte_size]
 
 
@@ -351,21 +352,30 @@ class TestSharedMemory:
 
     def test_what_lies_there_counts_as_the_request_does(self):
         text = json.dumps(self.body(16, 8)).encode()
-        request = parse_infer(text, None, ADD, LIMITS, regions=Regions())
+        request = parse_infer(text, None, ADD, LIMITS, memory=CallerMemory(Regions(), lambda: None))
         assert request.nbytes == len(text) + 24
         assert [tensor.data.tolist() for tensor in request.inputs] == [[[0, 1, 2, 3]], [[0, 1]]]
         alone = json.dumps(one(data=[1, 2, 3, 4])).encode()
-        assert parse_infer(alone, None, ADD, LIMITS, regions=Regions()).nbytes == len(alone)
+        assert parse_infer(
+            alone, None, ADD, LIMITS, memory=CallerMemory(Regions(), lambda: None)
+        ).nbytes == len(alone)
 
     def test_all_of_it_together_is_within_the_limit_of_a_body(self):
         text = json.dumps(self.body(16, 8)).encode()
         for body, fits in ((len(text) + 24, True), (len(text) + 23, False)):
             limits = Limits(body=body, json=len(text))
             if fits:
-                assert len(parse_infer(text, None, ADD, limits, regions=Regions()).inputs) == 2
+                assert (
+                    len(
+                        parse_infer(
+                            text, None, ADD, limits, memory=CallerMemory(Regions(), lambda: None)
+                        ).inputs
+                    )
+                    == 2
+                )
                 continue
             with pytest.raises(BodyTooLarge, match=f"shared memory have {len(text) + 24} bytes"):
-                parse_infer(text, None, ADD, limits, regions=Regions())
+                parse_infer(text, None, ADD, limits, memory=CallerMemory(Regions(), lambda: None))
 
 
 @pytest.mark.parametrize("kind", ["b", "c", "H"])

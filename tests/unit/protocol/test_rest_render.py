@@ -7,6 +7,7 @@ import orjson
 import pytest
 
 from ksrv._native.memory import buffer_pool
+from ksrv.dialects.triton.extensions.shared_memory.tensors import CallerMemory
 from ksrv.errors import InvalidRequest
 from ksrv.protocol.rest import orjson_form, render_infer, shaped_values
 from ksrv.request import InferRequest, InferResponse, RequestedOutput, SharedMemoryRef, Tensor
@@ -181,8 +182,8 @@ class Regions:
     def __init__(self):
         self.written = []
 
-    def write(self, ref, parts):
-        self.written.append((ref, b"".join(bytes(part) for part in parts)))
+    def write(self, ref, data, user):
+        self.written.append((ref, bytes(data)))
 
 
 def test_shared_memory_output_has_no_data():
@@ -190,11 +191,15 @@ def test_shared_memory_output_has_no_data():
     for binary in (None, True, False):
         regions = Regions()
         asked = [RequestedOutput("y", binary, shared_memory=ref), RequestedOutput("z", True)]
-        body, joined = render(tensor("y", Y), tensor("z", Z), asked=asked, regions=regions)
+        body, joined = render(
+            tensor("y", Y), tensor("z", Z), asked=asked, memory=CallerMemory(regions, lambda: None)
+        )
         placed, other = document(body, joined)["outputs"]
         assert placed == {"name": "y", "datatype": "FP32", "shape": [2, 3]}
         assert other["parameters"] == {"binary_data_size": 16}
         assert joined[body.header_length :] == Z.tobytes()
         assert regions.written == [(ref, Y.tobytes())]
     small = RequestedOutput("y", shared_memory=SharedMemoryRef("r", 0, Y.nbytes - 1))
-    assert f"at least {Y.nbytes} bytes" in refusal(tensor("y", Y), asked=[small], regions=Regions())
+    assert f"at least {Y.nbytes} bytes" in refusal(
+        tensor("y", Y), asked=[small], memory=CallerMemory(Regions(), lambda: None)
+    )

@@ -19,13 +19,11 @@ from ksrv.protocol.protobuf import message_class
 from ksrv.request import InferRequest, InferResponse, Tensor
 from ksrv.server.call import Find
 from ksrv.server.grpc import limits as bounds
-from ksrv.server.grpc.audited_calls import audited, audited_check
 from ksrv.server.grpc.calls import (
+    Behavior,
     Call,
     Message,
-    answering,
     earlier,
-    needs_control,
     needs_token,
     open_to_all,
     parsed,
@@ -67,10 +65,9 @@ class PredictionCalls:
         limits = services.settings.limits
         token = needs_token(services.access)
         streams = services.stream_pool
-        ping = answering(self._ping, INFERENCE, "Ping")
         pool = services.pool("ping", bounds.HEALTH_THREADS)
+        ping = {"Ping": self._ping}
         found = {
-            "Ping": Method(open_to_all, services.small, ping, pool=pool, small=True),
             "Predictions": Method(token, limits, infer=self),
             "StreamPredictions": Method(
                 token,
@@ -88,7 +85,10 @@ class PredictionCalls:
                 pool=streams,
             ),
         }
-        return {f"/{INFERENCE}/{name}": method for name, method in found.items()}
+        return {
+            **services.unary(INFERENCE, ping, pool, check=open_to_all, small=True),
+            **{f"/{INFERENCE}/{name}": method for name, method in found.items()},
+        }
 
     def _ping(self, request: Any, call: Call) -> Any:
         word = "Healthy" if self._engine.ready() else "Unhealthy"
@@ -231,17 +231,10 @@ class ManagementCalls:
                 _name(request), request.model_version
             ),
         }
-        found = {}
-        for name, act in questions.items():
-            answer = answering(_behavior(act), MANAGEMENT, name)
-            found[name] = Method(
-                needs_token(services.access), services.small, answer, pool=pool, small=True
-            )
-        for name, act in changes.items():
-            answer = answering(audited(name, _behavior(act), services.proxies), MANAGEMENT, name)
-            check = audited_check(name, needs_control(services.access), services.proxies)
-            found[name] = Method(check, services.small, answer, pool=pool, small=True, control=True)
-        return {f"/{MANAGEMENT}/{name}": method for name, method in found.items()}
+        return {
+            **services.unary(MANAGEMENT, _behaviors(questions), pool, small=True),
+            **services.unary(MANAGEMENT, _behaviors(changes), pool, small=True, control=True),
+        }
 
     def _describe(self, request: Any) -> str:
         name, version = _name(request), request.model_version
@@ -252,7 +245,11 @@ class ManagementCalls:
         return errors.render(self._archives.listed(_given(request))).decode()
 
 
-def _behavior(act: Callable[[Any], str]) -> Callable[[Any, Call], Any]:
+def _behaviors(acts: Mapping[str, Callable[[Any], str]]) -> dict[str, Behavior]:
+    return {name: _behavior(act) for name, act in acts.items()}
+
+
+def _behavior(act: Callable[[Any], str]) -> Behavior:
     def behavior(request: Any, call: Call) -> Any:
         try:
             text = act(request)

@@ -11,7 +11,7 @@ from ksrv.dialects.torchserve.calls import ROUTES_V1, TorchServeCall
 from ksrv.dialects.torchserve.routes import responses as answers
 from ksrv.dialects.torchserve.routes.archives import takes_torchserve_requests
 from ksrv.model.spec import ModelSpec
-from ksrv.protocol.shared_memory import SharedMemoryRegistry
+from ksrv.protocol.shared_memory import CallerMemory
 from ksrv.request import InferRequest, InferResponse, Tensor
 from ksrv.server.http.body import Bound
 from ksrv.server.http.request_headers import request_headers
@@ -72,9 +72,9 @@ class PredictResource(predict.PredictResource):
         resp: falcon.Response,
         request: InferRequest,
         response: InferResponse,
-        regions: SharedMemoryRegistry | None,
+        memory: CallerMemory | None,
     ) -> None:
         if request.dialect:
             answers.send_answer(resp, response, req.env)
         else:
-            super()._send(req, resp, request, response, regions)
+            super()._send(req, resp, request, response, memory)

@@ -7,7 +7,7 @@ from tritonclient.grpc import model_config_pb2
 
 from ksrv.dialects.triton.config.call_config import CHANGEABLE
 from ksrv.dialects.triton.config.model_config import MODEL_HANDLER, SEQUENCE_HANDLER
-from ksrv.protocol.load_parameters import read_config
+from ksrv.dialects.triton.extensions.model_repository import read_config
 from ksrv.repository.layout import Repository
 from ksrv.server.dialects import formats
 

@@ -32,9 +32,9 @@ def left(log):
 def test_the_last_change_of_each_model_is_left():
     log = ChangeLog()
     do(log, entry("load", "a"), entry("unload", "b"), entry("load", "b"), entry("unload", "a"))
-    do(log, LogEntry(kind="level", slot=0, setting="debug"))
-    do(log, LogEntry(kind="level", slot=0, setting="info"))
-    assert left(log) == [("load", "b"), ("unload", "a"), ("level", "")]
+    do(log, LogEntry(kind="setting", slot=0, setting="debug"))
+    do(log, LogEntry(kind="setting", slot=0, setting="info"))
+    assert left(log) == [("load", "b"), ("unload", "a"), ("setting", "")]
 
 
 def test_what_failed_where_it_was_asked_for_is_not_left():

@@ -8,13 +8,14 @@ their names; for a request with texts the only BYTES output is also called `text
 
 import math
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 import orjson
 
 from ksrv.errors import InvalidRequest, quote
 from ksrv.limits import Limits
-from ksrv.model.spec import ModelSpec
+from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.protocol import plain_json, rest
 from ksrv.protocol.error_texts import json_fault
 from ksrv.protocol.parameters import take_request_parameters
@@ -85,7 +86,7 @@ def parse_generate(
     request.file_type = rest.file_type(headers.get("accept", ""))
     if isinstance(document, list):
         names = {} if text_name is None else {TEXT_INPUT: text_name}
-        request.inputs = plain_json.read_records(document, spec, names, limits)
+        request.inputs = _read_records(document, spec, names, limits)
         return GenerateRequest(request, AnswerForm(records=True))
     return GenerateRequest(request, _read_object(document, request, spec, text_name, limits))
 
@@ -138,12 +139,78 @@ def _read_object(
     return AnswerForm(has_texts, TEXT_INPUT not in document, has_rows, as_base64=as_base64)
 
 
+def _read_records(
+    records: list[Any], spec: ModelSpec, names: Mapping[str, str], limits: Limits
+) -> list[Tensor]:
+    """Return the inputs that a list of records is.
+
+    Args:
+        records: The rows, objects with the same keys.
+        names: The names of inputs by other names that they may have.
+
+    Raises:
+        InvalidRequest: A row is no object, names what is no input, or lacks what another row has.
+    """
+    if not all(one.batched for one in spec.inputs):
+        raise InvalidRequest(
+            f"the body is a list, and the model {spec.name} takes no rows; send one JSON object"
+        )
+    rows: list[dict[str, Any]] = []
+    inputs: dict[str, TensorSpec] = {}
+    for number, record in enumerate(records):
+        if not isinstance(record, dict):
+            raise InvalidRequest(
+                f"row {number} of the body is no JSON object; expected one such as {_example(spec)}"
+            )
+        row = {names.get(key, key): value for key, value in record.items()}
+        for key in record:
+            declared = spec.input(names.get(key, key))
+            if declared is None:
+                raise InvalidRequest(f"row {number}: {_unknown(key, spec)}")
+            inputs[declared.name] = declared
+        if len(row) < len(record):
+            raise InvalidRequest(
+                f"row {number} has the same input twice, as {' and '.join(map(quote, record))}"
+            )
+        rows.append(row)
+    columns: dict[str, list[Any]] = {}
+    for name, declared in inputs.items():
+        values = [row.get(name) for row in rows]
+        if declared.may_be_left_out and all(value is None for value in values):
+            continue
+        # In a row that lacks an optional input, null means that it is missing, unless it can be NaN.
+        may_miss = declared.may_be_left_out and not plain_json.has_nan(declared)
+        missing = [name not in row or (may_miss and row[name] is None) for row in rows]
+        if any(missing):
+            raise InvalidRequest(
+                f"row {missing.index(True)} has no {quote(name)}, and row {missing.index(False)} has; the rows of one "
+                f"request have the same inputs"
+            )
+        columns[name] = values
+    return [
+        plain_json.read_rows(inputs[name], values, index, limits)
+        for index, (name, values) in enumerate(columns.items())
+    ]
+
+
+def _unknown(key: str, spec: ModelSpec) -> str:
+    """Return the sentence for a key that is no input of a model."""
+    names = [one.name for one in spec.inputs]
+    near = get_close_matches(key, names, n=1)
+    hint = f"did you mean {quote(near[0])}?" if near else f"it has {', '.join(map(quote, names))}"
+    return f"{quote(key)} is no input of the model; {hint}"
+
+
+def _example(spec: ModelSpec) -> str:
+    return "{" + ", ".join(f'"{one.name}": ...' for one in spec.inputs) + "}"
+
+
 def _check_parameter(key: str, value: Any, spec: ModelSpec) -> None:
     if isinstance(value, list | dict):
         found = "an array" if isinstance(value, list) else "an object"
         infer = "; send a request with 'inputs' to the same path with /infer in place of /generate"
         raise InvalidRequest(
-            f"{plain_json.unknown(key, spec)}; as a parameter {quote(key)} is {found}, and expected is a string, a "
+            f"{_unknown(key, spec)}; as a parameter {quote(key)} is {found}, and expected is a string, a "
             f"number or a boolean{infer if key == 'inputs' else ''}"
         )
 

@@ -12,7 +12,6 @@ last request that uses it is done.
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
@@ -20,7 +19,6 @@ from ksrv._native.memory import buffer_pool
 from ksrv.errors import InvalidRequest, NotFound, quote
 from ksrv.limits import show_limit
 from ksrv.request import SharedMemoryRef
-from ksrv.server.settings import ServerSettings, SettingsError
 
 FOLDER = "/dev/shm"
 LONGEST_NAME = 255
@@ -124,7 +122,7 @@ def _open(key: str, user: MemoryUser | None) -> _Descriptor:
     return opened
 
 
-class SharedMemory:
+class Regions:
     """The regions of one server.
 
     Args:
@@ -254,10 +252,10 @@ class SharedMemory:
     def write(
         self,
         ref: SharedMemoryRef,
-        parts: Iterable[bytes | memoryview],
+        data: bytes | memoryview,
         user: MemoryUser | None = None,
     ) -> None:
-        """Write parts one after the other from the beginning of a reference.
+        """Write bytes from the beginning of a reference.
 
         Args:
             user: In whose name; None for a caller who may use all that the server may.
@@ -266,13 +264,12 @@ class SharedMemory:
             InvalidRequest: The reference is not inside of a registered region.
         """
         descriptor, position = self._place(ref, user)
-        for part in parts:
-            view = memoryview(part).cast("B")
-            while view:
-                written = os.pwrite(descriptor.number, view, position)
-                position += written
-                view = view[written:]
-            buffer_pool.count_copy(len(part))
+        view = memoryview(data).cast("B")
+        buffer_pool.count_copy(len(view))
+        while view:
+            written = os.pwrite(descriptor.number, view, position)
+            position += written
+            view = view[written:]
 
 
 def _shrunk(ref: SharedMemoryRef) -> InvalidRequest:
@@ -314,53 +311,3 @@ class CudaMemory:
         if name:
             raise NotFound(f"Unable to find cuda shared memory region: {quote(name)}")
         return []
-
-
-class AuthorizedRegistry:
-    """The regions as one request sees them: using them needs what registering them needs.
-
-    Args:
-        user: Returns in whose name the caller uses them, None for all that the server may; or raises.
-    """
-
-    __slots__ = ("_regions", "_user")
-
-    def __init__(self, regions: SharedMemory, user: Callable[[], MemoryUser | None]) -> None:
-        self._regions = regions
-        self._user = user
-
-    def read(self, ref: SharedMemoryRef) -> memoryview:
-        """See `SharedMemory.read`."""
-        return self._regions.read(ref, self._user())
-
-    def write(self, ref: SharedMemoryRef, parts: Iterable[bytes | memoryview]) -> None:
-        """See `SharedMemory.write`."""
-        self._regions.write(ref, parts, self._user())
-
-
-def shared_memory_of(settings: ServerSettings) -> SharedMemory | None:
-    """Return the regions of a server, or None where shared memory is off."""
-    return SharedMemory(settings.limits.regions) if settings.allow_shared_memory else None
-
-
-def check_shared_memory(settings: ServerSettings, *, loopback: bool) -> None:
-    """Refuse settings under which strangers could use shared memory, or workers not share it.
-
-    Args:
-        loopback: Whether only this machine can reach the server.
-
-    Raises:
-        SettingsError: Shared memory is on, and strangers could use it or workers not share it.
-    """
-    if not settings.allow_shared_memory:
-        return
-    if settings.workers > 1:
-        raise SettingsError(
-            "setting 'allow_shared_memory' needs 'workers' to be 1: a region is registered with one "
-            "worker only"
-        )
-    if not loopback and settings.control_token_file is None:
-        raise SettingsError(
-            "setting 'allow_shared_memory' needs addresses on loopback only, or a "
-            "'control_token_file'"
-        )

@@ -2,19 +2,26 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import falcon
 
+from ksrv.dialects.triton.extensions.generate.bodies import (
+    REQUEST,
+    parse_generate,
+    render_generate,
+)
+from ksrv.dialects.triton.extensions.generate.descriptions import GENERATE, GENERATE_STREAM
 from ksrv.model.spec import ModelSpec
-from ksrv.protocol.generate import REQUEST, parse_generate, render_generate
 from ksrv.protocol.plain_json import MOST_BYTES
 from ksrv.protocol.rest import file_body
 from ksrv.request import InferRequest, InferResponse
 from ksrv.server.http.answers import JSON, send_parts, server_timing, set_handler_headers
 from ksrv.server.http.wsgi_calls import StreamedCall, WsgiCall
 from ksrv.server.rest.inference_resource import InferenceResource
+from ksrv.server.rest.route_guard import add_model_route
 from ksrv.server.rest.streams import EVENT_STREAM, send_stream
+from ksrv.server.shared.parts import ServerParts
 
 _Call = TypeVar("_Call", bound=WsgiCall)
 
@@ -61,3 +68,10 @@ class GenerateResource(InferenceResource):
             return request
 
         return self._run(kind, req, name, version, parse), render
+
+
+def add_routes(app: "falcon.App[Any, Any]", parts: ServerParts) -> None:
+    """Add the routes to an app."""
+    generate = GenerateResource(parts.engine, parts.settings, parts.budget, parts.access)
+    add_model_route(app, "/generate", generate, post=GENERATE)
+    add_model_route(app, "/generate_stream", generate, "stream", post=GENERATE_STREAM)

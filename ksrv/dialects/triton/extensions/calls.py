@@ -1,0 +1,52 @@
+"""The REST routes and the gRPC calls of all extensions."""
+
+from typing import TYPE_CHECKING, Any
+
+from ksrv.dialects.triton.extensions import descriptions
+from ksrv.dialects.triton.extensions.changeable_settings import ChangeableSettings
+from ksrv.dialects.triton.extensions.generate import routes as generate
+from ksrv.dialects.triton.extensions.model_repository import ModelRepository
+from ksrv.dialects.triton.extensions.shared_memory import calls as shared_memory
+from ksrv.dialects.triton.extensions.shared_memory.tensors import ServerMemory
+from ksrv.protocol.protobuf import INFERENCE
+from ksrv.server.grpc import limits as bounds
+from ksrv.server.shared.parts import ServerParts
+
+if TYPE_CHECKING:
+    import falcon
+
+    from ksrv.dialects.dialect import AppParts
+    from ksrv.server.grpc.services import Method, Services
+
+
+def add_routes(app: "falcon.App[Any, Any]", parts: "AppParts") -> None:
+    """Add the REST routes to an app."""
+    generate.add_routes(app, parts)
+    descriptions.add_routes(app, parts)
+    ModelRepository(parts.engine).add_routes(app, parts.read_document)
+    ChangeableSettings(parts).add_routes(app, parts.read_document)
+    if (memory := _memory(parts)) is not None:
+        shared_memory.add_routes(app, memory, parts.read_document, parts.access)
+
+
+def grpc_methods(services: "Services") -> "dict[str, Method]":
+    """Return the gRPC methods by their paths."""
+    parts = services.parts
+    repository = ModelRepository(parts.engine)
+    control = {
+        **repository.calls(),
+        **ChangeableSettings(parts).calls(),
+        **shared_memory.calls(_memory(parts), parts.access),
+    }
+    others = {"RepositoryIndex": repository.index_call, **descriptions.calls(parts)}
+    pool = services.pool("control", bounds.CONTROL_THREADS)
+    return {
+        **services.unary(INFERENCE, control, pool, control=True),
+        **services.unary(INFERENCE, others, services.call_pool),
+    }
+
+
+def _memory(parts: ServerParts) -> ServerMemory | None:
+    """Return the regions, unless shared memory is off or another dialect's."""
+    memory = parts.shared_memory
+    return memory if isinstance(memory, ServerMemory) else None

@@ -1,0 +1,67 @@
+"""The OpenAPI description of the routes generate and generate_stream."""
+
+from ksrv.model.spec import ModelSpec, TensorSpec
+from ksrv.protocol.documents import SequenceParameters
+from ksrv.protocol.openapi import (
+    Document,
+    Operation,
+    example_values,
+    json_content,
+    schema_of,
+    with_sequence,
+)
+
+
+def _generate_body(spec: ModelSpec) -> Document:
+    if not spec.inputs or spec.accepts_any_inputs:
+        return json_content({"type": "object"})
+    row: Document = {
+        "type": "object",
+        "properties": {entry.name: _plain_schema(entry) for entry in spec.inputs},
+    }
+    if spec.sequences is not None:
+        row["properties"]["parameters"] = schema_of(SequenceParameters)
+    content = json_content({"anyOf": [row, {"type": "array", "items": row, "minItems": 1}]})
+    example = _plain_example(spec)
+    if example is not None:
+        content["application/json"]["example"] = example
+    return content
+
+
+def _plain_schema(tensor: TensorSpec) -> Document:
+    """Return the schema of an input in plain JSON: the value of one row, or of several."""
+    kind = "string" if tensor.datatype == "BYTES" or tensor.image is not None else "number"
+    kind = "boolean" if tensor.datatype == "BOOL" else kind
+    shown = f"{tensor.datatype} of the shape {list(tensor.wire_shape)}"
+    if tensor.image is not None:
+        return {"type": "string", "description": "A picture in base64, or a data URL."}
+    value: Document = {"type": kind}
+    for _ in tensor.shape[1 if tensor.batched else 0 :]:
+        value = {"type": "array", "items": value}
+    if not tensor.batched:
+        return {"description": shown} | value
+    rows = {"type": "array", "items": value, "minItems": 1}
+    return {"description": f"{shown}: the value of a row, or of several", "anyOf": [value, rows]}
+
+
+def _plain_example(spec: ModelSpec) -> Document | None:
+    values = example_values(spec)
+    if values is None:
+        return None
+    has_rows = {one.name: one.batched or one.image is not None for one in spec.required_inputs}
+    rows = {name: value[0] if has_rows[name] else value for name, value in values.items()}
+    return with_sequence(rows, spec)
+
+
+GENERATE = Operation(
+    "Run {name} by plain JSON",
+    "",
+    lambda spec: json_content({"type": ["object", "array"]}),
+    _generate_body,
+)
+GENERATE_STREAM = Operation(
+    "Run {name} by plain JSON, part by part",
+    "",
+    lambda spec: {"text/event-stream": {}},
+    _generate_body,
+)

@@ -1,0 +1,1 @@
+"""The extensions shared memory of the system and of CUDA."""
