@@ -42,7 +42,7 @@ LONG_FILES = (
     "sanitizers/test_programs.py",
     "integration/engine/test_formats_served.py",
     "integration/cli/test_cli_init.py",
-    "dialects/torchserve/handlers/test_differential.py",
+    "dialects/torchserve/handlers/test_installed_torchserve.py",
     "integration/streams/test_stream_leaks.py",
     "dialects/torchserve/handlers/test_handler_behaviours.py",
     "dialects/torchserve/handlers/test_golden_answers.py",

@@ -6,12 +6,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import onnx
 import torch
 from model_archiver.model_archiver_config import ModelArchiverConfig
 from model_archiver.model_packaging import generate_model_archive
-from onnx import TensorProto, helper
 from torch import nn
+
+from tests.support.model_files.onnx_models import write_graph
 
 HANDLERS = Path(__file__).parent / "handlers"
 LABELS = {"0": "zero", "1": ["n01", "one"], "2": "two"}
@@ -47,15 +47,8 @@ def write_files(folder: Path) -> None:
         nn.Conv2d(3, 8, 7, 4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10)
     ).eval()
     torch.jit.trace(picture, torch.zeros(1, 3, 224, 224)).save(str(folder / "picture.pt"))
-    graph = helper.make_graph(
-        [helper.make_node("Relu", ["x"], ["y"])],
-        "relu",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 4])],
-    )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)])
-    made.ir_version = 8
-    onnx.save(made, str(folder / "relu.onnx"))
+    row = ("FP32", ("n", 4))
+    write_graph(folder / "relu.onnx", [("Relu", ["x"], ["y"], {})], {"x": row}, {"y": row})
     (folder / "index_to_name.json").write_text(json.dumps(LABELS))
 
 
@@ -75,23 +68,7 @@ def archive(  # one argument for each argument of the archiver
     extra: Any = (),
     file_name: Any = None,
 ) -> Any:
-    """Make an archive in the model store.
-
-    Args:
-        store: The folder for archives.
-        name: The model's name.
-        handler: A file of `handlers/`, a path, FILE:FUNCTION, or a built-in's name.
-        files: The folder that `write_files` filled.
-        model: The serialized file's name in it.
-        definition: The model file's name in `handlers/`, or a path.
-        labels: Whether to add the label file.
-        settings: The content of model-config.yaml.
-        version: The model's version.
-        form: The archive's format.
-        requirements: The content of the requirements file.
-        extra: Further files.
-        file_name: The archive's name without suffix, if it is not the model's.
-    """
+    """Make an archive in the model store."""
     work = store.parent / "work"
     work.mkdir(exist_ok=True)
     path = store / f"{file_name or name}.mar"

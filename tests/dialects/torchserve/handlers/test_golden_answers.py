@@ -3,7 +3,6 @@
 If ksrv's answer differs on purpose, the test gives the reason.
 """
 
-import base64
 import http.client
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +14,7 @@ from ksrv.dialects.torchserve.api.handlers.vision_handler import ImageClassifier
 from ksrv.testing import Server
 from tests.support.torchserve.archives import archive
 from tests.support.torchserve.golden_models import (
-    RECORDED,
+    content_of,
     encoded,
     golden_classifier,
     picture,
@@ -81,39 +80,6 @@ def vision(tmp_path_factory, model_files):
     )  # fmt: skip
     with Server(store, torchserve_api=True, start_timeout=200) as server:
         yield server
-
-
-def content_of(request):
-    """Return the body of a recorded request, or its content where a test gives it one."""
-    if "content" in request:
-        return request["content"]
-    image = picture()
-    images = json.loads((RECORDED / "images.json").read_text())
-    noise = base64.b64decode(images["noise8.jpg"]["base64"])
-    named = {
-        "synthetic-640x480.png": lambda: encoded(image),
-        "base64 of synthetic-640x480.png": lambda: base64.b64encode(encoded(image)),
-        "synthetic-640x480.png converted to one channel": lambda: encoded(image.convert("L")),
-        "synthetic-640x480.png with an opaque alpha channel": lambda: encoded(
-            image.convert("RGBA")
-        ),
-        "noise8.jpg": lambda: noise,
-        "base64 of noise8.jpg": lambda: base64.b64encode(noise),
-        'JSON object {"data": base64 of noise8.jpg}': lambda: json.dumps(
-            {"data": base64.b64encode(noise).decode()}
-        ).encode(),
-        "JSON list 3x8x8, all 1.0": lambda: json.dumps([[[1.0] * 8] * 8] * 3).encode(),
-        "JSON list 3x224x224, all 0.0": lambda: json.dumps([[[0.0] * 224] * 224] * 3).encode(),
-        "7,000,000 bytes of x": lambda: b"x" * 7_000_000,
-    }
-    if "body_ref" in request:
-        return named[request["body_ref"]]()
-    if "parts" in request:
-        (part,) = request["parts"]
-        head = f'--ksrvboundary\r\nContent-Disposition: form-data; name="{part["name"]}"'
-        head += f'; filename="{part["filename"]}"\r\nContent-Type: {part["content_type"]}\r\n\r\n'
-        return head.encode() + named[part["data"]["ref"]]() + b"\r\n--ksrvboundary--\r\n"
-    return request.get("body", {}).get("text", "").encode()
 
 
 def sent(server, request):

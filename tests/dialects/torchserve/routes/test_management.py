@@ -136,6 +136,7 @@ def test_an_archive_keeps_the_batches_that_it_sets(store, server):
         ),
         ("POST", "/models?url=two.mar&batch_size=x", 400, "batch_size must be a whole number"),
         ("POST", "/models?url=two.mar&batch_size=1000001", 400, "at most 1000000"),
+        ("POST", "/models?url=two.mar&response_timeout=2147484", 400, "at most 2147483"),
         ("POST", "/models?url=two.mar&max_batch_delay=-1", 400, "must be a whole number"),
         ("POST", "/models?url=two.mar&initial_workers=-1", 400, "must be a whole number"),
         ("POST", "/models?url=two.mar&initial_workers=1025", 400, "must be from 0 to 1024"),
