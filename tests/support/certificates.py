@@ -15,15 +15,7 @@ def self_signed(
     expired: bool = False,
     addresses: Iterable[str] = ("127.0.0.1",),
 ) -> Any:
-    """Make a key and a self-signed certificate; return their paths.
-
-    Args:
-        folder: The folder for them.
-        name: The name in the certificate.
-        days: How long it is valid.
-        expired: Whether its time is over.
-        addresses: The IP addresses that it is for.
-    """
+    """Make a key and a self-signed certificate; return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     names = ",".join(f"IP:{address}" for address in addresses)
     key, cert = folder / f"{name}.key", folder / f"{name}.pem"

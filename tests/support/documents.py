@@ -27,15 +27,12 @@ _SERVE = re.compile(r"^ksrv serve\b")
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block of a page."""
-
     language: str
     title: str
     text: str
 
 
 def blocks_of(page: Path) -> list[Block]:
-    """Return the fenced blocks of a page."""
     return [Block(*found) for found in _BLOCK.findall(page.read_text(encoding="utf-8"))]
 
 
@@ -45,12 +42,7 @@ def blocks_of_any(page: Path) -> list[str]:
 
 
 class Reader:
-    """Somebody who follows a page in an empty folder.
-
-    Args:
-        folder: The folder; a folder `bin` in it has the command `ksrv`.
-        timeout: Seconds for each command.
-    """
+    """Somebody who follows a page in an empty folder."""
 
     def __init__(self, folder: Path, timeout: float = 200.0) -> None:
         self._folder = folder / "work"
@@ -74,11 +66,7 @@ class Reader:
         }
 
     def follow(self, blocks: list[Block]) -> None:
-        """Do what the blocks say, and end the server.
-
-        Raises:
-            AssertionError: A command fails, or prints something else than the page says.
-        """
+        """Do what the blocks say, and end the server."""
         try:
             for block in blocks:
                 self._do(block)

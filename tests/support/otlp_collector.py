@@ -13,13 +13,7 @@ from typing import Any
 
 @dataclass
 class Spans:
-    """Spans that were exported to a collector.
-
-    Attributes:
-        url: The collector's URL.
-        certificate: The certificate that an exporter trusts, or "" without TLS.
-        all: The spans.
-    """
+    """Spans that were exported to a collector."""
 
     url: str
     certificate: str = ""

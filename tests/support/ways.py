@@ -181,13 +181,7 @@ def _tls_context(cert: Path, protocol: str) -> ssl.SSLContext:
 
 
 class Relay:
-    """Stands in front of a server's port: clients speak plainly to it.
-
-    Args:
-        target: The server's HOST:PORT.
-        cert: The server's certificate, if the connections to it are encrypted.
-        reframer: Makes what changes the bytes of one connection.
-    """
+    """Stands in front of a server's port: clients speak plainly to it."""
 
     def __init__(
         self,
@@ -271,11 +265,7 @@ class Relay:
 
 
 def _wait(wanted: dict[socket.socket, int]) -> tuple[list[socket.socket], list[socket.socket]]:
-    """Return the readable sockets and the writable sockets.
-
-    Raises:
-        OSError: A socket was reset.
-    """
+    """Return the readable sockets and the writable sockets."""
     poll = select.poll()
     for end, events in wanted.items():
         poll.register(end, events)
@@ -307,11 +297,7 @@ def _run_in_processes(path: Path) -> None:
 
 @contextlib.contextmanager
 def servers_by_way(way: str) -> Iterator[None]:
-    """Have every `ksrv.testing.Server` that starts meanwhile serve by a way.
-
-    Args:
-        way: One of WAYS.
-    """
+    """Have every `ksrv.testing.Server` that starts meanwhile serve by a way."""
     if way == "plain":
         yield
         return

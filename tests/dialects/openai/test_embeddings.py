@@ -4,16 +4,15 @@ import base64
 import importlib
 
 import numpy as np
-import onnx
 import pytest
 import requests
-from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 from ksrv.testing import Server
 from tests.support.documents import blocks_of, check_model_yaml
+from tests.support.model_files.onnx_models import KINDS, write_graph
 from tests.support.paths import ROOT
 
 WORDS = ["[UNK]", "red", "green", "blue", "car", "sky", "leaf"]
@@ -34,30 +33,24 @@ class Lengths(BaseHandler):
 
 def write_encoder(folder, weights, settings, *, pooled=False):
     """Write an ONNX model that looks up a vector for each token, and its tokenizer."""
-    folder.mkdir(parents=True)
-    shape = ["rows", "tokens"]
-    inputs = [
-        helper.make_tensor_value_info(name, TensorProto.INT64, shape)
-        for name in ("input_ids", "attention_mask")
-    ]
+    ids = ("INT64", ("rows", "tokens"))
     nodes = [
-        helper.make_node("Gather", ["weights", "input_ids"], ["found"]),
-        helper.make_node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT),
-        helper.make_node("Unsqueeze", ["mask", "axis"], ["wide"]),
-        helper.make_node("Mul", ["found", "wide"], ["masked" if pooled else "hidden"]),
+        ("Gather", ["weights", "input_ids"], ["found"], {}),
+        ("Cast", ["attention_mask"], ["mask"], {"to": KINDS["FP32"]}),
+        ("Unsqueeze", ["mask", "axis"], ["wide"], {}),
+        ("Mul", ["found", "wide"], ["masked" if pooled else "hidden"], {}),
     ]
-    output = helper.make_tensor_value_info("hidden", TensorProto.FLOAT, [*shape, weights.shape[1]])
+    shape = ("rows", "tokens", weights.shape[1])
     if pooled:
-        nodes.append(helper.make_node("ReduceSum", ["masked", "one"], ["hidden"], keepdims=0))
-        output = helper.make_tensor_value_info("hidden", TensorProto.FLOAT, ["rows", 1])
-    constants = [
-        numpy_helper.from_array(weights, "weights"),
-        numpy_helper.from_array(np.array([2], np.int64), "axis"),
-        numpy_helper.from_array(np.array([1], np.int64), "one"),
-    ]
-    graph = helper.make_graph(nodes, "encoder", inputs, [output], constants)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save(model, folder / "model.onnx")
+        nodes.append(("ReduceSum", ["masked", "one"], ["hidden"], {"keepdims": 0}))
+        shape = ("rows", 1)
+    write_graph(
+        folder / "model.onnx",
+        nodes,
+        {"input_ids": ids, "attention_mask": ids},
+        {"hidden": ("FP32", shape)},
+        {"weights": weights, "axis": np.array([2]), "one": np.array([1])},
+    )
     tokenizer = Tokenizer(WordLevel({word: place for place, word in enumerate(WORDS)}, "[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
     tokenizer.save(str(folder / "tokenizer.json"))

@@ -50,17 +50,7 @@ def rows(value: Any, count: Any = 1) -> Any:
 
 
 class Attacks:
-    """The attacks, each a method that returns when it is over.
-
-    Args:
-        server: The server.
-        stop: Set when the attacks are to end.
-        tls: The clients' side of TLS; None without.
-        certificate: The file with the certificate that gRPC's clients trust.
-
-    Attributes:
-        made: The names of the attacks so far.
-    """
+    """The attacks, each a method that returns when it is over."""
 
     def __init__(
         self, server: Any, stop: Any, tls: Any = None, certificate: str | None = None

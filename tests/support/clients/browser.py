@@ -34,12 +34,7 @@ def headless_chromium() -> Iterator[Any]:
 
 @dataclass
 class Watch:
-    """Forbidden acts of a page.
-
-    Attributes:
-        url: The only server that requests may go to.
-        faults: Console errors, exceptions, dialogs and requests to elsewhere.
-    """
+    """Forbidden acts of a page."""
 
     url: str
     faults: list[str] = field(default_factory=list)
@@ -87,7 +82,6 @@ def pixel(canvas: Any, x: int, y: int) -> tuple[int, int, int]:
 
 
 def screenshot(page: Any, folder: Path, name: str) -> Path:
-    """Write the whole page as a picture, and return its path."""
     path = folder / f"{name}.png"
     page.screenshot(path=str(path), full_page=True)
     return path

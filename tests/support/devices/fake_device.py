@@ -23,8 +23,6 @@ LOST = "the fake device fell off the bus"
 
 
 class DeviceTensor(torch.Tensor):
-    """A tensor on the device."""
-
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.__name__ in WAITING:
@@ -35,11 +33,7 @@ class DeviceTensor(torch.Tensor):
 
 
 class Pins:
-    """The device's functions for pinned memory.
-
-    Attributes:
-        bytes: The pinned sizes, by address.
-    """
+    """The device's functions for pinned memory."""
 
     def __init__(self) -> None:
         self.bytes: dict[int, int] = {}
@@ -84,15 +78,12 @@ class FakeDevice(StreamDevice):
         self.made.append(self)
 
     def free_memory(self) -> tuple[int, int]:
-        """See `Device.free_memory`."""
         return 1 << 30, 2 << 30
 
     def holds(self, value: Any) -> bool:
-        """See `StreamDevice.holds`."""
         return isinstance(value, DeviceTensor)
 
     def capture(self, call: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
-        """See `StreamDevice.capture`."""
         if self.refuses:
             raise RuntimeError("operation not permitted when stream is capturing\nand more")
         self.events.append("record")
@@ -105,13 +96,11 @@ class FakeDevice(StreamDevice):
         return replay, outputs
 
     def failure_of(self, error: BaseException) -> KsrvError | None:
-        """See `Device.failure_of`."""
         if str(error) == NO_MEMORY:
             return Overloaded("the device has too little memory for this batch", "device_memory")
         return DeviceLost("the device can be used no more") if str(error) == LOST else None
 
     def close(self) -> None:
-        """See `Device.close`."""
         super().close()
         self.closed = True
 

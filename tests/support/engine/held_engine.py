@@ -114,13 +114,7 @@ def write_models(root: Path) -> None:
 
 
 class HeldEngine(Engine):
-    """The engine over these models; `slow` and `full` are held, and the queue of `full` is full.
-
-    Attributes:
-        release: Lets the held models answer.
-        handles: The handles of the requests that a front end submitted, in order.
-        changes: The loads and unloads that clients asked for.
-    """
+    """The engine over these models; `slow` and `full` are held, and the queue of `full` is full."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(Repository([root]), EngineSettings(ready_when="any"))
@@ -141,7 +135,6 @@ class HeldEngine(Engine):
         unloaded: Collection[str] = (),
         models: Callable[[], tuple[Mapping[str, ModelEntry], Collection[str]]] | None = None,
     ) -> None:
-        """See `Engine.start`."""
         released.clear()
         super().start(wait=wait, unloaded=unloaded, models=models)
         begun.clear()
@@ -155,19 +148,16 @@ class HeldEngine(Engine):
         callback: Callable[[RequestHandle], None] | None = None,
         **how: bool,
     ) -> RequestHandle:
-        """See `Engine.submit`."""
         handle = super().submit(request, callback, **how)
         self.handles.append(handle)
         return handle
 
     def close(self, timeout: float | None = None) -> None:
-        """See `Engine.close`."""
         released.set()
         super().close(timeout)
 
 
 def was_cancelled(handle: RequestHandle) -> bool:
-    """Tell whether a request has ended because its client gave it up."""
     if not handle.done():
         return False
     try:

@@ -42,7 +42,6 @@ class Outcome:
 
 
 def client_context(trusted: Path) -> ssl.SSLContext:
-    """Return the client's side of TLS to a server with a certificate."""
     return ssl.create_default_context(cafile=str(trusted))
 
 
@@ -59,7 +58,6 @@ def binary_body(pattern: Pattern) -> tuple[bytes, int]:
 
 
 def json_body(pattern: Pattern) -> bytes:
-    """Return the body of a pattern as JSON alone."""
     entry = {"name": "x", "datatype": "INT64", "shape": list(pattern.array.shape)}
     return json.dumps({"inputs": [entry | {"data": pattern.array.tolist()}]}).encode()
 
@@ -78,7 +76,6 @@ def read_answer(content: bytes, header_length: str | None) -> Array:
 
 
 def judged(status: int, content: bytes, header_length: str | None) -> Outcome:
-    """Return the outcome of an answer over HTTP."""
     if status != 200:
         return Outcome("refused", status=status, text=content[:200].decode("utf-8", "replace"))
     try:
@@ -99,13 +96,9 @@ class Caller(Protocol):
 
     def __init__(self, address: str, trusted: Path | None, timeout: float) -> None: ...
 
-    def call(self, patterns: Sequence[Pattern]) -> list[Outcome]:
-        """Make calls; returns how each ended."""
-        ...
+    def call(self, patterns: Sequence[Pattern]) -> list[Outcome]: ...
 
-    def close(self) -> None:
-        """Close the connection; the next call opens a new connection."""
-        ...
+    def close(self) -> None: ...
 
 
 class Http1Caller:
@@ -132,7 +125,6 @@ class Http1Caller:
         return self._connection
 
     def call(self, patterns: Sequence[Pattern]) -> list[Outcome]:
-        """Make calls; returns how each ended."""
         return [self._one(pattern) for pattern in patterns]
 
     def _one(self, pattern: Pattern) -> Outcome:
@@ -168,7 +160,6 @@ class Http1Caller:
         return outcome
 
     def close(self) -> None:
-        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -189,7 +180,6 @@ class LibraryCaller:
         return Client(self._url, ca=self._authority, timeout=self._timeout, retries=0)
 
     def call(self, patterns: Sequence[Pattern]) -> list[Outcome]:
-        """Make calls; returns how each ended."""
         return [self._one(pattern) for pattern in patterns]
 
     def _one(self, pattern: Pattern) -> Outcome:
@@ -208,7 +198,6 @@ class LibraryCaller:
         return Outcome("answered", np.asarray(found, np.int64))
 
     def close(self) -> None:
-        """Close the connections."""
         self._client.close()
         self._client = self._new()
 
@@ -233,7 +222,6 @@ class GrpcCaller:
         return self._channel
 
     def call(self, patterns: Sequence[Pattern]) -> list[Outcome]:
-        """Make calls side by side; returns how each ended."""
         request, response = methods(INFERENCE)["ModelInfer"]
         infer = self._connected().unary_unary(
             f"/{INFERENCE}/ModelInfer", request.SerializeToString, response.FromString
@@ -277,7 +265,6 @@ class GrpcCaller:
             return Outcome("lost", text=repr(error))
 
     def close(self) -> None:
-        """Close the channel."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -292,5 +279,4 @@ CALLERS: dict[str, type[Caller]] = {
 
 
 def addresses(server: Server) -> dict[str, str]:
-    """Return a server's address for each protocol."""
     return {protocol: server.grpc if protocol == "grpc" else server.http for protocol in CALLERS}

@@ -24,7 +24,6 @@ OUTCOMES = ("success", "failed", "invalid", "rejected", "expired", "cancelled")
 
 
 def descendants(pid: int) -> list[int]:
-    """Return a process and its descendants."""
     found = [pid]
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -34,12 +33,10 @@ def descendants(pid: int) -> list[int]:
 
 
 def opened(server: Server) -> int:
-    """Return the open descriptors of all processes of a server."""
     return sum(_entries(pid, "fd") for pid in descendants(server.pid))
 
 
 def threads(server: Server) -> int:
-    """Return the threads of all processes of a server."""
     return sum(_entries(pid, "task") for pid in descendants(server.pid))
 
 
@@ -51,7 +48,6 @@ def _entries(pid: int, folder: str) -> int:
 
 
 def page(server: Server) -> dict[str, float]:
-    """Return the values of the metrics page by their names and labels."""
     status, content = server.get("/metrics")
     assert status == 200
     lines = re.findall(r"^([^#\s][^ ]*) (\S+)$", content.decode(), re.M)
@@ -82,7 +78,6 @@ def wait_successes(server: Server, ledger: Ledger) -> None:
 
 
 def rows_run(values: dict[str, float], model: str) -> int:
-    """Return the rows of a model that were run, by the page."""
     return int(values.get(f'ksrv_rows_total{{model="{model}",version=""}}', 0))
 
 
@@ -94,7 +89,6 @@ class Baseline:
         self._opened, self._threads = opened(server), threads(server)
 
     def wait_restored(self) -> None:
-        """Wait until the server has given back the resources that its clients used."""
         server = self._server
 
         def restored() -> bool:

@@ -77,14 +77,7 @@ def executed(root: Path, name: str) -> Counter[int]:
 
 @dataclass(frozen=True)
 class Pattern:
-    """One request.
-
-    Attributes:
-        id: Its number, which no other request has.
-        model: The model that it is for.
-        rows: Its rows.
-        width: The elements of a row.
-    """
+    """One request."""
 
     id: int
     model: str
@@ -93,17 +86,14 @@ class Pattern:
 
     @cached_property
     def array(self) -> Array:
-        """The input."""
         places = np.arange(self.rows * self.width, dtype=np.int64).reshape(self.rows, self.width)
         return (np.int64(self.id) << INDEX_BITS) | places
 
     @property
     def expected(self) -> Array:
-        """The answer."""
         return self.array if self.model == "here" else ~self.array
 
     def strange_elements(self, answer: Array) -> int:
-        """Return how many elements of an answer belong to another request."""
         if answer.shape != self.array.shape:
             return int(answer.size) or 1
         return int((answer != self.expected).sum())
@@ -112,13 +102,7 @@ class Pattern:
 def draw_pattern(
     choose: random.Random, models: tuple[str, ...] = MODELS, *, large: float = 0.05
 ) -> Pattern:
-    """Return a pattern of a new id.
-
-    Args:
-        choose: The random generator.
-        models: The models that it may be for.
-        large: The share of patterns with some hundreds of kilobytes.
-    """
+    """Return a pattern of a new id."""
     width = choose.randint(10_000, 50_000) if choose.random() < large else choose.randint(1, 64)
     # Random ids: one changed bit of an id must not make it another request's.
     return Pattern(choose.getrandbits(42), choose.choice(models), choose.randint(1, 3), width)

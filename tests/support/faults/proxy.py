@@ -88,7 +88,6 @@ class FaultProxy:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
 
     def listen(self, next_fault: Callable[[], Fault]) -> str:
-        """Open a port and return its address."""
         address: str = self._run(self._listen(next_fault))
         return address
 

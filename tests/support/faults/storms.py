@@ -23,13 +23,7 @@ CORRUPTED_PATIENCE = 2.0
 
 @dataclass
 class Record:
-    """One call.
-
-    Attributes:
-        pattern: The request.
-        faults: The faults of its client's connections, from before the call until after it.
-        outcome: How it ended.
-    """
+    """One call."""
 
     pattern: Pattern
     faults: list[Fault]
@@ -43,12 +37,7 @@ class Record:
 
 @dataclass
 class Ledger:
-    """All calls of a storm.
-
-    Attributes:
-        records: The calls.
-        failures: The errors that ended clients' threads.
-    """
+    """All calls of a storm."""
 
     records: list[Record] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
@@ -59,8 +48,6 @@ class Ledger:
 
 
 class Faults:
-    """The sequence of faults of one client's connections."""
-
     def __init__(self, choose: random.Random, kinds: tuple[str, ...]) -> None:
         self._choose, self._kinds = choose, kinds
         self._made: list[Fault] = []
@@ -75,7 +62,6 @@ class Faults:
 
     @property
     def mark(self) -> int:
-        """The connections so far."""
         return len(self._made)
 
 
@@ -90,18 +76,7 @@ def storm(
     kinds: tuple[str, ...] = KINDS,
     models: tuple[str, ...] = MODELS,
 ) -> Ledger:
-    """Have clients call a server through faults, and return their outcomes.
-
-    Args:
-        address: The server's address for the protocol.
-        protocol: A key of CALLERS.
-        seed: Repeats the calls and the faults of each client.
-        trusted: The certificate of a server with TLS.
-        clients: How many there are; they share nothing.
-        rounds: How often each of them makes as many calls as its protocol has at a time.
-        kinds: The faults that their connections meet.
-        models: The models that they call.
-    """
+    """Have clients call a server through faults, and return their outcomes."""
     ledger = Ledger()
 
     def client(number: int, proxy: FaultProxy) -> None:
@@ -129,18 +104,7 @@ def storm(
 
 
 class Load:
-    """Clients of every protocol that call a server, without faults between, for as long as the context is open.
-
-    Args:
-        addresses: The address of each protocol.
-        seed: Repeats the calls of each client, as many as it makes.
-        clients: How many there are of each protocol.
-        models: The models that they call.
-        stays: Whether a client keeps its connection from call to call.
-
-    Attributes:
-        ledger: The outcomes so far.
-    """
+    """Clients of every protocol that call a server, without faults between, for as long as the context is open."""
 
     def __init__(
         self,
@@ -203,15 +167,12 @@ class Load:
 
 
 def together(targets: Sequence[Callable[[], Any]], failures: list[str]) -> None:
-    """Run functions on threads until all have ended."""
     with running(targets, failures):
         pass
 
 
 @contextmanager
 def running(targets: Sequence[Callable[[], Any]], failures: list[str]) -> Iterator[None]:
-    """Run functions on threads beside the body, and wait for them after it."""
-
     def guarded(target: Callable[[], Any]) -> None:
         try:
             target()

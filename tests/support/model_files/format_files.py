@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.model_files.onnx_models import write_graph
 from tests.support.paths import ROOT
 
 torch = pytest.importorskip("torch")
@@ -45,27 +46,13 @@ def state_of(net: Any) -> Any:
 
 
 def write_onnx(net: Any, path: Path) -> None:
-    onnx = pytest.importorskip("onnx")
-    from onnx import TensorProto, helper, numpy_helper
-
-    weights = [
-        numpy_helper.from_array(tensor.numpy(), name.replace(".", "_"))
-        for name, tensor in state_of(net).items()
+    nodes = [
+        ("Gemm", ["x", "first.weight", "first.bias"], ["a"], {"transB": 1}),
+        ("Relu", ["a"], ["b"], {}),
+        ("Gemm", ["b", "second.weight", "second.bias"], ["y"], {"transB": 1}),
     ]
-    graph = helper.make_graph(
-        [
-            helper.make_node("Gemm", ["x", "first_weight", "first_bias"], ["a"], transB=1),
-            helper.make_node("Relu", ["a"], ["b"]),
-            helper.make_node("Gemm", ["b", "second_weight", "second_bias"], ["y"], transB=1),
-        ],
-        "net",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 4])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 3])],
-        weights,
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    model.ir_version = 8
-    onnx.save(model, path)
+    inputs, outputs = {"x": ("FP32", ("N", 4))}, {"y": ("FP32", ("N", 3))}
+    write_graph(path, nodes, inputs, outputs, state_of(net))
 
 
 def exported(net: Any) -> Any:

@@ -29,15 +29,7 @@ NATIVE = "ksrv.server.worker:KsrvWorker"
 
 
 class GunicornServer:
-    """A gunicorn master with its workers, on a free port; used as a context.
-
-    Args:
-        folder: The folder for its configuration and log.
-        worker_class: The worker class.
-        settings: Settings of ksrv's app.
-        gil: The named pipe of a thread of the worker that keeps the GIL; see `held_gil`.
-        options: Further gunicorn settings.
-    """
+    """A gunicorn master with its workers, on a free port; used as a context."""
 
     def __init__(
         self,

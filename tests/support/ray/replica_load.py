@@ -16,12 +16,7 @@ STALE = (ConnectionRefusedError, ConnectionAbortedError)
 
 @dataclass(frozen=True)
 class Sent:
-    """A request that a replica was sent.
-
-    Attributes:
-        address: The replica.
-        begun: When it was sent, by `time.monotonic`.
-    """
+    """A request that a replica was sent."""
 
     address: str
     begun: float
@@ -40,12 +35,6 @@ class ReplicaLoad:
 
     A connection that the server has closed is replaced before a request is sent on it, and one that is
     refused sends the request elsewhere. Everything else that goes wrong is a loss; nothing is repeated.
-
-    Args:
-        addresses: Returns where the replicas listen now, as HOST:PORT.
-        path: The path that is posted to.
-        body: The body.
-        threads: How many clients.
     """
 
     def __init__(

@@ -33,12 +33,7 @@ _READ_AT_THE_START = ("LD_", "PYTHON", "MALLOC_", "OMP_", "OPENBLAS_")
 
 
 class ForkedProcess:
-    """A server that the program forked: what tests and `Server` use of a `subprocess.Popen`.
-
-    Attributes:
-        pid: Its process id.
-        returncode: Its exit status, negative for a signal; None until it was asked for and the process had ended.
-    """
+    """A server that the program forked: what tests and `Server` use of a `subprocess.Popen`."""
 
     def __init__(self, pid: int, program: "ForkingProgram") -> None:
         self.pid = pid
@@ -48,17 +43,12 @@ class ForkedProcess:
         self._reaping = threading.Lock()
 
     def poll(self) -> int | None:
-        """Return the exit status, or None while the process runs."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.wait(0)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until the process has ended and return its exit status.
-
-        Raises:
-            subprocess.TimeoutExpired: It still runs after so many seconds.
-        """
+        """Wait until the process has ended and return its exit status."""
         if self.returncode is None:
             if not select.select([self._ended], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired("a server", timeout or 0)
@@ -71,16 +61,13 @@ class ForkedProcess:
         os.close(self._ended)
 
     def send_signal(self, number: int) -> None:
-        """Send a signal, unless the process has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """Send SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Send SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
 
@@ -117,22 +104,13 @@ class ForkingProgram:
         *,
         ends_with: bool,
     ) -> ForkedProcess:
-        """Start a server.
-
-        Args:
-            command: The command that a user would type.
-            variables: Its environment.
-            descriptors: Descriptors that it inherits under the same numbers.
-            output: The descriptor of what it prints.
-            ends_with: Whether it ends with this process.
-        """
+        """Start a server."""
         asked = {"command": list(command), "variables": dict(variables), "folder": os.getcwd(),
                  "files": resource.getrlimit(resource.RLIMIT_NOFILE),
                  "descriptors": list(descriptors), "ends_with": ends_with}  # fmt: skip
         return ForkedProcess(self._ask(asked, [output, *descriptors]), self)
 
     def status_of(self, pid: int) -> int:
-        """Return the exit status of a server that has ended."""
         return self._ask({"status_of": pid}, [])
 
     def _ask(self, asked: dict[str, Any], descriptors: Sequence[int]) -> int:

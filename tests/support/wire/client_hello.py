@@ -5,7 +5,6 @@ import ssl
 
 
 def client_hello(context: ssl.SSLContext) -> bytes:
-    """Return the first message of a handshake with 127.0.0.1."""
     outgoing = ssl.MemoryBIO()
     made = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="127.0.0.1")
     with contextlib.suppress(ssl.SSLWantReadError):

@@ -32,7 +32,6 @@ class ServerWithThreads(NativeGrpcServer):
         self._io_threads = [threading.Thread(target=loop.run, args=(index,)) for index in range(4)]
 
     def start(self, address: str, **options: Any) -> int:
-        """Listen and serve, as `NativeGrpcServer.start`."""
         port = super().start(address, **options)
         for thread in self._io_threads:
             thread.daemon = True
@@ -40,7 +39,6 @@ class ServerWithThreads(NativeGrpcServer):
         return port
 
     def stop(self, grace: float) -> None:
-        """Stop the server and its threads."""
         super().stop(grace)
         self._loop.stop()
         for thread in self._io_threads:
@@ -107,7 +105,6 @@ def call(
     metadata: Any = None,
     **fields: Any,
 ) -> Any:
-    """Make a unary call and return its answer's message."""
     request, response = methods(service)[name]
     stub = channel.unary_unary(f"/{service}/{name}", request.SerializeToString, response.FromString)
     return stub(request(**fields), timeout=timeout, metadata=metadata)
@@ -128,7 +125,6 @@ def infer_request(
 
 
 def row_request(model: str, **fields: Any) -> Any:
-    """Return a ModelInferRequest with one row of four zeros."""
     return infer_request(model, ("x", "FP32", [1, 4]), raw=[bytes(16)], **fields)
 
 

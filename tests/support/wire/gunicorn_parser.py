@@ -9,5 +9,4 @@ CONFIG.set("http_parser", "python")
 
 
 def gunicorn_parser(data: bytes, peer: tuple[str, int] = ("127.0.0.1", 1)) -> RequestParser:
-    """Return a parser of the messages in `data`, which iterates over them."""
     return RequestParser(CONFIG, iter([data]), peer)

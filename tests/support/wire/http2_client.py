@@ -16,16 +16,7 @@ from tests.support.missing_tools import need_http2
 
 
 class Answer:
-    """The received answer of one stream.
-
-    Attributes:
-        status: The final status, or 0 before it came.
-        fields: The fields of the answer.
-        trailers: The fields after its body.
-        body: The bytes of the body so far.
-        over: Whether it is whole.
-        error: The code of a reset, or None.
-    """
+    """The received answer of one stream."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -37,7 +28,6 @@ class Answer:
 
     @property
     def ended(self) -> bool:
-        """Whether the answer is complete."""
         return self.over or self.error is not None
 
 
@@ -93,7 +83,6 @@ class Http2Client:
         self.socket.close()
 
     def flush(self) -> None:
-        """Send what waits."""
         with contextlib.suppress(ConnectionError):
             self.socket.sendall(self.h2.data_to_send())
 
@@ -105,7 +94,6 @@ class Http2Client:
         *,
         end: bool = False,
     ) -> int:
-        """Send the head of a request; return its stream."""
         stream = self.h2.get_next_available_stream_id()
         head = [
             (":method", method),
@@ -142,7 +130,6 @@ class Http2Client:
         body: bytes | None = None,
         fields: Iterable[tuple[str, str]] = (),
     ) -> Answer:
-        """Make a request and wait for its answer."""
         fields = list(fields)
         if body is not None:
             fields.append(("content-length", str(len(body))))
@@ -157,19 +144,16 @@ class Http2Client:
         self.flush()
 
     def wait(self, stream: int) -> Answer:
-        """Return the answer on a stream once nothing more comes of it."""
         answer = self.answers[stream]
         while not answer.ended and not self.over:
             self.read()
         return answer
 
     def until_over(self) -> None:
-        """Wait until the server closes the connection."""
         while not self.over:
             self.read()
 
     def read(self) -> None:
-        """Wait for bytes and take them."""
         try:
             got = self.socket.recv(1 << 16)
         except ConnectionError:

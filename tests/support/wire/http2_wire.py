@@ -126,7 +126,6 @@ class Wire:
         return sent
 
     def look(self) -> None:
-        """Take what has come already."""
         while not self.over and (self._decrypted() or select.select([self.socket], [], [], 0)[0]):
             self.read()
 
@@ -134,18 +133,15 @@ class Wire:
         return isinstance(self.socket, ssl.SSLSocket) and self.socket.pending() > 0
 
     def until_ended(self, stream: Any) -> Any:
-        """Wait for the end of a call; return its last fields as text."""
         while stream not in self.ended and not self.over:
             self.read()
         return self.ended[stream]
 
     def until_over(self) -> None:
-        """Wait until the server closes the connection."""
         while not self.over:
             self.read()
 
     def read(self) -> None:
-        """Wait for bytes from the server and take them."""
         try:
             got = self.socket.recv(65_536)
         except ConnectionError:

@@ -15,13 +15,7 @@ END = b"0\r\n\r\n"
 
 
 class Probe(NamedTuple):
-    """A message and the statuses of all answers on its connection.
-
-    Attributes:
-        section: The section that requires it.
-        message: The bytes.
-        statuses: The statuses, that of `GOOD` included if it is answered.
-    """
+    """A message and the statuses of all answers on its connection."""
 
     section: str
     message: bytes
@@ -33,7 +27,6 @@ SERVED = (200, 200)
 
 
 def get(*fields: bytes, line: bytes = b"GET /v2 HTTP/1.1") -> bytes:
-    """A message without a body."""
     return b"\r\n".join([line, *fields, b"", b""])
 
 
@@ -43,7 +36,6 @@ def hosted(*fields: bytes, line: bytes = b"GET /v2 HTTP/1.1") -> bytes:
 
 
 def post(*fields: bytes, body: bytes = BODY, version: bytes = b"1.1") -> bytes:
-    """An infer request."""
     return hosted(*fields, line=b"POST /v2/models/double/infer HTTP/" + version) + body
 
 
@@ -52,7 +44,6 @@ CHUNKED = b"Transfer-Encoding: chunked"
 
 
 def chunked(body: bytes, *fields: bytes) -> bytes:
-    """An infer request in chunks."""
     return post(CHUNKED, *fields, body=body)
 
 

@@ -96,13 +96,11 @@ def _piece(connection: socket.socket, most: int, received: bytes) -> bytes:
 
 
 def open_connection(address: str, timeout: float = 20) -> socket.socket:
-    """A connection to HOST:PORT."""
     host, _, port = address.rpartition(":")
     return socket.create_connection((host.strip("[]"), int(port)), timeout=timeout)
 
 
 def infer_head(model: str, length: int, *fields: str) -> bytes:
-    """The head of an infer request with a body of `length` bytes."""
     lines = [f"POST /v2/models/{model}/infer HTTP/1.1", "Host: ksrv", f"Content-Length: {length}"]
     return ("\r\n".join([*lines, *fields]) + "\r\n\r\n").encode("latin-1")
 
@@ -114,6 +112,5 @@ def double_body(values: Any = (1.0, 2.0, 3.0, 4.0)) -> bytes:
 
 
 def infer_message(model: str = "double", body: bytes | None = None, *fields: str) -> bytes:
-    """A whole infer request."""
     content = double_body() if body is None else body
     return infer_head(model, len(content), *fields) + content

@@ -97,19 +97,16 @@ class TlsPeer:
         return bool(data)
 
     def send(self, records: bytes) -> None:
-        """Send records; a connection that the server has closed takes none."""
         try:
             self.socket.sendall(records)
         except (BrokenPipeError, ConnectionResetError):
             return
 
     def data(self, content: bytes) -> bytes:
-        """Return records of application data."""
         assert self._ssl.SSL_write(self._session, content, len(content)) == len(content)
         return self._made()
 
     def key_updates(self, count: int, *, answered: bool = False) -> bytes:
-        """Return records that change this side's keys (RFC 8446 4.6.3)."""
         for _ in range(count):
             assert self._ssl.SSL_key_update(self._session, int(answered)) == 1
             assert self._ssl.SSL_do_handshake(self._session) == 1

@@ -5,16 +5,12 @@ import textwrap
 import numpy as np
 import pytest
 
-from ksrv.handlers.runner import Runner
-from ksrv.model.config import ModelSource
-from ksrv.repository.model_yaml import load_model_config
 from ksrv.request import BatchInputs, BatchRequest, Tensor
 
 
 @pytest.fixture
-def runner_of(tmp_path):
+def runner_of(tmp_path, loaded):
     """Make a loaded runner of a handler's source and the lines of a model.yaml."""
-    runners = []
 
     def make(handler, config="", name="m", files=(), target="handler.py", **options):
         folder = tmp_path / name
@@ -24,17 +20,9 @@ def runner_of(tmp_path):
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_text(textwrap.dedent(text))
         (folder / "model.yaml").write_text(f"handler: {target}\n" + textwrap.dedent(config))
-        source = ModelSource(
-            name=name, version="", folder=folder, root=folder, config=load_model_config(folder)
-        )
-        runner = Runner(source, **options)
-        runners.append(runner)
-        runner.spec = runner.load()
-        return runner
+        return loaded(folder, name, **options)
 
-    yield make
-    for runner in runners:
-        runner.close()
+    return make
 
 
 class Chunks(list):

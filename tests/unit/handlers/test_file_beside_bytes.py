@@ -1,11 +1,7 @@
 """How a handler receives BYTES if its folder also has a model file."""
 
-import pytest
-
 from ksrv.testing import load
-
-onnx = pytest.importorskip("onnx")
-STRING = onnx.TensorProto.STRING
+from tests.support.model_files.onnx_models import write_graph
 
 HANDLER = """
 from ksrv import BaseHandler, Bytes
@@ -21,12 +17,8 @@ class Sizes(BaseHandler):
 
 def write_identity(folder):
     """Write a model file that returns its input texts."""
-    info = onnx.helper.make_tensor_value_info
-    node = onnx.helper.make_node("Identity", ["data"], ["texts"])
-    tensors = [info("data", STRING, ["N"])], [info("texts", STRING, ["N"])]
-    graph = onnx.helper.make_graph([node], "g", *tensors)
-    opset = [onnx.helper.make_opsetid("", 17)]
-    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=8), folder / "m.onnx")
+    nodes, texts = [("Identity", ["data"], ["texts"], {})], ("BYTES", ("N",))
+    write_graph(folder / "m.onnx", nodes, {"data": texts}, {"texts": texts})
 
 
 def test_custom_inference_gets_bytes(tmp_path):

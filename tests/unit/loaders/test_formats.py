@@ -12,11 +12,9 @@ import numpy as np
 import pytest
 
 from ksrv.errors import InferenceError
-from ksrv.handlers.runner import HandlerLoadError, Runner
+from ksrv.handlers.runner import HandlerLoadError
 from ksrv.loaders import package as packages
 from ksrv.loaders.loaded import ModelLoadError
-from ksrv.model.config import ModelSource
-from ksrv.repository.model_yaml import load_model_config
 from ksrv.request import BatchInputs, BatchRequest, Tensor
 from tests.support.model_files.format_files import (
     LAYERS,
@@ -28,6 +26,7 @@ from tests.support.model_files.format_files import (
     state_of,
     write_onnx,
 )
+from tests.support.model_files.onnx_models import write_graph
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.timeout(900)  # some tests compile the network
@@ -51,47 +50,48 @@ def folder(tmp_path):
     return tmp_path
 
 
-def serve(folder, config, array):
-    (folder / "model.yaml").write_text(textwrap.dedent(config))
-    source = ModelSource(
-        name="net", version="", folder=folder, root=folder, config=load_model_config(folder)
-    )
-    runner = Runner(source)
-    spec = runner.load()
-    try:
-        tensor = Tensor("x", "FP32", array.shape, array)
-        request = BatchRequest(slice(0, len(array)))
-        answer = runner.run(BatchInputs({"x": tensor}, len(array), [request]))
-    finally:
-        runner.close()
-    return spec, answer.tensors[0].data
+@pytest.fixture
+def serve(folder, loaded):
+    """Answer arrays with a model of the folder: its declaration, and the outputs by their names."""
+
+    def answer(config, array=None, **arrays):
+        (folder / "model.yaml").write_text(textwrap.dedent(config))
+        runner = loaded(folder, "net")
+        arrays = arrays or {"x": array}
+        tensors = {name: Tensor(name, "FP32", one.shape, one) for name, one in arrays.items()}
+        rows = len(next(iter(arrays.values())))
+        found = runner.run(BatchInputs(tensors, rows, [BatchRequest(slice(0, rows))])).tensors
+        return runner.spec, {one.name: one.data.tolist() for one in found}
+
+    return answer
 
 
-def check(folder, config, reference, platform):
+def check(serve, config, reference, platform):
     _, array, want = reference
-    spec, got = serve(folder, config, array)
+    spec, outputs = serve(config, array)
     assert spec.platform == platform
+    [got] = outputs.values()
     np.testing.assert_allclose(got, want, atol=TOLERANCE, rtol=0)
     return spec
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_torchscript(folder, reference):
+def test_torchscript(folder, serve, reference):
     torch.jit.script(reference[0]).save(str(folder / "net.pt"))
-    check(folder, "model: net.pt", reference, "pytorch_torchscript")
+    check(serve, "model: net.pt", reference, "pytorch_torchscript")
 
 
 @pytest.mark.parametrize("name", ["weights.pt", "weights.pth", "weights.safetensors"])
-def test_class_and_state(folder, reference, name):
+def test_class_and_state(folder, serve, reference, name):
     state = state_of(reference[0])
     if name.endswith(".safetensors"):
         pytest.importorskip("safetensors.torch").save_file(state, folder / name)
     else:
         torch.save(state, folder / name)
-    check(folder, f"model: {name}\nclass: net.py:Net", reference, "pytorch_eager")
+    check(serve, f"model: {name}\nclass: net.py:Net", reference, "pytorch_eager")
 
 
-def test_class_and_state_compiled_by_inductor(folder, reference, caplog):
+def test_class_and_state_compiled_by_inductor(folder, serve, reference, caplog):
     torch._dynamo.reset()
     torch.save(state_of(reference[0]), folder / "weights.pt")
     config = """
@@ -99,25 +99,25 @@ def test_class_and_state_compiled_by_inductor(folder, reference, caplog):
         class: net.py:Net
         pt2: {compile: {enable: true, backend: inductor, dynamic: true}, required: true}
     """
-    check(folder, config, reference, "pytorch_eager")
+    check(serve, config, reference, "pytorch_eager")
 
 
-def test_onnx(folder, reference):
+def test_onnx(folder, serve, reference):
     write_onnx(reference[0], folder / "net.onnx")
-    spec = check(folder, "model: net.onnx", reference, "onnxruntime_onnx")
+    spec = check(serve, "model: net.onnx", reference, "onnxruntime_onnx")
     assert [(one.name, one.datatype, one.shape) for one in spec.outputs] == [("y", "FP32", (-1, 3))]
 
 
-def test_exported_program(folder, reference):
+def test_exported_program(folder, serve, reference):
     torch.export.save(exported(reference[0]), folder / "net.pt2")
-    spec = check(folder, "model: net.pt2", reference, "pytorch_export")
+    spec = check(serve, "model: net.pt2", reference, "pytorch_export")
     assert [(one.datatype, one.shape) for one in spec.inputs] == [("FP32", (-1, 4))]
     assert [(one.datatype, one.shape) for one in spec.outputs] == [("FP32", (-1, 3))]
 
 
-def test_compiled_package(folder, reference):
+def test_compiled_package(folder, serve, reference):
     (folder / "net.pt2").write_bytes(compiled_package().read_bytes())
-    check(folder, "model: net.pt2", reference, "pytorch_aotinductor")
+    check(serve, "model: net.pt2", reference, "pytorch_aotinductor")
 
 
 def test_a_compiled_package_is_loaded_without_the_compiler(tmp_path):
@@ -160,25 +160,25 @@ def test_a_package_for_another_cpu_is_refused(monkeypatch, needed, flags, missin
         packages._check_instructions(Path("net.pt2"), needed)
 
 
-def test_compiled_shared_object(folder, reference):
+def test_compiled_shared_object(folder, serve, reference):
     (folder / "net.so").write_bytes(shared_object(compiled_package()))
-    check(folder, "model: net.so", reference, "pytorch_aotinductor")
+    check(serve, "model: net.so", reference, "pytorch_aotinductor")
 
 
-def test_a_plain_function_needs_no_file(folder, reference):
+def test_a_plain_function_needs_no_file(folder, serve, reference):
     (folder / "handler.py").write_text("def inference(x):\n    return x + 1\n")
-    spec, got = serve(folder, "handler: handler.py:inference", reference[1])
+    spec, got = serve("handler: handler.py:inference", reference[1])
     assert spec.platform == "python"
-    np.testing.assert_array_equal(got, reference[1] + 1)
+    np.testing.assert_array_equal(got["output"], reference[1] + 1)
 
 
-def test_a_fresh_class_needs_no_file(folder, reference):
-    spec, got = serve(folder, "class: net.py:Net", reference[1])
+def test_a_fresh_class_needs_no_file(serve, reference):
+    spec, got = serve("class: net.py:Net", reference[1])
     assert spec.platform == "pytorch_eager"
-    assert got.shape == (5, 3)
+    assert np.shape(got["output"]) == (5, 3)
 
 
-def test_a_pickle_is_refused_and_its_code_does_not_run(folder, reference):
+def test_a_pickle_is_refused_and_its_code_does_not_run(folder, serve, reference):
     class Trap:
         def __reduce__(self):
             return (open, (str(folder / "ran"), "w"))
@@ -189,28 +189,28 @@ def test_a_pickle_is_refused_and_its_code_does_not_run(folder, reference):
     (folder / "ran").unlink(missing_ok=True)
     for name in ("weights.pth", "plain.pth"):
         with pytest.raises(HandlerLoadError, match=name):
-            serve(folder, f"model: {name}\nclass: net.py:Net", reference[1])
+            serve(f"model: {name}\nclass: net.py:Net", reference[1])
     assert not (folder / "ran").exists()
 
 
-def test_a_state_that_does_not_fit_names_what_is_missing(folder, reference):
+def test_a_state_that_does_not_fit_names_what_is_missing(folder, serve, reference):
     state = state_of(reference[0])
     del state["second.bias"]
     torch.save(state, folder / "weights.pt")
     with pytest.raises(HandlerLoadError, match=r"weights.pt does not fit its class.*second.bias"):
-        serve(folder, "model: weights.pt\nclass: net.py:Net", reference[1])
+        serve("model: weights.pt\nclass: net.py:Net", reference[1])
 
 
-def test_state_dict_without_a_class_is_not_taken_for_torchscript(folder, reference):
+def test_state_dict_without_a_class_is_not_taken_for_torchscript(folder, serve, reference):
     torch.save(state_of(reference[0]), folder / "weights.pt")
     with pytest.raises(
         HandlerLoadError,
         match=r"weights.pt holds weights only \(a state_dict\).* add class: net.py:Net",
     ):
-        serve(folder, "model: weights.pt", reference[1])
+        serve("model: weights.pt", reference[1])
 
 
-def test_error_names_the_files_real_format(folder, reference):
+def test_error_names_the_files_real_format(folder, serve, reference):
     net, array, _ = reference
     torch.save(net, folder / "whole.pt")
     torch.save(net, folder / "old.pt", _use_new_zipfile_serialization=False)
@@ -229,14 +229,14 @@ def test_error_names_the_files_real_format(folder, reference):
         "program.pt": r"program.pt is a program of torch.export; call it .pt2",
     }.items():
         with pytest.raises(HandlerLoadError, match=words) as caught:
-            serve(folder, f"model: {name}", array)
+            serve(f"model: {name}", array)
         assert "miniz" not in str(caught.value)
     for name, words in {
         "cut.pt": "cut.pt is cut off or damaged",
         "script.pt": "script.pt is TorchScript, which contains its code; take class: out",
     }.items():
         with pytest.raises(HandlerLoadError, match=words):
-            serve(folder, f"model: {name}\nclass: net.py:Net", array)
+            serve(f"model: {name}\nclass: net.py:Net", array)
 
 
 OPERATORS = """
@@ -263,7 +263,7 @@ torch.jit.save(torch.jit.script(Twice()), sys.argv[1])
 """
 
 
-def test_torchscript_that_calls_the_operators_of_a_package(folder, reference, monkeypatch):
+def test_torchscript_that_calls_the_operators_of_a_package(folder, serve, reference, monkeypatch):
     array = reference[1]
     site = folder / "site"
     site.mkdir()
@@ -273,34 +273,34 @@ def test_torchscript_that_calls_the_operators_of_a_package(folder, reference, mo
     subprocess.run(command, env=os.environ | {"PYTHONPATH": str(site)}, check=True, timeout=300)
     missing = r"twice.pt needs the operators of ksrv_test_operators \(ksrv_test_operators::twice\): pip install"
     with pytest.raises(HandlerLoadError, match=missing):
-        serve(folder, "model: twice.pt", array)
+        serve("model: twice.pt", array)
     (site / "ksrv_test_operators.py").rename(site / "kept")
     (site / "ksrv_test_operators.py").write_text("")
     monkeypatch.syspath_prepend(str(site))
     with pytest.raises(
         HandlerLoadError, match="which the installed ksrv_test_operators does not have"
     ):
-        serve(folder, "model: twice.pt", array)
+        serve("model: twice.pt", array)
     del sys.modules["ksrv_test_operators"]
     (site / "kept").replace(site / "ksrv_test_operators.py")
     importlib.invalidate_caches()
-    assert np.array_equal(serve(folder, "model: twice.pt", array)[1], array * 2)
+    assert np.array_equal(serve("model: twice.pt", array)[1]["output"], array * 2)
 
 
 @pytest.mark.parametrize("name", ["net.pt", "net.pt2", "net.so", "net.onnx", "empty.onnx"])
-def test_junk_is_refused_with_the_file_name(folder, reference, name):
+def test_junk_is_refused_with_the_file_name(folder, serve, reference, name):
     (folder / name).write_bytes(b"" if name == "empty.onnx" else b"this is no model\n" * 9)
     with pytest.raises(HandlerLoadError, match=name):
-        serve(folder, f"model: {name}", reference[1])
+        serve(f"model: {name}", reference[1])
 
 
-def test_a_missing_extra_is_named(folder, reference, monkeypatch):
+def test_a_missing_extra_is_named(folder, serve, reference, monkeypatch):
     import sys
 
     write_onnx(reference[0], folder / "net.onnx")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(HandlerLoadError, match=r"pip install onnxruntime"):
-        serve(folder, "model: net.onnx\ndevice: cpu", reference[1])
+        serve("model: net.onnx\ndevice: cpu", reference[1])
 
 
 def package(module, example, path, **options):
@@ -317,37 +317,22 @@ class Named(torch.nn.Module):
         return {"difference": left - right, "left": left.long()}
 
 
-def run_pair(folder, config, **arrays):
-    (folder / "model.yaml").write_text(textwrap.dedent(config))
-    source = ModelSource(
-        name="net", version="", folder=folder, root=folder, config=load_model_config(folder)
-    )
-    runner = Runner(source)
-    spec = runner.load()
-    try:
-        tensors = {name: Tensor(name, "FP32", one.shape, one) for name, one in arrays.items()}
-        answer = runner.run(BatchInputs(tensors, 2, [BatchRequest(slice(0, 2))]))
-    finally:
-        runner.close()
-    return spec, {one.name: one.data.tolist() for one in answer.tensors}
-
-
 FIVES, ONES = np.full((2, 3), 5, np.float32), np.ones((2, 3), np.float32)
 ROWS = {0: torch.export.Dim.AUTO}
 
 
 @pytest.mark.parametrize("order", [("left", "right"), ("right", "left")])
-def test_an_exported_program_takes_its_own_names_in_any_order(folder, order):
+def test_an_exported_program_takes_its_own_names_in_any_order(folder, serve, order):
     example = (torch.zeros(2, 3), torch.zeros(2, 3))
     package(Pair(), (example,), folder / "p.pt2", dynamic_shapes=(ROWS, ROWS))
     arrays = {"left": FIVES, "right": ONES}
-    spec, got = run_pair(folder, "model: p.pt2", **{name: arrays[name] for name in order})
+    spec, got = serve("model: p.pt2", **{name: arrays[name] for name in order})
     assert [one.name for one in spec.inputs] == ["left", "right"]
     assert [one.name for one in spec.outputs] == ["output_0", "output_1"]
     assert got == {"output_0": [[4] * 3] * 2, "output_1": [15, 15]}
 
 
-def test_an_exported_program_takes_declared_names_in_their_order(folder):
+def test_an_exported_program_takes_declared_names_in_their_order(folder, serve):
     example = (torch.zeros(2, 3), torch.zeros(2, 3))
     package(Pair(), (example,), folder / "p.pt2", dynamic_shapes=(ROWS, ROWS))
     config = """
@@ -356,14 +341,14 @@ def test_an_exported_program_takes_declared_names_in_their_order(folder):
           - {name: input-1, datatype: FP32, shape: [-1, 3]}
           - {name: input-2, datatype: FP32, shape: [-1, 3]}
     """
-    _, got = run_pair(folder, config, **{"input-2": ONES, "input-1": FIVES})
+    _, got = serve(config, **{"input-2": ONES, "input-1": FIVES})
     assert got["output_0"] == [[4] * 3] * 2
 
 
-def test_an_exported_program_with_keywords_and_named_results(folder):
+def test_an_exported_program_with_keywords_and_named_results(folder, serve):
     example = ((torch.zeros(2, 3),), {"right": torch.zeros(2, 3)})
     package(Named(), example, folder / "p.pt2", dynamic_shapes={"left": ROWS, "right": ROWS})
-    spec, got = run_pair(folder, "model: p.pt2", right=ONES, left=FIVES)
+    spec, got = serve("model: p.pt2", right=ONES, left=FIVES)
     assert [(one.name, one.datatype) for one in spec.outputs] == [
         ("difference", "FP32"),
         ("left", "INT64"),
@@ -371,7 +356,7 @@ def test_an_exported_program_with_keywords_and_named_results(folder):
     assert got == {"difference": [[4] * 3] * 2, "left": [[5] * 3] * 2}
 
 
-def test_an_eager_module_takes_declared_names_by_position(folder):
+def test_an_eager_module_takes_declared_names_by_position(folder, serve):
     (folder / "pair.py").write_text(
         "import torch\nclass Pair(torch.nn.Module):\n"
         "    def forward(self, a, b):\n        return a - b\n"
@@ -382,20 +367,20 @@ def test_an_eager_module_takes_declared_names_by_position(folder):
           - {name: left, datatype: FP32, shape: [-1, 3]}
           - {name: right, datatype: FP32, shape: [-1, 3]}
     """
-    _, got = run_pair(folder, config, right=ONES, left=FIVES)
+    _, got = serve(config, right=ONES, left=FIVES)
     assert got == {"output": [[4] * 3] * 2}
 
 
-def test_rows_beyond_the_exported_range_are_a_client_error(folder, reference):
+def test_rows_beyond_the_exported_range_are_a_client_error(folder, serve, reference):
     torch.export.save(exported(reference[0]), folder / "net.pt2")
     with pytest.raises(
         InferenceError, match="65 rows; the model was exported for 1 to 64"
     ) as caught:
-        serve(folder, "model: net.pt2", np.zeros((65, 4), np.float32))
+        serve("model: net.pt2", np.zeros((65, 4), np.float32))
     assert caught.value.http_status == 400
 
 
-def test_a_package_of_something_else_is_refused(folder, reference):
+def test_a_package_of_something_else_is_refused(folder, serve, reference):
     import zipfile
 
     with zipfile.ZipFile(folder / "net.pt2", "w") as archive:
@@ -403,11 +388,11 @@ def test_a_package_of_something_else_is_refused(folder, reference):
     with pytest.raises(
         HandlerLoadError, match=r"no file of torch\.export: it holds neither a program nor"
     ):
-        serve(folder, "model: net.pt2", reference[1])
+        serve("model: net.pt2", reference[1])
     with zipfile.ZipFile(folder / "net.pt2", "w") as archive:
         archive.writestr("net/models/model.json", "{}")
     with pytest.raises(HandlerLoadError, match=r"net\.pt2 cannot be loaded"):
-        serve(folder, "model: net.pt2", reference[1])
+        serve("model: net.pt2", reference[1])
 
 
 @pytest.mark.parametrize(
@@ -418,19 +403,19 @@ def test_a_package_of_something_else_is_refused(folder, reference):
         (b"junk", "no file of weights"),
     ],
 )
-def test_files_without_a_state_dict_are_refused(folder, reference, content, words):
+def test_files_without_a_state_dict_are_refused(folder, serve, reference, content, words):
     if isinstance(content, bytes):
         (folder / "w.pth").write_bytes(content)
     else:
         torch.save(content, folder / "w.pth")
     with pytest.raises(HandlerLoadError, match=words):
-        serve(folder, "model: w.pth\nclass: net.py:Net", reference[1])
+        serve("model: w.pth\nclass: net.py:Net", reference[1])
 
 
-def test_malformed_safetensors_file_is_refused(folder, reference):
+def test_malformed_safetensors_file_is_refused(folder, serve, reference):
     (folder / "w.safetensors").write_bytes(b"\xff" * 64)
     with pytest.raises(HandlerLoadError, match=r"w\.safetensors is no safetensors file"):
-        serve(folder, "model: w.safetensors\nclass: net.py:Net", reference[1])
+        serve("model: w.safetensors\nclass: net.py:Net", reference[1])
 
 
 @pytest.mark.parametrize(
@@ -442,14 +427,14 @@ def test_malformed_safetensors_file_is_refused(folder, reference):
         ("raise KeyError('early')\n", "KeyError: 'early'"),
     ],
 )
-def test_class_that_is_not_a_module_is_refused(folder, reference, source, words):
+def test_class_that_is_not_a_module_is_refused(folder, serve, reference, source, words):
     (folder / "bad.py").write_text(source)
     with pytest.raises(HandlerLoadError, match=words):
-        serve(folder, "class: bad.py:Net", reference[1])
+        serve("class: bad.py:Net", reference[1])
 
 
 @pytest.mark.parametrize("name", ["net.pt", "net.pt2", "net.so", "net.pth"])
-def test_torch_is_named_where_it_is_missing(folder, reference, monkeypatch, name):
+def test_torch_is_named_where_it_is_missing(folder, serve, reference, monkeypatch, name):
     import sys
 
     (folder / name).write_bytes(b"no model")
@@ -458,38 +443,28 @@ def test_torch_is_named_where_it_is_missing(folder, reference, monkeypatch, name
     if name == "net.pth":
         (folder / "net.py").write_text("def Net():\n    return None\n")
     with pytest.raises(HandlerLoadError, match=r"pip install (torch|safetensors)"):
-        serve(folder, config, reference[1])
+        serve(config, reference[1])
 
 
-def test_onnx_on_a_device_without_a_provider(folder, reference):
+def test_onnx_on_a_device_without_a_provider(folder, serve, reference):
     write_onnx(reference[0], folder / "net.onnx")
     with pytest.raises(
         HandlerLoadError, match=r"net\.onnx cannot run on mps: this ONNX Runtime offers"
     ):
-        serve(folder, "model: net.onnx\ndevice: mps", reference[1])
+        serve("model: net.onnx\ndevice: mps", reference[1])
 
 
-def test_onnx_texts(folder):
-    onnx = pytest.importorskip("onnx")
-    from onnx import TensorProto, helper
-
-    value = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        [helper.make_node("Identity", ["words"], ["same"])],
-        "g",
-        [value("words", TensorProto.STRING, ["N", 2])],
-        [value("same", TensorProto.STRING, ["N", 2])],
+def test_onnx_texts(folder, loaded):
+    words = ("BYTES", ("N", 2))
+    write_graph(
+        folder / "s.onnx",
+        [("Identity", ["words"], ["same"], {})],
+        {"words": words},
+        {"same": words},
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    model.ir_version = 8
-    onnx.save(model, folder / "s.onnx")
     (folder / "model.yaml").write_text("model: s.onnx\n")
-    source = ModelSource(
-        name="s", version="", folder=folder, root=folder, config=load_model_config(folder)
-    )
-    runner = Runner(source)
-    spec = runner.load()
-    assert [(one.datatype, one.shape) for one in spec.inputs] == [("BYTES", (-1, 2))]
+    runner = loaded(folder)
+    assert [(one.datatype, one.shape) for one in runner.spec.inputs] == [("BYTES", (-1, 2))]
     tensor = Tensor("words", "BYTES", (1, 2), [b"a", "\u00e9".encode()])
     answer = runner.run(BatchInputs({"words": tensor}, 1, [BatchRequest(slice(0, 1))]))
     assert answer.tensors[0].data == [b"a", "\u00e9".encode()]
@@ -500,13 +475,12 @@ def test_onnx_texts(folder):
     assert {at: (one.message, one.http_status) for at, one in answer.failures.items()} == {
         1: ("the text in row 1 of 'words' is not UTF-8", 400)
     }
-    runner.close()
 
 
-def test_settings_of_torch_are_applied_once_the_model_is_loaded(folder, reference):
+def test_settings_of_torch_are_applied_once_the_model_is_loaded(serve, reference):
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     try:
-        serve(folder, "class: net.py:Net\nthreads: 1\nmatmul_precision: high", reference[1])
+        serve("class: net.py:Net\nthreads: 1\nmatmul_precision: high", reference[1])
         assert torch.get_num_threads() == 1
         assert torch.get_float32_matmul_precision() == "high"
     finally:

@@ -10,8 +10,7 @@ from ksrv.handlers import handler_context
 from ksrv.handlers.runner import HandlerLoadError, Runner
 from ksrv.repository.layout import Repository
 from ksrv.request import BatchInputs, BatchRequest, Tensor
-
-torch = pytest.importorskip("torch")
+from tests.support.model_files.onnx_models import write_graph
 
 
 def run(path, array):
@@ -28,19 +27,8 @@ def run(path, array):
 
 
 def write_relu(path):
-    onnx = pytest.importorskip("onnx")
-    from onnx import TensorProto, helper
-
-    value = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        [helper.make_node("Relu", ["in-1"], ["out.1"])],
-        "g",
-        [value("in-1", TensorProto.FLOAT, ["N", 3])],
-        [value("out.1", TensorProto.FLOAT, ["N", 3])],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    model.ir_version = 8
-    onnx.save(model, path)
+    row = ("FP32", ("N", 3))
+    write_graph(path, [("Relu", ["in-1"], ["out.1"], {})], {"in-1": row}, {"out.1": row})
 
 
 def test_onnx(tmp_path):
@@ -75,28 +63,12 @@ def test_auto_goes_to_the_cpu_where_the_gpu_does_not_work(tmp_path, monkeypatch,
     assert "on the CPU" in caplog.text
 
 
-def write_difference(path):
-    onnx = pytest.importorskip("onnx")
-    from onnx import TensorProto, helper
-
-    value = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        [helper.make_node("Sub", ["a", "b"], ["c"])],
-        "g",
-        [value("a", TensorProto.FLOAT, ["N", 2]), value("b", TensorProto.FLOAT, ["N", 2])],
-        [value("c", TensorProto.FLOAT, ["N", 2])],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    model.ir_version = 8
-    onnx.save(model, path)
-
-
 def load(folder, *inputs):
     lines = "".join(
         f"  - {{name: {name}, datatype: {datatype}, shape: [-1, 2]}}\n" for name, datatype in inputs
     )
-    (folder / "m").mkdir()
-    write_difference(folder / "m/d.onnx")
+    nodes, row = [("Sub", ["a", "b"], ["c"], {})], ("FP32", ("N", 2))
+    write_graph(folder / "m/d.onnx", nodes, {"a": row, "b": row}, {"c": row})
     (folder / "m/model.yaml").write_text(f"model: d.onnx\ninputs:\n{lines}")
     entry = Repository([folder]).scan()["m"]
     runner = Runner(entry.versions[""])

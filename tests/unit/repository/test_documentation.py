@@ -10,8 +10,7 @@ import ksrv
 from ksrv.dialects.torchserve.archive.keys import UnpackedKeys
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.context import Context
-from ksrv.handlers.runner import Runner
-from ksrv.model.config import Batching, Cache, ModelSource, Recording
+from ksrv.model.config import Batching, Cache, Recording
 from ksrv.model.spec import ImageSpec, Padding, SequenceLimits
 from ksrv.repository.model_yaml import load_model_config
 from ksrv.repository.settings.keys import ModelKeys
@@ -59,16 +58,10 @@ def test_the_keys_beside_torchserve_are_documented():
     assert {"torchserve", *re.findall(r"`(\w+)`", shown)} == keys_of(UnpackedKeys)
 
 
-def test_the_documented_handler_can_be_loaded(tmp_path):
+def test_the_documented_handler_can_be_loaded(tmp_path, loaded):
     (tmp_path / "handler.py").write_text(HANDLER)
     (tmp_path / "model.yaml").write_text("handler: handler.py\nparameters: {least: 0.5}\n")
-    source = ModelSource(
-        name="m", version="", folder=tmp_path, root=tmp_path, config=load_model_config(tmp_path)
-    )
-    runner = Runner(source)
-    runner.load()
-    assert runner.handler.least == 0.5
-    runner.close()
+    assert loaded(tmp_path).handler.least == 0.5
 
 
 def test_the_handlers_and_tests_that_are_shown_are_the_examples_or_load(tmp_path):

@@ -6,11 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from ksrv.handlers.runner import Runner
 from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import Limits
-from ksrv.model.config import ModelSource
-from ksrv.repository.model_yaml import load_model_config
 from ksrv.request import BatchInputs, BatchRequest, Tensor
 
 torch = pytest.importorskip("torch")
@@ -74,19 +71,12 @@ def reference(data):
     return tensor.sub(mean).div(std)
 
 
-@pytest.fixture(scope="module")
-def runner(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("classifier")
+@pytest.fixture
+def runner(tmp_path, loaded):
     model = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten()).eval()
-    torch.jit.script(model).save(str(folder / "m.pt"))
-    (folder / "model.yaml").write_text("handler: image_classifier\nmodel: m.pt\n")
-    source = ModelSource(
-        name="m", version="", folder=folder, root=folder, config=load_model_config(folder)
-    )
-    runner = Runner(source)
-    runner.spec = runner.load()
-    yield runner
-    runner.close()
+    torch.jit.script(model).save(str(tmp_path / "m.pt"))
+    (tmp_path / "model.yaml").write_text("handler: image_classifier\nmodel: m.pt\n")
+    return loaded(tmp_path)
 
 
 def prepared(runner, files):

@@ -4,59 +4,25 @@ import json
 
 import numpy as np
 import pytest
+import torch
+from PIL import Image
 
 from ksrv.errors import InferenceError
-from ksrv.handlers.runner import HandlerLoadError, Runner
-from ksrv.model.config import ModelSource
-from ksrv.repository.model_yaml import load_model_config
+from ksrv.handlers.runner import HandlerLoadError
 from ksrv.request import BatchInputs, BatchRequest, Tensor
+from tests.support.model_files.onnx_models import write_graph
+from tests.support.torchserve.golden_models import (
+    Detector,
+    Segmenter,
+    fill,
+    golden_classifier,
+    picture,
+)
 
-torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 MEAN = np.array([0.485, 0.456, 0.406], np.float32)
 STD = np.array([0.229, 0.224, 0.225], np.float32)
-
-
-def fill(parameter, scale):
-    """The weights of the golden models, by their formula."""
-    values = (torch.arange(parameter.numel()) * 37 + 11) % 101 - 50
-    with torch.no_grad():
-        parameter.copy_((values.float() / scale).reshape(parameter.shape))
-
-
-def classifier():
-    layers = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 8, 7, 4),
-        torch.nn.ReLU(),
-        torch.nn.AdaptiveAvgPool2d(1),
-        torch.nn.Flatten(),
-        torch.nn.Linear(8, 10),
-    ).eval()
-    for parameter in layers.parameters():
-        fill(parameter, 200.0)
-    return layers
-
-
-class Segmenter(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.c = torch.nn.Conv2d(3, 4, 1)
-
-    def forward(self, x):
-        return {"out": self.c(x)}
-
-
-class Detector(torch.nn.Module):
-    def forward(self, x: torch.Tensor) -> list[dict[str, torch.Tensor]]:
-        out: list[dict[str, torch.Tensor]] = []
-        for i in range(x.shape[0]):
-            boxes = torch.tensor([[1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0], [0.0, 0.0, 1.0, 1.0]])
-            scores = torch.tensor([0.9, 0.5, 0.4])
-            if float(x[i].sum()) == 0.0:
-                scores = scores - 0.45
-            out.append({"boxes": boxes, "labels": torch.tensor([1, 2, 1]), "scores": scores})
-        return out
 
 
 class ListDetector(torch.nn.Module):
@@ -78,29 +44,17 @@ class ListDetector(torch.nn.Module):
 
 
 @pytest.fixture(scope="module")
-def synthetic():
-    """The golden picture, 480 x 640 RGB."""
-    y, x = np.mgrid[0:480, 0:640]
-    red = (5 * x + 3 * y) % 256
-    green = (x * y // 16) % 256
-    blue = 200 * ((x // 8 + y // 8) % 2) + (x + 2 * y) % 56
-    return np.stack([red, green, blue], axis=-1).astype(np.uint8)
-
-
-@pytest.fixture(scope="module")
-def prepared(synthetic):
+def prepared():
     """The golden picture as Pillow and torchvision would prepare it, [1, 224, 224, 3]."""
-    image = pytest.importorskip("PIL.Image")
-    small = image.fromarray(synthetic).resize((341, 256), image.Resampling.BILINEAR)
+    small = picture().resize((341, 256), Image.Resampling.BILINEAR)
     left, top = round((341 - 224) / 2.0), round((256 - 224) / 2.0)
     pixels = np.asarray(small)[top : top + 224, left : left + 224]
     return (((pixels.astype(np.float32) / np.float32(255)) - MEAN) / STD)[None]
 
 
 @pytest.fixture
-def serve(tmp_path):
+def serve(tmp_path, loaded):
     """Load a model with a built-in handler: serve("image_classifier", module, config)."""
-    runners = []
 
     def make(handler, module, config="", labels=10):
         folder = tmp_path / handler
@@ -112,16 +66,10 @@ def serve(tmp_path):
             (folder / "index_to_name.json").write_text(json.dumps(names))
             config += "\nlabels: index_to_name.json\n"
         (folder / "model.yaml").write_text(f"handler: {handler}\nmodel: model.pt\n{config}")
-        source = ModelSource(
-            name="m", version="", folder=folder, root=folder, config=load_model_config(folder)
-        )
-        runner = Runner(source)
-        runners.append(runner)
-        return runner, runner.load()
+        runner = loaded(folder)
+        return runner, runner.spec
 
-    yield make
-    for runner in runners:
-        runner.close()
+    return make
 
 
 def run(runner, array, explain=False, parameters=()):
@@ -134,7 +82,7 @@ def run(runner, array, explain=False, parameters=()):
 
 
 def test_image_classifier_gives_the_recorded_answer(serve, prepared):
-    runner, spec = serve("image_classifier", classifier())
+    runner, spec = serve("image_classifier", golden_classifier())
     [declared] = spec.inputs
     assert (declared.name, declared.datatype, declared.shape) == (
         "image",
@@ -173,27 +121,27 @@ def test_image_classifier_gives_the_recorded_answer(serve, prepared):
 
 
 def test_image_classifier_without_labels_has_numbers(serve, prepared):  # H07
-    runner, _ = serve("image_classifier", classifier(), labels=0)
+    runner, _ = serve("image_classifier", golden_classifier(), labels=0)
     outputs, _ = run(runner, prepared)
     assert list(json.loads(outputs["output"].data[0])) == ["5", "2", "7", "1", "9"]
 
 
 @pytest.mark.parametrize(("topk", "count"), [(2, 2), (99, 10)])
 def test_topk_is_a_parameter(serve, prepared, topk, count):
-    runner, _ = serve("image_classifier", classifier(), f"parameters: {{topk: {topk}}}")
+    runner, _ = serve("image_classifier", golden_classifier(), f"parameters: {{topk: {topk}}}")
     assert run(runner, prepared)[0]["class"].shape == (1, count)
 
 
 @pytest.mark.parametrize("topk", ["0", "many", "1.5", "true"])
 def test_a_topk_that_is_no_number_fails_the_model(serve, topk):
     with pytest.raises(HandlerLoadError, match="topk"):
-        serve("image_classifier", classifier(), f"parameters: {{topk: {topk}}}")
+        serve("image_classifier", golden_classifier(), f"parameters: {{topk: {topk}}}")
 
 
 def test_outputs_are_chosen_in_model_yaml(serve, prepared):
     runner, _ = serve(
         "image_classifier",
-        classifier(),
+        golden_classifier(),
         "outputs: [{name: probabilities, datatype: FP32, shape: [-1, 10]}]",
     )
     outputs, _ = run(runner, prepared)
@@ -205,13 +153,13 @@ def test_an_output_that_is_not_offered_fails_the_model(serve):
     with pytest.raises(HandlerLoadError, match=r"'logits'.*probabilities"):
         serve(
             "image_classifier",
-            classifier(),
+            golden_classifier(),
             "outputs: [{name: logits, datatype: FP32, shape: [-1, 10]}]",
         )
 
 
 def test_explanations_add_up_to_the_difference_from_black(serve, prepared):
-    module = classifier()
+    module = golden_classifier()
     runner, _ = serve("image_classifier", module)
     outputs, answer = run(
         runner, np.repeat(prepared, 3, axis=0), True, {1: {"target": 3}, 2: {"target": 10}}
@@ -228,9 +176,7 @@ def test_explanations_add_up_to_the_difference_from_black(serve, prepared):
 
 
 def test_image_segmenter_gives_the_recorded_mask(serve, prepared):  # H12
-    segmenter = Segmenter()
-    for parameter in segmenter.parameters():
-        fill(parameter, 25.0)
+    segmenter = fill(Segmenter(), 25.0)
     both = "[{name: output, datatype: BYTES, shape: [-1]}, {name: class, datatype: INT32, shape: [-1, 224, 224]}, {name: probability, datatype: FP32, shape: [-1, 224, 224]}]"
     runner, _ = serve("image_segmenter", segmenter, f"outputs: {both}")
     outputs, _ = run(runner, np.concatenate([np.zeros_like(prepared), prepared]))
@@ -290,32 +236,18 @@ def test_object_detector_passes_a_list_to_models_that_need_it(serve):
     assert json.loads(outputs["output"].data[1]) == [{"3": [5.0] * 4, "score": 0.75}]
 
 
-def test_an_onnx_classifier_is_served_without_torch_in_the_stages(tmp_path, prepared):
-    onnx = pytest.importorskip("onnx")
-    from onnx import TensorProto, helper, numpy_helper
-
+def test_an_onnx_classifier_is_served_without_torch_in_the_stages(tmp_path, loaded, prepared):
     weight = np.linspace(-1, 1, 30, dtype=np.float32).reshape(3, 10)
-    graph = helper.make_graph(
-        [
-            helper.make_node("GlobalAveragePool", ["x"], ["a"]),
-            helper.make_node("Flatten", ["a"], ["b"]),
-            helper.make_node("MatMul", ["b", "w"], ["y"]),
-        ],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 112, 96])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 10])],
-        [numpy_helper.from_array(weight, "w")],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    model.ir_version = 8
-    onnx.save(model, tmp_path / "m.onnx")
+    nodes = [
+        ("GlobalAveragePool", ["x"], ["a"], {}),
+        ("Flatten", ["a"], ["b"], {}),
+        ("MatMul", ["b", "w"], ["y"], {}),
+    ]
+    inputs, outputs = {"x": ("FP32", ("N", 3, 112, 96))}, {"y": ("FP32", ("N", 10))}
+    write_graph(tmp_path / "m.onnx", nodes, inputs, outputs, {"w": weight})
     (tmp_path / "model.yaml").write_text("handler: image_classifier\nmodel: m.onnx\n")
-    source = ModelSource(
-        name="m", version="", folder=tmp_path, root=tmp_path, config=load_model_config(tmp_path)
-    )
-    runner = Runner(source)
-    spec = runner.load()
-    assert spec.inputs[0].shape == (-1, 112, 96, 3)
+    runner = loaded(tmp_path)
+    assert runner.spec.inputs[0].shape == (-1, 112, 96, 3)
     image = prepared[:, :112, :96]
     outputs, _ = run(runner, np.ascontiguousarray(image))
     logits = image.mean(axis=(1, 2)) @ weight
@@ -324,4 +256,3 @@ def test_an_onnx_classifier_is_served_without_torch_in_the_stages(tmp_path, prep
     np.testing.assert_allclose(outputs["probability"].data[0], np.sort(want[0])[::-1][:5], 1e-4)
     with pytest.raises(InferenceError, match="gradients"):
         run(runner, np.ascontiguousarray(image), explain=True)
-    runner.close()

@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 
 from ksrv.testing import LoadFailed, load
-
-onnx = pytest.importorskip("onnx")
-FLOAT = onnx.TensorProto.FLOAT
+from tests.support.model_files.onnx_models import write_graph
 
 
 @pytest.fixture
@@ -17,16 +15,8 @@ def folder(tmp_path):
     """A model whose file returns its input, or the softmax of its input, as three scores."""
 
     def write(op, parameters=""):
-        value = onnx.helper.make_tensor_value_info
-        graph = onnx.helper.make_graph(
-            [onnx.helper.make_node(op, ["x"], ["scores"])],
-            "g",
-            [value("x", FLOAT, ["N", 3])],
-            [value("scores", FLOAT, ["N", 3])],
-        )
-        opset = [onnx.helper.make_opsetid("", 17)]
-        made = onnx.helper.make_model(graph, opset_imports=opset, ir_version=8)
-        onnx.save(made, tmp_path / "m.onnx")
+        row = ("FP32", ("N", 3))
+        write_graph(tmp_path / "m.onnx", [(op, ["x"], ["scores"], {})], {"x": row}, {"scores": row})
         (tmp_path / "model.yaml").write_text(
             "handler: image_classifier\nmodel: m.onnx\n"
             "inputs: [{name: x, datatype: FP32, shape: [-1, 3]}]\n"

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from ksrv.handlers.builtin.tokenizer import clean_words, ngrams, read_vocabulary
-from ksrv.handlers.runner import HandlerLoadError, Runner
-from ksrv.model.config import ModelSource
-from ksrv.repository.model_yaml import load_model_config
+from ksrv.handlers.runner import HandlerLoadError
 from ksrv.request import BatchInputs, BatchRequest, Tensor
 
 torch = pytest.importorskip("torch")
@@ -33,9 +31,7 @@ class Vocabulary:
 
 
 @pytest.fixture
-def serve(tmp_path):
-    runners = []
-
+def serve(tmp_path, loaded):
     def make(config="", vocabulary="source_vocab.json", content=None):
         (tmp_path / "net.py").write_text(NET)
         torch.save({"embedding.weight": torch.tensor(WEIGHT)}, tmp_path / "w.pt")
@@ -48,16 +44,10 @@ def serve(tmp_path):
             "handler: text_classifier\nmodel: w.pt\nclass: net.py:Net\nlabels: names.json\n"
             + config
         )
-        source = ModelSource(
-            name="m", version="", folder=tmp_path, root=tmp_path, config=load_model_config(tmp_path)
-        )
-        runner = Runner(source)
-        runners.append(runner)
-        return runner, runner.load()
+        runner = loaded(tmp_path)
+        return runner, runner.spec
 
-    yield make
-    for runner in runners:
-        runner.close()
+    return make
 
 
 def run(runner, *texts):
