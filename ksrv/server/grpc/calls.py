@@ -1,7 +1,8 @@
 """One gRPC call, seen by ksrv: its caller, its deadline, and its refusals."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias
 
 from ksrv._native.grpc.grpc_call import CODE_OF, retry_details
@@ -66,6 +67,12 @@ class Call(Protocol):
     def add_callback(self, callback: Callable[[], object]) -> bool:
         """Have a function called when the call ends; False where it has ended."""
 
+
+Incoming: TypeAlias = Callable[[], AbstractContextManager[Message]]
+"""A received message, to be opened: that counts and inflates it, and it may fail."""
+
+Source: TypeAlias = Callable[[Callable[[], bool], Callable[[KsrvError], None]], Iterator[Incoming]]
+"""Gives a stream's messages. It gets a check whether no request is under way, and a callback for a timeout."""
 
 Behavior = Callable[[Any, Call], Any]
 Check = Callable[[Call], None]

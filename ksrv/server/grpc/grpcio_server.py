@@ -21,10 +21,9 @@ from ksrv.limits import Limits
 from ksrv.request import InferRequest, RequestHandle
 from ksrv.server.call import Find, StoredCall, run_infer
 from ksrv.server.grpc import limits as bounds
-from ksrv.server.grpc.calls import Message, error_metadata, report_grpc, trailing
+from ksrv.server.grpc.calls import Incoming, Message, error_metadata, report_grpc, trailing
 from ksrv.server.grpc.messages import admitted
 from ksrv.server.grpc.services import Method, OtherMethods, Services, permitted
-from ksrv.server.grpc.stream import Incoming
 from ksrv.server.http.access_log import write_calls
 from ksrv.server.http.request_ids import choose_request_id
 from ksrv.server.settings import ServerSettings

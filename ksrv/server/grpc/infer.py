@@ -1,15 +1,14 @@
-"""Inference requests over gRPC: bytes to requests, and answers of streams to bytes."""
+"""Inference requests over gRPC: bytes to requests, and answers to bytes."""
 
-from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ksrv.model.spec import ModelSpec
 from ksrv.protocol import grpc as protocol
 from ksrv.protocol.shared_memory import CallerMemory
-from ksrv.request import InferRequest, InferResponse, Parameter
+from ksrv.request import InferRequest, InferResponse
 from ksrv.server.call import Find
-from ksrv.server.grpc.calls import Call, Message, control_user, earlier, report_grpc
+from ksrv.server.grpc.calls import Call, Message, control_user, earlier
 from ksrv.server.shared.parts import ServerParts
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ class InferCalls:
         self._access = parts.access
         self._limits = parts.settings.limits
 
-    def _memory_of(self, call: Call) -> CallerMemory | None:
+    def memory_of(self, call: Call) -> CallerMemory | None:
         """Return what a call sees of shared memory; None if shared memory is off."""
         memory = self._parts.shared_memory
         if memory is None:
@@ -72,7 +71,7 @@ class InferCalls:
             spec_of,
             self._limits,
             metadata=metadata,
-            memory=self._memory_of(call),
+            memory=self.memory_of(call),
         )
         request.target = target
         request.client = self._access.client_of(call.authorization)
@@ -86,35 +85,4 @@ class InferCalls:
         self, response: InferResponse, request: InferRequest, call: Call
     ) -> bytes | list[Any]:
         """Write an answer; see `InferForm`."""
-        return protocol.render_infer_parts(response, request, memory=self._memory_of(call))
-
-    def stream_message(
-        self,
-        call: Call,
-        response: InferResponse,
-        request: InferRequest,
-        parameters: Mapping[str, Parameter],
-    ) -> bytes:
-        """Serialize an answer for a stream."""
-        return protocol.render_infer(
-            response,
-            request,
-            parameters=parameters,
-            stream=True,
-            memory=self._memory_of(call),
-        )
-
-
-def stream_error(
-    error: Exception, call: Call, id: str, parameters: Mapping[str, Parameter]
-) -> bytes:
-    """Report and serialize an error for a stream; it carries the request's id if that was readable."""
-    from ksrv.protocol.protobuf import message_class
-
-    failure = report_grpc(error, call)
-    made = message_class("inference.ModelStreamInferResponse")(error_message=failure.message)
-    made.infer_response.id = id
-    for name, value in parameters.items():
-        made.infer_response.parameters[name].bool_param = bool(value)
-    encoded: bytes = made.SerializeToString()
-    return encoded
+        return protocol.render_infer_parts(response, request, memory=self.memory_of(call))

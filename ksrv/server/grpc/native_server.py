@@ -36,11 +36,10 @@ from ksrv.request import InferRequest, InferResponse, RequestHandle
 from ksrv.server.addresses import parse_address
 from ksrv.server.call import Find, deliver, run_infer
 from ksrv.server.grpc import limits as bounds
-from ksrv.server.grpc.calls import Message, refuse, trailing
+from ksrv.server.grpc.calls import Incoming, Message, refuse, trailing
 from ksrv.server.grpc.messages import inflated_message
 from ksrv.server.grpc.port import listen
 from ksrv.server.grpc.services import Method, OtherMethods, Services, permitted
-from ksrv.server.grpc.stream import Incoming
 from ksrv.server.http.access_log import RecordWriter, write_calls
 from ksrv.server.http.byte_budget import Reservation
 from ksrv.server.settings import ServerSettings

@@ -29,6 +29,7 @@ from ksrv.server.grpc.calls import (
     Behavior,
     Check,
     Message,
+    Source,
     answering,
     needs_control,
     needs_token,
@@ -39,7 +40,6 @@ from ksrv.server.grpc.health import Health
 from ksrv.server.grpc.idle_threads import IdleThreads
 from ksrv.server.grpc.infer import InferCalls, InferForm
 from ksrv.server.grpc.servicer import Servicer
-from ksrv.server.grpc.stream import Source, StreamCalls
 from ksrv.server.http.callers import TrustedProxies
 from ksrv.server.shared.parts import ServerParts
 
@@ -100,7 +100,7 @@ class Services:
         settings: The server's settings.
         small: The limits of small messages.
         call_pool: Runs calls that may take long.
-        stream_pool: Runs streams of inference.
+        on_stop: Called when the server begins to stop: each ends the streams of a dialect.
     """
 
     def __init__(self, parts: ServerParts, others: "OtherMethods | None" = None) -> None:
@@ -118,16 +118,16 @@ class Services:
         self._watches = threading.BoundedSemaphore(bounds.MAX_WATCHES)
         self._open_watches = threading.BoundedSemaphore(bounds.MAX_OPEN_WATCHES)
         self._pools: list[IdleThreads] = []
+        self.on_stop: list[Callable[[], None]] = []
         self.calls = InferCalls(parts)
-        self._streams = StreamCalls(self.calls, engine, self.pool("read", bounds.MAX_STREAMS))
         self.call_pool = self.pool("call", bounds.CALL_THREADS)
         # A few threads more than permits, so that a stream too many is refused and does not wait.
-        self.stream_pool = self.pool("stream", bounds.MAX_STREAMS + bounds.SPARE_THREADS)
+        self._stream_pool = self.pool("stream", bounds.MAX_STREAMS + bounds.SPARE_THREADS)
         self.methods: dict[str, Method] = {
             bounds.MODEL_INFER: Method(self._token, settings.limits, infer=self.calls),
             **self._state_methods(),
             **self._health_methods(),
-            **self._stream_methods(),
+            **self._reflection_methods(),
             **(others(self, engine) if others else {}),
         }
 
@@ -139,7 +139,8 @@ class Services:
     def begin_stop(self) -> None:
         """End streams once they have answered what they accepted, and tell watchers of health."""
         self._closing.set()
-        self._streams.close()
+        for close in self.on_stop:
+            close()
 
     def stop(self) -> None:
         """Let the threads go that have nothing left to do."""
@@ -225,30 +226,37 @@ class Services:
         )
         return found
 
-    def _stream_methods(self) -> dict[str, Method]:
-        found = {
-            f"/{INFERENCE}/ModelStreamInfer": Method(
-                self._token,
-                self.settings.limits,
-                stream=self._streams.stream,
-                permits=self.stream_permits,
-                pool=self.stream_pool,
+    def _reflection_methods(self) -> dict[str, Method]:
+        return {
+            f"/{service}/ServerReflectionInfo": self.stream(
+                functools.partial(self._reflect, service), small=True
             )
+            for service in (REFLECTION, REFLECTION_ALPHA)
         }
-        for service in (REFLECTION, REFLECTION_ALPHA):
-            found[f"/{service}/ServerReflectionInfo"] = Method(
-                self._token,
-                self.small,
-                stream=functools.partial(self._reflect, service),
-                permits=self.stream_permits,
-                pool=self.stream_pool,
-                small=True,
-            )
-        return found
 
-    def stream_permits(self, call: Call) -> threading.Semaphore:
-        """Return the permits of streams of inference and reflection."""
-        return self._permits
+    def stream(
+        self,
+        answers: Callable[[Source, Call], Iterator[bytes]],
+        *,
+        small: bool = False,
+        one_message: bool = False,
+    ) -> Method:
+        """Return a method that answers a stream of messages, for callers with the token.
+
+        Args:
+            answers: Makes the answers.
+            small: As for `unary`.
+            one_message: Whether it takes exactly one message.
+        """
+        return Method(
+            self._token,
+            self.small if small else self.settings.limits,
+            stream=answers,
+            permits=lambda call: self._permits,
+            pool=self._stream_pool,
+            small=small,
+            one_message=one_message,
+        )
 
     def services(self) -> list[str]:
         """Return the full names of the services."""

@@ -23,6 +23,7 @@ from ksrv.server.grpc.calls import (
     Behavior,
     Call,
     Message,
+    Source,
     earlier,
     needs_token,
     open_to_all,
@@ -30,7 +31,6 @@ from ksrv.server.grpc.calls import (
     report_grpc,
 )
 from ksrv.server.grpc.services import Method, Services
-from ksrv.server.grpc.stream import Source
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
@@ -62,28 +62,14 @@ class PredictionCalls:
     def methods(self) -> dict[str, Method]:
         """Return the methods by their paths."""
         services = self._services
-        limits = services.settings.limits
-        token = needs_token(services.access)
-        streams = services.stream_pool
         pool = services.pool("ping", bounds.HEALTH_THREADS)
         ping = {"Ping": self._ping}
         found = {
-            "Predictions": Method(token, limits, infer=self),
-            "StreamPredictions": Method(
-                token,
-                limits,
-                stream=self._stream,
-                permits=services.stream_permits,
-                pool=streams,
-                one_message=True,
+            "Predictions": Method(
+                needs_token(services.access), services.settings.limits, infer=self
             ),
-            "StreamPredictions2": Method(
-                token,
-                limits,
-                stream=self._sequence,
-                permits=services.stream_permits,
-                pool=streams,
-            ),
+            "StreamPredictions": services.stream(self._stream, one_message=True),
+            "StreamPredictions2": services.stream(self._sequence),
         }
         return {
             **services.unary(INFERENCE, ping, pool, check=open_to_all, small=True),

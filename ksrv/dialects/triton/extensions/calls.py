@@ -8,6 +8,7 @@ from ksrv.dialects.triton.extensions.generate import routes as generate
 from ksrv.dialects.triton.extensions.model_repository import ModelRepository
 from ksrv.dialects.triton.extensions.shared_memory import calls as shared_memory
 from ksrv.dialects.triton.extensions.shared_memory.tensors import ServerMemory
+from ksrv.dialects.triton.extensions.streams import StreamCalls
 from ksrv.protocol.protobuf import INFERENCE
 from ksrv.server.grpc import limits as bounds
 from ksrv.server.shared.parts import ServerParts
@@ -38,11 +39,14 @@ def grpc_methods(services: "Services") -> "dict[str, Method]":
         **ChangeableSettings(parts).calls(),
         **shared_memory.calls(_memory(parts), parts.access),
     }
+    streams = StreamCalls(services.calls, parts.engine, services.pool("read", bounds.MAX_STREAMS))
+    services.on_stop.append(streams.close)
     others = {"RepositoryIndex": repository.index_call, **descriptions.calls(parts)}
     pool = services.pool("control", bounds.CONTROL_THREADS)
     return {
         **services.unary(INFERENCE, control, pool, control=True),
         **services.unary(INFERENCE, others, services.call_pool),
+        f"/{INFERENCE}/ModelStreamInfer": services.stream(streams.stream),
     }
 
 

@@ -13,14 +13,15 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from ksrv.errors import KsrvError, NotReady
+from ksrv.protocol import grpc as protocol
+from ksrv.protocol.protobuf import message_class
 from ksrv.request import InferRequest, InferResponse, Parameter
 from ksrv.server.call import Find, StoredCall, run_infer
-from ksrv.server.grpc.calls import Call, Message
-from ksrv.server.grpc.infer import InferCalls, stream_error
+from ksrv.server.grpc.calls import Call, Incoming, Source, report_grpc
+from ksrv.server.grpc.infer import InferCalls
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
@@ -48,7 +49,7 @@ class _Entry(StoredCall):
     """
 
     def __init__(
-        self, form: InferCalls, incoming: "Incoming", call: Call, notify: Callable[[], object]
+        self, form: InferCalls, incoming: Incoming, call: Call, notify: Callable[[], object]
     ) -> None:
         super().__init__(notify)
         self._form = form
@@ -200,13 +201,6 @@ class _Line:
                 entry.cancel()
 
 
-Incoming = Callable[[], AbstractContextManager[Message]]
-"""A received message, to be opened: that counts and inflates it, and it may fail."""
-
-Source = Callable[[Callable[[], bool], Callable[[KsrvError], None]], Iterator[Incoming]]
-"""Gives a stream's messages. It gets a check whether no request is under way, and a callback for a timeout."""
-
-
 class StreamCalls:
     """The streams of one server.
 
@@ -281,37 +275,53 @@ class StreamCalls:
                 if chunk is None:
                     yield from self._last(line, one, call)
                     continue
-                request = one.request
-                assert request is not None, "a request that is under way was read"
                 try:
-                    message = self._infer.stream_message(call, chunk, request, MORE_FOLLOW)
+                    message = self._message(one, call, chunk, MORE_FOLLOW)
                 except KsrvError as error:  # an output that cannot be written as was asked
-                    message = self._failed(line, call, error, request.id, MORE_FOLLOW)
+                    message = self._failed(line, one, call, error, MORE_FOLLOW)
                 yield message
         yield from self._last(line, entry, call)
 
     def _last(self, line: _Line, entry: _Entry, call: Call) -> Iterator[bytes]:
-        last = self._answer(line, entry, call)
-        if last is not None:
-            yield last
-
-    def _answer(self, line: _Line, entry: _Entry, call: Call) -> bytes | None:
-        request = entry.request
         try:
             response = entry.outcome()
-            assert request is not None, "a request that has a response was read"
+            assert entry.request is not None, "a request that has a response was read"
             chunked = entry.answers.chunked and not response.outputs
-            if chunked and not request.mark_final:
-                return None  # the end of a stream, which is sent on request only
-            return self._infer.stream_message(call, response, request, NONE_FOLLOWS)
+            if chunked and not entry.request.mark_final:
+                return  # the end of a stream, which is sent on request only
+            message = self._message(entry, call, response, NONE_FOLLOWS)
         except Exception as error:  # noqa: BLE001  (becomes the answer)
-            id = request.id if request is not None else ""
-            return self._failed(line, call, error, id, NONE_FOLLOWS)
+            message = self._failed(line, entry, call, error, NONE_FOLLOWS)
+        yield message
+
+    def _message(
+        self, entry: _Entry, call: Call, response: InferResponse, marks: Mapping[str, Parameter]
+    ) -> bytes:
+        request = entry.request
+        assert request is not None, "a request that is under way was read"
+        return protocol.render_infer(
+            response,
+            request,
+            parameters=marks,
+            stream=True,
+            memory=self._infer.memory_of(call),
+        )
 
     def _failed(
-        self, line: _Line, call: Call, error: Exception, id: str, marks: Mapping[str, Parameter]
+        self,
+        line: _Line,
+        entry: _Entry,
+        call: Call,
+        error: Exception,
+        marks: Mapping[str, Parameter],
     ) -> bytes:
-        """Return the message of an error, or end the stream with it."""
+        """Report an error and return its message, or end the stream with it."""
         if line.ends_at_error:
             raise error
-        return stream_error(error, call, id, marks)
+        failure = report_grpc(error, call)
+        made = message_class("inference.ModelStreamInferResponse")(error_message=failure.message)
+        made.infer_response.id = "" if entry.request is None else entry.request.id
+        for name, value in marks.items():
+            made.infer_response.parameters[name].bool_param = bool(value)
+        encoded: bytes = made.SerializeToString()
+        return encoded

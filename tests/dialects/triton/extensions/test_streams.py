@@ -2,9 +2,10 @@
 
 import contextlib
 
+from ksrv.dialects.triton.extensions.streams import StreamCalls
 from ksrv.errors import Cancelled
+from ksrv.protocol.protobuf import message_class
 from ksrv.request import InferRequest, InferResponse, Tensor
-from ksrv.server.grpc.stream import StreamCalls
 
 
 class Handle:
@@ -21,13 +22,13 @@ class Handle:
 
 
 class Infer:
-    """Reads messages that are the request's id, and writes it back."""
+    """Reads messages that are the request's id."""
 
     def read(self, message, call, find):
         return InferRequest(model_name="m", id=message)
 
-    def stream_message(self, call, response, request, marks):
-        return request.id.encode()
+    def memory_of(self, call):
+        return None
 
 
 class Engine:
@@ -66,7 +67,8 @@ def source(is_idle, end):
 def test_a_client_that_leaves_while_a_chunk_is_sent_leaves_nothing_to_answer():
     call = Call()
     answers = StreamCalls(Infer(), Engine(), AtOnce()).stream(source, call)
-    assert next(answers) == b"a"
+    kind = message_class("inference.ModelStreamInferResponse")
+    assert kind.FromString(next(answers)).infer_response.id == "a"
     call.leave()
     (last,) = answers  # of the request that was being answered
     assert b"the client has left" in last
