@@ -187,6 +187,24 @@ MODELS = {
 
 
 @contextlib.contextmanager
+def started(root: Path, models: dict[str, tuple[str, str]]) -> Iterator[Any]:
+    """An engine of the models that are written to a folder: handlers and settings by their names."""
+    for name, (handler, settings) in models.items():
+        (root / name).mkdir(parents=True)
+        (root / name / "handler.py").write_text(handler)
+        folder = root / name.partition("/")[0]
+        (folder / "handler.py").write_text(handler)
+        (folder / "model.yaml").write_text(settings)
+    engine = Engine(Repository([root]), EngineSettings())
+    engine.start()
+    try:
+        assert all(state.state == "READY" for state in engine.index()), engine.index()
+        yield engine
+    finally:
+        engine.close(5)
+
+
+@contextlib.contextmanager
 def serving(folder: Path, handler: str, settings: Any) -> Iterator[Any]:
     """An engine of one test, with one model."""
     folder.mkdir()
@@ -298,6 +316,14 @@ def entry(name: str, array: Any, **more: Any) -> Any:
     }
 
 
+def posted(model: str, text: bytes, tail: bytes | None = None, fields: str = "") -> bytes:
+    """An infer request of JSON, and of what follows the JSON."""
+    length = "" if tail is None else f"Inference-Header-Content-Length: {len(text)}\r\n"
+    body = text + (tail or b"")
+    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\n{fields}{length}Content-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
 def message(
     model: str,
     arrays: Any,
@@ -313,12 +339,7 @@ def message(
     if outputs is not None:
         document["outputs"] = outputs
     header = text or json.dumps(document, ensure_ascii=False).encode()
-    body = header + b"".join(array.tobytes() for array in arrays.values())
-    head = (
-        f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\n{fields}"
-        f"Inference-Header-Content-Length: {len(header)}\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    return head.encode() + body
+    return posted(model, header, b"".join(array.tobytes() for array in arrays.values()), fields)
 
 
 def json_message(
@@ -333,9 +354,7 @@ def json_message(
         text = json.dumps({"inputs": entries, **more}, ensure_ascii=False)
         for name, (_, _, numbers) in inputs.items():
             text = text.replace(f'"<{name}>"', numbers)
-    body = text.encode()
-    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\n{fields}Content-Length: {len(body)}\r\n\r\n"
-    return head.encode() + body
+    return posted(model, text.encode(), None, fields)
 
 
 def chunked(data: bytes, *sizes: int, end: bytes = b"0\r\n\r\n", fields: bytes = b"") -> bytes:

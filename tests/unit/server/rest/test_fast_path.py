@@ -17,10 +17,8 @@ import pytest
 from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv._native.server.request_batch import RequestBatch
-from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.engine.instances.instance import Instance
 from ksrv.errors import HandlerFailed
-from ksrv.repository.layout import Repository
 from ksrv.server.rest.fast_path import FAST_PATH_JSON
 from tests.support.native.fast_path import (
     MODELS,
@@ -34,9 +32,11 @@ from tests.support.native.fast_path import (
     entry,
     message,
     opened,
+    posted,
     readable,
     row,
     serving,
+    started,
     status,
     stripped,
 )
@@ -51,20 +51,8 @@ def models(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def engine(models):
-    folder = models
-    for name, (handler, settings) in MODELS.items():
-        model = folder / name
-        model.mkdir(parents=True)
-        if "/" in name:
-            (model / "handler.py").write_text(handler)
-            model = model.parent
-        (model / "model.yaml").write_text(settings)
-        (model / "handler.py").write_text(handler)
-    made = Engine(Repository([folder]), EngineSettings())
-    made.start()
-    assert all(state.state == "READY" for state in made.index()), made.index()
-    yield made
-    made.close(5)
+    with started(models, MODELS) as engine:
+        yield engine
 
 
 A, B = row(1, 2, 3, 4), row(10, 20, 30, 40)
@@ -165,14 +153,9 @@ def test_an_input_that_does_not_lie_aligned_leaves_the_fast_path_where_it_is_lar
                     "outputs": MINE,
                 }
             ).encode()
-            body = text + b"\1" * (3 * rows) + struct.pack("<d", 0.5) * rows
-            head = (
-                "POST /v2/models/uneven/infer HTTP/1.1\r\nHost: x\r\n"
-                f"Inference-Header-Content-Length: {len(text)}\r\n"
-                f"Content-Length: {len(body)}\r\n\r\n"
-            )
+            values = b"\1" * (3 * rows) + struct.pack("<d", 0.5) * rows
             before = http_server.counters()["fast_path"]
-            _, answer = ask(address, head.encode() + body)
+            _, answer = ask(address, posted("uneven", text, values))
             assert answer.endswith(struct.pack("<d", 3.5) * rows)
             assert http_server.counters()["fast_path"] - before == fast_ones
 

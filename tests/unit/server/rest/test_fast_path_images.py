@@ -14,12 +14,10 @@ import numpy as np
 import pytest
 
 from ksrv._native.memory.memory_budget import PROCESS
-from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.images import jpeg
 from ksrv.images.image_input import ImageInput
-from ksrv.repository.layout import Repository
 from tests.support.images import files
-from tests.support.native.fast_path import ask, ask_both, status
+from tests.support.native.fast_path import ask, ask_both, posted, started, status
 from tests.support.wait_until import wait_until
 from tests.support.wire.http_reader import read_message
 
@@ -83,21 +81,13 @@ MODELS = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    made = tmp_path_factory.mktemp("models")
-    for name, text in MODELS.items():
-        (made / name).mkdir()
-        (made / name / "model.yaml").write_text(text)
-        (made / name / "handler.py").write_text(PIXELS)
-    return made
+    return tmp_path_factory.mktemp("models")
 
 
 @pytest.fixture(scope="module")
 def engine(folder):
-    made = Engine(Repository([folder]), EngineSettings())
-    made.start()
-    assert all(state.state == "READY" for state in made.index()), made.index()
-    yield made
-    made.close(5)
+    with started(folder, {name: (PIXELS, text) for name, text in MODELS.items()}) as engine:
+        yield engine
 
 
 def prefixed(*images):
@@ -111,12 +101,7 @@ def message(model, raw, *, shape, size=None, datatype="BYTES", outputs=("pixels"
         entry["parameters"] = {"binary_data_size": len(raw) if size is None else size}
     document = {"id": "one", "inputs": [entry], "parameters": {"binary_data_output": True}}
     document["outputs"] = [{"name": name} for name in outputs]
-    header = json.dumps(document).encode()
-    head = (
-        f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\n"
-        f"Inference-Header-Content-Length: {len(header)}\r\nContent-Length: {len(header) + len(raw)}\r\n\r\n"
-    )
-    return head.encode() + header + raw
+    return posted(model, json.dumps(document).encode(), raw)
 
 
 def images(model, *sent, **more):

@@ -14,8 +14,6 @@ import numpy as np
 import pytest
 
 from ksrv._native.memory.memory_budget import PROCESS
-from ksrv.engine.engine import Engine, EngineSettings
-from ksrv.repository.layout import Repository
 from ksrv.server.rest.fast_path import FAST_PATH_JSON
 from tests.support.native.fast_path import (
     MODELS,
@@ -25,7 +23,9 @@ from tests.support.native.fast_path import (
     json_message,
     message,
     opened,
+    posted,
     row,
+    started,
     status,
     stripped,
 )
@@ -42,18 +42,8 @@ def models(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def engine(models):
-    folder = models
-    for name in USED:
-        handler, settings = MODELS[name]
-        model = folder / name
-        model.mkdir()
-        (model / "model.yaml").write_text(settings)
-        (model / "handler.py").write_text(handler)
-    made = Engine(Repository([folder]), EngineSettings())
-    made.start()
-    assert all(state.state == "READY" for state in made.index()), made.index()
-    yield made
-    made.close(5)
+    with started(models, {name: MODELS[name] for name in USED}) as engine:
+        yield engine
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["NaN is null", "NaN is a literal"])
@@ -110,13 +100,7 @@ MIXED = json.dumps(
 
 
 def mixed(values=b"\1\0"):
-    text = MIXED.encode()
-    head = (
-        "POST /v2/models/every/infer HTTP/1.1\r\nHost: x\r\n"
-        f"Inference-Header-Content-Length: {len(text)}\r\n"
-        f"Content-Length: {len(text) + len(values)}\r\n\r\n"
-    )
-    return head.encode() + text + values
+    return posted("every", MIXED.encode(), values)
 
 
 WHOLE = one().partition(b"\r\n\r\n")[2].decode()
