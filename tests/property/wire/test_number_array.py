@@ -62,6 +62,13 @@ TOKEN = st.builds(
 @example(["1" + "0" * 400 + "e-400"], "FP64")
 @example(["0e999999999999999999999"], "FP64")
 @example(["1e-999999999999999999999"], "FP64")
+@example(["1e-400", "123456e-500", "0." + "0" * 800 + "1e400", "-0." + "0" * 30 + "e400"], "FP64")
+@example(["-1" + "0" * 309], "FP64")
+@example(["12" + "0" * 400 + ".5"], "FP64")
+@example(["1." + "1" * 500 + "e400"], "FP64")
+@example(["0.001e312"], "FP64")
+@example(["1" + "0" * 2000 + "e-1690"], "FP64")
+@example(["1e99999999999999999999"], "FP64")
 def test_decimal_strings(tokens, datatype):
     check(tokens, datatype)
 
@@ -267,36 +274,6 @@ def test_every_form_of_a_number_is_read(datatype):
     got = read(text, datatype, 13)
     values = [np.nan, np.inf, -np.inf, -0.0, -0.0, 0, 10, 10, 0.1, 10, 5, 2, 3]
     assert got.tobytes() == np.array(values, got.dtype).tobytes()
-
-
-@pytest.mark.parametrize(
-    ("token", "value"),
-    [
-        ("1e-400", 0.0),
-        ("123456e-500", 0.0),
-        ("0." + "0" * 800 + "1e400", 0.0),
-        ("1e-99999999999999999999", 0.0),
-        ("0e99999999999999999999", 0.0),
-        ("0." + "0" * 30 + "e400", 0.0),
-        ("0." + "0" * 400 + "1e401", 1.0),
-        ("1" + "0" * 400 + "e-400", 1.0),
-        ("1" + "0" * 309, None),
-        ("12" + "0" * 400 + ".5", None),
-        ("1." + "1" * 500 + "e400", None),
-        ("0.5e309", None),
-        ("0.001e312", None),
-        ("1" + "0" * 620 + "e-300", None),
-        ("1" + "0" * 2000 + "e-1690", None),
-        ("1e99999999999999999999", None),
-    ],
-)
-def test_tiny_numbers_become_zero_and_huge_numbers_are_refused(token, value):
-    for sign in ("", "-"):
-        got = read(f"[{sign}{token}]", "FP64", 1)
-        if value is None:
-            assert isinstance(got, NumbersError) and got.code == "range"
-        else:
-            assert got.tobytes() == np.array([-value if sign else value]).tobytes()
 
 
 def test_only_json_booleans_become_bool():

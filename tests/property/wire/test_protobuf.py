@@ -212,28 +212,18 @@ NINE = b"\xff" * 9
     ("data", "outcome"),
     [
         (b"\x0a\x01", "malformed"),  # a text that is cut
-        (b"\x0a", "malformed"),
         (b"\x8a", "malformed"),
         (b"\x0a" + NINE + b"\xff\x01", "malformed"),  # a varint of 11 bytes
         (b"\x02\x00", "refused"),  # field 0: protobuf refuses it
         (b"\x0c", "malformed"),  # the end of a group that has not begun
         (b"\x0b\x14", "malformed"),  # of another group
-        (b"\x0b", "malformed"),  # none
         (b"\x0b\x08\x01\x0c", "rewritten"),
         (b"\x0b" * 100 + b"\x0c" * 100, "rewritten"),
         (b"\x0b" * 101 + b"\x0c" * 101, "malformed"),
-        (b"\x0b" * 101, "malformed"),
-        (b"\x0b\x0b\x0c", "malformed"),
         (b"\x42\x00", "rewritten"),  # a field after the last known field
         (b"\x0f", "malformed"),  # unknown kinds of fields
-        (b"\x0e", "malformed"),
         (b"\x48", "malformed"),  # fields that nobody knows, cut
-        (b"\x49" + b"x" * 7, "malformed"),
-        (b"\x4a\x02x", "malformed"),
-        (b"\x4d" + b"x" * 3, "malformed"),
         (b"\x49" + b"\x0a\x00" * 3, "malformed"),  # although what is there are fields
-        (b"\x4a\x05" + b"\x0a\x00", "malformed"),
-        (b"\x4d" + b"\x0a\x00", "malformed"),
         (b"\x48\x01", "rewritten"),  # and whole
         (b"\x49" + b"x" * 8, "rewritten"),
         (b"\x4a\x02xx", "rewritten"),
@@ -245,10 +235,8 @@ NINE = b"\xff" * 9
         (typed(3, b"\x80" * 8 + b"\x01\x01"), "certain"),
         (typed(6, b"xxxx"), "certain"),
         (typed(6, b"xxx"), "malformed"),
-        (typed(6, b"xxxxx"), "malformed"),
         (typed(7, b"x" * 8), "certain"),
         (typed(7, b"x" * 7), "malformed"),
-        (typed(7, b"x" * 12), "malformed"),
         (typed(8, b"\xff"), "certain"),
         (b"\x22\x07\x12\x05\x21xxxx", "malformed"),  # half a double of a parameter
         (b"\x22\x03\x12\x01\x10", "malformed"),  # a parameter's number that is cut
@@ -256,10 +244,8 @@ NINE = b"\xff" * 9
         (b"\x22\x04\x12\x02\x30\x01", "rewritten"),  # its field 6
         (b"\x22\x05\x12\x03\x1a\x01a", "certain"),
         (b"\x22\x05\x12\x03\x1a\x01\xff", "malformed"),  # no UTF-8
-        (b"\x22\x04\x12\x02\x1a\x01", "malformed"),
         (b"\x22\x05\x12\x03\x31\x08\x01", "malformed"),  # a field that nobody knows, cut
         (b"\x22\x06\x1a\x04\x1a\x02hi", "rewritten"),  # an entry's field 3
-        (b"\x00\x00", "refused"),
         (b"\x8a\x00\x00", "rewritten"),  # a tag with a needless byte
         (b"\x0a\x80\x00", "rewritten"),  # a length with one
         (b"\x0a" + NINE + b"\x01", "malformed"),
@@ -273,11 +259,8 @@ NINE = b"\xff" * 9
         (b"\x22\x00", "certain"),  # an empty map entry
         (b"\x22\x06\x12\x04\x08\x01\x10\x02", "rewritten"),  # two choices
         (b"\x2a\x01\x0a", "malformed"),  # of an input
-        (b"\x2a\x01\x8a", "malformed"),
-        (b"\x2a\x01\x18", "malformed"),
         (b"\x2a\x02\x02\x00", "refused"),
         (b"\x2a\x02\x08\x01", "rewritten"),  # a name that is a number
-        (b"\x2a\x02\x32\x00", "rewritten"),
         (b"\x2a\x03\x31\x0a\x00", "malformed"),
         (b"\x2a\x40" + b"\x18\x01" * 32, "rewritten"),  # a shape of 32 dimensions, one by one
         (b"\x2a\x42" + b"\x18\x01" * 33, "limit"),

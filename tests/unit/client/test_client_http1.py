@@ -355,6 +355,11 @@ def test_pause_doubles_without_retry_after():
         b'{"outputs":[{"name":"y","datatype":"BYTES","shape":[1000000000000],"parameters":{"binary_data_size":0}}]}',
         b'{"outputs":[{"name":"y","datatype":"FP32","shape":[-1],"parameters":{"binary_data_size":0}}]}',
         b'{"outputs":[{"name":"y","datatype":"FP32","shape":[1],"parameters":{"binary_data_size":-1}}]}',
+        b'{"outputs":[{"name":"y","datatype":null,"shape":[1],"data":[1]}]}',
+        b'{"outputs":[{"name":"y","datatype":"FP99","shape":[1],"data":[1]}]}',
+        b'{"outputs":[{"name":"y","datatype":7,"shape":[1],"data":[1]}]}',
+        b'{"outputs":[{"name":"y","datatype":"BYTES","shape":[1],"data":"a"}]}',
+        b'{"outputs":[{"name":"y","datatype":"FP32","shape":[1],"data":1}]}',
         b"[" * 100_000,
     ],
 )
@@ -506,17 +511,6 @@ def test_malformed_server_timing_is_ignored(kind, scripted):
     fields = "Server-Timing: a;dur=1.2.3, b;dur=., queue;dur=4.5\r\n"
     with kind(scripted([answer(), answer(b'{"outputs":[]}', fields=fields)]).url) as client:
         assert client.infer("m", {}).timing["queue"] == 4.5
-
-
-@pytest.mark.parametrize(
-    ("datatype", "data"),
-    [("null", "[1]"), ('"FP99"', "[1]"), ("7", "[1]"), ('"BYTES"', '"a"'), ('"FP32"', "1")],
-)
-def test_malformed_output_is_refused(kind, scripted, datatype, data):
-    body = f'{{"outputs":[{{"name":"y","datatype":{datatype},"shape":[1],"data":{data}}}]}}'
-    server = scripted([answer(), answer(body.encode())])
-    with kind(server.url) as client, pytest.raises(ClientError, match="cannot be read"):
-        client.infer("m", {})
 
 
 def test_output_name_that_is_not_text_is_refused(kind, scripted):

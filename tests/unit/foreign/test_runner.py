@@ -5,8 +5,6 @@ from pathlib import Path
 import pytest
 
 from tests.foreign.cases import Case, Outcome, Places, Repository, Serving
-from tests.foreign.checkout_commit import commit
-from tests.foreign.report import BEGIN, END, Run, markdown, write
 from tests.foreign.report import models as models_table
 from tests.foreign.running import run
 
@@ -118,29 +116,6 @@ def test_each_case_has_its_outcome(outcomes):
 def test_nothing_is_written_into_the_checkout(checkout, outcomes):
     left = {str(path.relative_to(checkout)) for path in checkout.rglob("*")}
     assert left == {"client.py", "names.py", "ends.py", "waits.py", "suite", "suite/tests.py"}
-
-
-def test_table_lists_every_case(checkout, outcomes, tmp_path):
-    table = markdown([Run(REPOSITORY, commit(checkout), outcomes)])
-    assert "| somebody/something | `0123456789ab` | 8 | 2 | 1 | 3 | 2 |" in table
-    assert "Work as they are: `client.py`, `suite/tests.py` (`Things.test_good`)." in table
-    assert "| `names.py` | works; its name is ours |" in table
-    assert "| `ends.py` | fails: its author reports it |" in table
-    assert "| `client.py -v` | **fails**: 200" not in table
-    assert "| `gpu.py` | not run: it needs a GPU |" in table
-    page = tmp_path / "page.md"
-    page.write_text(f"# Before\n\n{BEGIN} -->\nold\n{END}\n\nafter\n")
-    write(page, table)
-    assert page.read_text() == f"# Before\n\n{BEGIN} -->\n\n{table}\n{END}\n\nafter\n"
-    page.write_text("no marks")
-    with pytest.raises(ValueError, match="does not have the two marks"):
-        write(page, table)
-
-
-def test_a_bar_in_what_was_found_stays_in_its_cell():
-    outcome = Outcome("ends.py", False, found="no | way\nat all")
-    table = markdown([Run(REPOSITORY, "", [outcome])])
-    assert "| `ends.py` | **fails**: no \\| way at all |" in table
 
 
 def test_working_case_with_a_failure_reason_is_unexpected():

@@ -170,18 +170,6 @@ def test_off_is_a_word_although_yaml_takes_it_for_false(folder, word):
     assert config.inputs[0].image.reduced == "off"
 
 
-@pytest.mark.parametrize(
-    ("text", "policy"),
-    [
-        ("all", VersionPolicy(latest=0)),
-        ("{latest: 3}", VersionPolicy(latest=3)),
-        ("{specific: [3, 1]}", VersionPolicy(specific=(3, 1))),
-    ],
-)
-def test_version_policies(folder, text, policy):
-    assert load(folder, f"model: m.onnx\nversion_policy: {text}\n").version_policy == policy
-
-
 def output_image(keys, shape="[-1, 8, 8]", datatype="UINT8"):
     tensor = f"{{name: y, datatype: {datatype}, shape: {shape}, image: {{{keys}}}}}"
     return f"handler: handler.py\noutputs:\n  - {tensor}\n"

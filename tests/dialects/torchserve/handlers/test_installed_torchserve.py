@@ -1,4 +1,4 @@
-"""The real torchserve package beside ksrv: its own classes serve the imports, with the same answers.
+"""The real torchserve package beside ksrv: the classes of the package serve the imports, with the same answers.
 
 The real package is in a separate virtual environment under build/, made on first use, which sees
 this environment's torch and numpy. If it cannot be installed, the test is skipped with the reason.

@@ -222,13 +222,6 @@ def pillow(picture, height, width):
 RESIZE = GOLDEN / "resize.json"
 
 
-@pytest.mark.parametrize("case", json.loads(RESIZE.read_text())["cases"], ids=lambda c: c["id"])
-def test_resize_equals_golden_values(case):
-    picture = np.array(case["in"], np.uint8).reshape(case["in_shape"])
-    height, width, _ = case["out_shape"]
-    assert resized.pillow(picture, height, width).ravel().tolist() == case["out"]
-
-
 def into_window(picture, size, target, offset=(0, 0)):
     row_resize.resize_rows(
         picture, target, convert_pixels.Conversion(), size, offset, kind="pillow"
