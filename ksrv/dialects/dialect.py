@@ -6,7 +6,7 @@ A third party registers a dialect by an entry point of the group `ksrv.dialects`
     csv = "csv_dialect:DIALECT"
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ksrv.server.grpc.services import Method, Services
     from ksrv.server.rest.json_resource import DocumentReader
     from ksrv.server.settings import ServerSettings
+    from ksrv.statistics import ModelStatistics
 
 ErrorForm: TypeAlias = (
     "Callable[[falcon.Request, falcon.Response, KsrvError | falcon.HTTPError, bool], bool]"
@@ -97,12 +98,14 @@ class Dialect:
     Attributes:
         name: The name of the dialect.
         format: The readers of the other server's files and folders.
+        metrics_compat: The value of the setting `metrics_compat` that shows metrics under the other server's names, or "".
         settings_key: The setting in `ksrv.server.settings` that names the other server's settings file, or "".
     """
 
     name = ""
     format = Format()
     settings_key = ""
+    metrics_compat = ""
 
     def add_routes(self, app: "falcon.App[Any, Any]", parts: AppParts) -> None:
         """Add REST routes to the app. A route that exists already is replaced.
@@ -120,6 +123,10 @@ class Dialect:
             served: The served routes by their templates.
         """
         return ""
+
+    def metric_lines(self, models: "Sequence[ModelStatistics]") -> Iterable[str]:
+        """Return the lines of the metrics page that show the models' metrics under the other server's names."""
+        return ()
 
     def grpc_methods(self, services: "Services", engine: "Engine") -> "Mapping[str, Method]":
         """Return the methods of the gRPC services by their paths."""

@@ -21,7 +21,6 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from ksrv import __version__
 from ksrv._native.queue.stats import BOUNDS_NS
-from ksrv.observe import metric_aliases
 from ksrv.observe.process import ProcessValues, ServerValues
 from ksrv.observe.traffic import Traffic
 from ksrv.statistics import Counts, LazyCounts, ModelStatistics, Row, StageTimes, rows
@@ -234,13 +233,16 @@ def _shown(counts: Counts) -> Iterator[Metric]:
             yield from (_family(row, [([], value)]) for row in shown)
 
 
-def metrics_page(values: PageValues, names: Sequence[metric_aliases.MetricAliases] = ()) -> bytes:
+def metrics_page(
+    values: PageValues,
+    other_names: Callable[[Sequence[ModelStatistics]], Iterable[str]] = lambda models: (),
+) -> bytes:
     """Return the metrics page of a server.
 
     Args:
-        names: The servers under whose names the models' metrics are there as well.
+        other_names: Returns the lines of the models' metrics under the names of other servers.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(ValuesCollector(values))
-    aliases = metric_aliases.exposition(values.models, names) if names else b""
-    return generate_latest(registry) + aliases + values.handlers
+    aliases = "".join(f"{line}\n" for line in other_names(values.models))
+    return generate_latest(registry) + aliases.encode() + values.handlers

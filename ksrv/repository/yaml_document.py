@@ -269,41 +269,6 @@ class Document:
             yield key, self._build(loader, value_node, entry)
 
 
-def check_aliases(root: yaml.Node) -> None:
-    """Refuse a tree that its aliases make large: each alias counts with all that it names.
-
-    Args:
-        root: The composed tree, before its values are built.
-
-    Raises:
-        yaml.MarkedYAMLError: It has more than `MAX_NODES` values, more than `MAX_BYTES` characters
-            or more than `MAX_DEPTH` levels.
-    """
-    waiting = [(root, 0)]
-    count = characters = 0
-    while waiting:
-        node, depth = waiting.pop()
-        count += 1
-        if isinstance(node, yaml.MappingNode):
-            waiting += [(part, depth + 1) for pair in node.value for part in pair]
-        elif isinstance(node, yaml.SequenceNode):
-            waiting += [(part, depth + 1) for part in node.value]
-        else:
-            characters += len(node.value)
-        bound = ""
-        if count > MAX_NODES:
-            bound = f"{MAX_NODES} values"
-        elif characters > MAX_BYTES:
-            bound = f"{MAX_BYTES} characters"
-        elif depth > MAX_DEPTH:
-            bound = f"{MAX_DEPTH} levels"
-        if bound:
-            raise yaml.MarkedYAMLError(
-                problem=f"the file has more than {bound}, with what its aliases repeat",
-                problem_mark=node.start_mark,
-            )
-
-
 def describe(value: object) -> str:
     """Return a YAML value as an error shows it: its kind and a short form of it."""
     if value is None:

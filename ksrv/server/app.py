@@ -4,6 +4,7 @@ The app is complete under any WSGI server. Errors are `KsrvError`s; what Falcon 
 route, a method that a route does not have) is rendered in the same form.
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import falcon
 
 from ksrv.errors import KsrvError, NotFound, NotReady, cut, quote
-from ksrv.observe.metric_aliases import MetricAliases
 from ksrv.observe.metrics import CONTENT_TYPE, metrics_page
 from ksrv.observe.traffic import count_status
 from ksrv.protocol import metadata, openapi
@@ -109,17 +109,17 @@ class MetricsResource:
     """GET /metrics: the statistics of all workers, in Prometheus' text format.
 
     Args:
-        names: The servers under whose metric names the models' metrics are shown too.
+        compat: The servers under whose metric names the models' metrics are shown too.
     """
 
-    def __init__(self, statistics: ServerStatistics, names: tuple[MetricAliases, ...]) -> None:
+    def __init__(self, statistics: ServerStatistics, compat: Sequence[str]) -> None:
         self._statistics = statistics
-        self._names = names
+        self._other_names = partial(dialects.metric_lines, compat)
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Answer with the current metrics."""
         resp.content_type = CONTENT_TYPE
-        resp.data = metrics_page(self._statistics.page_values(), self._names)
+        resp.data = metrics_page(self._statistics.page_values(), self._other_names)
 
 
 class ErrorAnswers:

@@ -1,6 +1,6 @@
 """The dialects of this process. No other module of the server imports `ksrv.dialects`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from types import MappingProxyType
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ksrv.server.rest.json_resource import DocumentReader
     from ksrv.server.settings import ServerSettings
     from ksrv.server.shared.parts import ServerParts
+    from ksrv.statistics import ModelStatistics
 
 __all__ = [
     "ErrorForm",
@@ -31,6 +32,7 @@ __all__ = [
     "formats",
     "grpc_methods",
     "installed",
+    "metric_lines",
     "path_hint",
     "shared_memory",
 ]
@@ -97,6 +99,17 @@ def shared_memory(settings: "ServerSettings", access: "Access") -> "SharedMemory
     """Return the memory that requests may name for their tensors; see `Dialect.shared_memory`."""
     found = (one.shared_memory(settings, access) for one in installed())
     return next((memory for memory in found if memory is not None), None)
+
+
+def metric_lines(compat: Sequence[str], models: "Sequence[ModelStatistics]") -> Iterator[str]:
+    """Yield the lines of the models' metrics under other servers' names; see `Dialect.metric_lines`.
+
+    Args:
+        compat: The setting `metrics_compat`.
+    """
+    for one in installed():
+        if one.metrics_compat in compat:
+            yield from one.metric_lines(models)
 
 
 def path_hint(first_segment: str, served: Mapping[str, Any]) -> str:

@@ -6,7 +6,6 @@ import msgspec
 
 from ksrv.engine.settings import PARALLEL_LOADS
 from ksrv.limits import Limits
-from ksrv.observe.metric_aliases import MetricAliases
 
 DEFAULT_WORKER_CLASS = "ksrv.server.worker:KsrvWorker"
 """The gunicorn worker of `ksrv serve`; named only here."""
@@ -288,7 +287,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     )
     metrics: Annotated[bool, _says("Serve /metrics.")] = True
     metrics_compat: Annotated[
-        tuple[MetricAliases, ...],
+        tuple[Literal["triton", "kserve"], ...],
         _says("Show metrics also under the names of triton (nv_inference_...) or kserve."),
     ] = ()
     trace: Annotated[

@@ -1,11 +1,14 @@
 """KServe's protocol v1, and TensorFlow Serving's and OpenAI's lists of models, which share its paths."""
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ksrv.dialects.dialect import AppParts, Dialect
 
 if TYPE_CHECKING:
     import falcon
+
+    from ksrv.statistics import ModelStatistics
 
 MODEL = "/v1/models/{name}"
 
@@ -14,6 +17,7 @@ class KServeV1(Dialect):
     """See the module."""
 
     name = "kserve_v1"
+    metrics_compat = "kserve"
 
     def add_routes(self, app: "falcon.App[Any, Any]", parts: AppParts) -> None:
         """See `Dialect.add_routes`."""
@@ -29,6 +33,12 @@ class KServeV1(Dialect):
         described = {"get": Operation("Whether the model serves")}
         app.add_route(MODEL, V1ModelResource(parts.engine), needs=Needs.TOKEN, described=described)
         add_predict(app, PredictResource(parts.engine, parts.settings, parts.budget, parts.access))
+
+    def metric_lines(self, models: "Sequence[ModelStatistics]") -> Iterator[str]:
+        """See `Dialect.metric_lines`."""
+        from ksrv.dialects.kserve_v1.metric_names import metric_lines
+
+        return metric_lines(models)
 
 
 def add_predict(app: "falcon.App[Any, Any]", predict: object) -> None:

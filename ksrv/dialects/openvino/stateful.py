@@ -4,7 +4,7 @@ from ksrv.dialects.openvino.config_keys import ModelKeys
 from ksrv.model.spec import SequenceLimits
 from ksrv.repository.report import Report
 
-STATEFUL_HANDLER = "ksrv.handlers.builtin.stateful_model:StatefulModel"
+STATEFUL_HANDLER = "ksrv.dialects.openvino.stateful_model:StatefulModel"
 MOST_SEQUENCES = 500
 """OpenVINO Model Server's default for max_sequence_number."""
 IDLE_MS = 5 * 60_000

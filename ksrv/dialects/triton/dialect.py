@@ -1,6 +1,6 @@
 """Triton Inference Server: its model repositories, which need no conversion, and its extensions of KServe v2."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ksrv.dialects.dialect import AppParts, Dialect
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ksrv.server.credentials import Access
     from ksrv.server.grpc.services import Method, Services
     from ksrv.server.settings import ServerSettings
+    from ksrv.statistics import ModelStatistics
 
 EXTENSIONS = ("model_repository", "model_configuration", "statistics", "generate")
 
@@ -35,7 +36,7 @@ class _Folders:
 class Triton(Dialect):
     """See the module."""
 
-    name = "triton"
+    name = metrics_compat = "triton"
     format = Format(
         folders=_Folders(),
         check=check_ensembles,
@@ -70,6 +71,12 @@ class Triton(Dialect):
         from ksrv.dialects.triton.extensions.calls import add_routes
 
         add_routes(app, parts)
+
+    def metric_lines(self, models: "Sequence[ModelStatistics]") -> "Iterator[str]":
+        """See `Dialect.metric_lines`."""
+        from ksrv.dialects.triton.extensions.metric_names import metric_lines
+
+        return metric_lines(models)
 
     def grpc_methods(self, services: "Services", engine: "Engine") -> "Mapping[str, Method]":
         """See `Dialect.grpc_methods`."""

@@ -28,7 +28,7 @@ from ksrv.dialects.torchserve.calls import FORMAT, KSERVE_V2, RUNNER
 from ksrv.model.config import Batching, ModelConfig, ModelSource
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.report import Report
-from ksrv.repository.yaml_document import check_aliases, describe
+from ksrv.repository.yaml_document import MAX_BYTES, MAX_DEPTH, MAX_NODES, describe
 
 log = logging.getLogger("ksrv.repository")
 
@@ -194,6 +194,41 @@ def _raw_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
+def _check_aliases(root: yaml.Node) -> None:
+    """Refuse a tree that its aliases make large: each alias counts with all that it names.
+
+    Args:
+        root: The composed tree, before its values are built.
+
+    Raises:
+        yaml.MarkedYAMLError: It has more than `MAX_NODES` values, more than `MAX_BYTES` characters
+            or more than `MAX_DEPTH` levels.
+    """
+    waiting = [(root, 0)]
+    count = characters = 0
+    while waiting:
+        node, depth = waiting.pop()
+        count += 1
+        if isinstance(node, yaml.MappingNode):
+            waiting += [(part, depth + 1) for pair in node.value for part in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            waiting += [(part, depth + 1) for part in node.value]
+        else:
+            characters += len(node.value)
+        bound = ""
+        if count > MAX_NODES:
+            bound = f"{MAX_NODES} values"
+        elif characters > MAX_BYTES:
+            bound = f"{MAX_BYTES} characters"
+        elif depth > MAX_DEPTH:
+            bound = f"{MAX_DEPTH} levels"
+        if bound:
+            raise yaml.MarkedYAMLError(
+                problem=f"the file has more than {bound}, with what its aliases repeat",
+                problem_mark=node.start_mark,
+            )
+
+
 def _model_config(folder: Path, name: str) -> tuple[dict[str, Any], dict[str, int]]:
     """Return the YAML as TorchServe's handlers know it, and the lines of its keys."""
     if not name:
@@ -202,7 +237,7 @@ def _model_config(folder: Path, name: str) -> tuple[dict[str, Any], dict[str, in
         text = read_settings(folder, name).decode()
         tree = yaml.compose(text, yaml.SafeLoader)
         if tree is not None:
-            check_aliases(tree)
+            _check_aliases(tree)
         document = yaml.safe_load(text)
     except ArchiveError:
         raise

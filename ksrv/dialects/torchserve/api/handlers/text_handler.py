@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ksrv.dialects.torchserve.api.handlers.base_handler import BaseHandler
+from ksrv.dialects.torchserve.api.handlers.layer_gradients import layer_integrated_gradients
 from ksrv.dialects.torchserve.api.labels import map_class_to_label
 from ksrv.handlers.builtin import tokenizer
-from ksrv.handlers.builtin.integrated_gradients import layer_integrated_gradients
 from ksrv.handlers.builtin.tokenizer import UNKNOWN, basic_english
 
 

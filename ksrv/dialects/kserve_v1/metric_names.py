@@ -1,0 +1,35 @@
+"""The metrics once more under KServe's names: histograms of seconds by stage."""
+
+from collections.abc import Iterator, Sequence
+
+from ksrv._native.queue.stats import BOUNDS_NS
+from ksrv.statistics import ModelStatistics
+
+STAGES = {
+    "preprocess": "request_preprocess_seconds",
+    "inference": "request_predict_seconds",
+    "postprocess": "request_postprocess_seconds",
+}
+
+
+def metric_lines(models: Sequence[ModelStatistics]) -> Iterator[str]:
+    """Yield the lines of the models' metrics; see `Dialect.metric_lines`."""
+    bounds = [*(repr(bound / 1e9) for bound in BOUNDS_NS), "+Inf"]
+    for stage, name in STAGES.items():
+        yield f"# HELP {name} Seconds of requests in {stage}"
+        yield f"# TYPE {name} histogram"
+        for model, all_versions in _by_name(models).items():
+            times = [one.stages[stage] for one in all_versions if stage in one.stages]
+            below = 0
+            for index, bound in enumerate(bounds):
+                below += sum(one.buckets[index] for one in times)
+                yield f'{name}_bucket{{model_name="{model}",le="{bound}"}} {below}'
+            yield f'{name}_count{{model_name="{model}"}} {below}'
+            yield f'{name}_sum{{model_name="{model}"}} {sum(one.ns for one in times) / 1e9!r}'
+
+
+def _by_name(models: Sequence[ModelStatistics]) -> dict[str, list[ModelStatistics]]:
+    found: dict[str, list[ModelStatistics]] = {}
+    for one in models:
+        found.setdefault(one.name, []).append(one)
+    return found
