@@ -85,7 +85,7 @@ bool has_ordinary_pages(int fd) noexcept {
 // Maps another process's memfd. Refuses a memfd that can still shrink, or whose pages the system may be unable to
 // provide, because reading a missing page raises SIGBUS. Maps only the pages of `nbytes`: a sparse file costs its
 // sender nothing, and mapping all of it would use up addresses. On success the block owns `fd`.
-AdoptError memfd_adopt(Block *block, int fd, std::size_t nbytes, int backend) noexcept {
+AdoptError memfd_adopt(Block *block, int fd, std::size_t nbytes) noexcept {
     struct stat status;
     if (fstat(fd, &status) != 0) return ADOPT_STAT;
     if (status.st_size < 0 || static_cast<std::uint64_t>(status.st_size) < nbytes || nbytes == 0)
@@ -93,13 +93,12 @@ AdoptError memfd_adopt(Block *block, int fd, std::size_t nbytes, int backend) no
     const int seals = fcntl(fd, F_GET_SEALS);
     if (seals < 0 || !(seals & F_SEAL_SHRINK) || !has_ordinary_pages(fd)) return ADOPT_SEALS;
     const std::size_t capacity = whole_pages(nbytes);
-    const int sharing = backend == BACKEND_BORROWED ? MAP_PRIVATE | MAP_NORESERVE : MAP_SHARED;
-    void *data = mmap(nullptr, capacity, PROT_READ | PROT_WRITE, sharing, fd, 0);
+    void *data = mmap(nullptr, capacity, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd, 0);
     if (data == MAP_FAILED) return ADOPT_MAP;
     block->data = static_cast<unsigned char *>(data);
     block->capacity = capacity;
     block->fd = fd;
-    block->backend = backend;
+    block->backend = BACKEND_BORROWED;
     return ADOPT_OK;
 }
 
@@ -112,7 +111,9 @@ void free_memory(const Block *block) noexcept {
     if (block->fd >= 0) close(block->fd);
 }
 
-// Allocates the first pages of a memfd. EINTR keeps the pages that were already allocated.
+}  // namespace
+
+// EINTR keeps the pages that were already allocated.
 bool take_pages(int fd, std::size_t nbytes) noexcept {
     if (nbytes == 0) return true;  // posix_fallocate refuses 0 bytes
     int error;
@@ -122,8 +123,6 @@ bool take_pages(int fd, std::size_t nbytes) noexcept {
     errno = error;  // posix_fallocate does not set errno
     return error == 0;
 }
-
-}  // namespace
 
 int make_memfd(const char *name, std::size_t nbytes, std::size_t taken, int seals) noexcept {
     const int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -184,12 +183,12 @@ bool BufferPool::lend(Block *block) noexcept {
     return block->lent;
 }
 
-Block *BufferPool::adopt(int fd, std::size_t nbytes, int backend, AdoptError *error) noexcept {
+Block *BufferPool::adopt(int fd, std::size_t nbytes, AdoptError *error) noexcept {
     Block *block = new (std::nothrow) Block;
     *error = ADOPT_MAP;
     if (block == nullptr) return nullptr;
     block->generation = generation_.load(std::memory_order_relaxed);
-    *error = nbytes > BLOCK_LIMIT ? ADOPT_SIZE : memfd_adopt(block, fd, nbytes, backend);
+    *error = nbytes > BLOCK_LIMIT ? ADOPT_SIZE : memfd_adopt(block, fd, nbytes);
     if (*error != ADOPT_OK) {
         delete block;
         return nullptr;
@@ -210,11 +209,15 @@ void BufferPool::give_back(Block *block, std::size_t begin, std::size_t end) noe
 
 void BufferPool::release(Block *block) noexcept {
     if (block->refs.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    if (block->returned != nullptr) {
+        block->returned(block);
+        return;
+    }
     leased_blocks_.fetch_sub(1, std::memory_order_relaxed);
     leased_bytes_.fetch_sub(block->capacity, std::memory_order_relaxed);
     const bool shared_with_parent =
         block->generation != generation_.load(std::memory_order_relaxed);
-    if (block->backend == BACKEND_ADOPTED || block->backend == BACKEND_BORROWED || block->unwritten || block->lent ||
+    if (block->backend == BACKEND_BORROWED || block->unwritten || block->lent ||
         (block->backend != BACKEND_HEAP && shared_with_parent)) {
         free_block(block);
         return;
@@ -229,11 +232,6 @@ constexpr unsigned FOR_EVERY_DEVICE = 1;  // cudaHostRegisterPortable
 void BufferPool::use_pinning(PinFunction pin, UnpinFunction unpin) noexcept {
     unpin_.store(unpin);
     pin_.store(pin);
-}
-
-bool BufferPool::pin_memory(void *data, std::size_t nbytes) noexcept {
-    const PinFunction pin = pin_.load();
-    return pin != nullptr && pin(data, nbytes, FOR_EVERY_DEVICE) == 0;
 }
 
 bool BufferPool::pin(Block *block) noexcept {

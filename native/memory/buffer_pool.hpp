@@ -28,9 +28,9 @@ namespace ksrv {
 enum Backend : int {
     BACKEND_HEAP = 0,
     BACKEND_MEMFD,
-    BACKEND_ADOPTED,   // another process's memfd
     BACKEND_BORROWED,  // another process's memfd, mapped so that writes stay private
     BACKEND_PAGES,
+    BACKEND_SLOT,      // a part of memory that `returned` takes back
 };
 
 inline constexpr std::size_t BLOCK_ALIGNMENT = 64;
@@ -49,6 +49,7 @@ struct Block {
     std::atomic<bool> pinned{false};
     std::uint64_t generation = 0;  // of the pool when the block was made; changes with a fork
     std::uint64_t idle_since = 0;  // nanoseconds, while pooled
+    void (*returned)(Block *block) = nullptr;  // called after the last release, instead of pooling
     Block *newer = nullptr, *older = nullptr;
     std::atomic<long> refs{0};
 };
@@ -60,6 +61,9 @@ inline long holders_of(const Block *block) noexcept {
 // A new memfd, closed on exec, with the given seals; -1 and errno on failure. The pages of its first `taken` bytes are
 // allocated, so that a lack of memory is an error here and not a SIGBUS later.
 int make_memfd(const char *name, std::size_t nbytes, std::size_t taken, int seals) noexcept;
+
+// Allocates the first pages of a memfd. False and errno if memory is short.
+bool take_pages(int fd, std::size_t nbytes) noexcept;
 
 // Allocates all pages of the first `nbytes` of a memfd that another process has mapped, and prevents their removal.
 // False if memory is short, or if the other process has sealed the descriptor itself.
@@ -96,9 +100,8 @@ class BufferPool {
     // writing. False if the block cannot be lent.
     bool lend(Block *block) noexcept;
 
-    // As `lease`, for a descriptor from another process: BACKEND_ADOPTED or BACKEND_BORROWED. The block is never
-    // pooled.
-    Block *adopt(int fd, std::size_t nbytes, int backend, AdoptError *error) noexcept;
+    // As `lease`, for a descriptor from another process. The block is never pooled.
+    Block *adopt(int fd, std::size_t nbytes, AdoptError *error) noexcept;
 
     static void retain(Block *block) noexcept {
         block->refs.fetch_add(1, std::memory_order_relaxed);
@@ -116,8 +119,8 @@ class BufferPool {
     // device is missing or refuses. The caller must hold the block, and must be a thread that uses the device.
     bool pin(Block *block) noexcept;
 
-    // Pins other memory for as long as the process lives. Must be called once for the same memory.
-    bool pin_memory(void *data, std::size_t nbytes) noexcept;
+    // Changes with a fork.
+    std::uint64_t generation() const noexcept { return generation_.load(std::memory_order_relaxed); }
 
     // Frees pooled blocks that have not been used for `idle` nanoseconds; 0 frees all of them.
     std::uint64_t trim(std::uint64_t idle) noexcept;

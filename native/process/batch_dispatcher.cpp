@@ -79,16 +79,6 @@ BatchDispatcher::~BatchDispatcher() {
 
 // ---- dispatching into the ring --------------------------------------------------------------
 
-// Finds a large slot that neither a batch in the ring nor the process uses, with memory for `nbytes`; else -1.
-int BatchDispatcher::large_slot(std::size_t nbytes) noexcept {
-    bool used[RING_LARGE_SLOTS] = {};
-    for (std::uint64_t number = landed_ + 1; number <= put_; ++number)
-        if (at(number).large >= 0) used[at(number).large] = true;
-    for (int i = 0; i < RING_LARGE_SLOTS; ++i)
-        if (!used[i] && ring_->control().held[i].load() == 0) return ring_->reserve(i, nbytes) ? i : -1;
-    return -1;
-}
-
 // Puts the first `count` requests of `taken_` into the next slot of the ring. They must be fast-path requests that fit.
 // `ahead`: another batch is running.
 BatchDispatcher::Way BatchDispatcher::dispatch(std::size_t count, bool ahead) noexcept {
@@ -116,12 +106,16 @@ BatchDispatcher::Way BatchDispatcher::dispatch(std::size_t count, bool ahead) no
         if (!rows.left.empty()) return Way::python;
     }
     const bool small = nbytes <= RING_BATCH_BYTES - first_row;
-    const int large = small ? -1 : large_slot(nbytes);
-    if (!small && large < 0) return Way::python;
+    Block *const block = small ? nullptr : ring_->lease(nbytes);
+    if (!small && block == nullptr) return Way::python;
+    const int large = small ? -1 : ring_->number_of(block);
     unsigned char *to[FAST_INPUTS];
-    for (std::size_t i = 0; i < inputs; ++i) to[i] = (small ? slot + first_row : ring_->large(large)) + starts[i];
+    for (std::size_t i = 0; i < inputs; ++i) to[i] = (small ? slot + first_row : block->data) + starts[i];
     rows.write(to);
-    if (!rows.left.empty()) return Way::python;
+    const bool complete = rows.left.empty();
+    if (!small && complete) ring_->name(large);
+    if (!small) process_pool().release(block);
+    if (!complete) return Way::python;
 
     RingBatch head{};
     unsigned char *record = slot + sizeof head;
@@ -309,6 +303,7 @@ void BatchDispatcher::put_back_from(std::uint64_t first) noexcept {
         taken_.assign(left.requests.begin(), left.requests.end());
         queue_->put_back(taken_.data(), taken_.size());
         left.release_requests();
+        if (left.large >= 0) ring_->unname(left.large);
     }
 }
 

@@ -55,7 +55,7 @@ struct DispatchedBatch {
     std::vector<Request *> requests;
     std::uint64_t number = 0, rows = 0, assemble_ns = 0;
     std::int64_t dispatched_ns = 0, began_ns = 0, deadline_ns = NEVER;
-    int large = -1;        // the large slot with the rows; -1 if the rows are in the batch's slot
+    int large = -1;        // the number of the large slot with the rows; -1 if they are in the batch's slot
     bool images = false, started = false;  // started: the handler has begun the batch
 
     void release_requests() noexcept;
@@ -102,7 +102,6 @@ class BatchDispatcher {
     enum class Way { ring, python, plans };
 
     Way dispatch(std::size_t count, bool ahead) noexcept;
-    int large_slot(std::size_t nbytes) noexcept;
     Served give_to_python(std::size_t count) noexcept;
     void start(DispatchedBatch &batch, std::int64_t began_ns, const DispatchTerms &terms) noexcept;
     bool land(const DispatchTerms &terms) noexcept;

@@ -59,7 +59,7 @@ const char *ring_fault_text(RingFault fault) noexcept {
 BatchRing *BatchRing::make() noexcept {
     const int fd = make_memfd("ksrv-ring", SIZE, SMALL, F_SEAL_SHRINK | F_SEAL_GROW);
     if (fd < 0) return nullptr;
-    BatchRing *ring = map(fd);
+    BatchRing *ring = mapped(fd, 0);
     if (ring == nullptr) {
         close(fd);
         return nullptr;
@@ -69,14 +69,32 @@ BatchRing *BatchRing::make() noexcept {
     return ring;
 }
 
-BatchRing *BatchRing::map(int fd) noexcept {
+BatchRing *BatchRing::map(int fd) noexcept { return mapped(fd, RING_LARGE_SLOTS); }
+
+BatchRing *BatchRing::mapped(int fd, int first_own) noexcept {
     struct stat status;
     if (fstat(fd, &status) != 0 || static_cast<std::uint64_t>(status.st_size) != SIZE) return nullptr;
     void *data = mmap(nullptr, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (data == MAP_FAILED) return nullptr;
-    BatchRing *ring = new (std::nothrow) BatchRing(static_cast<unsigned char *>(data));
+    BatchRing *ring = new (std::nothrow) BatchRing(static_cast<unsigned char *>(data), first_own);
     if (ring == nullptr) munmap(data, SIZE);
     return ring;
+}
+
+BatchRing::BatchRing(unsigned char *data, int first_own) noexcept : data_(data), first_own_(first_own) {
+    for (int i = 0; i < RING_ALL_LARGE_SLOTS; ++i) {
+        LargeSlot &slot = slots_[i];
+        slot.data = large(i);
+        slot.size = slot.capacity = RING_LARGE_BYTES;
+        slot.backend = BACKEND_SLOT;
+        slot.generation = process_pool().generation();
+        slot.returned = take_back;
+        slot.ring = this;
+    }
+}
+
+void BatchRing::release() noexcept {
+    if (users_.fetch_sub(1) == 1) delete this;
 }
 
 BatchRing::~BatchRing() {
@@ -89,14 +107,64 @@ void BatchRing::close_fd() noexcept {
     fd_ = -1;
 }
 
+// ---- large slots ----------------------------------------------------------------------------
+
 // Allocates the pages now. If memory were short on first access, the process would get SIGBUS.
-bool BatchRing::reserve(int slot, std::size_t nbytes) noexcept {
-    std::size_t &reserved = reserved_[slot];
-    if (nbytes <= reserved) return true;
+bool BatchRing::reserve(LargeSlot &slot, std::size_t nbytes) noexcept {
+    if (nbytes <= slot.reserved) return true;
     const std::size_t until = std::min((nbytes + 4095) & ~std::size_t{4095}, RING_LARGE_BYTES);
-    if (madvise(large(slot) + reserved, until - reserved, MADV_POPULATE_WRITE) != 0) return false;
-    reserved = until;
+    if (madvise(slot.data + slot.reserved, until - slot.reserved, MADV_POPULATE_WRITE) != 0) return false;
+    slot.reserved = until;
     return true;
+}
+
+Block *BatchRing::lease(std::size_t nbytes) noexcept {
+    if (nbytes > RING_LARGE_BYTES) return nullptr;
+    for (int i = first_own_; i < first_own_ + RING_LARGE_SLOTS; ++i) {
+        LargeSlot &slot = slots_[i];
+        long unused = 0;
+        if (!slot.refs.compare_exchange_strong(unused, 1)) continue;
+        // Only now, because another thread may have leased, sent and released the slot in the meantime.
+        if (control().held[i].load() != 0 || !reserve(slot, nbytes)) {
+            slot.refs.store(0);
+            continue;
+        }
+        slot.size = nbytes;
+        users_.fetch_add(1);
+        return &slot;
+    }
+    return nullptr;
+}
+
+int BatchRing::number_of(const Block *block) const noexcept {
+    for (int i = first_own_; i < first_own_ + RING_LARGE_SLOTS; ++i)
+        if (block == &slots_[i]) return i;
+    return -1;
+}
+
+Block *BatchRing::receive(std::uint32_t number) noexcept {
+    const std::uint32_t first = first_own_ == 0 ? RING_LARGE_SLOTS : 0;
+    if (number < first || number >= first + RING_LARGE_SLOTS) return nullptr;
+    LargeSlot &slot = slots_[number];
+    const std::lock_guard<std::mutex> guard(receiving_);
+    ++slot.received;
+    if (slot.refs.fetch_add(1) == 0) users_.fetch_add(1);
+    return &slot;
+}
+
+// Called after the last release of a large slot on this side.
+void BatchRing::take_back(Block *block) noexcept {
+    LargeSlot &slot = *static_cast<LargeSlot *>(block);
+    BatchRing *const ring = slot.ring;
+    if (slot.generation != process_pool().generation()) return;  // a child of the process that holds it
+    {
+        const std::lock_guard<std::mutex> guard(ring->receiving_);
+        if (slot.received != 0 && slot.refs.load() == 0) {  // else it was received again in the meantime
+            ring->control().held[&slot - ring->slots_].fetch_sub(slot.received);
+            slot.received = 0;
+        }
+    }
+    ring->release();
 }
 
 RingFault BatchRing::read_answer(std::uint64_t number, RingAnswer *answer) noexcept {

@@ -8,8 +8,9 @@
 // once more, and is then woken by the bell, a message of one byte on the channel (ksrv/engine/processes/link.py). If the other
 // side ends, the closed channel wakes a sleeping side, too.
 //
-// Rows that do not fit a batch's slot are stored in one of a few large slots. The process makes arrays over them in
-// place, and reports while any such array exists. Memory for large slots is allocated on demand.
+// Rows that do not fit a batch's slot, and large tensors of messages, are in large slots, of which each side has a few
+// to write. A large slot is a `Block`: the reader makes arrays over it in place. `held` counts the batches and messages
+// that name a slot and that its reader has not released. Memory for large slots is allocated on demand.
 //
 // The process runs user code. Therefore the worker keeps private counters, never reads back what it wrote, and copies
 // the head of an answer before it checks it. `read_answer` trusts no number.
@@ -21,6 +22,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 
 #include "memory/buffer_pool.hpp"
 #include "tensor/datatype.hpp"
@@ -30,7 +32,8 @@ namespace ksrv {
 constexpr std::uint64_t RING_SLOTS = 8;
 constexpr std::size_t RING_BATCH_BYTES = 64 * 1024;   // size of a batch slot: records, ids, heads and rows
 constexpr std::size_t RING_ANSWER_BYTES = 64 * 1024;  // size of an answer's rows, which follow its head
-constexpr int RING_LARGE_SLOTS = 4;  // for the rows of batches that exceed their slots
+constexpr int RING_LARGE_SLOTS = 8;  // that each side writes: the worker the first, the process those after them
+constexpr int RING_ALL_LARGE_SLOTS = 2 * RING_LARGE_SLOTS;
 constexpr std::size_t RING_LARGE_BYTES = 8 * 1024 * 1024;
 constexpr int RING_OUTPUTS = 8, RING_STAGES = 8;
 constexpr std::size_t RING_NAME = 256, RING_STAGE_NAME = 24;
@@ -45,8 +48,7 @@ struct RingControl {
     std::atomic<std::uint32_t> process_sleeps;
     alignas(64) std::atomic<std::uint64_t> completed;   // written by the process
     std::atomic<std::uint64_t> began;  // the running batch, or the last that ran; written by the process
-    // Written by the process: nonzero while it has arrays over a large slot, which must then not be filled.
-    std::atomic<std::uint32_t> held[RING_LARGE_SLOTS];
+    std::atomic<std::uint32_t> held[RING_ALL_LARGE_SLOTS];  // must be 0 before a large slot is filled
     alignas(64) std::atomic<std::uint64_t> wake_at;  // the worker wants the bell once this many batches are completed
     std::atomic<std::uint32_t> worker_sleeps;
 };
@@ -125,6 +127,9 @@ class BatchRing {
     // Maps the ring of a descriptor, which the caller keeps. Null if the descriptor is not that of a ring.
     static BatchRing *map(int fd) noexcept;
     ~BatchRing();
+
+    // Ends the use of a ring of `make` or `map`, which is deleted when no large slot of it is in use.
+    void release() noexcept;
     BatchRing(const BatchRing &) = delete;
     BatchRing &operator=(const BatchRing &) = delete;
 
@@ -144,8 +149,19 @@ class BatchRing {
         return data_ + SMALL + static_cast<std::size_t>(slot) * RING_LARGE_BYTES;
     }
 
-    // For the worker: allocates memory for `nbytes` of a large slot. False if memory is short.
-    bool reserve(int slot, std::size_t nbytes) noexcept;
+    // Returns one reference to a large slot that this side writes. Null if `nbytes` are too many, memory is short, or
+    // all slots are in use.
+    Block *lease(std::size_t nbytes) noexcept;
+
+    // The number of a large slot that this side writes; -1 for another block.
+    int number_of(const Block *block) const noexcept;
+
+    // Counts a batch or message that names a leased slot, before it is sent. `unname` undoes it.
+    void name(int slot) noexcept { control().held[slot].fetch_add(1); }
+    void unname(int slot) noexcept { control().held[slot].fetch_sub(1); }
+
+    // Returns one reference to a large slot that a batch or message of the other side names. Null for a wrong number.
+    Block *receive(std::uint32_t slot) noexcept;
 
     // For the worker, after the process has mapped the ring: `keep_pages` for the small slots.
     bool seal() noexcept { return keep_pages(fd_, SMALL); }
@@ -163,13 +179,25 @@ class BatchRing {
     static constexpr std::size_t SMALL =
         (FIRST + RING_SLOTS * (RING_BATCH_BYTES + RING_ANSWER_HEAD + RING_ANSWER_BYTES) + 4095) &
         ~std::size_t{4095};
-    static constexpr std::size_t SIZE = SMALL + RING_LARGE_SLOTS * RING_LARGE_BYTES;
+    static constexpr std::size_t SIZE = SMALL + RING_ALL_LARGE_SLOTS * RING_LARGE_BYTES;
 
-    explicit BatchRing(unsigned char *data) noexcept : data_(data) {}
+    struct LargeSlot : Block {
+        BatchRing *ring = nullptr;
+        std::size_t reserved = 0;    // bytes whose pages are allocated
+        std::uint32_t received = 0;  // how often it was named since it was returned
+    };
+
+    explicit BatchRing(unsigned char *data, int first_own) noexcept;
+    static BatchRing *mapped(int fd, int first_own) noexcept;
+    bool reserve(LargeSlot &slot, std::size_t nbytes) noexcept;
+    static void take_back(Block *block) noexcept;
 
     unsigned char *data_;
     int fd_ = -1;  // -1 if closed, or if the caller owns it
-    std::size_t reserved_[RING_LARGE_SLOTS] = {};
+    const int first_own_;
+    std::mutex receiving_;
+    std::atomic<long> users_{1};  // the caller of `make` or `map`, and the large slots in use
+    LargeSlot slots_[RING_ALL_LARGE_SLOTS];
 };
 
 static_assert(sizeof(RingControl) <= 4096, "the control words must fit one page");

@@ -16,7 +16,6 @@ from ksrv._native.tensor.datatype import DTYPES, NAMES
 from ksrv.engine.processes import messages
 from ksrv.engine.processes.link import ChannelError, Frame
 from ksrv.engine.processes.messages import MessageType
-from ksrv.engine.processes.shared_blocks import ImportedBlocks
 from ksrv.request import BatchOutputs, Tensor
 from tests.support.examples import examples
 from tests.support.native.links import linked
@@ -49,7 +48,7 @@ def plain_read(written: list, content: memoryview) -> list:
     def part(where: dict) -> bytes:
         nonlocal allowed
         offset, nbytes = where["offset"], where["nbytes"]
-        sure(where["block"] == 1 and offset >= 0 and 0 <= nbytes <= len(content) - offset)
+        sure(where["block"] == 0 and offset >= 0 and 0 <= nbytes <= len(content) - offset)
         sure(nbytes <= allowed)
         allowed -= nbytes
         return bytes(content[offset : offset + nbytes])
@@ -81,16 +80,15 @@ def plain_read(written: list, content: memoryview) -> list:
 
 
 @pytest.fixture(scope="module")
-def imported() -> Iterator[tuple[ImportedBlocks, memoryview]]:
-    """The only block of a link's other end, and its content."""
+def received() -> Iterator[tuple[Frame, memoryview]]:
+    """A message with one block, and the content of the block."""
     with linked() as (sender, receiver):
         content = np.random.default_rng(0).integers(0, 256, SIZE, "u1")
         outputs = BatchOutputs([Tensor("t", "UINT8", (SIZE,), content)])
-        packed = messages.pack_answer(outputs, sender.exported)
+        packed = messages.pack_answer(outputs, sender)
         sender.send(MessageType.ANSWER, packed)
-        receiver.receive()
-        receiver.imported.most_bytes = ALLOWED
-        yield receiver.imported, memoryview(packed.blocks[0])
+        receiver.most_received = ALLOWED
+        yield receiver.receive(), memoryview(packed.blocks[0])
 
 
 @st.composite
@@ -105,14 +103,14 @@ def tensors(draw: st.DrawFn) -> list:
         element = st.one_of(
             st.binary(max_size=3),
             st.fixed_dictionaries(
-                {"block": st.just(1), "offset": st.integers(0, 99), "nbytes": st.just(65_536)}
+                {"block": st.just(0), "offset": st.integers(0, 99), "nbytes": st.just(65_536)}
             ),
         )
         data = draw(st.lists(element, min_size=min(count, 64), max_size=min(count, 64)))
     else:
         width = DTYPES[code].itemsize
         nbytes = max(min(math.prod(shape) * width, 2**63), -1)
-        data = {"block": 1, "offset": width * draw(st.integers(0, 1000)), "nbytes": nbytes}
+        data = {"block": 0, "offset": width * draw(st.integers(0, 1000)), "nbytes": nbytes}
         if draw(st.booleans()) and 0 <= nbytes <= 4096:
             data = bytes(nbytes)
     if isinstance(data, dict) and lie in (1, 2, 3):
@@ -125,16 +123,16 @@ def tensors(draw: st.DrawFn) -> list:
 
 @examples(3000)
 @given(st.lists(tensors(), max_size=4))
-def test_tensors_in_messages_and_in_blocks(imported, written):
-    blocks, content = imported
-    frame = Frame(MessageType.ANSWER, 1, msgspec.msgpack.encode({"tensors": written}))
+def test_tensors_in_messages_and_in_blocks(received, written):
+    frame, content = received
+    frame = frame._replace(payload=msgspec.msgpack.encode({"tensors": written}))
     try:
         expected = plain_read(written, content)
     except Refused:
         with pytest.raises(ChannelError):
-            messages.unpack_answer(frame, blocks)
+            messages.unpack_answer(frame)
         return
-    found = messages.unpack_answer(frame, blocks)[1].tensors
+    found = messages.unpack_answer(frame)[1].tensors
     assert [
         (
             one.datatype,
@@ -155,9 +153,9 @@ def test_tensors_round_trip_unchanged(asked):
         for code, size in asked
     ]
     with linked() as (sender, receiver):
-        packed = messages.pack_answer(BatchOutputs(sent), sender.exported)
+        packed = messages.pack_answer(BatchOutputs(sent), sender)
         sender.send(MessageType.ANSWER, packed)
-        found = messages.unpack_answer(receiver.receive(), receiver.imported)[1].tensors
+        found = messages.unpack_answer(receiver.receive())[1].tensors
         for one, other in zip(sent, found, strict=True):
             assert (other.datatype, tuple(other.shape)) == (one.datatype, one.shape)
             if one.datatype == "BYTES":

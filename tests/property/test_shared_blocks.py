@@ -18,7 +18,9 @@ from ksrv.engine.processes.link import ChannelError, Link
 from ksrv.engine.processes.messages import MessageType
 from ksrv.request import BatchOutputs, Tensor
 from tests.support.examples import examples
+from tests.support.native.links import linked
 
+SLOTS = 8
 SIZES = st.sampled_from([0, 1, 100, 20_000, 70_000, 200_000])
 STEP = st.fixed_dictionaries(
     {
@@ -37,22 +39,21 @@ class Sides:
     """Two links that talk to each other, and the arrays that each side keeps."""
 
     def __init__(self) -> None:
-        near, far = Link.pair()
-        self.links = [near, Link(far)]
+        self.pair = linked()
+        self.links = self.pair.__enter__()
         self.held: list[tuple[object, int]] = []
 
     def close(self) -> None:
-        for link in self.links:
-            link.close()
+        self.pair.__exit__(None, None, None)
 
     def send(self, step: dict, pattern: int) -> None:
         sender, receiver = self.links if step["there"] else reversed(self.links)
         tensors = [self.tensor(sender, size, step, pattern) for size in step["sizes"]]
         outputs = BatchOutputs(tensors)
-        packed = messages.pack_answer(outputs, sender.exported)
+        packed = messages.pack_answer(outputs, sender)
         sender.send(MessageType.ANSWER, packed)
         del packed
-        received = messages.unpack_answer(receiver.receive(), receiver.imported)[1]
+        received = messages.unpack_answer(receiver.receive())[1]
         self.check([(tensor.data, pattern) for tensor in received.tensors])
         if step["keep"]:
             self.held += [(tensor.data, pattern) for tensor in received.tensors]
@@ -63,7 +64,7 @@ class Sides:
         if step["elements"]:
             return Tensor("t", "BYTES", (2,), [bytes([pattern]) * size, bytes([pattern]) * 3])
         if step["leased"]:
-            array = buffer_pool.array(link.exported.lease(size), "u1", (size,))
+            array = buffer_pool.array(link.lease(size), "u1", (size,))
             array[...] = pattern
         else:
             array = np.full((size,), pattern, "u1")
@@ -88,13 +89,10 @@ def test_kept_arrays_never_change(steps):
             del sides.held[: step["release"]]
         sides.check(sides.held)
         sides.held.clear()
-        empty = dict(steps[0], sizes=[1], keep=False, keep_sent=False, leased=False, elements=False)
-        for _ in range(3):
-            for there in (True, False):
-                sides.send(dict(empty, there=there), 0)
         for link in sides.links:
-            assert len(link.imported.held()) <= 1
-            assert len(link.exported.numbers()) <= 9
+            assert not link._mapped
+            leased = [link.shared.lease(1) for _ in range(SLOTS)]
+            assert None not in leased
     finally:
         sides.close()
 
@@ -113,7 +111,7 @@ def test_mutated_message_is_read_or_refused(mutations, cut, elements):
         tensor = (
             Tensor("t", "BYTES", (2,), data) if elements else Tensor("t", "UINT8", (200,), data)
         )
-        packed = messages.pack_answer(BatchOutputs([tensor]), sender.exported)
+        packed = messages.pack_answer(BatchOutputs([tensor]), sender)
         sender.send(MessageType.ANSWER, packed)
         message, descriptors, _, _ = socket.recv_fds(tap, 100_000, 8)
         changed = bytearray(message)
@@ -124,7 +122,7 @@ def test_mutated_message_is_read_or_refused(mutations, cut, elements):
         for descriptor in descriptors:
             os.close(descriptor)
         try:
-            answer = messages.unpack_answer(receiver.receive(0), receiver.imported)[1]
+            answer = messages.unpack_answer(receiver.receive(0))[1]
         except ChannelError:
             return
         except TimeoutError:

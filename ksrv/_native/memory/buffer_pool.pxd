@@ -7,8 +7,6 @@ cdef extern from "memory/buffer_pool.hpp" namespace "ksrv" nogil:
     cdef enum Backend:
         BACKEND_HEAP
         BACKEND_MEMFD
-        BACKEND_ADOPTED
-        BACKEND_BORROWED
         BACKEND_PAGES
 
     cdef enum AdoptError:
@@ -54,12 +52,11 @@ cdef extern from "memory/buffer_pool.hpp" namespace "ksrv" nogil:
         CBlock *lease(size_t nbytes, int backend, bint fresh) noexcept
         CBlock *lease_body(size_t nbytes, bint fresh) noexcept
         bint lend(CBlock *block) noexcept
-        CBlock *adopt(int fd, size_t nbytes, int backend, AdoptError *error) noexcept
+        CBlock *adopt(int fd, size_t nbytes, AdoptError *error) noexcept
         void retain(CBlock *block) noexcept
         void release(CBlock *block) noexcept
         void use_pinning(PinFunction pin, UnpinFunction unpin) noexcept
         bint pin(CBlock *block) noexcept
-        bint pin_memory(void *data, size_t nbytes) noexcept
         uint64_t trim(uint64_t idle) noexcept
         BufferPoolStatistics statistics() noexcept
 
@@ -70,14 +67,7 @@ cdef extern from "memory/buffer_pool.hpp" namespace "ksrv" nogil:
         CBlock *block, size_t begin, size_t end
     ) noexcept
     void count_copied "ksrv::count_copy"(size_t nbytes) noexcept
-    int make_memfd(const char *name, size_t nbytes, size_t taken, int seals) noexcept
-    bint keep_pages(int fd, size_t nbytes) noexcept
-
-
-cdef extern from "<fcntl.h>" nogil:
-    cdef enum:
-        F_SEAL_SHRINK
-        F_SEAL_GROW
+    bint take_pages(int fd, size_t nbytes) noexcept
 
 
 cdef class Block:

@@ -97,20 +97,8 @@ cdef class Block:
         return holders_of(self._leased())
 
     def lend(self) -> bool:
-        """Let another process map this block of a body, read-only. False if that is impossible."""
+        """Let another process map this block, read-only. False if that is impossible."""
         return process_pool().lend(self._leased())
-
-    def keep_pages(self) -> bool:
-        """Prevent a process that has mapped the block from removing its pages.
-
-        Returns:
-            False if memory is short, or the process has sealed the descriptor itself.
-        """
-        cdef CBlock *block = self._leased()
-        cdef bint kept
-        with nogil:
-            kept = keep_pages(block.fd, block.size)
-        return kept
 
     def close_fd(self) -> None:
         """Close the descriptor. The memory stays mapped."""
@@ -217,13 +205,14 @@ def give_back(view not None: memoryview, size_t begin, size_t end) -> None:
         give_back_pages(block.block, start + begin, start + end)
 
 
-def adopt_fd(int fd, size_t nbytes, *, bint borrowed=False) -> Block:
+def adopt_fd(int fd, size_t nbytes) -> Block:
     """Map a memfd that another process sent, and take ownership of its descriptor.
+
+    Writes to the block stay invisible to the other process.
 
     Args:
         fd: The descriptor. It is closed with the block, but stays open if this raises.
         nbytes: The size of the views of the block; at least 1.
-        borrowed: Whether writes to the block here stay invisible to the other process.
 
     Returns:
         The block. When its last view is gone it is unmapped, not pooled.
@@ -235,9 +224,7 @@ def adopt_fd(int fd, size_t nbytes, *, bint borrowed=False) -> Block:
     cdef AdoptError error = ADOPT_OK
     cdef CBlock *block
     with nogil:
-        block = process_pool().adopt(
-            fd, nbytes, BACKEND_BORROWED if borrowed else BACKEND_ADOPTED, &error
-        )
+        block = process_pool().adopt(fd, nbytes, &error)
     if block != NULL:
         return ksrv_wrap(block)
     if error == ADOPT_SIZE:
@@ -250,24 +237,22 @@ def adopt_fd(int fd, size_t nbytes, *, bint borrowed=False) -> Block:
 
 
 def share(size_t nbytes) -> Block:
-    """Return a new block that another process may map for writing.
-
-    It is not leased from the pool, because the pool would reuse the memory while the other process
-    still has it mapped.
+    """Return a new block of `nbytes` that can be lent to another process, with all its pages.
 
     Raises:
         MemoryError: Not enough memory, or no descriptor is left.
     """
-    cdef int descriptor
+    cdef CBlock *block
+    cdef bint has_pages = False
     with nogil:
-        descriptor = make_memfd(b"ksrv", nbytes, nbytes, F_SEAL_SHRINK | F_SEAL_GROW)
-    if descriptor < 0:
+        block = process_pool().lease(nbytes, BACKEND_MEMFD, True)
+        if block != NULL:
+            has_pages = take_pages(block.fd, nbytes)
+            if not has_pages:
+                process_pool().release(block)
+    if not has_pages:
         raise MemoryError(f"not enough memory for a block of {nbytes} bytes")
-    try:
-        return adopt_fd(descriptor, nbytes)
-    except OSError as error:
-        os.close(descriptor)
-        raise MemoryError(f"not enough memory for a block of {nbytes} bytes") from error
+    return ksrv_wrap(block)
 
 
 def use_pinning(uintptr_t pin, uintptr_t unpin) -> None:

@@ -4,6 +4,7 @@ from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libcpp cimport bool as cbool
 
+from ksrv._native.memory.buffer_pool cimport CBlock
 from ksrv._native.tensor.datatype cimport RANK_LIMIT
 
 
@@ -19,7 +20,6 @@ cdef extern from "process/batch_ring.hpp" namespace "ksrv" nogil:
     const size_t RING_BATCH_BYTES
     const size_t RING_ANSWER_BYTES
     const size_t RING_LARGE_BYTES
-    const int RING_LARGE_SLOTS
     size_t ring_aligned(size_t size) noexcept
 
     cdef enum RingFault:
@@ -31,13 +31,6 @@ cdef extern from "process/batch_ring.hpp" namespace "ksrv" nogil:
 
     cdef cppclass RingFlag "std::atomic<bool>":
         cbool load() noexcept
-
-    cdef cppclass RingWord "std::atomic<std::uint32_t>":
-        uint32_t load() noexcept
-        void store(uint32_t value) noexcept
-
-    cdef struct RingControl:
-        RingWord *held
 
     cdef struct RingBatch:
         uint64_t number
@@ -92,11 +85,15 @@ cdef extern from "process/batch_ring.hpp" namespace "ksrv" nogil:
         @staticmethod
         BatchRing *map(int fd) noexcept
         RingFlag used
-        RingControl &control() noexcept
         unsigned char *batch(uint64_t number) noexcept
-        unsigned char *large(int place) noexcept
         unsigned char *answer(uint64_t number) noexcept
         const unsigned char *answer_rows(uint64_t number) noexcept
+        void release() noexcept
+        CBlock *lease(size_t nbytes) noexcept
+        int number_of(const CBlock *block) noexcept
+        void name(int slot) noexcept
+        void unname(int slot) noexcept
+        CBlock *receive(uint32_t slot) noexcept
         bint seal() noexcept
         int fd() noexcept
         void close_fd() noexcept
@@ -107,8 +104,11 @@ cdef extern from "process/batch_ring.hpp" namespace "ksrv" nogil:
     void complete_batch(BatchRing &ring, int channel, uint64_t number) noexcept
 
 
-cdef class WorkerRing:
+cdef class SharedMemory:
     cdef BatchRing *ring
+
+
+cdef class WorkerRing(SharedMemory):
     cdef int channel
     cdef public object collect
     cdef public object batches

@@ -1,10 +1,11 @@
 # Needs the GIL: arrays and tensors of a process are made and read one batch at a time.
-"""The shared memory for batches of a worker and a handler process: `WorkerRing` and `ProcessRing`.
+"""The memory that a worker and a handler process share: `WorkerRing` and `ProcessRing`.
 
-In the process a compiled loop runs the batches. It copies the rows of a batch into arrays that a
-handler may keep, calls the runner, and writes the outputs to the answer slot. Outputs that do not
-fit are sent over the channel. The rows of a large batch are not copied: while a handler keeps an
-array over them, their memory is not filled again.
+Both sides lease large slots for batches and messages: `SharedMemory`. In the process a compiled
+loop runs the batches. It copies the rows of a batch into arrays that a handler may keep, calls the
+runner, and writes the outputs to the answer slot. Outputs that do not fit are sent over the
+channel. The rows of a large batch are not copied: while a handler keeps an array over them, their
+slot is not filled again.
 """
 
 import fcntl
@@ -25,7 +26,7 @@ cimport numpy as cnp
 
 
 from ksrv._native.batch.batch cimport BatchInputs, BatchOutputs
-from ksrv._native.memory.buffer_pool cimport process_pool
+from ksrv._native.memory.buffer_pool cimport Block, CBlock, ksrv_wrap, process_pool
 from ksrv._native.queue.request_handle cimport NEVER
 from ksrv._native.tensor.datatype cimport (
     DT_BYTES, DT_INVALID, Datatype, datatype_of, item_size_of,
@@ -55,7 +56,43 @@ FIRST_BATCH_NUMBER: int = 1 << 63
 cdef int64_t SPIN_NS = 5000
 
 
-cdef class WorkerRing:
+cdef class SharedMemory:
+    """The large slots of a ring, for tensors that a side writes and the other side reads in place.
+
+    A slot can be leased if nothing on this side refers to it, and the other side has released it as
+    often as messages named it.
+    """
+
+    def __dealloc__(self):
+        if self.ring != NULL:
+            self.ring.release()
+
+    def lease(self, size_t nbytes) -> Block | None:
+        """Return a slot to write. None if it is too small, all are in use, or memory is short."""
+        cdef CBlock *block
+        with nogil:
+            block = self.ring.lease(nbytes)
+        return None if block == NULL else ksrv_wrap(block)
+
+    def number_of(self, Block block not None) -> int:
+        """Return the number of a slot that `lease` returned, or -1 for any other block."""
+        return self.ring.number_of(block.block)
+
+    def name(self, int slot) -> None:
+        """Note that the next message names a leased slot."""
+        self.ring.name(slot)
+
+    def unname(self, int slot) -> None:
+        """Undo `name`: the message was not sent."""
+        self.ring.unname(slot)
+
+    def receive(self, uint32_t slot) -> Block | None:
+        """Return a slot that a message of the other side names, or None if it has no such slot."""
+        cdef CBlock *block = self.ring.receive(slot)
+        return None if block == NULL else ksrv_wrap(block)
+
+
+cdef class WorkerRing(SharedMemory):
     """The worker's end of a ring.
 
     Args:
@@ -82,7 +119,6 @@ cdef class WorkerRing:
         process_pool().lendable_above.store(RING_LARGE_BYTES)
 
     def __dealloc__(self):
-        del self.ring
         if self.channel >= 0:
             os.close(self.channel)
 
@@ -155,86 +191,50 @@ cdef class RingRequests:
 Sequence[Any].register(RingRequests)
 
 
-@cython.final
-cdef class LargeSlot:
-    """Keeps a large slot in use while arrays of this process refer to it."""
-
-    cdef ProcessRing ring
-    cdef int number
-
-    def pin(self) -> bool:
-        """Pin the slot for the process's device, until the process ends.
-
-        Returns:
-            Whether it is pinned. False without a device, and if the device refuses.
-        """
-        cdef void *data = self.ring.ring.large(self.number)
-        if self.ring.pinned[self.number] == 0:
-            with nogil:
-                self.ring.pinned[self.number] = (
-                    1 if process_pool().pin_memory(data, RING_LARGE_BYTES) else -1
-                )
-        return self.ring.pinned[self.number] > 0
-
-    def __dealloc__(self):
-        if self.ring is not None:
-            self.ring.ring.control().held[self.number].store(0)
-
-
-cdef LargeSlot _large_slot(ProcessRing ring, int number):
-    cdef LargeSlot made = LargeSlot.__new__(LargeSlot)
-    made.ring = ring
-    made.number = number
-    ring.ring.control().held[number].store(1)
-    return made
-
-
-cdef class ProcessRing:
+cdef class ProcessRing(SharedMemory):
     """The handler process's end of a ring.
 
     Args:
         descriptor: The descriptor of the memory. The caller keeps it.
         channel: The descriptor of the process's end of the channel.
-        inputs: For each input its name, datatype and the dimensions after the first. -1 is the
-            length of padded rows.
-        make_requests: Makes the requests that a handler sees. Called with, for each request, the
-            rows, the unpadded row length, the id, the head, the deadline and the indexes of the
-            requested outputs.
 
     Raises:
         ValueError: The descriptor does not refer to a ring.
     """
 
-    cdef BatchRing *ring
     cdef int channel
     cdef list inputs
     cdef object make_requests
     cdef uint64_t completed
     cdef BatchInputs running
     cdef object after_calls
-    cdef int pinned[RING_LARGE_SLOTS]  # 1: the large slot is pinned; -1: the device refused
 
-    def __cinit__(
-        self,
-        int descriptor,
-        int channel,
-        inputs: Iterable[tuple[str, str, Sequence[int]]],
-        make_requests: Callable[[list[RingRecord]], Any],
-    ):
+    def __cinit__(self, int descriptor, int channel):
         self.ring = BatchRing.map(descriptor)
         if self.ring == NULL:
             raise ValueError("the descriptor is not one of memory for batches")
-        memset(self.pinned, 0, sizeof(self.pinned))
         self.channel = channel
+
+    def declare(
+        self,
+        inputs: Iterable[tuple[str, str, Sequence[int]]],
+        make_requests: Callable[[list[RingRecord]], Any],
+    ) -> None:
+        """Set what is known once the handler is loaded.
+
+        Args:
+            inputs: For each input its name, datatype and the dimensions after the first. -1 is the
+                length of padded rows.
+            make_requests: Makes the requests that a handler sees. Called with, for each request,
+                the rows, the unpadded row length, the id, the head, the deadline and the indexes of
+                the requested outputs.
+        """
         self.make_requests = make_requests
         self.inputs = []
         for name, datatype, tail in inputs:
             kind = datatype.encode()
             code = datatype_of(kind, <size_t>len(kind))
             self.inputs.append((name, datatype, DTYPES[<int>code], tuple(tail)))
-
-    def __dealloc__(self):
-        del self.ring
 
     def begin_call(self, object batch, after_calls: Callable[[], None]) -> int | None:
         """Return the channel number of the running batch, or None if `batch` is not running.
@@ -315,12 +315,11 @@ cdef class ProcessRing:
         cdef size_t at, nbytes, most = RING_BATCH_BYTES
         cdef int rank, i
         cdef cnp.ndarray array
-        cdef LargeSlot large = None
+        cdef CBlock *leased
+        cdef Block large = None
         memcpy(&head, slot, sizeof(RingBatch))
         if head.number != number or head.inputs != <uint32_t>len(self.inputs):
             raise ValueError(f"the ring has batch {head.number} with {head.inputs} inputs")
-        if head.large > <uint32_t>RING_LARGE_SLOTS:
-            raise ValueError(f"the ring has no large slot {head.large}")
         batch.rows = head.rows
         batch.requests = requests
         requests.count = head.requests
@@ -331,8 +330,11 @@ cdef class ProcessRing:
         batch.tensors = {}
         at = head.first_row
         if head.large:
-            large = _large_slot(self, <int>head.large - 1)
-            slot = self.ring.large(large.number)
+            leased = self.ring.receive(head.large - 1)
+            if leased == NULL:
+                raise ValueError(f"the ring has no large slot {head.large}")
+            large = ksrv_wrap(leased)
+            slot = leased.data
             most = RING_LARGE_BYTES
         for name, datatype, dtype, tail in self.inputs:
             rank = <int>len(<tuple>tail) + 1

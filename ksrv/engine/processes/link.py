@@ -1,8 +1,11 @@
 """The messages between a worker and its handler process, over a socket that carries descriptors.
 
 A sequenced packet socket preserves message boundaries, so nothing is ever read in part. A message
-has a kind, a payload and changes of the shared blocks: new blocks with their descriptors, blocks that are
-returned to the other side, and disowned blocks. A payload that is too long for the socket is put into a block.
+has a kind, a payload, and blocks of memory with its large tensors. A block is a slot of the memory that both
+sides share (`SharedMemory`), and is filled again after the other side has released it. If none is free, or
+the tensors are larger than a slot, it is a memfd for this message alone. So the body of a large request is not
+copied: the block that received it is lent, and the other side cannot write to it. A payload that is too long
+for the socket is put into a block, too.
 
 Everything that arrives is checked before memory is touched, because the other side runs user
 code. Inconsistent messages raise `ChannelError`.
@@ -11,6 +14,7 @@ code. Inconsistent messages raise `ChannelError`.
 import os
 import select
 import socket
+import sys
 import threading
 import time
 from array import array
@@ -18,18 +22,14 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Annotated, Literal, NamedTuple, TypeAlias
+from weakref import WeakSet
 
 import msgspec
 from msgspec import Meta
 
+from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.buffer_pool import Block
-from ksrv.engine.processes.shared_blocks import (
-    BlockError,
-    ExportedBlocks,
-    ImportedBlocks,
-    Part,
-    Shared,
-)
+from ksrv._native.process.batch_ring import SharedMemory
 
 MESSAGE_BYTES = 160 * 1024
 """The longest message: it fits the default send buffer of a Unix socket on Linux."""
@@ -37,8 +37,12 @@ INLINE_PAYLOAD_BYTES = 64 * 1024
 """Longer payloads are put into a block."""
 MOST_DESCRIPTORS = 128
 """The kernel's limit is 253 (SCM_MAX_FD)."""
-_MOST_NUMBERS = 2048
-"""Blocks that a message returns, and blocks that it disowns."""
+INLINE_BYTES = 32 * 1024
+"""The most bytes of arrays in a message itself; for more, a block is cheaper."""
+MOST_MAPPED = 16 * 1024
+"""Memfds of the other side that are mapped at a time: a quarter of the mappings that Linux allows."""
+MOST_MAPPED_BYTES = 1 << 40
+"""Their addresses. A process that sends sparse memfds could otherwise use up all addresses."""
 _NOT_WAITING = int(socket.MSG_DONTWAIT)
 _CLOSE_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
 _TRUNCATED = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
@@ -56,16 +60,32 @@ class ChannelError(Exception):
     """The other end violated the protocol."""
 
 
+class TooLarge(Exception):
+    """A message of this side exceeds the size that the other side accepts."""
+
+
+class Part(msgspec.Struct):
+    """Bytes in a block.
+
+    Attributes:
+        block: The place of the block among the blocks of the message.
+    """
+
+    block: int
+    offset: int
+    nbytes: int
+
+
 class Packed(NamedTuple):
     """The content of a message.
 
     Attributes:
         payload: An object in MessagePack.
-        blocks: The blocks of this side that the payload names; kept until it is sent.
+        blocks: The blocks that the payload names: slots, and blocks that can be lent.
     """
 
     payload: bytes = b"\xc0"
-    blocks: Sequence[Block | Shared] = ()
+    blocks: Sequence[Block] = ()
 
 
 EMPTY = Packed()
@@ -76,17 +96,31 @@ class Frame(NamedTuple):
 
     Attributes:
         batch_number: The batch that the message belongs to, or 0.
+        blocks: The blocks that the payload names.
+        most_bytes: The most bytes that its tensors may have. The sizes of blocks do not limit them, because a block
+            may have pages that were never written, and may be named many times.
     """
 
     kind: int
     batch_number: int
     payload: bytes
+    blocks: Sequence[Block] = ()
+    most_bytes: int = sys.maxsize
 
+    def memory(self, part: Part) -> memoryview:
+        """Return the bytes of a part of a block.
 
-class _Announced(msgspec.Struct, array_like=True):
-    number: Annotated[int, Meta(gt=0)]
-    nbytes: Annotated[int, Meta(gt=0)]
-    lent: bool
+        Raises:
+            ValueError: The part does not exist.
+        """
+        if not 0 <= part.block < len(self.blocks):
+            raise ValueError(f"block {part.block} of {len(self.blocks)} is named")
+        block = memoryview(self.blocks[part.block])
+        if not 0 <= part.offset <= part.offset + part.nbytes <= len(block):
+            raise ValueError(
+                f"{part.nbytes} bytes from byte {part.offset} on are named of a block of {len(block)}"
+            )
+        return block[part.offset : part.offset + part.nbytes]
 
 
 class _Message(msgspec.Struct, array_like=True):
@@ -94,9 +128,8 @@ class _Message(msgspec.Struct, array_like=True):
     batch_number: Annotated[int, Meta(ge=0)]
     payload: msgspec.Raw
     spilled: Part | None  # the payload, if it is in a block
-    announced: list[_Announced] = []
-    returned: list[int] = []
-    retired: list[int] = []
+    # The number of each slot, and the negative size of each memfd, whose descriptors follow in this order.
+    blocks: Annotated[list[int], Meta(max_length=MOST_DESCRIPTORS)] = []
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -104,7 +137,7 @@ _DECODER = msgspec.msgpack.Decoder(_Message)
 
 
 class Link:
-    """One end of a sequenced packet socket, with the shared blocks of both sides.
+    """One end of a sequenced packet socket.
 
     Threads may send at the same time. One thread at a time receives.
 
@@ -112,17 +145,15 @@ class Link:
         end: A connected SOCK_SEQPACKET socket. The link owns it.
         when_full: "wait": a sender waits while the socket has no room. "keep": the message is kept, with all messages
             after it, until `flush` or the next message. "drop": the message is dropped.
-        borrows: Whether the other side may lend blocks; see `ImportedBlocks`.
 
     Attributes:
-        exported: The blocks of this side.
-        imported: The blocks of the other side.
+        shared: The memory that both sides share, or None.
+        most_sent: The most bytes in the tensors of a message, or in its payload, that the other side accepts.
+        most_received: The same of the messages of the other side.
         kept_bytes: The bytes of the kept messages: their payloads, and the blocks that their senders report.
     """
 
-    def __init__(
-        self, end: socket.socket, *, when_full: WhenFull = "wait", borrows: bool = False
-    ) -> None:
+    def __init__(self, end: socket.socket, *, when_full: WhenFull = "wait") -> None:
         end.setblocking(True)
         self._socket = end
         self._poll = select.poll()
@@ -130,12 +161,11 @@ class Link:
         self._when_full = when_full
         self._flags = int(socket.MSG_NOSIGNAL) | (0 if when_full == "wait" else _NOT_WAITING)
         self._lock = threading.Lock()
-        self._kept: deque[tuple[int, _Message, Sequence[Block | Shared]]] = deque()
-        self._returned: list[int] = []
-        self._retired: list[int] = []
+        self._kept: deque[tuple[int, _Message, Sequence[Block]]] = deque()
         self._buffer = bytearray(MESSAGE_BYTES)
-        self.exported = ExportedBlocks()
-        self.imported = ImportedBlocks(borrows=borrows)
+        self._mapped: WeakSet[Block] = WeakSet()
+        self.shared: SharedMemory | None = None
+        self.most_sent = self.most_received = sys.maxsize
         self.kept_bytes = 0
 
     @staticmethod
@@ -149,6 +179,26 @@ class Link:
         return self._socket.fileno()
 
     # ---- sending ----------------------------------------------------------------------------
+
+    def lease(self, nbytes: int) -> Block:
+        """Return a block of at least `nbytes`. In a message its bytes are not copied, unless they are few.
+
+        Raises:
+            MemoryError: Not enough memory.
+        """
+        if nbytes <= INLINE_BYTES:
+            return buffer_pool.lease(nbytes, pages=True)
+        block = None if self.shared is None else self.shared.lease(nbytes)
+        return block or buffer_pool.share(nbytes)
+
+    def can_send(self, block: Block) -> bool:
+        """Return whether a message can name a block. A block without a slot is lent from now on."""
+        return (self.shared is not None and self.shared.number_of(block) >= 0) or block.lend()
+
+    def check_size(self, nbytes: int) -> None:
+        """Raise `TooLarge` if the other side does not accept a message of this size."""
+        if nbytes > self.most_sent:
+            raise TooLarge(f"{nbytes} bytes; a message has at most {self.most_sent}")
 
     @property
     def waiting(self) -> int:
@@ -175,12 +225,13 @@ class Link:
         """
         payload, blocks = packed
         length = len(payload)
-        self.exported.check_size(length)
+        self.check_size(length)
         spilled = None
         if length > INLINE_PAYLOAD_BYTES:
-            block = self.exported.lease(length)
+            block = self.lease(length)
             memoryview(block)[:length] = payload
-            spilled = Part(self.exported.number_of(block), 0, length)
+            self.can_send(block)
+            spilled = Part(len(blocks), 0, length)
             payload, blocks = EMPTY.payload, [*blocks, block]
         message = _Message(kind, batch_number, msgspec.Raw(payload), spilled)
         with self._lock:
@@ -199,51 +250,46 @@ class Link:
         with self._lock:
             self._send_kept()
 
-    def owes_blocks(self) -> bool:
-        """Return whether the next message returns blocks to the other side."""
-        with self._lock:
-            self._returned += self.imported.unused()
-            return bool(self._returned)
-
     def _send_kept(self) -> None:
         while self._kept and self._sent(*self._kept[0][1:]):
             self.kept_bytes -= self._kept.popleft()[0]
 
-    def _sent(self, message: _Message, blocks: Sequence[Block | Shared]) -> bool:
-        """Send a message, with the blocks that changed since the last. Return False if the socket has no room."""
-        unknown: list[Shared] = []
+    def _sent(self, message: _Message, blocks: Sequence[Block]) -> bool:
+        """Send a message. Return False if the socket has no room."""
         rights: list[tuple[int, int, array[int]]] = []
+        slots: list[int] = []
+        shared = self.shared
         if blocks:
-            try:
-                unknown = self.exported.name(blocks)
-            except KeyError:
-                if self.fileno() >= 0:
-                    raise
-                raise ChannelClosed("this end is closed") from None  # `close` released the blocks
-            message.announced = [
-                _Announced(one.number, len(one.block), one.lent) for one in unknown
+            numbers = [-1 if shared is None else shared.number_of(block) for block in blocks]
+            slots = [number for number in numbers if number >= 0]
+            lent = [block for block, number in zip(blocks, numbers, strict=True) if number < 0]
+            message.blocks = [
+                -len(block) if number < 0 else number
+                for block, number in zip(blocks, numbers, strict=True)
             ]
-        if unknown:
-            descriptors = array("i", [one.block.fd for one in unknown])
-            rights.append((socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors))
-        self._returned += self.imported.unused()
-        self._retired += self.exported.retired()
-        message.returned = self._returned[:_MOST_NUMBERS]
-        message.retired = self._retired[:_MOST_NUMBERS]
+            if lent:
+                descriptors = array("i", [block.fd for block in lent])
+                rights.append((socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors))
+        data = _ENCODER.encode(message)
+        sent = False
         try:
-            self._socket.sendmsg((_ENCODER.encode(message),), rights, self._flags)
+            for slot in slots:
+                shared.name(slot)  # type: ignore[union-attr]
+            self._socket.sendmsg((data,), rights, self._flags)
+            sent = True
         except BlockingIOError:
-            self.exported.unname(blocks, unknown)
-            return False
+            pass
         except OSError as error:
             raise ChannelClosed(f"the other end is gone: {error.strerror}") from error
-        del self._returned[:_MOST_NUMBERS], self._retired[:_MOST_NUMBERS]
-        return True
+        finally:
+            for slot in [] if sent else slots:
+                shared.unname(slot)  # type: ignore[union-attr]
+        return sent
 
     # ---- receiving --------------------------------------------------------------------------
 
     def receive(self, deadline_ns: int | None = None) -> Frame:
-        """Wait for a message and map the blocks that came with it.
+        """Wait for a message and map its blocks.
 
         Args:
             deadline_ns: The time of `time.monotonic_ns` at which to give up, or None.
@@ -258,7 +304,7 @@ class Link:
             try:
                 if len(data) > 1:  # one byte is a wake-up, see batch_ring.hpp
                     return self._parse(data, descriptors)
-            except (BlockError, ValueError, RecursionError) as error:
+            except (ValueError, OSError, RecursionError) as error:
                 raise ChannelError(f"a message of the other side is malformed: {error}") from error
             finally:
                 for descriptor in descriptors:
@@ -292,28 +338,34 @@ class Link:
     def _parse(self, data: bytes, descriptors: list[int]) -> Frame:
         """Return a message. Descriptors of blocks that were mapped are removed from the list."""
         message = _DECODER.decode(data)
-        if len(message.announced) != len(descriptors):
-            raise BlockError(
-                f"it announces {len(message.announced)} blocks with {len(descriptors)} descriptors"
-            )
-        for one in message.announced:
-            self.imported.map(one.number, one.nbytes, descriptors[0], lent=one.lent)
-            del descriptors[0]
-        if message.returned:
-            self.exported.take_back(message.returned)
+        if sum(number < 0 for number in message.blocks) != len(descriptors):
+            raise ValueError(f"it has {len(descriptors)} descriptors, and names others")
+        blocks = [self._received_block(number, descriptors) for number in message.blocks]
         payload = bytes(message.payload)
-        if message.spilled is not None:
-            start, length = message.spilled.offset, message.spilled.nbytes
-            if length > self.imported.most_bytes:
-                raise BlockError(
-                    f"its payload has {length} bytes, and {self.imported.most_bytes} are allowed"
-                )
-            (block,) = self.imported.read([message.spilled])
-            # Copied, so that the other side cannot change the bytes between checking and reading.
-            payload = bytes(memoryview(block)[start : start + length])
-        if message.retired:
-            self.imported.forget(message.retired)
-        return Frame(message.kind, message.batch_number, payload)
+        frame = Frame(message.kind, message.batch_number, payload, blocks, self.most_received)
+        if message.spilled is None:
+            return frame
+        if message.spilled.nbytes > self.most_received:
+            raise ValueError(
+                f"its payload has {message.spilled.nbytes} bytes, and {self.most_received} are allowed"
+            )
+        # Copied, so that the other side cannot change the bytes between checking and reading.
+        return frame._replace(payload=bytes(frame.memory(message.spilled)))
+
+    def _received_block(self, number: int, descriptors: list[int]) -> Block:
+        if number >= 0:
+            slot = None if self.shared is None else self.shared.receive(number)
+            if slot is None:
+                raise ValueError(f"it names slot {number}, which the other side does not write")
+            return slot
+        mapped = list(self._mapped)
+        if len(mapped) >= MOST_MAPPED or sum(map(len, mapped)) - number > MOST_MAPPED_BYTES:
+            raise ValueError(f"a memfd of {-number} bytes is one too many beside {len(mapped)}")
+        block = buffer_pool.adopt_fd(descriptors[0], -number)
+        del descriptors[0]
+        block.close_fd()  # a mapping does not need it, and this process has few descriptors
+        self._mapped.add(block)
+        return block
 
     # ---- the end ----------------------------------------------------------------------------
 
@@ -334,7 +386,8 @@ class Link:
             raise ChannelClosed(f"the other end is gone: {error}") from error
 
     def close(self) -> None:
-        """Close the socket and release every block."""
+        """Close the socket. Received blocks stay valid."""
         self._socket.close()
-        self.exported.clear()
-        self.imported.clear()
+        with self._lock:
+            self._kept.clear()
+        self.shared = None

@@ -14,8 +14,7 @@ import msgspec
 from ksrv import errors
 from ksrv._native.grpc.grpc_call import CODES
 from ksrv.engine.available_memory import bytes_in_flight
-from ksrv.engine.processes.link import ChannelError, Frame, Packed
-from ksrv.engine.processes.shared_blocks import BlockError, ExportedBlocks, ImportedBlocks, TooLarge
+from ksrv.engine.processes.link import ChannelError, Frame, Link, Packed, TooLarge
 from ksrv.engine.processes.tensor_messages import TensorMessage, TensorWriter, read_tensors
 from ksrv.errors import HandlerFailed, InferenceError, KsrvError
 from ksrv.handlers.diagnostics.timing import stage_name
@@ -32,7 +31,7 @@ from ksrv.request import (
     Tensor,
 )
 
-PROTOCOL = 8
+PROTOCOL = 9
 """The version of the messages, raised with each change of them: a process may run another ksrv than its worker."""
 NO_BATCH = 0
 """The batch number of calls that belong to no batch, because a thread that the handler started makes them. The worker
@@ -44,12 +43,8 @@ LEAST_CHUNK_BYTES = CHUNK_BYTES_UNDER_WAY // 32
 """Shorter chunks count as if they had this size."""
 MOST_CALLS = 1024
 """The most calls of one process without a result, or with a result that the process has not taken."""
-KEPT_BYTES = 1 << 29
-"""The most bytes of blocks that a handler process may keep, besides the blocks of its largest messages."""
 EVENT_BYTES = 1 << 20
 """The most bytes of an event. A log record has 64 Ki characters, which are 12 bytes each at most."""
-KEPT_EVENT_BYTES = 32 * EVENT_BYTES
-"""The most bytes of the blocks of long events. They are never returned: the process keeps at most 17 of them."""
 
 _MOST_RETRY_AFTER_S = 2**31 - 1
 _STAGE = re.compile("[A-Za-z0-9_]+")
@@ -257,14 +252,6 @@ def most_bytes(limits: Limits) -> int:
     return max(limits.body, bytes_in_flight(limits))
 
 
-def most_kept(limits: Limits) -> int:
-    """Return how many bytes the blocks of a handler process may have together.
-
-    Two messages of the largest size, and blocks of earlier messages that are filled again.
-    """
-    return 2 * most_bytes(limits) + KEPT_BYTES
-
-
 def dump(note: Any, writer: TensorWriter | None = None) -> Packed:
     """Return a message.
 
@@ -296,16 +283,16 @@ def load(kind: type[Message], frame: Frame) -> Message:
         raise ChannelError(f"the other side sent no {kind.__name__}: {error}") from error
 
 
-def _tensors(written: list[TensorMessage], imported: ImportedBlocks) -> list[Tensor]:
+def _tensors(written: list[TensorMessage], frame: Frame) -> list[Tensor]:
     try:
-        return read_tensors(written, imported)
-    except (ValueError, TypeError, BlockError) as error:
+        return read_tensors(written, frame)
+    except (ValueError, TypeError) as error:
         raise ChannelError(f"the other side sent tensors that do not add up: {error}") from error
 
 
-def pack_batch(batch: BatchInputs, exported: ExportedBlocks) -> Packed:
+def pack_batch(batch: BatchInputs, link: Link) -> Packed:
     """Return the RUN message of a batch."""
-    writer = TensorWriter(exported)
+    writer = TensorWriter(link)
     note = RunMessage(
         writer.write(list(batch.tensors.values())),
         batch.rows,
@@ -317,9 +304,7 @@ def pack_batch(batch: BatchInputs, exported: ExportedBlocks) -> Packed:
     return dump(note, writer)
 
 
-def unpack_batch(
-    frame: Frame, imported: ImportedBlocks, emitter: Emitter
-) -> tuple[BatchInputs, str]:
+def unpack_batch(frame: Frame, emitter: Emitter) -> tuple[BatchInputs, str]:
     """Return the batch of a RUN message and the `traceparent` of its span, "" without one.
 
     The batch's arrays are views of the other side's blocks.
@@ -332,7 +317,7 @@ def unpack_batch(
     """
     note = load(RunMessage, frame)
     batch = BatchInputs(
-        tensors={tensor.name: tensor for tensor in _tensors(note.tensors, imported)},
+        tensors={tensor.name: tensor for tensor in _tensors(note.tensors, frame)},
         rows=note.rows,
         requests=note.requests,
         explain=note.explain,
@@ -341,14 +326,14 @@ def unpack_batch(
     return batch, note.traceparent
 
 
-def pack_answer(outputs: BatchOutputs, exported: ExportedBlocks, call: int = 0) -> Packed:
+def pack_answer(outputs: BatchOutputs, link: Link, call: int = 0) -> Packed:
     """Return an ANSWER, CHUNK or RESULT message.
 
     Args:
         outputs: The handler's answer, or that of the called model.
         call: Of RESULT, the number of the call.
     """
-    writer = TensorWriter(exported)
+    writer = TensorWriter(link)
     note = AnswerMessage(
         tensors=writer.write(outputs.tensors),
         call=call,
@@ -364,9 +349,7 @@ def pack_answer(outputs: BatchOutputs, exported: ExportedBlocks, call: int = 0) 
     return dump(note, writer)
 
 
-def unpack_answer(
-    frame: Frame, imported: ImportedBlocks, requests: int = 1
-) -> tuple[int, BatchOutputs]:
+def unpack_answer(frame: Frame, requests: int = 1) -> tuple[int, BatchOutputs]:
     """Return the content of an ANSWER, CHUNK, RESULT or CALL_CHUNK: the call's number, and the outputs or errors.
 
     The arrays are views of shared blocks.
@@ -391,7 +374,7 @@ def unpack_answer(
     if not all(map(_STAGE.fullmatch, note.timings)):
         raise ChannelError("the name of a stage is no word")
     return note.call, BatchOutputs(
-        tensors=_tensors(note.tensors, imported),
+        tensors=_tensors(note.tensors, frame),
         failures={index: to_error(fault) for index, fault in note.failures.items()},
         timings=note.timings,
         headers=note.headers,
@@ -404,9 +387,9 @@ def unpack_answer(
     )
 
 
-def pack_call(request: InferRequest, number: int, exported: ExportedBlocks) -> Packed:
+def pack_call(request: InferRequest, number: int, link: Link) -> Packed:
     """Return a CALL message."""
-    writer = TensorWriter(exported)
+    writer = TensorWriter(link)
     note = CallMessage(
         number,
         request.model_name,
@@ -422,7 +405,7 @@ def pack_call(request: InferRequest, number: int, exported: ExportedBlocks) -> P
     return dump(note, writer)
 
 
-def unpack_call(frame: Frame, imported: ImportedBlocks) -> tuple[int, InferRequest, bool]:
+def unpack_call(frame: Frame) -> tuple[int, InferRequest, bool]:
     """Return the number and the request of a CALL message, and whether intermediate answers are wanted.
 
     Raises:
@@ -433,7 +416,7 @@ def unpack_call(frame: Frame, imported: ImportedBlocks) -> tuple[int, InferReque
         note.model,
         note.version,
         note.id,
-        inputs=_tensors(note.tensors, imported),
+        inputs=_tensors(note.tensors, frame),
         outputs=[RequestedOutput(name) for name in note.outputs],
         parameters=note.parameters,
         headers={TRACEPARENT: note.traceparent} if note.traceparent else {},

@@ -190,13 +190,10 @@ class ProcessExecutor:
                 link, process, ring = self._spawn(interpreter)
                 self._link, self._process = link, process
                 self._spec = self._alike(self._load(link, process, source))
-                if uses_ring(self._spec):
-                    self._ring = ring
-                    if not ring.seal():
-                        raise HandlerFailed(
-                            f"the memory for batches of {self._label} cannot be sealed"
-                        )
+                if not ring.seal():
+                    raise HandlerFailed(f"the memory for batches of {self._label} cannot be sealed")
                 ring.close_fd()
+                self._ring = ring if uses_ring(self._spec) else None
                 self._batches = ring.batches = ProcessRuns(
                     link,
                     self._submit,
@@ -250,11 +247,9 @@ class ProcessExecutor:
             ring = WorkerRing(link.fileno())
         except (OSError, MemoryError) as error:  # there may be descriptors and memory again later
             raise HandlerFailed(f"{self._label} cannot be started: {error}") from error
-        link.imported.most_bytes = messages.most_bytes(self._limits)
-        # Allow twice as many, because a message announces new blocks before it gives up the replaced blocks.
-        link.imported.most_kept = 2 * messages.most_kept(self._limits)
-        events.imported.most_bytes = messages.EVENT_BYTES
-        events.imported.most_kept = messages.KEPT_EVENT_BYTES
+        link.shared = ring
+        link.most_received = messages.most_bytes(self._limits)
+        events.most_received = messages.EVENT_BYTES
         descriptors = [link_end.fileno(), events_end.fileno(), ring.fileno()]
         process = HandlerProcess(
             [*interpreter.program, *map(str, [*descriptors, os.getpid()])],
@@ -318,7 +313,7 @@ class ProcessExecutor:
         try:
             if link is None:
                 return buffer_pool.lease(nbytes)
-            return link.exported.lease(nbytes)
+            return link.lease(nbytes)
         except MemoryError as error:
             raise Overloaded(str(error), "memory") from error
 

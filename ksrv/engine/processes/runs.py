@@ -230,7 +230,7 @@ class ProcessRuns:
     def _give(self, batch: BatchInputs, done: Done | None, due_ns: int | None) -> Run:
         batch.beside_others = self.has_coroutines
         try:
-            packed = messages.pack_batch(batch, self.link.exported)
+            packed = messages.pack_batch(batch, self.link)
         except MemoryError as error:
             raise Overloaded(str(error), "memory") from error
         with self._lock:
@@ -295,10 +295,6 @@ class ProcessRuns:
         run = self._in_ring(dispatched.batch_number, lambda: batch)
         run.hold(batch)
         run.due_ns = dispatched.deadline_ns
-        # Only messages return the blocks of earlier answers, and batches of the ring are sent without messages.
-        if not self.link.waiting and self.link.owes_blocks():
-            with suppress(ChannelClosed):  # `_wait` gets the same error
-                self.link.send(MessageType.ROOM)
         return self._wait(run)
 
     def leave_ring(self) -> None:
@@ -422,7 +418,7 @@ class ProcessRuns:
     def _answer(self, run: Run, frame: Frame) -> BatchOutputs:
         batch = run.caller()
         requests = len(batch.requests if batch.handles is None else batch.handles)
-        answer = messages.unpack_answer(frame, self.link.imported, requests)[1]
+        answer = messages.unpack_answer(frame, requests)[1]
         lived_ns = (
             time.monotonic_ns() - self._began_ns
         )  # no stage takes longer than the process has lived
@@ -447,7 +443,7 @@ class ProcessRuns:
     # ---- calls ------------------------------------------------------------------------------
 
     def _call(self, run: Run, frame: Frame) -> None:
-        number, request, is_streamed = messages.unpack_call(frame, self.link.imported)
+        number, request, is_streamed = messages.unpack_call(frame)
         if is_streamed:
             request.stream = stream = ResponseStream(
                 lambda: self._hand_on_call(run.number, number, stream)
@@ -513,12 +509,12 @@ class ProcessRuns:
                 failure = HandlerFailed(LOST)
         if failure is not None:
             answer = BatchOutputs([], {0: failure})
-            packed, nbytes = messages.pack_answer(answer, self.link.exported, number), 0
+            packed, nbytes = messages.pack_answer(answer, self.link, number), 0
         with suppress(ChannelClosed):  # the receiving thread ends the batch
             self.link.send(kind, packed, batch_number=batch_number, nbytes=nbytes)
 
     def _pack_result(self, number: int, response: InferResponse, nbytes: int) -> Packed:
-        kept, most = self.link.kept_bytes, self.link.imported.most_bytes
+        kept, most = self.link.kept_bytes, self.link.most_received
         if kept and kept + nbytes > most:
             raise Overloaded(
                 f"the results of calls that the handler has not taken have {kept} bytes, and this result has "
@@ -527,7 +523,7 @@ class ProcessRuns:
             )
         parameters = {0: dict(response.parameters)} if response.parameters else None
         answer = BatchOutputs(response.outputs, parameters=parameters)
-        return messages.pack_answer(answer, self.link.exported, number)
+        return messages.pack_answer(answer, self.link, number)
 
     # ---- chunks -----------------------------------------------------------------------------
 

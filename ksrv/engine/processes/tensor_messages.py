@@ -1,14 +1,13 @@
 """Tensors of a message: written once on one side, viewed on the other side.
 
-An array that is already in one of this side's blocks is referred to and not copied, nor is an array in the
-large body of a request: its block is lent. All other arrays are copied: into the message while they are small
-together, else into one block. An array whose axes are a permutation of contiguous memory (an NHWC batch that the
+An array in a block that a message can name is not copied: a leased slot, or the large body of a request. All other
+arrays are copied: into the message while they are small together, else into one block. An array whose axes are a permutation of contiguous memory (an NHWC batch that the
 handler sees as NCHW) keeps its memory order, and the other side sees the same view. The elements of a BYTES tensor
 are in the message, but for long elements, which are in blocks as arrays are.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
@@ -18,12 +17,7 @@ from msgspec import Meta
 from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.buffer_pool import Block
 from ksrv._native.tensor.datatype import DTYPES, NAMES
-from ksrv.engine.processes.shared_blocks import (
-    ExportedBlocks,
-    ImportedBlocks,
-    Part,
-    Shared,
-)
+from ksrv.engine.processes.link import INLINE_BYTES, Frame, Link, Part
 from ksrv.errors import HandlerFailed
 from ksrv.request import Parameter, Tensor
 
@@ -32,8 +26,6 @@ MOST_TENSORS = 65_536
 ELEMENT_VIEW_BYTES = 64 * 1024
 """BYTES elements of at least this size become views. Smaller elements are copied."""
 MOST_DIMENSIONS = 32
-INLINE_BYTES = 32 * 1024
-"""The most bytes of arrays in a message itself; for more, a block is cheaper."""
 DIRECT_BLOCKS = 64
 """Blocks to which a message refers; more arrays are copied, because file descriptors are few."""
 _COPIED_BYTES = 4096
@@ -66,19 +58,19 @@ class TensorWriter:
     """Writes the tensors of one message.
 
     Args:
-        exported: The blocks of this side.
+        link: The link that the message is sent on.
 
     Attributes:
-        blocks: The blocks that the tensors refer to, and the lent blocks; the message keeps them until it is sent.
+        blocks: The blocks that the tensors refer to.
     """
 
-    def __init__(self, exported: ExportedBlocks) -> None:
-        self._exported = exported
+    def __init__(self, link: Link) -> None:
+        self._link = link
         self._left = INLINE_BYTES
         self._copies: list[tuple[Part, Any]] = []  # the offsets are those in the block to come
         self._copied_bytes = 0
         self.nbytes = 0
-        self.blocks: list[Block | Shared] = []
+        self.blocks: list[Block] = []
 
     def write(self, tensors: Sequence[Tensor]) -> list[TensorMessage]:
         """Return the tensors' form for a message.
@@ -95,11 +87,12 @@ class TensorWriter:
                 f"{MOST_TENSORS} at a time"
             )
         written = [self._written(tensor) for tensor in tensors]
-        self._exported.check_size(self.nbytes)
+        self._link.check_size(self.nbytes)
         if self._copies:
-            block = self._exported.lease(self._copied_bytes)
-            self.blocks.append(block)
-            number = self._exported.number_of(block)
+            # Longer than what a message has room for, so that the block can be sent.
+            block = self._link.lease(max(self._copied_bytes, INLINE_BYTES + 1))
+            number = self._number_of(block)
+            assert number is not None, "a leased block can be sent"
             for part, source in self._copies:
                 part.block = number
                 target = buffer_pool.array(block, source.dtype, source.shape, part.offset)
@@ -157,39 +150,39 @@ class TensorWriter:
         return part
 
     def _in_block(self, array: np.ndarray[Any, Any]) -> Part | None:
-        """Return where an array is in a block of this side, or in the body of a request, whose block is then lent."""
-        if len(self.blocks) >= DIRECT_BLOCKS:
-            return None
-        address = array.__array_interface__["data"][0]
-        block = self._exported.containing(address, array.nbytes)
-        if block is not None:
-            self.blocks.append(block)
-            return Part(self._exported.number_of(block), address - block.address, array.nbytes)
+        """Return the place of an array in a block that a message can name, or None."""
         owner: Any = array
         while isinstance(owner, np.ndarray):
             owner = owner.base
         if isinstance(owner, memoryview):
             owner = owner.obj
-        if not isinstance(owner, Block):
+        number = self._number_of(owner) if isinstance(owner, Block) else None
+        if number is None:
             return None
-        known = (one for one in self.blocks if isinstance(one, Shared) and one.block is owner)
-        lent = next(known, None)
-        if lent is None:
-            lent = self._exported.lend(owner)
-            if lent is None:
-                return None
-            self.blocks.append(lent)
-        return Part(lent.number, address - owner.address, array.nbytes)
+        address = array.__array_interface__["data"][0]
+        return Part(number, address - owner.address, array.nbytes)
+
+    def _number_of(self, block: Block) -> int | None:
+        """Return the place of a block in the message, or None if the message cannot name it."""
+        for number, known in enumerate(self.blocks):
+            if known is block:
+                return number
+        if len(self.blocks) > DIRECT_BLOCKS or not self._link.can_send(block):
+            return None
+        self.blocks.append(block)
+        return len(self.blocks) - 1
 
 
-def read_tensors(written: Sequence[TensorMessage], imported: ImportedBlocks) -> list[Tensor]:
+def read_tensors(written: Sequence[TensorMessage], frame: Frame) -> list[Tensor]:
     """Return views of the tensors that the other side wrote.
 
     Arrays and long elements in blocks are views. Data in the message is copied.
 
+    Args:
+        frame: The message.
+
     Raises:
-        ValueError: A tensor is inconsistent, or the tensors exceed the limit of `imported`.
-        BlockError: A tensor is in bytes that do not exist.
+        ValueError: A tensor is inconsistent, or the tensors exceed the limit of the message.
     """
     if len(written) > MOST_TENSORS:
         raise ValueError(f"{len(written)} tensors are too many")
@@ -198,19 +191,17 @@ def read_tensors(written: Sequence[TensorMessage], imported: ImportedBlocks) -> 
         for one in written
         for content in (one.data if isinstance(one.data, list) else (one.data,))
     ]
-    parts = [one for one in contents if isinstance(one, Part)]
-    if sum(part.nbytes for part in parts) > imported.most_bytes:
-        raise ValueError(f"the tensors have more than {imported.most_bytes} bytes together")
-    blocks = iter(imported.read(parts) if parts else ())
-    return [_read(one, blocks) for one in written]
+    if sum(one.nbytes for one in contents if isinstance(one, Part)) > frame.most_bytes:
+        raise ValueError(f"the tensors have more than {frame.most_bytes} bytes together")
+    return [_read(one, frame) for one in written]
 
 
-def _read(one: TensorMessage, blocks: Iterator[Block]) -> Tensor:
+def _read(one: TensorMessage, frame: Frame) -> Tensor:
     data: Any
     if one.datatype == "BYTES":
         if not isinstance(one.data, list) or math.prod(one.shape) != len(one.data):
             raise ValueError(f"a BYTES tensor of shape {one.shape} has other elements")
-        data = [_read_element(content, blocks) for content in one.data]
+        data = [_read_element(content, frame) for content in one.data]
         return Tensor(one.name, "BYTES", tuple(one.shape), data, one.parameters)
     dtype = _DTYPES.get(one.datatype)
     if dtype is None or isinstance(one.data, list):
@@ -225,7 +216,9 @@ def _read(one: TensorMessage, blocks: Iterator[Block]) -> Tensor:
             f"a {one.datatype} tensor begins at byte {one.data.offset}, which is not aligned"
         )
     else:
-        data = buffer_pool.array(next(blocks), dtype, one.shape, one.data.offset)
+        frame.memory(one.data)  # it exists
+        block = frame.blocks[one.data.block]
+        data = buffer_pool.array(block, dtype, one.shape, one.data.offset)
     if one.order:
         if sorted(one.order) != list(range(data.ndim)):
             raise ValueError("the order of a tensor's axes is not a permutation")
@@ -233,9 +226,9 @@ def _read(one: TensorMessage, blocks: Iterator[Block]) -> Tensor:
     return Tensor(one.name, one.datatype, data.shape, data, one.parameters)
 
 
-def _read_element(content: Content, blocks: Iterator[Block]) -> bytes | memoryview:
+def _read_element(content: Content, frame: Frame) -> bytes | memoryview:
     if isinstance(content, bytes):
         return content
     if content.nbytes < ELEMENT_VIEW_BYTES:
         raise ValueError(f"an element of {content.nbytes} bytes is in a block")
-    return memoryview(next(blocks))[content.offset : content.offset + content.nbytes]
+    return frame.memory(content)

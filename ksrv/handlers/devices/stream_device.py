@@ -20,7 +20,6 @@ import numpy as np
 
 from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.buffer_pool import Block
-from ksrv._native.process.batch_ring import LargeSlot
 from ksrv.handlers.devices.device import Device
 from ksrv.request import Array
 from ksrv.torch_interop import numpy_dtype
@@ -204,14 +203,14 @@ def lease_pages(nbytes: int) -> Block:
     return buffer_pool.lease(nbytes, pages=True)
 
 
-def block_of(array: Array) -> Block | LargeSlot | None:
-    """Return the block, or the place of a ring, that an array is a view of; None for other memory."""
+def block_of(array: Array) -> Block | None:
+    """Return the block that an array is a view of; None for other memory."""
     owner: Any = array
     while isinstance(owner, np.ndarray):
         owner = owner.base
     if isinstance(owner, memoryview):
         owner = owner.obj
-    return owner if isinstance(owner, Block | LargeSlot) else None
+    return owner if isinstance(owner, Block) else None
 
 
 class _Unlocked:

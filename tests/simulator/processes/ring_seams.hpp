@@ -47,6 +47,14 @@ template <typename T> struct scheduled_atomic {
         sim::machine().word_seam();
         return plain.exchange(value);
     }
+    T fetch_add(T value) noexcept {
+        sim::machine().word_seam();
+        return plain.fetch_add(value);
+    }
+    T fetch_sub(T value) noexcept {
+        sim::machine().word_seam();
+        return plain.fetch_sub(value);
+    }
 
     atomic<T> plain;
 };

@@ -103,7 +103,7 @@ class WorkerCalls:
             self._number += 1
             call = PendingCall(self, request, batch_number, self._number)
             with bounded(f"the request to the model {request.model_name}"):
-                packed = messages.pack_call(request, call.number, self._link.exported)
+                packed = messages.pack_call(request, call.number, self._link)
                 self._link.send(MessageType.CALL, packed, batch_number=batch_number)
             self._open[call.number] = call
             self._unanswered += 1
@@ -117,7 +117,7 @@ class WorkerCalls:
         return messages.NO_BATCH if number is None and self.always_receiving else number
 
     def _take_chunk(self, frame: Frame) -> None:
-        number, outputs = messages.unpack_answer(frame, self._link.imported)
+        number, outputs = messages.unpack_answer(frame)
         with self._lock:  # another thread may have sent the call and not noted it yet
             call = self._open.get(number)
         if call is None:
@@ -128,7 +128,7 @@ class WorkerCalls:
             call.take_chunk(outputs)
 
     def _take_result(self, frame: Frame) -> None:
-        number, outcome = messages.unpack_answer(frame, self._link.imported)
+        number, outcome = messages.unpack_answer(frame)
         with self._lock:
             call = self._open.get(number)
             if call is not None:  # else it was given up, or its batch is over

@@ -111,12 +111,11 @@ def _utf8(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def serve(link: Link, events: Events, ring: int) -> int:
+def serve(link: Link, events: Events, ring: ProcessRing) -> int:
     """Load the handler and run batches until the channel ends.
 
     Args:
         link: The link for batches.
-        ring: The descriptor of the memory for batches without messages.
 
     Returns:
         The exit status.
@@ -141,7 +140,9 @@ def serve(link: Link, events: Events, ring: int) -> int:
     try:
         runner, spec = _load(note, link, events, calls)
         loaded = messages.dump(spec)
-        calls.ring = _open_ring(spec, ring, link.fileno()) if uses_ring(spec) else None
+        if uses_ring(spec):
+            _declare(ring, spec)
+            calls.ring = ring
     except BaseException as error:  # sent to the worker
         log.exception("the model cannot be loaded")
         answers.fail(error if isinstance(error, KsrvError) else HandlerFailed(_load_text(error)))
@@ -164,19 +165,18 @@ def _load(
     source = replace(ModelSource.from_json(note.source.encode()), alone=True)
     set_process_limits(note.limits)
     PROCESS.bound = bytes_in_flight(note.limits)
-    link.exported.most_bytes = messages.most_bytes(note.limits)
-    link.exported.most_kept = messages.most_kept(note.limits)
+    link.most_sent = messages.most_bytes(note.limits)
     _enter(dict.fromkeys((str(source.folder), str(source.root))))
     runner = make_runner(source, instance=note.instance, threads=note.threads, emit=events.metric)
     runner.submit = calls
-    runner.lease_answer = link.exported.lease
+    runner.lease_answer = link.lease
     runner.on_device_lost = _leave_device
     spec = load_unchanged(runner, source)
     buffer_pool.trim_malloc()  # reading a model may take twice its size
     return runner, spec
 
 
-def _open_ring(spec: ModelSpec, descriptor: int, channel: int) -> ProcessRing:
+def _declare(ring: ProcessRing, spec: ModelSpec) -> None:
     # The worker uses the ring for a model whose inputs have fixed dimensions, but for one length of padded rows.
     length = next((name for one in spec.inputs for name in one.lengths if name), "")
     inputs = [
@@ -184,10 +184,7 @@ def _open_ring(spec: ModelSpec, descriptor: int, channel: int) -> ProcessRing:
         for one in spec.inputs
     ]
     outputs = [one.name for one in spec.outputs]
-    try:
-        return ProcessRing(descriptor, channel, inputs, partial(ring_requests, length, outputs))
-    finally:
-        os.close(descriptor)
+    ring.declare(inputs, partial(ring_requests, length, outputs))
 
 
 def ring_requests(
@@ -243,7 +240,7 @@ def _die_with_parent(parent: int) -> bool:
 
 def _link(descriptor: int, when_full: WhenFull) -> Link:
     os.set_inheritable(descriptor, False)
-    return Link(socket.socket(fileno=descriptor), when_full=when_full, borrows=True)
+    return Link(socket.socket(fileno=descriptor), when_full=when_full)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -252,16 +249,19 @@ def main(arguments: Sequence[str]) -> int:
     Args:
         arguments: The descriptors of the links for batches and for events and of the ring, and the worker's number.
     """
-    channel, event_channel, ring, parent = map(int, arguments)
+    channel, event_channel, descriptor, parent = map(int, arguments)
     if not _die_with_parent(parent):
         return 1
-    os.set_inheritable(ring, False)
+    ring = ProcessRing(descriptor, channel)
+    os.close(descriptor)
     faulthandler.enable()
     buffer_pool.tune_malloc(keep=_KEPT_BYTES, no_mmap=True)
     sys.argv = ["ksrv-handler"]
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    status = serve(_link(channel, "wait"), Events(_link(event_channel, "drop")), ring)
+    link = _link(channel, "wait")
+    link.shared = ring
+    status = serve(link, Events(_link(event_channel, "drop")), ring)
     gc.freeze()  # with torch, a last collection of what the imports have made takes a second
     return status
 

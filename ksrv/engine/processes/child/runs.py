@@ -7,6 +7,7 @@ one: batches of the ring in a compiled loop, batches of messages here.
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from threading import Lock
 from time import monotonic
 
@@ -46,7 +47,7 @@ class Answers:
         self.link = link
 
     def send(self, kind: MessageType, batch_number: int, outputs: BatchOutputs) -> None:
-        """Send a final or an intermediate answer, and remove its tensors from `outputs`.
+        """Send a final or an intermediate answer.
 
         Args:
             kind: ANSWER or CHUNK.
@@ -55,10 +56,7 @@ class Answers:
             HandlerFailed: The answer is too large.
         """
         with bounded("the handler's answer"):
-            packed = messages.pack_answer(outputs, self.link.exported)
-            # Emptied before sending, because the message names the input blocks without references,
-            # and an output may be a view of an input.
-            outputs.tensors.clear()
+            packed = messages.pack_answer(outputs, self.link)
             self.link.send(kind, packed, batch_number=batch_number)
 
     def fail_batch(self, batch_number: int, error: BaseException) -> None:
@@ -132,9 +130,8 @@ class Chunks:
         """Send one chunk without waiting."""
         with self._lock:
             if not self._ended:
-                nbytes = chunk_bytes(outputs)  # before `send`, which removes the tensors
                 self._answers.send(MessageType.CHUNK, self._batch_number, outputs)
-                self._bytes_under_way += nbytes
+                self._bytes_under_way += chunk_bytes(outputs)
 
     def listening(self) -> frozenset[int]:
         """See `ksrv.request.Emitter.listening`."""
@@ -256,14 +253,13 @@ class RunLoop:
         if self._calls.ring is None:
             return self._inbox.take()
         while (frame := self._inbox.taken()) is None:
-            self._calls.ring.serve(self._runner.run, self._answer, self._answers.fail_batch)
+            self._calls.ring.serve(
+                self._runner.run,
+                partial(self._answers.send, MessageType.ANSWER),
+                self._answers.fail_batch,
+            )
             self._inbox.receive_waiting()
         return frame
-
-    def _answer(self, batch_number: int, outputs: BatchOutputs) -> None:
-        """Answer a batch of the ring by a message."""
-        self._inbox.receive_waiting()  # the worker may have returned blocks, which the answer can reuse
-        self._answers.send(MessageType.ANSWER, batch_number, outputs)
 
     def _receive(self, frame: Frame) -> None:
         """Note a batch before it is run, because messages about its clients may arrive before that."""
@@ -286,7 +282,7 @@ class RunLoop:
         number = frame.batch_number
         chunks = self._received[number]
         try:
-            batch, span = messages.unpack_batch(frame, self._answers.link.imported, chunks)
+            batch, span = messages.unpack_batch(frame, chunks)
         except MemoryError as error:
             self._end(number, chunks)
             self._answers.fail_batch(number, error)
@@ -306,7 +302,7 @@ class RunLoop:
             outputs = error
         self._end(number, chunks)
         self._calls.finish(batch)
-        del batch  # so that its blocks can be returned with the answer
+        del batch  # so that its slots are released before the worker fills the next
         self._finish(number, outputs)
 
     def _begin_beside_others(

@@ -13,12 +13,12 @@ from ksrv import errors
 from ksrv.engine.processes import messages
 from ksrv.engine.processes.link import ChannelClosed, ChannelError, Frame, Link, Packed
 from ksrv.engine.processes.messages import ErrorMessage, MessageType
-from ksrv.engine.processes.shared_blocks import ExportedBlocks
-from ksrv.request import BatchOutputs, Tensor
+from ksrv.request import BatchOutputs
 from tests.support.native.links import linked
 
 FAULT = {"kind": "HandlerFailed", "message": "m", "status": 500, "grpc_code": "INTERNAL"}
 NOTHING = b"\xc0"
+BLOCK = 65_536
 
 
 def part(block: int, offset: int = 0, nbytes: int = 40) -> dict[str, int]:
@@ -43,37 +43,29 @@ class Liar:
         self.near.close()
 
     def own(self, nbytes: int, fill: int = 0) -> int:
-        block = self.link.exported.lease(nbytes)
+        block = self.link.lease(max(nbytes, BLOCK))
+        assert self.link.can_send(block)
         self.keep.append(block)
         memoryview(block)[:] = bytes([fill]) * len(block)
-        return self.link.exported.number_of(block)
+        return len(self.keep) - 1
 
     def answer(self, *tensors, text=None, **note):
         note = {"tensors": tensors, "number": 1, "model": "m", "call": 1, **note}
         text = msgspec.msgpack.encode(note) if text is None else text
         self.link.send(MessageType.ANSWER, Packed(text, self.keep), batch_number=1)
 
-    def head(
-        self,
-        kind=17,
-        announced=(),
-        returned=(),
-        retired=(),
-        fds=(),
-        payload=NOTHING,
-        spilled=None,
-        lent=False,
-        cut=0,
-    ):
-        blocks = [[number, size, lent] for number, size in announced]
-        parts = [kind, 1, msgspec.Raw(payload), spilled, blocks, returned, retired]
-        message = msgspec.msgpack.encode(parts)
+    def head(self, blocks=(), fds=(), spilled=None, cut=0):
+        message = msgspec.msgpack.encode([17, 1, msgspec.Raw(NOTHING), spilled, blocks])
         socket.send_fds(self.socket, [message[: len(message) - cut]], list(fds))
         for fd in fds:
             os.close(fd)
 
     def lie(self, *, offset=0, nbytes=40, **changed):
         self.answer(tensor(part(self.own(40), offset, nbytes), **changed))
+
+    def lie_about(self, block):
+        self.own(40)
+        self.answer(tensor(part(block)))
 
     def elements(self, *data, shape):
         self.answer(tensor(data, shape, datatype="BYTES"))
@@ -84,7 +76,7 @@ class Liar:
 
     def refer_twice(self):
         """Refer twice to a block whose bytes fit a message only once."""
-        self.near.imported.most_bytes = 65_536
+        self.near.most_received = 65_536
         number = self.own(65_536)
         self.elements(part(number, 0, 65_536), part(number, 0, 65_536), shape=(2,))
 
@@ -131,9 +123,9 @@ LIES = {
     "other elements than the shape's": lambda s: s.elements(b"a", b"b", shape=(3,)),
     "an element that is no bytes": lambda s: s.elements("a", shape=(1,)),
     "an element in an unknown block": lambda s: s.refer(77, 0),
-    "an element beyond its block": lambda s: s.refer(1, 1),
-    "an element whose end wraps": lambda s: s.refer(1, 2**64 - 8),
-    "a short element in a block": lambda s: s.refer(1, 0, 8),
+    "an element beyond its block": lambda s: s.refer(0, 1),
+    "an element whose end wraps": lambda s: s.refer(0, 2**64 - 8),
+    "a short element in a block": lambda s: s.refer(0, 0, 8),
     "elements of more bytes than allowed": lambda s: s.refer_twice(),
     "a number instead of tensors": lambda s: s.answer(7),
     "more tensors than anybody has": lambda s: s.answer(*[tensor(b"", (0,))] * 65_537),
@@ -153,27 +145,23 @@ LIES = {
     ),
     "no note": lambda s: s.answer(text=NOTHING),
     "a deep note": lambda s: s.answer(text=b"\x91" * 50_000 + b"\x01"),
-    "a block given back that never was": lambda s: s.head(returned=[999]),
-    "block -1 given back": lambda s: s.head(returned=[-1]),
+    "a slot of no memory": lambda s: s.head([3]),
+    "more blocks than a message has": lambda s: s.head([3] * 129),
+    "block -1": lambda s: s.lie_about(-1),
     "descriptors nobody asked for": lambda s: s.head(fds=[pipe(), pipe(), pipe()]),
     "a payload in no block": lambda s: s.head(spilled=part(7)),
     "a payload without end": lambda s: s.head(spilled=part(7, 0, 2**62)),
 }
 
 ANNOUNCED = {
-    "blocks announced without descriptors": lambda s: s.head(announced=[(1, 4096)]),
-    "a descriptor that can shrink": lambda s: s.head(
-        announced=[(1, 4096)], fds=[memfd(4096, seals=0)]
+    "blocks without descriptors": lambda s: s.head([-4096]),
+    "a descriptor that can shrink": lambda s: s.head([-4096], [memfd(4096, seals=0)]),
+    "a descriptor that is a pipe": lambda s: s.head([-4096], [pipe()]),
+    "a block shorter than announced": lambda s: s.head([-(2**20)], [memfd(4096)]),
+    "a block of all bytes": lambda s: s.head([-(2**63)], [memfd(4096)]),
+    "a second block that can shrink": lambda s: s.head(
+        [-4096, -4096], [memfd(4096), memfd(4096, seals=0)]
     ),
-    "a descriptor that is a pipe": lambda s: s.head(announced=[(1, 4096)], fds=[pipe()]),
-    "a block shorter than announced": lambda s: s.head(announced=[(1, 2**20)], fds=[memfd(4096)]),
-    "a block of no bytes": lambda s: s.head(announced=[(1, 0)], fds=[memfd(4096)]),
-    "a block of all bytes": lambda s: s.head(announced=[(1, 2**64 - 1)], fds=[memfd(4096)]),
-    "block 0": lambda s: s.head(announced=[(0, 4096)], fds=[memfd(4096)]),
-    "a block announced twice": lambda s: s.head(
-        announced=[(1, 4096), (1, 4096)], fds=[memfd(4096), memfd(4096)]
-    ),
-    "a block that is lent": lambda s: s.head(announced=[(1, 4096)], fds=[memfd(4096)], lent=True),
 }
 
 
@@ -201,19 +189,19 @@ def test_inconsistent_message_is_refused(liar, lie, reader):
         pytest.skip("a call speaks of no requests")
     LIES[lie](liar)
     with pytest.raises(ChannelError):
-        READERS[reader](liar.near.receive(), liar.near.imported)
+        READERS[reader](liar.near.receive())
 
 
 @pytest.mark.parametrize("reader", READERS)
 def test_tensors_above_the_limit_of_a_message_are_refused(liar, reader):
-    liar.near.imported.most_bytes = 7999
+    liar.near.most_received = 7999
     liar.answer(*[tensor(part(liar.own(4000), 0, 4000), (1000,))] * 2)
     with pytest.raises(ChannelError, match="more than 7999 bytes"):
-        READERS[reader](liar.near.receive(), liar.near.imported)
+        READERS[reader](liar.near.receive())
 
 
 def test_payload_above_the_limit_of_a_message_is_refused(liar):
-    liar.near.imported.most_bytes = 99_999
+    liar.near.most_received = 99_999
     liar.answer(text=msgspec.msgpack.encode("x" * 100_000))
     with pytest.raises(ChannelError, match="99999 are allowed"):
         liar.near.receive()
@@ -228,38 +216,16 @@ def test_unmappable_block_is_refused_with_its_message(liar, lie):
 
 def test_valid_message_is_accepted(liar):
     liar.answer(tensor(part(liar.own(40, 1)), (5, 2), order=(1, 0)))
-    _, answer = messages.unpack_answer(liar.near.receive(), liar.near.imported)
+    _, answer = messages.unpack_answer(liar.near.receive())
     assert answer.tensors[0].shape == (2, 5)
     assert (np.ascontiguousarray(answer.tensors[0].data).view("u4") == 0x01010101).all()
 
 
 def test_long_elements_may_be_in_blocks(liar):
     liar.elements(part(liar.own(70_000, 3), 64, 65_536), b"abc", shape=(2,))
-    (read,) = messages.unpack_answer(liar.near.receive(), liar.near.imported)[1].tensors
+    (read,) = messages.unpack_answer(liar.near.receive())[1].tensors
     assert [len(element) for element in read.data] == [65_536, 3]
     assert (set(read.data[0]), read.data[1]) == ({3}, b"abc")
-
-
-def test_block_returns_once_for_each_message_that_named_it():
-    with linked() as (near, far):
-        block = near.exported.lease(100_000)
-        data = np.ndarray((100_000,), "u1", block)
-        packed = messages.pack_answer(
-            BatchOutputs([Tensor("x", "UINT8", (100_000,), data)]), near.exported
-        )
-        for _ in range(2):
-            near.send(MessageType.ANSWER, packed)
-        messages.unpack_answer(far.receive(), far.imported)
-        far.send(
-            MessageType.ROOM
-        )  # returns the block, which the second message has named meanwhile
-        near.receive()
-        del block, data, packed
-        assert near.exported.lease(100_000) and len(near.exported.numbers()) == 2
-        messages.unpack_answer(far.receive(), far.imported)
-        far.send(MessageType.ROOM)
-        near.receive()
-        assert near.exported.lease(100_000) and len(near.exported.numbers()) == 2
 
 
 def test_too_long_message_is_refused(liar):
@@ -278,9 +244,10 @@ def test_closed_peer_raises_channel_closed(liar):
 
 
 def test_message_with_blocks_to_a_closed_end_raises(liar):
-    block = liar.near.exported.lease(40)
+    block = liar.near.lease(100_000)
+    assert liar.near.can_send(block)
     liar.near.close()
-    with pytest.raises(ChannelClosed, match="this end is closed"):
+    with pytest.raises(ChannelClosed):
         liar.near.send(MessageType.RUN, Packed(blocks=[block]))
 
 
@@ -371,4 +338,4 @@ def test_messages_without_room_are_dropped(liar):
 @pytest.mark.parametrize("value", ["\ud800", 2**64])
 def test_value_without_a_form_fails_the_answer(value):
     with pytest.raises(errors.HandlerFailed, match="cannot exchange a value"):
-        messages.pack_answer(BatchOutputs([], parameters={0: {"p": value}}), ExportedBlocks())
+        messages.pack_answer(BatchOutputs([], parameters={0: {"p": value}}), Link.pair()[0])

@@ -500,7 +500,7 @@ LARGE = """
 class H(BaseHandler):
     def handle(self, batch, context):
         if len(batch["x0"]) > 1:
-            batch._inputs.emit._answers.link.exported.most_bytes = 1 << 40  # what no handler does
+            batch._inputs.emit._answers.link.most_sent = 1 << 40  # what no handler does
         return {"y": np.zeros((len(batch["x0"]), int(batch["x0"][0, 0])), "f4")}
 """
 

@@ -10,10 +10,9 @@ import pytest
 from ksrv._native.memory import buffer_pool
 from ksrv.engine.executor import ExecutorDied
 from ksrv.engine.processes import messages
-from ksrv.engine.processes.link import EMPTY
+from ksrv.engine.processes.link import EMPTY, Link
 from ksrv.engine.processes.messages import MOST_CALLS, CancelCalls, EndSequences, MessageType
 from ksrv.engine.processes.runs import ProcessRuns
-from ksrv.engine.processes.shared_blocks import ExportedBlocks
 from ksrv.errors import Cancelled
 from ksrv.request import BatchInputs, BatchOutputs, InferRequest, InferResponse, Tensor
 from tests.support.engine.process_models import batch_of
@@ -70,7 +69,7 @@ class Process:
         return self.batches.take_message(1, lambda: self.batch)
 
     def call(self, number):
-        packed = messages.pack_call(InferRequest("other"), number, ExportedBlocks())
+        packed = messages.pack_call(InferRequest("other"), number, Link.pair()[0])
         return self.sends(MessageType.CALL, packed)
 
     def cancel(self, *numbers):
@@ -87,7 +86,7 @@ class Process:
         found = []
         with suppress(TimeoutError):
             while True:
-                found.append(messages.unpack_answer(self.far.receive(0), self.far.imported)[0])
+                found.append(messages.unpack_answer(self.far.receive(0))[0])
         return found
 
 
@@ -142,7 +141,7 @@ def test_calls_are_cancelled_with_their_batch(process, pending):
 
 def test_a_batch_of_the_ring_may_be_answered_in_a_message(process):
     answer = BatchOutputs([Tensor("y", "FP32", (1,), np.ones(1, "f4"))])
-    packed = messages.pack_answer(answer, ExportedBlocks())
+    packed = messages.pack_answer(answer, Link.pair()[0])
     assert not process.sends(MessageType.ANSWER, packed)
     assert process.violation is None
     dispatched = SimpleNamespace(batch_number=1, deadline_ns=None)
@@ -157,7 +156,7 @@ def test_the_answer_to_a_batch_that_called_belongs_to_that_batch(process):
     process.cancel(1)
     handed_over, process.batch = batch_of(np.zeros((1, 1), "f4")), BatchInputs({}, 0, [])
     answer = BatchOutputs([], headers={0: {"a": "b"}})
-    packed = messages.pack_answer(answer, ExportedBlocks())
+    packed = messages.pack_answer(answer, Link.pair()[0])
     process.far.send(MessageType.ANSWER, packed, batch_number=1)
     dispatched = SimpleNamespace(batch_number=1, deadline_ns=None)
     found = process.batches.collect(dispatched, handed_over)
@@ -179,7 +178,7 @@ def test_message_is_sent_once_the_socket_has_room(ends):
         sent += 1
     for _ in range(sent):
         assert far.receive().kind == MessageType.END_SEQUENCES
-    packed = messages.pack_answer(BatchOutputs([]), ExportedBlocks())
+    packed = messages.pack_answer(BatchOutputs([]), Link.pair()[0])
     far.send(MessageType.ANSWER, packed, batch_number=number)
     runs.join()
     assert len(done) == 1
@@ -206,26 +205,10 @@ def test_batch_begun_during_replacement_ends_once(ends):
         send(*arguments, **options)
 
     batches.link.send = send_late
-    block = near.exported.lease(200_000)
+    block = near.lease(200_000)
     batch = batch_of(buffer_pool.array(block, "<f4", (1, 50_000)))
     batches.begin(batch, ended.append, None)
     assert [str(one) for one in ended] == ["it died"]
-
-
-def test_blocks_return_even_if_the_ring_needs_no_messages(process):
-    exported = process.far.exported
-    sent = set()
-    for _ in range(8):
-        values = np.ones(50_000, "f4")
-        answer = BatchOutputs([Tensor("y", "FP32", values.shape, values)])
-        packed = messages.pack_answer(answer, exported)
-        assert not process.sends(MessageType.ANSWER, packed)
-        del packed
-        process.batches.collect(SimpleNamespace(batch_number=1, deadline_ns=None), process.batch)
-        process.batches.leave_ring()
-        process.take_all()
-        sent.update(exported.numbers())
-    assert len(sent) <= 3
 
 
 def test_process_that_reads_no_results_may_not_call(process):
@@ -252,7 +235,7 @@ def test_other_unread_messages_do_not_count_as_calls(process):
 
 def test_unread_results_are_limited_in_bytes(ends, process):
     near, far = ends
-    near.imported.most_bytes = 1_000_000
+    near.most_received = 1_000_000
     batches, link = process.batches, process.batches.link
     tensor = Tensor("y", "FP32", (100_000,), np.ones(100_000, "f4"))
     result = InferResponse("m", "", "", [tensor])
@@ -264,7 +247,7 @@ def test_unread_results_are_limited_in_bytes(ends, process):
     assert link.kept_bytes < 1_000_000
 
     def taken():
-        return messages.unpack_answer(far.receive(), far.imported)
+        return messages.unpack_answer(far.receive())
 
     for number in range(sent):
         found, outputs = taken()
@@ -285,7 +268,7 @@ def test_result_with_too_many_tensors_becomes_an_error(ends, process):
     _, far = ends
     many = [Tensor("y", "FP32", (0,), np.ones(0, "f4"))] * 65_537
     process.batches.send_result(1, 5, InferResponse("m", "", "", many))
-    number, outputs = messages.unpack_answer(far.receive(), far.imported)
+    number, outputs = messages.unpack_answer(far.receive())
     error = outputs.failures[0]
     assert number == 5
     assert "65537 tensors are too many" in error.message
@@ -295,7 +278,7 @@ def test_unsendable_result_is_reported_as_lost(ends, process, caplog):
     _, far = ends
     wrong = [Tensor("y", "FP32", (1,), np.ones(1, "f8"))]
     process.batches.send_result(1, 5, InferResponse("m", "", "", wrong))
-    number, outputs = messages.unpack_answer(far.receive(), far.imported)
+    number, outputs = messages.unpack_answer(far.receive())
     error = outputs.failures[0]
     assert (number, error.message) == (5, "the result of the call is lost")
     assert "an array of float64" in caplog.text

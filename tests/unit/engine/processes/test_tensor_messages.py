@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from ksrv._native.memory import buffer_pool
-from ksrv.engine.processes.shared_blocks import ExportedBlocks, ImportedBlocks, Shared
-from ksrv.engine.processes.tensor_messages import INLINE_BYTES, TensorWriter, read_tensors
+from ksrv.engine.processes.link import INLINE_BYTES, Frame, Link
+from ksrv.engine.processes.tensor_messages import TensorWriter, read_tensors
 from ksrv.request import Tensor
 
 LENT = 1 << 20
 
 
 def written(*tensors):
-    writer = TensorWriter(ExportedBlocks())
+    writer = TensorWriter(Link.pair()[0])
     return writer.write(tensors), writer.blocks
 
 
@@ -21,7 +21,7 @@ def test_elements_added_during_the_copy_are_not_written():
     (made,), blocks = written(Tensor("x", "BYTES", (2,), elements))
     elements[1] += b"d"
     elements.append(b"e")
-    (read,) = read_tensors([made], ImportedBlocks())
+    (read,) = read_tensors([made], Frame(1, 1, b""))
     assert (read.shape, read.data, blocks) == ((2,), [b"a", b"bc"], [])
 
 
@@ -32,11 +32,10 @@ def test_long_element_of_a_body_is_lent():
     finally:
         buffer_pool.configure(lendable_above=(1 << 64) - 1)
     (made,), blocks = written(Tensor("x", "BYTES", (3,), [body[64:100_064], b"x", body[64:]]))
-    (lent,) = blocks
-    assert isinstance(lent, Shared) and lent.lent
+    assert blocks == [body.obj]
     assert [(one.block, one.offset, one.nbytes) for one in (made.data[0], made.data[2])] == [
-        (lent.number, 64, 100_000),
-        (lent.number, 64, LENT - 64),
+        (0, 64, 100_000),
+        (0, 64, LENT - 64),
     ]
 
 

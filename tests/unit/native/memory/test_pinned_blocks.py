@@ -100,16 +100,6 @@ def test_memory_that_shares_its_pages_is_not_pinned(device):
     assert device.calls == []
 
 
-def test_memory_of_another_process_is_pinned_and_unpinned_before_it_is_unmapped(device):
-    own = buffer_pool.lease(NBYTES, memfd=True)
-    theirs = buffer_pool.adopt_fd(os.dup(own.fd), NBYTES)
-    assert theirs.pin() and own.pin()
-    assert set(device.pinned) == {own.address, theirs.address}
-    address = theirs.address
-    del theirs
-    assert address not in device.pinned
-
-
 def test_pinning_is_retried_after_a_refusal(device):
     block = buffer_pool.lease(NBYTES, pages=True)
     device.refuses = 2

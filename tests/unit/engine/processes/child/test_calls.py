@@ -18,7 +18,6 @@ class Worker:
     """A worker that answers a call as soon as the call is cancelled. Replaces the link."""
 
     def __init__(self) -> None:
-        self.exported = self.imported = None
         self.takers = {}
         self.answered = threading.Event()
 

@@ -47,7 +47,7 @@ def message(kind, number=0, note=None):
 def test_cancelled_batch_is_skipped_before_it_begins(monkeypatch, left, cancelled):
     emitters, cancels = [], []
 
-    def unpack_batch(frame, imported, emitter):
+    def unpack_batch(frame, emitter):
         emitters.append(emitter)
         return SimpleNamespace(requests=[0, 1], number=frame.batch_number), ""
 
@@ -63,7 +63,7 @@ def test_cancelled_batch_is_skipped_before_it_begins(monkeypatch, left, cancelle
         ]
     )
     calls = SimpleNamespace(begin=lambda batch, number: None, ring=None)
-    answers = SimpleNamespace(link=SimpleNamespace(imported=None))
+    answers = SimpleNamespace()
     RunLoop(runner, answers, inbox, calls, is_concurrent=True).serve()
     assert cancels == cancelled
     assert [emitter.listening() for emitter in emitters] == [frozenset(left[-1]), {0, 1}]

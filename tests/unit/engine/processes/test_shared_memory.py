@@ -1,0 +1,159 @@
+"""The slots of the memory that a worker shares with a handler process, and memfds for what fits none."""
+
+import os
+from contextlib import suppress
+
+import numpy as np
+import pytest
+
+from ksrv._native.memory import buffer_pool
+from ksrv.engine.processes import link as link_module
+from ksrv.engine.processes import messages
+from ksrv.engine.processes.link import ChannelError, Link, Packed
+from ksrv.engine.processes.messages import MessageType
+from ksrv.request import BatchOutputs, Tensor
+from tests.support.native.links import linked
+
+SLOTS = 8
+SLOT_BYTES = 8 << 20
+SIZE = 100_000
+
+
+@pytest.fixture(params=["to the process", "to the worker"])
+def links(request):
+    with linked() as both:
+        yield both if request.param == "to the process" else both[::-1]
+
+
+def answer(link: Link, nbytes: int = SIZE) -> Packed:
+    array = np.ones((nbytes,), "u1")
+    return messages.pack_answer(BatchOutputs([Tensor("x", "UINT8", (nbytes,), array)]), link)
+
+
+def free_slots(link: Link) -> int:
+    assert link.shared is not None
+    leased = [link.shared.lease(1) for _ in range(SLOTS)]
+    return sum(block is not None for block in leased)
+
+
+def test_slot_is_filled_again_once_both_sides_have_released_it(links):
+    sender, receiver = links
+    packed = answer(sender)
+    assert free_slots(sender) == SLOTS - 1
+    sender.send(MessageType.ANSWER, packed)
+    frame = receiver.receive(0)
+    [tensor] = messages.unpack_answer(frame)[1].tensors
+    del packed, frame
+    row = tensor.data[5:9]
+    del tensor
+    assert free_slots(sender) == SLOTS - 1
+    assert row.tolist() == [1] * 4
+    del row
+    assert free_slots(sender) == SLOTS
+
+
+def test_slot_returns_as_often_as_messages_named_it(links):
+    sender, receiver = links
+    packed = answer(sender)
+    for _ in range(3):
+        sender.send(MessageType.ANSWER, packed)
+    del packed
+    first = receiver.receive(0)
+    del first
+    assert free_slots(sender) == SLOTS - 1  # two messages are on their way
+    second, third = receiver.receive(0), receiver.receive(0)
+    del second
+    assert free_slots(sender) == SLOTS - 1
+    del third
+    assert free_slots(sender) == SLOTS
+
+
+def test_message_that_nobody_reads_returns_its_slots(links):
+    sender, receiver = links
+    sender.send(MessageType.ANSWER, Packed(b"\xc0", answer(sender).blocks))
+    with pytest.raises(ChannelError):
+        messages.unpack_answer(receiver.receive(0))
+    assert free_slots(sender) == SLOTS
+
+
+def test_message_that_is_dropped_keeps_no_slot():
+    with linked("drop") as (sender, receiver):
+        packed = answer(sender)
+        for _ in range(2000):  # more than the socket has room for
+            sender.send(MessageType.ANSWER, packed)
+        del packed
+        arrived = 0
+        with suppress(TimeoutError):
+            while receiver.receive(0):
+                arrived += 1
+        assert 0 < arrived < 2000
+        assert free_slots(sender) == SLOTS
+
+
+def test_memfds_serve_when_all_slots_are_in_use(links):
+    sender, receiver = links
+    kept = []
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(SLOTS + 3):
+        sender.send(MessageType.ANSWER, answer(sender))
+        kept += messages.unpack_answer(receiver.receive(0))[1].tensors
+        assert len(receiver._mapped) == max(0, number + 1 - SLOTS)
+    assert all((tensor.data == 1).all() for tensor in kept)
+    assert len(os.listdir("/proc/self/fd")) == before  # mappings need no descriptors
+    del kept[:]
+    assert not receiver._mapped
+
+
+def test_blocks_larger_than_a_slot_are_memfds(links):
+    sender, _ = links
+    assert sender.shared.lease(SLOT_BYTES) is not None
+    assert sender.shared.lease(SLOT_BYTES + 1) is None
+    assert sender.lease(SLOT_BYTES + 1).fd >= 0
+    assert sender.lease(100).fd == -1
+
+
+@pytest.mark.parametrize("slot", [0, 7, 16, 2**31, 2**32 - 1])
+def test_process_cannot_name_other_slots_than_its_own(slot):
+    with linked() as (worker, _):
+        assert worker.shared.receive(slot) is None
+        assert worker.shared.receive(8) is not None
+
+
+def test_process_cannot_map_memfds_without_end(links, monkeypatch):
+    sender, receiver = links
+    monkeypatch.setattr(link_module, "MOST_MAPPED", 2)
+    sender.shared = None
+    kept = []
+    for _ in range(2):
+        sender.send(MessageType.ANSWER, answer(sender))
+        kept.append(receiver.receive(0))
+    sender.send(MessageType.ANSWER, answer(sender))
+    with pytest.raises(ChannelError, match="one too many"):
+        receiver.receive(0)
+    del kept[:]
+    monkeypatch.setattr(link_module, "MOST_MAPPED_BYTES", SIZE)
+    sender.send(MessageType.ANSWER, answer(sender, 2 * SIZE))
+    with pytest.raises(ChannelError, match="one too many"):
+        receiver.receive(0)
+
+
+def test_slots_outlive_their_link(links):
+    sender, receiver = links
+    sender.send(MessageType.ANSWER, answer(sender))
+    [tensor] = messages.unpack_answer(receiver.receive(0))[1].tensors
+    for link in links:
+        link.close()
+    assert (tensor.data == 1).all()
+
+
+def test_child_of_a_process_returns_none_of_its_slots(links):
+    sender, receiver = links
+    sender.send(MessageType.ANSWER, answer(sender))
+    held = receiver.receive(0)
+    child = os.fork()
+    if child == 0:
+        del held
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert free_slots(sender) == SLOTS - 1
+    assert buffer_pool.array(held.blocks[0], "u1", (1,))[0] == 1
