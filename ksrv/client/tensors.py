@@ -15,7 +15,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ksrv.model.datatypes import NAME_BY_DTYPE
+from ksrv._native.tensor import bytes_tensor
+from ksrv.model.datatypes import DTYPES as ALL_DTYPES
+from ksrv.model.datatypes import NAME_BY_DTYPE, cast, widen_bfloat16
 
 Array: TypeAlias = NDArray[Any]
 
@@ -167,60 +169,19 @@ def _own_datatype(name: str, array: Array) -> tuple[str, Array]:
 
 def _cast(name: str, array: Array, datatype: str) -> Array:
     """Return an array in another datatype; raise if that changes values by more than rounding."""
-    if array.dtype.name == "bfloat16":
-        if datatype == "BF16":
-            return array.view(np.uint16)
-        array = array.astype(np.float32)
-    if datatype == "BF16":
-        if array.dtype.kind not in "fiu":
-            raise _wrong(name, array, datatype)
-        bits = _to_bfloat16(_to_floats(name, array, np.dtype("<f4"), datatype))
-        _refuse_overflow(name, array, (bits & 0x7FFF) == 0x7F80, datatype)
-        return bits
-    if datatype not in DTYPES:
+    if datatype not in ALL_DTYPES:
         raise ValueError(f"the input {name!r} has the datatype {datatype}, which is unknown here")
-    dtype = DTYPES[datatype]
-    if array.size == 0 or array.dtype == dtype:
-        return array.astype(dtype, copy=False)
-    if array.dtype.kind in "iu" and dtype.kind in "iu":
-        bounds = np.iinfo(dtype)
-        if int(array.min()) < bounds.min or int(array.max()) > bounds.max:
-            raise ValueError(
-                f"the input {name!r} takes {datatype}, got a value beyond {bounds.min} to "
-                f"{bounds.max}"
-            )
-    elif not np.can_cast(array.dtype, dtype, "same_kind"):
-        raise _wrong(name, array, datatype)
-    return _to_floats(name, array, dtype, datatype)
-
-
-def _to_floats(name: str, array: Array, dtype: np.dtype[Any], datatype: str) -> Array:
-    with np.errstate(over="ignore"):
-        found = array.astype(dtype)
-    if dtype.kind == "f":
-        _refuse_overflow(name, array, np.isinf(found), datatype)
-    return found
-
-
-def _refuse_overflow(name: str, array: Array, infinite: Array, datatype: str) -> None:
-    """Refuse finite values that would be sent as infinity."""
-    if infinite.any() and (overflows := infinite & np.isfinite(array)).any():
-        raise ValueError(
-            f"the input {name!r} takes {datatype}, got {array[overflows][0]}, which is too large for it"
-        )
-
-
-def _wrong(name: str, array: Array, datatype: str) -> ValueError:
-    return ValueError(f"the input {name!r} takes {datatype}, got an array of {array.dtype}")
-
-
-def _to_bfloat16(array: Array) -> Array:
-    """Return the upper halves of float32 values, rounded to the nearest even one."""
-    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
-    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-    quiet = (bits >> np.uint32(16)) | np.uint32(0x40)
-    found: Array = np.where(np.isnan(array), quiet, rounded).astype("<u2")
-    return found
+    if not array.size:
+        return array.astype(ALL_DTYPES[datatype])
+    if array.dtype == bool and datatype != "BOOL":
+        array = array.astype(np.int8)
+    if array.dtype == np.uint16:  # `cast` takes these for the patterns of BF16
+        array = array.astype(np.uint32)
+    own, array = _own_datatype(name, array)
+    try:
+        return cast(array, own, datatype)
+    except ValueError as error:
+        raise ValueError(f"the input {name!r} takes {datatype}: {error}") from error
 
 
 def decode(datatype: str, shape: Sequence[int], block: memoryview) -> Array:
@@ -240,27 +201,21 @@ def decode(datatype: str, shape: Sequence[int], block: memoryview) -> Array:
     if datatype == "BYTES":
         return _decode_bytes(shape, count, block)
     if datatype == "BF16":
-        halves = np.frombuffer(block, "<u2", count).astype(np.uint32)
-        return (halves << np.uint32(16)).view(np.float32).reshape(shape)
+        return widen_bfloat16(np.frombuffer(block, "<u2", count)).reshape(shape)
     if datatype not in DTYPES:
         raise ValueError(f"the answer has the datatype {datatype}, which is unknown here")
     return np.frombuffer(block, DTYPES[datatype], count).reshape(shape)
 
 
 def _decode_bytes(shape: Sequence[int], count: int, block: memoryview) -> Array:
-    if 4 * count > len(block):  # before memory is taken for the elements
-        raise ValueError(f"the answer's {count} elements take more than its {len(block)} bytes")
+    try:
+        received = bytes_tensor.read(block, count, None, False, "")
+    except bytes_tensor.ElementsError:
+        raise ValueError(
+            f"the answer's {count} elements do not fill its {len(block)} bytes"
+        ) from None
     elements = np.empty(count, object)
-    offset = 0
-    for index in range(count):
-        if offset + 4 > len(block):
-            raise ValueError(f"the answer ends within element {index} of {count}")
-        (size,) = struct.unpack_from("<I", block, offset)
-        offset += 4
-        elements[index] = bytes(block[offset : offset + size])
-        offset += size
-    if offset != len(block):
-        raise ValueError(f"the answer's {count} elements take {offset} of {len(block)} bytes")
+    elements[:] = [bytes(one) for one in received]
     return elements.reshape(shape)
 
 

@@ -7,7 +7,7 @@
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import orjson
 from msgspec import Meta
@@ -27,12 +27,8 @@ from ksrv.protocol.rest import (
     orjson_form,
     shaped_values,
 )
-from ksrv.protocol.shared_memory import CallerMemory
 from ksrv.protocol.tensors import subject
 from ksrv.request import InferRequest, InferResponse, Tensor
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
 
 MOST_BYTES = 4 * 1024 * 1024
 """Bytes of a request: it is read as objects of Python, which take up to thirty times as many."""
@@ -57,38 +53,33 @@ PREDICT = Operation("Run {name} by protocol v1", "", PredictResponse, PredictReq
 
 
 def parse_predict(
-    body: "Buffer",
+    body: memoryview,
     header_length: str | None,
     spec: ModelSpec,
     limits: Limits,
     *,
     headers: Mapping[str, str],
-    memory: CallerMemory | None = None,
-    input_name: str | None = None,
 ) -> InferRequest:
     """Read the body of a predict request.
 
     Args:
         header_length: As in v2; this protocol has no binary form.
-        memory: As in v2; this protocol has no shared memory.
-        input_name: As in v2; an instance names its inputs itself.
 
     Raises:
         InvalidRequest: It is no such request.
         BodyTooLarge: It is above `MOST_BYTES`, or the limit on JSON.
     """
-    view = memoryview(body)
     if header_length is not None:
         raise InvalidRequest(
             "a predict request of protocol v1 is JSON alone; send binary data to /v2/models/M/infer"
         )
     most = min(limits.json, MOST_BYTES)
-    if len(view) > most:
-        raise json_refusal(REQUEST, MOST_BYTES, limits)(len(view), most)
+    if len(body) > most:
+        raise json_refusal(REQUEST, MOST_BYTES, limits)(len(body), most)
     try:
-        document = orjson.loads(view)
+        document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise json_fault(error, view) from None
+        raise json_fault(error, body) from None
     instances = document.get("instances") if isinstance(document, dict) else None
     if not isinstance(instances, list) or not instances:
         raise InvalidRequest(
@@ -107,7 +98,7 @@ def parse_predict(
             for index, (name, rows) in enumerate(columns.items())
         ],
         headers=headers,
-        nbytes=len(view),
+        nbytes=len(body),
     )
 
 
@@ -178,18 +169,8 @@ def _checked(row: list[int], own: list[int], name: str, index: int) -> list[int]
     return row
 
 
-def render_predict(
-    response: InferResponse,
-    request: InferRequest,
-    *,
-    nan_literals: bool = False,
-    memory: CallerMemory | None = None,
-) -> RenderedBody:
-    """Write the answer to a predict request.
-
-    Args:
-        nan_literals: As in v2; here NaN and Infinity are null.
-        memory: As in v2; this protocol has no shared memory.
+def render_predict(response: InferResponse, request: InferRequest) -> RenderedBody:
+    """Write the answer to a predict request; NaN and Infinity are null.
 
     Raises:
         InvalidRequest: JSON cannot carry an output.

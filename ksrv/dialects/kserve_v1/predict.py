@@ -1,12 +1,36 @@
 """The routes predict and explain of KServe's protocol v1."""
 
+from typing import Any
+
+import falcon
+
 from ksrv.dialects.kserve_v1 import bodies
-from ksrv.server.rest.infer import Form, InferResource
+from ksrv.model.spec import ModelSpec
+from ksrv.protocol.rest import RenderedBody
+from ksrv.protocol.shared_memory import CallerMemory
+from ksrv.request import InferRequest, InferResponse
+from ksrv.server.rest.infer import InferResource
+from ksrv.server.rest.inference_resource import HEADER_LENGTH
 
 
 class PredictResource(InferResource):
     """POST /v1/models/{name}[/versions/{version}]:predict, and :explain."""
 
-    form = Form(bodies.parse_predict, bodies.render_predict)
+    streams = False
     most_json = bodies.MOST_BYTES
     subject = bodies.REQUEST
+
+    def _parse(
+        self, req: falcon.Request, body: memoryview, spec: ModelSpec, *, explain: bool, **given: Any
+    ) -> InferRequest:
+        headers = self._headers(req)
+        request = bodies.parse_predict(
+            body, req.get_header(HEADER_LENGTH), spec, self._limits, headers=headers
+        )
+        request.explain = explain
+        return request
+
+    def _render(
+        self, request: InferRequest, memory: CallerMemory | None, response: InferResponse
+    ) -> RenderedBody:
+        return bodies.render_predict(response, request)

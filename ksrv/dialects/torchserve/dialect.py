@@ -28,11 +28,11 @@ class TorchServe(Dialect):
         """See `Dialect.add_routes`; predict and explain of archives are answered in every server."""
         from ksrv.dialects.kserve_v1.dialect import add_predict
         from ksrv.dialects.torchserve.routes.kserve_v1 import PredictResource
-        from ksrv.dialects.torchserve.routes.rest import TorchServeRoutes
+        from ksrv.dialects.torchserve.routes.rest import add_routes
 
         add_predict(app, PredictResource(parts.engine, parts.settings, parts.budget, parts.access))
         if parts.settings.torchserve_api:
-            TorchServeRoutes(parts).add_routes(app)
+            add_routes(app, parts)
 
     def path_hint(self, first_segment: str, served: Mapping[str, Any]) -> str:
         """See `Dialect.path_hint`."""

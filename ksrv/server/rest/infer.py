@@ -3,8 +3,6 @@
 `ksrv.server.rest.fast_path` has the same call without WSGI.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,22 +26,6 @@ if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
-    """How bodies are read and answers written.
-
-    Attributes:
-        parse: Reads a body, with the arguments of `rest.parse_infer`.
-        render: Writes an answer, with the arguments of `rest.render_infer`.
-    """
-
-    parse: Callable[..., InferRequest]
-    render: Callable[..., rest.RenderedBody]
-
-
-V2 = Form(rest.parse_infer, rest.render_infer)
-
-
 def _input_name(req: falcon.Request) -> str | None:
     """Return the input that the path names for an image: `?input=NAME`.
 
@@ -65,10 +47,10 @@ class InferResource(InferenceResource):
         shared_memory: The shared memory that requests may name; None if it is off.
 
     Attributes:
-        form: How bodies are read and answers written.
+        streams: Whether answers may be sent in parts.
     """
 
-    form = V2
+    streams = True
 
     def __init__(
         self,
@@ -111,7 +93,7 @@ class InferResource(InferenceResource):
             given = {"memory": memory, "input_name": input_name}
             return self._parse(req, body, spec, explain=explain, **given)
 
-        stream = stream_type(req.get_header("Accept")) if self.form is V2 else None
+        stream = stream_type(req.get_header("Accept")) if self.streams else None
         if stream is None:
             call = self._run(WsgiCall, req, name, version, parse)
         else:
@@ -127,7 +109,7 @@ class InferResource(InferenceResource):
         self, req: falcon.Request, body: memoryview, spec: ModelSpec, *, explain: bool, **given: Any
     ) -> InferRequest:
         length, headers = req.get_header(HEADER_LENGTH), self._headers(req)
-        request = self.form.parse(body, length, spec, self._limits, headers=headers, **given)
+        request = rest.parse_infer(body, length, spec, self._limits, headers=headers, **given)
         request.explain = explain
         return request
 
@@ -138,7 +120,7 @@ class InferResource(InferenceResource):
         response: InferResponse,
     ) -> rest.RenderedBody:
         literals = self._settings.nan_literals
-        return self.form.render(response, request, nan_literals=literals, memory=memory)
+        return rest.render_infer(response, request, nan_literals=literals, memory=memory)
 
     def _send(
         self,

@@ -73,11 +73,11 @@ class ModelsResource(_Resource):
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Answer a page of the list."""
-        self._answer(resp, self._routes.archives.listed(_query(req)))
+        self._answer(resp, self._routes.archives.listed(query_of(req)))
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Register an archive; the answer comes once it serves, whatever `synchronous` says."""
-        given: dict[str, Any] = _query(req)
+        given: dict[str, Any] = query_of(req)
         self._routes.check(req, "register", given.get("url", ""))
         if (req.content_type or "").startswith("application/json") and req.content_length:
             document = self._routes.read_document(req)
@@ -96,7 +96,7 @@ class ModelsResource(_Resource):
         self._answer(resp, {"status": told})
 
 
-def _query(req: falcon.Request) -> dict[str, str]:
+def query_of(req: falcon.Request) -> dict[str, str]:
     """Return the parameters of the query; of one that is repeated the last."""
     return {
         key: value[-1] if isinstance(value, list) else value for key, value in req.params.items()
@@ -129,7 +129,7 @@ class ChangingResource(_Resource):
     ) -> None:
         """Scale a model; the answer comes once the workers are there, whatever `synchronous` says."""
         self._routes.check(req, "scale", name)
-        given = _query(req)
+        given = query_of(req)
         told = self._routes.archives.scale(name, version, given)
         resp.status = _status(given)
         self._answer(resp, {"status": told})

@@ -19,22 +19,21 @@ from ksrv.dialects.torchserve.routes import errors
 from ksrv.dialects.torchserve.routes import responses as answers
 from ksrv.dialects.torchserve.routes.archives import Archives
 from ksrv.dialects.torchserve.routes.form_parts import Part, read_parts
-from ksrv.dialects.torchserve.routes.management import (
-    ChangingResource,
-    ManagementRoutes,
-)
+from ksrv.dialects.torchserve.routes.management import ChangingResource, ManagementRoutes, query_of
 from ksrv.errors import KsrvError
+from ksrv.model.spec import ModelSpec
 from ksrv.request import InferRequest, Tensor
 from ksrv.server.call import Find
-from ksrv.server.http.body import expected_body, read_body
+from ksrv.server.http.body import Bound
 from ksrv.server.http.byte_budget import Reservation
 from ksrv.server.http.request_headers import request_headers
 from ksrv.server.http.request_ids import REQUEST_ID
 from ksrv.server.http.wsgi_calls import find_before_body
+from ksrv.server.rest.inference_resource import InferenceResource
 from ksrv.server.rest.route_guard import Needs
 
 if TYPE_CHECKING:
-    pass
+    from ksrv.engine.engine import Engine
 
 KSERVE_PATHS = ("/v2", "/v1", "/metrics")
 """Paths below these are not TorchServe's, whatever goes wrong on them."""
@@ -58,67 +57,60 @@ def send_error(
     return True
 
 
-class TorchServeRoutes:
-    """The routes and the state that they share.
+def add_routes(app: "falcon.App[Any, Any]", parts: AppParts) -> None:
+    """Add the routes to an app, and the form of their errors."""
+    archives = Archives(parts.engine)
+    management = ManagementRoutes(archives, parts.access, parts.read_document)
+    prediction, explanation = (
+        PredictionResource(parts, archives),
+        ExplanationResource(parts, archives),
+    )
+    older, described = OlderResource(parts, archives), DescribeResource(management)
+    for path, resource in (
+        ("/predictions/{name}", prediction),
+        ("/predictions/{name}/{version}", prediction),
+        ("/predictions/{name}/{version}/{url_path:path}", prediction),
+        ("/explanations/{name}", explanation),
+        ("/explanations/{name}/{version}", explanation),
+        ("/explanations/{name}/{version}/{url_path:path}", explanation),
+        ("/invocations", older),
+        ("/models/{name}/invoke", older),
+        ("/{name}/predict", older),
+        ("/{name}/{version}/predict", older),
+        ("/models/{name}", described),
+        ("/models/{name}/{version}", described),
+    ):
+        app.add_route(path, resource, needs=Needs.TOKEN)
+    management.add_routes(app)
+    app.add_route("/ping", PingResource(parts.engine), needs=Needs.NOTHING)
+    parts.error_forms.append(send_error)
+
+
+class _RequestResource(InferenceResource):
+    """The base of the routes for inference.
 
     Args:
         parts: See `AppParts`.
     """
 
-    def __init__(self, parts: AppParts) -> None:
-        self.engine = parts.engine
-        self.archives = Archives(parts.engine)
-        self._management = ManagementRoutes(self.archives, parts.access, parts.read_document)
-        self._settings = parts.settings
-        self._budget = parts.budget
-        self._access = parts.access
-        self._with_credentials = not parts.access.hides_tokens
-        parts.error_forms.append(send_error)
+    def __init__(self, parts: AppParts, archives: Archives) -> None:
+        super().__init__(parts.engine, parts.settings, parts.budget, parts.access)
+        self._archives = archives
 
-    def add_routes(self, app: "falcon.App[Any, Any]") -> None:
-        """Add the routes to an app."""
-        routes: list[tuple[str, object]] = []
-        for prefix, resource in (
-            ("/predictions/{name}", PredictionResource(self)),
-            ("/explanations/{name}", ExplanationResource(self)),
-        ):
-            routes += [
-                (prefix, resource),
-                (prefix + "/{version}", resource),
-                (prefix + "/{version}/{url_path:path}", resource),
-            ]
-        older = OlderResource(self)
-        described = DescribeResource(self._management)
-        routes += [
-            ("/invocations", older),
-            ("/models/{name}/invoke", older),
-            ("/{name}/predict", older),
-            ("/{name}/{version}/predict", older),
-            ("/models/{name}", described),
-            ("/models/{name}/{version}", described),
-        ]
-        for path, answers_it in routes:
-            app.add_route(path, answers_it, needs=Needs.TOKEN)
-        self._management.add_routes(app)
-        app.add_route("/ping", PingResource(self), needs=Needs.NOTHING)
+    def _bound(self, req: falcon.Request, spec: ModelSpec | None) -> Bound | None:
+        """See `InferenceResource`: the handler reads the body, whose limit is that of all bodies."""
+        return None
 
-    def wanted_body(self, req: falcon.Request, name: str, version: str) -> int:
-        """Return the most bytes that a request's body may have, judged by its head.
-
-        Raises:
-            KsrvError: The head shows that the request will be refused.
-        """
+    def wanted_body(
+        self, req: falcon.Request, name: str = "", version: str = "", url_path: str = ""
+    ) -> int:
+        """See `InferenceResource.wanted_body`."""
         if name:
-            self.archives.find(name, version, partial(find_before_body, self.engine, req.env))
-        with Reservation(self._budget) as reservation:
-            return expected_body(
-                req.env,
-                self._settings.limits,
-                reservation,
-                decompress=self._settings.decompress_requests,
-            ).most
+            find = partial(find_before_body, self._engine, req.env)
+            self._archives.find(name, version, find)
+        return super().wanted_body(req)
 
-    def run(
+    def _answer(
         self,
         req: falcon.Request,
         resp: falcon.Response,
@@ -138,75 +130,45 @@ class TorchServeRoutes:
             explain: Whether to explain.
             query: Query parameters that are parts of the row.
         """
+
+        def read(find: Find) -> InferRequest:
+            # An unknown model is refused before the body is read.
+            target = self._archives.find(name, version, find) if name else None
+            with Reservation(self._budget) as reservation:  # afterwards the queue counts the bytes
+                body = self._body(req, reservation)
+                parts = read_parts(body, req.content_type, query)
+            named = name or _named_by(parts)
+            content_types = {part.name: part.content_type for part in parts}
+            return InferRequest(
+                named,
+                version,
+                req.env[REQUEST_ID],
+                [Tensor(part.name, "BYTES", (1,), [part.value]) for part in parts],
+                headers=request_headers(
+                    req.env, with_credentials=not self._access.hides_tokens, spelling=str.title
+                ),
+                explain=explain,
+                nbytes=len(body),
+                dialect=ROUTES,
+                facts=replace(call, content_types=content_types).facts(),
+                client=self._access.client_of(req.get_header("Authorization")),
+                target=target or self._archives.find(named, version, find),
+            )
+
         answers.prepare(resp)
-        read = partial(self._read, req, name, version, call, query, explain=explain)
-        exchange = answers.Exchange(self.engine, read, req.env)
+        exchange = answers.Exchange(self._engine, read, req.env)
         chunk = exchange.first()
         if chunk is not None:
             answers.send_stream(resp, exchange, chunk)
         else:
             answers.send_answer(resp, exchange.response(), req.env)
 
-    def _read(
-        self,
-        req: falcon.Request,
-        name: str,
-        version: str,
-        call: TorchServeCall,
-        query: Sequence[tuple[str, str]],
-        find: Find,
-        *,
-        explain: bool,
-    ) -> InferRequest:
-        # An unknown model is refused before the body is read.
-        target = self.archives.find(name, version, find) if name else None
-        with Reservation(self._budget) as reservation:  # afterwards the queue counts the bytes
-            body = read_body(
-                req.env,
-                self._settings.limits,
-                reservation,
-                decompress=self._settings.decompress_requests,
-            )
-            parts = read_parts(body, req.content_type, query)
-        if target is None:
-            name = self._named_by(parts)
-            target = self.archives.find(name, version, find)
-        return InferRequest(
-            name,
-            version,
-            req.env[REQUEST_ID],
-            [Tensor(part.name, "BYTES", (1,), [part.value]) for part in parts],
-            headers=request_headers(
-                req.env, with_credentials=self._with_credentials, spelling=str.title
-            ),
-            explain=explain,
-            nbytes=len(body),
-            dialect=ROUTES,
-            facts=replace(
-                call, content_types={part.name: part.content_type for part in parts}
-            ).facts(),
-            client=self._access.client_of(req.get_header("Authorization")),
-            target=target,
-        )
 
-    def _named_by(self, parts: Sequence[Part]) -> str:
-        for part in parts:
-            if part.name == "model_name":
-                return bytes(part.value).decode("utf-8", "replace")
-        raise errors.bad_request("Parameter model_name is required.")
-
-
-class _Resource:
-    def __init__(self, routes: TorchServeRoutes) -> None:
-        self._routes = routes
-
-
-class _RequestResource(_Resource):
-    def wanted_body(
-        self, req: falcon.Request, name: str = "", version: str = "", url_path: str = ""
-    ) -> int:
-        """See `TorchServeRoutes.wanted_body`."""
-        return self._routes.wanted_body(req, name, version)
+def _named_by(parts: Sequence[Part]) -> str:
+    for part in parts:
+        if part.name == "model_name":
+            return bytes(part.value).decode("utf-8", "replace")
+    raise errors.bad_request("Parameter model_name is required.")
 
 
 class PredictionResource(_RequestResource):
@@ -224,7 +186,7 @@ class PredictionResource(_RequestResource):
     ) -> None:
         """Answer one request; the query is dropped."""
         call = TorchServeCall(explain=str(self._explain), url_path=url_path)
-        self._routes.run(req, resp, name, version, call=call, explain=self._explain)
+        self._answer(req, resp, name, version, call=call, explain=self._explain)
 
     on_get = on_post
     on_put = on_post
@@ -243,8 +205,8 @@ class OlderResource(_RequestResource):
         self, req: falcon.Request, resp: falcon.Response, name: str = "", version: str = ""
     ) -> None:
         """Answer one request."""
-        query = [(key, _last(value)) for key, value in req.params.items()]
-        self._routes.run(req, resp, name, version, call=TorchServeCall(), query=query)
+        query = list(query_of(req).items())
+        self._answer(req, resp, name, version, call=TorchServeCall(), query=query)
 
     on_get = on_post
     on_put = on_post
@@ -263,17 +225,16 @@ class DescribeResource(ChangingResource):
         answers.send_document(resp, listed)
 
 
-class PingResource(_Resource):
+class PingResource:
     """GET /ping: health, without credentials."""
+
+    def __init__(self, engine: "Engine") -> None:
+        self._engine = engine
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Answer "Healthy" when the server is ready."""
         answers.prepare(resp)
-        healthy = self._routes.engine.ready()
+        healthy = self._engine.ready()
         answers.send_document(resp, {"status": "Healthy" if healthy else "Unhealthy"})
         if not healthy:
             resp.status = falcon.HTTP_500
-
-
-def _last(value: "str | list[str]") -> str:
-    return value[-1] if isinstance(value, list) else value
