@@ -232,9 +232,9 @@ bool BatchDispatcher::land(const DispatchTerms &terms) noexcept {
     if (!sane && in_ring() == 0) return true;  // the next batch ends the process
     while (landed_ < completed || !sane) {
         DispatchedBatch &first = at(landed_ + 1);
-        fault = sane ? ring_->read_answer(first.number, &answer) : RING_COUNTS;
-        if (!first.started) start(first, fault == RING_OK ? answer.began_ns : 0, terms);
-        if (fault != RING_OK) {
+        fault = sane ? ring_->read_answer(first.number, &answer) : "batches were completed that were not dispatched";
+        if (!first.started) start(first, fault == nullptr ? answer.began_ns : 0, terms);
+        if (fault != nullptr) {
             hand_over(HandBack::malformed);
             return false;
         }

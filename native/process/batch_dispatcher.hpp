@@ -77,7 +77,7 @@ class BatchDispatcher {
     DispatchedBatch batch;
     HandBack why = HandBack::on_channel;
     RingAnswer answer;  // valid for HandBack::outputs
-    RingFault fault = RING_OK;
+    const char *fault = nullptr;  // of the answer, for HandBack::malformed
     RowWriter rows;
 
     std::size_t in_ring() const noexcept { return put_ - landed_; }

@@ -43,19 +43,6 @@ bool is_stage_name(const char (&name)[RING_STAGE_NAME]) noexcept {
     return length > 0 && length < RING_STAGE_NAME;
 }
 
-const char *ring_fault_text(RingFault fault) noexcept {
-    switch (fault) {
-    case RING_NUMBER: return "it belongs to another batch";
-    case RING_COUNTS: return "it has too many outputs, or batches were completed that were not dispatched";
-    case RING_STAGE: return "the name of a stage is not a word";
-    case RING_NAMES: return "the name of an output is not valid UTF-8";
-    case RING_DATATYPE: return "an output has an unknown datatype";
-    case RING_SHAPE: return "the size of an output does not match its shape";
-    case RING_BOUNDS: return "an output exceeds the memory for answers";
-    default: return "";
-    }
-}
-
 BatchRing *BatchRing::make() noexcept {
     const int fd = make_memfd("ksrv-ring", SIZE, SMALL, F_SEAL_SHRINK | F_SEAL_GROW);
     if (fd < 0) return nullptr;
@@ -167,35 +154,35 @@ void BatchRing::take_back(Block *block) noexcept {
     ring->release();
 }
 
-RingFault BatchRing::read_answer(std::uint64_t number, RingAnswer *answer) noexcept {
+const char *BatchRing::read_answer(std::uint64_t number, RingAnswer *answer) noexcept {
     const unsigned char *from = this->answer(number);
     std::memcpy(answer, from, offsetof(RingAnswer, stage));
-    if (answer->number != number) return RING_NUMBER;
-    if (answer->form == RING_ON_CHANNEL) return RING_OK;
+    if (answer->number != number) return "it belongs to another batch";
+    if (answer->form == RING_ON_CHANNEL) return nullptr;
     if (answer->form != RING_OUTPUTS_HERE || answer->outputs > RING_OUTPUTS ||
         answer->stages > RING_STAGES)
-        return RING_COUNTS;
+        return "it has too many outputs or stages";
     std::memcpy(answer->stage, from + offsetof(RingAnswer, stage), answer->stages * sizeof(RingStage));
     std::memcpy(answer->output, from + offsetof(RingAnswer, output),
                 answer->outputs * sizeof(RingOutput));
     for (std::uint32_t i = 0; i < answer->stages; ++i)
-        if (!is_stage_name(answer->stage[i].name)) return RING_STAGE;
+        if (!is_stage_name(answer->stage[i].name)) return "the name of a stage is not a word";
     for (std::uint32_t i = 0; i < answer->outputs; ++i) {
         const RingOutput &output = answer->output[i];
         if (output.name_length == 0 || output.name_length > RING_NAME ||
             !is_utf8(reinterpret_cast<const unsigned char *>(output.name), output.name_length))
-            return RING_NAMES;
-        if (output.datatype >= DT_BYTES) return RING_DATATYPE;
+            return "the name of an output is not valid UTF-8";
+        if (output.datatype >= DT_BYTES) return "an output has an unknown datatype";
         std::uint64_t elements = 0, nbytes = 0;
         std::size_t where = 0;
         if (checked_nbytes(output.shape, output.rank, item_size_of(static_cast<Datatype>(output.datatype)),
                            SizeLimits{}, &elements, &nbytes, &where) != SIZE_OK ||
             nbytes != output.nbytes)
-            return RING_SHAPE;
+            return "the size of an output does not match its shape";
         if (output.offset > RING_ANSWER_BYTES || nbytes > RING_ANSWER_BYTES - output.offset)
-            return RING_BOUNDS;
+            return "an output exceeds the memory for answers";
     }
-    return RING_OK;
+    return nullptr;
 }
 
 void ring_bell(int channel) noexcept {

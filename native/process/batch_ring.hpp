@@ -104,19 +104,6 @@ struct RingAnswer {
 
 constexpr std::size_t RING_ANSWER_HEAD = (sizeof(RingAnswer) + 63) & ~std::size_t{63};
 
-enum RingFault : int {
-    RING_OK = 0,
-    RING_NUMBER,  // the answer belongs to another batch
-    RING_COUNTS,
-    RING_STAGE,   // the name of a stage is not a word
-    RING_NAMES,
-    RING_DATATYPE,
-    RING_SHAPE,   // invalid shape, or the size does not match the shape
-    RING_BOUNDS,   // bytes outside of the answer slot
-};
-
-const char *ring_fault_text(RingFault fault) noexcept;
-
 // Whether a stage's name is a word, so that it can be used in a header line.
 bool is_stage_name(const char (&name)[RING_STAGE_NAME]) noexcept;
 
@@ -171,8 +158,9 @@ class BatchRing {
 
     std::atomic<bool> used{false};  // whether a batch was ever dispatched; known only to the worker
 
-    // Copies and checks the head of an answer. Afterwards its offsets are within `answer_rows`.
-    RingFault read_answer(std::uint64_t number, RingAnswer *answer) noexcept;
+    // Copies and checks the head of an answer. Returns what is wrong with it, or null: then its offsets are within
+    // `answer_rows`.
+    const char *read_answer(std::uint64_t number, RingAnswer *answer) noexcept;
 
   private:
     static constexpr std::size_t FIRST = 4096;

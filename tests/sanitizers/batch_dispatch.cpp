@@ -271,7 +271,7 @@ void mutate() {
                                       (offsetof(RingAnswer, output) + sizeof(RingOutput));
             ring->answer(3)[where] = static_cast<unsigned char>(rand_r(&seed));
         }
-        if (ring->read_answer(3, &answer) != RING_OK || answer.form == RING_ON_CHANNEL) continue;
+        if (ring->read_answer(3, &answer) != nullptr || answer.form == RING_ON_CHANNEL) continue;
         ++read;
         check(answer.outputs <= RING_OUTPUTS && answer.stages <= RING_STAGES, "counts are bounded");
         for (std::uint32_t i = 0; i < answer.outputs; ++i) {

@@ -13,7 +13,7 @@ cimport numpy as cnp
 
 
 from ksrv._native.process.batch_ring cimport (
-    BatchRing, RingAnswer, RingFault, RingOutput, WorkerRing, ring_fault_text,
+    BatchRing, RingAnswer, RingOutput, WorkerRing,
 )
 from ksrv._native.queue.request_handle cimport CRequest, NEVER
 from ksrv._native.queue.request_queue cimport CQueue, Queue
@@ -76,7 +76,7 @@ cdef extern from "process/batch_dispatcher.hpp" namespace "ksrv" nogil:
         CDispatchedBatch batch
         HandBack why
         RingAnswer answer
-        RingFault fault
+        const char *fault
         RowWriter rows
         const CDispatchedBatch &running() noexcept
         void hand_over(HandBack reason) noexcept
@@ -209,7 +209,7 @@ cdef class BatchDispatcher:
         made.assemble_ns = batch.assemble_ns
         made.fault = ""
         if self.dispatcher.why == HAND_BACK_MALFORMED:
-            made.fault = ring_fault_text(self.dispatcher.fault).decode()
+            made.fault = self.dispatcher.fault.decode()
         elif self.dispatcher.why == HAND_BACK_OUTPUTS:
             self._read(made, self.ring.ring.answer_rows(batch.number))
         made.handles = _handles_of(batch)

@@ -22,9 +22,6 @@ cdef extern from "process/batch_ring.hpp" namespace "ksrv" nogil:
     const size_t RING_LARGE_BYTES
     size_t ring_aligned(size_t size) noexcept
 
-    cdef enum RingFault:
-        pass
-
     cdef enum Bell:
         BELL_RANG
         BELL_INTERRUPTED
@@ -74,7 +71,6 @@ cdef extern from "process/batch_ring.hpp" namespace "ksrv" nogil:
         RingStage stage[RING_STAGES]
         RingOutput output[RING_OUTPUTS]
 
-    const char *ring_fault_text(RingFault fault) noexcept
     bint is_stage_name(const char *name) noexcept
 
     cdef cppclass BatchRing:
@@ -110,5 +106,4 @@ cdef class SharedMemory:
 
 cdef class WorkerRing(SharedMemory):
     cdef int channel
-    cdef public object collect
     cdef public object batches

@@ -100,15 +100,11 @@ cdef class WorkerRing(SharedMemory):
             that a thread can wait for it while the channel is being closed.
 
     Attributes:
-        collect: Returns the outputs of a batch that did not fit the ring. Called with the batch and
-            its `DispatchedBatch`.
         batches: The `ksrv.engine.processes.runs.ProcessRuns` of the process.
 
     Raises:
         OSError: Not enough memory or file descriptors.
     """
-
-    collect: Callable[[Any, Any], Any]
 
     def __cinit__(self, int channel):
         self.channel = -1

@@ -173,7 +173,7 @@ cdef class BatchRunner:
             batch.prepare(not self.copied)
             if batch.dispatched is not None:
                 began = batch.dispatched.began_ns
-                outputs = batch.dispatched.ring.collect(batch, batch.dispatched)
+                outputs = batch.dispatched.ring.batches.collect(batch.dispatched, batch)
             else:
                 deadline = self._deadline(batch.handles, began) if self.is_process else None
                 outputs = self.executor.run(batch, deadline)

@@ -7,21 +7,18 @@ answers are checked like a client's bytes, because it runs user code.
 
 import logging
 import os
-import signal
 import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from functools import partial
 
 from msgspec.structs import replace
 
 from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.buffer_pool import Block
-from ksrv._native.process.batch_dispatcher import DispatchedBatch
 from ksrv._native.process.batch_ring import WorkerRing
-from ksrv.engine.executor import ExecutorAbsent, ExecutorDied
+from ksrv.engine.executor import ExecutorAbsent
 from ksrv.engine.processes import messages, uses_ring
 from ksrv.engine.processes.backoff import Backoff
 from ksrv.engine.processes.interpreters import (
@@ -55,9 +52,6 @@ from ksrv.statistics import MetricRecord
 
 START_TIMEOUT_S = 120.0
 CLOSE_TIMEOUT_S = 5.0
-_EXIT_STATUS_WAIT_S = 2.0
-_KILLS = (signal.SIGKILL, signal.SIGTERM)
-"""The signals of the kernel without memory, and of people."""
 
 _executors: weakref.WeakSet["ProcessExecutor"] = weakref.WeakSet()
 _executors_lock = threading.Lock()
@@ -189,18 +183,16 @@ class ProcessExecutor:
             try:
                 link, process, ring = self._spawn(interpreter)
                 self._link, self._process = link, process
-                self._spec = self._alike(self._load(link, process, source))
+                self._spec = self._load(link, process, source)
                 if not ring.seal():
                     raise HandlerFailed(f"the memory for batches of {self._label} cannot be sealed")
                 ring.close_fd()
                 self._ring = ring if uses_ring(self._spec) else None
                 self._batches = ring.batches = ProcessRuns(
                     link,
+                    process,
                     self._submit,
                     self._lock,
-                    died=lambda: self._died(process, "while it ran the batch"),
-                    violated=partial(self._protocol_violation, process),
-                    kill=partial(self._kill, process),
                     has_coroutines=bool(self._spec.concurrency),
                     may_stream=self._spec.may_stream,
                 )
@@ -209,7 +201,7 @@ class ProcessExecutor:
                 self._drop_process()
                 raise
             if process.ending is not None:  # too early for the watching thread to have callbacks
-                raise self._died(process, "as soon as it had loaded the model")
+                raise process.died("as soon as it had loaded the model")
             return self._spec
 
     def _loaded_before(self) -> ModelSource:
@@ -225,19 +217,6 @@ class ProcessExecutor:
                 f"since it was loaded; load the model again"
             )
         return source
-
-    def _alike(self, spec: ModelSpec) -> ModelSpec:
-        """Return the description that a replacement loaded, with what the first process declared.
-
-        Raises:
-            HandlerFailed: The handler's file has changed between coroutines and plain functions.
-        """
-        if self._spec is not None and bool(spec.concurrency) != bool(self._spec.concurrency):
-            has = "has coroutines now" if spec.concurrency else "has no coroutines any more"
-            raise HandlerFailed(
-                f"{self._label} cannot be replaced: its handler was changed on disk and {has}; load the model again"
-            )
-        return spec
 
     def _spawn(self, interpreter: Interpreter) -> tuple[Link, HandlerProcess, WorkerRing]:
         config = self._source.config or ModelConfig()
@@ -258,6 +237,7 @@ class ProcessExecutor:
                 os.environ, config.env, self._threads, finds_ksrv=interpreter.is_servers
             ),
             descriptors=descriptors,
+            label=self._label,
             log=self._log,
             events=events,
             on_event=self._take_event,
@@ -272,7 +252,6 @@ class ProcessExecutor:
         finally:
             link_end.close()
             events_end.close()
-        ring.collect = partial(self._collect, process)
         return link, process, ring
 
     def _load(self, link: Link, process: HandlerProcess, source: ModelSource) -> ModelSpec:
@@ -297,9 +276,9 @@ class ProcessExecutor:
                 f"{self._label} did not get ready within {self._start_timeout_s:g} s"
             ) from error
         except ChannelClosed as error:
-            raise self._died(process, "while it loaded the model") from error
+            raise process.died("while it loaded the model") from error
         except ChannelError as error:
-            raise self._protocol_violation(process, error) from error
+            raise process.violated(error) from error
 
     def lease(self, nbytes: int) -> Block:
         """Return a block of at least `nbytes` that the process will see without a copy.
@@ -360,44 +339,18 @@ class ProcessExecutor:
         self._backoff.served()
         return batches.begin(batch, done, deadline_ns)
 
-    def _collect(
-        self, process: HandlerProcess, batch: BatchInputs, dispatched: DispatchedBatch
-    ) -> BatchOutputs:
-        """Return the outputs of a batch that the process was given in its ring; see `run`.
-
-        Args:
-            batch: The batch, for the answer on the channel.
-            dispatched: The batch as the dispatcher knows it.
-        """
-        batches: ProcessRuns = dispatched.ring.batches
-        try:
-            if dispatched.fault:
-                fault = ChannelError(f"an answer is malformed: {dispatched.fault}")
-                raise self._protocol_violation(process, fault)
-            if dispatched.outputs is not None:
-                return BatchOutputs(dispatched.outputs, timings=dispatched.timings, exclusive=True)
-            # This thread does not wait while the process is replaced.
-            if process.ending is not None:
-                raise self._died(process, "while it ran the batch")
-            with self._lock:
-                if batches is not self._batches:
-                    raise self._died(process, "while it ran the batch")
-                return batches.collect(dispatched, batch)
-        finally:
-            batches.leave_ring()
-
     def close(self) -> None:
         """Let the handler clean up and end the process; a batch that still runs is given up."""
         self._closing.set()
         while not self._lock.acquire(timeout=CLOSE_TIMEOUT_S):
             process = self._process
             if process is not None:
-                self._kill(process, "it was still busy when the model was closed")
+                process.kill_because("it was still busy when the model was closed")
         try:
             link, batches, process = self._link, self._batches, self._process
             if link is not None and process is not None and process.ending is None:
                 if batches is not None and not batches.wait_idle(CLOSE_TIMEOUT_S):
-                    self._kill(process, "it was still busy when the model was closed")
+                    process.kill_because("it was still busy when the model was closed")
                 try:
                     if batches is not None:
                         link.send(MessageType.CLOSE)
@@ -405,7 +358,7 @@ class ProcessExecutor:
                 except ChannelClosed:
                     process.kill()
                 if process.wait(CLOSE_TIMEOUT_S) is None:
-                    self._kill(process, f"it did not end within {CLOSE_TIMEOUT_S:g} s")
+                    process.kill_because(f"it did not end within {CLOSE_TIMEOUT_S:g} s")
             self._drop_process()
         finally:
             self._lock.release()
@@ -429,26 +382,6 @@ class ProcessExecutor:
             batches.join()  # it reads from the socket that is closed now
         if link is not None:
             link.close()
-
-    def _kill(self, process: HandlerProcess, why: str) -> None:
-        if process.ending is None:
-            self._log.say(logging.ERROR, f"the process is killed: {why}")
-            process.kill()
-            process.wait(_EXIT_STATUS_WAIT_S)
-
-    def _died(self, process: HandlerProcess, when: str) -> ExecutorDied:
-        """Return the error for a closed socket, once the watching thread knows the reason."""
-        ending = process.wait(_EXIT_STATUS_WAIT_S)
-        if ending is None:  # it closed the socket and lives on
-            self._kill(process, "it closed its socket")
-            ending = process.wait(_EXIT_STATUS_WAIT_S)
-        killed = ending is not None and not ending.killed and -ending.status in _KILLS
-        text = f"{self._label} {ending or 'closed its socket'} {when}"
-        return ExecutorDied(text, killed=killed)
-
-    def _protocol_violation(self, process: HandlerProcess, error: ChannelError) -> ExecutorDied:
-        self._kill(process, str(error))
-        return ExecutorDied(f"{self._label} sent an answer that cannot be read, and was ended")
 
     def _load_failure(self, frame: Frame) -> KsrvError:
         """Return why the handler was not loaded: with another interpreter, a package may be missing."""

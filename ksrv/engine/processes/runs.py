@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from ksrv._native.process.batch_dispatcher import DispatchedBatch
-from ksrv.engine.executor import ExecutorAbsent, ExecutorDied
+from ksrv.engine.executor import ExecutorAbsent
 from ksrv.engine.processes import messages
 from ksrv.engine.processes.link import ChannelClosed, ChannelError, Frame, Link, Packed
 from ksrv.engine.processes.messages import (
@@ -34,6 +34,7 @@ from ksrv.engine.processes.messages import (
     MessageType,
     chunk_bytes,
 )
+from ksrv.engine.processes.watcher import HandlerProcess
 from ksrv.engine.requests.response_stream import ResponseStream
 from ksrv.errors import DeadlineExceeded, HandlerFailed, KsrvError, Overloaded
 from ksrv.handlers.concurrent import Done
@@ -128,9 +129,6 @@ class ProcessRuns:
     Args:
         submit: Submits requests to other models.
         lock: Held while a thread of the executor uses the link, and while the process is replaced.
-        died: Returns the error for a process that has ended.
-        violated: Kills a process that sent an invalid message, and returns the error for its batches.
-        kill: Kills the process, with a reason for the log.
         has_coroutines: Whether the handler has coroutines, so that several batches run at once.
         may_stream: Whether the handler's code can answer in parts. Only such a handler can end a batch early.
     """
@@ -138,12 +136,10 @@ class ProcessRuns:
     def __init__(
         self,
         link: Link,
+        process: HandlerProcess,
         submit: Submit,
         lock: threading.Lock,
         *,
-        died: Callable[[], ExecutorDied],
-        violated: Callable[[ChannelError], ExecutorDied],
-        kill: Callable[[str], None],
         has_coroutines: bool,
         may_stream: bool,
     ) -> None:
@@ -152,9 +148,7 @@ class ProcessRuns:
         self._may_stream = may_stream
         self._submit = submit
         self._link_lock = lock
-        self._died = died
-        self._violated = violated
-        self._kill = kill
+        self._process = process
         self._lock = threading.Lock()
         self._open: dict[int, Run] = {}
         self._ring_batch: Run | None = None
@@ -291,11 +285,29 @@ class ProcessRuns:
             return self._receive(0) is None and run.outcome is None
 
     def collect(self, dispatched: DispatchedBatch, batch: BatchInputs) -> BatchOutputs:
-        """Wait for the answer, in a message, to a batch of the ring; see `run`."""
-        run = self._in_ring(dispatched.batch_number, lambda: batch)
-        run.hold(batch)
-        run.due_ns = dispatched.deadline_ns
-        return self._wait(run)
+        """Return the outputs of a batch that the process was given in its ring; see `run`.
+
+        Args:
+            batch: The batch, for an answer in a message.
+        """
+        try:
+            if dispatched.fault:
+                fault = ChannelError(f"an answer is malformed: {dispatched.fault}")
+                raise self._process.violated(fault)
+            if dispatched.outputs is not None:
+                return BatchOutputs(dispatched.outputs, timings=dispatched.timings, exclusive=True)
+            # This thread does not wait while the process is replaced.
+            if self._process.ending is not None:
+                raise self._process.died()
+            with self._link_lock:
+                if self._process.ending is not None:
+                    raise self._process.died()
+                run = self._in_ring(dispatched.batch_number, lambda: batch)
+                run.hold(batch)
+                run.due_ns = dispatched.deadline_ns
+                return self._wait(run)
+        finally:
+            self.leave_ring()
 
     def leave_ring(self) -> None:
         """Forget the ring's batch, and cancel its calls."""
@@ -330,12 +342,12 @@ class ProcessRuns:
         try:
             self._step(until_ns)
         except ChannelClosed:
-            return self._died()
+            return self._process.died()
         except ChannelError as error:
-            return self._violated(error)
+            return self._process.violated(error)
         except BaseException as error:
             log.error("the answers of a handler process cannot be received", exc_info=error)
-            self._kill("its answers cannot be received")
+            self._process.kill_because("its answers cannot be received")
             return HandlerFailed(
                 f"the answer of the handler's process cannot be received: {type(error).__name__}"
             )
@@ -388,7 +400,7 @@ class ProcessRuns:
                     self._cancel(run)
                     continue
             run.due_ns = None
-            self._kill("it had not answered when the deadline passed")
+            self._process.kill_because("it had not answered when the deadline passed")
 
     def _take(self, frame: Frame) -> None:
         number, kind = frame.batch_number, frame.kind

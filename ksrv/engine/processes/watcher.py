@@ -19,11 +19,15 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
+from ksrv.engine.executor import ExecutorDied
 from ksrv.engine.processes.link import ChannelClosed, ChannelError, Frame, Link, Packed
 from ksrv.engine.processes.process_log import LineSplitter, ProcessLog
 
 _PIPE_BYTES = 64 * 1024
 """The size of a pipe, unless the process has enlarged it."""
+_EXIT_STATUS_WAIT_S = 2.0
+_KILLS = (signal.SIGKILL, signal.SIGTERM)
+"""The signals of the kernel without memory, and of people."""
 _LAST_EVENTS = 1024
 """More than fit into a socket."""
 
@@ -59,6 +63,7 @@ class HandlerProcess:
 
     Args:
         descriptors: Descriptors that it inherits under their numbers.
+        label: Its name in errors.
         log: Takes the process's output.
         events: The link that its events come on; closed when the process has ended.
         on_event: Called with each event, from the watching thread.
@@ -72,6 +77,7 @@ class HandlerProcess:
         folder: Path,
         environment: Mapping[str, str],
         descriptors: Sequence[int],
+        label: str,
         log: ProcessLog,
         events: Link,
         on_event: Callable[[Frame], None],
@@ -81,6 +87,7 @@ class HandlerProcess:
         self._folder = folder
         self._environment = dict(environment)
         self._descriptors = list(descriptors)
+        self._label = label
         self._log = log
         self._events = events
         self._on_event = on_event
@@ -115,6 +122,28 @@ class HandlerProcess:
                 self._killed = True
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def kill_because(self, why: str) -> None:
+        """End the process at once, with a reason for the log."""
+        if self.ending is None:
+            self._log.say(logging.ERROR, f"the process is killed: {why}")
+            self.kill()
+            self.wait(_EXIT_STATUS_WAIT_S)
+
+    def died(self, when: str = "while it ran the batch") -> ExecutorDied:
+        """Return the error for a closed socket, once the watching thread knows the reason."""
+        ending = self.wait(_EXIT_STATUS_WAIT_S)
+        if ending is None:  # it closed the socket and lives on
+            self.kill_because("it closed its socket")
+            ending = self.wait(_EXIT_STATUS_WAIT_S)
+        killed = ending is not None and not ending.killed and -ending.status in _KILLS
+        text = f"{self._label} {ending or 'closed its socket'} {when}"
+        return ExecutorDied(text, killed=killed)
+
+    def violated(self, error: ChannelError) -> ExecutorDied:
+        """Kill the process, which sent an invalid message, and return the error for its batches."""
+        self.kill_because(str(error))
+        return ExecutorDied(f"{self._label} sent an answer that cannot be read, and was ended")
 
     def tell(self, kind: int, packed: Packed) -> None:
         """Send a message the way that events come; it is dropped where the process does not read."""

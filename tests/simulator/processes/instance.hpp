@@ -101,7 +101,7 @@ class Model {
         }
         case Served::started:
             if (dispatcher.why == HandBack::malformed && !rules.handler.lies)
-                machine().fail("the worker takes a true answer for a lie: %s", ring_fault_text(dispatcher.fault));
+                machine().fail("the worker takes a true answer for a lie: %s", dispatcher.fault);
             if (dispatcher.why == HandBack::on_channel) message = await(channel, dispatcher.batch.number, dispatcher.batch.deadline_ns);
             if (dispatcher.why == HandBack::outputs) message.kind = ChannelMessage::failure;  // they are not the model's
             return end(dispatcher.batch, message, process);

@@ -48,11 +48,9 @@ class Process:
         self.far = far
         self.batches = ProcessRuns(
             near,
+            SimpleNamespace(died=lambda: ExecutorDied("it died"), violated=self._note, ending=None),
             lambda request, caller: pending,
             threading.Lock(),
-            died=lambda: ExecutorDied("it died"),
-            violated=self._note,
-            kill=lambda why: None,
             has_coroutines=False,
             may_stream=False,
         )
@@ -144,7 +142,7 @@ def test_a_batch_of_the_ring_may_be_answered_in_a_message(process):
     packed = messages.pack_answer(answer, Link.pair()[0])
     assert not process.sends(MessageType.ANSWER, packed)
     assert process.violation is None
-    dispatched = SimpleNamespace(batch_number=1, deadline_ns=None)
+    dispatched = SimpleNamespace(batch_number=1, deadline_ns=None, fault="", outputs=None)
     found = process.batches.collect(dispatched, process.batch)
     assert [tensor.name for tensor in found.tensors] == ["y"]
 
@@ -158,7 +156,7 @@ def test_the_answer_to_a_batch_that_called_belongs_to_that_batch(process):
     answer = BatchOutputs([], headers={0: {"a": "b"}})
     packed = messages.pack_answer(answer, Link.pair()[0])
     process.far.send(MessageType.ANSWER, packed, batch_number=1)
-    dispatched = SimpleNamespace(batch_number=1, deadline_ns=None)
+    dispatched = SimpleNamespace(batch_number=1, deadline_ns=None, fault="", outputs=None)
     found = process.batches.collect(dispatched, handed_over)
     assert found.headers == {0: {"a": "b"}}
     assert handed_over.inherited == "of this batch"
@@ -188,11 +186,9 @@ def test_batch_begun_during_replacement_ends_once(ends):
     near, _ = ends
     batches = ProcessRuns(
         near,
+        SimpleNamespace(died=lambda: ExecutorDied("it died")),
         lambda request, caller: None,
         threading.Lock(),
-        died=lambda: ExecutorDied("it died"),
-        violated=lambda error: ExecutorDied(str(error)),
-        kill=lambda why: None,
         has_coroutines=True,
         may_stream=False,
     )
