@@ -151,7 +151,7 @@ $(VENV)/.editors: $(VENV)/.built
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt pyright nbclient ipykernel
 	@touch $@
 
-test-editors: $(VENV)/.editors ## type checkers and completion of an editor, and a notebook's kernel; needs node
+test-editors: $(VENV)/.editors ## type checkers, and a notebook's kernel; needs node
 	$(BIN)/python -m pytest tests/integration/editors
 
 # OpenVINO takes 180 MB, so `make test` skips what needs it where it is missing.

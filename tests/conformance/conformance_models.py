@@ -4,49 +4,22 @@ from pathlib import Path
 
 ADD_HANDLER = """
 import numpy as np
-from ksrv import BaseHandler
 
 
-class Add(BaseHandler):
-    def inference(self, x):
-        return {"y": x * 2, "z": np.nan_to_num(x.sum(axis=1), posinf=0, neginf=0).astype(np.int64)}
+def inference(x):
+    return {"y": x * 2, "z": np.nan_to_num(x.sum(axis=1), posinf=0, neginf=0).astype(np.int64)}
 """
 
 IMG_HANDLER = """
-from ksrv import BaseHandler
-
-
-class Mean(BaseHandler):
-    def inference(self, image):
-        return {"mean": image.astype("float64").mean(axis=(1, 2)).astype("float32")}
+def inference(image):
+    return {"mean": image.astype("float64").mean(axis=(1, 2)).astype("float32")}
 """
 
-PIXELS_HANDLER = """
-from ksrv import BaseHandler
+PIXELS_HANDLER = 'def inference(image): return {"pixels": image}\n'
 
+ECHO_HANDLER = 'def inference(x): return {"y": x}\n'
 
-class Pixels(BaseHandler):
-    def inference(self, image):
-        return {"pixels": image}
-"""
-
-ECHO_HANDLER = """
-from ksrv import BaseHandler
-
-
-class Echo(BaseHandler):
-    def inference(self, x):
-        return {"y": x}
-"""
-
-PAIR_HANDLER = """
-from ksrv import BaseHandler
-
-
-class Pair(BaseHandler):
-    def inference(self, a, b):
-        return {"difference": a - b}
-"""
+PAIR_HANDLER = 'def inference(a, b): return {"difference": a - b}\n'
 
 PARAMETERS_HANDLER = """
 import json

@@ -18,12 +18,8 @@ from tests.support.models import write_double, write_mean, write_model, write_te
 from tests.support.paths import ROOT
 
 SUM = """
-from ksrv import BaseHandler
-
-
-class Sum(BaseHandler):
-    def inference(self, image, weight, wide):
-        return {"sum": image.sum(axis=(1, 2, 3)) + weight.sum(axis=1) + wide.sum(axis=(1, 2))}
+def inference(image, weight, wide):
+    return {"sum": image.sum(axis=(1, 2, 3)) + weight.sum(axis=1) + wide.sum(axis=(1, 2))}
 """
 
 PROGRAMS = {"curl": ["bash", "-e"], "python": [sys.executable], "javascript": ["node"]}

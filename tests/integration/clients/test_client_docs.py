@@ -11,14 +11,7 @@ from tests.support.paths import ROOT
 
 PAGE = ROOT / "docs" / "client.md"
 
-CATS = """
-from ksrv import BaseHandler
-
-
-class Cats(BaseHandler):
-    def inference(self, image):
-        return {"probabilities": image.mean(axis=(1, 2))}
-"""
+CATS = 'def inference(image): return {"probabilities": image.mean(axis=(1, 2))}\n'
 
 
 STORYTELLER = """

@@ -53,14 +53,7 @@ DECLARED = (
     "outputs: [{name: number, datatype: INT32, shape: [-1, 1]}, {name: word, datatype: BYTES, shape: [-1]}]\n"
     "warmup: false\n"
 )
-ECHO = """
-from ksrv import BaseHandler
-
-
-class Echo(BaseHandler):
-    def inference(self, text_input):
-        return {"text_output": [text.upper() for text in text_input]}
-"""
+ECHO = 'def inference(text_input): return {"text_output": [text.upper() for text in text_input]}\n'
 STORY = """
 from ksrv import BaseHandler
 

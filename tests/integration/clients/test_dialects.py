@@ -15,14 +15,7 @@ from tests.support.models import write_double, write_echo, write_mean, write_mod
 
 HEADER = "Inference-Header-Content-Length"
 
-BATCHED = """
-from ksrv import BaseHandler
-
-
-class Batched(BaseHandler):
-    def inference(self, x, image):
-        return {"y": x + image.mean()}
-"""
+BATCHED = 'def inference(x, image): return {"y": x + image.mean()}\n'
 
 
 @pytest.fixture(scope="module")

@@ -11,23 +11,9 @@ from ksrv.cli.main import main
 from ksrv.testing import Server
 from tests.support.models import write_double, write_mean, write_model
 
-PAIR = """
-from ksrv import BaseHandler
+PAIR = 'def inference(a, b): return {"difference": a - b}\n'
 
-
-class Pair(BaseHandler):
-    def inference(self, a, b):
-        return {"difference": a - b}
-"""
-
-WORDS = """
-from ksrv import BaseHandler
-
-
-class Words(BaseHandler):
-    def inference(self, text):
-        return [f"{len(element)} bytes" for element in text]
-"""
+WORDS = 'def inference(text): return [f"{len(element)} bytes" for element in text]\n'
 
 
 OPEN = """
@@ -55,20 +41,17 @@ SEEN = """
 import cv2
 import numpy as np
 
-from ksrv import BaseHandler
 
-
-class Seen(BaseHandler):
-    def inference(self, image):
-        mask = np.zeros((len(image), 8, 8), np.int64)
-        mask[:, 4:] = 3
-        picture = cv2.imencode(".png", np.zeros((2, 2, 3), np.uint8))[1].tobytes()
-        return {
-            "mask": mask,
-            "boxes": np.float32([[[1, 1, 6, 6]]]),
-            "note": [b"seen"],
-            "picture": [picture],
-        }
+def inference(image):
+    mask = np.zeros((len(image), 8, 8), np.int64)
+    mask[:, 4:] = 3
+    picture = cv2.imencode(".png", np.zeros((2, 2, 3), np.uint8))[1].tobytes()
+    return {
+        "mask": mask,
+        "boxes": np.float32([[[1, 1, 6, 6]]]),
+        "note": [b"seen"],
+        "picture": [picture],
+    }
 """
 SEEN_YAML = """
 inputs: [{name: image, datatype: FP32, shape: [-1, 8, 8, 3]}]

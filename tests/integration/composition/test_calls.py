@@ -95,13 +95,10 @@ SLEEPY = """
 import time
 from pathlib import Path
 
-from ksrv import BaseHandler
 
-
-class Sleepy(BaseHandler):
-    def inference(self, x):
-        time.sleep(float(x[0, 0]))
-        return {"y": x}
+def inference(x):
+    time.sleep(float(x[0, 0]))
+    return {"y": x}
 """
 
 TEXTS = """
@@ -114,14 +111,7 @@ class Texts(BaseHandler):
         return {"out": found["out"]}
 """
 
-UPPER = """
-from ksrv import BaseHandler
-
-
-class Upper(BaseHandler):
-    def inference(self, text):
-        return {"out": [bytes(one).upper() for one in text]}
-"""
+UPPER = 'def inference(text): return {"out": [bytes(one).upper() for one in text]}\n'
 
 VALUES = """
 import enum

@@ -15,36 +15,23 @@ from tests.unit.deploy.promql import expressions, metric_names, rules
 
 pytestmark = pytest.mark.long
 
-FAILING = """
-from ksrv import BaseHandler
-
-
-class Failing(BaseHandler):
-    def inference(self, x):
-        raise RuntimeError("no such weights")
-"""
+FAILING = 'def inference(x): raise RuntimeError("no such weights")\n'
 
 DYING = """
 import os
 
-from ksrv import BaseHandler
 
-
-class Dying(BaseHandler):
-    def inference(self, x):
-        os._exit(3)
+def inference(x):
+    os._exit(3)
 """
 
 HELD = """
 import time
 
-from ksrv import BaseHandler
 
-
-class Held(BaseHandler):
-    def inference(self, x):
-        time.sleep(0.2)
-        return {"y": x}
+def inference(x):
+    time.sleep(0.2)
+    return {"y": x}
 """
 
 TARGET = {"job", "instance", "__name__"}

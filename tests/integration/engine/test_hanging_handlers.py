@@ -24,15 +24,14 @@ from tests.support.models import write_model
 HANDLER = """
 import threading, time
 from pathlib import Path
-from ksrv import BaseHandler
 
-class Handler(BaseHandler):
-    def inference(self, x):
-        if x[0, 0] == 1:
-            Path(__file__).with_name("entered").touch()
-            while not Path(__file__).with_name("go").exists():
-                time.sleep(0.005)
-        return {"y": x * 0 + threading.current_thread().name.startswith("ksrv-io")}
+
+def inference(x):
+    if x[0, 0] == 1:
+        Path(__file__).with_name("entered").touch()
+        while not Path(__file__).with_name("go").exists():
+            time.sleep(0.005)
+    return {"y": x * 0 + threading.current_thread().name.startswith("ksrv-io")}
 """
 
 TENSORS = """

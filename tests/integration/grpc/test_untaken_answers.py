@@ -29,12 +29,9 @@ PATIENT = {"transfer_grace": 3600, "head_timeout": 3600}
 LARGE = """
 import numpy as np
 
-from ksrv import BaseHandler
 
-
-class Large(BaseHandler):
-    def inference(self, x):
-        return {"y": np.zeros((len(x), 2 << 20), np.float32)}
+def inference(x):
+    return {"y": np.zeros((len(x), 2 << 20), np.float32)}
 """
 
 

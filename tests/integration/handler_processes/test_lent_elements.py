@@ -19,14 +19,13 @@ HANDLER = """
 import os
 import signal
 from pathlib import Path
-from ksrv import BaseHandler
 
-class Elements(BaseHandler):
-    def inference(self, x):
-        if x[0] == b"die" and not Path("died").exists():
-            Path("died").touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return {"y": x}
+
+def inference(x):
+    if x[0] == b"die" and not Path("died").exists():
+        Path("died").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"y": x}
 """
 SETTINGS = """
 inputs: [{name: x, datatype: BYTES, shape: [-1]}]

@@ -14,19 +14,17 @@ from ksrv.testing import Server
 
 HANDLER = """
 import numpy as np
-from ksrv import BaseHandler
 from ksrv._native.memory import buffer_pool
 
 
-class Witness(BaseHandler):
-    def inference(self, x):
-        owner = x
-        while isinstance(owner, np.ndarray):
-            owner = owner.base
-        if isinstance(owner, memoryview):
-            owner = owner.obj
-        facts = [x.ctypes.data, buffer_pool.copied_bytes(), int(x.flags.writeable)]
-        return {"facts": np.array([facts], np.int64), "owner": [type(owner).__name__]}
+def inference(x):
+    owner = x
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    if isinstance(owner, memoryview):
+        owner = owner.obj
+    facts = [x.ctypes.data, buffer_pool.copied_bytes(), int(x.flags.writeable)]
+    return {"facts": np.array([facts], np.int64), "owner": [type(owner).__name__]}
 """
 MODEL = """
 handler: handler.py

@@ -22,22 +22,8 @@ pytestmark = pytest.mark.skipif(
     jpeg.decoder() != "libjpeg-turbo", reason="without libjpeg-turbo images go through Python"
 )
 
-ECHO = """
-from ksrv import BaseHandler
-
-
-class Echo(BaseHandler):
-    def inference(self, image):
-        return {"image-out": image}
-"""
-PAIR = """
-from ksrv import BaseHandler
-
-
-class Pair(BaseHandler):
-    def inference(self, image, other):
-        return {"image-out": image, "other-out": other}
-"""
+ECHO = 'def inference(image): return {"image-out": image}\n'
+PAIR = 'def inference(image, other): return {"image-out": image, "other-out": other}\n'
 
 
 def settings(*names, more=""):

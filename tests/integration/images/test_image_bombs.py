@@ -19,14 +19,7 @@ from ksrv.testing import Server
 from tests.support.images import files
 from tests.support.models import write_model
 
-PIXELS = """
-from ksrv import BaseHandler
-
-
-class Pixels(BaseHandler):
-    def inference(self, image):
-        return {"pixels": image}
-"""
+PIXELS = 'def inference(image): return {"pixels": image}\n'
 INPUT = "inputs: [{name: image, datatype: UINT8, shape: [-1, 8, 8, 3]}]\n"
 VISION = """
 import torch

@@ -19,22 +19,13 @@ from tests.support.images import files, oracle
 from tests.support.models import write_model
 from tests.support.wire import v2_wire as wire
 
-PIXELS = """
-from ksrv import BaseHandler
-
-
-class Pixels(BaseHandler):
-    def inference(self, image):
-        return {"pixels": image}
-"""
+PIXELS = 'def inference(image): return {"pixels": image}\n'
 BESIDE_ROWS = """
 import numpy as np
-from ksrv import BaseHandler
 
 
-class BesideRows(BaseHandler):
-    def inference(self, x, image):
-        return {"pixels": np.tile(image.ravel(), (len(x), 1))}
+def inference(x, image):
+    return {"pixels": np.tile(image.ravel(), (len(x), 1))}
 """
 HEADER = "Inference-Header-Content-Length"
 NORMAL = {"scale": 255.0, "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}

@@ -13,14 +13,7 @@ from tests.support.images import files
 from tests.support.models import write_model
 from tests.support.wire.grpc_calls import UNLIMITED, infer_request, stub_infer
 
-PIXELS = """
-from ksrv import BaseHandler
-
-
-class Pixels(BaseHandler):
-    def inference(self, image):
-        return {"pixels": image}
-"""
+PIXELS = 'def inference(image): return {"pixels": image}\n'
 SETTINGS = """
 inputs: [{name: image, datatype: UINT8, shape: [-1, 8, 8, 3], image: {color: RGB}}]
 outputs: [{name: pixels, datatype: UINT8, shape: [-1, 8, 8, 3]}]

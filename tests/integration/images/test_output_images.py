@@ -11,15 +11,11 @@ from ksrv.testing import Server
 from tests.support.images import files
 
 HANDLER = """
-from ksrv import BaseHandler
-
-
-class Echo(BaseHandler):
-    def inference(self, x):
-        return {
-            "picture": x, "swapped": x, "mask": x[..., 0] > 127, "grey": x[..., :1],
-            "deep": x[..., 0].astype("uint16") * 257, "alpha": x[..., [0, 1, 2, 2]], "numbers": x,
-        }
+def inference(x):
+    return {
+        "picture": x, "swapped": x, "mask": x[..., 0] > 127, "grey": x[..., :1],
+        "deep": x[..., 0].astype("uint16") * 257, "alpha": x[..., [0, 1, 2, 2]], "numbers": x,
+    }
 """
 MODEL = """
 handler: handler.py

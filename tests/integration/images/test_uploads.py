@@ -13,12 +13,8 @@ from tests.support.images import files
 from tests.support.models import MEAN, write_mean, write_model, write_text
 
 PAIR = """
-from ksrv import BaseHandler
-
-
-class Pair(BaseHandler):
-    def inference(self, left, right):
-        return {"mean": left.mean(axis=(1, 2)) - right.mean(axis=(1, 2))}
+def inference(left, right):
+    return {"mean": left.mean(axis=(1, 2)) - right.mean(axis=(1, 2))}
 """
 TWO_IMAGES = """
 inputs:

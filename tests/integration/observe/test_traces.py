@@ -21,14 +21,12 @@ from tests.support.otlp_collector import collecting
 TRACES_ITSELF = """
 from opentelemetry import trace
 
-from ksrv import BaseHandler
 
-class Traces(BaseHandler):
-    def inference(self, x):
-        with trace.get_tracer("mine").start_as_current_span("mine"):
-            if x[0, 0] < 0:
-                raise ValueError("negative")
-            return {"y": x}
+def inference(x):
+    with trace.get_tracer("mine").start_as_current_span("mine"):
+        if x[0, 0] < 0:
+            raise ValueError("negative")
+        return {"y": x}
 """
 BATCHED = VECTOR + "parameters: {seconds: 0.3}\nbatching: {max_batch_size: 8, max_delay_ms: 200}\n"
 STAGES = {"ksrv.preprocess", "ksrv.inference", "ksrv.postprocess"}

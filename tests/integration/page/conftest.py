@@ -17,62 +17,48 @@ IMAGE = (
 
 CLASSES = """
 import numpy as np
-from ksrv import BaseHandler
 
 
-class Classes(BaseHandler):
-    def inference(self, image):
-        scores = np.zeros((len(image), 7), np.float32)
-        scores[:, 2], scores[:, 5], scores[:, 1] = 0.7, 0.2, 0.1
-        return {"probabilities": scores}
+def inference(image):
+    scores = np.zeros((len(image), 7), np.float32)
+    scores[:, 2], scores[:, 5], scores[:, 1] = 0.7, 0.2, 0.1
+    return {"probabilities": scores}
 """
 
 BRIGHT = """
 import numpy as np
-from ksrv import BaseHandler
 
 
-class Bright(BaseHandler):
-    def inference(self, image):
-        grey = image.mean(axis=3)
-        return {"class": (grey > 128).astype(np.int32), "probability": (grey / 255).astype(np.float32)}
+def inference(image):
+    grey = image.mean(axis=3)
+    return {"class": (grey > 128).astype(np.int32), "probability": (grey / 255).astype(np.float32)}
 """
 
 BOXES = """
 import numpy as np
-from ksrv import BaseHandler
 
 
-class Boxes(BaseHandler):
-    def inference(self, image):
-        rows = len(image)
-        boxes = np.tile(np.float32([[8, 8, 24, 24], [0, 0, 4, 4], [0, 0, 0, 0]]), (rows, 1, 1))
-        return {
-            "boxes": boxes,
-            "class": np.tile(np.int64([1, 0, -1]), (rows, 1)),
-            "score": np.tile(np.float32([0.9, 0.3, 0]), (rows, 1)),
-            "count": np.full(rows, 2, np.int32),
-        }
+def inference(image):
+    rows = len(image)
+    boxes = np.tile(np.float32([[8, 8, 24, 24], [0, 0, 4, 4], [0, 0, 0, 0]]), (rows, 1, 1))
+    return {
+        "boxes": boxes,
+        "class": np.tile(np.int64([1, 0, -1]), (rows, 1)),
+        "score": np.tile(np.float32([0.9, 0.3, 0]), (rows, 1)),
+        "count": np.full(rows, 2, np.int32),
+    }
 """
 
-NEGATIVE = """
-from ksrv import BaseHandler
-
-
-class Negative(BaseHandler):
-    def inference(self, image):
-        return {"picture": (255 - image).astype("uint8")}
-"""
+NEGATIVE = 'def inference(image): return {"picture": (255 - image).astype("uint8")}\n'
 
 SHOUT = """
-from ksrv import BaseHandler, InferenceError
+from ksrv import InferenceError
 
 
-class Shout(BaseHandler):
-    def inference(self, text):
-        if any(b"fail" in one for one in text):
-            raise InferenceError('no <img src=x onerror="alert(1)"> today', 422)
-        return {"loud": [one.decode().upper() for one in text]}
+def inference(text):
+    if any(b"fail" in one for one in text):
+        raise InferenceError('no <img src=x onerror="alert(1)"> today', 422)
+    return {"loud": [one.decode().upper() for one in text]}
 """
 
 BROKEN = """
@@ -96,20 +82,18 @@ class Words(BaseHandler):
 
 ODD = """
 import numpy as np
-from ksrv import BaseHandler
 
 
-class Odd(BaseHandler):
-    def inference(self, image):
-        rows = len(image)
-        nan = np.full((rows, 4), np.nan, np.float32)
-        nan[:, 1], nan[:, 2] = np.inf, -np.inf
-        return {
-            "boxes": np.zeros((rows, 0, 4), np.float32), "score": np.zeros((rows, 0), np.float32),
-            "nothing": np.zeros((rows, 3, 0), np.float32), "weird": nan,
-            "plane": np.full((rows, 8, 8), np.nan, np.float32),
-            "bytes": [bytes([255, 254]) for _ in range(rows)],
-        }
+def inference(image):
+    rows = len(image)
+    nan = np.full((rows, 4), np.nan, np.float32)
+    nan[:, 1], nan[:, 2] = np.inf, -np.inf
+    return {
+        "boxes": np.zeros((rows, 0, 4), np.float32), "score": np.zeros((rows, 0), np.float32),
+        "nothing": np.zeros((rows, 3, 0), np.float32), "weird": nan,
+        "plane": np.full((rows, 8, 8), np.nan, np.float32),
+        "bytes": [bytes([255, 254]) for _ in range(rows)],
+    }
 """
 
 MODEL_FREE = """

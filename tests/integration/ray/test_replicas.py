@@ -16,25 +16,15 @@ pytestmark = pytest.mark.slow
 
 INFER = "/v2/models/echo/infer"
 
-PLUS = """
-from ksrv import BaseHandler
-
-
-class Plus(BaseHandler):
-    def inference(self, x):
-        return {"y": x + 10}
-"""
+PLUS = 'def inference(x): return {"y": x + 10}\n'
 
 SLEEP = """
 import time
 
-from ksrv import BaseHandler
 
-
-class Sleep(BaseHandler):
-    def inference(self, x):
-        time.sleep(0.05)
-        return {"y": x}
+def inference(x):
+    time.sleep(0.05)
+    return {"y": x}
 """
 
 

@@ -13,14 +13,7 @@ from tests.support.models import VECTOR, write_model
 from tests.support.paths import ROOT
 from tests.support.wait_until import wait_until
 
-ECHO = """
-from ksrv import BaseHandler
-
-
-class Echo(BaseHandler):
-    def inference(self, x):
-        return {"y": x}
-"""
+ECHO = 'def inference(x): return {"y": x}\n'
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -11,14 +11,7 @@ from tests.support.native.fast_path import ask, message, opened, opened_grpc, se
 from tests.support.wait_until import wait_until
 from tests.support.wire.grpc_calls import UNLIMITED, infer_request, stub_infer
 
-DOUBLE = """
-from ksrv import BaseHandler
-
-
-class Double(BaseHandler):
-    def inference(self, x):
-        return {"y": x * 2}
-"""
+DOUBLE = 'def inference(x): return {"y": x * 2}\n'
 YAML = """
 handler: handler.py
 warmup: false

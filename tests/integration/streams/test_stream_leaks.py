@@ -114,9 +114,13 @@ def ask_together(server: Server, clients: int, chunks: int, count=count_events) 
     assert len(counted) == clients
 
 
-@pytest.mark.parametrize("count", [count_events, count_answers])
-@pytest.mark.parametrize("kind", ["generators", "coroutines"])
-@pytest.mark.parametrize("executor", ["inline", "process"])
+@pytest.mark.parametrize(
+    ("count", "kind", "executor"),
+    [
+        (count_events, "generators", "inline"), (count_events, "coroutines", "process"),
+        (count_answers, "generators", "process"), (count_answers, "coroutines", "inline"),
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize(
     ("clients", "chunks"), [(16, 1000), pytest.param(50, 100_000, marks=pytest.mark.slow)]
 )

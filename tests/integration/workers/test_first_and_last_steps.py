@@ -11,11 +11,10 @@ from tests.support.models import write_model
 MODULES = """
 import json
 import sys
-from ksrv import BaseHandler
 
-class Handler(BaseHandler):
-    def inference(self, x):
-        return {"modules": [json.dumps(sorted(sys.modules))]}
+
+def inference(x):
+    return {"modules": [json.dumps(sorted(sys.modules))]}
 """
 TEXT = """
 inputs: [{name: x, datatype: FP32, shape: [-1, 1]}]

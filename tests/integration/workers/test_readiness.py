@@ -22,16 +22,15 @@ pytestmark = pytest.mark.long
 SLOW_TO_WARM = """
 import time
 from pathlib import Path
-from ksrv import BaseHandler
 
-class Handler(BaseHandler):
-    def inference(self, x):
-        here = Path(__file__).parent
-        with (here / "sizes").open("a") as file:
-            file.write(f"{len(x)} ")
-        while not x.any() and not (here / "go").exists():
-            time.sleep(0.005)
-        return {"y": x}
+
+def inference(x):
+    here = Path(__file__).parent
+    with (here / "sizes").open("a") as file:
+        file.write(f"{len(x)} ")
+    while not x.any() and not (here / "go").exists():
+        time.sleep(0.005)
+    return {"y": x}
 """
 
 ADDS = """

@@ -1,214 +1,165 @@
-"""A server under mixed load for a while: memory and open files stay as they were."""
+"""A server under good requests and every attack for a while: it answers the requests, and does not grow from the attacks."""
 
-import collections
-import contextlib
-import http.client
-import itertools
-import json
 import os
-import random
 import re
-import socket
+import ssl
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
-import tritonclient.grpc as grpcclient
 
+from ksrv.server.grpc.limits import MAX_OPEN_WATCHES, MAX_WATCHES
+from ksrv.server.grpc.limits import SPARE_THREADS as SPARE_WATCHES
 from ksrv.testing import Server
+from tests.support.certificates import self_signed
+from tests.support.clients.attacks import Attacks
+from tests.support.faults.callers import addresses
+from tests.support.faults.health import descendants, opened, threads
+from tests.support.faults.patterns import write_patterns
+from tests.support.faults.storms import Load, judge_answers, running
+from tests.support.models import write_model
+from tests.support.wait_until import wait_until
 
 HANDLER = """
-from ksrv import BaseHandler
+import asyncio
 
-class Identity(BaseHandler):
-    def inference(self, x):
-        if (x[:, 0] < 0).any():
-            raise ValueError("a negative number")
-        return {"y": x}
+class Panic(BaseException):
+    pass
+
+WAYS = {-1: Panic("an odd input"), -2: asyncio.CancelledError(), -3: ValueError("a wrong input")}
+
+def inference(x):
+    if (error := WAYS.get(float(x[0, 0]))) is not None:
+        raise error
+    return {"y": x}
 """
 
-MODEL = """
-handler: handler.py
-inputs: [{{name: x, datatype: FP32, shape: [-1, {width}]}}]
-outputs: [{{name: y, datatype: FP32, shape: [-1, {width}]}}]
-batching: {{max_batch_size: 4}}
-executor: {executor}
+ROWS = """
+inputs: [{name: x, datatype: FP32, shape: [-1, 16]}]
+outputs: [{name: y, datatype: FP32, shape: [-1, 16]}]
+timeout_ms: 5000
 """
 
-POOLED = 24
+PICTURES = """
+inputs: [{name: image, datatype: FP32, shape: [-1, 32, 32, 3]}]
+outputs: [{name: y, datatype: FP32, shape: [-1, 1]}]
+"""
+
+LARGE = """
+inputs: [{name: x, datatype: INT32, shape: [-1]}]
+outputs: [{name: y, datatype: UINT8, shape: [-1, -1]}]
+"""
+
+LARGE_HANDLER = """
+import numpy as np
+
+def inference(x):
+    return {"y": np.zeros((len(x), 8 << 20), np.uint8)}
+"""
+
+SETTINGS = {
+    "limits": {"body": 64 << 20, "in_flight": 128 << 20, "json": 4 << 20},
+    "head_timeout": 2.0,
+    "transfer_grace": 2.0,
+}
+GROWN_BYTES = 64_000_000
+"""A kilobyte a request were more than twice as much, in five minutes."""
+POOLED = 32
 """Descriptors of blocks that may be in a pool at the end, on either side, and were not at first."""
-
-NAMES = ("here", "apart", "plain")
-"""The models' names. The HTTP server itself queues requests to the last model, because its dimensions are fixed."""
-
-PLAIN_WIDTH = 1000
-WIDTHS = (4, 1000, 150_528)
-HEADER_LENGTH = "Inference-Header-Content-Length"
+KEPT_THREADS = MAX_WATCHES + MAX_OPEN_WATCHES + SPARE_WATCHES + 8
+"""Threads that served watches are kept for later watches: they become as many as were ever needed at a time."""
+REFUSALS = {408, 503, 8, 14}
+"""Statuses of good requests while the attacks hold the budget, and of clients that are too slow on a busy machine."""
 
 
-def models(folder):
-    for name in NAMES:
-        executor = "process" if name == "apart" else "inline"
-        width = PLAIN_WIDTH if name == "plain" else -1
-        (folder / name).mkdir(parents=True)
-        (folder / name / "handler.py").write_text(HANDLER)
-        (folder / name / "model.yaml").write_text(MODEL.format(width=width, executor=executor))
-    return folder
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory):
+    root = write_patterns(tmp_path_factory.mktemp("models"))
+    write_model(root, "attacked", HANDLER, ROWS + "executor: inline\n")
+    write_model(root, "attacked_apart", HANDLER, ROWS + "executor: process\n")
+    picture = 'def inference(image): return {"y": image.mean(axis=(1, 2, 3)).reshape(-1, 1)}\n'
+    write_model(root, "picture", picture, PICTURES)
+    write_model(root, "large", LARGE_HANDLER, LARGE)
+    return root
 
 
-def descendants(pid):
-    found = [pid]
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
-            for child in (task / "children").read_text().split():
-                found += descendants(int(child))
-    return found
+def held_bytes(server):
+    """Return the resident bytes of a server's processes; a page that they share, such as a ring's, counts once."""
+    rollups = [Path(f"/proc/{one}/smaps_rollup").read_text() for one in descendants(server.pid)]
+    return sum(int(re.search(r"^Pss: +(\d+) kB$", text, re.M)[1]) << 10 for text in rollups)
 
 
-def held(pid):
-    """Return the resident bytes of a server's processes and their open descriptors.
+def attack(server, seconds, names=None, trusted=None):
+    """Attack a server beside clients that it must serve until each attack was made."""
+    context = trusted and ssl.create_default_context(cafile=str(trusted))
+    stop, failures = threading.Event(), []
+    attacks = [Attacks(server, stop, context, trusted and str(trusted)) for _ in range(2)]
+    wanted = set(names or attacks[0].names())
+    with Load(addresses(server), "soak", trusted=trusted) as load:
+        with running([partial(one.run, at, names) for at, one in enumerate(attacks)], failures):
+            try:
+                stop.wait(seconds)
+                wait_until(
+                    lambda: failures or wanted <= {name for one in attacks for name in one.made},
+                    240,
+                )
+            finally:
+                stop.set()
+        load.wait_for(1)
+    assert not failures
+    judge_answers(load.ledger)
+    others = [one.outcome for one in load.ledger.records if one.outcome.kind != "answered"]
+    assert all(one.kind == "refused" and one.status in REFUSALS for one in others), others[:5]
+    assert load.ledger.outcomes()["answered"] > len(others)
 
-    A page that several processes share, such as a page of a handler process's ring, counts once.
+
+def outlive(server, seconds, names=None, trusted=None, idle=40):
+    """Attack a server twice, and wait until it holds no more than after the first time.
+
+    Args:
+        server: The server.
+        seconds: How long it is attacked.
+        names: The attacks; None for all.
+        trusted: Its certificate.
+        idle: Seconds after which the first time's pools are given back and its connections closed.
     """
-    pids = descendants(pid)
-    rollups = [Path(f"/proc/{one}/smaps_rollup").read_text() for one in pids]
-    kib = sum(int(re.search(r"^Pss: +(\d+) kB$", text, re.M)[1]) for text in rollups)
-    opened = sum(len(os.listdir(f"/proc/{one}/fd")) for one in pids)
-    return kib << 10, opened
-
-
-def body(data):
-    entry = {"name": "x", "datatype": "FP32", "shape": list(data.shape)}
-    entry["parameters"] = {"binary_data_size": data.nbytes}
-    text = json.dumps({"inputs": [entry], "parameters": {"binary_data_output": True}}).encode()
-    return {HEADER_LENGTH: str(len(text))}, text + data.tobytes()
-
-
-class Load:
-    """Clients that send right, wrong and broken-off requests until they are stopped.
-
-    `counts` tells by client, model and outcome how often that was.
-    """
-
-    def __init__(self, server):
-        self._server = server
-        self._over = threading.Event()
-        self._failures = []
-        self.counts = collections.Counter()
-        clients = (self._rest, self._rest, self._grpc, self._vanishing)
-        self._threads = [threading.Thread(target=self._guard, args=(one,)) for one in clients]
-
-    def __enter__(self):
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self._over.set()
-        for thread in self._threads:
-            thread.join(60)
-        assert not self._failures
-        assert not any(thread.is_alive() for thread in self._threads)
-
-    def _guard(self, client):
-        try:
-            client(random.Random(threading.get_ident()))
-        except Exception as error:
-            self._failures.append(error)
-
-    def _turns(self, choose):
-        for name in itertools.cycle(NAMES):
-            if self._over.is_set():
-                return
-            width = PLAIN_WIDTH if name == "plain" else choose.choice(WIDTHS)
-            yield name, np.full((choose.randint(1, 4), width), choose.random(), "f4")
-
-    def _rest(self, choose):
-        host, _, port = self._server.http.rpartition(":")
-        connection = http.client.HTTPConnection(host, int(port), timeout=30)
-        for turn, (name, data) in enumerate(self._turns(choose)):
-            bad = turn % 16 == 4
-            headers, content = body(-data if bad else data)
-            connection.request("POST", f"/v2/models/{name}/infer", content, headers)
-            answer = connection.getresponse()
-            content = answer.read()
-            # A handler's failure fails its whole batch, so good requests may fail too.
-            assert answer.status == 500 if bad else answer.status in (200, 500)
-            if answer.status == 200:
-                assert content.endswith(data.tobytes())
-            self.counts["rest", name, answer.status] += 1
-        connection.close()
-
-    def _grpc(self, choose):
-        with grpcclient.InferenceServerClient(self._server.grpc) as client:
-            for name, data in self._turns(choose):
-                tensor = grpcclient.InferInput("x", data.shape, "FP32")
-                tensor.set_data_from_numpy(data)
-                try:
-                    found = client.infer(name, [tensor], client_timeout=30).as_numpy("y")
-                except grpcclient.InferenceServerException as error:
-                    if error.status() != "StatusCode.INTERNAL":
-                        raise
-                    # It shared a batch with a bad request over REST.
-                    self.counts["grpc", name, 500] += 1
-                else:
-                    assert np.array_equal(found, data)
-                    self.counts["grpc", name, 200] += 1
-
-    def _vanishing(self, choose):
-        host, _, port = self._server.http.rpartition(":")
-        for name, data in self._turns(choose):
-            headers, content = body(data)
-            lines = [f"POST /v2/models/{name}/infer HTTP/1.1", "Host: x"]
-            lines += [f"{key}: {value}" for key, value in headers.items()]
-            lines += [f"Content-Length: {len(content)}", "", ""]
-            with socket.create_connection((host, int(port))) as peer:
-                whole = "\r\n".join(lines).encode() + content
-                peer.sendall(whole[: choose.choice((len(whole), len(whole) // 2))])
-            self.counts["vanishing", name, None] += 1
-            time.sleep(0.005)
-
-
-def said_all(counts):
-    """Whether each client had its say with each model."""
-    wanted = (("rest", 200), ("grpc", 200), ("vanishing", None))
-    return all(counts[client, name, outcome] for client, outcome in wanted for name in NAMES) and (
-        sum(counts["rest", name, 500] for name in NAMES) > 0
+    most_threads = threads(server) + KEPT_THREADS
+    attack(server, seconds / 4, names, trusted)
+    time.sleep(idle)
+    most_bytes, most_opened = held_bytes(server) + GROWN_BYTES, opened(server) + POOLED
+    attack(server, seconds, names, trusted)
+    wait_until(
+        lambda: (
+            opened(server) <= most_opened
+            and threads(server) <= most_threads
+            and held_bytes(server) <= most_bytes
+        ),
+        90,
+        lambda: (
+            f"{opened(server)} descriptors of {most_opened}, {threads(server)} threads of "
+            f"{most_threads}, {held_bytes(server)} bytes of {most_bytes}"
+        ),
     )
+    assert server.get("/v2/health/ready")[0] == 200
 
 
-def soak(folder, seconds):
-    """Return by how many bytes and descriptors a server has grown, and what its clients counted."""
-    with Server(models(folder)) as server:
-        with Load(server):
-            time.sleep(seconds / 4)  # pools and heaps fill
-        time.sleep(1)
-        before = held(server.pid)
-        give_up = time.monotonic() + seconds + 60
-        with Load(server) as load:
-            time.sleep(seconds)
-            while not said_all(load.counts) and time.monotonic() < give_up:
-                time.sleep(0.1)
-        time.sleep(1)
-        after = held(server.pid)
-        while after[1] - before[1] > POOLED and time.monotonic() < give_up:
-            time.sleep(0.5)  # connections are still being closed
-            after = held(server.pid)
-    return after[0] - before[0], after[1] - before[1], load.counts
-
-
-def test_a_server_under_mixed_load_keeps_its_descriptors(tmp_path):
-    _, opened, counts = soak(tmp_path, 4)
-    assert opened <= POOLED
-    assert said_all(counts), counts
+def test_a_server_under_mixed_load_keeps_its_descriptors(repository):
+    with Server(repository, **SETTINGS) as server:
+        outlive(server, 2, ("attack_panics", "attack_resets"), idle=1)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(0)
-def test_a_server_under_mixed_load_for_minutes_does_not_grow(tmp_path):
-    grown, opened, counts = soak(tmp_path, 60 * float(os.environ.get("MINUTES", "5")))
-    assert grown < 64_000_000  # a kilobyte a request were more than twice as much
-    assert opened <= POOLED
-    assert said_all(counts), counts
+def test_a_server_under_every_attack_for_minutes_does_not_grow(repository):
+    with Server(repository, **SETTINGS) as server:
+        outlive(server, 60 * float(os.environ.get("MINUTES", "5")))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_server_with_tls_outlives_every_attack(repository, tmp_path):
+    key, cert = self_signed(tmp_path)
+    with Server(repository, tls_cert=str(cert), tls_key=str(key), **SETTINGS) as server:
+        outlive(server, 8, trusted=cert)

@@ -100,7 +100,7 @@ class Attacks:
     # ---- handlers ----
 
     def attack_panics(self) -> None:
-        for model in ("here", "apart"):
+        for model in ("attacked", "attacked_apart"):
             for value in (-1, -2, -3):
                 answer = self._send(message(model, "x", "FP32", rows(value)))
                 # A client that has closed its side may be sent an interim answer first.
@@ -109,21 +109,21 @@ class Attacks:
     # ---- framing and slow peers ----
 
     def attack_stuck_bodies_of_every_framing(self) -> None:
-        whole = message("here", "x", "FP32", rows(1), "Connection: close")
+        whole = message("attacked", "x", "FP32", rows(1), "Connection: close")
         self._hold(whole[:-10])
-        self._hold(message("here", "x", "FP32", rows(1), version="HTTP/1.0")[:-10])
-        self._hold(message("here", "x", "FP32", rows(1), "Expect: 100-continue")[:-10])
+        self._hold(message("attacked", "x", "FP32", rows(1), version="HTTP/1.0")[:-10])
+        self._hold(message("attacked", "x", "FP32", rows(1), "Expect: 100-continue")[:-10])
         self._hold(
-            b"POST /v2/models/here/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabc"
+            b"POST /v2/models/attacked/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabc"
         )
         content = gzip.compress(b"{" * 100)
         self._hold(
-            b"POST /v2/models/here/infer HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\n"
+            b"POST /v2/models/attacked/infer HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\n"
             b"Content-Length: %d\r\n\r\n" % len(content) + content[:-5]
         )
 
     def attack_half_heads(self) -> None:
-        self._hold(b"POST /v2/models/here/infer HTTP/1.1\r\nHost: x\r\n")
+        self._hold(b"POST /v2/models/attacked/infer HTTP/1.1\r\nHost: x\r\n")
 
     def attack_single_bytes(self) -> None:
         host, _, port = self._server.http.rpartition(":")
@@ -138,7 +138,7 @@ class Attacks:
         for megabytes in (63, 63, 1, 1):
             size = megabytes << 20
             head = (
-                f"POST /v2/models/here/infer HTTP/1.1\r\nHost: x\r\n{LENGTH}: 100\r\n"
+                f"POST /v2/models/attacked/infer HTTP/1.1\r\nHost: x\r\n{LENGTH}: 100\r\n"
                 f"Content-Length: {size}\r\n\r\n"
             )
             with self._many(4, head.encode() + b" " * 4096):
@@ -146,7 +146,9 @@ class Attacks:
 
     def attack_large_json(self) -> None:
         size = 60 << 20
-        head = f"POST /v2/models/here/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n"
+        head = (
+            f"POST /v2/models/attacked/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n"
+        )
         with self._many(4, head.encode() + b"[" * 65536):
             self._stop.wait(0.5)
 
@@ -162,13 +164,13 @@ class Attacks:
             (b"Transfer-Encoding: chunked", b"3\nabc\n0\n\n"),
             (b"Transfer-Encoding: chunked", b"-1\r\n\r\n"),
         ):
-            head = b"POST /v2/models/here/infer HTTP/1.1\r\nHost: x\r\n" + fields + b"\r\n\r\n"
+            head = b"POST /v2/models/attacked/infer HTTP/1.1\r\nHost: x\r\n" + fields + b"\r\n\r\n"
             self._send(head + chunks, timeout=4)
 
     def attack_inflating_bodies(self) -> None:
         content = gzip.compress(bytes(80 << 20), 9)
         head = (
-            "POST /v2/models/here/infer HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\n"
+            "POST /v2/models/attacked/infer HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\n"
             f"Content-Length: {len(content)}\r\n\r\n"
         )
         self._send(head.encode() + content)
@@ -180,14 +182,14 @@ class Attacks:
     def attack_resets(self) -> None:
         for size in (10, 200, 400):
             with contextlib.suppress(OSError), self._connect() as peer:
-                peer.sendall(message("here", "x", "FP32", rows(1))[:size])
+                peer.sendall(message("attacked", "x", "FP32", rows(1))[:size])
                 peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     # ---- paths, headers and fields ----
 
     def attack_odd_paths(self) -> None:
-        for path in ("//v2/repository/models/here/unload", "/./v2/repository/models/here/unload",
-                     "/v2//repository/models/here/unload"):  # fmt: skip
+        for path in ("//v2/repository/models/attacked/unload", "/./v2/repository/models/attacked/unload",
+                     "/v2//repository/models/attacked/unload"):  # fmt: skip
             head = (
                 f"POST {path} HTTP/1.1\r\nHost: x\r\nOrigin: https://evil.example\r\n"
                 "X-Forwarded-For: 192.0.2.1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
@@ -203,7 +205,7 @@ class Attacks:
             entry = {"name": "x", "datatype": "FP32", "shape": [1, 16], "data": [0.0] * 16}
             text = json.dumps({"inputs": [entry], "parameters": {"priority": value}}).encode()
             head = (
-                "POST /v2/models/here/infer HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+                "POST /v2/models/attacked/infer HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
                 f"Content-Length: {len(text)}\r\n\r\n"
             )
             assert b"HTTP/1.1 500 " not in self._send(head.encode() + text)
@@ -212,7 +214,7 @@ class Attacks:
         entry = {"name": "x", "datatype": "FP32", "shape": [1, 16], "data": [-3.0] * 16}
         text = json.dumps({"id": "a\nb\x1b[2J", "inputs": [entry]}).encode()
         head = (
-            "POST /v2/models/here/infer HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+            "POST /v2/models/attacked/infer HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
             f"Content-Length: {len(text)}\r\n\r\n"
         )
         self._send(head.encode() + text)
@@ -277,7 +279,7 @@ class Attacks:
 
     def attack_inflating_messages(self) -> None:
         request, response = methods(INFERENCE)["ModelInfer"]
-        made = request(model_name="here")
+        made = request(model_name="attacked")
         made.raw_input_contents.append(bytes(60 << 20))
         with self._channel() as channel:
             stub = channel.unary_unary(
@@ -289,9 +291,9 @@ class Attacks:
 
     # ---- the loop ----
 
-    def run(self, seed: Any) -> None:
+    def run(self, seed: Any, names: Any = None) -> None:
         choose = random.Random(seed)
-        names = self.names()
+        names = list(names or self.names())
         while not self._stop.is_set():
             choose.shuffle(names)
             for name in names:

@@ -113,10 +113,11 @@ class Load:
         *,
         clients: int = 1,
         models: tuple[str, ...] = MODELS,
+        trusted: Path | None = None,
         stays: bool = True,
     ) -> None:
         self.ledger = Ledger()
-        self._models, self._stays = models, stays
+        self._models, self._trusted, self._stays = models, trusted, stays
         self._over = threading.Event()
         self._made: Counter[str] = Counter()
         self._targets = {
@@ -129,7 +130,7 @@ class Load:
     def _client(self, name: str) -> None:
         protocol, address = self._targets[name]
         choose = random.Random(f"{self._seed}:{name}")
-        caller = CALLERS[protocol](address, None, PATIENCE)
+        caller = CALLERS[protocol](address, self._trusted, PATIENCE)
         while not self._over.is_set():
             patterns = [draw_pattern(choose, self._models) for _ in range(caller.at_once)]
             outcomes = caller.call(patterns)

@@ -10,12 +10,10 @@ from tests.support.wait_until import wait_until
 SAYS = """
 import logging
 
-from ksrv import BaseHandler
 
-class Says(BaseHandler):
-    def inference(self, x):
-        logging.getLogger("ksrv.mine").debug("said %d", int(x[0, 0]))
-        return {"y": x}
+def inference(x):
+    logging.getLogger("ksrv.mine").debug("said %d", int(x[0, 0]))
+    return {"y": x}
 """
 AT_START = {
     "log_file": "", "log_info": True, "log_warning": True, "log_error": True,
