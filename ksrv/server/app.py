@@ -232,7 +232,7 @@ def _add_routes(app: App, parts: ServerParts) -> None:
     )
     health = HealthResource(partial(model_health, engine))
     add_model_route(app, "/ready", health, get=Operation("Whether the model serves"))
-    infer = InferResource(engine, settings, parts.budget, access, shared_memory=parts.shared_memory)
+    infer = InferResource(parts)
     add_model_route(app, "/infer", infer, post=openapi.INFER)
     add_model_route(app, "/explain", infer, "explain")
     add("/openapi.json", JsonResource(open_api))

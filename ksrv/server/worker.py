@@ -170,13 +170,7 @@ class KsrvWorker(Worker):  # type: ignore[misc]
             mount=self._mount(),
         )
         self._limits = limits
-        self._fast_path = FastPath(
-            service.engine,
-            limits,
-            service.parts.access,
-            nan_literals=settings.nan_literals,
-            shared_memory=service.parts.shared_memory,
-        )
+        self._fast_path = FastPath(service.parts)
         self._loop = service.io_threads.loop
         self.http_server = http_server = HttpServer(
             self._loop,

@@ -23,6 +23,7 @@ from ksrv.errors import KsrvError
 from ksrv.handlers.declared.settings import settings_of
 from ksrv.handlers.handler_context import HandlerContext
 from ksrv.handlers.loading import handler_of
+from ksrv.handlers.models import array_of
 from ksrv.handlers.runner import Runner, make_runner
 from ksrv.model.config import ModelConfig, ModelSource
 from ksrv.model.datatypes import DTYPES, widen_bfloat16
@@ -340,15 +341,12 @@ def _source_of(handler: Handler, name: str | None, settings: Mapping[str, Any]) 
 
 
 def forget_modules(sources: Sequence[ModelSource]) -> None:
-    """Take the modules of TorchServe handlers out of this process; they are imported by bare name.
+    """Take the modules that a dialect's runner imports by bare name out of this process.
 
     Args:
         sources: The models; others leave no module behind.
     """
-    folders = [
-        str(one.folder) for one in sources if one.config and "torchserve" in one.config.dialect
-    ]
-    for folder in folders:
+    for folder in [str(one.folder) for one in sources if one.config and one.config.runner]:
         while folder in sys.path:
             sys.path.remove(folder)
         for name, module in list(sys.modules.items()):
@@ -369,8 +367,5 @@ def _as_request_tensor(encoded: Encoded) -> Tensor:
 
 
 def _decoded(tensor: Tensor) -> Array:
-    if isinstance(tensor.data, np.ndarray):
-        return widen_bfloat16(tensor.data) if tensor.datatype == "BF16" else tensor.data
-    elements = np.empty(len(tensor.data), object)
-    elements[:] = [bytes(one) for one in tensor.data]
-    return elements.reshape(tensor.shape)
+    array = array_of(tensor)
+    return widen_bfloat16(array) if tensor.datatype == "BF16" else array

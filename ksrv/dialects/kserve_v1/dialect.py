@@ -32,7 +32,7 @@ class KServeV1(Dialect):
         app.add_route("/v1/models", listing, needs=Needs.TOKEN, described=described)
         described = {"get": Operation("Whether the model serves")}
         app.add_route(MODEL, V1ModelResource(parts.engine), needs=Needs.TOKEN, described=described)
-        add_predict(app, PredictResource(parts.engine, parts.settings, parts.budget, parts.access))
+        add_predict(app, PredictResource(parts))
 
     def metric_lines(self, models: "Sequence[ModelStatistics]") -> Iterator[str]:
         """See `Dialect.metric_lines`."""

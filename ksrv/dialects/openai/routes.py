@@ -232,7 +232,7 @@ def add_routes(app: Any, parts: AppParts) -> None:
         (EMBEDDINGS, EmbeddingsResource, EMBEDDINGS_OPERATION),
         (RERANK, RerankResource, RERANK_OPERATION),
     ):
-        resource = kind(parts.engine, parts.settings, parts.budget, parts.access)
+        resource = kind(parts)
         app.add_route(path, resource, needs=Needs.TOKEN, described={"post": operation})
     for path in NOT_SERVED:
         app.add_route(path, NoChatResource(), needs=Needs.TOKEN)

@@ -30,7 +30,7 @@ class TorchServe(Dialect):
         from ksrv.dialects.torchserve.routes.kserve_v1 import PredictResource
         from ksrv.dialects.torchserve.routes.rest import add_routes
 
-        add_predict(app, PredictResource(parts.engine, parts.settings, parts.budget, parts.access))
+        add_predict(app, PredictResource(parts))
         if parts.settings.torchserve_api:
             add_routes(app, parts)
 

@@ -193,6 +193,34 @@ def parsed(kind: type[Any], message: Message) -> Any:
         raise InvalidRequest(f"the request is not a {kind.DESCRIPTOR.name}: {error}") from error
 
 
+def requests(kind: type[Any], source: Source) -> Iterator[Any]:
+    """Yield the requests of a stream that answers each before it takes the next.
+
+    Raises:
+        KsrvError: A message is malformed, or none arrived in time.
+    """
+
+    def fail(error: KsrvError) -> None:
+        raise error
+
+    for incoming in source(lambda: True, fail):
+        with incoming() as message:
+            request = parsed(kind, message)
+        yield request
+
+
+def only_request(kind: type[Any], source: Source, call: Call) -> Any:
+    """Return the request of a stream of answers; None if the call has ended before it arrived.
+
+    Raises:
+        InvalidRequest: The client sends none.
+    """
+    request = next(requests(kind, source), None)
+    if request is None and call.is_active():
+        raise InvalidRequest("the call requires exactly one request message")
+    return request
+
+
 def answering(behavior: Behavior, service: str, name: str) -> Callable[[Message, Call], bytes]:
     """Return a unary call as a function of bytes.
 

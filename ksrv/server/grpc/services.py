@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from ksrv.errors import InvalidRequest, KsrvError, Overloaded
+from ksrv.errors import KsrvError, Overloaded
 from ksrv.limits import Limits
 from ksrv.protocol.protobuf import (
     HEALTH,
@@ -33,8 +33,9 @@ from ksrv.server.grpc.calls import (
     answering,
     needs_control,
     needs_token,
+    only_request,
     open_to_all,
-    parsed,
+    requests,
 )
 from ksrv.server.grpc.health import Health
 from ksrv.server.grpc.idle_threads import IdleThreads
@@ -264,9 +265,7 @@ class Services:
 
     def _reflect(self, service: str, source: Source, call: Call) -> Iterator[bytes]:
         kind, _ = methods(service)["ServerReflectionInfo"]
-        for incoming in source(_idle, _fail):
-            with incoming() as message:
-                question = parsed(kind, message)
+        for question in requests(kind, source):
             yield reflection.answer(question, self.services()).SerializeToString()
 
     def _watch_permits(self, call: Call) -> threading.Semaphore:
@@ -278,14 +277,9 @@ class Services:
 
     def _watch(self, health: Health, source: Source, call: Call) -> Iterator[bytes]:
         kind, _ = methods(HEALTH)["Watch"]
-        for incoming in source(_idle, _fail):
-            with incoming() as message:
-                request = parsed(kind, message)
+        if (request := only_request(kind, source, call)) is not None:
             for answer in health.watch(request, call):
                 yield answer.SerializeToString()
-            return
-        if call.is_active():
-            raise InvalidRequest("the call requires exactly one request message")
 
 
 OtherMethods: TypeAlias = Callable[[Services, "Engine"], Mapping[str, Method]]
@@ -306,11 +300,3 @@ def permitted(method: Method, call: Call) -> Iterator[None]:
         yield
     finally:
         among.release()
-
-
-def _idle() -> bool:
-    return True
-
-
-def _fail(error: KsrvError) -> None:
-    raise error

@@ -20,16 +20,15 @@ from ksrv.limits import Limits, limit_name, show_limit
 from ksrv.model.spec import ModelSpec
 from ksrv.protocol import grpc, rest
 from ksrv.protocol.metadata import server_metadata
-from ksrv.protocol.shared_memory import CallerMemory, SharedMemory
+from ksrv.protocol.shared_memory import CallerMemory
 from ksrv.request import InferRequest, InferResponse, RequestHandle, is_forwarded
 from ksrv.server.call import Find, deliver, report, run_infer
-from ksrv.server.credentials import Access
 from ksrv.server.http.answers import error_headers, server_timing, status_line, usable_headers
 from ksrv.server.http.received_body import ended_early
 from ksrv.server.rest.health import server_health
+from ksrv.server.shared.parts import ServerParts
 
 if TYPE_CHECKING:
-    from ksrv.engine.engine import Engine
     from ksrv.engine.model import ModelVersion
 
 OK = b"200 OK"
@@ -175,33 +174,22 @@ class FastPath:
     """Takes exchanges from the HTTP server to the engine and answers them; an instance is called.
 
     Args:
-        engine: Runs the requests.
-        access: The check in front of every call.
-        nan_literals: Whether JSON answers have NaN as a literal.
-        shared_memory: The shared memory that requests may name; None if it is off.
+        parts: The parts that the front ends share.
 
     Attributes:
-        access: As given.
+        access: The check in front of every call.
         limits: Bounds on requests.
-        nan_literals: As given.
+        nan_literals: Whether JSON answers have NaN as a literal.
         hides_token: Whether handlers must not see the header with the token.
     """
 
-    def __init__(
-        self,
-        engine: "Engine",
-        limits: Limits,
-        access: Access,
-        *,
-        nan_literals: bool = False,
-        shared_memory: SharedMemory | None = None,
-    ) -> None:
-        self._engine = engine
-        self.limits = limits
-        self.access = access
-        self.hides_token = access.hides_tokens
-        self.nan_literals = nan_literals
-        self._shared_memory = shared_memory
+    def __init__(self, parts: ServerParts) -> None:
+        self._engine = parts.engine
+        self.limits = parts.settings.limits
+        self.access = parts.access
+        self.hides_token = parts.access.hides_tokens
+        self.nan_literals = parts.settings.nan_literals
+        self._shared_memory = parts.shared_memory
 
     def admits(self, head: bytes) -> bool:
         """Tell whether the sender of a head may send its body; the app says why not.

@@ -4,26 +4,20 @@
 """
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import falcon
 
-from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import InvalidRequest
 from ksrv.model.spec import ModelSpec
 from ksrv.protocol import rest
-from ksrv.protocol.shared_memory import CallerMemory, SharedMemory
+from ksrv.protocol.shared_memory import CallerMemory
 from ksrv.request import InferRequest, InferResponse
-from ksrv.server.credentials import Access
 from ksrv.server.http.answers import send_parts, server_timing, set_handler_headers
 from ksrv.server.http.wsgi_calls import StreamedCall, WsgiCall
 from ksrv.server.rest.inference_resource import HEADER_LENGTH, InferenceResource
 from ksrv.server.rest.route_guard import control_user
 from ksrv.server.rest.streams import send_stream, stream_type
-from ksrv.server.settings import ServerSettings
-
-if TYPE_CHECKING:
-    from ksrv.engine.engine import Engine
 
 
 def _input_name(req: falcon.Request) -> str | None:
@@ -41,28 +35,11 @@ def _input_name(req: falcon.Request) -> str | None:
 class InferResource(InferenceResource):
     """POST /v2/models/{name}[/versions/{version}]/infer, and /explain.
 
-    Args:
-        engine: See `InferenceResource`.
-        access: Who may use shared memory, too.
-        shared_memory: The shared memory that requests may name; None if it is off.
-
     Attributes:
         streams: Whether answers may be sent in parts.
     """
 
     streams = True
-
-    def __init__(
-        self,
-        engine: "Engine",
-        settings: ServerSettings,
-        budget: MemoryBudget,
-        access: Access,
-        *,
-        shared_memory: SharedMemory | None = None,
-    ) -> None:
-        super().__init__(engine, settings, budget, access)
-        self._shared_memory = shared_memory
 
     def wanted_body(self, req: falcon.Request, name: str = "", version: str = "") -> int:
         """See `InferenceResource.wanted_body`."""

@@ -2,18 +2,16 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import falcon
 
-from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.limits import Limits
 from ksrv.model.spec import ModelSpec
 from ksrv.protocol.error_texts import json_refusal, json_too_large
 from ksrv.protocol.forms.uploads import is_upload
 from ksrv.request import InferRequest
 from ksrv.server.call import Find, run_infer
-from ksrv.server.credentials import Access
 from ksrv.server.http.body import (
     DIGITS,
     Bound,
@@ -25,10 +23,7 @@ from ksrv.server.http.body import (
 from ksrv.server.http.byte_budget import Reservation
 from ksrv.server.http.request_headers import request_headers
 from ksrv.server.http.wsgi_calls import WsgiCall, find_before_body
-from ksrv.server.settings import ServerSettings
-
-if TYPE_CHECKING:
-    from ksrv.engine.engine import Engine
+from ksrv.server.shared.parts import ServerParts
 
 _Call = TypeVar("_Call", bound=WsgiCall)
 
@@ -39,9 +34,7 @@ class InferenceResource:
     """The base of resources whose requests run on the engine.
 
     Args:
-        engine: Runs the requests.
-        budget: The bytes in flight.
-        access: Whose requests are limited, and whether `Authorization` is kept from handlers.
+        parts: The parts that the front ends share.
 
     Attributes:
         most_json: The most bytes of a body that is JSON as a whole; None for the forms of v2.
@@ -51,22 +44,17 @@ class InferenceResource:
     most_json: int | None = None
     subject = "a request"
 
-    def __init__(
-        self,
-        engine: "Engine",
-        settings: ServerSettings,
-        budget: MemoryBudget,
-        access: Access,
-    ) -> None:
-        self._engine = engine
-        self._settings = settings
-        self._budget = budget
-        self._access = access
-        self._limits = settings.limits
+    def __init__(self, parts: ServerParts) -> None:
+        self._engine = parts.engine
+        self._settings = parts.settings
+        self._budget = parts.budget
+        self._access = parts.access
+        self._shared_memory = parts.shared_memory
+        self._limits = limits = parts.settings.limits
         self._own_bound: Bound | None = None
         if self.most_json is not None:
-            refusal = json_refusal(self.subject, self.most_json, settings.limits)
-            self._own_bound = Bound(min(settings.limits.json, self.most_json), refusal)
+            refusal = json_refusal(self.subject, self.most_json, limits)
+            self._own_bound = Bound(min(limits.json, self.most_json), refusal)
 
     def wanted_body(self, req: falcon.Request, name: str = "", version: str = "") -> int:
         """Return the most bytes that a request's body may have, judged by its head.

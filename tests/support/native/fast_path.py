@@ -240,7 +240,7 @@ def opened(
 ) -> Iterator[Any]:
     limits = Limits()
     access = access or cast(Any, Open())
-    route = FastPath(engine, limits, access, nan_literals=nan_literals)
+    route = FastPath(server_parts(engine, ServerSettings(nan_literals=nan_literals), access))
     check = route.admits if access.needs_token else None
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
@@ -294,7 +294,7 @@ def opened_grpc(engine: Any) -> Iterator[tuple[ServerWithThreads, str]]:
 
 def set_grpc_routes(server: ServerWithThreads, engine: Any) -> None:
     """Have the calls of an engine's models take the fast path."""
-    path = FastPath(engine, Limits(), cast(Any, Open()))
+    path = FastPath(server_parts(engine, ServerSettings(), cast(Any, Open())))
     server.set_routes(
         [
             (name, version, endpoint)

@@ -26,9 +26,11 @@ from ksrv.server.grpc.calls import (
     Source,
     earlier,
     needs_token,
+    only_request,
     open_to_all,
     parsed,
     report_grpc,
+    requests,
 )
 from ksrv.server.grpc.services import Method, Services
 
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
 
 INFERENCE = "org.pytorch.serve.grpc.inference.InferenceAPIsService"
+REQUEST = "org.pytorch.serve.grpc.inference.PredictionsRequest"
 MANAGEMENT = "org.pytorch.serve.grpc.management.ManagementAPIsService"
 
 SEQUENCE_ID = "ts_request_sequence_id"
@@ -87,9 +90,7 @@ class PredictionCalls:
 
     def read(self, message: Message, call: Call, find: Find) -> InferRequest:
         """Read a request; see `ksrv.server.grpc.infer.InferForm`."""
-        received = parsed(
-            message_class("org.pytorch.serve.grpc.inference.PredictionsRequest"), message
-        )
+        received = parsed(message_class(REQUEST), message)
         return self._request(received, call, {}, find)
 
     def render(self, response: InferResponse, request: InferRequest, call: Call) -> list[bytes]:
@@ -132,25 +133,15 @@ class PredictionCalls:
 
     # ---- streams ----------------------------------------------------------------------------
 
-    def _received(self, source: Source) -> Iterator[Any]:
-        kind = message_class("org.pytorch.serve.grpc.inference.PredictionsRequest")
-        for incoming in source(lambda: True, _fail):
-            with incoming() as message:
-                received = parsed(kind, message)
-            yield received
-
     def _stream(self, source: Source, call: Call) -> Iterator[bytes]:
         """Answer one request with what its handler sends, and with its answer."""
-        for received in self._received(source):
+        if (received := only_request(message_class(REQUEST), source, call)) is not None:
             for item in self._items(received, call, {}):
                 yield self._message(prediction=item)
-            return
-        if call.is_active():
-            raise InvalidRequest("the call requires exactly one request message")
 
     def _sequence(self, source: Source, call: Call) -> Iterator[bytes]:
         """Answer requests one after the other; send a failed request's error on the stream."""
-        for received in self._received(source):
+        for received in requests(message_class(REQUEST), source):
             sequence = {"sequence_id": received.sequence_id} if received.sequence_id else {}
             headers = {SEQUENCE_ID: received.sequence_id} if received.sequence_id else {}
             try:
@@ -180,10 +171,6 @@ class PredictionCalls:
                 yield from filter(None, exchange.pieces(chunk))
         finally:
             exchange.cancel()
-
-
-def _fail(error: KsrvError) -> None:
-    raise error
 
 
 class ManagementCalls:

@@ -94,7 +94,7 @@ class _RequestResource(InferenceResource):
     """
 
     def __init__(self, parts: AppParts, archives: Archives) -> None:
-        super().__init__(parts.engine, parts.settings, parts.budget, parts.access)
+        super().__init__(parts)
         self._archives = archives
 
     def _bound(self, req: falcon.Request, spec: ModelSpec | None) -> Bound | None:

@@ -130,7 +130,8 @@ def _values_by_row(inputs: BatchInputs, request: BatchRequest) -> list[Any]:
     if any(not tensor.shape or tensor.shape[0] != inputs.rows for tensor in tensors.values()):
         whole = {name: _whole(tensor) for name, tensor in tensors.items()}
         return [next(iter(whole.values())) if len(whole) == 1 else whole]
-    columns = {name: _values(tensor, request.slice) for name, tensor in tensors.items()}
+    own = request.slice
+    columns = {name: _values(tensor.rows(own.start, own.stop)) for name, tensor in tensors.items()}
     if len(columns) == 1:
         return next(iter(columns.values()))
     count = request.rows
@@ -143,18 +144,13 @@ def _whole(tensor: Tensor) -> Any:
     return [bytearray(element) for element in tensor.data]
 
 
-def _values(tensor: Tensor, rows: slice) -> list[Any]:
-    if isinstance(tensor.data, np.ndarray):
-        numbers: list[Any] = _numbers(tensor.data[rows], tensor.datatype).tolist()
-        return numbers
-    width = len(tensor.data) // max(tensor.shape[0], 1)
-    elements = [
-        bytearray(element) for element in tensor.data[rows.start * width : rows.stop * width]
-    ]
-    if len(tensor.shape) == 1:
-        return elements
-    count = rows.stop - rows.start
-    return [elements[row * width : (row + 1) * width] for row in range(count)]
+def _values(tensor: Tensor) -> list[Any]:
+    values: list[Any] = _whole(tensor)
+    if isinstance(tensor.data, np.ndarray) or len(tensor.shape) == 1:
+        return values
+    count = tensor.shape[0]
+    width = len(values) // max(count, 1)
+    return [values[row * width : (row + 1) * width] for row in range(count)]
 
 
 def _numbers(array: Array, kind: str) -> Array:

@@ -54,7 +54,6 @@ from ksrv.handlers.sequences import SequenceStates
 from ksrv.model.config import ModelConfig, ModelSource
 from ksrv.model.spec import ModelSpec
 from ksrv.request import BatchInputs, BatchOutputs, BatchRequest, SequenceRequest
-from ksrv.request import Tensor as WireTensor
 
 log = logging.getLogger("ksrv.dialects.triton.python_backend")
 
@@ -249,8 +248,9 @@ class PythonModelRunner:
         return made, refused
 
     def _request(self, inputs: BatchInputs, request: BatchRequest) -> InferenceRequest:
+        own = request.slice
         tensors = [
-            Tensor.of(_rows(tensor, request) if self._counts_rows else tensor)
+            Tensor.of(tensor.rows(own.start, own.stop) if self._counts_rows else tensor)
             for tensor in inputs.tensors.values()
         ]
         sequence = request.sequence
@@ -312,17 +312,6 @@ class PythonModelRunner:
             finalize()
         except BaseException:
             log.exception("the model %s: finalize failed", self.source.name)
-
-
-def _rows(tensor: WireTensor, request: BatchRequest) -> WireTensor:
-    """Return one request's rows of an input."""
-    rows, data = request.slice, tensor.data
-    shape = (request.rows, *tensor.shape[1:])
-    if isinstance(data, np.ndarray):
-        return WireTensor(tensor.name, tensor.datatype, shape, data[rows])
-    width = len(data) // tensor.shape[0] if tensor.shape[0] else 0
-    part = data[rows.start * width : rows.stop * width]
-    return WireTensor(tensor.name, tensor.datatype, shape, part)
 
 
 def _correlation_id(request: BatchRequest) -> int | str:

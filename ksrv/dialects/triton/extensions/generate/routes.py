@@ -72,6 +72,6 @@ class GenerateResource(InferenceResource):
 
 def add_routes(app: "falcon.App[Any, Any]", parts: ServerParts) -> None:
     """Add the routes to an app."""
-    generate = GenerateResource(parts.engine, parts.settings, parts.budget, parts.access)
+    generate = GenerateResource(parts)
     add_model_route(app, "/generate", generate, post=GENERATE)
     add_model_route(app, "/generate_stream", generate, "stream", post=GENERATE_STREAM)
