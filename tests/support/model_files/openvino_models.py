@@ -1,5 +1,7 @@
 """OpenVINO models that tests make, and the answers that OpenVINO gives without a server."""
 
+import base64
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,9 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-flatbuffers = pytest.importorskip("flatbuffers")  # ONNX Runtime brings it
 openvino = pytest.importorskip("openvino")
 ops: Any = pytest.importorskip("openvino.opset13")
+
+TFLITE = (
+    "eNplTzEOgzAQc9IMFUSIIQMPYOwGb2Dq2LEPgZ/wPH6S+o5LQOpFjnI+++QMAD7LewI6JPSIeJIJ7IAXMRPCPAhH9JBq"
+    "lBNdY7zTDthzzkUX68bA++QSMRBf84w3v0OpTnXibS1LOgdt2RH0XD6Pq7zllvnBPMne3lB8m2aM9S+x7v7XrsQPBvwN"
+    "Dg=="
+)
+"""y = x + x for two rows of four, as a file of TensorFlow Lite's schema of version 3: zlib in base64."""
+SAVED_MODEL = (
+    "eNrjYBS6z8jFrsRanFpUlioUwWXNxVghxB2Qk5icmpGfk5JapMXNxZpSUlmQKsRkwKglw8VanJEI5AhbCQpxc/yHAUYh"
+    "Jg4WLkkuxkohVseUlDAjKcYKINJi52IMAWus4uIHWZGZlx6fkpqWWJpTIpTOpczFmplXUFoiJMXFXGFlIMAohWmokAoX"
+    "W35pCVRVJQ5VUlIlqXnF+UVpOfnl+lCL9AuKUlMyk0sAyiRI6Q=="
+)
+"""output = input + input for rows of four, as a saved_model.pb with the signature serving_default: the same."""
 
 
 def parameter(
@@ -99,96 +113,17 @@ def write_looped_sum(path: Path) -> Path:
 
 
 def write_tflite(path: Path) -> Path:
-    """A model of TensorFlow Lite: y = x + x for two rows of four."""
-    made = flatbuffers.Builder(0)
-
-    def vector(values: Sequence[int], prepend: Any) -> int:
-        made.StartVector(4, len(values), 4)
-        for value in reversed(values):
-            prepend(value)
-        found: int = made.EndVector()
-        return found
-
-    def sizes(values: Sequence[int]) -> int:
-        return vector(values, made.PrependInt32)
-
-    def tables(values: Sequence[int]) -> int:
-        return vector(values, made.PrependUOffsetTRelative)
-
-    def table(*fields: tuple[int, str, int]) -> int:
-        """A table of (slot, type, value), as in TensorFlow Lite's schema."""
-        made.StartObject(max((slot for slot, _, _ in fields), default=-1) + 1)
-        for slot, kind, value in fields:
-            getattr(made, f"Prepend{kind}Slot")(slot, value, 0)
-        found: int = made.EndObject()
-        return found
-
-    def tensor(name: str) -> int:
-        text, shape = made.CreateString(name), sizes([2, 4])
-        return table((0, "UOffsetTRelative", shape), (3, "UOffsetTRelative", text))
-
-    tensors = tables([tensor("x"), tensor("y")])
-    taken, given, options = sizes([0, 0]), sizes([1]), table()
-    add = table(
-        (1, "UOffsetTRelative", taken),
-        (2, "UOffsetTRelative", given),
-        (3, "Uint8", 11),  # AddOptions
-        (4, "UOffsetTRelative", options),
-    )
-    inputs, outputs, operators = sizes([0]), sizes([1]), tables([add])
-    graph = table(
-        (0, "UOffsetTRelative", tensors),
-        (1, "UOffsetTRelative", inputs),
-        (2, "UOffsetTRelative", outputs),
-        (3, "UOffsetTRelative", operators),
-    )
-    graphs, buffers = tables([graph]), tables([table()])
-    codes = tables([table((2, "Int32", 1))])  # ADD is operator 0; this is its version
-    model = table(
-        (0, "Uint32", 3),
-        (1, "UOffsetTRelative", codes),
-        (2, "UOffsetTRelative", graphs),
-        (4, "UOffsetTRelative", buffers),
-    )
-    made.Finish(model, b"TFL3")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(made.Output())
-    return path
+    """Write the model that doubles its input as a file of TensorFlow Lite."""
+    return _write(path, TFLITE)
 
 
 def write_saved_model(folder: Path) -> Path:
-    """A model of TensorFlow: output = input + input for rows of four."""
-
-    def varint(number: int) -> bytes:
-        number %= 1 << 64
-        found = b""
-        while number > 127:
-            found += bytes([number & 127 | 128])
-            number >>= 7
-        return found + bytes([number])
-
-    def field(number: int, value: int | str | bytes) -> bytes:
-        if isinstance(value, int):
-            return varint(number << 3) + varint(value)
-        raw = value.encode() if isinstance(value, str) else value
-        return varint(number << 3 | 2) + varint(len(raw)) + raw
-
-    def entry(number: int, key: str, value: bytes) -> bytes:
-        return field(number, field(1, key) + field(2, value))
-
-    shape = field(2, field(1, -1)) + field(2, field(1, 4))
-    kind = field(6, 1)  # DT_FLOAT
-    x = field(1, "x") + field(2, "Placeholder")
-    x += entry(5, "dtype", kind) + entry(5, "shape", field(7, shape))
-    y = field(1, "y") + field(2, "AddV2") + field(3, "x") + field(3, "x") + entry(5, "T", kind)
-    signature = b"".join(
-        entry(number, name, field(1, tensor) + field(2, 1) + field(3, shape))
-        for number, name, tensor in ((1, "input", "x:0"), (2, "output", "y:0"))
-    )
-    graph = field(1, x) + field(1, y)
-    meta = field(1, field(4, "serve")) + field(2, graph)
-    meta += entry(5, "serving_default", signature + field(3, "tensorflow/serving/predict"))
+    """Write the model that doubles its input as a folder of TensorFlow."""
     (folder / "variables").mkdir(parents=True, exist_ok=True)
-    path = folder / "saved_model.pb"
-    path.write_bytes(field(1, 1) + field(2, meta))
+    return _write(folder / "saved_model.pb", SAVED_MODEL)
+
+
+def _write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(zlib.decompress(base64.b64decode(text)))
     return path
