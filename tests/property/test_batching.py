@@ -6,6 +6,7 @@ gave it, or as expired or cancelled; no batch mixes batch keys or breaks its lim
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
@@ -167,14 +168,8 @@ def test_every_request_ends_exactly_once(
             time.sleep(one["pause_ms"] / 1000)
 
     numbered = list(enumerate(arrivals))
-    makers = [
-        threading.Thread(target=produce, args=(numbered[index::producers],))
-        for index in range(producers)
-    ]
-    for thread in makers:
-        thread.start()
-    for thread in makers:
-        thread.join()
+    with ThreadPoolExecutor(producers) as pool:
+        list(pool.map(produce, [numbered[index::producers] for index in range(producers)]))
     queue.close()
     assert queue.wait_empty(time.monotonic_ns() + 20_000 * MILLISECOND), repr(queue)
     for thread in threads:

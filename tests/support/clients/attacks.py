@@ -6,15 +6,15 @@ import json
 import random
 import socket
 import struct
-import zlib
 from pathlib import Path
 from typing import Any
 
 import grpc
 import numpy as np
 
-from ksrv.protocol.protobuf import HEALTH, INFERENCE, methods
-from tests.support.images.files import jpeg
+from ksrv.protocol.protobuf import HEALTH, methods
+from tests.support.images import files
+from tests.support.wire.grpc_calls import infer_request, method, stub_infer
 
 LENGTH = "Inference-Header-Content-Length"
 STUCK = 50
@@ -221,24 +221,19 @@ class Attacks:
 
     # ---- images ----
 
-    def _picture(self, *files: Any) -> Any:
-        content = b"".join(struct.pack("<I", len(file)) + file for file in files)
-        data = message(
-            "picture", "image", "BYTES", content, "Connection: close", shape=[len(files)]
-        )
+    def _picture(self, *sent: Any) -> Any:
+        content = b"".join(struct.pack("<I", len(file)) + file for file in sent)
+        data = message("picture", "image", "BYTES", content, "Connection: close", shape=[len(sent)])
         return self._send(data, timeout=20)
 
     def attack_images(self) -> None:
-        for file in (lying_png(b"IDAT"), lying_png(b"tEXt"), lying_png(b"fdAT"), many_scans(2000)):
+        kinds = (b"IDAT", b"tEXt", b"fdAT")
+        lying = [files.png_announcing(kind, 0xFFFFFFFF) for kind in kinds]
+        for file in (*lying, files.jpeg_of_scans(2000, 64, 64)):
             answer = self._picture(file)
             assert not answer or b"HTTP/1.1 400 " in answer, answer[:300]
 
     # ---- gRPC ----
-
-    @contextlib.contextmanager
-    def _channel(self) -> Any:
-        with self._own_channel() as channel:
-            yield channel
 
     def _own_channel(self, **options: Any) -> Any:
         pairs = [("grpc.use_local_subchannel_pool", 1), *options.items()]
@@ -248,8 +243,6 @@ class Attacks:
         return grpc.secure_channel(self._server.grpc, grpc.ssl_channel_credentials(roots), pairs)
 
     def attack_calls_without_a_message(self) -> None:
-        request, response = methods(INFERENCE)["ModelInfer"]
-
         def nothing() -> Any:
             self._stop.wait(1.5)
             yield from ()
@@ -258,36 +251,27 @@ class Attacks:
             calls = []
             for _ in range(4):
                 channel = opened.enter_context(self._own_channel())
-                stub = channel.stream_unary(
-                    f"/{INFERENCE}/ModelInfer", request.SerializeToString, response.FromString
-                )
+                stub = method(channel, "ModelInfer", kind="stream_unary")
                 calls += [stub.future(nothing(), timeout=3) for _ in range(25)]
             self._stop.wait(1)
             for call in calls:
                 call.cancel()
 
     def attack_idle_watches(self) -> None:
-        request, response = methods(HEALTH)["Watch"]
-        with self._channel() as channel:
-            stub = channel.unary_stream(
-                f"/{HEALTH}/Watch", request.SerializeToString, response.FromString
-            )
+        request, _ = methods(HEALTH)["Watch"]
+        with self._own_channel() as channel:
+            stub = method(channel, "Watch", HEALTH, "unary_stream")
             calls = [stub(request(), timeout=2) for _ in range(70)]
             self._stop.wait(0.5)
             for call in calls:
                 call.cancel()
 
     def attack_inflating_messages(self) -> None:
-        request, response = methods(INFERENCE)["ModelInfer"]
-        made = request(model_name="attacked")
-        made.raw_input_contents.append(bytes(60 << 20))
-        with self._channel() as channel:
-            stub = channel.unary_unary(
-                f"/{INFERENCE}/ModelInfer", request.SerializeToString, response.FromString
-            )
+        made = infer_request("attacked", raw=[bytes(60 << 20)])
+        with self._own_channel() as channel:
             for _ in range(2):
                 with contextlib.suppress(grpc.RpcError):
-                    stub(made, timeout=10, compression=grpc.Compression.Gzip)
+                    stub_infer(channel)(made, timeout=10, compression=grpc.Compression.Gzip)
 
     # ---- the loop ----
 
@@ -301,25 +285,3 @@ class Attacks:
                     return
                 getattr(self, name)()
                 self.made.append(name)
-
-
-def lying_png(kind: Any) -> Any:
-    """A PNG with one chunk that announces 4 GiB."""
-
-    def chunk(name: Any, data: Any, length: Any = None) -> Any:
-        body = name + data
-        return (
-            struct.pack(">I", len(data) if length is None else length)
-            + body
-            + struct.pack(">I", zlib.crc32(body))
-        )
-
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", 8, 8, 8, 0, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + header + chunk(kind, b"", 0xFFFFFFFF)
-
-
-def many_scans(count: Any) -> Any:
-    """A progressive JPEG whose last scan is repeated."""
-    file = jpeg(64, 64, progressive=True)
-    start = file.rindex(b"\xff\xda")
-    return file[:-2] + file[start:-2] * count + file[-2:]

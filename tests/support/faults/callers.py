@@ -13,10 +13,9 @@ import grpc
 import numpy as np
 
 from ksrv.client import Client, ClientError, ConnectionFailed, DeadlineExceeded, StatusError
-from ksrv.protocol.protobuf import INFERENCE, methods
 from ksrv.testing import Server
 from tests.support.faults.patterns import Array, Pattern
-from tests.support.wire.grpc_calls import infer_request
+from tests.support.wire.grpc_calls import infer_request, stub_infer
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 JSON_ELEMENTS = 1000
@@ -222,10 +221,7 @@ class GrpcCaller:
         return self._channel
 
     def call(self, patterns: Sequence[Pattern]) -> list[Outcome]:
-        request, response = methods(INFERENCE)["ModelInfer"]
-        infer = self._connected().unary_unary(
-            f"/{INFERENCE}/ModelInfer", request.SerializeToString, response.FromString
-        )
+        infer = stub_infer(self._connected())
         calls = [
             infer.future(
                 infer_request(

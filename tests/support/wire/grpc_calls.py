@@ -96,6 +96,13 @@ def retry_seconds(error: Any) -> int:
     return seconds
 
 
+def method(channel: Any, name: str, service: str = INFERENCE, kind: str = "unary_unary") -> Any:
+    """Return what calls a method, of the kind that grpcio calls it."""
+    request, response = methods(service)[name]
+    call = getattr(channel, kind)
+    return call(f"/{service}/{name}", request.SerializeToString, response.FromString)
+
+
 def call(
     channel: Any,
     name: str,
@@ -105,9 +112,8 @@ def call(
     metadata: Any = None,
     **fields: Any,
 ) -> Any:
-    request, response = methods(service)[name]
-    stub = channel.unary_unary(f"/{service}/{name}", request.SerializeToString, response.FromString)
-    return stub(request(**fields), timeout=timeout, metadata=metadata)
+    request, _ = methods(service)[name]
+    return method(channel, name, service)(request(**fields), timeout=timeout, metadata=metadata)
 
 
 def infer_request(
@@ -129,10 +135,7 @@ def row_request(model: str, **fields: Any) -> Any:
 
 
 def stub_infer(channel: Any) -> Any:
-    request, response = methods(INFERENCE)["ModelInfer"]
-    return channel.unary_unary(
-        f"/{INFERENCE}/ModelInfer", request.SerializeToString, response.FromString
-    )
+    return method(channel, "ModelInfer")
 
 
 def connect(address: str, **options: Any) -> Any:

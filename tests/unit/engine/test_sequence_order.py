@@ -6,6 +6,7 @@ import threading
 import time
 import weakref
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -99,11 +100,8 @@ def test_any_order_of_events_keeps_the_sequence_order(seed):
             if own.random() < 0.5:
                 handle.join()
 
-    clients = [threading.Thread(target=client, args=(number,)) for number in range(6)]
-    for thread in clients:
-        thread.start()
-    for thread in clients:
-        thread.join()
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(client, range(6)))
     for handle in handles:
         assert handle.join(time.monotonic_ns() + 60_000_000_000)
 

@@ -10,7 +10,6 @@ import io
 import json
 import os
 import re
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
@@ -389,21 +388,16 @@ def test_b20_envelope_of_kserve_v2(served):
 
 def test_b21_micro_batches_keep_the_order(served):
     """The batch is full with four requests, so that none of them waits for the delay."""
-    answers = {}
 
     def ask(first):
-        answers[first] = predict(served, "micro", [first, 0, 0, 0]).json()
+        return predict(served, "micro", [first, 0, 0, 0]).json()
 
-    threads = [threading.Thread(target=ask, args=(first,)) for first in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for first, answer in answers.items():
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(ask, range(4)))
+    for first, answer in enumerate(answers):
         assert answer["n"] == 1
         expected = [0.5, 0.4 * first - 0.5, 0.8 * first]
         assert answer["y"] == pytest.approx(expected, abs=1e-6)
-    assert len(answers) == 4
 
 
 def test_a_part_without_a_file_name_stays_a_bytearray(served):

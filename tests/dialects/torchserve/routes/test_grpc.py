@@ -8,7 +8,7 @@ import pytest
 from ksrv.protocol.protobuf import REFLECTION, methods
 from ksrv.testing import Server
 from tests.support.torchserve.archives import archive
-from tests.support.wire.grpc_calls import call
+from tests.support.wire.grpc_calls import call, method
 
 INFERENCE = "org.pytorch.serve.grpc.inference.InferenceAPIsService"
 MANAGEMENT = "org.pytorch.serve.grpc.management.ManagementAPIsService"
@@ -60,12 +60,11 @@ def manage(channel, name, metadata=None, **fields):
 
 
 def stream_of(channel, name, requests, timeout=60):
-    kind, answer = methods(INFERENCE)[name]
-    path = f"/{INFERENCE}/{name}"
+    kind, _ = methods(INFERENCE)[name]
     if name == "StreamPredictions":
-        made = channel.unary_stream(path, kind.SerializeToString, answer.FromString)
+        made = method(channel, name, INFERENCE, "unary_stream")
         return list(made(kind(**requests[0]), timeout=timeout))
-    made = channel.stream_stream(path, kind.SerializeToString, answer.FromString)
+    made = method(channel, name, INFERENCE, "stream_stream")
     return list(made(iter([kind(**one) for one in requests]), timeout=timeout))
 
 
@@ -240,9 +239,8 @@ class TestManagement:
 
 
 def test_reflection_names_the_services(channel):
-    kind, answer = methods(REFLECTION)["ServerReflectionInfo"]
-    path = f"/{REFLECTION}/ServerReflectionInfo"
-    made = channel.stream_stream(path, kind.SerializeToString, answer.FromString)
+    kind, _ = methods(REFLECTION)["ServerReflectionInfo"]
+    made = method(channel, "ServerReflectionInfo", REFLECTION, "stream_stream")
     (told,) = made(iter([kind(list_services="")]), timeout=20)
     names = [one.name for one in told.list_services_response.service]
     assert INFERENCE in names

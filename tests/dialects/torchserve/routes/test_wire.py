@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import requests
 import tritonclient.grpc as triton
+import tritonclient.http
 from PIL import Image
 
-from ksrv.protocol.protobuf import INFERENCE, message_class, methods
+from ksrv.protocol.protobuf import message_class
 from tests.dialects.torchserve.handlers.test_handler_behaviours import (
     ANSWER,
     ONE_TO_FOUR,
@@ -20,6 +21,7 @@ from tests.dialects.torchserve.handlers.test_handler_behaviours import (
     wait_for,
 )
 from tests.support.wait_until import wait_until
+from tests.support.wire.grpc_calls import method, stub_infer
 
 
 def test_the_number_of_texts_may_be_left_open(served):
@@ -40,10 +42,7 @@ def test_the_number_of_texts_may_be_left_open(served):
             text.encode() for text in texts
         )
         with grpc.insecure_channel(served.grpc) as channel:
-            request, response = methods(INFERENCE)["ModelInfer"]
-            path = f"/{INFERENCE}/ModelInfer"
-            call = channel.unary_unary(path, request.SerializeToString, response.FromString)
-            over_grpc = call(made, timeout=30)
+            over_grpc = stub_infer(channel)(made, timeout=30)
         assert over_grpc.outputs[0].shape == [len(texts)]
         assert over_grpc.raw_output_contents[0].count(b"named") == len(texts)
     for shape, texts in (([-1, 1], ["a"]), ([-2], ["a"]), ([-1], "a"), ([-1], [1]), ([-1], None)):
@@ -62,39 +61,18 @@ def photo():
     return file.getvalue()
 
 
-def over_rest(served, model, elements):
-    """Send BYTES in the binary form and return the elements of the answer, parsed."""
-    content = b"".join(len(one).to_bytes(4, "little") + one for one in elements)
-    header = json.dumps(
-        {
-            "inputs": [
-                {
-                    "name": "data",
-                    "datatype": "BYTES",
-                    "shape": [len(elements)],
-                    "parameters": {"binary_data_size": len(content)},
-                }
-            ]
-        }
-    ).encode()
-    answer = requests.post(
-        f"{served.url}/v2/models/{model}/infer",
-        header + content,
-        headers={"Inference-Header-Content-Length": str(len(header))},
-        timeout=30,
-    )
-    assert answer.status_code == 200, answer.text
-    (output,) = answer.json()["outputs"]
-    assert (output["name"], output["datatype"]) == ("output", "BYTES")
-    return [json.loads(element) for element in output["data"]]
-
-
-def over_grpc(served, model, elements):
-    with triton.InferenceServerClient(served.grpc) as client:
-        tensor = triton.InferInput("data", [len(elements)], "BYTES")
+def infer_over(module, address, model, elements):
+    """Send BYTES with a client of Triton and return the elements of the answer, parsed."""
+    with module.InferenceServerClient(address) as client:
+        tensor = module.InferInput("data", [len(elements)], "BYTES")
         tensor.set_data_from_numpy(np.array(elements, dtype=object))
         found = client.infer(model, [tensor]).as_numpy("output")
+    assert found.dtype == object
     return [json.loads(element) for element in found]
+
+
+def over_rest(served, model, elements):
+    return infer_over(tritonclient.http, served.http, model, elements)
 
 
 def test_documented_image_handler_answers_alike_everywhere(served, photo):
@@ -103,7 +81,7 @@ def test_documented_image_handler_answers_alike_everywhere(served, photo):
     assert list(expected.values()) == sorted(expected.values(), reverse=True)
     assert predict(served, "picture", files={"data": photo}).json() == expected
     assert over_rest(served, "picture", [photo]) == [expected]
-    assert over_grpc(served, "picture", [photo]) == [expected]
+    assert infer_over(triton, served.grpc, "picture", [photo]) == [expected]
     assert over_rest(served, "picture", [photo] * 3) == [expected] * 3  # one row for each element
 
 
@@ -193,11 +171,8 @@ def test_values_behind_the_json_envelope(served):
 
 
 def grpc_stream(served, *messages):
-    request, response = methods(INFERENCE)["ModelStreamInfer"]
     with grpc.insecure_channel(served.grpc) as channel:
-        stub = channel.stream_stream(
-            f"/{INFERENCE}/ModelStreamInfer", request.SerializeToString, response.FromString
-        )
+        stub = method(channel, "ModelStreamInfer", kind="stream_stream")
         yield from stub(iter(messages), timeout=60)
 
 

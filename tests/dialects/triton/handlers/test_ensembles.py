@@ -1,6 +1,6 @@
 """Ensembles of a Triton repository: steps of several models, by composition."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import ml_dtypes
 import numpy as np
@@ -179,21 +179,16 @@ def test_texts_pass_through_models_without_batches(module, server):
 
 
 def test_a_row_that_fails_in_a_step_fails_its_own_request(server):
-    outcomes = {}
-
     def call(number):
         sign = -1 if number % 4 == 0 else 1
         x = [sign * number] * 4 if number else [-1] * 4
         body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": x}]}
         answer = requests.post(f"{server.url}/v2/models/guarded/infer", json=body)
-        outcomes[number] = (answer.status_code, answer.json())
+        return answer.status_code, answer.json()
 
-    threads = [threading.Thread(target=call, args=(number,)) for number in range(24)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for number, (status, answer) in outcomes.items():
+    with ThreadPoolExecutor(24) as pool:
+        outcomes = list(pool.map(call, range(24)))
+    for number, (status, answer) in enumerate(outcomes):
         if number % 4 == 0:
             assert (status, answer["error"]) == (422, "a row below zero")
         else:

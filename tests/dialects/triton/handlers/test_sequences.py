@@ -1,6 +1,6 @@
 """Models of Triton with `sequence_batching`: control inputs and states, as tritonclient sends sequences."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -197,19 +197,14 @@ def test_clients_see_neither_controls_nor_states(server):
 
 
 def test_states_of_different_sizes_are_not_mixed_up(server):
-    found = {}
-
     def go(number):
         sums = [ask(server, "grows", number, number, start=True)]
         sums += [ask(server, "grows", number, number) for _ in range(number)]
-        found[number] = [one[0] for one in sums]
+        return [one[0] for one in sums]
 
-    threads = [threading.Thread(target=go, args=(number,)) for number in (1, 2, 3, 4, 5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert found == {n: [n * (step + 1) for step in range(n + 1)] for n in (1, 2, 3, 4, 5)}
+    with ThreadPoolExecutor(5) as pool:
+        found = list(pool.map(go, range(1, 6)))
+    assert found == [[n * (step + 1) for step in range(n + 1)] for n in range(1, 6)]
 
 
 def test_a_request_of_a_sequence_has_one_row(server):

@@ -2,7 +2,7 @@
 
 import json
 import queue
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -421,11 +421,8 @@ def test_requests_of_a_batch_have_tensors_errors_and_parameters_of_their_own(ser
             except InferenceServerException as error:
                 answers[first] = error
 
-    threads = [threading.Thread(target=ask, args=(first,)) for first in (1, 2, 3, -1)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(ask, (1, 2, 3, -1)))
     assert "x is negative" in str(answers.pop(-1))
     for first, answer in answers.items():
         assert answer.as_numpy("y").tolist() == [[first] * first + [7] * first]
@@ -619,11 +616,8 @@ def test_an_id_that_does_not_fit_fails_its_own_request_alone(server):
             except InferenceServerException as error:
                 answers[sequence_id] = error
 
-    threads = [threading.Thread(target=ask, args=(one,)) for one in (1, "a text", 2, 3)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(ask, (1, "a text", 2, 3)))
     assert "takes ids of sequences as UINT64" in str(answers.pop("a text"))
     assert all(1 <= answer.as_numpy("y")[0, 0] <= 3 for answer in answers.values()), answers
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 
 import cv2
 import numpy as np
@@ -423,11 +424,8 @@ def test_several_callers_run_at_once():
             pool.run(lambda start, stop: mine.extend(range(start, stop)), 20, 5)
             assert len(mine) == before + 20
 
-    callers = [threading.Thread(target=call, args=(mine,)) for mine in results]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
+    with ThreadPoolExecutor(6) as callers:
+        list(callers.map(call, results))
     assert all(sorted(mine) == sorted([*range(20)] * 40) for mine in results)
 
 

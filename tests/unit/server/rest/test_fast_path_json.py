@@ -8,7 +8,7 @@ import itertools
 import json
 import random
 import socket
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -272,11 +272,8 @@ def test_requests_of_both_forms_share_batches(fast):
                     problems.append((head, body, values))
                     return
 
-    threads = [threading.Thread(target=run, args=(i, *form)) for i, form in enumerate(forms)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(forms)) as pool:
+        list(pool.map(run, range(len(forms)), *zip(*forms, strict=True)))
     assert problems == []
     wait_until(lambda: PROCESS.held == 0)
 
