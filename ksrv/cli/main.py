@@ -7,6 +7,7 @@ a test compares them with the commands' help.
 from difflib import get_close_matches
 from os.path import exists
 from pkgutil import resolve_name
+from typing import Any
 
 import click
 
@@ -52,13 +53,17 @@ class Commands(click.Group):
         if cmd_name not in self.list_commands(ctx):
             return None
         path = _ELSEWHERE.get(cmd_name, f"ksrv.cli.{cmd_name}:{cmd_name}")
+        command: click.Command = resolve_name(path)
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; a native core that cannot be loaded is an error in one sentence."""
         try:
-            command: click.Command = resolve_name(path)
+            return super().invoke(ctx)
         except ImportError as error:
             if not (error.name or "").startswith("ksrv._native."):
                 raise
             raise click.ClickException(str(error)) from error
-        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -4,18 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ksrv._native.memory.memory_budget import MemoryBudget
-from ksrv.protocol.metadata import EXTENSIONS
-from ksrv.protocol.shared_memory import SharedMemory
-from ksrv.server import changeable_settings
-from ksrv.server.changeable_settings import SettingChange
-from ksrv.server.credentials import Access
-from ksrv.server.http.byte_budget import process_budget
-from ksrv.server.settings import ServerSettings
-from ksrv.server.shared.statistics import ServerStatistics
-
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # `ksrv.dialects.dialect` needs the class alone
+    from ksrv._native.memory.memory_budget import MemoryBudget
     from ksrv.engine.engine import Engine
+    from ksrv.protocol.shared_memory import SharedMemory
+    from ksrv.server.changeable_settings import SettingChange
+    from ksrv.server.credentials import Access
+    from ksrv.server.settings import ServerSettings
+    from ksrv.server.shared.statistics import ServerStatistics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,20 +30,21 @@ class ServerParts:
     """
 
     engine: "Engine"
-    settings: ServerSettings
-    access: Access
-    budget: MemoryBudget
-    statistics: ServerStatistics
-    shared_memory: SharedMemory | None = None
-    extensions: tuple[str, ...] = EXTENSIONS
-    change_setting: Callable[[SettingChange], None] = changeable_settings.apply
+    settings: "ServerSettings"
+    access: "Access"
+    budget: "MemoryBudget"
+    statistics: "ServerStatistics"
+    change_setting: "Callable[[SettingChange], None]"
+    shared_memory: "SharedMemory | None" = None
+    extensions: tuple[str, ...] = ()
 
 
 def server_parts(
     engine: "Engine",
-    settings: ServerSettings,
-    access: Access | None = None,
-    statistics: ServerStatistics | None = None,
+    settings: "ServerSettings",
+    access: "Access | None" = None,
+    statistics: "ServerStatistics | None" = None,
+    change_setting: "Callable[[SettingChange], None] | None" = None,
     **more: Any,
 ) -> ServerParts:
     """Return the parts for an engine and settings.
@@ -55,13 +52,20 @@ def server_parts(
     Args:
         access: The checks of callers; made from the settings if left out.
         statistics: The statistics of all workers; the engine's if left out.
+        change_setting: Changes a setting in every worker; in this process alone if left out.
         more: Further fields of `ServerParts`.
     """
+    from ksrv.server import changeable_settings
+    from ksrv.server.credentials import Access
+    from ksrv.server.http.byte_budget import process_budget
+    from ksrv.server.shared.statistics import ServerStatistics
+
     return ServerParts(
         engine=engine,
         settings=settings,
         access=access or Access(settings),
         budget=process_budget(settings.limits),
         statistics=statistics or ServerStatistics(engine),
+        change_setting=change_setting or changeable_settings.apply,
         **more,
     )

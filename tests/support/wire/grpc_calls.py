@@ -59,7 +59,8 @@ def new_server(
     """Return a server of the tested kind that has not started."""
     access = access or Access(settings)
     memory = dialects.shared_memory(settings, access)
-    parts = server_parts(engine, settings, access, shared_memory=memory)
+    extensions = dialects.extensions(settings)
+    parts = server_parts(engine, settings, access, shared_memory=memory, extensions=extensions)
     if budget is not None:
         parts = replace(parts, budget=budget)
     return SERVERS[tested](parts, dialects.grpc_methods)
