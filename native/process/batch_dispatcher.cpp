@@ -59,20 +59,20 @@ std::size_t copy_head(char *to, FastRequest *request) noexcept {
 
 }  // namespace
 
-void DispatchedBatch::release_requests() noexcept {
+void DispatchedRun::release_requests() noexcept {
     for (Request *request : requests) release(request);
     requests.clear();
 }
 
-BatchDispatcher::BatchDispatcher(Queue *queue, BatchRing *ring, int channel, Sums *sums, std::size_t room)
+RingDispatcher::RingDispatcher(Queue *queue, Ring *ring, int channel, Sums *sums, std::size_t room)
     : room_(room), queue_(queue), ring_(ring), channel_(channel), sums_(sums), marks_(room),
       answered_(new unsigned char[RING_ANSWER_BYTES]) {
     taken_.reserve(room);
     batch.requests.reserve(room);
-    for (DispatchedBatch &slot : slots_) slot.requests.reserve(room);
+    for (DispatchedRun &slot : slots_) slot.requests.reserve(room);
 }
 
-BatchDispatcher::~BatchDispatcher() {
+RingDispatcher::~RingDispatcher() {
     put_back();
     batch.release_requests();
 }
@@ -81,12 +81,12 @@ BatchDispatcher::~BatchDispatcher() {
 
 // Puts the first `count` requests of `taken_` into the next slot of the ring. They must be fast-path requests that fit.
 // `ahead`: another batch is running.
-BatchDispatcher::Way BatchDispatcher::dispatch(std::size_t count, bool ahead) noexcept {
+RingDispatcher::Way RingDispatcher::dispatch(std::size_t count, bool ahead) noexcept {
     const std::int64_t began = now_ns();
     const std::uint64_t number = put_ + 1;
-    DispatchedBatch &made = at(number);
+    DispatchedRun &made = at(number);
     unsigned char *const slot = ring_->batch(number);
-    std::size_t first_row = sizeof(RingBatch) + count * sizeof(RingRequest);
+    std::size_t first_row = sizeof(RingRun) + count * sizeof(RingRequest);
     for (std::size_t i = 0; i < count; ++i) {
         if (!is_fast_request(taken_[i])) return Way::python;
         first_row += fast(taken_[i])->layout.id_length + fast(taken_[i])->head_length;
@@ -117,7 +117,7 @@ BatchDispatcher::Way BatchDispatcher::dispatch(std::size_t count, bool ahead) no
     if (!small) process_pool().release(block);
     if (!complete) return Way::python;
 
-    RingBatch head{};
+    RingRun head{};
     unsigned char *record = slot + sizeof head;
     unsigned char *text = record + count * sizeof(RingRequest);
     made.requests.swap(taken_);
@@ -167,7 +167,7 @@ BatchDispatcher::Way BatchDispatcher::dispatch(std::size_t count, bool ahead) no
 }
 
 // Afterwards `batch` has the first `count` requests of `taken_`.
-Served BatchDispatcher::give_to_python(std::size_t count) noexcept {
+Served RingDispatcher::give_to_python(std::size_t count) noexcept {
     batch.release_requests();
     batch.requests.assign(taken_.begin(), taken_.begin() + static_cast<std::ptrdiff_t>(count));
     for (Request *request : batch.requests) retain(request);
@@ -175,7 +175,7 @@ Served BatchDispatcher::give_to_python(std::size_t count) noexcept {
 }
 
 // Marks a batch as begun by the handler, by the worker's knowledge.
-void BatchDispatcher::start(DispatchedBatch &started, std::int64_t began_ns,
+void RingDispatcher::start(DispatchedRun &started, std::int64_t began_ns,
                             const DispatchTerms &terms) noexcept {
     started.started = true;
     started.began_ns = std::clamp(began_ns, std::max(started.dispatched_ns, landed_ns_), now_ns());
@@ -197,12 +197,12 @@ void BatchDispatcher::start(DispatchedBatch &started, std::int64_t began_ns,
 }
 
 // The most batches in the ring: as many as the handler runs in RUNS_AHEAD_NS.
-std::uint64_t BatchDispatcher::depth() const noexcept {
+std::uint64_t RingDispatcher::depth() const noexcept {
     return static_cast<std::uint64_t>(
         std::clamp<std::int64_t>(RUNS_AHEAD_NS / std::max<std::int64_t>(ran_ns_, 1), 1, RING_SLOTS));
 }
 
-void BatchDispatcher::fill(const DispatchTerms &terms) noexcept {
+void RingDispatcher::fill(const DispatchTerms &terms) noexcept {
     while (in_ring() < depth()) {
         taken_.resize(room_);
         const std::size_t count = queue_->take_ahead(
@@ -217,7 +217,7 @@ void BatchDispatcher::fill(const DispatchTerms &terms) noexcept {
 
 // ---- reading answers out of the ring --------------------------------------------------------
 
-void BatchDispatcher::hand_over(HandBack reason) noexcept {
+void RingDispatcher::hand_over(HandBack reason) noexcept {
     batch.release_requests();
     std::swap(batch, at(landed_ + 1));
     ++landed_;
@@ -225,13 +225,13 @@ void BatchDispatcher::hand_over(HandBack reason) noexcept {
 }
 
 // Answers batches that the process has completed. False if Python must continue with `batch`.
-bool BatchDispatcher::land(const DispatchTerms &terms) noexcept {
+bool RingDispatcher::land(const DispatchTerms &terms) noexcept {
     const std::uint64_t completed = ring_->control().completed.load();
     // `completed` may lag by one batch, because Python may finish a batch before the process counts it.
     const bool sane = completed + 1 >= landed_ && completed <= put_;
     if (!sane && in_ring() == 0) return true;  // the next batch ends the process
     while (landed_ < completed || !sane) {
-        DispatchedBatch &first = at(landed_ + 1);
+        DispatchedRun &first = at(landed_ + 1);
         fault = sane ? ring_->read_answer(first.number, &answer) : "batches were completed that were not dispatched";
         if (!first.started) start(first, fault == nullptr ? answer.began_ns : 0, terms);
         if (fault != nullptr) {
@@ -251,7 +251,7 @@ bool BatchDispatcher::land(const DispatchTerms &terms) noexcept {
 }
 
 // Answers the requests of a batch. False if `answer_batch` leaves them to Python.
-bool BatchDispatcher::finish(DispatchedBatch &done) noexcept {
+bool RingDispatcher::finish(DispatchedRun &done) noexcept {
     const std::size_t count = done.requests.size();
     ReplyPart parts[RING_OUTPUTS];
     std::ptrdiff_t shapes[RING_OUTPUTS][MAX_RANK];
@@ -283,7 +283,7 @@ bool BatchDispatcher::finish(DispatchedBatch &done) noexcept {
         const RingStage &stage = answer.stage[i];
         stages[i + 1] = {stage.name, std::strlen(stage.name), std::min(stage.ns, most_ns)};
     }
-    const BatchReply reply{parts, static_cast<int>(answer.outputs), stages, static_cast<int>(answer.stages) + 1,
+    const FastReply reply{parts, static_cast<int>(answer.outputs), stages, static_cast<int>(answer.stages) + 1,
                            static_cast<std::uint64_t>(ran)};
     if (!answer_batch(queue_, sums_, done.requests.data(), count, marks_.data(), reply)) return false;
     ran_ns_ += (ran - ran_ns_) / 8;
@@ -294,12 +294,12 @@ bool BatchDispatcher::finish(DispatchedBatch &done) noexcept {
     return true;
 }
 
-void BatchDispatcher::put_back() noexcept { put_back_from(landed_ + 1); }
+void RingDispatcher::put_back() noexcept { put_back_from(landed_ + 1); }
 
 // Begins with the newest batch, so that the requests are back in the queue in their original order.
-void BatchDispatcher::put_back_from(std::uint64_t first) noexcept {
+void RingDispatcher::put_back_from(std::uint64_t first) noexcept {
     for (; put_ >= first; --put_) {
-        DispatchedBatch &left = at(put_);
+        DispatchedRun &left = at(put_);
         taken_.assign(left.requests.begin(), left.requests.end());
         queue_->put_back(taken_.data(), taken_.size());
         left.release_requests();
@@ -308,7 +308,7 @@ void BatchDispatcher::put_back_from(std::uint64_t first) noexcept {
 }
 
 // The current batch runs long: returns the later batches to the queue, so that any instance may take them.
-void BatchDispatcher::take_back() noexcept {
+void RingDispatcher::take_back() noexcept {
     ran_ns_ = RUNS_AHEAD_NS;
     put_back_from(ksrv::take_back(*ring_, landed_ + 1, put_) + 1);
 }
@@ -316,9 +316,9 @@ void BatchDispatcher::take_back() noexcept {
 // ---- the loop -------------------------------------------------------------------------------
 
 // Waits until an answer may be ready, or Python must look at the first batch's process or calls.
-BatchDispatcher::Woke BatchDispatcher::wait(std::int64_t look_ns) noexcept {
+RingDispatcher::Woke RingDispatcher::wait(std::int64_t look_ns) noexcept {
     RingControl &control = ring_->control();
-    const DispatchedBatch &first = at(landed_ + 1);
+    const DispatchedRun &first = at(landed_ + 1);
     const std::uint64_t target = landed_ + (in_ring() + 1) / 2;
     control.wake_at.store(target);
     control.worker_sleeps.store(1);
@@ -348,7 +348,7 @@ BatchDispatcher::Woke BatchDispatcher::wait(std::int64_t look_ns) noexcept {
     }
 }
 
-Served BatchDispatcher::serve(const DispatchTerms &terms) noexcept {
+Served RingDispatcher::serve(const DispatchTerms &terms) noexcept {
     publish_all();
     const std::int64_t look_ns = terms.has_calls ? now_ns() + CALLS_LOOK_NS : NEVER;
     for (;;) {

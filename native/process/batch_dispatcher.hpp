@@ -51,7 +51,7 @@ struct DispatchTerms {
 };
 
 // A batch in the ring, or one that is returned to Python. Holds references to its requests.
-struct DispatchedBatch {
+struct DispatchedRun {
     std::vector<Request *> requests;
     std::uint64_t number = 0, rows = 0, assemble_ns = 0;
     std::int64_t dispatched_ns = 0, began_ns = 0, deadline_ns = NEVER;
@@ -61,12 +61,12 @@ struct DispatchedBatch {
     void release_requests() noexcept;
 };
 
-class BatchDispatcher {
+class RingDispatcher {
   public:
     // All arguments must outlive this object. `channel` is a descriptor on which bells arrive. A batch has at most
     // `room` requests. The constructor throws if memory is short.
-    BatchDispatcher(Queue *queue, BatchRing *ring, int channel, Sums *sums, std::size_t room);
-    ~BatchDispatcher();
+    RingDispatcher(Queue *queue, Ring *ring, int channel, Sums *sums, std::size_t room);
+    ~RingDispatcher();
 
     Served serve(const DispatchTerms &terms) noexcept;
 
@@ -74,7 +74,7 @@ class BatchDispatcher {
     void put_back() noexcept;
 
     // The batch that `serve` returned last.
-    DispatchedBatch batch;
+    DispatchedRun batch;
     HandBack why = HandBack::on_channel;
     RingAnswer answer;  // valid for HandBack::outputs
     const char *fault = nullptr;  // of the answer, for HandBack::malformed
@@ -86,7 +86,7 @@ class BatchDispatcher {
     void hand_over(HandBack why) noexcept;
 
     // The batch that the handler runs.
-    const DispatchedBatch &running() noexcept { return at(landed_ + 1); }
+    const DispatchedRun &running() noexcept { return at(landed_ + 1); }
 
     // The model of the requests that wait for resize plans.
     const ModelSignature *pending() const noexcept { return static_cast<FastRequest *>(taken_[0])->signature; }
@@ -98,14 +98,14 @@ class BatchDispatcher {
     static constexpr std::int64_t CALLS_LOOK_NS = 50'000'000;  // between checks of calls to other models
     static constexpr std::int64_t TAKE_BACK_NS = 5'000'000;    // if a run takes this long, later batches are taken back
 
-    DispatchedBatch &at(std::uint64_t number) noexcept { return slots_[number % RING_SLOTS]; }
+    DispatchedRun &at(std::uint64_t number) noexcept { return slots_[number % RING_SLOTS]; }
     enum class Way { ring, python, plans };
 
     Way dispatch(std::size_t count, bool ahead) noexcept;
     Served give_to_python(std::size_t count) noexcept;
-    void start(DispatchedBatch &batch, std::int64_t began_ns, const DispatchTerms &terms) noexcept;
+    void start(DispatchedRun &batch, std::int64_t began_ns, const DispatchTerms &terms) noexcept;
     bool land(const DispatchTerms &terms) noexcept;
-    bool finish(DispatchedBatch &done) noexcept;
+    bool finish(DispatchedRun &done) noexcept;
     void fill(const DispatchTerms &terms) noexcept;
     void take_back() noexcept;
     void put_back_from(std::uint64_t first) noexcept;
@@ -115,10 +115,10 @@ class BatchDispatcher {
 
     const std::size_t room_;
     Queue *const queue_;
-    BatchRing *const ring_;
+    Ring *const ring_;
     const int channel_;
     Sums *const sums_;
-    DispatchedBatch slots_[RING_SLOTS];
+    DispatchedRun slots_[RING_SLOTS];
     // Sized for the largest batch in advance, so that serving allocates nothing.
     std::vector<Request *> taken_;
     std::vector<unsigned char> marks_;

@@ -43,10 +43,10 @@ bool is_stage_name(const char (&name)[RING_STAGE_NAME]) noexcept {
     return length > 0 && length < RING_STAGE_NAME;
 }
 
-BatchRing *BatchRing::make() noexcept {
+Ring *Ring::make() noexcept {
     const int fd = make_memfd("ksrv-ring", SIZE, SMALL, F_SEAL_SHRINK | F_SEAL_GROW);
     if (fd < 0) return nullptr;
-    BatchRing *ring = mapped(fd, 0);
+    Ring *ring = mapped(fd, 0);
     if (ring == nullptr) {
         close(fd);
         return nullptr;
@@ -56,40 +56,40 @@ BatchRing *BatchRing::make() noexcept {
     return ring;
 }
 
-BatchRing *BatchRing::map(int fd) noexcept { return mapped(fd, RING_LARGE_SLOTS); }
+Ring *Ring::map(int fd) noexcept { return mapped(fd, RING_LARGE_SLOTS); }
 
-BatchRing *BatchRing::mapped(int fd, int first_own) noexcept {
+Ring *Ring::mapped(int fd, int first_own) noexcept {
     struct stat status;
     if (fstat(fd, &status) != 0 || static_cast<std::uint64_t>(status.st_size) != SIZE) return nullptr;
     void *data = mmap(nullptr, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (data == MAP_FAILED) return nullptr;
-    BatchRing *ring = new (std::nothrow) BatchRing(static_cast<unsigned char *>(data), first_own);
+    Ring *ring = new (std::nothrow) Ring(static_cast<unsigned char *>(data), first_own);
     if (ring == nullptr) munmap(data, SIZE);
     return ring;
 }
 
-BatchRing::BatchRing(unsigned char *data, int first_own) noexcept : data_(data), first_own_(first_own) {
+Ring::Ring(unsigned char *data, int first_own) noexcept : data_(data), first_own_(first_own) {
     for (int i = 0; i < RING_ALL_LARGE_SLOTS; ++i) {
         LargeSlot &slot = slots_[i];
         slot.data = large(i);
         slot.size = slot.capacity = RING_LARGE_BYTES;
         slot.backend = BACKEND_SLOT;
         slot.generation = process_pool().generation();
-        slot.returned = take_back;
+        slot.returned = return_slot;
         slot.ring = this;
     }
 }
 
-void BatchRing::release() noexcept {
+void Ring::release() noexcept {
     if (users_.fetch_sub(1) == 1) delete this;
 }
 
-BatchRing::~BatchRing() {
+Ring::~Ring() {
     close_fd();
     munmap(data_, SIZE);
 }
 
-void BatchRing::close_fd() noexcept {
+void Ring::close_fd() noexcept {
     if (fd_ >= 0) close(fd_);
     fd_ = -1;
 }
@@ -97,7 +97,7 @@ void BatchRing::close_fd() noexcept {
 // ---- large slots ----------------------------------------------------------------------------
 
 // Allocates the pages now. If memory were short on first access, the process would get SIGBUS.
-bool BatchRing::reserve(LargeSlot &slot, std::size_t nbytes) noexcept {
+bool Ring::reserve(LargeSlot &slot, std::size_t nbytes) noexcept {
     if (nbytes <= slot.reserved) return true;
     const std::size_t until = std::min((nbytes + 4095) & ~std::size_t{4095}, RING_LARGE_BYTES);
     if (madvise(slot.data + slot.reserved, until - slot.reserved, MADV_POPULATE_WRITE) != 0) return false;
@@ -105,7 +105,7 @@ bool BatchRing::reserve(LargeSlot &slot, std::size_t nbytes) noexcept {
     return true;
 }
 
-Block *BatchRing::lease(std::size_t nbytes) noexcept {
+Block *Ring::lease(std::size_t nbytes) noexcept {
     if (nbytes > RING_LARGE_BYTES) return nullptr;
     for (int i = first_own_; i < first_own_ + RING_LARGE_SLOTS; ++i) {
         LargeSlot &slot = slots_[i];
@@ -123,13 +123,13 @@ Block *BatchRing::lease(std::size_t nbytes) noexcept {
     return nullptr;
 }
 
-int BatchRing::number_of(const Block *block) const noexcept {
+int Ring::number_of(const Block *block) const noexcept {
     for (int i = first_own_; i < first_own_ + RING_LARGE_SLOTS; ++i)
         if (block == &slots_[i]) return i;
     return -1;
 }
 
-Block *BatchRing::receive(std::uint32_t number) noexcept {
+Block *Ring::receive(std::uint32_t number) noexcept {
     const std::uint32_t first = first_own_ == 0 ? RING_LARGE_SLOTS : 0;
     if (number < first || number >= first + RING_LARGE_SLOTS) return nullptr;
     LargeSlot &slot = slots_[number];
@@ -140,9 +140,9 @@ Block *BatchRing::receive(std::uint32_t number) noexcept {
 }
 
 // Called after the last release of a large slot on this side.
-void BatchRing::take_back(Block *block) noexcept {
+void Ring::return_slot(Block *block) noexcept {
     LargeSlot &slot = *static_cast<LargeSlot *>(block);
-    BatchRing *const ring = slot.ring;
+    Ring *const ring = slot.ring;
     if (slot.generation != process_pool().generation()) return;  // a child of the process that holds it
     {
         const std::lock_guard<std::mutex> guard(ring->receiving_);
@@ -154,7 +154,7 @@ void BatchRing::take_back(Block *block) noexcept {
     ring->release();
 }
 
-const char *BatchRing::read_answer(std::uint64_t number, RingAnswer *answer) noexcept {
+const char *Ring::read_answer(std::uint64_t number, RingAnswer *answer) noexcept {
     const unsigned char *from = this->answer(number);
     std::memcpy(answer, from, offsetof(RingAnswer, stage));
     if (answer->number != number) return "it belongs to another batch";
@@ -215,7 +215,7 @@ Bell wait_for_bell(int channel, std::int64_t deadline_ns) noexcept {
     }
 }
 
-std::uint64_t take_back(BatchRing &ring, std::uint64_t kept, std::uint64_t dispatched) noexcept {
+std::uint64_t take_back(Ring &ring, std::uint64_t kept, std::uint64_t dispatched) noexcept {
     RingControl &control = ring.control();
     control.dispatched.store(kept);
     const std::uint64_t began = control.began.load();
@@ -226,7 +226,7 @@ std::uint64_t take_back(BatchRing &ring, std::uint64_t kept, std::uint64_t dispa
     return kept;
 }
 
-Bell wait_for_batch(BatchRing &ring, int channel, std::uint64_t completed, std::int64_t spin_ns) noexcept {
+Bell wait_for_batch(Ring &ring, int channel, std::uint64_t completed, std::int64_t spin_ns) noexcept {
     RingControl &control = ring.control();
     const auto is_there = [&] {
         if (control.dispatched.load() <= completed) return false;
@@ -257,7 +257,7 @@ Bell wait_for_batch(BatchRing &ring, int channel, std::uint64_t completed, std::
     }
 }
 
-void complete_batch(BatchRing &ring, int channel, std::uint64_t number) noexcept {
+void complete_batch(Ring &ring, int channel, std::uint64_t number) noexcept {
     RingControl &control = ring.control();
     control.completed.store(number);
     if (control.worker_sleeps.load() != 0 && number >= control.wake_at.load() &&

@@ -55,7 +55,7 @@ struct RingControl {
 
 // The head of a batch slot. After it follow the request records, then ids and heads, then the rows of each input, each
 // at an aligned offset. Rows that do not fit are in a large slot instead.
-struct RingBatch {
+struct RingRun {
     std::uint64_t number;
     std::uint64_t rows;
     std::uint64_t row_length;  // row length of the batch if rows are padded, else 0
@@ -107,18 +107,18 @@ constexpr std::size_t RING_ANSWER_HEAD = (sizeof(RingAnswer) + 63) & ~std::size_
 // Whether a stage's name is a word, so that it can be used in a header line.
 bool is_stage_name(const char (&name)[RING_STAGE_NAME]) noexcept;
 
-class BatchRing {
+class Ring {
   public:
     // Creates a ring. Null and errno if memory or descriptors are short.
-    static BatchRing *make() noexcept;
+    static Ring *make() noexcept;
     // Maps the ring of a descriptor, which the caller keeps. Null if the descriptor is not that of a ring.
-    static BatchRing *map(int fd) noexcept;
-    ~BatchRing();
+    static Ring *map(int fd) noexcept;
+    ~Ring();
 
     // Ends the use of a ring of `make` or `map`, which is deleted when no large slot of it is in use.
     void release() noexcept;
-    BatchRing(const BatchRing &) = delete;
-    BatchRing &operator=(const BatchRing &) = delete;
+    Ring(const Ring &) = delete;
+    Ring &operator=(const Ring &) = delete;
 
     RingControl &control() noexcept { return *reinterpret_cast<RingControl *>(data_); }
     unsigned char *batch(std::uint64_t number) noexcept {
@@ -170,15 +170,15 @@ class BatchRing {
     static constexpr std::size_t SIZE = SMALL + RING_ALL_LARGE_SLOTS * RING_LARGE_BYTES;
 
     struct LargeSlot : Block {
-        BatchRing *ring = nullptr;
+        Ring *ring = nullptr;
         std::size_t reserved = 0;    // bytes whose pages are allocated
         std::uint32_t received = 0;  // how often it was named since it was returned
     };
 
-    explicit BatchRing(unsigned char *data, int first_own) noexcept;
-    static BatchRing *mapped(int fd, int first_own) noexcept;
+    explicit Ring(unsigned char *data, int first_own) noexcept;
+    static Ring *mapped(int fd, int first_own) noexcept;
     bool reserve(LargeSlot &slot, std::size_t nbytes) noexcept;
-    static void take_back(Block *block) noexcept;
+    static void return_slot(Block *block) noexcept;
 
     unsigned char *data_;
     int fd_ = -1;  // -1 if closed, or if the caller owns it
@@ -207,13 +207,13 @@ Bell wait_for_bell(int channel, std::int64_t deadline_ns) noexcept;
 
 // For the worker: takes back dispatched batches after batch `kept` that were not begun. Returns the last batch that
 // stays dispatched.
-std::uint64_t take_back(BatchRing &ring, std::uint64_t kept, std::uint64_t dispatched) noexcept;
+std::uint64_t take_back(Ring &ring, std::uint64_t kept, std::uint64_t dispatched) noexcept;
 
 // For the process: sleeps until a batch after `completed` is dispatched (BELL_RANG; the batch is then begun), or a
 // message arrives. Polls for `spin_ns` nanoseconds before it sleeps.
-Bell wait_for_batch(BatchRing &ring, int channel, std::uint64_t completed, std::int64_t spin_ns) noexcept;
+Bell wait_for_batch(Ring &ring, int channel, std::uint64_t completed, std::int64_t spin_ns) noexcept;
 
 // Counts a batch as completed, and wakes the worker if it waits for that.
-void complete_batch(BatchRing &ring, int channel, std::uint64_t number) noexcept;
+void complete_batch(Ring &ring, int channel, std::uint64_t number) noexcept;
 
 }  // namespace ksrv

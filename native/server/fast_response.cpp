@@ -106,7 +106,7 @@ bool CutParts::cut(const FastRequest &request, const ReplyPart *parts, int part_
     return true;
 }
 
-BatchTimes times_of(const BatchReply &reply) noexcept {
+BatchTimes times_of(const FastReply &reply) noexcept {
     BatchTimes times;
     times.assemble = reply.stages[0].nanoseconds;
     times.inference = reply.ran_ns;
@@ -219,7 +219,7 @@ bool set_row_bytes(ReplyPart *part, std::uint64_t nbytes, std::uint64_t rows, bo
 }
 
 bool answer_batch(Queue *queue, Sums *sums, Request **requests, std::size_t count, unsigned char *won,
-                  const BatchReply &reply) noexcept {
+                  const FastReply &reply) noexcept {
     if (reply.part_count == 0) return false;
     std::unique_ptr<CutParts[]> cuts;
     const bool cut_back = cuts_answers(*fast(requests[0])->signature);

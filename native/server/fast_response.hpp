@@ -39,7 +39,7 @@ bool are_declared(const ModelSignature &signature, const ReplyPart *parts, int p
 
 // A handler's answer to a batch. `stages` begins with the assembly. If no stage is called inference, the whole run
 // counts as inference.
-struct BatchReply {
+struct FastReply {
     const ReplyPart *parts;
     int part_count;
     const ReplyStage *stages;
@@ -56,6 +56,6 @@ bool set_row_bytes(ReplyPart *part, std::uint64_t nbytes, std::uint64_t rows, bo
 //
 // False, without sending anything, if an answer is large or unusual, or memory is too short to cut it back.
 bool answer_batch(Queue *queue, Sums *sums, Request **requests, std::size_t count, unsigned char *won,
-                  const BatchReply &reply) noexcept;
+                  const FastReply &reply) noexcept;
 
 }  // namespace ksrv

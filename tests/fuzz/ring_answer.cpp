@@ -44,7 +44,7 @@ void check_stage(const RingStage &stage) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size) {
-    static BatchRing *const ring = BatchRing::make();
+    static Ring *const ring = Ring::make();
     static std::uint64_t number = 0;
     require(ring != nullptr);
     ++number;

@@ -35,7 +35,7 @@ constexpr std::size_t ANSWERED = 16;  // bytes of a row
 constexpr std::uint64_t LONGER_THAN_TRUE = UINT64_MAX / 3;  // no number of them adds up to a short time
 
 // One life of a process: echoes the first bytes of rows until `batches` were run.
-void live(BatchRing &ring, int channel, int batches, End end, std::size_t row_bytes) {
+void live(Ring &ring, int channel, int batches, End end, std::size_t row_bytes) {
     int kept = -1;
     std::uint64_t completed = 0;
     while (batches-- > 0) {
@@ -44,7 +44,7 @@ void live(BatchRing &ring, int channel, int batches, End end, std::size_t row_by
         if (bell != BELL_RANG) return;
         const std::uint64_t number = completed + 1;
         const unsigned char *place = ring.batch(number);
-        RingBatch head;
+        RingRun head;
         std::memcpy(&head, place, sizeof head);
         check(head.number == number && head.inputs == 1, "a batch is the next batch");
         const unsigned char *rows = place + head.first_row;
@@ -121,7 +121,7 @@ struct World {
     }
 
     // The part of an instance that is Python's: ends what `serve` brings home.
-    void end(DispatchedBatch &batch) {
+    void end(DispatchedRun &batch) {
         std::vector<unsigned char> won(batch.requests.size());
         queue->finish(batch.requests.data(), batch.requests.size(), won.data());
         for (std::size_t i = 0; i < won.size(); ++i) {
@@ -137,14 +137,14 @@ struct World {
         for (bool closed = false; !closed;) {
             int ends[2];
             check(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0, "there are sockets");
-            std::unique_ptr<BatchRing> ring(BatchRing::make());
+            std::unique_ptr<Ring> ring(Ring::make());
             check(ring != nullptr, "there is memory");
             const int number = lives.fetch_add(1);
             std::thread process([&] {
                 live(*ring, ends[1], 200, number % 2 ? End::garbage : End::channel_closed, 4 * columns);
             });
             {
-                BatchDispatcher dispatcher(queue, ring.get(), ends[0], &sums, max_rows ? 64 : 1);
+                RingDispatcher dispatcher(queue, ring.get(), ends[0], &sums, max_rows ? 64 : 1);
                 const DispatchTerms terms = {slot, max_rows, 0, 0, false};
                 bool dead = false;
                 while (!dead && !closed) {
@@ -255,7 +255,7 @@ void run(std::uint64_t max_rows, int instances, int requests, std::size_t column
 
 // Any bytes of an answer's head are read or refused.
 void mutate() {
-    std::unique_ptr<BatchRing> ring(BatchRing::make());
+    std::unique_ptr<Ring> ring(Ring::make());
     RingAnswer answer;
     unsigned seed = 1;
     int read = 0;

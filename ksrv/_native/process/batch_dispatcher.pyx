@@ -13,7 +13,7 @@ cimport numpy as cnp
 
 
 from ksrv._native.process.batch_ring cimport (
-    BatchRing, RingAnswer, RingOutput, WorkerRing,
+    Ring, RingAnswer, RingOutput, WorkerRing,
 )
 from ksrv._native.queue.request_handle cimport CRequest, NEVER
 from ksrv._native.queue.request_queue cimport CQueue, Queue
@@ -58,7 +58,7 @@ cdef extern from "process/batch_dispatcher.hpp" namespace "ksrv" nogil:
         int64_t run_timeout_ns
         cbool has_calls
 
-    cdef cppclass CDispatchedBatch "ksrv::DispatchedBatch":
+    cdef cppclass CDispatchedRun "ksrv::DispatchedRun":
         vector[CRequest *] requests
         uint64_t number
         uint64_t assemble_ns
@@ -67,18 +67,18 @@ cdef extern from "process/batch_dispatcher.hpp" namespace "ksrv" nogil:
         int64_t deadline_ns
         void release_requests() noexcept
 
-    cdef cppclass CBatchDispatcher "ksrv::BatchDispatcher":
-        CBatchDispatcher(
-            CQueue *queue, BatchRing *ring, int channel, Sums *sums, size_t room
+    cdef cppclass CRingDispatcher "ksrv::RingDispatcher":
+        CRingDispatcher(
+            CQueue *queue, Ring *ring, int channel, Sums *sums, size_t room
         ) except +
         Served serve(const DispatchTerms &terms) noexcept
         void put_back() noexcept
-        CDispatchedBatch batch
+        CDispatchedRun batch
         HandBack why
         RingAnswer answer
         const char *fault
         RowWriter rows
-        const CDispatchedBatch &running() noexcept
+        const CDispatchedRun &running() noexcept
         void hand_over(HandBack reason) noexcept
         const ModelSignature *pending() noexcept
 
@@ -86,7 +86,7 @@ cdef tuple DTYPES = DATATYPE_DTYPES
 cdef tuple NAMES = DATATYPE_NAMES
 
 
-cdef class DispatchedBatch:
+cdef class DispatchedRun:
     """A batch that was sent to a handler process, and that Python must finish.
 
     Attributes:
@@ -117,7 +117,7 @@ cdef class DispatchedBatch:
     timings: dict[str, int]
 
 
-cdef class BatchDispatcher:
+cdef class RingDispatcher:
     """Takes batches for one instance whose handler runs in a process.
 
     Args:
@@ -131,7 +131,7 @@ cdef class BatchDispatcher:
         ring: The ring of the process.
     """
 
-    cdef CBatchDispatcher *dispatcher
+    cdef CRingDispatcher *dispatcher
     cdef DispatchTerms terms
     cdef Queue queue
     cdef readonly WorkerRing ring
@@ -148,7 +148,7 @@ cdef class BatchDispatcher:
         self.terms.max_rows = max_rows
         self.terms.delay_ns = delay_ns
         self.terms.run_timeout_ns = run_timeout_ns
-        self.dispatcher = new CBatchDispatcher(
+        self.dispatcher = new CRingDispatcher(
             queue.queue, ring.ring, ring.channel, &stats.sums, room
         )
 
@@ -159,7 +159,7 @@ cdef class BatchDispatcher:
         """Serve the process until Python is needed. Releases the GIL meanwhile.
 
         Returns:
-            The result of `Queue.take`, a `DispatchedBatch`, or the number of the running batch if
+            The result of `Queue.take`, a `DispatchedRun`, or the number of the running batch if
             its process has sent a message or its calls to other models need attention.
         """
         cdef Served served
@@ -188,9 +188,9 @@ cdef class BatchDispatcher:
 
     def running(self) -> list[Any]:
         """Return the requests of the running batch in row order."""
-        return _handles_of(<CDispatchedBatch *>&self.dispatcher.running())
+        return _handles_of(<CDispatchedRun *>&self.dispatcher.running())
 
-    def hand_over(self) -> DispatchedBatch:
+    def hand_over(self) -> DispatchedRun:
         """Return the running batch for Python to finish, because its process is ending."""
         self.dispatcher.hand_over(HAND_BACK_ON_CHANNEL)
         return self._started()
@@ -199,9 +199,9 @@ cdef class BatchDispatcher:
         """Return batches that the handler has not begun to the queue, because its process ended."""
         self.dispatcher.put_back()
 
-    cdef DispatchedBatch _started(self):
-        cdef CDispatchedBatch *batch = &self.dispatcher.batch
-        cdef DispatchedBatch made = DispatchedBatch.__new__(DispatchedBatch)
+    cdef DispatchedRun _started(self):
+        cdef CDispatchedRun *batch = &self.dispatcher.batch
+        cdef DispatchedRun made = DispatchedRun.__new__(DispatchedRun)
         made.ring = self.ring
         made.batch_number = FIRST_BATCH_NUMBER + batch.number
         made.began_ns = batch.began_ns
@@ -216,7 +216,7 @@ cdef class BatchDispatcher:
         batch.release_requests()
         return made
 
-    cdef int _read(self, DispatchedBatch made, const unsigned char *rows) except -1:
+    cdef int _read(self, DispatchedRun made, const unsigned char *rows) except -1:
         cdef RingAnswer *answer = &self.dispatcher.answer
         cdef RingOutput *output
         cdef cnp.npy_intp sizes[RANK_LIMIT]
@@ -244,7 +244,7 @@ cdef class BatchDispatcher:
         return 0
 
 
-cdef list _handles_of(const CDispatchedBatch *batch):
+cdef list _handles_of(const CDispatchedRun *batch):
     cdef list handles = PyList_New(<Py_ssize_t>batch.requests.size())
     cdef size_t i
     cdef CRequest *request

@@ -29,7 +29,7 @@ cdef extern from "process/batch_ring.hpp" namespace "ksrv" nogil:
     cdef cppclass RingFlag "std::atomic<bool>":
         cbool load() noexcept
 
-    cdef struct RingBatch:
+    cdef struct RingRun:
         uint64_t number
         uint64_t rows
         uint64_t row_length
@@ -73,13 +73,13 @@ cdef extern from "process/batch_ring.hpp" namespace "ksrv" nogil:
 
     bint is_stage_name(const char *name) noexcept
 
-    cdef cppclass BatchRing:
+    cdef cppclass Ring:
 
         @staticmethod
-        BatchRing *make() noexcept
+        Ring *make() noexcept
 
         @staticmethod
-        BatchRing *map(int fd) noexcept
+        Ring *map(int fd) noexcept
         RingFlag used
         unsigned char *batch(uint64_t number) noexcept
         unsigned char *answer(uint64_t number) noexcept
@@ -95,13 +95,13 @@ cdef extern from "process/batch_ring.hpp" namespace "ksrv" nogil:
         void close_fd() noexcept
 
     Bell wait_for_batch(
-        BatchRing &ring, int channel, uint64_t completed, int64_t spin_ns
+        Ring &ring, int channel, uint64_t completed, int64_t spin_ns
     ) noexcept
-    void complete_batch(BatchRing &ring, int channel, uint64_t number) noexcept
+    void complete_batch(Ring &ring, int channel, uint64_t number) noexcept
 
 
 cdef class SharedMemory:
-    cdef BatchRing *ring
+    cdef Ring *ring
 
 
 cdef class WorkerRing(SharedMemory):

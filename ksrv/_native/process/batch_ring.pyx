@@ -108,7 +108,7 @@ cdef class WorkerRing(SharedMemory):
 
     def __cinit__(self, int channel):
         self.channel = -1
-        self.ring = BatchRing.make()
+        self.ring = Ring.make()
         if self.ring == NULL:
             raise OSError(errno, f"the memory for batches: {os.strerror(errno)}")
         self.channel = fcntl.fcntl(channel, fcntl.F_DUPFD_CLOEXEC, 0)
@@ -206,7 +206,7 @@ cdef class ProcessRing(SharedMemory):
     cdef object after_calls
 
     def __cinit__(self, int descriptor, int channel):
-        self.ring = BatchRing.map(descriptor)
+        self.ring = Ring.map(descriptor)
         if self.ring == NULL:
             raise ValueError("the descriptor is not one of memory for batches")
         self.channel = channel
@@ -304,7 +304,7 @@ cdef class ProcessRing(SharedMemory):
 
     cdef BatchInputs _batch(self, uint64_t number):
         cdef const unsigned char *slot = self.ring.batch(number)
-        cdef RingBatch head
+        cdef RingRun head
         cdef BatchInputs batch = BatchInputs.__new__(BatchInputs)
         cdef RingRequests requests = RingRequests.__new__(RingRequests)
         cdef cnp.npy_intp sizes[RANK_LIMIT]
@@ -313,7 +313,7 @@ cdef class ProcessRing(SharedMemory):
         cdef cnp.ndarray array
         cdef CBlock *leased
         cdef Block large = None
-        memcpy(&head, slot, sizeof(RingBatch))
+        memcpy(&head, slot, sizeof(RingRun))
         if head.number != number or head.inputs != <uint32_t>len(self.inputs):
             raise ValueError(f"the ring has batch {head.number} with {head.inputs} inputs")
         batch.rows = head.rows
@@ -321,7 +321,7 @@ cdef class ProcessRing(SharedMemory):
         requests.count = head.requests
         requests.make_requests = self.make_requests
         requests.text = PyBytes_FromStringAndSize(
-            <const char *>slot + sizeof(RingBatch), head.text_bytes
+            <const char *>slot + sizeof(RingRun), head.text_bytes
         )
         batch.tensors = {}
         at = head.first_row

@@ -32,7 +32,7 @@ cdef int64_t QUICK = QUICK_NS, MOST_CREDIT = MAX_INLINE_CREDIT
 cdef uint64_t FIRST_UNSHARED = FIRST_UNSHARED_KEY
 
 
-cdef class BatchRunner:
+cdef class InstanceRunner:
     """Runs the batches of one instance, on the thread that holds its slot.
 
     Attributes:

@@ -51,7 +51,7 @@ cdef extern from "server/fast_response.hpp" namespace "ksrv" nogil:
         size_t length
         uint64_t nanoseconds
 
-    cdef struct BatchReply:
+    cdef struct FastReply:
         const ReplyPart *parts
         int part_count
         const ReplyStage *stages
@@ -62,7 +62,7 @@ cdef extern from "server/fast_response.hpp" namespace "ksrv" nogil:
 
     cbool answer_batch(
         CQueue *queue, Sums *sums, CRequest **requests, size_t count, unsigned char *won,
-        const BatchReply &reply
+        const FastReply &reply
     ) noexcept
 
 cdef extern from "base/clock.hpp" namespace "ksrv" nogil:
@@ -313,7 +313,7 @@ cdef bint _reply(RequestBatch batch, BatchOutputs outputs, Queue queue, Stats st
     """
     cdef Parts parts
     cdef ReplyStage stages[STAGES]
-    cdef BatchReply reply
+    cdef FastReply reply
     cdef uint64_t rows = 0
     cdef size_t i, count = <size_t>len(batch.handles)
     cdef Requests requests_room

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
-from ksrv._native.server.batch_runner import FIRST_UNSHARED_KEY, BatchRunner
+from ksrv._native.server.batch_runner import FIRST_UNSHARED_KEY, InstanceRunner
 from ksrv._native.server.request_batch import RequestBatch
 from ksrv.engine.executor import Executor
 from ksrv.engine.instances.host import InstanceHost
@@ -27,7 +27,7 @@ class ConcurrentInstance:
 
     def __init__(
         self,
-        instance: BatchRunner,
+        instance: InstanceRunner,
         host: InstanceHost,
         executor: Executor,
         restarts: ExecutorRestarts,

@@ -23,7 +23,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, cast
 
-from ksrv._native.process.batch_dispatcher import BatchDispatcher, DispatchedBatch
+from ksrv._native.process.batch_dispatcher import DispatchedRun, RingDispatcher
 from ksrv._native.queue.request_handle import NO_DEADLINE, wake_waiters
 from ksrv._native.queue.request_queue import regroup_delay
 from ksrv._native.queue.stats import Stats
@@ -31,7 +31,7 @@ from ksrv._native.server.batch_runner import (
     FIRST_UNSHARED_KEY,
     MAX_INLINE_CREDIT,
     QUICK_NS,
-    BatchRunner,
+    InstanceRunner,
 )
 from ksrv._native.server.request_batch import RequestBatch
 from ksrv.engine.batches.batch import counted_failures, leased
@@ -66,7 +66,7 @@ def instances_left() -> int:
     return sum(isinstance(thread, InstanceThread) for thread in threading.enumerate())
 
 
-class Instance(BatchRunner):
+class Instance(InstanceRunner):
     """One handler and its thread.
 
     Attributes:
@@ -75,7 +75,7 @@ class Instance(BatchRunner):
         warm: Done once the instance takes batches.
         stats: The counts and times of the instance.
 
-    The steps of each batch are compiled: see `BatchRunner`.
+    The steps of each batch are compiled: see `InstanceRunner`.
     """
 
     executor: Executor
@@ -92,7 +92,7 @@ class Instance(BatchRunner):
             self.traced = partial(execute_traced, self._execute, host.spec.name, host.spec.version)
         self.number = number
         self._go = threading.Event()
-        self._dispatcher: BatchDispatcher | None = None
+        self._dispatcher: RingDispatcher | None = None
         self._restarts = ExecutorRestarts(host, number, executor)
         self.started: Future[ModelSpec] = Future()
         self.warm: Future[None] = Future()
@@ -235,7 +235,7 @@ class Instance(BatchRunner):
                 if dispatcher.ring.batches.take_message(taken, partial(self._caller, dispatcher)):
                     continue
                 taken = dispatcher.hand_over()
-            if type(taken) is DispatchedBatch:
+            if type(taken) is DispatchedRun:
                 self._finish_dispatched(taken)
                 if taken.ring is not self.executor.ring:
                     self._leave_ring()  # other instances need not wait for the new process
@@ -256,14 +256,14 @@ class Instance(BatchRunner):
             if self._restarts.due and not self._restarts.restart():
                 break
 
-    def _take_dispatcher(self, room: int) -> BatchDispatcher | None:
+    def _take_dispatcher(self, room: int) -> RingDispatcher | None:
         """Return the dispatcher of the ring of the executor's process, or None if it has no ring."""
         ring = self.executor.ring
         if self._dispatcher is not None and self._dispatcher.ring is not ring:
             self._leave_ring()
         if self._dispatcher is None and ring is not None:
             host = self._host
-            self._dispatcher = BatchDispatcher(
+            self._dispatcher = RingDispatcher(
                 host.queue,
                 ring,
                 self.stats,
@@ -275,7 +275,7 @@ class Instance(BatchRunner):
             )
         return self._dispatcher
 
-    def _caller(self, dispatcher: BatchDispatcher) -> BatchInputs:
+    def _caller(self, dispatcher: RingDispatcher) -> BatchInputs:
         """Return what is known of the batch that runs in the process, for its calls to other models."""
         batch: BatchInputs = self._calling_batch(dispatcher.running())
         return batch

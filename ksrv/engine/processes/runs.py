@@ -18,7 +18,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from ksrv._native.process.batch_dispatcher import DispatchedBatch
+from ksrv._native.process.batch_dispatcher import DispatchedRun
 from ksrv.engine.executor import ExecutorAbsent
 from ksrv.engine.processes import messages
 from ksrv.engine.processes.link import ChannelClosed, ChannelError, Frame, Link, Packed
@@ -223,10 +223,6 @@ class ProcessRuns:
 
     def _give(self, batch: BatchInputs, done: Done | None, due_ns: int | None) -> Run:
         batch.beside_others = self.has_coroutines
-        try:
-            packed = messages.pack_batch(batch, self.link)
-        except MemoryError as error:
-            raise Overloaded(str(error), "memory") from error
         with self._lock:
             if self._closed:
                 raise ExecutorAbsent("the process of the handler has ended")
@@ -234,6 +230,7 @@ class ProcessRuns:
             number = self._last_number
             run = self._open[number] = Run(number, lambda: batch, done, due_ns)
         try:
+            packed = messages.pack_batch(batch, self.link)
             self.link.send(MessageType.RUN, packed, batch_number=number)
         except ChannelClosed:
             pass  # the receiving thread ends this batch with all others
@@ -284,7 +281,7 @@ class ProcessRuns:
             run = self._in_ring(number, inputs)
             return self._receive(0) is None and run.outcome is None
 
-    def collect(self, dispatched: DispatchedBatch, batch: BatchInputs) -> BatchOutputs:
+    def collect(self, dispatched: DispatchedRun, batch: BatchInputs) -> BatchOutputs:
         """Return the outputs of a batch that the process was given in its ring; see `run`.
 
         Args:

@@ -51,7 +51,7 @@ inline bool read_tags(const unsigned char *rows, size_t count, size_t row_bytes,
 class HandlerProcess {
   public:
     // `ring` is the process's mapping.
-    HandlerProcess(BatchRing *ring, int channel, const HandlerRules &rules) : ring_(ring), channel_(channel), rules_(rules) {
+    HandlerProcess(Ring *ring, int channel, const HandlerRules &rules) : ring_(ring), channel_(channel), rules_(rules) {
         const bool before = std::exchange(machine().faults_allowed, false);
         process_ = std::thread([this] { live_until_killed(); });
         machine().faults_allowed = before;
@@ -118,7 +118,7 @@ class HandlerProcess {
 
     void run() {
         const uint64_t number = completed_ + 1;
-        RingBatch head;
+        RingRun head;
         memcpy(&head, ring_->batch(number), sizeof head);
         if (head.number != number || head.inputs != 1 || head.rows > MOST_ROWS || head.large > RING_LARGE_SLOTS)
             machine().fail("a process looks for batch %llu and finds batch %llu of %llu rows", (unsigned long long)number,
@@ -163,7 +163,7 @@ class HandlerProcess {
             machine().fail("the rows of batch %llu are written over while the process has them", (unsigned long long)seen.number);
     }
     // Each request of a batch is there, with its id.
-    void check_requests(const unsigned char *place, const RingBatch &head, const Tag *tags) const {
+    void check_requests(const unsigned char *place, const RingRun &head, const Tag *tags) const {
         const unsigned char *record = place + sizeof head;
         const char *text = reinterpret_cast<const char *>(record) + head.requests * sizeof(RingRequest);
         size_t row = 0;
@@ -193,7 +193,7 @@ class HandlerProcess {
         ring_->control().held[other].store(0);
     }
 
-    uint32_t write(RingAnswer *place, const RingBatch &head, const Tag *tags) {
+    uint32_t write(RingAnswer *place, const RingRun &head, const Tag *tags) {
         memcpy(ring_->answer(head.number) + RING_ANSWER_HEAD, tags, head.rows * TAG_BYTES);
         place->outputs = place->stages = 1;
         strcpy(place->stage[0].name, "inference");
@@ -228,7 +228,7 @@ class HandlerProcess {
     }
     static bool happens(uint64_t in_a_million) { return machine().random.chance(in_a_million); }
 
-    BatchRing *const ring_;
+    Ring *const ring_;
     int channel_;
     const HandlerRules rules_;
     uint64_t completed_ = 0;

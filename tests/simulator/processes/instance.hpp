@@ -1,5 +1,5 @@
 // A model whose handler runs in processes: its queue and route, and for each instance a thread that does what Python does around a
-// BatchDispatcher (ksrv/engine/instances, ksrv/engine/processes): it ends returned batches, sends batches on the channel if they do
+// RingDispatcher (ksrv/engine/instances, ksrv/engine/processes): it ends returned batches, sends batches on the channel if they do
 // not fit into the ring, kills a process that is late or gives wrong answers, and replaces a process that has died.
 
 #pragma once
@@ -60,8 +60,8 @@ class Model {
 
     // One life of a process. Without memory for a ring no process starts, and the caller tries again later.
     Next serve_process(size_t slot) {
-        const std::unique_ptr<BatchRing> ring(BatchRing::make());
-        BatchRing *const mapped = ring ? BatchRing::map(ring->fd()) : nullptr;
+        const std::unique_ptr<Ring> ring(Ring::make());
+        Ring *const mapped = ring ? Ring::map(ring->fd()) : nullptr;
         if (!mapped || !ring->seal()) {
             delete mapped;
             return Next::process;
@@ -74,7 +74,7 @@ class Model {
         {
             HandlerProcess process(mapped, ends[1], rules.handler);
             try {
-                BatchDispatcher dispatcher(queue, ring.get(), ends[0], &sums_, rules.max_rows ? 64 : 1);
+                RingDispatcher dispatcher(queue, ring.get(), ends[0], &sums_, rules.max_rows ? 64 : 1);
                 do next = serve_batch(dispatcher, process, ends[0], slot);
                 while (next == Next::batch);
             } catch (const std::bad_alloc &) {
@@ -85,7 +85,7 @@ class Model {
         return next;
     }
 
-    Next serve_batch(BatchDispatcher &dispatcher, HandlerProcess &process, int channel, size_t slot) {
+    Next serve_batch(RingDispatcher &dispatcher, HandlerProcess &process, int channel, size_t slot) {
         ChannelMessage message{};
         switch (dispatcher.serve({slot, rules.max_rows, rules.delay_ns, rules.run_timeout_ns, rules.looks})) {
         case Served::closed: return Next::nothing;
@@ -123,7 +123,7 @@ class Model {
         }
     }
 
-    Next run_on_channel(DispatchedBatch &batch, HandlerProcess &process, int channel) {
+    Next run_on_channel(DispatchedRun &batch, HandlerProcess &process, int channel) {
         ChannelMessage message{ChannelMessage::run, 0, UINT64_MAX, {}};
         std::vector<unsigned char> alive = marks(batch);
         queue->start(batch.requests.data(), batch.requests.size(), alive.data());
@@ -140,7 +140,7 @@ class Model {
     }
 
     // Ends a batch. A process without an answer for it is killed and replaced.
-    Next end(DispatchedBatch &batch, const ChannelMessage &message, HandlerProcess &process) {
+    Next end(DispatchedRun &batch, const ChannelMessage &message, HandlerProcess &process) {
         if (message.kind == ChannelMessage::answer && answer(batch, message)) {
             batch.release_requests();
             return Next::batch;
@@ -159,13 +159,13 @@ class Model {
         process.kill();
         return Next::process;
     }
-    bool answer(DispatchedBatch &batch, const ChannelMessage &message) {
+    bool answer(DispatchedRun &batch, const ChannelMessage &message) {
         const std::ptrdiff_t shape[] = {static_cast<std::ptrdiff_t>(message.rows), 4};
         const ReplyPart part{"y", "FP32", 1, 4, DT_FP32, reinterpret_cast<const unsigned char *>(message.tags), shape, 2, TAG_BYTES};
         const ReplyStage stage{"assemble", 8, 1};
         return answer_batch(queue, &sums_, batch.requests.data(), batch.requests.size(), marks(batch).data(), {&part, 1, &stage, 1, 1});
     }
-    static std::vector<unsigned char> marks(const DispatchedBatch &batch) {
+    static std::vector<unsigned char> marks(const DispatchedRun &batch) {
         Machine::Outside outside;
         return std::vector<unsigned char>(batch.requests.size());
     }
