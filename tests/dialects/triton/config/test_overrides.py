@@ -128,6 +128,7 @@ def test_texts_of_a_configuration_come_back_short(client, case):
     check_text(caught.value.message(), marker="Z")
 
 
+@pytest.mark.parametrize("server", [1], indirect=True)
 @pytest.mark.parametrize("model", ["simple", "bare", "coded"])
 @pytest.mark.parametrize("backend", [{}, {"backend": "python"}])
 def test_a_call_runs_no_program(client, server, tmp_path, model, backend):
