@@ -1,27 +1,20 @@
 """A client that has its answer finds it counted, because counting happens first."""
 
-import threading
 from contextlib import suppress
 
 import pytest
 
 from ksrv.errors import InferenceError, KsrvError
-from tests.support.engine.engine_models import engine, request, source
+from tests.support.engine.engine_models import request, source
 
 
 def refuse(batch):
     raise InferenceError("refused", 422)
 
 
-@pytest.fixture
-def gate():
-    """Holds the handler back until the test watches the end of its request."""
-    event = threading.Event()
-    yield event
-    event.set()
-
-
-def counts_at_the_end(gate, run=lambda batch: batch.tensors["x"].data, images=None, **settings):
+def counts_at_the_end(
+    engine, gate, run=lambda batch: batch.tensors["x"].data, images=None, **settings
+):
     """Run two rows. Return successes, failures and rows as counted when the request ends."""
 
     def held(batch):
@@ -47,18 +40,18 @@ def counts_at_the_end(gate, run=lambda batch: batch.tensors["x"].data, images=No
 
 
 @pytest.mark.parametrize("batch", [0, 4])
-def test_answer_is_counted_before_delivery(gate, batch):
-    assert counts_at_the_end(gate, batch=batch) == [(1, 0, 2)]
+def test_answer_is_counted_before_delivery(engine, gate, batch):
+    assert counts_at_the_end(engine, gate, batch=batch) == [(1, 0, 2)]
 
 
-def test_failure_is_counted_before_delivery(gate):
-    assert counts_at_the_end(gate, refuse) == [(0, 1, 2)]
+def test_failure_is_counted_before_delivery(engine, gate):
+    assert counts_at_the_end(engine, gate, refuse) == [(0, 1, 2)]
 
 
-def test_assembly_failure_is_counted_before_delivery(gate):
+def test_assembly_failure_is_counted_before_delivery(engine, gate):
     class Unreadable(dict):
         def __bool__(self):
             assert gate.wait(60)
             raise MemoryError
 
-    assert counts_at_the_end(gate, images=Unreadable()) == [(0, 1, 0)]
+    assert counts_at_the_end(engine, gate, images=Unreadable()) == [(0, 1, 0)]

@@ -1,6 +1,5 @@
 """The engine for its callers: answers, refusals, deadlines, and the life cycle of models."""
 
-import threading
 import time
 
 import pytest
@@ -14,21 +13,12 @@ from ksrv.errors import (
 )
 from tests.support.engine.engine_models import (
     answer_in_time,
-    engine,
     expire_in_handler,
     request,
     source,
     submit_for,
 )
 from tests.support.wait_until import wait_until
-
-
-@pytest.fixture
-def gate():
-    """Holds handlers back until the test releases them."""
-    event = threading.Event()
-    yield event
-    event.set()
 
 
 def held(gate, entered=None, result=lambda batch: batch.tensors["x"].data * 2):
@@ -41,17 +31,16 @@ def held(gate, entered=None, result=lambda batch: batch.tensors["x"].data * 2):
     return run
 
 
-def test_idle_engine_returns_memory(monkeypatch):
+def test_idle_engine_returns_memory(engine, monkeypatch):
     monkeypatch.setattr("ksrv.engine.engine.IDLE_MEMORY_SECONDS", 0.005)
     block = buffer_pool.lease(1_000_003)
     del block
     assert buffer_pool.statistics()["pooled"] > 0
-    served = engine()
+    engine()
     wait_until(lambda: buffer_pool.statistics()["pooled"] == 0)
-    served.close()
 
 
-def test_a_deadline_ends_a_waiting_request_that_no_handler_sees(gate):
+def test_a_deadline_ends_a_waiting_request_that_no_handler_sees(engine, gate):
     entered = []
     served = engine(run=held(gate, entered))
     running = served.submit(request())
@@ -63,27 +52,24 @@ def test_a_deadline_ends_a_waiting_request_that_no_handler_sees(gate):
     running.wait()
     served.submit(request(id="next"), caller_blocks=True).wait()
     assert [batch.requests[0].id for batch in entered] == ["", "next"]
-    served.close()
 
 
-def test_a_deadline_ends_a_running_request_and_its_late_answer_is_dropped(gate):
+def test_a_deadline_ends_a_running_request_and_its_late_answer_is_dropped(engine, gate):
     served = engine(source(timeout_ms=30), run=held(gate))
     expired = expire_in_handler(served)
     gate.set()
     response, more = answer_in_time(served, value=3.0)
     assert response.outputs[0].data[0, 0] == 6.0
     assert served.statistics()[0].expired == expired + more
-    served.close()
 
 
-def test_a_deadline_in_the_past_is_refused():
+def test_a_deadline_in_the_past_is_refused(engine):
     served = engine()
     with pytest.raises(DeadlineExceeded):
         served.submit(request(deadline_ns=time.monotonic_ns() - 1))
-    served.close()
 
 
-def test_idle_engine_trims_malloc(monkeypatch):
+def test_idle_engine_trims_malloc(engine, monkeypatch):
     trims = []
     monkeypatch.setattr(engines, "IDLE_MEMORY_SECONDS", 0.001)
     monkeypatch.setattr(buffer_pool, "trim_malloc", lambda: trims.append(PROCESS.held))
@@ -93,7 +79,7 @@ def test_idle_engine_trims_malloc(monkeypatch):
     assert not any(trims)
 
 
-def test_first_failed_part_ends_the_others(gate):
+def test_first_failed_part_ends_the_others(engine, gate):
     entered, runs = [], []
 
     def run(batch):
@@ -110,11 +96,9 @@ def test_first_failed_part_ends_the_others(gate):
     with pytest.raises(InferenceError, match="the first part is bad"):
         split.wait()
     assert len(runs) <= 2
-    gate.set()
-    served.close()
 
 
-def test_callback_is_called_for_answers_and_expiry(gate):
+def test_callback_is_called_for_answers_and_expiry(engine, gate):
     entered, ended = [], []
     served = engine(run=held(gate, entered))
     running = served.submit(request())
@@ -127,4 +111,3 @@ def test_callback_is_called_for_answers_and_expiry(gate):
     wait_until(lambda: ended == ["late", "running"])
     running.add_done_callback(lambda handle: ended.append("again"))
     assert ended[-1] == "again"
-    served.close()

@@ -15,7 +15,6 @@ from ksrv.errors import DeadlineExceeded, HandlerFailed, NotReady
 from ksrv.request import BatchOutputs, InferRequest
 from tests.support.engine.engine_models import (
     FunctionExecutor,
-    engine,
     expire_in_handler,
     request,
     source,
@@ -29,17 +28,10 @@ def queue_of(served):
     return served._models.find("m").queue
 
 
-@pytest.fixture
-def gate():
-    event = threading.Event()
-    yield event
-    event.set()
-
-
 # ---- claimed slots ----------------------------------------------------------------------------
 
 
-def test_quick_handler_runs_on_the_submitting_thread(monkeypatch):
+def test_quick_handler_runs_on_the_submitting_thread(engine, monkeypatch):
     monkeypatch.setattr(instance, "INLINE_CREDIT", 10)
     monkeypatch.setattr(instance, "QUICK_NS", 10**12)
     threads = []
@@ -72,10 +64,9 @@ def test_quick_handler_runs_on_the_submitting_thread(monkeypatch):
             and threads[-1] is not threading.current_thread()
         )
     )
-    served.close()
 
 
-def test_requests_during_a_claimed_slot_are_served_after_it(gate):
+def test_requests_during_a_claimed_slot_are_served_after_it(engine, gate):
     entered = []
 
     def run(batch):
@@ -98,23 +89,21 @@ def test_requests_during_a_claimed_slot_are_served_after_it(gate):
     assert [handle.wait().outputs[0].data[0, 0] for handle in later] == [0.0, 1.0, 2.0]
     slow.join()
     assert len(entered) == 2
-    served.close()
 
 
-def test_submitted_request_may_run_inline_and_calls_back():
+def test_submitted_request_may_run_inline_and_calls_back(engine):
     served = engine()
     queue_of(served).inline_for_all = True
     wait_until(lambda: queue_of(served).idle == 1)
     ended = []
     handle = served.submit(request(), ended.append, allow_inline=True)
     assert handle.done() and ended == [handle]
-    served.close()
 
 
 # ---- assembly ahead ---------------------------------------------------------------------------
 
 
-def test_a_batch_is_assembled_and_topped_up_while_the_handler_runs(gate):
+def test_a_batch_is_assembled_and_topped_up_while_the_handler_runs(engine, gate):
     entered = []
 
     def run(batch):
@@ -137,10 +126,9 @@ def test_a_batch_is_assembled_and_topped_up_while_the_handler_runs(gate):
     assert handles[0].wait().outputs[0].data[0, 0] == 1.0
     assert handles[2].wait().outputs[0].data[0, 0] == 3.0
     assert [batch.rows for batch in entered] == [1, 2]
-    served.close()
 
 
-def test_expired_request_in_an_open_batch_never_reaches_the_handler(gate):
+def test_expired_request_in_an_open_batch_never_reaches_the_handler(engine, gate):
     entered = []
 
     def run(batch):
@@ -160,7 +148,6 @@ def test_expired_request_in_an_open_batch_never_reaches_the_handler(gate):
     first.wait()
     assert good.wait().id == "good"
     assert [part.id for part in entered[1].requests] == ["good"]
-    served.close()
 
 
 # ---- deaths -----------------------------------------------------------------------------------
@@ -190,13 +177,13 @@ class Mortal(FunctionExecutor):
         return batch.tensors["x"].data * 2
 
 
-def mortal(log, **settings):
+def mortal(engine, log, **settings):
     return engine(source(**settings), make=lambda one, number, threads: Mortal(one, number, log))
 
 
-def test_a_batch_whose_executor_died_is_tried_once_more():
+def test_a_batch_whose_executor_died_is_tried_once_more(engine):
     log = []
-    served = mortal(log)
+    served = mortal(engine, log)
     assert (
         served.submit(request(id="kill-once", value=3.0), caller_blocks=True)
         .wait()
@@ -206,10 +193,9 @@ def test_a_batch_whose_executor_died_is_tried_once_more():
     )
     assert log.count(("start", 0)) == 2
     assert served.statistics()[0].restarts == 1
-    served.close()
 
 
-def test_request_that_killed_two_executors_is_refused_alone(gate):
+def test_request_that_killed_two_executors_is_refused_alone(engine, gate):
     log = []
 
     class Held(Mortal):
@@ -230,20 +216,18 @@ def test_request_that_killed_two_executors_is_refused_alone(gate):
     with pytest.raises(HandlerFailed, match="two handler processes"):
         handles[1].wait()
     assert served.submit(request(id="after"), caller_blocks=True).wait().id == "after"
-    served.close()
 
 
-def test_without_retry_a_death_fails_the_batch():
+def test_without_retry_a_death_fails_the_batch(engine):
     log = []
-    served = mortal(log, retry=False)
+    served = mortal(engine, log, retry=False)
     with pytest.raises(ExecutorDied):
         served.submit(request(id="kill-once"), caller_blocks=True).wait()
     assert served.submit(request(id="after"), caller_blocks=True).wait().id == "after"
-    served.close()
 
 
 @pytest.mark.parametrize("retry", [True, False])
-def test_batch_sent_to_a_dead_process_does_not_count_as_tried(retry):
+def test_batch_sent_to_a_dead_process_does_not_count_as_tried(engine, retry):
     """Neither the process that had died before, nor the retry policy, applies to the batch."""
     log = []
 
@@ -272,10 +256,9 @@ def test_batch_sent_to_a_dead_process_does_not_count_as_tried(retry):
             .data[0, 0]
             == 8.0
         )
-    served.close()
 
 
-def test_a_death_between_batches_starts_the_executor_anew():
+def test_a_death_between_batches_starts_the_executor_anew(engine):
     log, executors = [], []
 
     class Told(Mortal):
@@ -292,10 +275,9 @@ def test_a_death_between_batches_starts_the_executor_anew():
     executors[0].tell("killed")
     wait_until(lambda: served.model_ready("m"))
     assert log == [("start", 0), ("start", 0)]
-    served.close()
 
 
-def test_model_that_cannot_restart_reports_it_and_refuses():
+def test_model_that_cannot_restart_reports_it_and_refuses(engine):
     log = []
 
     class Broken(Mortal):
@@ -311,10 +293,9 @@ def test_model_that_cannot_restart_reports_it_and_refuses():
     assert not served.ready()
     with pytest.raises(Exception, match="no weights"):
         served.submit(request(), caller_blocks=True).wait()
-    served.close()
 
 
-def test_requests_without_a_version_use_the_highest_working_version():
+def test_requests_without_a_version_use_the_highest_working_version(engine):
     class Broken(Mortal):
         def start(self):
             if self.log and self.source.version == "2":
@@ -335,7 +316,6 @@ def test_requests_without_a_version_use_the_highest_working_version():
         ("1", "READY"),
         ("2", "UNAVAILABLE"),
     ]
-    served.close()
 
 
 # ---- memory of answers ------------------------------------------------------------------------
@@ -352,7 +332,7 @@ def answers_of(served, count=40, rows=2):
 
 
 @pytest.mark.parametrize("batch", [0, 4])
-def test_answers_have_no_bytes_of_other_requests(batch):
+def test_answers_have_no_bytes_of_other_requests(engine, batch):
     kept = np.zeros((16, 4), np.float32)
     held = []
 
@@ -382,7 +362,7 @@ def tensor_of(array):
     return made
 
 
-def test_joined_requests_are_copied_once(gate):
+def test_joined_requests_are_copied_once(engine, gate):
     entered = []
 
     def run(batch):
@@ -399,17 +379,15 @@ def test_joined_requests_are_copied_once(gate):
     for handle in [first, *handles]:
         handle.wait()
     assert buffer_pool.copied_bytes() - before == 4 * 16
-    served.close()
 
 
-def test_instance_stuck_beyond_the_timeout_is_not_ready(gate):
+def test_instance_stuck_beyond_the_timeout_is_not_ready(engine, gate):
     served = engine(source(timeout_ms=20), run=lambda batch: gate.wait(30) and batch)
     expire_in_handler(served)
     wait_until(lambda: not served.model_ready("m"))
     assert not served.ready()
     gate.set()
     wait_until(served.ready)
-    served.close()
 
 
 # ---- exceptions that are not an Exception -----------------------------------------------------
@@ -421,7 +399,7 @@ class Panic(BaseException):
 
 @pytest.mark.parametrize("kind", [Panic, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit])
 @pytest.mark.parametrize("batch", [0, 4])
-def test_an_executor_that_raises_anything_fails_its_batch_alone(kind, batch):
+def test_an_executor_that_raises_anything_fails_its_batch_alone(engine, kind, batch):
     def run(batch):
         if batch.requests[0].id == "bad":
             raise kind("odd input")
@@ -436,10 +414,9 @@ def test_an_executor_that_raises_anything_fails_its_batch_alone(kind, batch):
                 served.submit(request(id="bad"), allow_inline=True).wait()
             assert served.submit(request(id="good"), allow_inline=True).wait().id == "good"
     assert (queue_of(served).open, PROCESS.held) == (0, 0)
-    served.close()
 
 
-def test_ended_instance_thread_makes_its_model_unavailable():
+def test_ended_instance_thread_makes_its_model_unavailable(engine):
     class Broken(FunctionExecutor):
         broken = False
 
@@ -470,4 +447,3 @@ def test_ended_instance_thread_makes_its_model_unavailable():
     with pytest.raises(NotReady, match="its instance 0 ended with Panic"):
         served.submit(request(), caller_blocks=True).wait()
     executors[0].broken = False
-    served.close()

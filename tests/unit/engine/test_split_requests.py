@@ -1,6 +1,5 @@
 """A request that is split into parts counts as one request for its client and in the statistics."""
 
-import threading
 import time
 
 import numpy as np
@@ -9,15 +8,8 @@ import pytest
 from ksrv.errors import Cancelled, DeadlineExceeded, HandlerFailed, InferenceError
 from ksrv.limits import HANDLER_HEADERS
 from ksrv.request import BatchOutputs
-from tests.support.engine.engine_models import engine, request, source, tensor
+from tests.support.engine.engine_models import request, source, tensor
 from tests.support.wait_until import wait_until
-
-
-@pytest.fixture
-def gate():
-    event = threading.Event()
-    yield event
-    event.set()
 
 
 def held(gate, entered):
@@ -49,7 +41,7 @@ def only(**wanted):
     return dict.fromkeys(("success", "failed", "cancelled", "expired", "rejected"), 0) | wanted
 
 
-def test_a_split_request_is_counted_once():
+def test_a_split_request_is_counted_once(engine):
     def run(batch):
         return BatchOutputs([tensor("y", batch.tensors["x"].data)], timings={"inference": 1000})
 
@@ -62,10 +54,9 @@ def test_a_split_request_is_counted_once():
     assert found.compute_infer.count == found.queue.count == found.compute_input.count == 5
     assert found.compute_infer.ns == 15 * 1000
     assert found.success.ns > 0
-    served.close()
 
 
-def test_a_failed_split_request_is_one_failure_and_no_cancellation():
+def test_a_failed_split_request_is_one_failure_and_no_cancellation(engine):
     def run(batch):
         raise InferenceError("bad", 422)
 
@@ -74,10 +65,9 @@ def test_a_failed_split_request_is_one_failure_and_no_cancellation():
         with pytest.raises(InferenceError):
             served.submit(request(12), caller_blocks=True).wait()
     assert counts(served) == only(failed=3)
-    served.close()
 
 
-def test_incompatible_parts_count_as_one_failure():
+def test_incompatible_parts_count_as_one_failure(engine):
     widths = iter((4, 5))
     served = engine(
         source(batch=1, split=True), run=lambda batch: np.zeros((1, next(widths)), np.float32)
@@ -85,10 +75,9 @@ def test_incompatible_parts_count_as_one_failure():
     with pytest.raises(HandlerFailed, match=r"different forms, y FP32\[4\] and y FP32\[5\]"):
         served.submit(request(2), caller_blocks=True).wait()
     assert counts(served) == only(failed=1)
-    served.close()
 
 
-def test_a_cancelled_split_request_is_one_cancellation(gate):
+def test_a_cancelled_split_request_is_one_cancellation(engine, gate):
     entered = []
     served = engine(source(**SPLIT), run=held(gate, entered))
     split = served.submit(request(12))
@@ -97,22 +86,18 @@ def test_a_cancelled_split_request_is_one_cancellation(gate):
     with pytest.raises(Cancelled):
         split.wait()
     assert counts(served) == only(cancelled=1)
-    gate.set()
-    served.close()
 
 
-def test_an_expired_split_request_is_one_expiry(gate):
+def test_an_expired_split_request_is_one_expiry(engine, gate):
     entered = []
     served = engine(source(**SPLIT), run=held(gate, entered))
     split = served.submit(request(12, deadline_ns=time.monotonic_ns() + 500_000_000))
     with pytest.raises(DeadlineExceeded):
         split.wait()
     assert counts(served) == only(expired=1)
-    gate.set()
-    served.close()
 
 
-def test_refused_split_request_counts_as_one_refusal(gate):
+def test_refused_split_request_counts_as_one_refusal(engine, gate):
     entered = []
     served = engine(source(queue_size=3, **SPLIT), run=held(gate, entered))
     first = served.submit(request(4))
@@ -124,7 +109,6 @@ def test_refused_split_request_counts_as_one_refusal(gate):
     for one in (first, *waiting):
         one.wait()
     assert counts(served) == only(success=3, rejected=1)
-    served.close()
 
 
 def noting(headers, parameters):
@@ -139,18 +123,16 @@ def noting(headers, parameters):
     return run
 
 
-def test_headers_and_parameters_of_every_part_are_answered():
+def test_headers_and_parameters_of_every_part_are_answered(engine):
     run = noting([{"A": "1"}, {"B": "2"}, {"A": "3"}], [{"p": 1}, {}, {"q": 2}])
     served = engine(source(**SPLIT), run=run)
     answer = served.submit(request(12), caller_blocks=True).wait()
     assert answer.headers == {"A": "3", "B": "2"}
     assert answer.parameters == {"p": 1, "q": 2}
-    served.close()
 
 
-def test_headers_that_are_too_large_together_fail_the_request():
+def test_headers_that_are_too_large_together_fail_the_request(engine):
     large = "x" * (HANDLER_HEADERS // 2)
     served = engine(source(**SPLIT), run=noting([{"A": large}, {"B": large}], [{}, {}]))
     with pytest.raises(HandlerFailed, match="response headers take"):
         served.submit(request(8), caller_blocks=True).wait()
-    served.close()

@@ -16,7 +16,7 @@ from ksrv.images import image_input, opencv
 from ksrv.images.decode_limits import checked_header
 from ksrv.model.spec import ImageSpec, TensorSpec
 from ksrv.request import InferRequest, Tensor
-from tests.support.engine.engine_models import engine, source, tensor
+from tests.support.engine.engine_models import source, tensor
 from tests.support.images import files
 from tests.support.wait_until import wait_until
 
@@ -41,10 +41,12 @@ def means(batch):
 
 
 class Gate:
-    """A handler that holds its first batch back until `release`."""
+    """A handler that holds its batches back until its event is set."""
 
-    def __init__(self, result=lambda batch: means(batch).data):
+    def __init__(self, result=lambda batch: means(batch).data, *, opened=False):
         self.event = threading.Event()
+        if opened:
+            self.event.set()
         self.batches = []
         self.result = result
 
@@ -54,14 +56,25 @@ class Gate:
         return self.result(batch)
 
 
-def serve(gate, *inputs, cores=0, **settings):
-    outputs = (TensorSpec("y", "FP32", (-1, 1)),)
-    made = source(inputs=inputs or (SMALL,), outputs=outputs, **settings)
-    return engine(made, run=gate, cores=cores)
+@pytest.fixture
+def serve(engine):
+    """Make an engine that runs a function on batches of images."""
+
+    def make(run, *inputs, cores=0, **settings):
+        outputs = (TensorSpec("y", "FP32", (-1, 1)),)
+        made = source(inputs=inputs or (SMALL,), outputs=outputs, **settings)
+        return engine(made, run=run, cores=cores)
+
+    return make
+
+
+def answer(served, *sent):
+    """Return the numbers of the answer to images."""
+    return served.submit(images(*sent), caller_blocks=True).wait().outputs[0].data.tolist()
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-def test_images_share_a_batch_and_a_bad_image_fails_only_its_request(ahead):
+def test_images_share_a_batch_and_a_bad_image_fails_only_its_request(serve, ahead):
     gate = Gate()
     served = serve(gate, batch=8)
     served._models.find("m").queue.may_prefetch = ahead
@@ -86,10 +99,9 @@ def test_images_share_a_batch_and_a_bad_image_fails_only_its_request(ahead):
     assert handles[3].wait().outputs[0].data.tolist() == [[40.0]]
     assert sum(batch.rows for batch in gate.batches) == 5
     assert served.statistics()[0].failed == 1
-    served.close()
 
 
-def test_the_header_of_an_image_is_read_once(monkeypatch):
+def test_the_header_of_an_image_is_read_once(serve, monkeypatch):
     read = []
     monkeypatch.setattr(
         image_input, "checked_header", lambda *args: read.append(args) or checked_header(*args)
@@ -103,10 +115,9 @@ def test_the_header_of_an_image_is_read_once(monkeypatch):
     assert first.wait().outputs[0].data.tolist() == [[1.0]]
     assert many.wait().outputs[0].data[:, 0].tolist() == list(range(10))
     assert len(read) == 11
-    served.close()
 
 
-def test_open_shapes_share_a_batch_only_if_equal():
+def test_open_shapes_share_a_batch_only_if_equal(serve):
     gate = Gate()
     served = serve(gate, OPEN, batch=8)
     first = served.submit(images(png(1)))
@@ -118,10 +129,9 @@ def test_open_shapes_share_a_batch_only_if_equal():
         (2, 8, 12, 3),
         (2, 8, 13, 3),
     ]
-    served.close()
 
 
-def test_failed_image_drops_its_rows_of_other_inputs():
+def test_failed_image_drops_its_rows_of_other_inputs(serve):
     gate = Gate(lambda batch: means(batch).data * batch.tensors["scale"].data)
     served = serve(gate, SMALL, SCALE, batch=8)
 
@@ -143,10 +153,9 @@ def test_failed_image_drops_its_rows_of_other_inputs():
     with pytest.raises(InvalidRequest):
         handles[1].wait()
     assert handles[2].wait().outputs[0].data.tolist() == [[80.0], [120.0]]
-    served.close()
 
 
-def test_block_returns_to_the_pool_with_its_last_view():
+def test_block_returns_to_the_pool_with_its_last_view(serve):
     gate = Gate(lambda batch: batch.tensors["x"].data[:, 0, 0, :1])
     gate.event.set()
     served = serve(gate, batch=4)
@@ -157,7 +166,6 @@ def test_block_returns_to_the_pool_with_its_last_view():
     del response
     gate.batches.clear()
     wait_until(lambda: buffer_pool.statistics()["leased"] <= before)
-    served.close()
 
 
 class Decoder:
@@ -180,10 +188,9 @@ class Decoder:
 
 
 @pytest.mark.parametrize("ended", ["cancelled", "expired"])
-def test_decoding_stops_once_the_request_has_ended(monkeypatch, ended):
+def test_decoding_stops_once_the_request_has_ended(serve, monkeypatch, ended):
     decoder = Decoder(monkeypatch, held=7)
-    gate = Gate()
-    gate.event.set()
+    gate = Gate(opened=True)
     served = serve(gate, batch=200, cores=1)
     deadline = time.monotonic_ns() + 50_000_000 if ended == "expired" else None
     request = images(*[png(7)], *[png(8)] * 99, deadline_ns=deadline)
@@ -193,17 +200,14 @@ def test_decoding_stops_once_the_request_has_ended(monkeypatch, ended):
         handle.cancel()
     wait_until(handle.done)
     decoder.go.set()
-    assert served.submit(images(png(3)), caller_blocks=True).wait().outputs[0].data.tolist() == [
-        [3.0]
-    ]
+    assert answer(served, png(3)) == [[3.0]]
     assert decoder.decoded.count(8) <= 4  # other threads had begun these
     assert handle.state == ended
     assert [batch.rows for batch in gate.batches] == [1]
     assert served.statistics()[0].failed == 0
-    served.close()
 
 
-def test_ended_request_does_not_affect_its_batch(monkeypatch):
+def test_ended_request_does_not_affect_its_batch(serve, monkeypatch):
     decoder = Decoder(monkeypatch, held=7)
     gate = Gate()
     served = serve(gate, batch=8)
@@ -219,19 +223,15 @@ def test_ended_request_does_not_affect_its_batch(monkeypatch):
     assert first.wait().outputs[0].data.tolist() == [[1.0]]
     assert kept.wait().outputs[0].data.tolist() == [[20.0]]
     assert gate.batches[-1].rows == 1
-    served.close()
 
 
-def test_image_without_memory_fails_only_its_request(monkeypatch):
-    gate = Gate()
-    gate.event.set()
+def test_image_without_memory_fails_only_its_request(serve, monkeypatch):
+    gate = Gate(opened=True)
     served = serve(gate, batch=8)
     bound, others = PROCESS.bound, 0
     try:
         PROCESS.bound = 10_000
-        assert served.submit(images(png(5)), caller_blocks=True).wait().outputs[
-            0
-        ].data.tolist() == [[5.0]]
+        assert answer(served, png(5)) == [[5.0]]
         with pytest.raises(BodyTooLarge, match="image 1 of the input 'x' needs 144000 bytes"):
             served.submit(images(png(5), png(6, 80, 120)), caller_blocks=True).wait()
         others = 9_000
@@ -241,13 +241,10 @@ def test_image_without_memory_fails_only_its_request(monkeypatch):
     finally:
         PROCESS.give_back(others)
         PROCESS.bound = bound
-    assert served.submit(images(png(6)), caller_blocks=True).wait().outputs[0].data.tolist() == [
-        [6.0]
-    ]
-    served.close()
+    assert answer(served, png(6)) == [[6.0]]
 
 
-def test_server_error_for_an_image_fails_only_its_request(monkeypatch):
+def test_server_error_for_an_image_fails_only_its_request(serve, monkeypatch):
     decode = opencv.decode
 
     def fail(element, flags):
@@ -268,7 +265,6 @@ def test_server_error_for_an_image_fails_only_its_request(monkeypatch):
     with pytest.raises(Overloaded, match="image 0 of the input 'x' cannot be decoded because the"):
         handles[1].wait()
     assert handles[2].wait().outputs[0].data.tolist() == [[40.0]]
-    served.close()
 
 
 @pytest.fixture
@@ -283,29 +279,24 @@ def decoding(decoder, handle):
     assert not handle.done()
 
 
-def test_slow_images_do_not_delay_other_clients(heavy):
+def test_slow_images_do_not_delay_other_clients(serve, heavy):
     decoder, picture = heavy
-    gate = Gate()
-    gate.event.set()
+    gate = Gate(opened=True)
     served = serve(gate, batch=8)
     long = [served.submit(images(picture)) for _ in range(3)]
     decoding(decoder, long[0])
     for value in range(10, 20):
-        assert served.submit(images(png(value)), caller_blocks=True).wait().outputs[
-            0
-        ].data.tolist() == [[value]]
+        assert answer(served, png(value)) == [[value]]
     assert decoder.decoded.count(7) <= 2  # one in the slow thread, and one ahead
     assert not any(one.done() for one in long)
     decoder.go.set()
     assert [one.wait().outputs[0].data.tolist() for one in long] == [[[7.0]]] * 3
     assert max(batch.rows for batch in gate.batches) == 1
-    served.close()
 
 
-def test_slow_images_are_answered_before_a_model_closes(heavy):
+def test_slow_images_are_answered_before_a_model_closes(serve, heavy):
     decoder, picture = heavy
-    gate = Gate()
-    gate.event.set()
+    gate = Gate(opened=True)
     served = serve(gate, batch=8, instances=2)
     long = [served.submit(images(picture)) for _ in range(4)]
     decoding(decoder, long[0])
@@ -319,10 +310,9 @@ def test_slow_images_are_answered_before_a_model_closes(heavy):
     assert [one.wait().outputs[0].data.tolist() for one in long] == [[[7.0]]] * 4
 
 
-def test_image_decoded_while_an_instance_ends_is_answered(heavy, monkeypatch):
+def test_image_decoded_while_an_instance_ends_is_answered(serve, heavy, monkeypatch):
     decoder, picture = heavy
-    gate = Gate()
-    gate.event.set()
+    gate = Gate(opened=True)
     ask = DecodeThread.wait
 
     def wait(self):
@@ -341,31 +331,26 @@ def test_image_decoded_while_an_instance_ends_is_answered(heavy, monkeypatch):
     assert long.wait().outputs[0].data.tolist() == [[7.0]]
 
 
-def test_slow_image_can_be_cancelled(heavy):
+def test_slow_image_can_be_cancelled(serve, heavy):
     decoder, picture = heavy
-    gate = Gate()
-    gate.event.set()
+    gate = Gate(opened=True)
     served = serve(gate, batch=8)
     first, second = (served.submit(images(picture)) for _ in range(2))
     decoding(decoder, first)
     second.cancel()
     first.cancel()
     decoder.go.set()
-    assert served.submit(images(png(3)), caller_blocks=True).wait().outputs[0].data.tolist() == [
-        [3.0]
-    ]
+    assert answer(served, png(3)) == [[3.0]]
     served.close()
     assert [batch.rows for batch in gate.batches] == [1]
     assert decoder.decoded.count(7) <= 2
 
 
-def test_bad_slow_image_fails_its_request(heavy):
+def test_bad_slow_image_fails_its_request(serve, heavy):
     decoder, _ = heavy
     decoder.go.set()
-    gate = Gate()
-    gate.event.set()
+    gate = Gate(opened=True)
     served = serve(gate, batch=8)
     with pytest.raises(InvalidRequest, match="image 0 of the input 'x' is not a whole PNG"):
         served.submit(images(files.damaged_png(600, 600)), caller_blocks=True).wait()
     assert served.statistics()[0].failed == 1
-    served.close()
