@@ -346,7 +346,9 @@ def forget_modules(sources: Sequence[ModelSource]) -> None:
     Args:
         sources: The models; others leave no module behind.
     """
-    for folder in [str(one.folder) for one in sources if one.config and one.config.runner]:
+    plain = ModelConfig().runner
+    others = [one for one in sources if one.config and one.config.runner != plain]
+    for folder in [str(one.folder) for one in others]:
         while folder in sys.path:
             sys.path.remove(folder)
         for name, module in list(sys.modules.items()):
