@@ -17,6 +17,7 @@ from tests.support.error_texts import check_text
 from tests.support.examples import THOROUGH
 from tests.support.images import files as image_files
 from tests.support.models import write_double, write_echo, write_mean, write_model, write_text
+from tests.support.processes import children
 from tests.support.wire.grpc_calls import infer_request, row_request
 
 OVER_HTTP = 10_000 if THOROUGH else 1_000
@@ -154,10 +155,6 @@ def check(status, answer, sent):
 def server(repository):
     with Server(repository) as running:
         yield running
-
-
-def children(pid):
-    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
 @pytest.fixture

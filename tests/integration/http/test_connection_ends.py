@@ -143,7 +143,7 @@ def begin_call(client):
 class TestGrpc:
     def test_goaway_follows_the_last_call(self, models):
         with (
-            Server(models, max_connection_requests=3) as server,
+            Server(models, max_connection_requests=3, head_timeout=1.0) as server,
             Http2Client(server.grpc) as client,
         ):
             streams = [begin_call(client) for _ in range(3)]
@@ -155,7 +155,8 @@ class TestGrpc:
             assert client.goodbye.error_code == 0
 
     def test_connection_ends_at_its_maximum_age(self, models):
-        with Server(models, max_connection_age=0.3) as server, Http2Client(server.grpc) as client:
+        settings = {"max_connection_age": 0.3, "head_timeout": 1.0}
+        with Server(models, **settings) as server, Http2Client(server.grpc) as client:
             client.until_over()
             assert client.goodbye is not None
             assert client.goodbye.error_code == 0

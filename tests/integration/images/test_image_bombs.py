@@ -8,7 +8,6 @@ alive.
 import base64
 import json
 import struct
-from pathlib import Path
 
 import cv2
 import numpy as np
@@ -16,6 +15,7 @@ import pytest
 import requests
 
 from ksrv.testing import Server
+from tests.support.faults.health import descendants
 from tests.support.images import files
 from tests.support.models import write_model
 
@@ -95,16 +95,10 @@ def refused(answer, status, *words):
 def peak_memory(server):
     """The most that any process of the server has held, in bytes."""
     peaks = []
-    for pid in [server.pid, *children(server.pid)]:
+    for pid in descendants(server.pid):
         with open(f"/proc/{pid}/status", encoding="ascii") as status:
             peaks += [int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM")]
     return max(peaks)
-
-
-def children(pid):
-    listed = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
-    found = [int(child) for line in listed for child in line]
-    return found + [one for child in found for one in children(child)]
 
 
 @pytest.mark.parametrize("model", MODELS)

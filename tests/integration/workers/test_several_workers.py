@@ -16,6 +16,7 @@ from tritonclient import grpc as triton
 
 from ksrv.testing import Server
 from tests.support.models import write_model
+from tests.support.processes import children, resting
 from tests.support.wait_until import wait_until
 
 HANDLER = """
@@ -53,46 +54,14 @@ def loaded(server):
     return server.log.count("ready: True")
 
 
-@contextlib.contextmanager
-def resting(pid):
-    """Pause a worker, so that the other worker answers."""
-
-    def rests():
-        return all(
-            (task / "stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
-            for task in Path(f"/proc/{pid}/task").iterdir()
-        )
-
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        wait_until(rests)
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
 def of_both(server, ask):
     """Return the answers of the two workers to four clients that ask at once."""
     answers = []
-    children = Path(f"/proc/{server.pid}/task/{server.pid}/children")
-    first, second = map(int, children.read_text().split())
-    for pid in (first, second):
+    for pid in children(server.pid):
         # Not one client alone: its connection may wake the worker that rests, and no other.
-        with ThreadPoolExecutor(4) as pool, resting(pid):
-            try:
-                answers += pool.map(lambda _: ask(server), range(4))
-            except requests.RequestException as error:
-                states = {other: threads_of(other) for other in (first, second)}
-                raise AssertionError(f"{error}\n{states}\n{server.log[-3000:]}") from None
+        with ThreadPoolExecutor(4) as pool, resting([pid]):
+            answers += pool.map(lambda _: ask(server), range(4))
     return answers
-
-
-def threads_of(pid):
-    """The state of each thread of a worker, and what it waits for in the kernel."""
-    return [
-        f"{(task / 'stat').read_text().rsplit(')', 1)[1].split()[0]} {(task / 'wchan').read_text()}"
-        for task in Path(f"/proc/{pid}/task").iterdir()
-    ]
 
 
 def infer(server, value=1.0, asks=requests):

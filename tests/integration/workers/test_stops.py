@@ -15,6 +15,7 @@ import requests
 from ksrv.testing import Server
 from tests.support.certificates import self_signed
 from tests.support.models import HELD, VECTOR, write_broken, write_double, write_model
+from tests.support.processes import children
 from tests.support.wait_until import wait_until
 from tests.support.wire.http_reader import double_body, infer_message, open_connection, read_answer
 
@@ -45,11 +46,6 @@ def inference(x):
 """
 
 INT, TERM, QUIT, HUP = signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP
-
-
-def children(pid):
-    with open(f"/proc/{pid}/task/{pid}/children") as file:
-        return [int(child) for child in file.read().split()]
 
 
 def ready(server):
