@@ -26,7 +26,6 @@ cdef extern from "memory/buffer_pool.hpp" namespace "ksrv" nogil:
         size_t size
         int fd
         int backend
-        bint unwritten
         AtomicFlag pinned
 
     cdef struct BufferPoolStatistics:
@@ -63,9 +62,6 @@ cdef extern from "memory/buffer_pool.hpp" namespace "ksrv" nogil:
     BufferPool &process_pool() noexcept
     long holders_of(const CBlock *block) noexcept
     void retain_block "ksrv::BufferPool::retain"(CBlock *block) noexcept
-    void give_back_pages "ksrv::BufferPool::give_back"(
-        CBlock *block, size_t begin, size_t end
-    ) noexcept
     void count_copied "ksrv::count_copy"(size_t nbytes) noexcept
     bint take_pages(int fd, size_t nbytes) noexcept
 

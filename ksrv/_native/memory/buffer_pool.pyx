@@ -112,14 +112,13 @@ cdef class Block:
         return self.block
 
 
-def lease(nbytes: int, *, bint memfd=False, bint pages=False, bint fresh=False) -> Block:
+def lease(nbytes: int, *, bint memfd=False, bint pages=False) -> Block:
     """Take a block of at least `nbytes` from the pool, or allocate a block.
 
     Args:
         nbytes: The size of the views of the block; 0 is allowed.
         memfd: Whether another process must be able to map the block (see `Block.fd`).
         pages: Whether the block shares its pages with nothing else, so that it can be pinned.
-        fresh: Whether to allocate a block whose pages the system provides on first write.
 
     Returns:
         The block. Its contents are undefined until the caller writes them.
@@ -136,18 +135,17 @@ def lease(nbytes: int, *, bint memfd=False, bint pages=False, bint fresh=False) 
     if nbytes < 2**60:
         size = nbytes
         with nogil:
-            block = process_pool().lease(size, backend, fresh)
+            block = process_pool().lease(size, backend, False)
     if block == NULL:
         raise MemoryError(f"not enough memory for a block of {nbytes} bytes")
     return ksrv_wrap(block)
 
 
-def lease_body(nbytes: int, *, bint fresh=False) -> Block:
+def lease_body(nbytes: int) -> Block:
     """Take a block for the body of a request. A large block can be lent to a handler process.
 
     Args:
         nbytes: The size of the views of the block; 0 is allowed.
-        fresh: See `lease`.
 
     Returns:
         The block. Its contents are undefined until the caller writes them.
@@ -158,7 +156,7 @@ def lease_body(nbytes: int, *, bint fresh=False) -> Block:
     cdef CBlock *block = NULL
     cdef size_t size = nbytes
     with nogil:
-        block = process_pool().lease_body(size, fresh)
+        block = process_pool().lease_body(size, False)
     if block == NULL:
         raise MemoryError(f"not enough memory for a block of {nbytes} bytes")
     return ksrv_wrap(block)
@@ -182,27 +180,6 @@ def block_under(object buffer not None) -> tuple[Any, int]:
     start = <size_t>(<unsigned char *>bytes_of.buf - block.block.data)
     PyBuffer_Release(&bytes_of)
     return block, start
-
-
-def give_back(view not None: memoryview, size_t begin, size_t end) -> None:
-    """Return memory of a received body to the system, before its block is released.
-
-    Args:
-        view: A memoryview of a block, whose bytes are not read again.
-        begin: The first byte of the view that is no longer needed.
-
-    Raises:
-        TypeError: The view is not a view of a block.
-    """
-    cdef Block block = <Block?>view.obj
-    cdef Py_buffer bytes_of
-    PyObject_GetBuffer(view, &bytes_of, PyBUF_SIMPLE)
-    cdef size_t start = <size_t>(<unsigned char *>bytes_of.buf - block.block.data)
-    end = min(end, <size_t>bytes_of.len)
-    PyBuffer_Release(&bytes_of)
-    block.block.unwritten = True  # the pool must not reuse it: pages are missing
-    if begin < end:
-        give_back_pages(block.block, start + begin, start + end)
 
 
 def adopt_fd(int fd, size_t nbytes) -> Block:

@@ -11,13 +11,11 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ksrv._native.protobuf.infer_response import MAX_MESSAGE
 from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.errors import InvalidRequest, KsrvError
-from ksrv.limits import Limits
 from ksrv.request import InferRequest, RequestHandle
 from ksrv.server.call import Find, StoredCall, run_infer
 from ksrv.server.grpc import limits as bounds
@@ -308,7 +306,7 @@ class GrpcioServer:
                 yield from method.stream(functools.partial(self._source, method, messages), call)
             return
         for received in messages:
-            with self._opened(received, method.limits) as message:
+            with admitted(received, method.limits, self._services.budget) as message:
                 yield self._answer(method, message, call)
             return
         raise InvalidRequest("the call requires exactly one request message")
@@ -319,12 +317,6 @@ class GrpcioServer:
         call.message = message
         run_infer(call, self._engine, waits=True)
         return call.rendered()
-
-    @contextmanager
-    def _opened(self, received: bytes, limits: Limits) -> Iterator[bytes]:
-        message, reservation = admitted(received, limits, self._services.budget)
-        with reservation:
-            yield message
 
     def _source(
         self,
@@ -338,7 +330,7 @@ class GrpcioServer:
 
         try:
             for message in messages:
-                yield functools.partial(self._opened, message, method.limits)
+                yield functools.partial(admitted, message, method.limits, self._services.budget)
         except grpc.RpcError:
             return  # the client cancelled the call, or its connection is gone
 

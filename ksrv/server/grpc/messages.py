@@ -7,11 +7,15 @@ gzip (wire type 7 does not exist), and a message that begins with the first byte
 message here has. Messages that cannot be inflated are taken as they are.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import BodyTooLarge, InvalidRequest
 from ksrv.limits import Limits, show_limit
+from ksrv.server.http.body import Bound, one_block
 from ksrv.server.http.byte_budget import Reservation
-from ksrv.server.http.compression import COMPRESSED_STEP, inflated
+from ksrv.server.http.compression import inflated, steps
 
 _GZIP = b"\x1f\x8b\x08"
 _ZLIB = b"\x78"
@@ -27,8 +31,9 @@ def encoding_of(message: bytes) -> str | None:
     return None
 
 
-def admitted(message: bytes, limits: Limits, budget: MemoryBudget) -> tuple[bytes, Reservation]:
-    """Return a message as the client wrote it, and the bytes that it holds in the budget.
+@contextmanager
+def admitted(message: bytes, limits: Limits, budget: MemoryBudget) -> Iterator[bytes | memoryview]:
+    """Yield a message as the client wrote it. The end of the context returns its bytes to the budget.
 
     Args:
         message: The message as it was received, compressed or not.
@@ -40,46 +45,26 @@ def admitted(message: bytes, limits: Limits, budget: MemoryBudget) -> tuple[byte
         InvalidRequest: It is corrupt.
         Overloaded: The bytes in flight are at their bound.
     """
-    reservation = Reservation(budget)
-    try:
+    with Reservation(budget) as reservation:
         reservation.grow(len(message))
-        return as_written(message, limits, reservation), reservation
-    except BaseException:
-        reservation.close()
-        raise
-
-
-def as_written(message: bytes, limits: Limits, reservation: Reservation) -> bytes:
-    """Return a message as the client wrote it.
-
-    Args:
-        message: The message as it was received, compressed or not; the reservation has it already.
-        limits: Bounds on its size and its ratio.
-        reservation: Takes what it inflates to as well.
-
-    Raises:
-        BodyTooLarge: It is, or inflates to, more than the limits allow.
-        InvalidRequest: It is corrupt.
-        Overloaded: The bytes in flight are at their bound.
-    """
-    if len(message) > limits.body:
-        raise BodyTooLarge(
-            f"the message has {len(message)} bytes, above the {show_limit('body', limits.body)}"
-        )
-    encoding = encoding_of(message)
-    if encoding is None:
-        return message
-    try:
-        return inflated_message(message, encoding, limits, reservation)
-    except InvalidRequest:
-        if encoding == "gzip":
-            raise
-        return message
+        if len(message) > limits.body:
+            raise BodyTooLarge(
+                f"the message has {len(message)} bytes, above the {show_limit('body', limits.body)}"
+            )
+        encoding = encoding_of(message)
+        written: bytes | memoryview = message
+        if encoding is not None:
+            try:
+                written = inflated_message(message, encoding, limits, reservation)
+            except InvalidRequest:
+                if encoding == "gzip":
+                    raise
+        yield written
 
 
 def inflated_message(
     message: bytes | memoryview, encoding: str, limits: Limits, reservation: Reservation
-) -> bytes:
+) -> memoryview:
     """Return what a compressed message inflates to.
 
     Args:
@@ -91,17 +76,11 @@ def inflated_message(
         InvalidRequest: It is corrupt.
         Overloaded: The bytes in flight are at their bound.
     """
-    steps = (
-        bytes(message[start : start + COMPRESSED_STEP])
-        for start in range(0, len(message), COMPRESSED_STEP)
-    )
-    whole = bytearray()
-    for piece in inflated(steps, encoding, limits):
-        if len(whole) + len(piece) > limits.body:
-            raise BodyTooLarge(
-                f"the {encoding} message inflates to more bytes than the "
-                f"{show_limit('body', limits.body)}"
-            )
-        reservation.grow(2 * len(piece))  # it is copied once it is whole
-        whole += piece
-    return bytes(whole)
+
+    def refusal(size: int, most: int) -> BodyTooLarge:
+        return BodyTooLarge(
+            f"the {encoding} message inflates to more bytes than the {show_limit('body', most)}"
+        )
+
+    pieces = inflated(steps(message), encoding, limits)
+    return one_block(pieces, Bound(limits.body, refusal), reservation)

@@ -1,7 +1,7 @@
 """Reading a request's body into one block of memory, within the limits.
 
 The native HTTP server has received the body already. Under another worker of gunicorn, or another server, the body is
-read from the WSGI input into one growing block. The announced length is checked before the first byte is read, but
+read from the WSGI input. The announced length is checked before the first byte is read, but
 only bytes that arrive are charged to the budget.
 """
 
@@ -11,13 +11,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ksrv._native.memory import buffer_pool
-from ksrv._native.memory.memory_budget import SMALL_REQUEST
 from ksrv._native.server.app_message import AppMessage
 from ksrv.errors import BodyTooLarge, InvalidRequest, KsrvError, quote
 from ksrv.limits import Limits, show_limit
 from ksrv.server.http.byte_budget import Reservation
-from ksrv.server.http.compression import COMPRESSED_STEP, content_encoding, inflated, inflated_size
+from ksrv.server.http.compression import COMPRESSED_STEP, content_encoding, inflated, steps
 from ksrv.server.http.received_body import MESSAGE, body_too_large, ended_early, received_body
 
 ALIGNMENT = 64
@@ -53,58 +51,25 @@ def padding(header_length: str | None) -> int:
     return -int(header_length) % ALIGNMENT
 
 
-class _Growing:
-    """A block that doubles, holding what has been written so far behind its padding.
+def one_block(
+    pieces: Iterator[bytes], bound: Bound, reservation: Reservation, offset: int = 0
+) -> memoryview:
+    """Join the pieces of a body in one block of memory. The reservation takes each piece when it arrives.
 
     Args:
-        expected: How much that will probably be: the first block has room for it.
+        offset: See `padding`.
+
+    Raises:
+        KsrvError: The pieces exceed the bound.
     """
-
-    def __init__(
-        self, offset: int, bound: Bound, reservation: Reservation, expected: int = 0
-    ) -> None:
-        self._offset = offset
-        self._expected = expected
-        self._bound = bound
-        self._reservation = reservation
-        self._view = memoryview(b"")
-        self._length = 0
-
-    @property
-    def length(self) -> int:
-        return self._length
-
-    def write(self, data: bytes) -> None:
-        if not data:
-            return
-        end = self._length + len(data)
-        if end > self._bound.nbytes:
-            raise self._bound.refusal(end, self._bound.nbytes)
-        self._reservation.grow(len(data))
-        start = self._offset + self._length
-        if start + len(data) > len(self._view):
-            self._grow(start + len(data))
-        self._view[start : start + len(data)] = data
-        self._length = end
-
-    def _grow(self, needed: int) -> None:
-        likely = self._offset + self._expected
-        capacity = min(
-            max(needed, likely, 2 * len(self._view), COMPRESSED_STEP),
-            self._offset + self._bound.nbytes,
-        )
-        # A block that was in use before would keep memory for what is said to come and may not.
-        view = memoryview(buffer_pool.lease_body(capacity, fresh=capacity > needed + SMALL_REQUEST))
-        if self._length:
-            used = slice(self._offset, self._offset + self._length)
-            view[used] = self._view[used]
-            buffer_pool.count_copy(self._length)
-        self._view = view
-
-    def finish(self) -> memoryview:
-        if not self._length:
-            return memoryview(buffer_pool.lease(0))
-        return self._view[self._offset : self._offset + self._length]
+    block = bytearray(offset)
+    for piece in pieces:
+        size = len(block) - offset + len(piece)
+        if size > bound.nbytes:
+            raise bound.refusal(size, bound.nbytes)
+        reservation.grow(len(piece))
+        block += piece
+    return memoryview(block)[offset:]
 
 
 def content_length(environ: Environ) -> int | None:
@@ -139,14 +104,6 @@ def _pieces(stream: Any, length: int | None, most: int) -> Iterator[bytes]:
             return
         received += len(piece)
         yield piece
-
-
-def _used_up(view: memoryview) -> Iterator[bytes]:
-    """Yield a compressed body in steps, and release the memory of a large body as its inflated bytes take memory."""
-    for start in range(0, len(view), COMPRESSED_STEP):
-        yield bytes(view[start : start + COMPRESSED_STEP])
-        if len(view) > SMALL_REQUEST:
-            buffer_pool.give_back(view, max(start - COMPRESSED_STEP, 0), start + COMPRESSED_STEP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,11 +181,7 @@ def _received(
         if len(view) > most:
             raise bound.refusal(len(view), most)
         return view
-    expected = inflated_size(view, encoding, limits)
-    growing = _Growing(offset, bound, reservation, expected)
-    for piece in inflated(_used_up(view), encoding, limits):
-        growing.write(piece)
-    return growing.finish()
+    return one_block(inflated(steps(view), encoding, limits), bound, reservation, offset)
 
 
 def read_body(
@@ -265,8 +218,7 @@ def read_body(
     stream = environ["wsgi.input"]
     if length is None and "HTTP_TRANSFER_ENCODING" not in environ:
         length = 0
-    growing = _Growing(offset, bound, reservation, length or 0)
     pieces = _pieces(stream, length, bound.nbytes if encoding == "identity" else sys.maxsize)
-    for piece in pieces if encoding == "identity" else inflated(pieces, encoding, limits):
-        growing.write(piece)
-    return growing.finish()
+    if encoding != "identity":
+        pieces = inflated(pieces, encoding, limits)
+    return one_block(pieces, bound, reservation, offset)

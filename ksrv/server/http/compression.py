@@ -92,17 +92,10 @@ def inflated(pieces: Iterator[bytes], encoding: str, limits: Limits) -> Iterator
         raise InvalidRequest(f"the {encoding} body ends before its stream does")
 
 
-def inflated_size(body: memoryview, encoding: str, limits: Limits) -> int:
-    """Return the inflated size that a whole compressed body announces; 0 if it announces none, or an impossible size.
-
-    The last four bytes of gzip are the size of its last member. They may be wrong: they are only used to keep memory
-    ready.
-
-    Args:
-        encoding: "gzip", "x-gzip" or "deflate".
-    """
-    said = int.from_bytes(body[-4:], "little") if encoding != "deflate" else 0
-    return said if said <= len(body) * limits.inflate_ratio else 0
+def steps(body: bytes | memoryview) -> Iterator[bytes]:
+    """Yield a compressed body in steps, because the ratio is checked after each."""
+    for start in range(0, len(body), COMPRESSED_STEP):
+        yield bytes(body[start : start + COMPRESSED_STEP])
 
 
 def compressed(pieces: Iterable[bytes | memoryview], encoding: str) -> Iterator[bytes]:

@@ -120,7 +120,7 @@ def test_gzip_body_is_inflated_into_the_handlers_memory(server):
     (_, before, _), _ = over_rest(server, values=values)
     for blanks in range(3):
         (address, copied, _), owner = over_rest(server, blanks, values=values, gzipped=True)
-        assert (address % 64, owner) == (0, "Block")
+        assert (address % 16, owner) == (0, "bytearray")
         assert copied - before < 256
         before = copied
 

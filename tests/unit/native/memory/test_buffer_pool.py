@@ -94,17 +94,6 @@ def test_far_too_large_pooled_block_is_not_reused(pooled, wanted, taken):
     assert len(block) == wanted
 
 
-def test_fresh_block_does_not_come_from_the_pool():
-    used = buffer_pool.lease(100_000)
-    del used
-    hits = buffer_pool.statistics()["hits"]
-    block = buffer_pool.lease(100_000, fresh=True)
-    assert buffer_pool.statistics()["hits"] == hits
-    assert buffer_pool.statistics()["pooled"] == 1
-    del block
-    assert buffer_pool.statistics()["pooled"] == 2
-
-
 def test_heap_and_shared_blocks_are_pooled_separately():
     block = buffer_pool.lease(4096)
     del block
@@ -180,17 +169,6 @@ def test_writes_to_an_adopted_block_are_private():
     memoryview(received)[:5] = b"world"
     assert bytes(memoryview(block)[:5]) == b"hello"
     assert not received.pin()
-
-
-def test_partly_released_block_is_not_pooled():
-    block = buffer_pool.lease(1 << 20)
-    view = memoryview(block)[100:]
-    view[:] = b"x" * len(view)
-    buffer_pool.give_back(view, 0, 500_000)
-    assert bytes(view[8192:16384]) == bytes(8192)
-    assert bytes(view[500_000:]) == b"x" * (len(view) - 500_000)
-    del block, view
-    assert buffer_pool.statistics()["pooled"] == 0
 
 
 def test_only_large_bodies_use_shared_blocks():
