@@ -547,7 +547,12 @@ class Engine:
             NotFound: The model or version is unknown.
             NotReady: The version named does not serve.
         """
-        return [model.statistics() for model in self._models.models(name, version)]
+        found = []
+        for model in self._models.models(name, version):
+            one = model.statistics()
+            one.ready = outage_of(model, self._models.find) is None
+            found.append(one)
+        return found
 
     # ---- the repository ---------------------------------------------------------------------
 

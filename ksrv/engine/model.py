@@ -364,7 +364,6 @@ class ModelVersion(InstanceHost):
         if self.sequences is not None:
             result.open_sequences = self.sequences.open
             result.ended_sequences = dict(self.sequences.ended)
-        result.ready = self.ready
         return result
 
     def _count_record(self, outcome: str, count: int = 1) -> None:

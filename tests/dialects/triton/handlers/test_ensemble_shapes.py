@@ -1,5 +1,7 @@
 """Shapes between the steps of an ensemble and in its answer, faults of its steps, and when it is ready: as in Triton."""
 
+import re
+
 import numpy as np
 import pytest
 import requests
@@ -240,6 +242,9 @@ def test_an_ensemble_is_ready_while_its_steps_are(tmp_path):
             lines = client.get_model_repository_index(as_json=True)["models"]
             return [line["state"] for line in lines if line["name"] in ("inner", "outer")]
 
+        def metrics():
+            return requests.get(f"{server.url}/metrics").text
+
         def server_is_ready():
             return agreed("health", client.is_server_ready)
 
@@ -256,6 +261,8 @@ def test_an_ensemble_is_ready_while_its_steps_are(tmp_path):
         requests.post(f"{repository}/unload").raise_for_status()
         for model in ("inner", "outer"):
             assert not is_ready(model)[0] and "calls the model scale" in is_ready(model)[1]
+            shown = re.search(rf'ksrv_model_ready{{model="{model}".*}} (.*)', metrics())
+            assert shown and shown[1] == "0.0"
             answer = requests.post(
                 f"{server.url}/v2/models/{model}/infer",
                 json={
