@@ -11,7 +11,7 @@ import re
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -64,10 +64,6 @@ class Series(msgspec.Struct):
             return
         self.value += other.value
         self.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
-
-    def copy(self) -> "Series":
-        """Return a copy."""
-        return Series(self.labels, self.value, list(self.counts), self.at_ns)
 
 
 class Family(msgspec.Struct):
@@ -154,43 +150,37 @@ class HandlerMetrics:
             self._complained.add(name)
             log.error("the metric %.64s of a handler is dropped: %s", name, why)
 
-    def families(self, others: Iterable[Mapping[str, Family]] = ()) -> dict[str, Family]:
-        """Return the values so far.
-
-        Args:
-            others: The values of other workers, to be added. Values of another kind, or with other labels, are left
-                out, and so is a name that a histogram has for its samples.
-        """
+    def families(self) -> dict[str, Family]:
+        """Return a copy of the values so far."""
         with self._lock:
-            found = {
-                name: Family(one.kind, one.unit, one.labels, [each.copy() for each in one.series])
-                for name, one in self._families.items()
-            }
-        for other in others:
-            for name, family in other.items():
-                mine = found.setdefault(name, Family(family.kind, family.unit, family.labels))
-                if (mine.kind, mine.labels) == (family.kind, family.labels):
-                    _absorb(mine, family)
-        return {name: one for name, one in found.items() if not _histogram_with(name, found)}
+            copied = msgspec.msgpack.encode(self._families)
+        return msgspec.msgpack.decode(copied, type=dict[str, Family])
 
-    def exposition(self, others: Iterable[Mapping[str, Family]] = ()) -> bytes:
-        """Return the values as text for the metrics page.
 
-        Args:
-            others: See `families`.
-        """
-        lines: list[str] = []
-        for name, family in sorted(self.families(others).items()):
-            if family.unit:
-                lines.append(f"# HELP {name} {_escaped(family.unit)}")
-            lines.append(f"# TYPE {name} {family.kind}")
-            for series in family.series:
-                pairs = list(zip(family.labels, series.labels, strict=True))
-                if family.kind == "histogram":
-                    lines += _histogram(name, pairs, series)
-                else:
-                    lines.append(f"{name}{_labels(pairs)} {series.value!r}")
-        return "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
+def add_families(mine: dict[str, Family], others: Mapping[str, Family]) -> None:
+    """Add another worker's values; values of another kind, or with other labels, are left out."""
+    for name, other in others.items():
+        family = mine.setdefault(name, Family(other.kind, other.unit, other.labels))
+        if (family.kind, family.labels) == (other.kind, other.labels):
+            _absorb(family, other)
+
+
+def exposition(families: Mapping[str, Family]) -> bytes:
+    """Return values as text for the metrics page. A name that a histogram has for its samples is left out."""
+    lines: list[str] = []
+    for name, family in sorted(families.items()):
+        if _histogram_with(name, families):
+            continue
+        if family.unit:
+            lines.append(f"# HELP {name} {_escaped(family.unit)}")
+        lines.append(f"# TYPE {name} {family.kind}")
+        for series in family.series:
+            pairs = list(zip(family.labels, series.labels, strict=True))
+            if family.kind == "histogram":
+                lines += _histogram(name, pairs, series)
+            else:
+                lines.append(f"{name}{_labels(pairs)} {series.value!r}")
+    return "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
 
 
 def _histogram_with(name: str, families: Mapping[str, Family]) -> str:
@@ -207,9 +197,9 @@ def _absorb(mine: Family, other: Family) -> None:
     for series in other.series:
         known = by_labels.get(series.labels)
         if known is None:
-            mine.series.append(series.copy())
-        else:
-            known.absorb(series, mine.kind)
+            known = Series(series.labels)
+            mine.series.append(known)
+        known.absorb(series, mine.kind)
 
 
 def _add(series: Series, kind: str, value: float) -> None:

@@ -5,10 +5,9 @@ only from loaded models. Nothing here is on a request's path.
 """
 
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -21,9 +20,10 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from ksrv import __version__
 from ksrv._native.queue.stats import BOUNDS_NS
-from ksrv.observe.process import ProcessValues, ServerValues
-from ksrv.observe.traffic import Traffic
-from ksrv.statistics import Counts, LazyCounts, ModelStatistics, Row, StageTimes, rows
+from ksrv.observe.handler_metrics import exposition
+from ksrv.observe.process import ServerValues
+from ksrv.observe.worker_statistics import WorkerStatistics
+from ksrv.statistics import Counts, ModelStatistics, Row, StageTimes, rows
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -101,54 +101,36 @@ REFUSED = Row(
 BUILD = Row("ksrv_build_info", "The version of the server.", present=True)
 
 
-class PageValues(NamedTuple):
-    """The values of a server that the page shows.
-
-    Attributes:
-        models: The statistics of every version that serves.
-        unserved: The names and versions that should serve and have not been loaded.
-        unknown_requests: How many requests named an unknown model or version.
-        process: The bytes that the workers use.
-        traffic: The connections, refusals and error answers of all workers.
-        handlers: The values that handlers report, as text.
-        server: The values of the whole server; None without a master process.
-        refused_replacements: How often a version could not be loaded again after a process had ended, because one of
-            its files had changed; by name and version.
-        lazy: Counts of models that requests load; None if all are loaded at the start.
-    """
-
-    models: Sequence[ModelStatistics]
-    unserved: Sequence[tuple[str, str]]
-    unknown_requests: int
-    process: ProcessValues
-    traffic: Traffic
-    handlers: bytes
-    server: ServerValues | None
-    refused_replacements: Mapping[str, Mapping[str, int]] = MappingProxyType({})
-    lazy: LazyCounts | None = None
+OtherNames: TypeAlias = Callable[[Sequence[ModelStatistics]], Iterable[str]]
 
 
 class ValuesCollector(Collector):
-    """Gives a server's values to a Prometheus registry."""
+    """Gives a server's values to a Prometheus registry; see `metrics_page`."""
 
-    def __init__(self, values: PageValues) -> None:
-        self._values = values
+    def __init__(
+        self,
+        statistics: WorkerStatistics,
+        unserved: Sequence[tuple[str, str]],
+        server: ServerValues | None,
+    ) -> None:
+        self._statistics = statistics
+        self._unserved = unserved
+        self._server = server
 
     def collect(self) -> Iterable[Metric]:
         """Return the metrics."""
-        values = self._values
+        values = self._statistics
         versions = [([one.name, one.version], one) for one in values.models]
         for row, value in MODEL_ROWS:
             samples = [(labels, value(one)) for labels, one in versions]
             yield _family(row, samples, MODEL_LABELS)
         ready = [(labels, int(one.ready)) for labels, one in versions]
-        yield _family(
-            READY, [*ready, *((list(named), 0) for named in values.unserved)], MODEL_LABELS
-        )
+        unserved = [(list(named), 0) for named in self._unserved]
+        yield _family(READY, [*ready, *unserved], MODEL_LABELS)
         yield from _times(values.models)
-        yield _family(UNKNOWN, [([], values.unknown_requests)])
+        yield _family(UNKNOWN, [([], values.unknown)])
         yield _family(REFUSED, _refused(values), MODEL_LABELS)
-        for counts in (values.lazy, values.process, values.traffic, values.server):
+        for counts in (values.lazy, values.process, values.traffic, self._server):
             if counts is not None:
                 yield from _shown(counts)
         build = {"version": __version__, "python": platform.python_version()}
@@ -219,9 +201,9 @@ def _family(
     return family
 
 
-def _refused(values: PageValues) -> Iterator[tuple[list[str], int]]:
+def _refused(values: WorkerStatistics) -> Iterator[tuple[list[str], int]]:
     counts = {(one.name, one.version): 0 for one in values.models}
-    for name, versions in values.refused_replacements.items():
+    for name, versions in values.refused.items():
         counts |= {(name, version): count for version, count in versions.items()}
     return ((list(named), count) for named, count in counts.items())
 
@@ -234,15 +216,20 @@ def _shown(counts: Counts) -> Iterator[Metric]:
 
 
 def metrics_page(
-    values: PageValues,
-    other_names: Callable[[Sequence[ModelStatistics]], Iterable[str]] = lambda models: (),
+    statistics: WorkerStatistics,
+    unserved: Sequence[tuple[str, str]],
+    server: ServerValues | None,
+    other_names: OtherNames = lambda models: (),
 ) -> bytes:
-    """Return the metrics page of a server.
+    """Return the page of metrics of a server.
 
     Args:
+        statistics: The sums over all workers.
+        unserved: The names and versions that should serve and have not been loaded.
+        server: The values of the whole server; None without a master process.
         other_names: Returns the lines of the models' metrics under the names of other servers.
     """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(ValuesCollector(values))
-    aliases = "".join(f"{line}\n" for line in other_names(values.models))
-    return generate_latest(registry) + aliases.encode() + values.handlers
+    registry.register(ValuesCollector(statistics, unserved, server))
+    aliases = "".join(f"{line}\n" for line in other_names(statistics.models))
+    return generate_latest(registry) + aliases.encode() + exposition(statistics.handlers)

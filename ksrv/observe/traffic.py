@@ -1,8 +1,6 @@
 """Counters of a worker's front ends: refusals by reason, errors by status, connections.
 
-Each refusal is counted here, once, when its answer is made: `count_error` for an error
-that is rendered, `count_refusal` if a client gets no answer that could be counted (a connection that
-is closed, a call that another library ends). The counts are the process's.
+Each refusal is counted here, once, when its answer is made. The counts are the process's.
 
 The HTTP server counts without Python; its counts are read when the metrics page is rendered (`watch_connections`).
 """
@@ -13,7 +11,6 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
 from ksrv._native.reactor.counters import REFUSALS
-from ksrv.errors import KsrvError
 from ksrv.statistics import Counts, Row
 
 Protocol: TypeAlias = Literal["http", "grpc"]
@@ -79,16 +76,6 @@ def count_status(protocol: Protocol, status: int | str) -> None:
     """
     with _lock:
         _errors[f"{protocol} {status}"] += 1
-
-
-def count_error(error: KsrvError) -> None:
-    """Count a gRPC call, or a message of a stream, that is answered with an error.
-
-    Args:
-        error: The error of the answer; its `reason` is counted where it has one.
-    """
-    count_refusal("grpc", error.reason)
-    count_status("grpc", error.grpc_code)
 
 
 def counted_traffic(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import falcon
 
 from ksrv.errors import KsrvError, NotFound, NotReady, cut, quote
-from ksrv.observe.metrics import CONTENT_TYPE, metrics_page
+from ksrv.observe.metrics import CONTENT_TYPE
 from ksrv.observe.traffic import count_status
 from ksrv.protocol import metadata, openapi
 from ksrv.protocol.documents import ModelMetadata, Models
@@ -119,7 +119,7 @@ class MetricsResource:
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Answer with the current metrics."""
         resp.content_type = CONTENT_TYPE
-        resp.data = metrics_page(self._statistics.page_values(), self._other_names)
+        resp.data = self._statistics.metrics_page(self._other_names)
 
 
 class ErrorAnswers:

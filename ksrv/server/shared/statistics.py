@@ -12,17 +12,17 @@ import os
 import struct
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from ksrv.observe.handler_metrics import Family
-from ksrv.observe.metrics import PageValues
-from ksrv.observe.process import ProcessValues, ServerValues, process_values
-from ksrv.observe.traffic import Traffic, own_traffic
+from ksrv.observe.metrics import OtherNames, metrics_page
+from ksrv.observe.process import ServerValues, process_values
+from ksrv.observe.traffic import own_traffic
+from ksrv.observe.worker_statistics import WorkerStatistics, add_models
 from ksrv.server.shared.worker_table import WorkerTable
-from ksrv.statistics import LazyCounts, ModelStatistics, add_counts
+from ksrv.statistics import ModelStatistics
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
@@ -37,28 +37,6 @@ _TRIES = 20
 
 def _checksum(number: int, text: bytes) -> int:
     return zlib.crc32(text, number & 0xFFFFFFFF)
-
-
-class WorkerStatistics(msgspec.Struct):
-    """The statistics of one worker, and of the workers that had its slot before it.
-
-    Attributes:
-        models: The statistics of each model version.
-        unknown: How many requests named an unknown model or version.
-        process: The memory of the process.
-        traffic: Connections, refusals and error answers.
-        handlers: The values that handlers report, by name.
-        refused: See `Engine.refused_replacements`.
-        lazy: Counts of models that requests load; None if all are loaded at the start.
-    """
-
-    models: list[ModelStatistics] = []
-    unknown: int = 0
-    process: ProcessValues = msgspec.field(default_factory=ProcessValues)
-    traffic: Traffic = msgspec.field(default_factory=Traffic)
-    handlers: dict[str, Family] = {}
-    refused: dict[str, dict[str, int]] = {}
-    lazy: LazyCounts | None = None
 
 
 class StatisticsFile:
@@ -114,94 +92,53 @@ class StatisticsFile:
         return found
 
 
-class PeerStatistics:
-    """The statistics of the other workers, as one worker sees them.
-
-    Args:
-        lives: Tells whether a slot's worker is alive.
-    """
-
-    def __init__(self, file: StatisticsFile, slot: int, lives: Callable[[int], bool]) -> None:
-        self._file = file
-        self._slot = slot
-        self._lives = lives
-        self._inherited = file.read(slot) or WorkerStatistics()
-        self._publishing = threading.Lock()
-
-    def publish(self, engine: "Engine") -> None:
-        """Let the other workers see this worker's statistics."""
-        with self._publishing:
-            self._publish(engine)
-
-    def _publish(self, engine: "Engine") -> None:
-        inherited = self._inherited
-        models = {(one.name, one.version): one for one in engine.statistics()}
-        for old in inherited.models:
-            mine = models.setdefault(
-                (old.name, old.version), ModelStatistics(old.name, old.version)
-            )
-            add_counts(mine, old)
-        process = process_values()
-        process.add(inherited.process, lives=False)
-        traffic = own_traffic()
-        traffic.add(inherited.traffic, lives=False)
-        handlers = engine.handler_metrics.families([inherited.handlers])
-        unknown = engine.unknown_requests + inherited.unknown
-        self._file.write(
-            self._slot,
-            WorkerStatistics(
-                list(models.values()),
-                unknown,
-                process,
-                traffic,
-                handlers,
-                _added(engine.refused_replacements, inherited.refused),
-                _lazy(engine, [(inherited, False)]),
-            ),
-        )
-
-    def others(self) -> Iterator[tuple[WorkerStatistics, bool]]:
-        """Return the statistics of all other workers and of this slot's earlier workers.
-
-        Each is paired with whether its worker is alive.
-        """
-        yield self._inherited, False
-        for slot in range(self._file.slots):
-            if slot != self._slot and (found := self._file.read(slot)) is not None:
-                yield found, self._lives(slot)
-
-
 class ServerStatistics:
-    """The statistics of the whole server, for its statistics routes and its metrics page.
+    """The statistics of this worker and of the whole server.
 
     Args:
-        peers: The other workers; None for a server of one process.
-        table: The worker table; None without a master process.
+        file: The statistics of all workers; of a server of one process if left out.
+        table: The workers; None without a master process.
+        slot: This worker's.
     """
 
     def __init__(
         self,
         engine: "Engine",
-        peers: PeerStatistics | None = None,
+        file: StatisticsFile | None = None,
         table: WorkerTable | None = None,
+        slot: int = 0,
     ) -> None:
         self._engine = engine
-        self._peers = peers
+        self._file = file or StatisticsFile(1)
         self._table = table
-
-    def _others(self) -> Iterable[tuple[WorkerStatistics, bool]]:
-        return () if self._peers is None else self._peers.others()
+        self._slot = slot
+        self._inherited = self._file.read(slot) or WorkerStatistics()
+        self._publishing = threading.Lock()
 
     def publish(self) -> None:
         """Write this worker's statistics where the other workers read them."""
-        if self._peers is None:
-            return
         try:
-            self._peers.publish(self._engine)
+            with self._publishing:
+                own = worker_statistics(self._engine)
+                known = {(one.name, one.version) for one in own.models}
+                own.models += [
+                    ModelStatistics(one.name, one.version)
+                    for one in self._inherited.models
+                    if (one.name, one.version) not in known
+                ]
+                own.add(self._inherited, lives=False)
+                self._file.write(self._slot, own)
         except Exception:
             log.exception(
                 "the statistics of this worker could not be written for the others; it is tried again"
             )
+
+    def _others(self) -> Iterator[tuple[WorkerStatistics, bool]]:
+        """Yield the statistics of all other workers and of this slot's earlier workers, and whether the worker lives."""
+        yield self._inherited, False
+        for slot in range(self._file.slots):
+            if slot != self._slot and (found := self._file.read(slot)) is not None:
+                yield found, self._table is not None and self._table.alive(slot)
 
     def models(self, name: str = "", version: str = "") -> list[ModelStatistics]:
         """Return counts and times of the versions that serve, summed over all workers.
@@ -214,78 +151,49 @@ class ServerStatistics:
             NotFound: The model or version is unknown.
             NotReady: The version named does not serve.
         """
-        found = self._models(name, version)
+        found = self._engine.statistics(name, version)
+        for worker, lives in self._others():
+            add_models(found, worker.models, lives=lives)
         self.publish()
         return found
 
-    def _models(self, name: str = "", version: str = "") -> list[ModelStatistics]:
-        found = self._engine.statistics(name, version)
-        by_name = {(one.name, one.version): one for one in found}
+    def total(self) -> WorkerStatistics:
+        """Return the sums over all workers, with the model versions that serve here."""
+        sums = worker_statistics(self._engine)
         for worker, lives in self._others():
-            for other in worker.models:
-                if (mine := by_name.get((other.name, other.version))) is None:
-                    continue
-                add_counts(mine, other)
-                if lives:
-                    mine.pending += other.pending
-                    mine.ready = mine.ready and other.ready
-        return found
+            sums.add(worker, lives=lives)
+        return sums
 
-    def page_values(self) -> PageValues:
-        """Return what the metrics page shows."""
-        process, traffic = process_values(), own_traffic()
-        others = list(self._others())
-        refused = _added(
-            self._engine.refused_replacements, *(worker.refused for worker, _ in others)
-        )
-        for worker, lives in others:
-            process.add(worker.process, lives=lives)
-            traffic.add(worker.traffic, lives=lives)
-        values = PageValues(
-            self._models(),
-            self._engine.unserved(),
-            self._engine.unknown_requests + sum(worker.unknown for worker, _ in others),
-            process,
-            traffic,
-            self._engine.handler_metrics.exposition(worker.handlers for worker, _ in others),
-            self._server_values(),
-            refused,
-            _lazy(self._engine, others),
-        )
+    def metrics_page(self, other_names: OtherNames = lambda models: ()) -> bytes:
+        """Return the page of metrics.
+
+        Args:
+            other_names: See `ksrv.observe.metrics.metrics_page`.
+        """
+        table = self._table
+        server = None
+        if table is not None:
+            server = ServerValues(
+                table.restarts,
+                table.last_reload,
+                table.reload_successful,
+                table.certificate_expiry or None,
+                table.started,
+            )
+        page = metrics_page(self.total(), self._engine.unserved(), server, other_names)
         # The next page, from another worker, must not have smaller totals: Prometheus would take them for a restart.
         self.publish()
-        return values
-
-    def _server_values(self) -> ServerValues | None:
-        table = self._table
-        if table is None:
-            return None
-        return ServerValues(
-            table.restarts,
-            table.last_reload,
-            table.last_reload_successful,
-            table.certificate_expiry or None,
-            table.started or None,
-        )
+        return page
 
 
-def _added(*counts: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
-    """Return the sums of counts by name and version."""
-    sums: dict[str, dict[str, int]] = {}
-    for one in counts:
-        for name, versions in one.items():
-            for version, count in versions.items():
-                found = sums.setdefault(name, {})
-                found[version] = found.get(version, 0) + count
-    return sums
-
-
-def _lazy(engine: "Engine", others: Iterable[tuple[WorkerStatistics, bool]]) -> LazyCounts | None:
-    """Return the counts of models that requests load, over all workers."""
-    if engine.lazy is None:
-        return None
-    counts = engine.lazy.counts()
-    for worker, lives in others:
-        if worker.lazy is not None:
-            counts.add(worker.lazy, lives=lives)
-    return counts
+def worker_statistics(engine: "Engine") -> WorkerStatistics:
+    """Return the statistics of this process."""
+    return WorkerStatistics(
+        engine.statistics(),
+        engine.unknown_requests,
+        process_values(),
+        own_traffic(),
+        engine.handler_metrics.families(),
+        engine.refused_replacements,
+        None if engine.lazy is None else engine.lazy.counts(),
+    )

@@ -5,17 +5,12 @@ connection before its models are ready, and the worker that it replaces does not
 gunicorn knows of neither.
 """
 
+import ctypes
 import mmap
-import os
-import sys
 import time
 from enum import IntEnum
 
 CAPACITY = 512
-_COLUMNS = 6
-_HEADER = 9
-_WORD = 8
-_BEGUN = 2
 
 
 class State(IntEnum):
@@ -42,61 +37,66 @@ class Stop(IntEnum):
     """Without the drain delay: running requests are finished, no client is waited for."""
 
 
-class WorkerTable:
-    """The table. Every cell is written by one process at a time: the master or the slot's worker."""
+class Worker(ctypes.Structure):
+    """The worker in a slot.
 
-    def __init__(self) -> None:
-        self.started = int(time.time())
-        self._memory = mmap.mmap(-1, (_HEADER + CAPACITY * _COLUMNS) * _WORD)
-        self._cells = memoryview(self._memory).cast("q")
-        self._cells[1] = 1
-        self._cells[5] = 1
+    Attributes:
+        state: A `State`.
+        generation: The generation that it belongs to.
+        accepting: Whether it accepts connections.
+        pid: Its process.
+        read: The position up to which it has read the change log.
+        follows: The position of the change log after which it makes the changes.
+    """
 
-    @property
-    def generation(self) -> int:
-        """How many times the configuration was reloaded."""
-        return self._cells[0]
+    _fields_ = [
+        ("state", ctypes.c_int64),
+        ("generation", ctypes.c_int64),
+        ("accepting", ctypes.c_bool),
+        ("pid", ctypes.c_int64),
+        ("read", ctypes.c_int64),
+        ("follows", ctypes.c_int64),
+    ]
 
-    def next_generation(self) -> None:
-        """Workers taken from now on replace those taken before."""
-        self._cells[0] += 1
 
-    @property
-    def target_count(self) -> int:
-        """How many workers one generation has."""
-        return self._cells[1]
+class WorkerTable(ctypes.Structure):
+    """The table; `shared_table` makes it. One process at a time writes a field: the master or the slot's worker.
 
-    @target_count.setter
-    def target_count(self, count: int) -> None:
-        self._cells[1] = count
+    Attributes:
+        started: When the server was started, in seconds since 1970.
+        generation: How many times the configuration was reloaded.
+        target_count: How many workers one generation has.
+        stopping: A `Stop`: whether the master stops the server, and how.
+        served: Whether any worker has ever served.
+        last_reload: When the last reload (SIGHUP) was asked for, in seconds since 1970; 0 for never.
+        reload_begun: Whether the last reload has begun and not succeeded yet.
+        reload_successful: Whether every worker of the last reload got ready. True before the first.
+        certificate_expiry: When the served certificate ends, in seconds since 1970; 0 without TLS.
+        restarts: How many workers ended without a signal of the master.
+        beside_another: Whether the master that SIGUSR2 replaces still serves on the same addresses.
+        workers: The slots.
+    """
 
-    @property
-    def stopping(self) -> Stop:
-        """Whether the master stops the server, and how."""
-        return Stop(self._cells[2])
+    _fields_ = [
+        ("started", ctypes.c_int64),
+        ("generation", ctypes.c_int64),
+        ("target_count", ctypes.c_int64),
+        ("stopping", ctypes.c_int64),
+        ("served", ctypes.c_bool),
+        ("last_reload", ctypes.c_int64),
+        ("reload_begun", ctypes.c_bool),
+        ("reload_successful", ctypes.c_bool),
+        ("certificate_expiry", ctypes.c_int64),
+        ("restarts", ctypes.c_int64),
+        ("beside_another", ctypes.c_bool),
+        ("workers", Worker * CAPACITY),
+    ]
+
+    stopping: int
 
     def begin_stop(self, stop: Stop) -> None:
         """Note that the server stops; a quick stop stays quick."""
-        self._cells[2] = max(self._cells[2], stop)
-
-    @property
-    def served(self) -> bool:
-        """Whether any worker has ever served."""
-        return bool(self._cells[3])
-
-    def set_served(self) -> None:
-        """Note that a worker serves."""
-        self._cells[3] = 1
-
-    @property
-    def last_reload(self) -> int:
-        """When the last reload (SIGHUP) was asked for, in seconds since 1970; 0 for never."""
-        return self._cells[4]
-
-    @property
-    def last_reload_successful(self) -> bool:
-        """Whether the last reload ended well: every worker of it got ready. True before the first."""
-        return self._cells[5] == 1
+        self.stopping = max(self.stopping, stop)
 
     def note_reload(self, *, accepted: bool) -> None:
         """Note that a reload was asked for.
@@ -104,103 +104,26 @@ class WorkerTable:
         Args:
             accepted: Whether the reload was begun; a refused reload has failed.
         """
-        self._cells[4] = int(time.time())
-        self._cells[5] = _BEGUN if accepted else 0
+        self.last_reload = int(time.time())
+        self.reload_begun, self.reload_successful = accepted, False
 
     def end_reload(self) -> None:
         """Note that the reload that was begun has succeeded, if all of its workers are ready."""
         ready = [
-            slot
-            for slot in range(CAPACITY)
-            if self.worker_generation(slot) == self.generation and self.state(slot) is State.READY
+            one
+            for one in self.workers
+            if one.generation == self.generation and one.state == State.READY
         ]
-        if self._cells[5] == _BEGUN and len(ready) >= self.target_count:
-            self._cells[5] = 1
-
-    @property
-    def certificate_expiry(self) -> int:
-        """When the served certificate ends, in seconds since 1970; 0 without TLS."""
-        return self._cells[6]
-
-    @certificate_expiry.setter
-    def certificate_expiry(self, seconds: int) -> None:
-        self._cells[6] = seconds
-
-    @property
-    def restarts(self) -> int:
-        """How many workers ended without a signal of the master."""
-        return self._cells[7]
-
-    def count_restart(self) -> None:
-        """Count a worker that ended without being stopped."""
-        self._cells[7] += 1
-
-    @property
-    def beside_another(self) -> bool:
-        """Whether the master that SIGUSR2 replaces still serves on the same addresses."""
-        return self._cells[8] == 1
-
-    @beside_another.setter
-    def beside_another(self, beside: bool) -> None:
-        self._cells[8] = beside
-
-    def _get(self, slot: int, column: int) -> int:
-        return self._cells[_HEADER + slot * _COLUMNS + column]
-
-    def _set(self, slot: int, column: int, value: int) -> None:
-        self._cells[_HEADER + slot * _COLUMNS + column] = value
-
-    def state(self, slot: int) -> State:
-        """Return the state of the worker in `slot`."""
-        return State(self._get(slot, 0))
-
-    def set_state(self, slot: int, state: State) -> None:
-        """Note what the worker in `slot` is doing now."""
-        self._set(slot, 0, state)
-
-    def worker_generation(self, slot: int) -> int:
-        """The generation that the worker in `slot` belongs to."""
-        return self._get(slot, 1)
-
-    def accepting(self, slot: int) -> bool:
-        """Whether the worker in `slot` accepts connections."""
-        return bool(self._get(slot, 2))
-
-    def set_accepting(self, slot: int, accepting: bool) -> None:
-        """Note whether the worker in `slot` accepts connections."""
-        self._set(slot, 2, accepting)
-
-    def set_pid(self, slot: int) -> None:
-        """Note that this process is the worker in `slot`."""
-        self._set(slot, 3, os.getpid())
-
-    def pid(self, slot: int) -> int:
-        """Return the process of the worker in `slot`."""
-        return self._get(slot, 3)
+        if self.reload_begun and len(ready) >= self.target_count:
+            self.reload_begun, self.reload_successful = False, True
 
     def alive(self, slot: int) -> bool:
         """Whether `slot` has a worker."""
-        return self.state(slot) is not State.EMPTY
-
-    def begin_following(self, slot: int, position: int) -> None:
-        """Note from which position of the change log on the worker in `slot` makes the changes."""
-        self._set(slot, 5, position)
-        self._set(slot, 4, position)
-
-    def end_following(self, slot: int) -> None:
-        """Note that the worker in `slot` makes no changes from now on."""
-        self._set(slot, 5, sys.maxsize)
-
-    def note_read(self, slot: int, position: int) -> None:
-        """Note how far the worker in `slot` has read the change log."""
-        self._set(slot, 4, position)
+        return bool(self.workers[slot].state != State.EMPTY)
 
     def read_by_all(self) -> int:
         """How far every worker has read the change log."""
-        return min(
-            (self._get(slot, 4) for slot in range(CAPACITY) if self.alive(slot)),
-            default=0,
-        )
+        return min((one.read for one in self.workers if one.state != State.EMPTY), default=0)
 
     def followers(self, position: int) -> list[int]:
         """Return the slots of the workers that serve and will make, or have made, the change before a position of the log.
@@ -211,13 +134,17 @@ class WorkerTable:
         loaded = (State.READY, State.FAILED)
         return [
             slot
-            for slot in range(CAPACITY)
-            if self.state(slot) in loaded and self.began_before(slot, position)
+            for slot, one in enumerate(self.workers)
+            if one.state in loaded and one.follows < position
         ]
+
+    def begin_following(self, slot: int, position: int) -> None:
+        """Note from which position of the change log on the worker in `slot` makes the changes."""
+        self.workers[slot].follows = self.workers[slot].read = position
 
     def began_before(self, slot: int, position: int) -> bool:
         """Whether the worker in `slot` is alive and began before the change at a position of the log, and so makes it."""
-        return self.alive(slot) and self._get(slot, 5) < position
+        return self.alive(slot) and self.workers[slot].follows < position
 
     def allocate(self) -> int:
         """Give the next worker a slot; it may accept at once if nobody else does, or is about to.
@@ -225,29 +152,20 @@ class WorkerTable:
         Raises:
             RuntimeError: Every slot is taken.
         """
-        for slot in range(CAPACITY):
-            if self.state(slot) is State.EMPTY:
-                others = any(map(self.accepting, range(CAPACITY)))
-                alone = not (others or self._another_is_ready(slot) or self.beside_another)
-                self._set(slot, 1, self.generation)
-                self.set_accepting(slot, alone)
+        for slot, one in enumerate(self.workers):
+            if one.state == State.EMPTY:
+                others = any(other.accepting for other in self.workers)
+                one.accepting = not (others or self._another_is_ready(slot) or self.beside_another)
+                one.generation = self.generation
                 self.begin_following(slot, 0)
-                self.set_state(slot, State.LOADING)
+                one.state = State.LOADING
                 return slot
         raise RuntimeError(f"more than {CAPACITY} workers are alive at once")
 
     def release(self, slot: int) -> None:
         """Note that the worker in `slot` has ended."""
-        self.set_accepting(slot, False)
-        self.set_state(slot, State.EMPTY)
-
-    def _others(self, slot: int) -> list[State]:
-        """The states of the other workers that accept."""
-        return [
-            self.state(other)
-            for other in range(CAPACITY)
-            if other != slot and self.accepting(other)
-        ]
+        self.workers[slot].accepting = False
+        self.workers[slot].state = State.EMPTY
 
     def may_accept(self, slot: int) -> bool:
         """Whether the worker in `slot` should begin to accept.
@@ -256,18 +174,22 @@ class WorkerTable:
         probes would alternate between 200 and 503. A LOADING or FAILED worker accepts only if no
         other worker, or another master's, does better.
         """
-        others = self._others(slot)
-        if self.state(slot) is State.READY:
+        others = [one.state for one in self._others(slot) if one.accepting]
+        state = self.workers[slot].state
+        if state == State.READY:
             return State.LOADING not in others
         if self.beside_another:
             return False
-        if self.state(slot) is State.FAILED:
+        if state == State.FAILED:
             return State.READY not in others and State.RETIRING not in others
         return not (others or self._another_is_ready(slot))
 
+    def _others(self, slot: int) -> list[Worker]:
+        return [one for other, one in enumerate(self.workers) if other != slot]
+
     def _another_is_ready(self, slot: int) -> bool:
         """Whether another worker serves, or will as soon as it looks at this table."""
-        return any(self.state(other) is State.READY for other in range(CAPACITY) if other != slot)
+        return any(one.state == State.READY for one in self._others(slot))
 
     def replaced(self, generation: int, *, by_failed: bool) -> bool:
         """Whether a whole newer generation is ready to serve.
@@ -277,22 +199,30 @@ class WorkerTable:
                 retiring worker failed too.
         """
         newer = [
-            slot
-            for slot in range(CAPACITY)
-            if self.worker_generation(slot) > generation and self._stands_in(slot, by_failed)
+            one
+            for one in self.workers
+            if one.generation > generation and _stands_in(one, by_failed=by_failed)
         ]
-        return len(newer) >= self.target_count
+        return bool(len(newer) >= self.target_count)
 
     def served_by_another(self, slot: int) -> bool | None:
         """Whether a worker besides that in `slot` is ready and accepts; None while one may become so."""
-        others = [other for other in range(CAPACITY) if other != slot]
-        if any(self._stands_in(other, False) for other in others):
+        others = self._others(slot)
+        if any(_stands_in(one, by_failed=False) for one in others):
             return True
         coming = (State.LOADING, State.READY)
-        return None if any(self.state(other) in coming for other in others) else False
+        return None if any(one.state in coming for one in others) else False
 
-    def _stands_in(self, slot: int, by_failed: bool) -> bool:
-        # A failed worker does not accept before the worker that it replaces has left.
-        if self.state(slot) is State.FAILED:
-            return by_failed
-        return self.state(slot) is State.READY and self.accepting(slot)
+
+def _stands_in(worker: Worker, *, by_failed: bool) -> bool:
+    # A failed worker does not accept before the worker that it replaces has left.
+    if worker.state == State.FAILED:
+        return by_failed
+    return bool(worker.state == State.READY and worker.accepting)
+
+
+def shared_table() -> WorkerTable:
+    """Return a new table, which the processes that are forked from now on share."""
+    table = WorkerTable.from_buffer(mmap.mmap(-1, ctypes.sizeof(WorkerTable)))
+    table.started, table.target_count, table.reload_successful = int(time.time()), 1, True
+    return table

@@ -59,7 +59,7 @@ class Arbiter(arbiter.Arbiter):  # type: ignore[misc]
     def begin_reload(self) -> None:
         """Go on with a reload whose files are good; gunicorn's reload then waits for no worker."""
         self.ksrv_workers.note_reload(accepted=True)
-        self.ksrv_workers.next_generation()
+        self.ksrv_workers.generation += 1
         self.stop_timeout = self.cfg.graceful_timeout
         self.cfg.set("graceful_timeout", 0)
 
@@ -109,11 +109,11 @@ class Arbiter(arbiter.Arbiter):  # type: ignore[misc]
         Raises:
             HaltServer: It could not be started, and no worker ever was.
         """
-        state = self.ksrv_workers.state(slot)
-        never_served = state is State.NEVER_SERVED
+        state = self.ksrv_workers.workers[slot].state
+        never_served = state == State.NEVER_SERVED
         asked_to_leave |= state in (State.RETIRING, State.STOPPING)
         if not (asked_to_leave or self.ksrv_workers.stopping):
-            self.ksrv_workers.count_restart()
+            self.ksrv_workers.restarts += 1
         self.ksrv_workers.release(slot)
         if not never_served:
             return

@@ -39,7 +39,7 @@ from ksrv.server.launch.gunicorn_checks import (
 from ksrv.server.launch.status_lines import check_descriptor, report_addresses
 from ksrv.server.logs import ACCESS_FORMAT, configure, gunicorn_logger
 from ksrv.server.settings import ServerSettings, SettingsError
-from ksrv.server.shared.worker_table import State, WorkerTable
+from ksrv.server.shared.worker_table import State, shared_table
 from ksrv.server.worker import KsrvWorker, tls_library
 from ksrv.server.workers.arbiter import adopt
 from ksrv.server.workers.banner import control_note, print_addresses
@@ -92,7 +92,7 @@ class Master:
 
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
-        self.table = WorkerTable()
+        self.table = shared_table()
         _check_temporary_folder()
         self.service = Service(settings, self.table)
         self._worker_end = WorkerEnd()
@@ -312,7 +312,7 @@ class Master:
     def worker_exit(self, server: Any, worker: Any) -> None:
         """Stop what the worker still runs; handlers that hang are left behind."""
         if worker.alive and not worker.booted:
-            self.table.set_state(worker.ksrv_slot, State.NEVER_SERVED)
+            self.table.workers[worker.ksrv_slot].state = State.NEVER_SERVED
         self.service.stop()
         if os.getpid() == worker.pid:  # gunicorn's master calls this for a worker that has vanished
             self._worker_end.prepare()

@@ -41,12 +41,8 @@ from ksrv.server.grpc.native_server import NativeGrpcServer
 from ksrv.server.launch.status_lines import report_loaded
 from ksrv.server.settings import ServerSettings
 from ksrv.server.shared.parts import ServerParts, server_parts
-from ksrv.server.shared.statistics import (
-    PeerStatistics,
-    ServerStatistics,
-    StatisticsFile,
-)
-from ksrv.server.shared.worker_table import CAPACITY, State, Stop, WorkerTable
+from ksrv.server.shared.statistics import ServerStatistics, StatisticsFile
+from ksrv.server.shared.worker_table import CAPACITY, State, Stop, Worker, WorkerTable
 from ksrv.server.workers.banner import print_models
 from ksrv.server.workers.change_log import ChangeLog
 from ksrv.server.workers.configured_files import GivenFiles
@@ -81,6 +77,7 @@ class Service:
     """
 
     files: GivenFiles
+    _worker: Worker
 
     def __init__(self, settings: ServerSettings, table: WorkerTable) -> None:
         self.settings = settings
@@ -138,10 +135,11 @@ class Service:
             shown: Whether the address is printed.
         """
         self._slot = slot
-        self._table.set_pid(slot)
+        self._worker = self._table.workers[slot]
+        self._worker.pid = os.getpid()
         self._http_address = http_address
         self._url = http_address if shown else None
-        alone = self._table.accepting(slot) or (self._table.beside_another and slot == 0)
+        alone = self._worker.accepting or (self._table.beside_another and slot == 0)
         self._first = self._table.generation == 0 and alone
 
     def start(self, worker: Any) -> None:
@@ -166,7 +164,6 @@ class Service:
             tracing.start()
         workers = self._table.target_count
         engine = Engine(repository, engine_settings(settings, workers, self.notes))
-        peers = PeerStatistics(self._statistics_file, self._slot, self._table.alive)
         replicator = ChangeReplicator(
             self._change_log,
             self._table,
@@ -180,7 +177,7 @@ class Service:
             engine,
             settings,
             self.files.access,
-            ServerStatistics(engine, peers, self._table),
+            ServerStatistics(engine, self._statistics_file, self._table, self._slot),
             shared_memory=dialects.shared_memory(settings, self.files.access),
             extensions=dialects.extensions(settings),
             change_setting=replicator.change_setting,
@@ -191,7 +188,7 @@ class Service:
         threading.Thread(target=self._share_statistics, name="ksrv-statistics", daemon=True).start()
         self._app = make_app(parts)
         threading.Thread(target=self._load, name="ksrv-load", daemon=True).start()
-        accepts = self._table.accepting(self._slot)
+        accepts = self._worker.accepting
         while worker.alive and not (accepts or self._table.may_accept(self._slot)):
             worker.notify()
             time.sleep(POLL_SECONDS)
@@ -200,8 +197,8 @@ class Service:
         if self.grpc_address is not None:
             self._start_grpc(self.grpc_address)
         # Only now may the replaced worker leave, because both front ends are there.
-        self._table.set_accepting(self._slot, True)
-        self._table.set_served()
+        self._worker.accepting = True
+        self._table.served = True
 
     def _start_grpc(self, address: Address) -> None:
         certificates = self.files.certificates
@@ -246,9 +243,9 @@ class Service:
 
     def _note_healed(self) -> None:
         """Have the worker accept connections, whose models could not be loaded and have been loaded since."""
-        failed = self._table.state(self._slot) is State.FAILED and not self._leaving.is_set()
+        failed = self._worker.state == State.FAILED and not self._leaving.is_set()
         if failed and self._loaded.is_set() and self.engine.ready():
-            self._table.set_state(self._slot, State.READY)
+            self._worker.state = State.READY
             log.info("the models that could not be loaded are ready now")
 
     def _models(self) -> tuple[Mapping[str, ModelEntry], Collection[str]]:
@@ -282,7 +279,7 @@ class Service:
         ready = self.engine.ready()
         # Once this is READY another worker accepts as well, and health must be the same in both.
         self.publish_health()
-        self._table.set_state(self._slot, State.READY if ready else State.FAILED)
+        self._worker.state = State.READY if ready else State.FAILED
         self._table.end_reload()
         log.info("models loaded in %.1f s, ready: %s", time.monotonic() - start, ready)
         if not ready and any(model.ready for model in self.engine.loaded()):
@@ -311,14 +308,14 @@ class Service:
         os._exit(0)
 
     def _leave(self, worker: Any) -> None:
-        generation = self._table.worker_generation(self._slot)
+        generation = self._worker.generation
         replaced = False
-        if self._parts is None or not self._table.accepting(self._slot):
+        if self._parts is None or not self._worker.accepting:
             log.info("worker leaves before it served")
         elif self._others_serve(generation):
             replaced = True
         else:
-            self._table.set_state(self._slot, State.STOPPING)
+            self._worker.state = State.STOPPING
             self.engine.drain()
             if self._loaded.is_set():  # a server that was never ready has no callers to wait for
                 self._drain()
@@ -353,8 +350,8 @@ class Service:
 
     def _others_serve(self, generation: int) -> bool:
         """Serve on until other workers do; False if the server stops meanwhile, or none will serve."""
-        by_failed = self._table.state(self._slot) is not State.READY
-        self._table.set_state(self._slot, State.RETIRING)
+        by_failed = self._worker.state != State.READY
+        self._worker.state = State.RETIRING
         if not (self._table.stopping or self._signals.quick):
             log.info("serving on until the other workers are ready")
         stop_seen = time.monotonic() + STOP_SEEN_SECONDS
@@ -369,7 +366,7 @@ class Service:
                 if served and time.monotonic() >= stop_seen:
                     return True
             self._signals.wait(POLL_SECONDS)
-        return self._table.stopping is Stop.TAKEN_OVER and not self._signals.quick
+        return self._table.stopping == Stop.TAKEN_OVER and not self._signals.quick
 
     def stop(self) -> None:
         """Stop the front end that is left and the engine; called when the worker exits."""
@@ -384,7 +381,7 @@ class Service:
             log.info("leaving while models are being loaded")
         elif self._parts is not None:
             # The closed engine refuses changes, which must not fail a call to a worker that serves.
-            self._table.end_following(self._slot)
+            self._worker.follows = sys.maxsize
             try:
                 self.engine.close(timeout)
             except KsrvError as error:

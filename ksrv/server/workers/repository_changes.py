@@ -105,7 +105,7 @@ class ChangeReplicator:
         Raises:
             RepositoryError: A path of the repository holds no models.
         """
-        generation = self._table.worker_generation(self._slot)
+        generation = self._table.workers[self._slot].generation
         for more in reversed(range(LOOKS_AGAIN)):
             since = self._file.end
             left = [
@@ -150,7 +150,7 @@ class ChangeReplicator:
         if start.generation != generation:
             return False
         return start.slot == -1 or (
-            self._table.alive(start.slot) and self._table.pid(start.slot) == start.pid
+            self._table.alive(start.slot) and self._table.workers[start.slot].pid == start.pid
         )
 
     def note_loaded(self, engine: "Engine") -> None:
@@ -257,7 +257,7 @@ class ChangeReplicator:
     def _wait_for_others(self, positions: Sequence[int], give_up: float) -> None:
         while late := self._late(positions):
             if time.monotonic() > give_up:
-                shown = ", ".join(str(self._table.pid(slot)) for slot in late)
+                shown = ", ".join(str(self._table.workers[slot].pid) for slot in late)
                 text = (
                     f"{len(late)} of {len(self._table.followers(positions[0]))} workers did not carry out the change"
                     f" in time, and do so as soon as they can: process {shown}; call again to wait for them"
@@ -289,7 +289,7 @@ class ChangeReplicator:
             slot, error = next(iter(failed.items()))
             raise HandlerFailed(
                 f"{len(failed)} of the workers could not carry out the change; process"
-                f" {self._table.pid(slot)} says: {error}"
+                f" {self._table.workers[slot].pid} says: {error}"
             )
 
     # ---- following --------------------------------------------------------------------------
@@ -317,7 +317,7 @@ class ChangeReplicator:
             elif entry.kind == "setting":
                 self._make(engine, position, entry)
             self._position = position
-            self._table.note_read(self._slot, position)
+            self._table.workers[self._slot].read = position
 
     def _queue(self, engine: "Engine", position: int, entry: LogEntry) -> None:
         """Queue a change after the earlier changes of its model; changes of other models run in parallel."""

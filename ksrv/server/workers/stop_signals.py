@@ -73,7 +73,7 @@ class StopSignals:
     def quick(self) -> bool:
         """Whether the worker leaves without the drain delay, finishing what runs."""
         asked = self._came[signal.SIGINT] + self._came[signal.SIGQUIT]
-        return asked > 0 or self._table.stopping is Stop.QUICK
+        return asked > 0 or self._table.stopping == Stop.QUICK
 
     @property
     def at_once(self) -> bool:

@@ -8,11 +8,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ksrv.engine.engine import Engine
 from ksrv.errors import DeadlineExceeded, InferenceError, InvalidRequest, NotFound
-from ksrv.observe.metrics import metrics_page
 from ksrv.repository.layout import Repository
 from ksrv.request import BatchOutputs
 from ksrv.server.shared.statistics import ServerStatistics
-from ksrv.server.shared.worker_table import State, WorkerTable
+from ksrv.server.shared.worker_table import State, shared_table
 from tests.support.engine.engine_models import engine, request, source, tensor
 
 
@@ -101,7 +100,7 @@ def samples(served, table=None):
     return {
         (sample.name, *sorted(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(
-            metrics_page(ServerStatistics(served, table=table).page_values()).decode()
+            ServerStatistics(served, table=table).metrics_page().decode()
         )
         for sample in family.samples
     }
@@ -150,8 +149,8 @@ def test_client_chosen_batch_sizes_are_limited():
 
 def test_process_values_are_on_the_page(served):
     assert not any(name[0].startswith("ksrv_last_reload") for name in samples(served))
-    values = WorkerTable()
-    values.count_restart()
+    values = shared_table()
+    values.restarts += 1
     found = samples(served, values)
     assert found[("ksrv_server_worker_restarts_total",)] == 1
     assert found[("ksrv_last_reload_successful",)] == 1
@@ -165,6 +164,6 @@ def test_process_values_are_on_the_page(served):
     assert found[("ksrv_certificate_expiry_timestamp_seconds",)] == 1_900_000_000
     values.note_reload(accepted=True)
     assert samples(served, values)[("ksrv_last_reload_successful",)] == 0
-    values.set_state(values.allocate(), State.READY)
+    values.workers[values.allocate()].state = State.READY
     values.end_reload()
     assert samples(served, values)[("ksrv_last_reload_successful",)] == 1

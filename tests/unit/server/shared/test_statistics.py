@@ -6,15 +6,12 @@ import os
 import msgspec
 import pytest
 
-from ksrv.observe.handler_metrics import HandlerMetrics
+from ksrv.observe.handler_metrics import HandlerMetrics, add_families, exposition
 from ksrv.observe.process import ProcessValues
+from ksrv.observe.worker_statistics import WorkerStatistics
 from ksrv.server.shared import statistics as shared_statistics
-from ksrv.server.shared.statistics import (
-    PeerStatistics,
-    ServerStatistics,
-    StatisticsFile,
-    WorkerStatistics,
-)
+from ksrv.server.shared.statistics import ServerStatistics, StatisticsFile
+from ksrv.server.shared.worker_table import State, shared_table
 from ksrv.statistics import add_counts
 from tests.support.engine.engine_models import engine, request, source
 
@@ -37,11 +34,10 @@ class Worker:
 
     def __init__(self, file, slot, living=()):
         self.engine = engine(source(batch=4))
-        self.peers = PeerStatistics(file, slot, lambda other: other in living)
-        self.server = ServerStatistics(self.engine, self.peers)
-
-    def publish(self):
-        self.peers.publish(self.engine)
+        table = shared_table()
+        for other in living:
+            table.workers[other].state = State.READY
+        self.server = ServerStatistics(self.engine, file, table, slot)
 
 
 def test_what_a_worker_holds_ends_with_it_and_what_it_counted_does_not(file):
@@ -53,7 +49,7 @@ def test_what_a_worker_holds_ends_with_it_and_what_it_counted_does_not(file):
     )
     for living in ({2}, ()):
         one = Worker(file, 0, living)
-        values = one.server.page_values().process
+        values = one.server.total().process
         counted = {"copied", "cpu_ns"}
         for field in msgspec.structs.fields(ProcessValues):
             held = getattr(values, field.name) >= 1 << 60
@@ -89,6 +85,13 @@ def test_oversized_statistics_are_logged_and_omitted(file, monkeypatch, caplog):
     assert file.read(1) is None
 
 
+def lines(first, *others):
+    families = first.families()
+    for other in others:
+        add_families(families, other.families())
+    return exposition(families).decode().splitlines()
+
+
 def test_newer_gauge_value_wins_and_other_kinds_are_dropped():
     mine, other = HandlerMetrics(), HandlerMetrics()
     mine.record(Record("level", "gauge", 1.0))
@@ -96,12 +99,12 @@ def test_newer_gauge_value_wins_and_other_kinds_are_dropped():
     other.record(Record("level", "gauge", 2.0))
     other.record(Record("mixed", "counter", 5.0))
     other.record(Record("sizes", "histogram", 0.3))
-    both = mine.exposition([other.families(), other.families()]).decode().splitlines()
+    both = lines(mine, other, other)
     assert "level 2.0" in both and "mixed 1.0" in both
     assert 'sizes_bucket{le="0.5"} 2' in both and "sizes_sum 0.6" in both
     mine.record(Record("level", "gauge", 3.0))
-    assert "level 3.0" in mine.exposition([other.families()]).decode().splitlines()
-    assert "level 2.0" in other.exposition().decode().splitlines()  # nothing came back
+    assert "level 3.0" in lines(mine, other)
+    assert "level 2.0" in lines(other)  # nothing came back
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -109,8 +112,7 @@ def test_a_gauge_of_any_number_is_shared(file, value):
     mine = HandlerMetrics()
     mine.record(Record("level", "gauge", value))
     file.write(0, WorkerStatistics(handlers=mine.families()))
-    found = HandlerMetrics().exposition([file.read(0).handlers])
-    assert f"level {value!r}\n" in found.decode()
+    assert f"level {value!r}\n" in exposition(file.read(0).handlers).decode()
 
 
 def test_stages_that_only_one_worker_knows_are_kept():

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from gunicorn.errors import HaltServer
 
-from ksrv.server.shared.worker_table import State, Stop, WorkerTable
+from ksrv.server.shared.worker_table import State, Stop, shared_table
 from ksrv.server.workers import arbiter
 
 
@@ -13,14 +13,14 @@ from ksrv.server.workers import arbiter
 def server():
     """An arbiter in its state after `adopt`, without processes."""
     made = object.__new__(arbiter.Arbiter)
-    made.ksrv_workers = WorkerTable()
+    made.ksrv_workers = shared_table()
     made.log = SimpleNamespace(error=lambda *_: None)
     return made
 
 
 def test_a_worker_that_could_not_start_ends_a_server_that_never_served(server):
     slot = server.ksrv_workers.allocate()
-    server.ksrv_workers.set_state(slot, State.NEVER_SERVED)
+    server.ksrv_workers.workers[slot].state = State.NEVER_SERVED
     with pytest.raises(HaltServer) as told:
         server.release_slot(slot)
     assert told.value.exit_status == 3
@@ -31,11 +31,11 @@ def test_a_worker_that_could_not_start_later_is_tried_again_after_a_while(server
     spawned = []
     monkeypatch.setattr(arbiter.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(arbiter.arbiter.Arbiter, "spawn_workers", lambda self: spawned.append(self))
-    server.ksrv_workers.set_served()
+    server.ksrv_workers.served = True
     slot = server.ksrv_workers.allocate()
-    server.ksrv_workers.set_state(slot, State.NEVER_SERVED)
+    server.ksrv_workers.workers[slot].state = State.NEVER_SERVED
     server.release_slot(slot)
-    assert server.ksrv_workers.state(slot) is State.EMPTY
+    assert server.ksrv_workers.workers[slot].state == State.EMPTY
     server.spawn_workers()
     assert spawned == []
     now[0] += arbiter.RETRY_SECONDS
@@ -47,7 +47,7 @@ def test_a_worker_that_died_later_is_replaced_at_once(server, monkeypatch):
     spawned = []
     monkeypatch.setattr(arbiter.arbiter.Arbiter, "spawn_workers", lambda self: spawned.append(self))
     slot = server.ksrv_workers.allocate()
-    server.ksrv_workers.set_state(slot, State.READY)
+    server.ksrv_workers.workers[slot].state = State.READY
     server.release_slot(slot)
     server.spawn_workers()
     assert spawned == [server]
@@ -68,4 +68,4 @@ def test_of_two_masters_one_leaves_the_addresses_to_the_other(
     monkeypatch.setattr(arbiter.arbiter.Arbiter, "stop", lambda self, graceful: None)
     server.reexec_pid, server.master_pid = new, old
     server.stop(graceful)
-    assert server.ksrv_workers.stopping is told
+    assert server.ksrv_workers.stopping == told

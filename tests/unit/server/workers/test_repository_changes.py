@@ -9,7 +9,7 @@ from ksrv.engine.changes import RepositoryChange
 from ksrv.engine.engine import Engine
 from ksrv.errors import NotReady
 from ksrv.repository.layout import Repository
-from ksrv.server.shared.worker_table import State, WorkerTable
+from ksrv.server.shared.worker_table import State, WorkerTable, shared_table
 from ksrv.server.workers.change_log import ChangeLog, entries_for_new_worker
 from ksrv.server.workers.repository_changes import ChangeReplicator
 from tests.support.models import write_broken, write_double
@@ -35,7 +35,7 @@ class Stopping(Followed):
         self._slot = slot
 
     def follow(self, change: RepositoryChange, order: int) -> None:
-        self._table.set_state(self._slot, State.RETIRING)
+        self._table.workers[self._slot].state = State.RETIRING
         raise NotReady("the server is stopping")
 
     def made_of(self, change: RepositoryChange) -> None:
@@ -61,10 +61,10 @@ class Patient(Followed):
 
 @pytest.fixture
 def replicator() -> ChangeReplicator:
-    table = WorkerTable()
+    table = shared_table()
     slot = table.allocate()
     made = ChangeReplicator(ChangeLog(table.read_by_all), table, slot)
-    table.set_state(slot, State.READY)
+    table.workers[slot].state = State.READY
     return made
 
 
@@ -95,14 +95,14 @@ def test_a_change_for_which_the_system_has_no_thread_is_made_once_it_has(replica
 
 
 def test_a_change_succeeds_although_a_worker_that_leaves_cannot_make_it():
-    table = WorkerTable()
+    table = shared_table()
     log = ChangeLog(table.read_by_all)
     slots = [table.allocate(), table.allocate()]
     replicators = [ChangeReplicator(log, table, slot) for slot in slots]
     engine = Patient(table, log)
     engines: list[Any] = [engine, Stopping(table, slots[1])]
     for slot, replicator, one in zip(slots, replicators, engines, strict=True):
-        table.set_state(slot, State.READY)
+        table.workers[slot].state = State.READY
         threading.Thread(target=replicator.run, args=(one,), daemon=True).start()
     replicators[0].carry_out(lambda: [RepositoryChange(kind="load", name="m")])
     assert engine.made == [("load", "m")]
@@ -112,11 +112,11 @@ def test_update_that_two_workers_ask_for_and_none_can_make_leaves_nothing(tmp_pa
     write_double(tmp_path)
     engine = Engine(Repository([tmp_path]))
     engine.start()
-    table = WorkerTable()
+    table = shared_table()
     log = ChangeLog(table.read_by_all)
     slot = table.allocate()
     replicator = ChangeReplicator(log, table, slot)
-    table.set_state(slot, State.READY)
+    table.workers[slot].state = State.READY
     threading.Thread(target=replicator.run, args=(engine,), daemon=True).start()
     write_broken(tmp_path)
     for _ in range(2):

@@ -1,0 +1,64 @@
+"""The statistics of one worker, and how the statistics of workers are added."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from ksrv.observe.handler_metrics import Family, add_families
+from ksrv.observe.process import ProcessValues
+from ksrv.observe.traffic import Traffic
+from ksrv.statistics import LazyCounts, ModelStatistics, add_counts
+
+
+class WorkerStatistics(msgspec.Struct):
+    """The statistics of one worker, or the sums of several.
+
+    Attributes:
+        models: The statistics of each model version.
+        unknown: How many requests named an unknown model or version.
+        process: The memory of the process.
+        traffic: Connections, refusals and error answers.
+        handlers: The values that handlers report, by name.
+        refused: See `Engine.refused_replacements`.
+        lazy: Counts of models that requests load; None if all are loaded at the start.
+    """
+
+    models: list[ModelStatistics] = []
+    unknown: int = 0
+    process: ProcessValues = msgspec.field(default_factory=ProcessValues)
+    traffic: Traffic = msgspec.field(default_factory=Traffic)
+    handlers: dict[str, Family] = {}
+    refused: dict[str, dict[str, int]] = {}
+    lazy: LazyCounts | None = None
+
+    def add(self, other: "WorkerStatistics", *, lives: bool) -> None:
+        """Add another worker's; model versions that are not here are left out.
+
+        Args:
+            lives: Whether that worker still runs.
+        """
+        add_models(self.models, other.models, lives=lives)
+        self.unknown += other.unknown
+        self.process.add(other.process, lives=lives)
+        self.traffic.add(other.traffic, lives=lives)
+        add_families(self.handlers, other.handlers)
+        for name, versions in other.refused.items():
+            mine = self.refused.setdefault(name, {})
+            for version, count in versions.items():
+                mine[version] = mine.get(version, 0) + count
+        if self.lazy is not None and other.lazy is not None:
+            self.lazy.add(other.lazy, lives=lives)
+
+
+def add_models(
+    mine: Sequence[ModelStatistics], others: Sequence[ModelStatistics], *, lives: bool
+) -> None:
+    """Add another worker's statistics of the same model versions."""
+    by_name = {(one.name, one.version): one for one in mine}
+    for other in others:
+        if (one := by_name.get((other.name, other.version))) is None:
+            continue
+        add_counts(one, other)
+        if lives:
+            one.pending += other.pending
+            one.ready = one.ready and other.ready
