@@ -31,8 +31,8 @@ class SettingsError(ValueError):
     """A setting is unknown or has a value that cannot be; the text names it and its source."""
 
 
-def _says(text: str, least: int | None = None) -> msgspec.Meta:
-    return msgspec.Meta(description=text, ge=least)
+def _says(text: str, **bounds: int) -> msgspec.Meta:
+    return msgspec.Meta(description=text, **bounds)
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -66,9 +66,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ] = False
     poll_interval: Annotated[
         float,
-        msgspec.Meta(
-            ge=0, description="Seconds after which ksrv looks for changed models again; 0: never."
-        ),
+        _says("Seconds after which ksrv looks for changed models again; 0: never.", ge=0),
     ] = 0.0
     model_control: Annotated[
         Literal["auto", "none", "poll", "explicit", "lazy"],
@@ -83,7 +81,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         _says(
             "With --model-control lazy: memory for the models of a worker, such as 8G. Beyond it, the "
             "models that were used least recently are unloaded. 0: no limit.",
-            least=0,
+            ge=0,
         ),
     ] = 0
     load_model: Annotated[
@@ -92,10 +90,10 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ] = ()
     parallel_loads: Annotated[
         int,
-        msgspec.Meta(
-            ge=1,
-            description="Models that a worker loads at the same time; fewer need less memory. Imports and "
+        _says(
+            "Models that a worker loads at the same time; fewer need less memory. Imports and "
             "initialize run one after the other in any case.",
+            ge=1,
         ),
     ] = PARALLEL_LOADS
     ready_when: Annotated[
@@ -169,86 +167,69 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         str | None,
         _says("Certificate authorities (PEM); every client needs a certificate of one of them."),
     ] = None
-    workers: Annotated[
-        int, msgspec.Meta(ge=1, description="Worker processes; each loads all models.")
-    ] = 1
+    workers: Annotated[int, _says("Worker processes; each loads all models.", ge=1)] = 1
     threads: Annotated[
-        int, msgspec.Meta(ge=1, description="Threads of a worker for requests that Python answers.")
+        int, _says("Threads of a worker for requests that Python answers.", ge=1)
     ] = 16
     io_threads: Annotated[
         int,
-        msgspec.Meta(ge=2, le=4, description="Threads of a worker for its connections."),
+        _says("Threads of a worker for its connections.", ge=2, le=4),
     ] = 2
     worker_class: Annotated[str, _says("gunicorn worker class.")] = DEFAULT_WORKER_CLASS
     worker_timeout: Annotated[
         int,
-        msgspec.Meta(
-            ge=0, description="Seconds without a heartbeat after which a worker is replaced."
-        ),
+        _says("Seconds without a heartbeat after which a worker is replaced.", ge=0),
     ] = 60
-    max_connections: Annotated[
-        int, msgspec.Meta(ge=1, description="Most connections that a worker holds open.")
-    ] = 4096
-    backlog: Annotated[
-        int, msgspec.Meta(ge=1, description="Most connections that wait to be accepted.")
-    ] = 2048
+    max_connections: Annotated[int, _says("Most connections that a worker holds open.", ge=1)] = (
+        4096
+    )
+    backlog: Annotated[int, _says("Most connections that wait to be accepted.", ge=1)] = 2048
     keepalive: Annotated[
-        float, msgspec.Meta(ge=0, description="Seconds after which an idle connection is closed.")
+        float, _says("Seconds after which an idle connection is closed.", ge=0)
     ] = 75.0
     head_timeout: Annotated[
-        float, msgspec.Meta(gt=0, description="Seconds in which a request's head must arrive.")
+        float, _says("Seconds in which a request's head must arrive.", gt=0)
     ] = 10.0
     transfer_grace: Annotated[
         float,
-        msgspec.Meta(gt=0, description="Seconds of a transfer before --min-transfer-rate applies."),
+        _says("Seconds of a transfer before --min-transfer-rate applies.", gt=0),
     ] = 10.0
-    min_transfer_rate: Annotated[
-        int, msgspec.Meta(ge=1, description="Least bytes per second of a transfer.")
-    ] = 4096
+    min_transfer_rate: Annotated[int, _says("Least bytes per second of a transfer.", ge=1)] = 4096
     transfer_timeout: Annotated[
         int,
-        msgspec.Meta(
+        _says(
+            "Most seconds of a transfer; large transfers must be faster than --min-transfer-rate.",
             ge=1,
-            description="Most seconds of a transfer; large transfers must be faster than --min-transfer-rate.",
         ),
     ] = 300
     max_connection_age: Annotated[
         float,
-        msgspec.Meta(
+        _says(
+            "Seconds after which the server ends a connection, so that clients spread over new "
+            "servers. Running requests finish. 0: never.",
             ge=0,
             le=1_000_000_000,
-            description=(
-                "Seconds after which the server ends a connection, so that clients spread over new "
-                "servers. Running requests finish. 0: never."
-            ),
         ),
     ] = 0.0
     max_connection_requests: Annotated[
         int,
-        msgspec.Meta(
+        _says(
+            "Requests after which the server ends a connection. Running requests finish. 0: never.",
             ge=0,
-            le=1 << 40,
-            description=(
-                "Requests after which the server ends a connection. Running requests finish. 0: "
-                "never."
-            ),
+            le=1,
         ),
     ] = 0
     drain_delay: Annotated[
         float,
-        msgspec.Meta(
+        _says(
+            "Seconds that the server serves on after SIGTERM, although it is not ready; 0 if no "
+            "client was connected for as long before.",
             ge=0,
-            description=(
-                "Seconds that the server serves on after SIGTERM, although it is not ready; 0 if no "
-                "client was connected for as long before."
-            ),
         ),
     ] = 5.0
     stop_timeout: Annotated[
         float,
-        msgspec.Meta(
-            ge=0, description="Seconds for running requests to finish when the server stops."
-        ),
+        _says("Seconds for running requests to finish when the server stops.", ge=0),
     ] = 30.0
     decompress_requests: Annotated[bool, _says("Accept gzip and deflate request bodies.")] = True
     compress_responses: Annotated[bool, _says("Compress answers for clients that accept it.")] = (
