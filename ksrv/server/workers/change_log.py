@@ -10,21 +10,20 @@ reading from there.
 import fcntl
 import mmap
 import os
+import pickle
 import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
-from msgspec.msgpack import Ext
 from msgspec.structs import replace
 
 from ksrv.engine.changes import ChangeKind, RepositoryChange
 from ksrv.errors import NotReady
-from ksrv.model.config import path_of
 from ksrv.repository.entry import ModelEntry
 from ksrv.server.changeable_settings import SettingChange, TraceChange
 
@@ -36,8 +35,6 @@ LOCK_SECONDS = 10.0
 
 _LOCK_POLL_SECONDS = 0.001
 _PREFIX = struct.Struct("<Q")
-_TEXT, _INTEGER, _MAP = 1, 2, 3
-"""Extension types of MessagePack."""
 
 Kind: TypeAlias = ChangeKind | Literal["setting", "done", "kept", "start"]
 
@@ -155,12 +152,12 @@ class ChangeLog:
             (length,) = _PREFIX.unpack(os.pread(self._file, _PREFIX.size, position))
             text = os.pread(self._file, length, position + _PREFIX.size)
             position += _PREFIX.size + length
-            entries.append((position, _unpacked(text)))
+            entries.append((position, pickle.loads(text)))
         return entries
 
     def _write(self, entry: LogEntry) -> int:
         # A worker that is killed here leaves bytes after the end, which the next writer overwrites.
-        text = _packed(entry)
+        text = pickle.dumps(entry)
         data = _PREFIX.pack(len(text)) + text
         end = self.end
         written = 0
@@ -201,42 +198,6 @@ class ChangeLog:
                 fcntl.lockf(self._lock_file, fcntl.LOCK_UN)
         finally:
             self._thread_lock.release()
-
-
-def _packed(entry: LogEntry) -> bytes:
-    """Return an entry as MessagePack."""
-    plain = msgspec.to_builtins(entry, builtin_types=(bytes,), enc_hook=str)
-    return msgspec.msgpack.encode(_packable(plain))
-
-
-def _packable(value: Any) -> Any:
-    """Return a value without what MessagePack has no form for: names of files that are no UTF-8, and large integers."""
-    if isinstance(value, dict):
-        pairs = [(_packable(key), _packable(one)) for key, one in value.items()]
-        if any(isinstance(key, Ext) for key, _ in pairs):  # which no dict can have as a key
-            return Ext(_MAP, msgspec.msgpack.encode(pairs))
-        return dict(pairs)
-    if isinstance(value, list):
-        return [_packable(one) for one in value]
-    if isinstance(value, str):
-        raw = value.encode("utf-8", "surrogatepass")
-        return value if value.isascii() or raw.decode(errors="ignore") == value else Ext(_TEXT, raw)
-    if isinstance(value, int) and not -(2**63) <= value < 2**64:
-        return Ext(_INTEGER, value.to_bytes(value.bit_length() // 8 + 1, signed=True))
-    return value
-
-
-def _unpacked(text: bytes) -> LogEntry:
-    plain = msgspec.msgpack.decode(text, ext_hook=_of_ext)
-    return msgspec.convert(plain, LogEntry, dec_hook=path_of)
-
-
-def _of_ext(code: int, raw: memoryview) -> Any:
-    if code == _MAP:
-        return dict(msgspec.msgpack.decode(raw, ext_hook=_of_ext))
-    if code == _TEXT:
-        return str(raw, "utf-8", "surrogatepass")
-    return int.from_bytes(raw, signed=True)
 
 
 def _overtakes(later: LogEntry, entry: LogEntry) -> bool:
