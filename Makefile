@@ -43,7 +43,7 @@ $(VENV)/.installed: $(VENV)/.python pyproject.toml | $(VENV)/.core
 	@echo "installing what the tests need: 500 MB to download the first time, 190 MB of it PyTorch for the CPU"
 	@$(BIN)/python -c 'import torch' 2>/dev/null || \
 		$(PIP_INSTALL) --retries 0 --timeout 10 --index-url $(TORCH_INDEX) --no-deps torch 2>/dev/null || true
-	@$(PIP_INSTALL) --no-build-isolation -e '.[torch,onnx,rich,test]'
+	@$(PIP_INSTALL) --no-build-isolation -e '.[torch,onnx,test]'
 # Its types alone are read, by tests/unit/deploy; what an import of it needs stays away.
 	@$(PIP_INSTALL) --no-deps kserve
 	@touch $@
@@ -398,7 +398,7 @@ $(SUPPLY)/.server: $(SUPPLY)/.tools $(LOCKS)/runtime.lock
 locks: $(SUPPLY)/.tools ## write deploy/requirements/*.lock again, from pyproject.toml and constraints.txt
 	$(COMPILE) --allow-unsafe -o $(LOCKS)/build.lock $(LOCKS)/build.in
 	$(COMPILE) --allow-unsafe --extra onnx --extra otel -o $(LOCKS)/runtime.lock pyproject.toml
-	$(COMPILE) --unsafe-package torch --extra onnx --extra rich --extra test -o $(LOCKS)/ci.lock pyproject.toml
+	$(COMPILE) --unsafe-package torch --extra onnx --extra test -o $(LOCKS)/ci.lock pyproject.toml
 
 sbom: $(SUPPLY)/.server ## a bill of materials (CycloneDX) of the container's packages: dist/sbom.cdx.json
 	mkdir -p dist

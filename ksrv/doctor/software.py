@@ -18,7 +18,7 @@ REQUIRED = (
     "numpy", "opencv-python-headless", "falcon", "gunicorn", "grpcio", "protobuf", "msgspec",
     "orjson", "prometheus-client", "click", "PyYAML",
 )  # fmt: skip
-OPTIONAL = ("torch", "safetensors", "onnxruntime", "rich")
+OPTIONAL = ("torch", "safetensors", "onnxruntime")
 
 
 def _release(package: str) -> str | None:

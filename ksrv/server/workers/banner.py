@@ -1,7 +1,6 @@
 """The output of `ksrv serve`: addresses, the table of models, a line to try.
 
-The addresses are printed at once, the table of models after they are loaded. On a terminal `rich` draws the table, if
-it is installed. Programs should not parse this output: they get the same facts as JSON through the setting `status_fd`.
+The addresses are printed at once, the table of models after they are loaded. Programs should not parse this output: they get the same facts as JSON through the setting `status_fd`.
 """
 
 import json
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
     from ksrv.engine.model import ModelVersion
 
 COLUMNS = ("model", "version", "handler", "device", "inputs", "outputs", "load", "warm-up", "ready")
+TENSORS = {"inputs": "in", "outputs": "out"}
+"""The columns of tensors, and their labels below a row."""
 
 WRITTEN_VALUES = 64
 """Values of an input that the example line still writes out."""
@@ -106,71 +107,44 @@ class Row:
     error: str = ""
 
 
-def _plain(rows: Sequence[Row]) -> str:
+def model_table(rows: Sequence[Row], width: int | None = None, *, coloured: bool = False) -> str:
+    """Return the models in columns.
+
+    Args:
+        width: The width of the terminal. In a table that is wider, the tensors of each model are below its row.
+        coloured: Whether "ready" and errors have colours.
+    """
     lines = [COLUMNS, *(row.cells for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(COLUMNS))]
-    shown = []
-    for index, line in enumerate(lines):
-        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        shown.append("  ".join(cells).rstrip())
-        if index and rows[index - 1].error:
-            shown.append(f"  {rows[index - 1].error}")
-    return "\n".join(shown)
+    stacked = width is not None and sum(widths) + 2 * (len(widths) - 1) > width
+    columns = [index for index, name in enumerate(COLUMNS) if not stacked or name not in TENSORS]
 
+    def painted(text: str, *, good: bool) -> str:
+        return f"\x1b[{32 if good else 31}m{text}\x1b[0m" if coloured else text
 
-def _print_rich(rows: Sequence[Row]) -> bool:
-    """Print the table with `rich`; return False if it is not installed."""
-    try:
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-    except ImportError:
-        return False
-    table = Table(*COLUMNS)
+    def cells(line: Sequence[str]) -> list[str]:
+        return [line[column].ljust(widths[column]) for column in columns]
+
+    shown = ["  ".join(cells(COLUMNS)).rstrip()]
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row.cells))
-    console = Console()
-    console.print(table)
-    for row in rows:
+        *first, ready = cells(row.cells)
+        ready = painted(ready, good=row.cells[-1] == "yes")
+        shown.append("  ".join([*first, ready]).rstrip())
+        if stacked:
+            for name, label in TENSORS.items():
+                shown.append(f"  {label:<3} {row.cells[COLUMNS.index(name)]}")
         if row.error:
-            console.print(Text(f"{row.cells[0]}: {row.error}", style="red"))
-    return True
-
-
-def _stacked(rows: Sequence[Row], *, coloured: bool) -> str:
-    """Return the table with the tensors of each model on lines below its row, for narrow terminals."""
-    tensors = (COLUMNS.index("inputs"), COLUMNS.index("outputs"))
-    columns = [column for column in range(len(COLUMNS)) if column not in tensors]
-    lines = [COLUMNS, *(row.cells for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(COLUMNS))]
-    shown = []
-    for index, line in enumerate(lines):
-        cells = [line[column].ljust(widths[column]) for column in columns]
-        if coloured and index:
-            cells[-1] = f"\x1b[{32 if line[-1] == 'yes' else 31}m{cells[-1]}\x1b[0m"
-        shown.append("  ".join(cells).rstrip())
-        if index == 0:
-            continue
-        shown += [
-            f"  {label:<3} {line[column]}"
-            for label, column in zip(("in", "out"), tensors, strict=True)
-        ]
-        error = rows[index - 1].error
-        if error:
-            shown.append(f"  \x1b[31m{error}\x1b[0m" if coloured else f"  {error}")
+            shown.append(f"  {painted(row.error, good=False)}")
     return "\n".join(shown)
 
 
 def print_table(rows: Sequence[Row]) -> None:
-    """Print the models: on a terminal drawn with `rich`, or stacked if the table is too wide; else as plain columns."""
-    plain = _plain(rows)
+    """Print the models; on a terminal with colours, and no wider than the terminal."""
     if sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
-        drawn_width = max(map(len, plain.splitlines())) + 2 * len(COLUMNS)  # rich adds lines
-        if drawn_width > width or not _print_rich(rows):
-            _say(_stacked(rows, coloured="NO_COLOR" not in os.environ))
+        _say(model_table(rows, width, coloured="NO_COLOR" not in os.environ))
     else:
-        _say(plain)
+        _say(model_table(rows))
 
 
 def local_url(url: str) -> str:

@@ -60,7 +60,7 @@ def test_every_requirement_of_ksrv_has_a_version_in_the_constraints():
         ("runtime", names(PROJECT["project"]["dependencies"]) | extra("onnx", "otel")),
         (
             "ci",
-            names(PROJECT["project"]["dependencies"]) | extra("onnx", "rich", "test") - {"torch"},
+            names(PROJECT["project"]["dependencies"]) | extra("onnx", "test") - {"torch"},
         ),
     ],
 )
