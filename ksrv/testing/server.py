@@ -7,11 +7,7 @@ The process is `ksrv serve`. Leaving the context ends it with SIGTERM and fails 
 cleanly. A server that dies while it starts fails with its whole log.
 """
 
-import http.client
-import os
 import signal
-import socket
-import ssl
 import subprocess
 import sys
 import tempfile
@@ -22,19 +18,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ksrv.server.launch import child_server
-from ksrv.server.launch.status_lines import StatusReader
+from ksrv.server.launch.child_server import ChildServer
 from ksrv.server.script import Handler, settings_json, targets_of
 
 _POLL_SECONDS = 0.02
-_ANSWER_SECONDS = 10
 
 
 class ServerFailed(AssertionError):
     """The server did not start, did not get ready, or did not end with status 0."""
 
 
-class Server:
+class Server(ChildServer):
     """Runs `ksrv serve` while its context is open.
 
     Args:
@@ -71,24 +65,13 @@ class Server:
         self.targets = targets_of(several, given)
         if given:
             settings["model_settings"] = settings_json(given)
-        self._settings = {
-            "http": "127.0.0.1:0",
-            "grpc": "127.0.0.1:0",
-            "drain_delay": 0,
-        } | settings
+        super().__init__(
+            {"http": "127.0.0.1:0", "grpc": "127.0.0.1:0", "drain_delay": 0} | settings
+        )
         self._wait_ready = wait_ready
         self._start_timeout = start_timeout
         self._environment = dict(environment or {})
         self._last_log: str | None = None
-        self.process: subprocess.Popen[bytes]
-        self._status: StatusReader
-        self.http = ""
-        self.grpc = ""
-
-    @property
-    def url(self) -> str:
-        """The HTTP address as a URL."""
-        return f"{'https' if self._settings.get('tls_cert') else 'http'}://{self.http}"
 
     @property
     def pid(self) -> int:
@@ -126,16 +109,15 @@ class Server:
         self._folder = tempfile.TemporaryDirectory(prefix="ksrv-test-")
         self._log_path = Path(self._folder.name) / "server.log"
         with self._log_path.open("wb") as output:
-            started = child_server.start(
+            self.http = self.grpc = ""
+            self.spawn(
                 lambda path: self.command(Path(path)),
-                self._settings,
                 environment=self._environment,
                 # A test run that is killed takes its servers along. Other threads than the main thread
                 # may end before the server does.
                 ends_with_thread=threading.current_thread() is threading.main_thread(),
                 stdout=output,
             )
-        self.process, self._status = started.process, started.status
         self._deadline = time.monotonic() + self._start_timeout
         try:
             self._wait_for_addresses()
@@ -151,13 +133,11 @@ class Server:
             raise ServerFailed(f"the server ended with status {status}:\n{self.log}")
 
     def _wait_for_addresses(self) -> None:
-        while not self._status.listens:
+        while (status := self.update()) is None or not status.listens:
             self._fail_if_dead()
             if time.monotonic() > self._deadline:
                 raise ServerFailed(f"the server told no addresses:\n{self.log}")
             time.sleep(_POLL_SECONDS)
-            self._status.update()
-        self.http, self.grpc = self._status.http, self._status.grpc
 
     def get(self, path: str) -> tuple[int, bytes]:
         """Return the status and body of a GET request.
@@ -168,29 +148,7 @@ class Server:
         Raises:
             OSError: The server does not answer.
         """
-        connection = self._connection()
-        try:
-            connection.request("GET", path)
-            response = connection.getresponse()
-            return response.status, response.read()
-        finally:
-            connection.close()
-
-    def _connection(self) -> http.client.HTTPConnection:
-        connection = http.client.HTTPConnection("localhost")
-        if self.http.startswith("unix:"):
-            connected = socket.socket(socket.AF_UNIX)
-            connected.connect(self.http.removeprefix("unix:"))
-        else:
-            host, _, port = self.http.rpartition(":")
-            connected = socket.create_connection((host.strip("[]"), int(port)))
-        connected.settimeout(_ANSWER_SECONDS)
-        if (certificate := self._settings.get("tls_cert")) is not None:
-            context = ssl.create_default_context(cafile=str(certificate))
-            context.check_hostname = False
-            connected = context.wrap_socket(connected)
-        connection.sock = connected
-        return connection
+        return self.request(path)
 
     def wait_ready(self, timeout: float = 60.0) -> None:
         """Wait until the server says that it is ready; where it cannot be asked, until it has loaded.
@@ -207,10 +165,10 @@ class Server:
         deadline = time.monotonic() + timeout
         while True:
             self._fail_if_dead()
-            if self._is_ready():
+            if self.is_ready():
                 return
-            self._status.update()
-            if starts and self._status.loaded and not self._status.ready:
+            status = self.update()
+            if starts and status is not None and status.loaded and not status.ready:
                 raise ServerFailed(
                     f"a model cannot be loaded, so the server is not ready:\n{self.log}"
                 )
@@ -224,21 +182,11 @@ class Server:
         Raises:
             ServerFailed: It died, or a model cannot be loaded; the text holds the server's log.
         """
-        while not self._status.loaded:
+        while (status := self.update()) is None or not status.loaded:
             self._fail_if_dead()
             time.sleep(_POLL_SECONDS)
-            self._status.update()
-        if not self._status.ready:
+        if not status.ready:
             raise ServerFailed(f"a model cannot be loaded:\n{self.log}")
-
-    def _is_ready(self) -> bool:
-        if not self.http or self._settings.get("tls_client_ca"):  # or this is no client
-            self._status.update()
-            return self._status.loaded
-        try:
-            return self.get("/v2/health/ready")[0] == 200
-        except (OSError, http.client.HTTPException):
-            return False
 
     def terminate(self, timeout: float = 60.0) -> int:
         """End the server with SIGTERM and return its exit status.
@@ -257,15 +205,6 @@ class Server:
             log = self.log
             self.kill()
             raise ServerFailed(f"the server did not end within {timeout} s:\n{log}") from error
-
-    def kill(self) -> None:
-        """Kill the master and every process that it started."""
-        try:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return
-        finally:
-            self.process.wait()
 
     def __enter__(self) -> "Server":
         self.start()
@@ -292,6 +231,7 @@ class Server:
                 self.terminate()
             finally:
                 self._last_log = self.log
+                assert self._status is not None, "a server that was started has a status"
                 self._status.close()
                 self._folder.cleanup()
         return self.process.wait()

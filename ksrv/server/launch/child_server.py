@@ -1,10 +1,15 @@
 """`ksrv serve` as a child process."""
 
+import http.client
 import json
 import os
+import signal
+import socket
+import ssl
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any
 
 from ksrv.installation import with_ksrv
@@ -12,57 +17,164 @@ from ksrv.server.launch.memory_file import memory_file, path_of
 from ksrv.server.launch.parent_death import ending_with_parent
 from ksrv.server.launch.status_lines import StatusReader
 
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+ANSWER_SECONDS = 10.0
+"""Seconds that an answer of the server may take."""
 
-@dataclass(frozen=True)
+
 class ChildServer:
-    """A server that was started.
+    """A server in a child process, what it reports about itself, and GET requests to it.
+
+    Args:
+        settings: The settings of `ksrv serve`, nested settings as mappings.
 
     Attributes:
         process: The master process, the leader of a new session.
-        status: The messages of the server about itself.
+        http: The HTTP address as HOST:PORT or unix:PATH; "" before the server listens, and if HTTP is off.
+        grpc: The gRPC address as HOST:PORT; "" before the server listens, and if gRPC is off.
     """
 
     process: "subprocess.Popen[Any]"
-    status: StatusReader
 
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._settings = dict(settings)
+        self._status: StatusReader | None = None
+        self._tls: ssl.SSLContext | None = None
+        self._tls_read: tuple[int, int] | None = None
+        self.http = ""
+        self.grpc = ""
 
-def start(
-    command_of: Callable[[str], list[str]],
-    settings: Mapping[str, Any],
-    *,
-    environment: Mapping[str, str],
-    ends_with_thread: bool,
-    **popen: Any,
-) -> ChildServer:
-    """Start a server.
+    @property
+    def url(self) -> str:
+        """The HTTP address as a URL."""
+        return f"{'https' if self._settings.get('tls_cert') else 'http'}://{self.http}"
 
-    The settings reach it as a file in memory. `KSRV_*` variables of this process do not, because they
-    would win over the file.
+    def spawn(
+        self,
+        command_of: Callable[[str], list[str]],
+        *,
+        environment: Mapping[str, str],
+        ends_with_thread: bool,
+        **popen: Any,
+    ) -> None:
+        """Start the process.
 
-    Args:
-        command_of: Returns the command for the path of the settings file.
-        settings: The settings of `ksrv serve`, nested settings as mappings.
-        environment: Variables added to the variables of this process.
-        ends_with_thread: Whether the kernel ends the server with the thread that calls this.
-        popen: How the output is redirected and read; see `subprocess.Popen`.
+        The settings reach it as a file in memory. `KSRV_*` variables of this process do not, because they
+        would win over the file.
 
-    Raises:
-        OSError: The process cannot be started.
-    """
-    status = StatusReader()
-    file = memory_file(json.dumps({**settings, "status_fd": status.descriptor}).encode())
-    try:
-        command = command_of(path_of(file))
-        variables = variables_with(environment)
+        Args:
+            command_of: Returns the command for the path of the settings file.
+            environment: Variables added to the variables of this process.
+            ends_with_thread: Whether the kernel ends the server with the thread that calls this.
+            popen: How the output is redirected and read; see `subprocess.Popen`.
+
+        Raises:
+            OSError: The process cannot be started.
+        """
+        status = StatusReader()
+        settings = {**self._settings, "status_fd": status.descriptor}
+        file = memory_file(json.dumps(settings).encode())
         descriptors = [file, status.descriptor]
-        process = spawn(command, variables, descriptors, ends_with_thread=ends_with_thread, **popen)
-    except BaseException:
-        status.close()
-        raise
-    finally:
-        os.close(file)
-        status.inherited()
-    return ChildServer(process, status)
+        try:
+            command, variables = command_of(path_of(file)), variables_with(environment)
+            self.process = spawn(
+                command, variables, descriptors, ends_with_thread=ends_with_thread, **popen
+            )
+        except BaseException:
+            status.close()
+            raise
+        finally:
+            os.close(file)
+            status.inherited()
+        self._status = status
+
+    def update(self) -> StatusReader | None:
+        """Read what the server has reported until now. Return None before it was started."""
+        if self._status is None:
+            return None
+        self._status.update()
+        if self._status.listens and not (self.http or self.grpc):
+            self.http, self.grpc = self._status.http, self._status.grpc
+        return self._status
+
+    @property
+    def can_be_asked(self) -> bool:
+        """Whether this process can call the server."""
+        return bool(self.http) and not self._settings.get("tls_client_ca")
+
+    def is_ready(self) -> bool:
+        """Whether the server reports that its models serve. If it cannot be asked: whether it has loaded them."""
+        status = self.update()
+        if status is None or not status.listens:
+            return False
+        if not self.can_be_asked:
+            return status.loaded
+        try:
+            return self.request("/v2/health/ready")[0] == HTTPStatus.OK
+        except OSError:
+            return False
+
+    def request(self, path: str, headers: Mapping[str, str] = NO_HEADERS) -> tuple[int, bytes]:
+        """Return the status and body of a GET request.
+
+        Raises:
+            OSError: The server does not answer.
+        """
+        connection = http.client.HTTPConnection("localhost")
+        if self.http.startswith("unix:"):
+            connected = socket.socket(socket.AF_UNIX)
+            connected.connect(self.http.removeprefix("unix:"))
+        else:
+            host, _, port = self.http.rpartition(":")
+            connected = socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS)
+        connected.settimeout(ANSWER_SECONDS)
+        try:
+            if (context := self.tls_context()) is not None:
+                connected = context.wrap_socket(connected)
+            connection.sock = connected
+            connection.request("GET", path, headers=dict(headers))
+            response = connection.getresponse()
+            return response.status, response.read()
+        except http.client.HTTPException as error:  # its end in the middle of an answer
+            raise OSError(f"the server's answer to {path} is broken: {error!r}") from error
+        finally:
+            connected.close()
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """Return a context that trusts the server's certificate, whatever name it is for; None without TLS.
+
+        Earlier certificates of the file stay trusted: the server has the old certificate until it reloads,
+        and its replica must not count as dead meanwhile.
+
+        Raises:
+            OSError: The certificate cannot be read, and never could.
+        """
+        certificate = self._settings.get("tls_cert")
+        if certificate is None:
+            return None
+        context = self._tls
+        if context is None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.check_hostname = False
+            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the file need not hold the root
+        try:
+            found = os.stat(certificate)
+            if (read := (found.st_ino, found.st_mtime_ns)) != self._tls_read:
+                context.load_verify_locations(cafile=certificate)
+                self._tls, self._tls_read = context, read
+        except OSError:  # ssl.SSLError is one; the file is being replaced
+            if self._tls is None:
+                raise
+        return context
+
+    def kill(self) -> None:
+        """Kill the master and every process that it started."""
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        finally:
+            self.process.wait()
 
 
 def variables_with(added: Mapping[str, str]) -> dict[str, str]:
@@ -87,8 +199,8 @@ def spawn(
         command: The command.
         variables: Its environment.
         descriptors: The descriptors that it inherits.
-        ends_with_thread: See `start`.
-        popen: See `start`.
+        ends_with_thread: See `ChildServer.spawn`.
+        popen: See `ChildServer.spawn`.
     """
     return subprocess.Popen(
         ending_with_parent(command) if ends_with_thread else command,
