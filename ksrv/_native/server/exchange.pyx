@@ -15,7 +15,7 @@ from libc.stdlib cimport calloc, free
 from ksrv._native.memory.buffer_pool cimport Block, CBlock, ksrv_wrap, retain_block
 from ksrv._native.server.server cimport (
     ANSWER_BLOCKS, ANSWER_BYTES_IN_FLIGHT, ANSWER_FAILED, AnswerSender, Connection, Outgoing,
-    Owners, Turn, add_part, identified_head_bytes, put_identified_head, sockaddr_storage,
+    Owners, RequestId, Turn, add_part, identified_head_bytes, put_identified_head, sockaddr_storage,
 )
 from ksrv._native.queue.request_handle cimport NativeHandle
 
@@ -26,6 +26,11 @@ cdef extern from "base/unix_peer.hpp" namespace "ksrv" nogil:
         uint32_t gid
 
     UnixPeer unix_peer(const sockaddr_storage &address) noexcept
+
+cdef extern from "base/request_id.hpp" namespace "ksrv" nogil:
+    void choose_id "ksrv::choose_request_id"(
+        RequestId *id, const char *given, size_t length, const char *trace, size_t trace_length
+    ) noexcept
 
 if not cython.compiled:
     from collections.abc import Iterator
@@ -306,6 +311,23 @@ cdef class Exchange:
         self.turn.connection = NULL
         if turn.connection != NULL:
             self.answers.fail(turn)
+
+
+def choose_request_id(given: str, traceparent: str) -> str:
+    """Return the id of a request that another server has received.
+
+    Args:
+        given: Its `X-Request-ID`. Fields that occur twice are joined by a comma, which no id has.
+        traceparent: Its `traceparent`.
+    """
+    cdef RequestId made
+    cdef bytes wanted = given.encode("latin-1", "replace")
+    cdef bytes trace = traceparent.encode("latin-1", "replace")
+    choose_id(
+        &made, PyBytes_AS_STRING(wanted), PyBytes_GET_SIZE(wanted),
+        PyBytes_AS_STRING(trace), PyBytes_GET_SIZE(trace)
+    )
+    return made.text[:made.length].decode("ascii")
 
 
 cdef str _text(const unsigned char *data, uint32_t length):

@@ -6,16 +6,16 @@ support a fork after its first use.
 """
 
 import functools
-import math
 import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ksrv._native.protobuf.infer_response import MAX_MESSAGE
+from ksrv._native.server.exchange import choose_request_id
 from ksrv.engine.available_memory import bytes_in_flight
-from ksrv.errors import InvalidRequest, KsrvError
+from ksrv.errors import InvalidRequest
 from ksrv.request import InferRequest, RequestHandle
 from ksrv.server.call import Find, StoredCall, run_infer
 from ksrv.server.grpc import limits as bounds
@@ -23,7 +23,6 @@ from ksrv.server.grpc.calls import Incoming, Message, error_metadata, report_grp
 from ksrv.server.grpc.messages import admitted
 from ksrv.server.grpc.services import Method, OtherMethods, Services, permitted
 from ksrv.server.http.access_log import write_calls
-from ksrv.server.http.request_ids import choose_request_id
 from ksrv.server.settings import ServerSettings
 from ksrv.server.shared.parts import ServerParts
 
@@ -36,18 +35,13 @@ CALL_THREADS = 256
 NO_AGE_MS = (1 << 31) - 1
 """The value with which grpcio does not limit the age of connections."""
 
-SECOND_NS = 1_000_000_000
 ID_KEY, TRACE_KEY = "x-request-id", "traceparent"
 FOREVER_S = 1e9
 """A deadline further away counts as none, because grpc represents "no deadline" as a distant deadline."""
 
 
-def channel_options(settings: ServerSettings, *, shared: bool) -> dict[str, int]:
-    """Return grpcio's options.
-
-    Args:
-        shared: Whether several workers share the port.
-    """
+def channel_options(settings: ServerSettings) -> dict[str, int]:
+    """Return grpcio's options."""
     limits, age = settings.limits, settings.max_connection_age
     options = {
         # A message that the budget could never admit is refused before it is received.
@@ -63,8 +57,7 @@ def channel_options(settings: ServerSettings, *, shared: bool) -> dict[str, int]
         "grpc.max_connection_idle_ms": int(bounds.IDLE_CONNECTION_SECONDS * 1000),
         # grpcio spreads the ages itself.
         "grpc.max_connection_age_ms": min(max(1, int(age * 1000)), NO_AGE_MS) if age else NO_AGE_MS,
-        # By default grpcio would let a second server share the port, and both would get a part of the calls.
-        "grpc.so_reuseport": int(shared),
+        "grpc.so_reuseport": 1,  # all workers listen on the port, which the master has bound
         # Clients may ping every 10 s, also without a call. The other keepalive options have grpcio's defaults, as
         # Triton's server has.
         "grpc.keepalive_permit_without_calls": 1,
@@ -104,7 +97,7 @@ class GrpcioCall(StoredCall):
         self._entries = [(one.key, one.value) for one in context.invocation_metadata()]
         self.request_id = choose_request_id(self._joined(ID_KEY), self._joined(TRACE_KEY))
         self.model, self.version = "", ""
-        self.began_ns = time.monotonic_ns()
+        self.began_s = time.monotonic()
         context.send_initial_metadata(((ID_KEY, self.request_id),))
 
     def _joined(self, name: str) -> str:
@@ -146,9 +139,9 @@ class GrpcioCall(StoredCall):
     def deadline_ns(self) -> int | None:
         """The `time.monotonic_ns` of the deadline, or None."""
         left = self._context.time_remaining()
-        if left is None or not math.isfinite(left) or left > FOREVER_S:
+        if left is None or left > FOREVER_S:
             return None
-        return time.monotonic_ns() + int(left * SECOND_NS)
+        return time.monotonic_ns() + int(left * 1e9)
 
     def is_active(self) -> bool:
         """Return whether the call has neither ended nor been answered."""
@@ -161,7 +154,7 @@ class GrpcioCall(StoredCall):
     def read(self, find: Find) -> InferRequest:
         """See `InferCall.read`."""
         assert self._form is not None, "the method runs in the engine"
-        self._request = self._form.read(self.message, self, find)
+        self._request = self._form.read(self.message, cast(Any, self), find)
         return self._request
 
     def watch(self, handle: RequestHandle) -> None:
@@ -179,7 +172,7 @@ class GrpcioCall(StoredCall):
         assert self._form is not None and self._request is not None, "the request was read"
         if response.headers:
             self._context.set_trailing_metadata(tuple(trailing(response.headers)))
-        written = self._form.render(response, self._request, self)
+        written = self._form.render(response, self._request, cast(Any, self))
         return written if isinstance(written, bytes) else b"".join(written)
 
 
@@ -198,18 +191,11 @@ class GrpcioServer:
         self._server: Any = None
         self._stopped: threading.Event | None = None
 
-    def start(
-        self,
-        address: str,
-        *,
-        shared: bool = False,
-        credentials: "grpc.ServerCredentials | None" = None,
-    ) -> int:
+    def start(self, address: str, *, credentials: "grpc.ServerCredentials | None" = None) -> int:
         """Listen and serve.
 
         Args:
             address: "host:port" or "unix:path"; port 0 lets the system choose.
-            shared: Whether other workers listen on the same port.
             credentials: The credentials of TLS; None without TLS.
 
         Returns:
@@ -223,7 +209,7 @@ class GrpcioServer:
         self._server = grpc.server(
             self._services.pool("call", max(CALL_THREADS, 2 * self._settings.threads)),
             (self,),
-            options=list(channel_options(self._settings, shared=shared).items()),
+            options=list(channel_options(self._settings).items()),
             maximum_concurrent_rpcs=bounds.MAX_CALLS,
         )
         if credentials is None:
@@ -290,10 +276,9 @@ class GrpcioServer:
         except grpc.RpcError:  # the call has ended already
             raise
         except Exception as error:  # noqa: BLE001 - the boundary to grpcio, which hides them
-            failure = report_grpc(error, call)
+            failure = report_grpc(error, cast(Any, call))
             status = failure.grpc_code
-            metadata = (*error_metadata(failure), (ID_KEY, call.request_id))
-            context.set_trailing_metadata(metadata)
+            context.set_trailing_metadata((*error_metadata(failure), (ID_KEY, call.request_id)))
             context.abort(getattr(grpc.StatusCode, status), failure.message)  # raises
         finally:
             self._write_call(call, status, sent)
@@ -303,28 +288,19 @@ class GrpcioServer:
     ) -> Iterator[bytes]:
         if method.stream is not None:
             with permitted(method, call):
-                yield from method.stream(functools.partial(self._source, method, messages), call)
+                yield from method.stream(lambda *_: self._source(method, messages), call)
             return
         for received in messages:
-            with admitted(received, method.limits, self._services.budget) as message:
-                yield self._answer(method, message, call)
+            with admitted(received, method.limits, self._services.budget) as call.message:
+                if method.answer is not None:
+                    yield method.answer(call.message, call)
+                    return
+                run_infer(call, self._engine, waits=True)
+                yield call.rendered()
             return
         raise InvalidRequest("the call requires exactly one request message")
 
-    def _answer(self, method: Method, message: Message, call: GrpcioCall) -> bytes:
-        if method.answer is not None:
-            return method.answer(message, call)
-        call.message = message
-        run_infer(call, self._engine, waits=True)
-        return call.rendered()
-
-    def _source(
-        self,
-        method: Method,
-        messages: Iterator[bytes],
-        idle: Callable[[], bool],
-        fail: Callable[[KsrvError], None],
-    ) -> Iterator[Incoming]:
+    def _source(self, method: Method, messages: Iterator[bytes]) -> Iterator[Incoming]:
         """Yield the messages of a stream until it ends."""
         import grpc
 
@@ -338,7 +314,7 @@ class GrpcioServer:
         """Write a call into the access log, if it is on."""
         if not self._settings.access_log:
             return
-        took = (time.monotonic_ns() - call.began_ns) / SECOND_NS
+        took = time.monotonic() - call.began_s
         names = ("authorization", "forwarded", "x-forwarded-for")
         lines = (f"{key}: {value}\r\n" for key, value in call.metadata().items() if key in names)
         caller = "".join(lines).encode("latin-1", "replace")

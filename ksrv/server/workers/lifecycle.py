@@ -219,7 +219,7 @@ class Service:
         credentials = None if certificates is None else certificates.grpc_credentials()
         server = GrpcioServer(self.parts, dialects.grpc_methods)
         self._grpc = server
-        server.start(str(address), shared=True, credentials=credentials)
+        server.start(str(address), credentials=credentials)
 
     @functools.cached_property
     def io_threads(self) -> IoThreads:
