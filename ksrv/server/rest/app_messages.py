@@ -15,17 +15,17 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
+from wsgiref.util import is_hop_by_hop
 
 from gunicorn.config import Config
 
 from ksrv._native.server.app_message import AppMessage
-from ksrv.errors import KsrvError, NotFound, Overloaded
+from ksrv.errors import HEADER_NAME, HEADER_VALUE, KsrvError, NotFound, Overloaded
 from ksrv.limits import Limits
 from ksrv.server.http.answers import report_http
 from ksrv.server.http.environ import Address, Environ, Environs
 from ksrv.server.http.head_faults import head_error
 from ksrv.server.http.received_body import MESSAGE, body_too_large, received_body
-from ksrv.server.http.wsgi_response import WsgiResponse
 from ksrv.server.rest.fast_path import render_error
 
 log = logging.getLogger(__name__)
@@ -242,9 +242,8 @@ class AppMessages:
             message.set_close(message.closes)
             message.answer(204, b"204 No Content", _SERVER_METHODS, [])
             return
-        response = WsgiResponse(environ["REQUEST_METHOD"], http_1_0=message.http_1_0)
-        pieces = self._app(environ, response.start)
-        answer = Answer(message, environ, response, pieces)
+        answer = Answer(message, environ)
+        answer.pieces = self._app(environ, answer.start)
         if not answer.is_stream:
             answer.send()
         elif self._streams.acquire(blocking=False):
@@ -272,57 +271,79 @@ class AppMessages:
 
 
 class Answer:
-    """The app's answer to a message, and how it is sent.
+    """The app's answer to a message: the head that the app sets, its body, and how both are sent.
 
     Args:
         message: The message.
         environ: Its WSGI environment.
-        response: The head that the app has set.
-        pieces: The body.
 
     Attributes:
-        is_stream: Whether the body's length is not known, so that its pieces are made while it is sent.
+        pieces: The body.
     """
 
-    def __init__(
-        self,
-        message: AppMessage,
-        environ: Environ,
-        response: WsgiResponse,
-        pieces: Iterable[bytes],
-    ) -> None:
+    pieces: Iterable[bytes] = ()
+
+    def __init__(self, message: AppMessage, environ: Environ) -> None:
         self.message = message
         self._environ = environ
-        self._response = response
-        self._pieces = pieces
-        self.is_stream = not response.omits_body and response.length is None
+        self._status = 0
+        self._line = b""
+        self._fields: list[tuple[str, str]] = []
+        self._length: int | None = None
+        self._omits_body = False
+
+    def start(
+        self, status: str, headers: Sequence[tuple[str, str]], exc_info: object = None
+    ) -> None:
+        """Take the status and the header fields: WSGI's `start_response`.
+
+        Fields that the native server sends itself are left out (RFC 9110 7.6.1).
+
+        Raises:
+            ValueError: A field has no valid form.
+        """
+        self._line, self._status = status.encode("latin-1"), int(status[:3])
+        for name, value in headers:
+            if not HEADER_NAME.fullmatch(name) or not HEADER_VALUE.fullmatch(value):
+                raise ValueError(f"invalid header field {name!r}")
+            known = name.lower()
+            if known == "content-length":
+                self._length = int(value)
+            if not (is_hop_by_hop(known) or known in ("server", "date")):
+                self._fields.append((name, value.strip(" \t")))
+        if self._status < 200 or self._status == 204:  # RFC 9110 8.6
+            self._fields = [one for one in self._fields if one[0].lower() != "content-length"]
+            self._length = None
+        bodiless = self._status < 200 or self._status in (204, 304)
+        self._omits_body = bodiless or self._environ["REQUEST_METHOD"] == "HEAD"  # RFC 9110 6.4.1
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the body's length is not known, so that its pieces are made while it is sent."""
+        return not self._omits_body and self._length is None
 
     def send(self) -> None:
         """Send it; a stream's pieces as long as the client is there."""
-        message, response = self.message, self._response
-        message.set_close(message.closes or response.closes)
-        status = response.code
-        line = response.status.encode("latin-1")
+        message = self.message
+        message.set_close(message.closes or (self.is_stream and message.http_1_0))
         try:
             if self.is_stream:
-                self._stream(status, line, chunked=response.chunked)
+                self._stream(chunked=not message.http_1_0)
                 return
-            fields = self._fields()
-            if response.length is None or response.omits_body:
-                message.answer(status, line, fields, [])
-            else:
-                message.answer(status, line, fields, list(_exactly(self._pieces, response.length)))
+            body: list[bytes | memoryview] = []
+            if self._length is not None and not self._omits_body:
+                body += _exactly(self.pieces, self._length)
+            message.answer(self._status, self._line, self._head_fields(), body)
         finally:
             self._close()
 
-    def _fields(self, chosen: Sequence[tuple[str, str]] = ()) -> bytes:
+    def _head_fields(self, chosen: Sequence[tuple[str, str]] = ()) -> bytes:
         """Return the header fields; fields that were chosen late replace earlier fields of the same names."""
         names = {name.lower() for name, _ in chosen}
-        given = [one for one in self._response.fields if one[0].lower() not in names]
-        lines = [f"{name}: {value}\r\n" for name, value in (*given, *chosen)]
-        if self._response.chunked:
-            lines.insert(0, "Transfer-Encoding: chunked\r\n")
-        return "".join(lines).encode("latin-1")
+        given = [one for one in self._fields if one[0].lower() not in names]
+        return "".join(f"{name}: {value}\r\n" for name, value in (*given, *chosen)).encode(
+            "latin-1"
+        )
 
     def refuse(self, why: str) -> None:
         """Answer 503 in its place."""
@@ -337,20 +358,23 @@ class Answer:
         self.message.answer(status, line, fields, [body])
 
     def _close(self) -> None:
-        close = getattr(self._pieces, "close", None)
+        close = getattr(self.pieces, "close", None)
         if close is not None:
             close()
 
-    def _stream(self, status: int, line: bytes, *, chunked: bool) -> None:
+    def _stream(self, *, chunked: bool) -> None:
+        """Send the pieces, in chunks unless the client speaks HTTP/1.0."""
         message = self.message
-        pieces = iter(self._pieces)
+        pieces = iter(self.pieces)
         try:
             first = next(pieces, b"")
         except Exception as error:  # noqa: BLE001  (becomes the answer, because no byte is sent yet)
             self._refuse(error)
             return
-        fields = self._fields(getattr(self._pieces, "head_fields", ()))
-        if not message.begin_stream(status, line, fields):
+        fields = self._head_fields(getattr(self.pieces, "head_fields", ()))
+        if chunked:
+            fields = b"Transfer-Encoding: chunked\r\n" + fields
+        if not message.begin_stream(self._status, self._line, fields):
             return
         if not message.send(first, chunked=chunked):
             return
@@ -366,7 +390,7 @@ class Answer:
         state = self.message.peer_state()
         if state == "half-closed":
             # The system of a client that is gone answers a byte with a reset; a client may read on.
-            return self.message.send(getattr(self._pieces, "probe", b""), chunked=chunked)
+            return self.message.send(getattr(self.pieces, "probe", b""), chunked=chunked)
         return state == "open"
 
 
