@@ -6,11 +6,10 @@ import falcon
 
 from ksrv.dialects.kserve_v1 import bodies
 from ksrv.model.spec import ModelSpec
-from ksrv.protocol.rest import RenderedBody
+from ksrv.protocol.rest import HEADER_LENGTH, RenderedBody
 from ksrv.protocol.shared_memory import CallerMemory
 from ksrv.request import InferRequest, InferResponse
 from ksrv.server.rest.infer import InferResource
-from ksrv.server.rest.inference_resource import HEADER_LENGTH
 
 
 class PredictResource(InferResource):

@@ -21,6 +21,7 @@ from ksrv.errors import (
     UnsupportedEncoding,
     quote,
 )
+from ksrv.protocol.rest import HEADER_LENGTH, RenderedBody
 from ksrv.request import InferResponse
 from ksrv.server.call import report
 from ksrv.server.http.compression import chosen_encoding, compressed
@@ -93,11 +94,6 @@ def usable_headers(headers: Mapping[str, str]) -> list[tuple[str, str]]:
     return usable
 
 
-def set_handler_headers(resp: falcon.Response, headers: Mapping[str, str]) -> None:
-    """Set the headers that a handler chose."""
-    set_fields(resp, usable_headers(headers))
-
-
 def server_timing(response: InferResponse) -> str:
     """Return the `Server-Timing` header that shows the stages in milliseconds."""
     return ", ".join(
@@ -110,6 +106,16 @@ def _milliseconds(nanoseconds: int) -> str:
     """Three places, a half rounded up: what native/base/text_writer.hpp writes."""
     whole, places = divmod((nanoseconds + 500) // 1000, 1000)
     return f"{whole}.{places:03d}"
+
+
+def answer_fields(response: InferResponse, rendered: RenderedBody) -> list[tuple[str, str]]:
+    """Return the header fields of an answer, but for its length."""
+    fields = [*usable_headers(response.headers), ("content-type", rendered.content_type)]
+    if rendered.header_length is not None:
+        fields.append((HEADER_LENGTH, str(rendered.header_length)))
+    if response.timings:
+        fields.append(("server-timing", server_timing(response)))
+    return fields
 
 
 def send_parts(

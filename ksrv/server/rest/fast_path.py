@@ -23,7 +23,7 @@ from ksrv.protocol.metadata import server_metadata
 from ksrv.protocol.shared_memory import CallerMemory
 from ksrv.request import InferRequest, InferResponse, RequestHandle, is_forwarded
 from ksrv.server.call import Find, deliver, report, run_infer
-from ksrv.server.http.answers import error_headers, server_timing, status_line, usable_headers
+from ksrv.server.http.answers import answer_fields, error_headers, status_line
 from ksrv.server.http.received_body import ended_early
 from ksrv.server.rest.health import server_health
 from ksrv.server.shared.parts import ServerParts
@@ -331,12 +331,7 @@ class FastCall:
         rendered = rest.render_infer(
             response, request, nan_literals=self._path.nan_literals, memory=memory
         )
-        headers = [*usable_headers(response.headers), ("content-type", rendered.content_type)]
-        if rendered.header_length is not None:
-            headers.append(("inference-header-content-length", str(rendered.header_length)))
-        if response.timings:
-            headers.append(("server-timing", server_timing(response)))
-        fields = header_lines(headers, rendered.content_length)
+        fields = header_lines(answer_fields(response, rendered), rendered.content_length)
         exchange.answer(HTTPStatus.OK, OK, fields, rendered.parts)
 
     def refuse(self, error: Exception) -> None:

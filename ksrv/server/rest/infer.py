@@ -13,9 +13,9 @@ from ksrv.model.spec import ModelSpec
 from ksrv.protocol import rest
 from ksrv.protocol.shared_memory import CallerMemory
 from ksrv.request import InferRequest, InferResponse
-from ksrv.server.http.answers import send_parts, server_timing, set_handler_headers
+from ksrv.server.http.answers import answer_fields, send_parts, set_fields
 from ksrv.server.http.wsgi_calls import StreamedCall, WsgiCall
-from ksrv.server.rest.inference_resource import HEADER_LENGTH, InferenceResource
+from ksrv.server.rest.inference_resource import InferenceResource
 from ksrv.server.rest.route_guard import control_user
 from ksrv.server.rest.streams import send_stream, stream_type
 
@@ -85,7 +85,7 @@ class InferResource(InferenceResource):
     def _parse(
         self, req: falcon.Request, body: memoryview, spec: ModelSpec, *, explain: bool, **given: Any
     ) -> InferRequest:
-        length, headers = req.get_header(HEADER_LENGTH), self._headers(req)
+        length, headers = req.get_header(rest.HEADER_LENGTH), self._headers(req)
         request = rest.parse_infer(body, length, spec, self._limits, headers=headers, **given)
         request.explain = explain
         return request
@@ -108,12 +108,7 @@ class InferResource(InferenceResource):
         memory: CallerMemory | None,
     ) -> None:
         rendered = self._render(request, memory, response)
-        set_handler_headers(resp, response.headers)
-        resp.content_type = rendered.content_type
-        if rendered.header_length is not None:
-            resp.set_header(HEADER_LENGTH, str(rendered.header_length))
-        if response.timings:
-            resp.set_header("Server-Timing", server_timing(response))
+        set_fields(resp, answer_fields(response, rendered))
         compress = self._settings.compress_responses
         send_parts(
             resp,

@@ -17,7 +17,7 @@ from ksrv.dialects.torchserve.routes.errors import JSON, TorchServeError, queue_
 from ksrv.errors import KsrvError, Overloaded
 from ksrv.request import InferRequest, InferResponse
 from ksrv.server.call import Find, run_infer
-from ksrv.server.http.answers import send_parts, set_handler_headers, status_line, usable_headers
+from ksrv.server.http.answers import send_parts, set_fields, status_line, usable_headers
 from ksrv.server.http.wsgi_calls import CLIENT_LOOK_NS, StreamedCall
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def send_answer(resp: falcon.Response, response: InferResponse, environ: dict[st
         if name.lower() == "content-type":
             usable = usable_headers({"x": headers.pop(name)})
             resp.content_type = usable[0][1] if usable else resp.content_type
-    set_handler_headers(resp, headers)
+    set_fields(resp, usable_headers(headers))
     item = _item(response)
     send_parts(resp, [item], len(item), environ)
 

@@ -4,8 +4,8 @@ import pytest
 
 from ksrv.server.http.answers import (
     send_parts,
-    set_handler_headers,
     status_line,
+    usable_headers,
 )
 from ksrv.server.http.compression import chosen_encoding
 
@@ -38,18 +38,14 @@ def test_other_servers_get_the_parts_as_one_piece():
 
 
 def test_a_handler_cannot_break_the_message_with_a_header():
-    resp = falcon.Response()
-    set_handler_headers(
-        resp,
-        {
-            "X-Good": "yes",
-            "Content-Length": "5",
-            "transfer-encoding": "chunked",
-            "X-Bad\r\nX-Worse": "1",
-            "X-Split": "a\r\nSet-Cookie: b",
-        },
-    )
-    assert resp.headers == {"x-good": "yes"}
+    given = {
+        "X-Good": "yes",
+        "Content-Length": "5",
+        "transfer-encoding": "chunked",
+        "X-Bad\r\nX-Worse": "1",
+        "X-Split": "a\r\nSet-Cookie: b",
+    }
+    assert usable_headers(given) == [("X-Good", "yes")]
 
 
 def test_unknown_statuses_have_a_phrase_too():

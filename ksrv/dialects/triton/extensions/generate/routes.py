@@ -14,9 +14,9 @@ from ksrv.dialects.triton.extensions.generate.bodies import (
 from ksrv.dialects.triton.extensions.generate.descriptions import GENERATE, GENERATE_STREAM
 from ksrv.model.spec import ModelSpec
 from ksrv.protocol.plain_json import MOST_BYTES
-from ksrv.protocol.rest import file_body
+from ksrv.protocol.rest import RenderedBody, file_body
 from ksrv.request import InferRequest, InferResponse
-from ksrv.server.http.answers import JSON, send_parts, server_timing, set_handler_headers
+from ksrv.server.http.answers import JSON, answer_fields, send_parts, set_fields
 from ksrv.server.http.wsgi_calls import StreamedCall, WsgiCall
 from ksrv.server.rest.inference_resource import InferenceResource
 from ksrv.server.rest.route_guard import add_model_route
@@ -38,13 +38,12 @@ class GenerateResource(InferenceResource):
         """Answer with the whole text."""
         call, render = self._start(WsgiCall, req, name, version)
         response = call.response()
-        alone = file_body(response, call.request)
-        body = alone.parts[0] if alone else render(response)
-        set_handler_headers(resp, response.headers)
-        resp.content_type = alone.content_type if alone else JSON
-        if response.timings:
-            resp.set_header("Server-Timing", server_timing(response))
-        send_parts(resp, [body], len(body), req.env)
+        rendered = file_body(response, call.request)
+        if rendered is None:
+            body = render(response)
+            rendered = RenderedBody([body], len(body), None, JSON)
+        set_fields(resp, answer_fields(response, rendered))
+        send_parts(resp, rendered.parts, rendered.content_length, req.env)
 
     def on_post_stream(
         self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""
