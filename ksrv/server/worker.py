@@ -92,9 +92,6 @@ class KsrvWorker(Worker):  # type: ignore[misc]
     _routes: Sequence[tuple[str, str, int, bool]] = ()
     _routes_state = 0
     _publishing: threading.Lock
-    _counting: threading.Lock
-    _changes = 0  # of what is published
-    _published = 0  # the changes that the last publication has seen
 
     @classmethod
     def check_config(cls, cfg: Config, log: Any) -> None:
@@ -200,7 +197,6 @@ class KsrvWorker(Worker):  # type: ignore[misc]
         http_server.listen([listener.fileno() for listener in self.sockets])
         watch_connections(self._traffic)
         self._publishing = threading.Lock()
-        self._counting = threading.Lock()
         service.publish_health = self._publish
         service.last_connected = lambda: http_server.last_connected
         self._publish()
@@ -247,13 +243,7 @@ class KsrvWorker(Worker):  # type: ignore[misc]
     def _publish(self) -> None:
         """Tell the HTTP server what it answers without Python: health, and full queues."""
         assert self.http_server is not None
-        with self._counting:
-            self._changes += 1
-            change = self._changes
         with self._publishing:  # threads that load models do it too
-            if self._published >= change:
-                return  # another thread has published after the change
-            self._published = self._changes
             why = self.wsgi.engine.why_not_ready(names=not self.wsgi.parts.access.needs_token)
             self._publish_routes()  # before it says that it is ready
             self.http_server.set_health(
