@@ -9,8 +9,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from ksrv.images import jpeg
@@ -64,17 +63,6 @@ UNIX_SOCKET_UMASK = 0o007
 """The least umask of unix sockets, because their callers may load models; gunicorn's default is 0."""
 
 
-@dataclass(frozen=True)
-class _Quiet:
-    """A listener in a private folder, which no client can find, for `--http off`."""
-
-    folder: tempfile.TemporaryDirectory[str]
-
-    @property
-    def bind(self) -> str:
-        return f"unix:{Path(self.folder.name) / 'off.sock'}"
-
-
 def _process_umask() -> int:
     mask = os.umask(0)  # the umask can only be read by setting it
     os.umask(mask)
@@ -105,18 +93,19 @@ class Master:
         if settings.status_fd is not None:
             check_descriptor(settings.status_fd)
         if settings.trace == "otlp":
-            check_tracing()
+            _check("trace", tracing.check_installed)
         Access(settings)  # raises before anything starts, if a token file cannot be read
         self._http = parse_address(settings.http, "http")
         self._grpc = parse_address(settings.grpc, "grpc")
-        self._quiet = None if self._http else _Quiet(tempfile.TemporaryDirectory(prefix="ksrv-"))
+        # For --http off: gunicorn listens in a private folder, in which no client can find the socket.
+        self._quiet = None if self._http else tempfile.TemporaryDirectory(prefix="ksrv-")
         self._grpc_socket: socket.socket | None = None
 
     def options(self) -> dict[str, Any]:
         """Return gunicorn's settings, hooks included."""
         settings = self.settings
         return {
-            "bind": [self._quiet.bind if self._quiet else str(self._http)],
+            "bind": [f"unix:{self._quiet.name}/off.sock" if self._quiet else str(self._http)],
             "workers": settings.workers,
             "worker_class": settings.worker_class,
             "threads": settings.threads,
@@ -189,7 +178,7 @@ class Master:
                     "setting 'debug' puts lines of the handlers' code into answers, so it is allowed with loopback "
                     "addresses only; give --http and --grpc addresses such as 127.0.0.1:8080"
                 )
-            _check_jpeg_decoder(settings)
+            _check("jpeg_decoder", lambda: jpeg.choose(settings.jpeg_decoder))
             if not _inherits_listeners(server):
                 for address in addresses:
                     check_free(address, "http")
@@ -263,16 +252,13 @@ class Master:
             control=control_note(self.settings, sockets_only=sockets_only),
         )
         if self.settings.status_fd is not None:
-            self._report_addresses(self.settings.status_fd, http or [])
+            grpc = [] if self.service.grpc_address is None else [str(self.service.grpc_address)]
+            report_addresses(self.settings.status_fd, http or [], grpc)
         if self.service.grpc_address is not None:
             native = self.service.grpc_listener is not None
             log.info("gRPC is served by %s", describe(native=native))
         if server.cfg.is_ssl:
             log.info("TLS of HTTP is served by %s", tls_library(server.cfg))
-
-    def _report_addresses(self, descriptor: int, http: list[str]) -> None:
-        grpc = [] if self.service.grpc_address is None else [str(self.service.grpc_address)]
-        report_addresses(descriptor, http, grpc)
 
     def pre_exec(self, server: Any) -> None:
         """Prepare this process, a child of the master, to become the master that replaces it.
@@ -342,20 +328,13 @@ def _check_temporary_folder() -> None:
         ) from error
 
 
-def check_tracing() -> None:
-    """Refuse to trace without OpenTelemetry.
+def _check(setting: str, check: Callable[[], object]) -> None:
+    """Have a setting checked by the module that uses it.
 
     Raises:
-        SettingsError: It is not installed.
+        SettingsError: The check failed.
     """
     try:
-        tracing.check_installed()
-    except tracing.TracingError as error:
-        raise SettingsError(f"setting 'trace': {error}") from error
-
-
-def _check_jpeg_decoder(settings: ServerSettings) -> None:
-    try:
-        jpeg.choose(settings.jpeg_decoder)
-    except ValueError as error:
-        raise SettingsError(f"setting 'jpeg_decoder': {error}") from error
+        check()
+    except (ValueError, tracing.TracingError) as error:
+        raise SettingsError(f"setting '{setting}': {error}") from error
