@@ -3,9 +3,10 @@
 import functools
 from typing import Any
 
+from ksrv._native.grpc.grpc_call import Call
 from ksrv.errors import KsrvError
 from ksrv.server.audit import write
-from ksrv.server.grpc.calls import Behavior, Call, Check
+from ksrv.server.grpc.calls import Behavior, Check
 from ksrv.server.http.callers import TrustedProxies
 
 

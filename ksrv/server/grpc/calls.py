@@ -1,12 +1,14 @@
-"""One gRPC call, seen by ksrv: its caller, its deadline, and its refusals."""
+"""One gRPC call, seen by ksrv: its caller, its deadline, and its refusals.
+
+A call is a `Call` of the native server, or grpcio's `GrpcioCall`, which has the methods that the services use.
+"""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
-from ksrv._native.grpc.grpc_call import CODE_OF, retry_details
-from ksrv._native.grpc.grpc_call import Call as NativeCall
+from ksrv._native.grpc.grpc_call import CODE_OF, Call, retry_details
 from ksrv.errors import RESERVED_HEADERS, InvalidRequest, KsrvError, Unauthenticated
 from ksrv.protocol.protobuf import methods
 from ksrv.request import is_forwarded
@@ -16,56 +18,6 @@ from ksrv.server.credentials import Access
 log = logging.getLogger(__name__)
 
 Message: TypeAlias = bytes | memoryview
-
-
-class Call(Protocol):
-    """The part of a call that the services use: the native server and grpcio have separate classes for it."""
-
-    @property
-    def path(self) -> str:
-        """The method's path."""
-
-    @property
-    def request_id(self) -> str:
-        """The call's id: the client's, or one made for it."""
-
-    @property
-    def authorization(self) -> str | None:
-        """The metadata's entry of that name, or None."""
-
-    @property
-    def host(self) -> str:
-        """The call's `:authority`, or its `host`; "" without either."""
-
-    @property
-    def repeats_authorization(self) -> bool:
-        """Whether there is more than one entry of that name."""
-
-    @property
-    def deadline_ns(self) -> int | None:
-        """The `time.monotonic_ns` of the deadline, or None."""
-
-    @property
-    def sampled(self) -> bool:
-        """Whether its request was chosen to be recorded."""
-
-    def note_model(self, model: str, version: str) -> None:
-        """Name the model in the access log."""
-
-    def metadata(self) -> dict[str, str]:
-        """Return the text metadata, names in lower case; binary entries are left out."""
-
-    def peer_address(self) -> str:
-        """Return the caller's IP address, or "" for a unix socket."""
-
-    def client_user(self) -> tuple[int, int] | None:
-        """Return the user and group of the program at the other end of a unix socket, or None."""
-
-    def is_active(self) -> bool:
-        """Tell whether the call has neither ended nor been answered."""
-
-    def add_callback(self, callback: Callable[[], object]) -> bool:
-        """Have a function called when the call ends; False where it has ended."""
 
 
 Incoming: TypeAlias = Callable[[], AbstractContextManager[Message]]
@@ -144,13 +96,13 @@ def error_metadata(error: KsrvError) -> list[tuple[str, str | bytes]]:
     return metadata
 
 
-def refuse(call: NativeCall, error: Exception) -> None:
+def refuse(call: Call, error: Exception) -> None:
     """End a call of the native server with an error; see `report_grpc`."""
     failure = report_grpc(error, call)
     call.finish(CODE_OF[failure.grpc_code], failure.message, error_metadata(failure))
 
 
-def report_grpc(error: Exception, call: "Call | NativeCall") -> KsrvError:
+def report_grpc(error: Exception, call: Call) -> KsrvError:
     """Log and count a failure; return the error that the client gets."""
     return report(error, "grpc", f"gRPC {call.path}", {"request_id": call.request_id})
 

@@ -9,9 +9,10 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from ksrv._native.grpc.grpc_call import Call
 from ksrv.errors import KsrvError, NotFound, quote
 from ksrv.protocol.protobuf import HEALTH, INFERENCE, REFLECTION, message_class
-from ksrv.server.grpc.calls import Call, Check
+from ksrv.server.grpc.calls import Check
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine

@@ -3,12 +3,13 @@
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ksrv._native.grpc.grpc_call import Call
 from ksrv.model.spec import ModelSpec
 from ksrv.protocol import grpc as protocol
 from ksrv.protocol.shared_memory import CallerMemory
 from ksrv.request import InferRequest, InferResponse
 from ksrv.server.call import Find
-from ksrv.server.grpc.calls import Call, Message, control_user, earlier
+from ksrv.server.grpc.calls import Message, control_user, earlier
 from ksrv.server.shared.parts import ServerParts
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ error becomes, is decided around them (`services.py`).
 
 from typing import Any
 
+from ksrv._native.grpc.grpc_call import Call
 from ksrv.protocol import metadata
 from ksrv.protocol.protobuf import message_class
-from ksrv.server.grpc.calls import Call
 from ksrv.server.shared.parts import ServerParts
 
 

@@ -8,7 +8,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ksrv._native.grpc.grpc_call import CODE_OF
+from ksrv._native.grpc.grpc_call import CODE_OF, Call
 from ksrv.dialects.torchserve.calls import ROUTES, TorchServeCall
 from ksrv.dialects.torchserve.routes import errors
 from ksrv.dialects.torchserve.routes import responses as answers
@@ -21,7 +21,6 @@ from ksrv.server.call import Find
 from ksrv.server.grpc import limits as bounds
 from ksrv.server.grpc.calls import (
     Behavior,
-    Call,
     Message,
     Source,
     earlier,

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from ksrv._native.grpc.grpc_call import Call
 from ksrv.errors import InvalidRequest, quote
 from ksrv.observe import tracing
 from ksrv.protocol.documents import read_document
 from ksrv.protocol.openapi import Operation
 from ksrv.protocol.protobuf import message_class
 from ksrv.server.changeable_settings import TraceChange
-from ksrv.server.grpc.calls import Behavior, Call
+from ksrv.server.grpc.calls import Behavior
 from ksrv.server.rest.json_resource import DocumentReader, JsonResource
 from ksrv.server.rest.route_guard import MODEL, Needs
 from ksrv.server.shared.parts import ServerParts

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ksrv._native.grpc.grpc_call import Call
 from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.protocol.metadata import SERVER_NAME, Document, to_message
 from ksrv.protocol.openapi import Operation
-from ksrv.server.grpc.calls import Behavior, Call
+from ksrv.server.grpc.calls import Behavior
 from ksrv.server.rest.json_resource import JsonResource
 from ksrv.server.rest.route_guard import Needs, add_model_route
 from ksrv.server.shared.parts import ServerParts

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import orjson
 
+from ksrv._native.grpc.grpc_call import Call
 from ksrv.errors import InvalidRequest, KsrvError, NotImplementedByKsrv, quote
 from ksrv.protocol.documents import read_document
 from ksrv.protocol.metadata import to_message
 from ksrv.protocol.openapi import Operation
 from ksrv.protocol.protobuf import message_class
-from ksrv.server.grpc.calls import Behavior, Call
+from ksrv.server.grpc.calls import Behavior
 from ksrv.server.rest.json_resource import DocumentReader, JsonResource
 from ksrv.server.rest.route_guard import Needs
 

@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
+from ksrv._native.grpc.grpc_call import Call
 from ksrv.errors import KsrvError, NotReady
 from ksrv.protocol import grpc as protocol
 from ksrv.protocol.protobuf import message_class
 from ksrv.request import InferRequest, InferResponse, Parameter
 from ksrv.server.call import Find, StoredCall, run_infer
-from ksrv.server.grpc.calls import Call, Incoming, Source, report_grpc
+from ksrv.server.grpc.calls import Incoming, Source, report_grpc
 from ksrv.server.grpc.infer import InferCalls
 
 if TYPE_CHECKING:

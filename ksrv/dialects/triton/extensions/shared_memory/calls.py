@@ -8,13 +8,14 @@ from typing import Any, TypeAlias
 import falcon
 import msgspec
 
+from ksrv._native.grpc.grpc_call import Call
 from ksrv.dialects.triton.extensions.shared_memory.regions import CudaMemory, MemoryUser, Regions
 from ksrv.dialects.triton.extensions.shared_memory.tensors import ServerMemory
 from ksrv.errors import NotImplementedByKsrv
 from ksrv.protocol.documents import Unsigned, read_document
 from ksrv.protocol.protobuf import message_class
 from ksrv.server.credentials import Access
-from ksrv.server.grpc.calls import Behavior, Call
+from ksrv.server.grpc.calls import Behavior
 from ksrv.server.grpc.calls import control_user as grpc_user
 from ksrv.server.http.answers import send_json
 from ksrv.server.rest.json_resource import DocumentReader, JsonResource
