@@ -149,7 +149,7 @@ class EmbeddingsResource(_RoleResource):
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Answer a vector for each text."""
-        with Reservation(self._budget) as reservation:
+        with self._bodies.reserve() as reservation:
             document = self._document(req, reservation)
 
             call: EmbeddingsCall
@@ -187,7 +187,7 @@ class RerankResource(_RoleResource):
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Answer the documents, the most relevant first."""
-        with Reservation(self._budget) as reservation:
+        with self._bodies.reserve() as reservation:
             document = self._document(req, reservation)
 
             call: RerankCall

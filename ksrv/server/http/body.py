@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv._native.server.app_message import AppMessage
 from ksrv.errors import BodyTooLarge, InvalidRequest, KsrvError, quote
-from ksrv.limits import Limits, show_limit
+from ksrv.limits import show_limit
 from ksrv.server.http.byte_budget import Reservation
 from ksrv.server.http.compression import COMPRESSED_STEP, content_encoding, inflated, steps
 from ksrv.server.http.received_body import MESSAGE, body_too_large, ended_early, received_body
+from ksrv.server.settings import ServerSettings
 
 ALIGNMENT = 64
 COMPRESSION_OVERHEAD = 1024
@@ -123,102 +125,106 @@ class ExpectedBody:
     most: int
 
 
-def expected_body(
-    environ: Environ,
-    limits: Limits,
-    reservation: Reservation,
-    *,
-    bound: Bound | None = None,
-    decompress: bool = True,
-) -> ExpectedBody:
-    """Judge a body by its head, without reading it; nothing is taken from the budget.
+class BodyReader:
+    """Reads the bodies of requests.
 
     Args:
-        environ: The WSGI environment.
-        limits: The bound on all bodies.
-        reservation: Knows what a request may hold at most.
-        bound: The route's own limit.
-        decompress: Whether compressed bodies are accepted.
-
-    Raises:
-        BodyTooLarge: The announced length is above a limit.
-        InvalidRequest: The announced length is no number.
-        UnsupportedEncoding: The body's `Content-Encoding` is not accepted.
+        settings: Bounds on bodies, and whether compressed bodies are accepted.
+        budget: The bytes that requests may hold together.
     """
-    encoding = content_encoding(str(environ.get("HTTP_CONTENT_ENCODING", "")), decompress)
-    length = content_length(environ)
-    if length is not None and length > limits.body:
-        raise BodyTooLarge(
-            f"the body has {length} bytes, above the {show_limit('body', limits.body)}"
-        )
-    if bound is None or bound.nbytes > limits.body:
-        bound = Bound(limits.body, body_too_large)
-    if encoding == "identity" and length is not None and length > bound.nbytes:
-        raise bound.refusal(length, bound.nbytes)
-    if length is not None:
-        reservation.expect(length)
-    most = bound.nbytes
-    if encoding != "identity":  # what holds no more than the bound is hardly longer itself
-        most = min(limits.body, most + most // 1000 + COMPRESSION_OVERHEAD)
-    return ExpectedBody(encoding, length, bound, most)
 
+    def __init__(self, settings: ServerSettings, budget: MemoryBudget) -> None:
+        self._limits = settings.limits
+        self._decompress = settings.decompress_requests
+        self._budget = budget
 
-def _received(
-    message: AppMessage,
-    limits: Limits,
-    reservation: Reservation,
-    head: ExpectedBody,
-    offset: int,
-) -> memoryview:
-    """Return the body of a received message, inflated where it is compressed."""
-    bound, most, encoding = head.bound, head.most, head.encoding
-    received = max(message.announced, message.received)
-    if most < received <= limits.body and message.state in ("unread", "too long"):
-        raise bound.refusal(received, bound.nbytes)
-    view = received_body(message, most, limits)
-    reservation.adopt(message.take_counted())
-    if encoding == "identity":
-        if len(view) > most:
-            raise bound.refusal(len(view), most)
-        return view
-    return one_block(inflated(steps(view), encoding, limits), bound, reservation, offset)
+    def reserve(self) -> Reservation:
+        """Return a reservation for the bytes of one request."""
+        return Reservation(self._budget)
 
+    def wanted(self, environ: Environ, bound: Bound | None = None) -> int:
+        """Return the most bytes that a body may have, judged by the head of its request.
 
-def read_body(
-    environ: Environ,
-    limits: Limits,
-    reservation: Reservation,
-    *,
-    offset: int = 0,
-    bound: Bound | None = None,
-    decompress: bool = True,
-) -> memoryview:
-    """Read a request's whole body into one block.
+        Args:
+            bound: The route's own limit.
 
-    Args:
-        limits: Bounds on the body's bytes, chunks and inflation.
-        reservation: Takes the bytes out of the memory budget.
-        offset: How far into its block the body begins; see `padding`.
-        decompress: Whether compressed bodies are accepted.
+        Raises:
+            KsrvError: See `read`; the head shows the fault.
+        """
+        with self.reserve() as reservation:
+            return self._expected(environ, reservation, bound).most
 
-    Returns:
-        A writable view of exactly the body's bytes; the block lives as long as the view.
+    def read(
+        self,
+        environ: Environ,
+        reservation: Reservation,
+        *,
+        bound: Bound | None = None,
+        offset: int = 0,
+    ) -> memoryview:
+        """Read a request's whole body into one block.
 
-    Raises:
-        BodyTooLarge: The body is, or inflates to, more than the limits allow.
-        InvalidRequest: The body ended early, came in too many chunks or is corrupt.
-        Overloaded: The bytes in flight are at their bound.
-        UnsupportedEncoding: The body's `Content-Encoding` is not accepted.
-    """
-    head = expected_body(environ, limits, reservation, bound=bound, decompress=decompress)
-    encoding, length, bound = head.encoding, head.length, head.bound
-    message = environ.get(MESSAGE)
-    if message is not None:
-        return _received(message, limits, reservation, head, offset)
-    stream = environ["wsgi.input"]
-    if length is None and "HTTP_TRANSFER_ENCODING" not in environ:
-        length = 0
-    pieces = _pieces(stream, length, bound.nbytes if encoding == "identity" else sys.maxsize)
-    if encoding != "identity":
-        pieces = inflated(pieces, encoding, limits)
-    return one_block(pieces, bound, reservation, offset)
+        Args:
+            reservation: Takes the bytes out of the memory budget.
+            bound: The route's own limit.
+            offset: How far into its block the body begins; see `padding`.
+
+        Returns:
+            A writable view of exactly the body's bytes; the block lives as long as the view.
+
+        Raises:
+            BodyTooLarge: The body is, or inflates to, more than the limits allow.
+            InvalidRequest: The body ended early, came in too many chunks or is corrupt, or its length is no number.
+            Overloaded: The bytes in flight are at their bound.
+            UnsupportedEncoding: The body's `Content-Encoding` is not accepted.
+        """
+        head = self._expected(environ, reservation, bound)
+        encoding, length = head.encoding, head.length
+        message = environ.get(MESSAGE)
+        if message is not None:
+            return self._received(message, reservation, head, offset)
+        if length is None and "HTTP_TRANSFER_ENCODING" not in environ:
+            length = 0
+        most = head.bound.nbytes if encoding == "identity" else sys.maxsize
+        pieces = _pieces(environ["wsgi.input"], length, most)
+        if encoding != "identity":
+            pieces = inflated(pieces, encoding, self._limits)
+        return one_block(pieces, head.bound, reservation, offset)
+
+    def _expected(
+        self, environ: Environ, reservation: Reservation, bound: Bound | None
+    ) -> ExpectedBody:
+        """Judge a body by its head, without reading it; nothing is taken from the budget."""
+        limits = self._limits
+        encoding = content_encoding(environ.get("HTTP_CONTENT_ENCODING", ""), self._decompress)
+        length = content_length(environ)
+        if length is not None and length > limits.body:
+            raise BodyTooLarge(
+                f"the body has {length} bytes, above the {show_limit('body', limits.body)}"
+            )
+        if bound is None or bound.nbytes > limits.body:
+            bound = Bound(limits.body, body_too_large)
+        if encoding == "identity" and length is not None and length > bound.nbytes:
+            raise bound.refusal(length, bound.nbytes)
+        if length is not None:
+            reservation.expect(length)
+        most = bound.nbytes
+        if encoding != "identity":  # what holds no more than the bound is hardly longer itself
+            most = min(limits.body, most + most // 1000 + COMPRESSION_OVERHEAD)
+        return ExpectedBody(encoding, length, bound, most)
+
+    def _received(
+        self, message: AppMessage, reservation: Reservation, head: ExpectedBody, offset: int
+    ) -> memoryview:
+        """Return the body of a received message, inflated where it is compressed."""
+        bound, most, limits = head.bound, head.most, self._limits
+        received = max(message.announced, message.received)
+        if most < received <= limits.body and message.state in ("unread", "too long"):
+            raise bound.refusal(received, bound.nbytes)
+        view = received_body(message, most, limits)
+        reservation.adopt(message.take_counted())
+        if head.encoding == "identity":
+            if len(view) > most:
+                raise bound.refusal(len(view), most)
+            return view
+        return one_block(inflated(steps(view), head.encoding, limits), bound, reservation, offset)

@@ -10,15 +10,15 @@ from ksrv.limits import Limits
 from ksrv.model.spec import ModelSpec
 from ksrv.protocol.error_texts import json_refusal, json_too_large
 from ksrv.protocol.forms.uploads import is_upload
+from ksrv.protocol.rest import HEADER_LENGTH
 from ksrv.request import InferRequest
 from ksrv.server.call import Find, run_infer
 from ksrv.server.http.body import (
     DIGITS,
+    BodyReader,
     Bound,
     content_length,
-    expected_body,
     padding,
-    read_body,
 )
 from ksrv.server.http.byte_budget import Reservation
 from ksrv.server.http.request_headers import request_headers
@@ -26,8 +26,6 @@ from ksrv.server.http.wsgi_calls import WsgiCall, find_before_body
 from ksrv.server.shared.parts import ServerParts
 
 _Call = TypeVar("_Call", bound=WsgiCall)
-
-HEADER_LENGTH = "Inference-Header-Content-Length"
 
 
 class InferenceResource:
@@ -47,7 +45,7 @@ class InferenceResource:
     def __init__(self, parts: ServerParts) -> None:
         self._engine = parts.engine
         self._settings = parts.settings
-        self._budget = parts.budget
+        self._bodies = BodyReader(parts.settings, parts.budget)
         self._access = parts.access
         self._shared_memory = parts.shared_memory
         self._limits = limits = parts.settings.limits
@@ -66,14 +64,7 @@ class InferenceResource:
             KsrvError: The head shows that the request will be refused.
         """
         spec = find_before_body(self._engine, req.env, name, version).spec if name else None
-        with Reservation(self._budget) as reservation:
-            return expected_body(
-                req.env,
-                self._limits,
-                reservation,
-                bound=self._bound(req, spec),
-                decompress=self._settings.decompress_requests,
-            ).most
+        return self._bodies.wanted(req.env, self._bound(req, spec))
 
     def _bound(self, req: falcon.Request, spec: ModelSpec | None) -> Bound | None:
         """Return the limit on a body that is JSON as a whole, for the model that the path names."""
@@ -87,14 +78,8 @@ class InferenceResource:
     ) -> memoryview:
         """Return the body, or raise its fault, without reading it where the head shows the fault."""
         header_length = req.get_header(HEADER_LENGTH) if self._own_bound is None else None
-        return read_body(
-            req.env,
-            self._limits,
-            reservation,
-            offset=padding(header_length),
-            bound=self._bound(req, spec),
-            decompress=self._settings.decompress_requests,
-        )
+        bound = self._bound(req, spec)
+        return self._bodies.read(req.env, reservation, bound=bound, offset=padding(header_length))
 
     def _headers(self, req: falcon.Request) -> dict[str, str]:
         """Return the headers that a handler sees."""
@@ -110,7 +95,7 @@ class InferenceResource:
     ) -> InferRequest:
         """Return the request of a call; see `InferCall.read`."""
         target = find(name, version)  # an unknown model is refused before the body is read
-        with Reservation(self._budget) as reservation:  # afterwards the queue counts the bytes
+        with self._bodies.reserve() as reservation:  # afterwards the queue counts the bytes
             body = self._body(req, reservation, target.spec)
             if target.retired:
                 target = find(name, version)

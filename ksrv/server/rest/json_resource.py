@@ -7,8 +7,7 @@ import falcon
 
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.server.http.answers import send_json
-from ksrv.server.http.body import Bound, expected_body, read_body
-from ksrv.server.http.byte_budget import Reservation
+from ksrv.server.http.body import BodyReader, Bound
 from ksrv.server.http.json_body import DOCUMENT_BYTES, document_too_large, parse_document
 from ksrv.server.settings import ServerSettings
 
@@ -23,8 +22,7 @@ class DocumentReader:
 
     def __init__(self, settings: ServerSettings, budget: MemoryBudget) -> None:
         self._limits = settings.limits
-        self._decompress = settings.decompress_requests
-        self._budget = budget
+        self._bodies = BodyReader(settings, budget)
         self._bound = Bound(DOCUMENT_BYTES, document_too_large)
 
     def wanted(self, req: falcon.Request) -> int:
@@ -33,10 +31,7 @@ class DocumentReader:
         Raises:
             KsrvError: The head announces a body that is refused.
         """
-        with Reservation(self._budget) as reservation:
-            return expected_body(
-                req.env, self._limits, reservation, bound=self._bound, decompress=self._decompress
-            ).most
+        return self._bodies.wanted(req.env, self._bound)
 
     def __call__(self, req: falcon.Request) -> Any:
         """Return the object.
@@ -44,14 +39,8 @@ class DocumentReader:
         Raises:
             KsrvError: The body is not a JSON object, or too long.
         """
-        with Reservation(self._budget) as reservation:
-            body = read_body(
-                req.env,
-                self._limits,
-                reservation,
-                bound=self._bound,
-                decompress=self._decompress,
-            )
+        with self._bodies.reserve() as reservation:
+            body = self._bodies.read(req.env, reservation, bound=self._bound)
             return parse_document(body, self._limits)
 
 

@@ -25,7 +25,6 @@ from ksrv.model.spec import ModelSpec
 from ksrv.request import InferRequest, Tensor
 from ksrv.server.call import Find
 from ksrv.server.http.body import Bound
-from ksrv.server.http.byte_budget import Reservation
 from ksrv.server.http.request_headers import request_headers
 from ksrv.server.http.request_ids import REQUEST_ID
 from ksrv.server.http.wsgi_calls import find_before_body
@@ -134,7 +133,7 @@ class _RequestResource(InferenceResource):
         def read(find: Find) -> InferRequest:
             # An unknown model is refused before the body is read.
             target = self._archives.find(name, version, find) if name else None
-            with Reservation(self._budget) as reservation:  # afterwards the queue counts the bytes
+            with self._bodies.reserve() as reservation:  # afterwards the queue counts the bytes
                 body = self._body(req, reservation)
                 parts = read_parts(body, req.content_type, query)
             named = name or _named_by(parts)

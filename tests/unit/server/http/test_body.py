@@ -5,9 +5,8 @@ import pytest
 
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import InvalidRequest, UnsupportedEncoding
-from ksrv.limits import Limits
-from ksrv.server.http.body import padding, read_body
-from ksrv.server.http.byte_budget import Reservation
+from ksrv.server.http.body import BodyReader, padding
+from ksrv.server.settings import ServerSettings
 
 MIB = 1024 * 1024
 
@@ -15,8 +14,9 @@ MIB = 1024 * 1024
 def read(content, **more):
     environ = {"wsgi.input": io.BytesIO(content), "CONTENT_LENGTH": str(len(content))}
     environ["HTTP_CONTENT_ENCODING"] = more.pop("encoding")
-    with Reservation(MemoryBudget(MIB)) as reservation:
-        return read_body(environ, Limits(), reservation, **more)
+    reader = BodyReader(ServerSettings(**more), MemoryBudget(MIB))
+    with reader.reserve() as reservation:
+        return reader.read(environ, reservation)
 
 
 @pytest.mark.parametrize("text", [None, "", "-1", "abc", "+5", "1" * 19])
@@ -26,8 +26,8 @@ def test_a_header_length_that_is_no_number_needs_no_padding(text):
 
 def test_inflating_can_be_switched_off():
     with pytest.raises(UnsupportedEncoding, match="identity only"):
-        read(gzip.compress(b"x"), encoding="gzip", decompress=False)
-    assert bytes(read(b"x", encoding="identity", decompress=False)) == b"x"
+        read(gzip.compress(b"x"), encoding="gzip", decompress_requests=False)
+    assert bytes(read(b"x", encoding="identity", decompress_requests=False)) == b"x"
 
 
 def test_an_error_of_the_wsgi_input_is_the_clients_mistake():
@@ -37,9 +37,10 @@ def test_an_error_of_the_wsgi_input_is_the_clients_mistake():
 
     environ = {"wsgi.input": Broken(), "CONTENT_LENGTH": "5"}
     budget = MemoryBudget(MIB)
+    reader = BodyReader(ServerSettings(), budget)
     with (
-        Reservation(budget) as reservation,
+        reader.reserve() as reservation,
         pytest.raises(InvalidRequest, match="cannot be read: reset"),
     ):
-        read_body(environ, Limits(), reservation)
+        reader.read(environ, reservation)
     assert budget.held == 0
