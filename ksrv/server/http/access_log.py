@@ -17,6 +17,7 @@ from ksrv._native.server.server import Address, HttpServer
 from ksrv.errors import quote
 from ksrv.server.http.answers import status_line
 from ksrv.server.http.callers import TrustedProxies, token_digest
+from ksrv.server.http.environ import field_keys
 
 log = logging.getLogger("gunicorn.access")
 
@@ -27,7 +28,7 @@ def _environ(head: bytes, peer: Address) -> tuple[dict[str, Any], list[tuple[str
     """Return what WSGI would say of a head, and its header fields."""
     line = head.lstrip(b"\r\n").split(b"\r\n", 1)[0].decode("latin-1").split(" ")
     method, target, protocol = line if len(line) == 3 else ("-", "-", "-")
-    fields = list(HeadFields(head).items()) if head else []
+    fields = HeadFields(head) if head else {}
     environ: dict[str, Any] = {
         "REQUEST_METHOD": method,
         "RAW_URI": target,
@@ -35,10 +36,9 @@ def _environ(head: bytes, peer: Address) -> tuple[dict[str, Any], list[tuple[str
         "QUERY_STRING": "",
         "SERVER_PROTOCOL": protocol,
         "REMOTE_ADDR": peer if isinstance(peer, str) else peer[0],
+        **field_keys(fields),
     }
-    for name, value in fields:
-        environ[f"HTTP_{name.upper().replace('-', '_')}"] = value
-    return environ, [(name.upper(), value) for name, value in fields]
+    return environ, [(name.upper(), value) for name, value in fields.items()]
 
 
 def write_records(logger: Any, records: Iterable[tuple[Any, ...]]) -> None:

@@ -13,6 +13,7 @@ from gunicorn.config import Config
 
 from ksrv._native.http.request_head import is_host
 from ksrv._native.server.app_message import AppMessage
+from ksrv._native.server.exchange import HeadFields
 from ksrv.errors import NotFound, quote
 from ksrv.server.http.callers import UNIX, TrustedProxies
 from ksrv.server.http.head_faults import RefusedHead
@@ -24,6 +25,12 @@ Address = tuple[Any, ...] | str
 _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
 _BARE = {"CONTENT_TYPE", "CONTENT_LENGTH"}
 """Fields whose keys have no HTTP_ before their names (PEP 3333)."""
+
+
+def field_keys(fields: Mapping[str, str]) -> Environ:
+    """Return header fields by their keys in the environment. Names with "_" are ignored: they could be another's key."""
+    keys = ((name.upper().replace("-", "_"), name) for name in fields if "_" not in name)
+    return {key if key in _BARE else f"HTTP_{key}": fields[name] for key, name in keys}
 
 
 class Environs:
@@ -64,24 +71,15 @@ class Environs:
             RefusedHead: The head contradicts itself.
             NotFound: Its path is not below the mount prefix.
         """
-        text = message.head.decode("latin-1").removeprefix("\r\n")
-        line, *lines = text.split("\r\n")
-        method, target, version = line.split(" ")
+        head = message.head.removeprefix(b"\r\n")
+        method, target, version = head.partition(b"\r\n")[0].decode("latin-1").split(" ")
         environ = self._constant | {
             "REQUEST_METHOD": method,
             "RAW_URI": target,
             "SERVER_PROTOCOL": version,
             MESSAGE: message,
+            **field_keys(HeadFields(head)),
         }
-        for field in lines[:-2]:
-            name, _, value = field.partition(":")
-            if "_" in name:  # ignored, because it could become another field's key
-                continue
-            key = name.upper().replace("-", "_")
-            if key not in _BARE:
-                key = "HTTP_" + key
-            value = value.strip(" \t")
-            environ[key] = f"{environ[key]},{value}" if key in environ else value
         path = self._set_target(environ, target)
         self._set_path(environ, path)
         self._set_peers(environ, message)
