@@ -66,10 +66,8 @@ class ChangeReplicator:
         self._slot = slot
         self._changed = threading.Condition()
         self._wake = threading.Event()
-        self._outcomes: dict[
-            int, dict[int, str]
-        ] = {}  # by position and slot, of what was asked for here
-        self._failures: dict[int, Exception] = {}  # by position, of what failed here
+        # By position and slot, of what was asked for here: an error, its text in another worker, or "".
+        self._outcomes: dict[int, dict[int, str | Exception]] = {}
         self._chains: dict[str, deque[tuple[int, LogEntry]]] = {}
         self._start: LogEntry | None = None
         self._pending: list[tuple[int, LogEntry]] = []
@@ -231,8 +229,9 @@ class ChangeReplicator:
             took = time.monotonic() - began
             self._wait_for_others(positions, time.monotonic() + 2 * took + LAG_SECONDS)
             for position in positions:
-                if position in self._failures:
-                    raise self._failures[position]
+                outcome = self._outcomes[position][self._slot]
+                if isinstance(outcome, Exception):
+                    raise outcome
             # A model that cannot be brought up to date serves as before, in all workers.
             self._raise_failures(
                 [
@@ -245,7 +244,6 @@ class ChangeReplicator:
             with self._changed:
                 for position in positions:
                     del self._outcomes[position]
-                    self._failures.pop(position, None)
         return True
 
     def _wait_for_this_worker(self, positions: Sequence[int]) -> None:
@@ -368,10 +366,7 @@ class ChangeReplicator:
             text = error.message if isinstance(error, KsrvError) else f"{type(error).__name__}"
             if entry.slot != self._slot:
                 self._log_failure(entry, error)
-        with self._changed:
-            if error is not None and position in self._outcomes:
-                self._failures[position] = error
-        self._note(position, self._slot, text)
+        self._note(position, self._slot, text if error is None else error)
         done = LogEntry(kind="done", slot=self._slot, position=position, error=text)
         if text and entry.change is not None:
             made = engine.made_of(entry.change)
@@ -384,10 +379,10 @@ class ChangeReplicator:
                 held.message,
             )
 
-    def _note(self, position: int, slot: int, error: str) -> None:
+    def _note(self, position: int, slot: int, outcome: str | Exception) -> None:
         with self._changed:
             if position in self._outcomes:
-                self._outcomes[position][slot] = error
+                self._outcomes[position].setdefault(slot, outcome)
                 self._changed.notify_all()
 
     def _log_failure(self, entry: LogEntry, error: Exception) -> None:
