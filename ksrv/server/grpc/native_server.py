@@ -33,12 +33,10 @@ from ksrv.observe.traffic import (
     watch_connections,
 )
 from ksrv.request import InferRequest, InferResponse, RequestHandle
-from ksrv.server.addresses import parse_address
 from ksrv.server.call import Find, deliver, run_infer
 from ksrv.server.grpc import limits as bounds
 from ksrv.server.grpc.calls import Incoming, Message, refuse, trailing
 from ksrv.server.grpc.messages import inflated_message
-from ksrv.server.grpc.port import listen
 from ksrv.server.grpc.services import Method, OtherMethods, Services, permitted
 from ksrv.server.http.access_log import RecordWriter, write_calls
 from ksrv.server.http.byte_budget import Reservation
@@ -62,11 +60,11 @@ class NativeGrpcServer:
     ) -> None:
         self._loop = loop
         self._engine = parts.engine
-        self._settings = settings = parts.settings
+        self._settings = parts.settings
         self._services = Services(parts, others)
         self._infer_pool = self._services.pool("infer", bounds.CALL_THREADS)
         self._budget = self._services.budget
-        self._methods = {} if settings.grpc == "off" else self._services.methods
+        self._methods = self._services.methods
         self._listener: socket.socket | None = None
         self._core: GrpcServer | None = None
         self._access_log: RecordWriter | None = None
@@ -76,34 +74,15 @@ class NativeGrpcServer:
     # ---- life -------------------------------------------------------------------------------
 
     def start(
-        self,
-        address: str,
-        *,
-        listener: socket.socket | None = None,
-        tls: TlsContext | None = None,
-        http_address: str = "",
-    ) -> int:
-        """Listen and serve.
+        self, listener: socket.socket, *, tls: TlsContext | None = None, http_address: str = ""
+    ) -> None:
+        """Serve.
 
         Args:
-            address: "host:port" or "unix:path"; port 0 lets the system choose.
-            listener: A socket that listens there already, which other workers share.
+            listener: A socket that listens, which other workers share.
             tls: The TLS settings of all connections; None for cleartext.
             http_address: The address of REST, for the answer to clients of HTTP/1.1 that call this address.
-
-        Returns:
-            The port; 1 for a unix socket.
-
-        Raises:
-            RuntimeError: The address is taken or does not exist.
         """
-        if listener is None:
-            found = parse_address(address, "grpc")
-            assert found is not None, "gRPC is off"
-            try:
-                listener = listen(found, self._settings.backlog)
-            except OSError as error:
-                raise RuntimeError(f"{address} cannot be listened on: {error}") from error
         self._listener = listener
         core = self._core = GrpcServer(
             self._loop,
@@ -130,7 +109,6 @@ class NativeGrpcServer:
                 "ksrv-grpc-access-log", lambda: write_calls(core.records(), self._services.proxies)
             )
             self._access_log.start()
-        return int(listener.getsockname()[1]) if listener.family != socket.AF_UNIX else 1
 
     @property
     def open_connections(self) -> int:

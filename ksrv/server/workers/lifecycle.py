@@ -207,12 +207,7 @@ class Service:
                 self.io_threads.loop, self.parts, dialects.grpc_methods
             )
             tls = None if certificates is None else certificates.native_context("h2")
-            native.start(
-                str(address),
-                listener=self.grpc_listener,
-                tls=tls,
-                http_address=self._http_address,
-            )
+            native.start(self.grpc_listener, tls=tls, http_address=self._http_address)
             return
         from ksrv.server.grpc.grpcio_server import GrpcioServer
 

@@ -13,9 +13,11 @@ from ksrv._native.reactor.event_loop import EventLoop
 from ksrv.limits import Limits
 from ksrv.protocol.protobuf import INFERENCE, message_class, methods
 from ksrv.server import dialects
+from ksrv.server.addresses import parse_address
 from ksrv.server.credentials import Access
 from ksrv.server.grpc.grpcio_server import GrpcioServer
 from ksrv.server.grpc.native_server import NativeGrpcServer
+from ksrv.server.grpc.port import listen
 from ksrv.server.grpc.services import OtherMethods
 from ksrv.server.settings import ServerSettings
 from ksrv.server.shared.parts import ServerParts, server_parts
@@ -31,12 +33,15 @@ class ServerWithThreads(NativeGrpcServer):
         super().__init__(loop, parts, others)
         self._io_threads = [threading.Thread(target=loop.run, args=(index,)) for index in range(4)]
 
-    def start(self, address: str, **options: Any) -> int:
-        port = super().start(address, **options)
+    def start(self, address: str, **options: Any) -> int:  # type: ignore[override]
+        found = parse_address(address, "grpc")
+        assert found is not None
+        listener = listen(found, 128)
+        super().start(listener, **options)
         for thread in self._io_threads:
             thread.daemon = True
             thread.start()
-        return port
+        return 1 if found.path else int(listener.getsockname()[1])
 
     def stop(self, grace: float) -> None:
         super().stop(grace)
