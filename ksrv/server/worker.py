@@ -28,7 +28,6 @@ from ksrv._native.tls.tls_context import TlsContext, openssl_version
 from ksrv.handlers.devices.lost import lost_devices
 from ksrv.observe.traffic import Traffic, counted_traffic, watch_connections
 from ksrv.server.http.access_log import access_log_of
-from ksrv.server.launch.gunicorn_checks import check_gunicorn, check_settings
 from ksrv.server.launch.tls import Certificates
 from ksrv.server.log_stream import lost_lines
 from ksrv.server.rest.app_messages import AppMessages, AppThreads
@@ -92,23 +91,6 @@ class KsrvWorker(Worker):  # type: ignore[misc]
     _routes: Sequence[tuple[str, str, int, bool]] = ()
     _routes_state = 0
     _publishing: threading.Lock
-
-    @classmethod
-    def check_config(cls, cfg: Config, log: Any) -> None:
-        """Refuse what the HTTP server cannot honour; gunicorn's master calls this when it starts.
-
-        Args:
-            cfg: gunicorn's configuration.
-            log: gunicorn's log.
-
-        Raises:
-            RuntimeError: gunicorn or one of its settings is not what ksrv needs.
-        """
-        try:
-            check_gunicorn()
-            check_settings(cfg)
-        except SettingsError as error:
-            raise RuntimeError(str(error)) from error  # which gunicorn shows without a traceback
 
     def init_process(self) -> None:
         """Prepare the process, and run."""

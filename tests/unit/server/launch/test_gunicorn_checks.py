@@ -8,7 +8,6 @@ from gunicorn.workers import base
 
 from ksrv.server.launch import gunicorn_checks as checks
 from ksrv.server.settings import SettingsError
-from ksrv.server.worker import KsrvWorker
 
 
 def configured(**settings):
@@ -106,8 +105,6 @@ def ssl_context(config, default):
 def test_what_the_http_server_cannot_honour_is_refused_by_name(settings, words):
     with pytest.raises(SettingsError, match=f"gunicorn's setting {words}"):
         checks.check_settings(configured(**settings))
-    with pytest.raises(RuntimeError, match=words):
-        KsrvWorker.check_config(configured(**settings), None)
 
 
 @pytest.mark.parametrize("prefix", ["", "/a", "/a/b.c-d_e~", "/" + "a" * 127])
