@@ -9,7 +9,7 @@ from ksrv.ray.autoscaling import policy
 from ksrv.ray.installation import ray_serve
 from ksrv.ray.replica import Replica
 from ksrv.server.settings import ServerSettings, SettingsError
-from ksrv.server.settings_sources import Resolved, resolve
+from ksrv.server.settings_sources import Resolved, by_dotted_key, resolve
 
 DEPLOYMENT = "ksrv"
 STOP_SECONDS = 10.0
@@ -18,16 +18,6 @@ RAY_DRAIN_SECONDS = 35.0
 """How long Ray may wait before it ends a replica: RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S
 with HAProxy, and some seconds. It is a part of the time after which Ray kills the replica."""
 START_TIMEOUT = 600.0
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{name}.")
-        else:
-            flat[prefix + name] = str(value) if isinstance(value, Path) else value
-    return flat
 
 
 def given_settings(resolved: Resolved) -> dict[str, Any]:
@@ -96,7 +86,11 @@ def app(
     """
     serve = ray_serve()
     paths = [models] if isinstance(models, str | Path) else list(models)
-    resolved = resolve(_flat(settings or {}), environment={})
+    flags = {
+        key: str(value) if isinstance(value, Path) else value
+        for key, value in by_dotted_key(settings or {}).items()
+    }
+    resolved = resolve(flags, environment={})
     server = resolved.settings
     stop_seconds = server.drain_delay + server.stop_timeout + STOP_SECONDS / 2
     chosen: dict[str, Any] = {

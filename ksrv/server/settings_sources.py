@@ -151,17 +151,16 @@ def _from_environment(
     return given, warnings
 
 
-def _flatten(document: Mapping[Any, Any], path: str, prefix: str = "") -> dict[str, _Given]:
-    given: dict[str, _Given] = {}
+def by_dotted_key(document: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested settings by their dotted keys."""
+    found: dict[str, Any] = {}
     for name, value in document.items():
         key = f"{prefix}{name}"
-        if value is None and key in SECTIONS:
-            continue  # all its keys are commented out
         if isinstance(value, Mapping):
-            given |= _flatten(value, path, f"{key}.")
-        else:
-            given[key] = _Given(value, f"settings file {path}")
-    return given
+            found |= by_dotted_key(value, f"{key}.")
+        elif value is not None or key not in SECTIONS:  # all keys of a section may be commented out
+            found[key] = value
+    return found
 
 
 _READERS: dict[str, Callable[[str], Any]] = {
@@ -190,11 +189,12 @@ def _from_file(path: str, known: Mapping[str, Field]) -> dict[str, _Given]:
         return {}
     if not isinstance(document, dict):
         raise SettingsError(f"settings file {path}: expected keys and values, such as workers: 2")
-    given = _flatten(document, path)
-    for key, item in given.items():
+    source = f"settings file {path}"
+    given = by_dotted_key(document)
+    for key in given:
         if key not in known:
-            raise SettingsError(_unknown(key, item.source, known))
-    return given
+            raise SettingsError(_unknown(key, source, known))
+    return {key: _Given(value, source) for key, value in given.items()}
 
 
 def read_foreign_settings(values: Mapping[str, Any]) -> "dict[str, ForeignSettings]":
