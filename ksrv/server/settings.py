@@ -1,6 +1,6 @@
 """Every setting of the server in one typed place, with its default and its meaning."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -31,7 +31,7 @@ class SettingsError(ValueError):
     """A setting is unknown or has a value that cannot be; the text names it and its source."""
 
 
-def _says(text: str, **bounds: int) -> msgspec.Meta:
+def _says(text: str, **bounds: Any) -> msgspec.Meta:
     return msgspec.Meta(description=text, **bounds)
 
 
