@@ -111,11 +111,6 @@ class NativeGrpcServer:
             self._access_log.start()
 
     @property
-    def open_connections(self) -> int:
-        """The number of open connections."""
-        return 0 if self._core is None else self._core.open_connections
-
-    @property
     def last_connected(self) -> float:
         """When a client was last connected, on the clock of `time.monotonic`; 0 if none ever was."""
         return 0.0 if self._core is None else self._core.last_connected
