@@ -6,7 +6,6 @@ from typing import TypeVar
 
 import falcon
 
-from ksrv.limits import Limits
 from ksrv.model.spec import ModelSpec
 from ksrv.protocol.error_texts import json_refusal, json_too_large
 from ksrv.protocol.forms.uploads import is_upload
@@ -67,11 +66,25 @@ class InferenceResource:
         return self._bodies.wanted(req.env, self._bound(req, spec))
 
     def _bound(self, req: falcon.Request, spec: ModelSpec | None) -> Bound | None:
-        """Return the limit on a body that is JSON as a whole, for the model that the path names."""
+        """Return the limit on a body that is JSON as a whole; None if only its beginning is JSON, or nothing.
+
+        Args:
+            spec: The model that the path names.
+
+        Raises:
+            BodyTooLarge: The announced JSON is too long by itself.
+        """
         if self._own_bound is not None:  # the body is JSON whatever these headers say
             return self._own_bound
         header_length, length = req.get_header(HEADER_LENGTH), content_length(req.env)
-        return json_bound(header_length, length, self._limits, req.content_type)
+        limit = self._limits.json
+        if header_length is None:
+            return None if is_upload(req.content_type) else Bound(limit, json_too_large)
+        # The parser refuses a value later that is not a number, or beyond the body.
+        announced = int(header_length) if DIGITS.fullmatch(header_length) is not None else 0
+        if announced > limit and (length is None or announced <= length):
+            raise json_too_large(announced, limit)
+        return None
 
     def _body(
         self, req: falcon.Request, reservation: Reservation, spec: ModelSpec | None = None
@@ -127,28 +140,3 @@ class InferenceResource:
         run_infer(call, self._engine, waits=True)
         call.check()
         return call
-
-
-def json_bound(
-    header_length: str | None, length: int | None, limits: Limits, content_type: str | None = None
-) -> Bound | None:
-    """Return the limit on a body that is JSON as a whole; None if only its beginning is JSON, or nothing.
-
-    Args:
-        header_length: The raw `Inference-Header-Content-Length`, if there is one. The parser refuses a
-            value later that is not a number, or beyond the body.
-        length: The announced length of the body, if there is one.
-        limits: The limits, with the limit on JSON.
-        content_type: The request's `Content-Type`, if there is one.
-
-    Raises:
-        BodyTooLarge: The announced JSON is too long by itself.
-    """
-    if header_length is None:
-        if is_upload(content_type):
-            return None
-        return Bound(limits.json, json_too_large)
-    announced = int(header_length) if DIGITS.fullmatch(header_length) is not None else 0
-    if announced > limits.json and (length is None or announced <= length):
-        raise json_too_large(announced, limits.json)
-    return None
