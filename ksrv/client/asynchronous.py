@@ -100,7 +100,32 @@ class AsyncClient:
         timeout: float | None = None,
         progress: Progress | None = None,
     ) -> InferResult:
-        """See `Client.infer`."""
+        """Ask a model.
+
+        Args:
+            model: Its name.
+            inputs: Values by input name, or the value alone for a model with one input. A value is
+                an array, nested lists of numbers, or for images and texts bytes, `pathlib.Path`,
+                `str`, or a list of them for a batch. One row needs no batch dimension.
+            version: The model's version; by default the highest.
+            outputs: Names of the outputs wanted, or a mapping of them to parameters such as
+                `{"probabilities": {"classification": 3}}`; by default all.
+            parameters: Of the request, for the handler.
+            request_id: For the server's log.
+            timeout: Seconds that the call may take; by default the client's.
+            progress: Called with the bytes sent so far and the bytes of the whole request, after each MiB
+                of an upload over REST. Not called over gRPC.
+
+        Returns:
+            The outputs by name; BYTES as arrays of `bytes` objects.
+
+        Raises:
+            StatusError: The server answered with an error.
+            ConnectionFailed: No answer arrived.
+            DeadlineExceeded: No answer arrived in time.
+            ValueError: An input's value cannot be sent.
+            OSError: An input's file cannot be read.
+        """
         deadline = self._deadline(timeout)
         declared = await self._inputs_of(model, version, deadline)
         operation = inference(
@@ -132,7 +157,32 @@ class AsyncClient:
         request_id: str = "",
         timeout: float | None = None,
     ) -> AsyncGenerator[InferResult, None]:
-        """See `Client.stream`."""
+        """Ask a model that answers in parts, and yield each part when it arrives.
+
+        The request is sent when the first part is asked for. Leaving the loop cancels it. It is sent again
+        if the server is busy, up to `retries` times, but never once a part has arrived. A model that does not stream
+        answers in one part.
+
+        Args:
+            model: Its name.
+            inputs: As for `infer`.
+            version: The model's version; by default the highest.
+            outputs: As for `infer`; files of pictures and other bytes that are no UTF-8 cross gRPC alone.
+            parameters: Of the request, for the handler.
+            request_id: For the server's log.
+            timeout: Seconds that the whole answer may take; by default the client's.
+
+        Yields:
+            The outputs of each part by name.
+
+        Raises:
+            StreamFailed: The handler failed after its first part; over gRPC also before.
+            StatusError: The server answered with an error.
+            ConnectionFailed: The answer does not arrive, or is cut off.
+            DeadlineExceeded: It is not complete in time.
+            ValueError: An input's value cannot be sent.
+            OSError: An input's file cannot be read.
+        """
         deadline = self._deadline(timeout)
         declared = await self._inputs_of(model, version, deadline)
         operation = inference(
@@ -159,7 +209,22 @@ class AsyncClient:
         request_id: str = "",
         timeout: float | None = None,
     ) -> AsyncGenerator[str, None]:
-        """See `Client.generate`."""
+        """Ask a model of texts, and yield the pieces of its text when they arrive.
+
+        Args:
+            model: Its name; it takes one BYTES input.
+            text: The text for the model.
+            version: The model's version; by default the highest.
+            parameters: Of the request, for the handler.
+            request_id: For the server's log.
+            timeout: Seconds that the whole answer may take; by default the client's.
+
+        Yields:
+            The text of each part's only BYTES output.
+
+        Raises:
+            ClientError: As `stream`; also if the model answers no text.
+        """
         parts = self.stream(
             model,
             text,
@@ -175,25 +240,50 @@ class AsyncClient:
     async def metadata(
         self, model: str = "", version: str = "", *, timeout: float | None = None
     ) -> dict[str, Any]:
-        """See `Client.metadata`."""
+        """Return what the server is, or what a model takes and answers.
+
+        Args:
+            model: A model's name, or "" for the server.
+            version: The model's version; by default the highest.
+            timeout: Seconds that the call may take; by default the client's.
+        """
         found: dict[str, Any] = await self._ask("Metadata", model, version, timeout)
         return found
 
     async def ready(
         self, model: str = "", version: str = "", *, timeout: float | None = None
     ) -> bool:
-        """See `Client.ready`."""
+        """Return whether the server, or a model, is ready.
+
+        Args:
+            model: A model's name, or "" for the server.
+            version: The model's version; by default the highest.
+            timeout: Seconds that the call may take; by default the client's.
+        """
         return bool((await self._ask("Ready", model, version, timeout))["ready"])
 
     async def live(self, *, timeout: float | None = None) -> bool:
-        """See `Client.live`."""
+        """Return whether the server is live.
+
+        Args:
+            timeout: Seconds that the call may take; by default the client's.
+        """
         answer = await self._call(Operation("ServerLive"), self._deadline(timeout))
         return bool(answer["live"])
 
     async def wait_ready(
         self, model: str = "", version: str = "", *, timeout: float = 60.0
     ) -> None:
-        """See `Client.wait_ready`."""
+        """Wait until the server, or a model, is ready, also while nothing listens yet.
+
+        Args:
+            model: A model's name, or "" for the server.
+            version: The model's version; by default the highest.
+            timeout: Seconds to wait at most.
+
+        Raises:
+            DeadlineExceeded: It is not ready in time.
+        """
         deadline = time.monotonic() + timeout
         why = "it says that it is not ready"
         while (left := deadline - time.monotonic()) > 0:
@@ -210,31 +300,51 @@ class AsyncClient:
         raise DeadlineExceeded(f"{model or self.url} is not ready after {timeout:g} s: {why}")
 
     async def index(self, *, timeout: float | None = None) -> list[dict[str, Any]]:
-        """See `Client.index`."""
+        """Return name, version, state and reason of every model of the repository.
+
+        Args:
+            timeout: Seconds that the call may take; by default the client's.
+        """
         found = await self._call(Operation("RepositoryIndex"), self._deadline(timeout))
         return [{"version": "", **entry} for entry in found]
 
     async def load(self, model: str, *, timeout: float | None = None) -> None:
-        """See `Client.load`."""
+        """Load a model, or load it again while the old version serves.
+
+        Args:
+            model: Its name.
+            timeout: Seconds that the call may take; by default the client's.
+        """
         self._declared.forget(model)
         await self._call(Operation("RepositoryModelLoad", model), self._deadline(timeout))
 
     async def unload(self, model: str, *, timeout: float | None = None) -> None:
-        """See `Client.unload`."""
+        """Take a model out of service.
+
+        Args:
+            model: Its name.
+            timeout: Seconds that the call may take; by default the client's.
+        """
         self._declared.forget(model)
         await self._call(Operation("RepositoryModelUnload", model), self._deadline(timeout))
 
     async def statistics(
         self, model: str = "", version: str = "", *, timeout: float | None = None
     ) -> list[dict[str, Any]]:
-        """See `Client.statistics`."""
+        """Return counts and times of models that serve, in Triton's form.
+
+        Args:
+            model: A model's name, or "" for all.
+            version: The model's version, or "" for all.
+            timeout: Seconds that the call may take; by default the client's.
+        """
         operation = Operation("ModelStatistics", model, version)
         found = await self._call(operation, self._deadline(timeout))
         statistics: list[dict[str, Any]] = found["model_stats"]
         return statistics
 
     async def close(self) -> None:
-        """See `Client.close`."""
+        """Close the connections."""
         await self._transport.close()
 
     async def __aenter__(self) -> "AsyncClient":
