@@ -3,12 +3,13 @@
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures import wait as wait_for
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ksrv._native.queue.request_handle import NO_DEADLINE, NativeHandle
-from ksrv.engine.requests.handle import QueuedRequest, SplitRequest
+from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.errors import Cancelled, InferenceError, NotLoaded, NotReady, Overloaded
 from ksrv.handlers.models import SERVER
 from ksrv.observe.tracing import TRACEPARENT, current_traceparent
@@ -27,114 +28,100 @@ VIA = "ksrv"
 """The header `via` of a call for a batch with a request that came through a proxy."""
 
 
-class CallFromBatch:
-    """A request that a batch waits for: given up once no client waits for the batch."""
+class ForwardedCall:
+    """A request of a handler to another model: given up once nobody waits for it any more.
 
-    def __init__(
-        self, handle: QueuedRequest | SplitRequest, callers: Sequence[NativeHandle]
-    ) -> None:
+    Args:
+        is_abandoned: Tells whether nobody waits for it.
+    """
+
+    def __init__(self, handle: Any, is_abandoned: Callable[[], bool]) -> None:
         self._handle = handle
-        self._callers = callers
+        self._is_abandoned = is_abandoned
 
     def wait(self) -> InferResponse:
         """See `RequestHandle.wait`.
 
         Raises:
-            Cancelled: No client waits for the batch any more.
+            Cancelled: Nobody waits for it any more.
         """
         while not (self._handle.done() or self._handle.join(time.monotonic_ns() + LOOK_NS)):
-            if _is_abandoned(self._callers):
+            if self._is_abandoned():
                 self._handle.cancel()
                 raise Cancelled(_ABANDONED)
-        return self._handle.wait()
+        answer: InferResponse = self._handle.wait()
+        return answer
 
     def cancel(self) -> bool:
         """See `RequestHandle.cancel`."""
-        return self._handle.cancel()
+        ended: bool = self._handle.cancel()
+        return ended
 
     def done(self) -> bool:
-        """See `RequestHandle.done`; a call that no client waits for any more has ended."""
-        return self._handle.done() or _is_abandoned(self._callers)
+        """See `RequestHandle.done`; a call that nobody waits for any more has ended."""
+        return self._handle.done() or self._is_abandoned()
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
         """See `RequestHandle.add_done_callback`."""
-
-        def ended(_: RequestHandle) -> None:
-            callback(self)
-
-        self._handle.add_done_callback(ended)
+        self._handle.add_done_callback(lambda _: callback(self))
 
 
-class CallAfterLoad:
-    """A call to a model that must be loaded first. A separate thread waits: the calling thread may serve others.
+class ThreadedCall:
+    """A call of a handler that a separate thread makes, because it takes as long as the load of a model.
 
     Args:
-        submit: Waits for the load, then submits the request.
+        call: Returns the answer. It gets a function that tells whether the call was cancelled.
 
     Raises:
         Overloaded: The system has no thread.
     """
 
-    def __init__(
-        self, submit: Callable[[], CallFromBatch], callers: Sequence[NativeHandle]
-    ) -> None:
-        self._callers = callers
-        self._submitted: Future[CallFromBatch] = Future()
-        self._is_cancelled = False
+    def __init__(self, call: Callable[[Callable[[], bool]], InferResponse]) -> None:
+        self._answer: Future[InferResponse] = Future()
         thread = threading.Thread(
-            target=self._submit, args=(submit,), name="ksrv-call-behind-load", daemon=True
+            target=self._run, args=(call,), name="ksrv-handler-call", daemon=True
         )
         try:
             thread.start()
         except RuntimeError as error:
             raise Overloaded(f"the model cannot be waited for: {error}", "threads") from error
 
-    def _submit(self, submit: Callable[[], CallFromBatch]) -> None:
-        try:
-            call = submit()
-        except BaseException as error:  # noqa: BLE001  it is raised where the call is waited for
-            self._submitted.set_exception(error)
-            return
-        if self._is_cancelled:
-            call.cancel()
-        self._submitted.set_result(call)
+    def _run(self, call: Callable[[Callable[[], bool]], InferResponse]) -> None:
+        with suppress(InvalidStateError):  # cancelled
+            try:
+                self._answer.set_result(call(self._answer.cancelled))
+            except InvalidStateError:
+                raise
+            except BaseException as error:  # noqa: BLE001  it is raised where the call is waited for
+                self._answer.set_exception(error)
 
     def wait(self) -> InferResponse:
-        """See `CallFromBatch.wait`."""
-        while not wait_for((self._submitted,), LOOK_NS / 1e9).done:
-            if _is_abandoned(self._callers):
-                self.cancel()
-                raise Cancelled(_ABANDONED)
-        return self._submitted.result().wait()
+        """See `RequestHandle.wait`."""
+        try:
+            return self._answer.result()
+        except CancelledError:
+            raise Cancelled("the call was cancelled") from None
+
+    def join(self, until_ns: int) -> bool:
+        """Sleep until the call has ended, or until a time of `time.monotonic_ns`; return whether it has ended."""
+        return bool(wait_for((self._answer,), (until_ns - time.monotonic_ns()) / 1e9).done)
 
     def cancel(self) -> bool:
-        """See `RequestHandle.cancel`; what is not submitted yet is given up once it is."""
-        self._is_cancelled = True
-        submitted = self._submitted
-        return submitted.done() and submitted.exception() is None and submitted.result().cancel()
+        """See `RequestHandle.cancel`. A load that has begun is not cancelled."""
+        return not self._answer.done() and self._answer.cancel()
 
     def done(self) -> bool:
-        """See `CallFromBatch.done`."""
-        submitted = self._submitted
-        if not submitted.done():
-            return _is_abandoned(self._callers)
-        return submitted.exception() is not None or submitted.result().done()
+        """See `RequestHandle.done`."""
+        return self._answer.done()
 
-    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
+    def add_done_callback(self, callback: Callable[[RequestHandle], object]) -> None:
         """See `RequestHandle.add_done_callback`."""
 
-        def ended(submitted: "Future[CallFromBatch]") -> None:
-            if submitted.exception() is None:
-                submitted.result().add_done_callback(lambda _: callback(self))
-            else:
+        def ended(_: "Future[InferResponse]") -> None:
+            with suppress(RuntimeError):  # the event loop that waited is closed
                 callback(self)
 
-        self._submitted.add_done_callback(ended)
-
-
-def _is_abandoned(callers: Sequence[NativeHandle]) -> bool:
-    """Tell whether no client waits for the batch that called any more."""
-    return bool(callers) and all(caller.done() for caller in callers)
+        self._answer.add_done_callback(ended)
 
 
 class ModelCalls:
@@ -191,10 +178,19 @@ class ModelCalls:
         # A handler that waits for its call may as well run it; where it hangs, the call ends in time. A
         # thread that many batches share would keep all of them waiting.
         alone = caller is not None and not caller.beside_others
+
+        def is_abandoned() -> bool:
+            return bool(handles) and all(handle.done() for handle in handles)
+
         try:
-            return CallFromBatch(self._submit(request, allow_inline=alone, waits=False), handles)
+            handle = self._submit(request, allow_inline=alone, waits=False)
         except NotLoaded:
-            return CallAfterLoad(lambda: CallFromBatch(self._submit(request), handles), handles)
+            handle = ThreadedCall(
+                lambda is_cancelled: ForwardedCall(
+                    self._submit(request), lambda: is_cancelled() or is_abandoned()
+                ).wait()
+            )
+        return ForwardedCall(handle, is_abandoned)
 
 
 class CallGraph:

@@ -1,11 +1,9 @@
 """Handlers' calls to the server itself: ask whether a model serves, load a model, unload a model."""
 
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future
-from contextlib import suppress
 from typing import Any, Protocol
 
+from ksrv.engine.composition import ThreadedCall
 from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError
 from ksrv.request import InferRequest, InferResponse, RequestHandle
 
@@ -24,23 +22,19 @@ class ModelControl(Protocol):
 
 
 def begin_server_call(engine: ModelControl, request: InferRequest) -> RequestHandle:
-    """Begin a handler's request to `ksrv.handlers.models.SERVER`. Clients cannot make such requests.
+    """Begin a handler's request to `ksrv.handlers.models.SERVER`. Clients cannot make such requests."""
 
-    It runs on a separate thread because a load takes seconds.
-    """
-    answered: Future[bool] = Future()
-
-    def run() -> None:
+    def call(_: Callable[[], bool]) -> InferResponse:
         try:
-            answered.set_result(_answer(engine, request.parameters))
-        except KsrvError as error:
-            answered.set_exception(error)
-        except Exception as error:  # noqa: BLE001  sent to the handler
+            answer = _answer(engine, request.parameters)
+        except KsrvError:
+            raise
+        except Exception as error:
             text = f"the server cannot answer the handler: {type(error).__name__}: {error}"
-            answered.set_exception(HandlerFailed(text))
+            raise HandlerFailed(text) from error
+        return InferResponse("", "", "", [], {"answer": answer})
 
-    threading.Thread(target=run, name="ksrv-server-call", daemon=True).start()
-    return AnswerToHandler(answered)
+    return ThreadedCall(call)
 
 
 def _answer(engine: ModelControl, parameters: Any) -> bool:
@@ -55,31 +49,3 @@ def _answer(engine: ModelControl, parameters: Any) -> bool:
         case other:
             raise InvalidRequest(f"a handler asked the server to {other!r}, which it cannot")
     return True
-
-
-class AnswerToHandler:
-    """The answer to a call: a `RequestHandle`, which cannot be given up."""
-
-    def __init__(self, answered: "Future[bool]") -> None:
-        self._answered = answered
-
-    def wait(self) -> InferResponse:
-        """See `RequestHandle.wait`."""
-        return InferResponse("", "", "", [], {"answer": self._answered.result()})
-
-    def cancel(self) -> bool:
-        """See `RequestHandle.cancel`. A load that has begun is not cancelled."""
-        return False
-
-    def done(self) -> bool:
-        """See `RequestHandle.done`."""
-        return self._answered.done()
-
-    def add_done_callback(self, callback: Callable[[RequestHandle], object]) -> None:
-        """See `RequestHandle.add_done_callback`."""
-
-        def ended(_: "Future[bool]") -> None:
-            with suppress(RuntimeError):  # the event loop that waited is closed
-                callback(self)
-
-        self._answered.add_done_callback(ended)

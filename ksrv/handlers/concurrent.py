@@ -8,11 +8,11 @@ import asyncio
 import inspect
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import aclosing, suppress
 from functools import cached_property, partial
 from time import perf_counter_ns
-from types import AsyncGeneratorType, CoroutineType
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from ksrv._native.batch.stages import WORKS_FOR, BoundBatch, add_stage_time, no_batch
@@ -24,8 +24,13 @@ from ksrv.handlers.deferred import DeferredHandler
 from ksrv.handlers.handler_batches import HandlerBatches
 from ksrv.handlers.imports.import_lock import locked_imports
 from ksrv.handlers.models import Models
-from ksrv.handlers.streaming.chunk_forms import ENDED
-from ksrv.handlers.streaming.streams import BatchStream, is_stream, postprocessed
+from ksrv.handlers.streaming.streams import (
+    BatchStream,
+    is_cancelled,
+    is_stream,
+    iterated,
+    postprocessed,
+)
 from ksrv.request import BatchInputs, BatchOutputs
 
 if TYPE_CHECKING:
@@ -52,23 +57,11 @@ def is_asynchronous(handler: Any) -> bool:
     )
 
 
-class Cancellation:
-    """Distinguishes the end of a batch that no client waits for from a `CancelledError` that the handler raised.
-
-    Attributes:
-        requested: Whether the batch's task was cancelled because nobody waits for it.
-    """
-
-    def __init__(self) -> None:
-        self.requested = False
-
-
 class TaskContext(BoundBatch):
     """The context of one batch among many; all but the batch is the handler's.
 
     Args:
         make_batch: Makes the batch as handlers see it.
-        cancellation: Tells whether the batch was given up.
     """
 
     def __init__(
@@ -76,10 +69,8 @@ class TaskContext(BoundBatch):
         shared: "HandlerContext",
         inputs: BatchInputs,
         make_batch: Callable[[BatchInputs], Batch],
-        cancellation: Cancellation,
     ) -> None:
         super().__init__(shared, inputs)
-        self.cancellation = cancellation
         self._shared = shared
         self._make_batch = make_batch
         self.stage = "handle"
@@ -141,7 +132,7 @@ class ConcurrentLoop:
     def __init__(self, runner: HandlerBatches) -> None:
         self._runner = runner
         self._loop = asyncio.new_event_loop()
-        self._tasks: dict[asyncio.Task[None], Cancellation] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         name = f"ksrv-{runner.source.name}-loop"
         self._thread = threading.Thread(target=self._live, name=name, daemon=True)
@@ -168,25 +159,23 @@ class ConcurrentLoop:
         """
         started: list[asyncio.Task[None]] = []
         running: list[bool] = []
-        cancellation = Cancellation()
 
         async def run() -> None:
             running.append(True)
-            done(await self._run(inputs, cancellation))
+            done(await self._run(inputs))
 
         def ended(task: asyncio.Task[None]) -> None:
-            del self._tasks[task]
+            self._tasks.remove(task)
             if not running:  # cancelled before its first step: the coroutine has run no line
                 done(Cancelled("no client waits for the batch any more"))
 
         def start() -> None:
             task = self._loop.create_task(run())
             started.append(task)
-            self._tasks[task] = cancellation
+            self._tasks.add(task)
             task.add_done_callback(ended)
 
         def cancel() -> None:
-            cancellation.requested = True
             for task in started:
                 task.cancel()
 
@@ -203,7 +192,6 @@ class ConcurrentLoop:
         async def cancel_all() -> None:
             tasks = [task for task in self._tasks if not task.done()]
             for task in tasks:
-                self._tasks[task].requested = True
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._loop.shutdown_asyncgens()
@@ -218,12 +206,10 @@ class ConcurrentLoop:
 
     # ---- one batch --------------------------------------------------------------------------
 
-    async def _run(
-        self, inputs: BatchInputs, cancellation: Cancellation
-    ) -> BatchOutputs | KsrvError:
+    async def _run(self, inputs: BatchInputs) -> BatchOutputs | KsrvError:
         """Return a batch's answer. Nothing here may refer to it afterwards, because it is sent without a copy."""
         runner = self._runner
-        context = TaskContext(runner.context, inputs, runner.make_batch, cancellation)
+        context = TaskContext(runner.context, inputs, runner.make_batch)
         failure: KsrvError | None = None
         made: BatchOutputs | None = None
         began = perf_counter_ns()
@@ -238,7 +224,7 @@ class ConcurrentLoop:
                 if context.made is not None:
                     check_answers(context.made)
         except BaseException as error:  # noqa: BLE001  a handler may raise anything
-            if isinstance(error, asyncio.CancelledError) and cancellation.requested:
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 failure = Cancelled("no client waits for the batch any more")
             else:
                 failure = runner.failure_of(error, context.stage, inputs)
@@ -284,8 +270,7 @@ class ConcurrentLoop:
             partial(self._fail_request, inputs=inputs, context=context),
             sender and Offering(sender),
         )
-        iterated: Any = _iterated(chunks, stream, context.cancellation)
-        async with aclosing(iterated) as running:
+        async with aclosing(iterated(chunks, stream)) as running:
             async for chunk in running:
                 if not stream.take(chunk):
                     break
@@ -329,47 +314,3 @@ class Offering:
 
 async def _settled(result: Any) -> Any:
     return await result if type(result) is CoroutineType or inspect.isawaitable(result) else result
-
-
-async def _iterated(
-    chunks: Any, stream: BatchStream, cancellation: Cancellation
-) -> AsyncIterator[Any]:
-    if type(chunks) is list:
-        rows = [_iterated(one, stream, cancellation) for one in chunks]
-        try:
-            while True:
-                values = await asyncio.gather(
-                    *(_next(row, one, stream, cancellation) for row, one in enumerate(rows))
-                )
-                yield values
-                if all(value is ENDED for value in values):
-                    return
-        finally:
-            for one in rows:
-                await one.aclose()  # type: ignore[attr-defined]
-    elif type(chunks) is AsyncGeneratorType:
-        async with aclosing(chunks):
-            async for chunk in chunks:
-                yield chunk
-    else:
-        try:
-            for chunk in chunks:
-                yield chunk
-        finally:
-            chunks.close()
-
-
-async def _next(row: int, chunks: Any, stream: BatchStream, cancellation: Cancellation) -> Any:
-    """Return the next chunk of a row, or ENDED; what its generator raises fails its request alone."""
-    try:
-        if not stream.wants(row):
-            await chunks.aclose()
-            return ENDED
-        return await anext(chunks)
-    except StopAsyncIteration:
-        stream.row_ended(row)
-    except BaseException as error:
-        if isinstance(error, asyncio.CancelledError) and cancellation.requested:
-            raise
-        stream.row_failed(row, error)
-    return ENDED

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from ksrv._native.memory import buffer_pool
 from ksrv._native.server.request_batch import RequestBatch
-from ksrv.engine.batches.batch import BatchModel
 from ksrv.engine.batches.padding import RowPadding
+from ksrv.engine.instances.host import InstanceHost
 from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.model.spec import ModelSpec, Padding, TensorSpec
 from ksrv.request import InferRequest, Tensor
@@ -19,7 +19,7 @@ DATATYPES = {"INT8": "i1", "FP16": "f2", "FP32": "f4", "INT64": "i8"}
 
 def batch_of(inputs, requests):
     spec = ModelSpec("m", inputs=inputs)
-    model = BatchModel()
+    model = InstanceHost.__new__(InstanceHost)
     model.spec, model.images, model.padding, model.queue = spec, {}, RowPadding(spec), None
     batch = RequestBatch(model, buffer_pool.lease)
     for request in requests:

@@ -1,6 +1,8 @@
 # Needs the GIL: one thread at a time runs an instance.
 """Runs the batches of an instance, compiled. The base of `instances.instance.Instance`."""
 
+from functools import partial
+
 cimport cython
 from cpython.list cimport PyList_GET_SIZE
 from libc.stdint cimport int64_t, uint64_t
@@ -36,13 +38,13 @@ cdef class InstanceRunner:
     """Runs the batches of one instance, on the thread that holds its slot.
 
     Attributes:
-        traced: Runs a batch in a separate span. None without tracing.
+        trace_of: Returns the spans of a batch, or None. None without tracing.
         busy_since: The monotonic clock in nanoseconds when the running batch began, or 0.
         inline_credit: Earned by quick runs; see `ksrv.engine.instances.instance`.
     """
 
     cdef readonly Stats stats
-    cdef public object traced
+    cdef public object trace_of
     cdef readonly int64_t busy_since
     cdef public int64_t inline_credit
     cdef readonly Queue queue
@@ -53,7 +55,7 @@ cdef class InstanceRunner:
     cdef object lease
     cdef bint copied  # the last batch's answers were copied from its outputs
 
-    traced: Callable[[Any, bool], None] | None
+    trace_of: Callable[[Any], Any] | None
 
     def __init__(
         self, Queue queue not None, object executor, Stats stats not None, object model: Any,
@@ -154,17 +156,15 @@ cdef class InstanceRunner:
             self._fail(dispatched.handles, error)
 
     cdef int execute(self, RequestBatch batch, bint later) except -1:
-        if self.traced is None:
-            self.execute_untraced(batch, later)
-        else:
-            self.traced(batch, later)
+        cdef object spans = None if self.trace_of is None else self.trace_of(batch)
+        try:
+            self.run_and_answer(batch, later, spans)
+        finally:
+            if spans is not None:
+                spans.end()
         return 0
 
-    def _execute(self, RequestBatch batch, bint later) -> None:
-        """Execute a batch without a separate span."""
-        self.execute_untraced(batch, later)
-
-    cdef int execute_untraced(self, RequestBatch batch, bint later) except -1:
+    cdef int run_and_answer(self, RequestBatch batch, bint later, object spans) except -1:
         cdef int64_t began = now_ns()
         cdef int64_t ran_ns = 0
         cdef object failure = None
@@ -176,7 +176,10 @@ cdef class InstanceRunner:
                 outputs = batch.dispatched.ring.batches.collect(batch.dispatched, batch)
             else:
                 deadline = self._deadline(batch.handles, began) if self.is_process else None
-                outputs = self.executor.run(batch, deadline)
+                if spans is None:
+                    outputs = self.executor.run(batch, deadline)
+                else:
+                    outputs = spans.run(batch, partial(self.executor.run, batch, deadline))
             ran_ns = batch.ran_ns = now_ns() - began
             self.copied = batch.reply(outputs, self.queue, self.stats, later)
         except BaseException as error:

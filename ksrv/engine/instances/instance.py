@@ -21,9 +21,10 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from ksrv._native.process.batch_dispatcher import DispatchedRun, RingDispatcher
+from ksrv._native.process.batch_ring import WorkerRing
 from ksrv._native.queue.request_handle import NO_DEADLINE, wake_waiters
 from ksrv._native.queue.request_queue import regroup_delay
 from ksrv._native.queue.stats import Stats
@@ -34,12 +35,11 @@ from ksrv._native.server.batch_runner import (
     InstanceRunner,
 )
 from ksrv._native.server.request_batch import RequestBatch
-from ksrv.engine.batches.batch import counted_failures, leased
 from ksrv.engine.executor import Executor, ExecutorAbsent, ExecutorDied
 from ksrv.engine.instances.concurrent_instance import ConcurrentInstance
-from ksrv.engine.instances.host import InstanceHost
+from ksrv.engine.instances.host import InstanceHost, counted_failures, leased
 from ksrv.engine.instances.restarts import ExecutorRestarts
-from ksrv.engine.instances.spans import TracedExecutor, execute_traced
+from ksrv.engine.instances.spans import trace_of
 from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.model.spec import ModelSpec
@@ -81,15 +81,12 @@ class Instance(InstanceRunner):
     executor: Executor
 
     def __init__(self, host: InstanceHost, number: int, executor: Executor) -> None:
-        traces = tracing.tracer() is not None
-        if traces:
-            executor = cast(Executor, TracedExecutor(executor))
         lease = partial(leased, executor.lease)
         super().__init__(host.queue, executor, Stats(), host, lease)
         self._host = host
         host.all_stats.append(self.stats)
-        if traces:
-            self.traced = partial(execute_traced, self._execute, host.spec.name, host.spec.version)
+        if tracing.tracer() is not None:
+            self.trace_of = partial(trace_of, name=host.spec.name, version=host.spec.version)
         self.number = number
         self._go = threading.Event()
         self._dispatcher: RingDispatcher | None = None
@@ -161,6 +158,11 @@ class Instance(InstanceRunner):
     def keeps_deadlines(self) -> bool:
         """Whether an inline execution returns at its deadline."""
         return self.executor.keeps_deadlines
+
+    @property
+    def _ring(self) -> WorkerRing | None:
+        """The executor's ring; None while batches are traced, because only messages carry the span."""
+        return None if self.trace_of is not None else self.executor.ring
 
     def execute(self, batch: BatchInputs, deadline_ns: int | None = None) -> BatchOutputs:
         """Run a batch that no client sent, for warming up.
@@ -237,7 +239,7 @@ class Instance(InstanceRunner):
                 taken = dispatcher.hand_over()
             if type(taken) is DispatchedRun:
                 self._finish_dispatched(taken)
-                if taken.ring is not self.executor.ring:
+                if taken.ring is not self._ring:
                     self._leave_ring()  # other instances need not wait for the new process
                 del taken
                 if self._restarts.due and not self._restarts.restart():
@@ -258,7 +260,7 @@ class Instance(InstanceRunner):
 
     def _take_dispatcher(self, room: int) -> RingDispatcher | None:
         """Return the dispatcher of the ring of the executor's process, or None if it has no ring."""
-        ring = self.executor.ring
+        ring = self._ring
         if self._dispatcher is not None and self._dispatcher.ring is not ring:
             self._leave_ring()
         if self._dispatcher is None and ring is not None:
@@ -342,7 +344,7 @@ class Instance(InstanceRunner):
         queue.inline_for_blocked = quick or self.executor.keeps_deadlines
         # One thread at a time runs the requests of the HTTP server: several instances would stand idle.
         # A handler process is served without any of these threads.
-        alone = host.config.instances == 1 and self.executor.ring is None
+        alone = host.config.instances == 1 and self._ring is None
         queue.inline_for_all = quick and alone
 
     # ---- deaths -----------------------------------------------------------------------------

@@ -8,8 +8,6 @@ are children of that span.
 """
 
 import contextlib
-import contextvars
-import functools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,10 +19,6 @@ from ksrv.request import BatchInputs, BatchOutputs
 
 STAGES = ("preprocess", "inference", "explain", "postprocess")
 """The stages that run one behind the other; a handler's own times may lie within them."""
-
-_running: contextvars.ContextVar["BatchTrace | None"] = contextvars.ContextVar(
-    "ksrv_batch_trace", default=None
-)
 
 
 class BatchTrace:
@@ -168,57 +162,7 @@ class BatchTrace:
         span.set_attribute("error.type", type(error).__name__)
 
 
-class TracedExecutor:
-    """An executor that runs each batch below its span; otherwise as the wrapped executor.
-
-    Batches reach a handler process by messages, which carry the span, and not by the ring.
-    """
-
-    ring = None
-
-    def __init__(self, executor: Any) -> None:
-        self._executor = executor
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._executor, name)
-
-    def run(self, batch: BatchInputs, deadline_ns: int | None) -> BatchOutputs:
-        """See `Executor.run`."""
-        call = functools.partial(self._executor.run, batch, deadline_ns)
-        running = _running.get()
-        return call() if running is None else running.run(batch, call)
-
-
 def trace_of(batch: RequestBatch, name: str, version: str) -> BatchTrace | None:
-    """Return the spans of a batch; None while nothing is traced.
-
-    Args:
-        version: Its version, or "".
-    """
+    """Return the spans of a batch; None while nothing is traced."""
     tracer = tracing.tracer()
     return None if tracer is None else BatchTrace(tracer, batch, name, version)
-
-
-def execute_traced(
-    execute: Callable[[RequestBatch, bool], None],
-    name: str,
-    version: str,
-    batch: RequestBatch,
-    later: bool,
-) -> None:
-    """Run a batch and answer its requests, with their spans.
-
-    Args:
-        version: Its version, or "".
-        later: See `Queue.finish`.
-    """
-    spans = trace_of(batch, name, version)
-    if spans is None:
-        execute(batch, later)
-        return
-    token = _running.set(spans)
-    try:
-        execute(batch, later)
-    finally:
-        _running.reset(token)
-        spans.end()

@@ -11,7 +11,7 @@ cannot be joined, so the client gets an error that asks it to stream.
 import asyncio
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator, Sequence
-from contextlib import aclosing, closing
+from contextlib import aclosing, closing, suppress
 from types import AsyncGeneratorType, CodeType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
@@ -302,48 +302,81 @@ def run_generator(chunks: Any, stream: BatchStream, loop: "HandlerLoop") -> None
     Args:
         chunks: A generator, an asynchronous generator, or a list of one of them for each row.
     """
-    running: Any = _iterated(chunks, stream, loop)
-    with closing(running):
-        for chunk in running:
-            if not stream.take(chunk):
-                return
+
+    async def run() -> None:
+        async with aclosing(iterated(chunks, stream)) as running:
+            async for chunk in running:
+                if not stream.take(chunk):
+                    return
+
+    if _is_asynchronous(chunks):
+        loop.run(run())
+    else:
+        with suppress(
+            StopIteration
+        ):  # generators never suspend it, and may start a loop themselves
+            run().send(None)
 
 
-def _iterated(chunks: Any, stream: BatchStream, loop: "HandlerLoop") -> Iterator[Any]:
+def _is_asynchronous(chunks: Any) -> bool:
+    rows = chunks if type(chunks) is list else [chunks]
+    return any(type(one) is AsyncGeneratorType for one in rows)
+
+
+async def iterated(chunks: Any, stream: BatchStream) -> AsyncGenerator[Any, None]:
+    """Yield the chunks of what a handler returned, and close it at the end.
+
+    Args:
+        chunks: See `run_generator`. The chunks of a list are lists with the next chunk of each row.
+    """
     if type(chunks) is list:
-        return _in_turn([_iterated(one, stream, loop) for one in chunks], stream)
-    if isinstance(chunks, AsyncIterator):
-        return loop.iterate(chunks)
-    found: Iterator[Any] = chunks
-    return found
+        rows = [iterated(one, stream) for one in chunks]
+        try:
+            while True:
+                coming = [_next(row, one, stream) for row, one in enumerate(rows)]
+                if _is_asynchronous(chunks):
+                    values = await asyncio.gather(*coming)
+                else:
+                    values = [await one for one in coming]
+                yield values
+                if all(value is ENDED for value in values):
+                    return
+        finally:
+            for one in rows:
+                await one.aclose()
+    elif type(chunks) is AsyncGeneratorType:
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                yield chunk
+    else:
+        with closing(chunks):
+            for chunk in chunks:
+                yield chunk
 
 
-def _in_turn(rows: list[Any], stream: BatchStream) -> Iterator[list[Any]]:
-    """Yield a list with the next chunk of each row, until every row's generator is exhausted."""
-    try:
-        while True:
-            values = [_next(row, one, stream) for row, one in enumerate(rows)]
-            yield values
-            if all(value is ENDED for value in values):
-                return
-    finally:
-        for one in rows:
-            one.close()
-
-
-def _next(row: int, chunks: Any, stream: BatchStream) -> Any:
+async def _next(row: int, chunks: AsyncGenerator[Any, None], stream: BatchStream) -> Any:
     """Return the next chunk of a row, or ENDED; what its generator raises fails its request alone."""
     try:
         if not stream.wants(row):
-            chunks.close()
+            await chunks.aclose()
             return ENDED
-        chunk = next(chunks, ENDED)
-    except BaseException as error:  # noqa: BLE001  a handler may raise anything
-        stream.row_failed(row, error)
-        return ENDED
-    if chunk is ENDED:
+        return await anext(chunks)
+    except StopAsyncIteration:
         stream.row_ended(row)
-    return chunk
+    except BaseException as error:
+        if isinstance(error, asyncio.CancelledError) and is_cancelled():
+            raise
+        stream.row_failed(row, error)
+    return ENDED
+
+
+def is_cancelled() -> bool:
+    """Tell whether this task was cancelled, rather than that a handler raised `CancelledError` in it."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no event loop runs here
+        return False
+    return task is not None and task.cancelling() > 0
 
 
 def postprocessed(chunks: Any, postprocess: Callable[[Any], Any]) -> Any:
@@ -395,18 +428,6 @@ class HandlerLoop:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
         return self._loop.run_until_complete(coroutine)
-
-    def iterate(self, chunks: Any) -> Iterator[Any]:
-        """Yield what an asynchronous generator yields, and close it at the end."""
-        try:
-            while True:
-                try:
-                    chunk = self.run(anext(chunks))
-                except StopAsyncIteration:
-                    return
-                yield chunk
-        finally:
-            self.run(chunks.aclose())
 
     def close(self) -> None:
         """Free the loop."""
