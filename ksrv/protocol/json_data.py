@@ -115,7 +115,7 @@ def to_element(value: object, is_base64: bool, subject: str, place: int) -> Elem
 
 
 def _strings(
-    body: memoryview, begin: int, end: int, subject: str, count: int, is_base64: bool
+    body: memoryview, begin: int, end: int, subject: str, count: int | None, is_base64: bool
 ) -> list[Element]:
     text = body[begin:end]
     try:
@@ -135,7 +135,7 @@ def _strings(
             to_element(value, is_base64, subject, place)
             for place, value in enumerate(leaves(document))
         ]
-    if len(found) != count:
+    if count is not None and len(found) != count:
         raise InvalidRequest(
             f"{subject}: the shape asks for {count} values, but 'data' holds {len(found)}"
         )
@@ -165,7 +165,8 @@ def read_data(
     if entry.datatype == "BYTES":
         kind = entry.parameters.get(CONTENT_TYPE)
         is_base64 = kind == BASE64 or (is_image and kind is None)
-        return _strings(body, begin, end, subject, entry.elements, is_base64)
+        count = None if entry.shape == (-1,) else entry.elements
+        return _strings(body, begin, end, subject, count, is_base64)
     if entry.datatype in BINARY_ONLY:
         raise InvalidRequest(
             f"{subject}: JSON does not carry {entry.datatype}; send it in the binary data format "

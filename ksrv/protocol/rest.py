@@ -18,12 +18,11 @@ import orjson
 
 from ksrv._native.infer import infer_body as native
 from ksrv._native.infer.infer_body import BodyError, Bounds, Input, Output
-from ksrv._native.memory.memory_budget import PROCESS
 from ksrv._native.queue.request_handle import deadline_of
 from ksrv._native.tensor import bytes_tensor
 from ksrv._native.tensor.bytes_tensor import ElementsError
 from ksrv._native.tensor.datatype import item_size
-from ksrv.errors import BodyTooLarge, InvalidRequest, Overloaded, quote
+from ksrv.errors import BodyTooLarge, InvalidRequest, quote
 from ksrv.limits import Limits, show_limit
 from ksrv.model.datatypes import BINARY_ONLY
 from ksrv.model.spec import ModelSpec, TensorSpec
@@ -51,11 +50,6 @@ if TYPE_CHECKING:
 HEADER_LENGTH = "Inference-Header-Content-Length"
 JSON_TYPE = "application/json"
 BINARY_TYPE = "application/octet-stream"
-
-COUNTED_JSON_BYTES = 8 << 20
-"""Of JSON that is read a second time to count its texts; a file in base64 is far smaller."""
-VALUE_BYTES = 128
-"""That one value of JSON takes at most as a Python object, without the characters of its text."""
 
 BINARY_DATA = "binary_data"
 """The parameter of a request or output that asks for BYTES in base64."""
@@ -87,7 +81,7 @@ class RenderedBody:
 
 
 @lru_cache(maxsize=8)
-def _bounds(limits: Limits) -> Bounds:
+def _bounds(limits: Limits, open_texts: bool) -> Bounds:
     return Bounds(
         depth=limits.json_depth,
         rank=limits.rank,
@@ -95,6 +89,7 @@ def _bounds(limits: Limits) -> Bounds:
         inputs=limits.inputs,
         parameters=limits.parameters,
         size_list=limits.size_list,
+        open_texts=open_texts,
     )
 
 
@@ -153,7 +148,8 @@ def _tensor(
             _takes_images(spec, entry.name),
             entry.name,
         )
-    return Tensor(entry.name, entry.datatype, entry.shape, data, entry.parameters)
+    shape = (len(data),) if entry.shape == (-1,) else entry.shape
+    return Tensor(entry.name, entry.datatype, shape, data, entry.parameters)
 
 
 @lru_cache(maxsize=64)
@@ -339,12 +335,8 @@ def _document(
     if json_length > limits.json:
         raise json_too_large(json_length, limits.json)
     try:
-        header = native.read(view, json_length, _bounds(limits))
+        header = native.read(view, json_length, _bounds(limits, spec.accepts_any_inputs))
     except BodyError as error:
-        if error.code == "negative" and spec.accepts_any_inputs:
-            counted = _with_counts(view, json_length)
-            if counted is not None:
-                return _document(*counted, spec, limits, memory)
         raise body_fault(error, view) from None
     inputs = [_tensor(view, entry, index, spec) for index, entry in enumerate(header.inputs)]
     refs = {
@@ -374,52 +366,6 @@ def _document(
         mark_final=header.mark_final,
         nbytes=size,
     )
-
-
-def _with_counts(view: memoryview, json_length: int) -> tuple[memoryview, int] | None:
-    """Return a body with the number of texts instead of each -1 in the shapes of texts, and the length of the JSON.
-
-    KServe's examples send such requests to servers that do not look at shapes. None if the document has no such
-    texts, or is larger than such requests are.
-
-    Raises:
-        Overloaded: The memory budget has no room for the document as objects.
-    """
-    if json_length > COUNTED_JSON_BYTES:
-        return None
-    text = bytes(view[:json_length])
-    values = text.count(b",") + text.count(b"[") + text.count(b"{")
-    # The document, its objects, and the document that is written again.
-    held = 4 * json_length + VALUE_BYTES * values
-    if not PROCESS.reserve(held):
-        raise Overloaded(
-            f"requests in flight hold {PROCESS.held} bytes; with the {held} that reading this request takes they "
-            f"would pass the {show_limit('in_flight', PROCESS.bound)}",
-            "memory",
-        )
-    try:
-        return _counted(text, view[json_length:])
-    finally:
-        PROCESS.give_back(held)
-
-
-def _counted(text: bytes, binary: memoryview) -> tuple[memoryview, int] | None:
-    try:
-        document = orjson.loads(text)
-        inputs = document["inputs"]
-        texts = [
-            one
-            for one in inputs
-            if one.get("shape") == [-1] and one["datatype"] == "BYTES" and type(one["data"]) is list
-        ]
-    except (orjson.JSONDecodeError, TypeError, KeyError, AttributeError):
-        return None  # the reader has told its fault
-    if not texts:
-        return None
-    for one in texts:
-        one["shape"] = [len(one["data"])]
-    head = orjson.dumps(document)
-    return memoryview(head + binary), len(head)
 
 
 def json_values(tensor: Tensor, nan_literals: bool = False, *, as_base64: bool = False) -> object:

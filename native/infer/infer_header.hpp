@@ -50,7 +50,7 @@ struct InputHeader {
     Text name;
     Datatype datatype = DT_INVALID;
     std::size_t shape_first = 0, rank = 0;        // in InferHeader::shapes
-    std::uint64_t elements = 0, nbytes = 0;       // nbytes is 0 for BYTES
+    std::uint64_t elements = 0, nbytes = 0;       // nbytes is 0 for BYTES, and elements for the shape [-1]
     bool has_data = false;
     std::size_t data_begin = 0, data_end = 0;     // of the brackets of `data`, as offsets
     SizeForm size_form = SIZE_ABSENT;
@@ -93,6 +93,7 @@ struct HeaderLimits {
     std::size_t parameters = 256;  // limit for one object
     std::size_t size_list = 65536;
     std::uint64_t body = UINT64_MAX;
+    bool open_texts = false;       // texts in `data` may have the shape [-1], as KServe's examples send them
 };
 
 enum HeaderError : int {

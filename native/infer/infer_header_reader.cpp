@@ -226,7 +226,13 @@ private:
             if (*start != '-' && !json::is_digit(*start)) return fail(HEADER_DIMENSION);
             if (!check(json::skip_number(c_, &integral))) return false;
             if (!integral) return fail(HEADER_DIMENSION, start);
-            if (*start == '-') return fail(HEADER_NEGATIVE, start);
+            if (*start == '-') {
+                if (!limits_.open_texts || input->rank != 0 || c_.at - start != 2 || start[1] != '1')
+                    return fail(HEADER_NEGATIVE, start);
+                out_.shapes.push_back(-1);
+                ++input->rank;
+                return true;
+            }
             json::Cursor token{start, c_.at};
             if (!json::parse_digits(token, 10, static_cast<std::uint64_t>(limits_.dimension), &value,
                                     &too_large))
@@ -294,6 +300,14 @@ private:
         if (!named_once(out_.inputs, input.name, start)) return false;
         std::size_t where = 0;
         const std::size_t item = item_size_of(input.datatype);
+        if (input.rank != 0 && out_.shapes[input.shape_first] == -1) {
+            fault_.expected = 0;
+            if (input.rank != 1 || input.datatype != DT_BYTES || !input.has_data)
+                return fail(HEADER_NEGATIVE, start);
+            out_.inputs.push_back(input);
+            fault_.place = AT_REQUEST;
+            return true;
+        }
         SizeLimits sizes;
         sizes.rank = limits_.rank;
         sizes.dimension = limits_.dimension;

@@ -104,6 +104,7 @@ cdef extern from "infer/infer_header_reader.hpp" namespace "ksrv" nogil:
         size_t inputs
         size_t parameters
         size_t size_list
+        bint open_texts
 
     cdef enum HeaderError:
         HEADER_OK

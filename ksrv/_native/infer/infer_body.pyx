@@ -139,13 +139,14 @@ cdef class Bounds:
     Args:
         depth: The most levels of nesting, at most 512.
         size_list: The most sizes in the list form of binary_data_size.
+        open_texts: Whether texts in `data` may have the shape [-1].
     """
 
     cdef HeaderLimits limits
 
     def __init__(
         self, unsigned depth=64, size_t rank=32, int64_t dimension=2147483647, size_t inputs=256,
-        size_t parameters=256, size_t size_list=65536
+        size_t parameters=256, size_t size_list=65536, bint open_texts=False
     ):
         self.limits.depth = min(depth, 512)
         self.limits.rank = rank
@@ -153,6 +154,7 @@ cdef class Bounds:
         self.limits.inputs = inputs
         self.limits.parameters = parameters
         self.limits.size_list = size_list
+        self.limits.open_texts = open_texts
 
 
 cdef Bounds DEFAULT_BOUNDS = Bounds()

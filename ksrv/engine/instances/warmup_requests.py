@@ -15,6 +15,7 @@ order: that fails the load as well.
 """
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +230,8 @@ def _json_tensor(fields: dict[str, Any]) -> Tensor:
     if kind == "BYTES":
         texts = np.ravel(np.asarray(fields["data"], dtype=object)).tolist()
         elements: list[Element] = [text.encode() for text in texts]
+        if len(elements) != math.prod(shape):
+            raise ValueError(f"the input {quote(name)} has {len(elements)} texts for {list(shape)}")
         return Tensor(name, kind, shape, elements)
     if not datatype.is_datatype(kind):
         raise ValueError(f"the input {quote(name)} has the unknown datatype {quote(kind)}")

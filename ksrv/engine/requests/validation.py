@@ -1,7 +1,8 @@
 """Checks a request against its model, once and before the queue.
 
 A request that passes can be batched and run without another check: its names, datatypes, shapes, numbers of
-rows and requested outputs all fit the model's description. An error names the tensor and both values that disagree.
+rows and requested outputs all fit the model's description. That the data of a tensor fits its datatype and shape was
+checked by whoever made it. An error names the tensor and both values that disagree.
 
 Requests with equal batch keys can be joined: their inputs have the same names, datatypes and shapes after
 the first dimension, and they have the same mode (infer or explain, stream or not). If a dimension is a length along
@@ -16,13 +17,10 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
-
-import numpy as np
+from typing import NamedTuple, cast
 
 from ksrv._native.images.image_header import DECODED_APART_NS
 from ksrv._native.server.batch_runner import FIRST_UNSHARED_KEY
-from ksrv._native.tensor import datatype
 from ksrv._native.tensor.padding import LENGTH_KEYS, LengthBuckets
 from ksrv.errors import InvalidRequest, ModelFailed, quote
 from ksrv.images.encoder import wanted_encoding
@@ -55,7 +53,6 @@ class _Input:
     spec: TensorSpec
     tail: tuple[Dimension, ...]
     fixed_tail: tuple[int, ...] | None  # the shape after the first dimension, if it is fixed
-    dtype: np.dtype | None
     images: ImagePreparer | None
     lengths: tuple[
         str, ...
@@ -237,7 +234,6 @@ class RequestValidator:
                 f"the input {quote(tensor.name)} holds images in the shape {list(shape)}; expected "
                 f"[N] or [N, 1] for N images"
             )
-        elements = _elements(tensor)
         if shape[0] == 0:
             raise InvalidRequest(f"the input {quote(tensor.name)} holds no image")
         if not spec.batched and shape[0] != _lowest(spec.shape[0]):
@@ -251,7 +247,7 @@ class RequestValidator:
             return CheckedImages(
                 shape[:1], (), 0
             )  # `validate` refuses so many rows: no header is read for them
-        return expected.images.check(elements, shape[0])
+        return expected.images.check(cast(list[Element], tensor.data), shape[0])
 
     def _undeclared(self, request: InferRequest) -> tuple[int, list[object]]:
         """Check inputs that the model does not declare. Return the rows, and what batch keys depend on."""
@@ -262,7 +258,6 @@ class RequestValidator:
             if tensor.name in names:
                 self._raise_wrong_names(request)
             names.add(tensor.name)
-            _check_data(tensor)
             count = tensor.shape[0] if tensor.shape else 1
             rows = count if rows in (-1, count) else -2
             shapes.append((tensor.name, tensor.datatype, tensor.shape[1:]))
@@ -400,7 +395,6 @@ def _input(spec: TensorSpec, images: dict[str, ImagePreparer]) -> _Input:
         spec,
         tail,
         fixed if len(fixed) == len(tail) and spec.batched else None,
-        None if spec.datatype == "BYTES" else np.dtype(datatype.dtype_string(spec.datatype)),
         images.get(spec.name),
         spec.lengths[1:],
     )
@@ -428,45 +422,7 @@ def _checked_shape(tensor: Tensor, expected: _Input, model: str) -> tuple[int, t
             f"the input {quote(tensor.name)} has the shape {_cut_shape(shape)}; the model {model} "
             f"expects {shape_text(declared)}{_add_rows(shape, expected.spec)}"
         )
-    data = tensor.data
-    if not isinstance(data, np.ndarray) or data.shape != shape or data.dtype != expected.dtype:
-        _check_data(tensor)
     return (shape[0] if shape else 1), tail
-
-
-def _check_data(tensor: Tensor) -> None:
-    """Raise if the data does not fit the tensor's datatype and shape."""
-    if tensor.datatype == "BYTES":
-        _elements(tensor)
-        return
-    if not datatype.is_datatype(tensor.datatype):
-        raise InvalidRequest(
-            f"the input {quote(tensor.name)} has the unknown datatype {quote(tensor.datatype)}"
-        )
-    data = tensor.data
-    if not isinstance(data, np.ndarray):
-        raise InvalidRequest(
-            f"the input {quote(tensor.name)} holds {len(data)} elements of BYTES; expected a "
-            f"{tensor.datatype} tensor"
-        )
-    if data.shape != tensor.shape or data.dtype != datatype.dtype_string(tensor.datatype):
-        raise InvalidRequest(
-            f"the input {quote(tensor.name)} holds a {data.dtype} array of the shape "
-            f"{_cut_shape(data.shape)}; announced are {tensor.datatype} and "
-            f"{_cut_shape(tensor.shape)}"
-        )
-
-
-def _elements(tensor: Tensor) -> Sequence[Element]:
-    data = tensor.data
-    count = math.prod(tensor.shape)
-    if not isinstance(data, list) or len(data) != count:
-        held = data.size if isinstance(data, np.ndarray) else len(data)
-        raise InvalidRequest(
-            f"the input {quote(tensor.name)} holds {held} elements; its shape "
-            f"{_cut_shape(tensor.shape)} announces {count}"
-        )
-    return data
 
 
 def _lowest(declared: Dimension) -> int:
