@@ -1,7 +1,7 @@
 """The nouns that travel between the front ends, the engine and the handlers.
 
-A front end turns bytes into an `InferRequest`; the engine joins requests into `BatchInputs` for an
-executor, which answers with `BatchOutputs`; the engine splits those into one `InferResponse` for
+A front end turns bytes into an `InferRequest`; the engine joins requests into `ExecutorInputs` for an
+executor, which answers with `ExecutorOutputs`; the engine splits those into one `InferResponse` for
 each request. None of these classes knows a socket, a queue or a model.
 """
 
@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import msgspec
 import numpy.typing as npt
 
-from ksrv._native.batch.batch import BatchInputs as BatchInputs
-from ksrv._native.batch.batch import BatchOutputs as BatchOutputs
+from ksrv._native.batch.batch import ExecutorInputs as ExecutorInputs
+from ksrv._native.batch.batch import ExecutorOutputs as ExecutorOutputs
 from ksrv._native.images.image_header import Header
 from ksrv._native.tensor.tensor import Tensor as Tensor
 
@@ -245,7 +245,7 @@ class RequestHandle(Protocol):
         """Have `callback` called once the request has ended, on the thread that ended it."""
 
 
-class BatchRequest(msgspec.Struct, array_like=True):
+class RequestPart(msgspec.Struct, array_like=True):
     """One request's part of a batch, as a handler sees it: `batch.requests[i]`.
 
     Attributes:
@@ -280,7 +280,7 @@ class BatchRequest(msgspec.Struct, array_like=True):
         return stop - int(self.slice.start)
 
     @classmethod
-    def of(cls, request: InferRequest, rows: Slice) -> "BatchRequest":
+    def of(cls, request: InferRequest, rows: Slice) -> "RequestPart":
         """Return what a handler sees of a request."""
         part = cls(rows, request.id, request.parameters, request.headers)
         part.dialect = request.dialect
@@ -302,7 +302,7 @@ class BatchRequest(msgspec.Struct, array_like=True):
 class Emitter(Protocol):
     """Takes the intermediate answers of a running batch, for the clients or to send them out of a handler process."""
 
-    def __call__(self, outputs: BatchOutputs) -> None:
+    def __call__(self, outputs: ExecutorOutputs) -> None:
         """Hand one intermediate answer to each request that still wants it; wait for slow clients.
 
         Args:
@@ -314,7 +314,9 @@ class Emitter(Protocol):
         """Return the indices of the requests that have not ended: no disconnect, no deadline."""
 
 
-def single_request(tensors: Sequence[Tensor], rows: int, request: InferRequest) -> BatchInputs:
+def single_request(tensors: Sequence[Tensor], rows: int, request: InferRequest) -> ExecutorInputs:
     """Return the batch that holds one request alone."""
-    part = BatchRequest.of(request, slice(0, rows))
-    return BatchInputs({tensor.name: tensor for tensor in tensors}, rows, [part], request.explain)
+    part = RequestPart.of(request, slice(0, rows))
+    return ExecutorInputs(
+        {tensor.name: tensor for tensor in tensors}, rows, [part], request.explain
+    )

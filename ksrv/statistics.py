@@ -109,7 +109,7 @@ class LazyCounts(Counts):
 
 
 @dataclass(frozen=True, slots=True)
-class BatchStatistics:
+class SizeStatistics:
     """The number and the times of the batches of one size."""
 
     batch_size: int
@@ -117,9 +117,9 @@ class BatchStatistics:
     compute_infer: Duration
     compute_output: Duration
 
-    def __add__(self, other: "BatchStatistics") -> "BatchStatistics":
+    def __add__(self, other: "SizeStatistics") -> "SizeStatistics":
         """The batches of both, which have the same size."""
-        return BatchStatistics(
+        return SizeStatistics(
             self.batch_size,
             self.compute_input + other.compute_input,
             self.compute_infer + other.compute_infer,
@@ -173,7 +173,7 @@ class ModelStatistics:
     compute_input: Duration = Duration()
     compute_infer: Duration = Duration()
     compute_output: Duration = Duration()
-    batches: list[BatchStatistics] = field(default_factory=list)
+    batches: list[SizeStatistics] = field(default_factory=list)
     failed: int = 0
     invalid: int = 0
     rejected: dict[str, int] = field(default_factory=dict)
@@ -273,7 +273,7 @@ def total(
         compute_infer=_duration(stages["inference"]),
         compute_output=_duration(stages["postprocess"]),
         batches=[
-            BatchStatistics(
+            SizeStatistics(
                 rows, Duration(batches, taken), Duration(batches, ran), Duration(batches, given)
             )
             for rows, (batches, taken, ran, given) in sorted(sums["sizes"].items())

@@ -109,7 +109,7 @@ def batches(rows: int, width: int, depth: int) -> dict[str, float]:
     from ksrv.handlers.runner import Runner
     from ksrv.model.config import ModelSource
     from ksrv.repository.model_yaml import load_model_config
-    from ksrv.request import BatchInputs, BatchRequest, Tensor
+    from ksrv.request import ExecutorInputs, RequestPart, Tensor
 
     def runner_of(folder: Path, graphs: bool) -> Runner:
         folder.mkdir()
@@ -124,9 +124,9 @@ def batches(rows: int, width: int, depth: int) -> dict[str, float]:
         runner.load()
         return runner
 
-    def batch_of(array: np.ndarray[Any, Any]) -> BatchInputs:
+    def batch_of(array: np.ndarray[Any, Any]) -> ExecutorInputs:
         tensor = Tensor("x", "FP32", array.shape, array)
-        return BatchInputs({"x": tensor}, rows, [BatchRequest(slice(0, rows), "")])
+        return ExecutorInputs({"x": tensor}, rows, [RequestPart(slice(0, rows), "")])
 
     with tempfile.TemporaryDirectory() as temporary:
         eager = runner_of(Path(temporary) / "eager", graphs=False)

@@ -12,7 +12,7 @@ import pytest
 
 from ksrv.handlers.runner import Runner
 from ksrv.repository.layout import Repository
-from ksrv.request import BatchInputs, BatchRequest, Tensor
+from ksrv.request import ExecutorInputs, RequestPart, Tensor
 
 ARRAYS = {"one row": (1, 4), "image": (1, 224, 224, 3), "batch of 8 images": (8, 224, 224, 3)}
 HANDLER = "def inference(x):\n    return x\n"
@@ -27,9 +27,9 @@ class Identity(BaseHandler):
 
 
 def batch_of(array: Any) -> Any:
-    requests = [BatchRequest(slice(row, row + 1)) for row in range(len(array))]
+    requests = [RequestPart(slice(row, row + 1)) for row in range(len(array))]
     tensor = Tensor("x", "FP32", array.shape, array)
-    return BatchInputs({"x": tensor}, len(array), requests)
+    return ExecutorInputs({"x": tensor}, len(array), requests)
 
 
 @pytest.fixture

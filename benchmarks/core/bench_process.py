@@ -18,7 +18,7 @@ from ksrv._native.memory import buffer_pool
 from ksrv.engine.instances.inline import InlineExecutor
 from ksrv.engine.processes.process import ProcessExecutor
 from ksrv.model.config import ModelConfig, ModelSource
-from ksrv.request import BatchInputs, BatchRequest, Tensor
+from ksrv.request import ExecutorInputs, RequestPart, Tensor
 
 ROUNDS = 3000
 HANDLER = """
@@ -38,9 +38,9 @@ def source(folder: Path) -> ModelSource:
     return ModelSource(name="first", version="", folder=folder, root=folder, config=config)
 
 
-def batch_of(array: np.ndarray) -> BatchInputs:
+def batch_of(array: np.ndarray) -> ExecutorInputs:
     tensor = Tensor("x", "FP32", array.shape, array)
-    return BatchInputs({"x": tensor}, 1, [BatchRequest(slice(0, 1), "id", {}, HEADERS)])
+    return ExecutorInputs({"x": tensor}, 1, [RequestPart(slice(0, 1), "id", {}, HEADERS)])
 
 
 def cpu_us(process: int | str) -> float:

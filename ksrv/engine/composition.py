@@ -14,7 +14,7 @@ from ksrv.errors import Cancelled, InferenceError, NotLoaded, NotReady, Overload
 from ksrv.handlers.models import SERVER
 from ksrv.observe.tracing import TRACEPARENT, current_traceparent
 from ksrv.request import (
-    BatchInputs,
+    ExecutorInputs,
     InferRequest,
     InferResponse,
     RequestHandle,
@@ -146,7 +146,7 @@ class ModelCalls:
         self._instances = instances
         self._ask = ask
 
-    def __call__(self, request: InferRequest, caller: BatchInputs | None) -> RequestHandle:
+    def __call__(self, request: InferRequest, caller: ExecutorInputs | None) -> RequestHandle:
         """Submit a request on behalf of a batch.
 
         Args:
@@ -241,7 +241,7 @@ class Inherited(NamedTuple):
     deadline_ns: int | None
 
 
-def inherit(caller: BatchInputs, name: str) -> Inherited:
+def inherit(caller: ExecutorInputs, name: str) -> Inherited:
     """Return what the calls of a batch inherit.
 
     Raises:

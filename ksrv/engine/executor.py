@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from ksrv._native.process.batch_ring import WorkerRing
 from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.model.spec import ModelSpec
-from ksrv.request import BatchInputs, BatchOutputs
+from ksrv.request import ExecutorInputs, ExecutorOutputs
 
 
 class ExecutorDied(HandlerFailed):
@@ -73,7 +73,7 @@ class Executor(Protocol):
         leased again as soon as nothing refers to it.
         """
 
-    def run(self, batch: BatchInputs, deadline_ns: int | None) -> BatchOutputs:
+    def run(self, batch: ExecutorInputs, deadline_ns: int | None) -> ExecutorOutputs:
         """Run one batch.
 
         Args:
@@ -89,8 +89,8 @@ class Executor(Protocol):
 
     def begin(
         self,
-        batch: BatchInputs,
-        done: Callable[[BatchOutputs | KsrvError], None],
+        batch: ExecutorInputs,
+        done: Callable[[ExecutorOutputs | KsrvError], None],
         deadline_ns: int | None,
     ) -> Callable[[], None]:
         """Run a batch beside others, where the handler has coroutines; return a function that cancels it.

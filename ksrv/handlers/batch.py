@@ -15,7 +15,7 @@ from ksrv.errors import HandlerFailed, InferenceError, KsrvError, check_field, c
 from ksrv.handlers.devices.device import bfloat16
 from ksrv.handlers.sequences import Sequence as RowSequence
 from ksrv.limits import HANDLER_HEADERS, HEADER_OVERHEAD
-from ksrv.request import INTEGERS, Array, BatchInputs, BatchRequest, Parameter, Tensor
+from ksrv.request import INTEGERS, Array, ExecutorInputs, Parameter, RequestPart, Tensor
 
 if TYPE_CHECKING:
     import torch
@@ -45,10 +45,10 @@ class Batch(Mapping[str, Array]):
 
     def __init__(
         self,
-        inputs: BatchInputs,
+        inputs: ExecutorInputs,
         nchw_inputs: Container[str],
         put: Callable[[Array], Any],
-        send: Callable[[BatchInputs, Any, dict[int, dict[str, str]]], bool] | None = None,
+        send: Callable[[ExecutorInputs, Any, dict[int, dict[str, str]]], bool] | None = None,
         optional: Sequence[str] = (),
     ) -> None:
         self.rows = inputs.rows
@@ -70,7 +70,7 @@ class Batch(Mapping[str, Array]):
         self.absent = tuple(name for name in optional if name not in inputs.tensors)
 
     @property
-    def requests(self) -> Sequence[BatchRequest]:
+    def requests(self) -> Sequence[RequestPart]:
         """The requests: each has its `slice` of the rows, its number of `rows`, its id, headers and parameters.
 
         A request also has the parameters of its inputs and outputs, by name.

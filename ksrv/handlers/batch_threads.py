@@ -12,7 +12,7 @@ from functools import partial
 from threading import Thread
 from typing import Any
 
-from ksrv._native.batch.stages import WORKS_FOR, BoundBatch, bound_batch
+from ksrv._native.batch.stages import WORKS_FOR, BoundContext, bound_batch
 
 POOLS = ("concurrent.futures.thread", "multiprocessing.pool")
 """Modules whose threads work for many batches, not only for the batch that starts such a thread."""
@@ -28,7 +28,7 @@ def pass_batches_on() -> None:
 
 
 @contextmanager
-def working_for(bound: BoundBatch) -> Iterator[None]:
+def working_for(bound: BoundContext) -> Iterator[None]:
     """Have this thread, and the threads that are started in it, work for a batch."""
     token = WORKS_FOR.set(bound)
     try:
@@ -65,7 +65,7 @@ def _submit_for_batch(
 
 
 def _run_for_batch(
-    bound: BoundBatch, function: Callable[..., Any], /, *args: Any, **named: Any
+    bound: BoundContext, function: Callable[..., Any], /, *args: Any, **named: Any
 ) -> Any:
     with working_for(bound):
         return function(*args, **named)

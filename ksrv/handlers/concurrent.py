@@ -15,23 +15,23 @@ from time import perf_counter_ns
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
-from ksrv._native.batch.stages import WORKS_FOR, BoundBatch, add_stage_time, no_batch
+from ksrv._native.batch.stages import WORKS_FOR, BoundContext, add_stage_time, no_batch
 from ksrv.errors import Cancelled, KsrvError
 from ksrv.handlers.base import BaseHandler
+from ksrv.handlers.base_runner import BaseRunner
 from ksrv.handlers.batch import Batch, check_answers, fail_rest
 from ksrv.handlers.batch_threads import working_for
 from ksrv.handlers.deferred import DeferredHandler
-from ksrv.handlers.handler_batches import HandlerBatches
 from ksrv.handlers.imports.import_lock import locked_imports
 from ksrv.handlers.models import Models
 from ksrv.handlers.streaming.streams import (
-    BatchStream,
+    ChunkStream,
     is_cancelled,
     is_stream,
     iterated,
     postprocessed,
 )
-from ksrv.request import BatchInputs, BatchOutputs
+from ksrv.request import ExecutorInputs, ExecutorOutputs
 
 if TYPE_CHECKING:
     from ksrv.handlers.handler_context import HandlerContext
@@ -42,7 +42,7 @@ STAGES = ("handle", "preprocess", "inference", "postprocess", "explain")
 STALL_SECONDS = 10.0
 """A client that takes no answer for so long, with a full stream, is given up: the batch waits for it."""
 
-Done = Callable[[BatchOutputs | KsrvError], None]
+Done = Callable[[ExecutorOutputs | KsrvError], None]
 
 
 def is_asynchronous(handler: Any) -> bool:
@@ -57,7 +57,7 @@ def is_asynchronous(handler: Any) -> bool:
     )
 
 
-class TaskContext(BoundBatch):
+class TaskContext(BoundContext):
     """The context of one batch among many; all but the batch is the handler's.
 
     Args:
@@ -67,8 +67,8 @@ class TaskContext(BoundBatch):
     def __init__(
         self,
         shared: "HandlerContext",
-        inputs: BatchInputs,
-        make_batch: Callable[[BatchInputs], Batch],
+        inputs: ExecutorInputs,
+        make_batch: Callable[[ExecutorInputs], Batch],
     ) -> None:
         super().__init__(shared, inputs)
         self._shared = shared
@@ -97,7 +97,7 @@ class TaskContext(BoundBatch):
         return made
 
     def add_time(self, name: str, nanoseconds: int) -> None:
-        """See `RunningBatch.add_time`."""
+        """See `RunContext.add_time`."""
         add_stage_time(self.timings, name, nanoseconds)
 
     def __getattr__(self, name: str) -> Any:
@@ -129,7 +129,7 @@ class CurrentContext:
 class ConcurrentLoop:
     """The event loop of one handler."""
 
-    def __init__(self, runner: HandlerBatches) -> None:
+    def __init__(self, runner: BaseRunner) -> None:
         self._runner = runner
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -148,7 +148,7 @@ class ConcurrentLoop:
                     # A task of the handler raised it; asyncio hands it to the task's waiters as well.
                     log.exception("a task of a handler ended its event loop, which continues")
 
-    def begin(self, inputs: BatchInputs, done: Done) -> Callable[[], None]:
+    def begin(self, inputs: ExecutorInputs, done: Done) -> Callable[[], None]:
         """Run a batch.
 
         Args:
@@ -206,12 +206,12 @@ class ConcurrentLoop:
 
     # ---- one batch --------------------------------------------------------------------------
 
-    async def _run(self, inputs: BatchInputs) -> BatchOutputs | KsrvError:
+    async def _run(self, inputs: ExecutorInputs) -> ExecutorOutputs | KsrvError:
         """Return a batch's answer. Nothing here may refer to it afterwards, because it is sent without a copy."""
         runner = self._runner
         context = TaskContext(runner.context, inputs, runner.make_batch)
         failure: KsrvError | None = None
-        made: BatchOutputs | None = None
+        made: ExecutorOutputs | None = None
         began = perf_counter_ns()
         try:
             with working_for(context):
@@ -233,7 +233,7 @@ class ConcurrentLoop:
         context.release()
         if failure is not None and (batch is None or not fail_rest(batch, failure)):
             return failure
-        made = made or BatchOutputs([])
+        made = made or ExecutorOutputs([])
         made.timings = context.timings
         if batch is not None:
             made.add_notes(batch)
@@ -259,10 +259,12 @@ class ConcurrentLoop:
         context.stage = "postprocess"
         return await _settled(handler.postprocess(outputs))
 
-    async def _drain(self, chunks: Any, inputs: BatchInputs, context: TaskContext) -> BatchOutputs:
+    async def _drain(
+        self, chunks: Any, inputs: ExecutorInputs, context: TaskContext
+    ) -> ExecutorOutputs:
         runner, sender = self._runner, inputs.emit
         context.stage = "inference"
-        stream = BatchStream(
+        stream = ChunkStream(
             inputs,
             context.spec.outputs,
             runner.read_chunk,
@@ -279,7 +281,7 @@ class ConcurrentLoop:
         return stream.result()
 
     def _fail_request(
-        self, index: int, error: BaseException, *, inputs: BatchInputs, context: TaskContext
+        self, index: int, error: BaseException, *, inputs: ExecutorInputs, context: TaskContext
     ) -> None:
         failure = self._runner.failure_of(error, "inference", inputs)
         context.batch.failures.setdefault(index, failure)
@@ -302,7 +304,7 @@ class Offering:
     def __init__(self, sender: Any) -> None:
         self._sender = sender
 
-    def __call__(self, outputs: BatchOutputs) -> None:
+    def __call__(self, outputs: ExecutorOutputs) -> None:
         """Hand one chunk on without waiting for slow clients."""
         self._sender.offer(outputs)
 

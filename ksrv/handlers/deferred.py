@@ -10,7 +10,7 @@ from typing import NoReturn, TypeAlias
 from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.context import Context
-from ksrv.request import BatchInputs, Tensor
+from ksrv.request import ExecutorInputs, Tensor
 
 Result: TypeAlias = list[Tensor] | BaseException
 """The outputs, which are not compared with the declared outputs; or the error."""
@@ -20,7 +20,7 @@ Ended: TypeAlias = Callable[[Result], None]
 class DeferredHandler(BaseHandler):
     """A handler that answers its batches later. Each batch is one request, and the model is not warmed up."""
 
-    def begin(self, inputs: BatchInputs, ended: Ended) -> Callable[[], None]:
+    def begin(self, inputs: ExecutorInputs, ended: Ended) -> Callable[[], None]:
         """Begin a batch.
 
         Args:

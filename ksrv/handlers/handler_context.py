@@ -1,6 +1,6 @@
 """ksrv's half of a handler's context: how its model is loaded, and the batch that runs.
 
-Only the batch and the timings change from call to call: the content of `RunningBatch`.
+Only the batch and the timings change from call to call: the content of `RunContext`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ksrv._native.batch.stages import RunningBatch
+from ksrv._native.batch.stages import RunContext
 from ksrv.handlers.context import Context
 from ksrv.handlers.devices.choice import choose_device, choose_onnx_device
 from ksrv.handlers.devices.device import Device
@@ -27,12 +27,12 @@ from ksrv.model.config import ModelConfig, ModelSource, OnnxSettings
 if TYPE_CHECKING:
     from ksrv.handlers.batch import Batch
     from ksrv.loaders.loaded import LoadedModel
-    from ksrv.request import BatchInputs
+    from ksrv.request import ExecutorInputs
 
 log = logging.getLogger("ksrv.handlers")
 
 
-class HandlerContext(RunningBatch, Context):
+class HandlerContext(RunContext, Context):
     """The context that the runner makes for one handler object.
 
     Args:
@@ -56,10 +56,10 @@ class HandlerContext(RunningBatch, Context):
         instance: int = 0,
         threads: int = 0,
         metrics: Metrics | None = None,
-        make_batch: Callable[[BatchInputs], Batch] | None = None,
+        make_batch: Callable[[ExecutorInputs], Batch] | None = None,
         submit: Submit = refuse_calls,
     ) -> None:
-        RunningBatch.__init__(self, make_batch)
+        RunContext.__init__(self, make_batch)
         Context.__init__(self, source, config, instance=instance, threads=threads, metrics=metrics)
         self.submit = submit
         self.source = source

@@ -18,7 +18,7 @@ from ksrv.handlers.outputs import as_tensor
 from ksrv.model.datatypes import NAME_BY_DTYPE
 from ksrv.request import (
     Array,
-    BatchInputs,
+    ExecutorInputs,
     InferRequest,
     Parameters,
     RequestedOutput,
@@ -33,11 +33,11 @@ Value = Any
 SERVER = "$server"
 """In the place of a model's name: a handler asks the server itself. No request of a client comes this way."""
 
-Submit = Callable[[InferRequest, BatchInputs | None], RequestHandle]
+Submit = Callable[[InferRequest, ExecutorInputs | None], RequestHandle]
 """Submits a request to another model, on behalf of the batch that is running."""
 
 
-def refuse_calls(request: InferRequest, caller: BatchInputs | None) -> RequestHandle:
+def refuse_calls(request: InferRequest, caller: ExecutorInputs | None) -> RequestHandle:
     """Refuse a call, because no other models are there: a `Submit`."""
     raise HandlerFailed(
         f"the handler called the model {request.model_name}, but runs outside of a server"
@@ -104,7 +104,9 @@ class ModelCall:
 class CalledModel:
     """Another model of the server."""
 
-    def __init__(self, name: str, submit: Submit, caller: Callable[[], BatchInputs | None]) -> None:
+    def __init__(
+        self, name: str, submit: Submit, caller: Callable[[], ExecutorInputs | None]
+    ) -> None:
         self._name = name
         self._submit = submit
         self._caller = caller
@@ -168,7 +170,7 @@ def _text(what: str, value: object) -> str:
 class Models(Mapping[str, CalledModel]):
     """The other models of the server, by name. A name is looked up when it is called."""
 
-    def __init__(self, submit: Submit, caller: Callable[[], BatchInputs | None]) -> None:
+    def __init__(self, submit: Submit, caller: Callable[[], ExecutorInputs | None]) -> None:
         self._submit = submit
         self._caller = caller
         self._known: dict[str, CalledModel] = {}

@@ -24,7 +24,7 @@ from ksrv.handlers.devices.device import bfloat16
 from ksrv.handlers.streaming.chunk_forms import Texts, check_chunk, of_lone_row
 from ksrv.model.datatypes import DTYPES, NAME_BY_DTYPE, KindMismatch, OutOfRange, cast
 from ksrv.model.spec import ModelSpec, TensorSpec, fits
-from ksrv.request import Array, BatchInputs, Element, Tensor
+from ksrv.request import Array, Element, ExecutorInputs, Tensor
 from ksrv.torch_interop import array_over, is_tensor
 
 DEFAULT_NAME = "output"
@@ -133,7 +133,7 @@ class OutputConverter:
             tensors.append(tensor)
         return tensors
 
-    def by_request(self, result: Any, inputs: BatchInputs) -> list[dict[str, Any]] | None:
+    def by_request(self, result: Any, inputs: ExecutorInputs) -> list[dict[str, Any]] | None:
         """Return the part of a result that belongs to each request of a batch, by the outputs' names.
 
         Returns:

@@ -18,6 +18,7 @@ from ksrv.errors import (
     KsrvError,
 )
 from ksrv.handlers.base import BaseHandler
+from ksrv.handlers.base_runner import BaseRunner, inference_mode
 from ksrv.handlers.batch import Batch, check_answers, fail_rest
 from ksrv.handlers.batch_argument import pass_batch
 from ksrv.handlers.batch_threads import pass_batches_on
@@ -40,7 +41,6 @@ from ksrv.handlers.devices.device import Lease
 from ksrv.handlers.devices.graphs import GraphedModel
 from ksrv.handlers.diagnostics.debugging import Run, profiled
 from ksrv.handlers.diagnostics.metrics import Emit, Metrics, discard
-from ksrv.handlers.handler_batches import HandlerBatches, inference_mode
 from ksrv.handlers.handler_context import HandlerContext
 from ksrv.handlers.imports.folder_modules import HandlerError, error_with_location
 from ksrv.handlers.imports.initialize_lock import initialized_alone
@@ -50,7 +50,7 @@ from ksrv.handlers.loading import make_handler
 from ksrv.handlers.models import Submit, refuse_calls
 from ksrv.handlers.outputs import OutputConverter
 from ksrv.handlers.streaming.streams import (
-    BatchStream,
+    ChunkStream,
     HandlerLoop,
     is_stream,
     may_stream,
@@ -60,12 +60,12 @@ from ksrv.loaders.loaded import ModelLoadError
 from ksrv.model.config import ModelConfig, ModelSource
 from ksrv.model.fault import ConfigError
 from ksrv.model.spec import ModelSpec
-from ksrv.request import BatchInputs, BatchOutputs
+from ksrv.request import ExecutorInputs, ExecutorOutputs
 from ksrv.torch_interop import imported_torch
 
 log = logging.getLogger("ksrv.handlers")
 
-Step = Callable[[Run, BatchInputs], BatchOutputs]
+Step = Callable[[Run, ExecutorInputs], ExecutorOutputs]
 """Runs a batch with the function that it gets, and does more before or after."""
 
 # Errors whose text says all; a traceback would show ksrv's code only.
@@ -124,7 +124,7 @@ def load_unchanged(runner: "Runner", source: ModelSource) -> ModelSpec:
     return spec
 
 
-class Runner(HandlerBatches):
+class Runner(BaseRunner):
     """One instance of a model version.
 
     Args:
@@ -261,7 +261,7 @@ class Runner(HandlerBatches):
             steps.append(profiled)
         return steps
 
-    def _run_on_device(self, run: Run, inputs: BatchInputs) -> BatchOutputs:
+    def _run_on_device(self, run: Run, inputs: ExecutorInputs) -> ExecutorOutputs:
         """Run a batch on the device, and wait for the operations that it has queued there."""
         try:
             with self.device.running():
@@ -282,7 +282,7 @@ class Runner(HandlerBatches):
         """
         receive()
 
-    def begin(self, inputs: BatchInputs, done: Done) -> Callable[[], None]:
+    def begin(self, inputs: ExecutorInputs, done: Done) -> Callable[[], None]:
         """Run a batch beside others, on the event loop of a handler with coroutines or as the handler does it.
 
         Args:
@@ -296,7 +296,7 @@ class Runner(HandlerBatches):
         return self._concurrent.begin(inputs, done)
 
     def _begin_deferred(
-        self, handler: DeferredHandler, inputs: BatchInputs, done: Done
+        self, handler: DeferredHandler, inputs: ExecutorInputs, done: Done
     ) -> Callable[[], None]:
         began = perf_counter_ns()
 
@@ -311,7 +311,7 @@ class Runner(HandlerBatches):
                 done(self.failure_of(error, "inference", inputs))
                 return
             timings = {"inference": perf_counter_ns() - began}
-            done(BatchOutputs(result, timings=timings, parts={0: (0, len(result))}))
+            done(ExecutorOutputs(result, timings=timings, parts={0: (0, len(result))}))
 
         try:
             return handler.begin(inputs, ended)
@@ -349,7 +349,7 @@ class Runner(HandlerBatches):
         if batch is None or not fail_rest(batch, failure):
             raise failure.with_traceback(None)
 
-    def _drain(self, result: Any, inputs: BatchInputs) -> BatchOutputs:
+    def _drain(self, result: Any, inputs: ExecutorInputs) -> ExecutorOutputs:
         """Run a handler that answers piece by piece, or later, to its end."""
         context = self.context
         assert context is not None, "a batch runs on a loaded handler"
@@ -360,7 +360,7 @@ class Runner(HandlerBatches):
                     result = self._loop.run(result)
                 if not is_stream(result):
                     return self.read_outputs(result, inputs)
-                stream = BatchStream(
+                stream = ChunkStream(
                     inputs,
                     context.spec.outputs,
                     self.read_chunk,
@@ -372,13 +372,13 @@ class Runner(HandlerBatches):
         finally:
             context.add_time("inference", perf_counter_ns() - began)
 
-    def _fail_request(self, index: int, error: BaseException, *, inputs: BatchInputs) -> None:
+    def _fail_request(self, index: int, error: BaseException, *, inputs: ExecutorInputs) -> None:
         assert self.context is not None, "a batch runs on a loaded handler"
         failure = self.failure_of(error, "inference", inputs)
         self.context.batch.failures.setdefault(index, failure)
 
 
-def run_forgotten(forget: Callable[[], None], run: Run, inputs: BatchInputs) -> BatchOutputs:
+def run_forgotten(forget: Callable[[], None], run: Run, inputs: ExecutorInputs) -> ExecutorOutputs:
     """Run a batch on a model that has forgotten the previous batch."""
     forget()
     return run(inputs)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from ksrv.errors import SequenceEnded, quote
-from ksrv.request import BatchInputs
+from ksrv.request import ExecutorInputs
 
 ENDED_EARLY = 256
 """The ended sequences that are remembered, of which a batch that is about to run may have the first request."""
@@ -63,7 +63,7 @@ class SequenceStates:
         self._over: deque[int] = deque(maxlen=ENDED_EARLY)
         self._lock = threading.Lock()
 
-    def of_batch(self, inputs: BatchInputs, failures: dict[int, Any]) -> list[Sequence]:
+    def of_batch(self, inputs: ExecutorInputs, failures: dict[int, Any]) -> list[Sequence]:
         """Return the sequence of each row.
 
         Args:

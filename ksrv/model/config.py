@@ -25,7 +25,7 @@ BUILT_IN_HANDLERS = (
 )
 
 
-class Batching(msgspec.Struct, frozen=True, kw_only=True):
+class JoinPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How requests are joined to batches."""
 
     max_batch_size: Annotated[int, Key("The most rows of a batch", ge=1, le=1_000_000)]
@@ -157,12 +157,12 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         Key("A JSON object or list, or a text with one label a line", written=str, min_length=1),
     ] = None
     batching: Annotated[
-        Batching | None,
+        JoinPolicy | None,
         Key(
             "off: requests have no rows, and shapes are whole",
             shared=True,
             # YAML takes a bare `off` for false.
-            written=Batching
+            written=JoinPolicy
             | Literal["off"]
             | Annotated[bool, Meta(extra_json_schema={"enum": [False]})],
             expected="off, or keys and values such as {max_batch_size: 8}",

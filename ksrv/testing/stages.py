@@ -19,7 +19,7 @@ from ksrv.handlers.sequences import Sequence as RowSequence
 from ksrv.model.config import ModelConfig, ModelSource
 from ksrv.model.datatypes import NAME_BY_DTYPE
 from ksrv.model.spec import ModelSpec
-from ksrv.request import Array, BatchInputs, BatchRequest, Element, Parameter, Tensor
+from ksrv.request import Array, Element, ExecutorInputs, Parameter, RequestPart, Tensor
 from ksrv.statistics import MetricRecord
 
 
@@ -58,13 +58,13 @@ def batch(
     sizes = [total] if rows is None else list(rows)
     if sum(sizes) != total:
         raise ValueError(f"the requests have {sum(sizes)} rows, the inputs {total}")
-    requests: list[BatchRequest] = []
+    requests: list[RequestPart] = []
     start = 0
     for index, size in enumerate(sizes):
         name = ids[index] if index < len(ids) else ""
         part = slice(start, start + size)
         requests.append(
-            BatchRequest(
+            RequestPart(
                 part,
                 name,
                 dict(parameters or {}),
@@ -73,7 +73,7 @@ def batch(
             )
         )
         start += size
-    made = Batch(BatchInputs(tensors, total, requests, explain), (), Device("cpu").put)
+    made = Batch(ExecutorInputs(tensors, total, requests, explain), (), Device("cpu").put)
     for request, state in zip(requests, states, strict=False):  # a sequence without a state begins
         made.sequences += [RowSequence(start=not state, end=False, state=state)] * request.rows
     return made

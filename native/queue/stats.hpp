@@ -72,7 +72,7 @@ struct SizeSums {
 inline constexpr std::size_t MOST_SIZES = 1024;
 
 // The times of one batch.
-struct BatchTimes {
+struct RunTimes {
     std::uint64_t assemble = 0, preprocess = 0, inference = 0, postprocess = 0;
 };
 
@@ -100,13 +100,13 @@ struct Sums {
     }
 
     // Adds a request of a batch that was answered successfully.
-    void add_served(const Request &request, const BatchTimes &times) noexcept {
+    void add_served(const Request &request, const RunTimes &times) noexcept {
         stages[STAGE_REQUEST].add(static_cast<std::uint64_t>(request.ended_ns - request.enqueued_ns));
         stages[STAGE_QUEUE].add(request.queued_ns(times.assemble));
     }
 
     // Adds a batch with `served` successful requests.
-    void add_batch(std::uint64_t size, std::uint64_t served, const BatchTimes &times) noexcept {
+    void add_batch(std::uint64_t size, std::uint64_t served, const RunTimes &times) noexcept {
         if (served != 0) {
             stages[STAGE_ASSEMBLE].add(times.assemble, served);
             stages[STAGE_PREPROCESS].add(times.preprocess, served);
@@ -125,7 +125,7 @@ struct Sums {
 
     // Adds a batch without failures. `won` has 0 for requests that had ended before. Locks the mutex.
     void note_answered(const Request *const *requests, std::size_t count, const unsigned char *won,
-                       const BatchTimes &times) noexcept {
+                       const RunTimes &times) noexcept {
         std::uint64_t size = 0, served = 0;
         const std::lock_guard<std::mutex> guard(mutex);
         for (std::size_t i = 0; i < count; ++i) {

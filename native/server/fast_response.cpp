@@ -106,8 +106,8 @@ bool CutParts::cut(const FastRequest &request, const ReplyPart *parts, int part_
     return true;
 }
 
-BatchTimes times_of(const FastReply &reply) noexcept {
-    BatchTimes times;
+RunTimes times_of(const FastReply &reply) noexcept {
+    RunTimes times;
     times.assemble = reply.stages[0].nanoseconds;
     times.inference = reply.ran_ns;
     for (int i = 1; i < reply.stage_count; ++i) {

@@ -32,7 +32,7 @@ void RowWriter::plan_image(const ImagePlace &where) {
     const RowSource &from = source(where.request, where.input);
     const EncodedImage &image = from.images[where.number];
     const ImageRules &rules = (*inputs_)[where.input].images;
-    BatchedJpeg job;
+    JpegRow job;
     if (!rules.plans->find(image.height, image.width, image.channels, &job))
         missing.push_back({where.input, image.height, image.width, image.channels});
     if (job.coefficients == nullptr) {

@@ -60,7 +60,7 @@ class RowWriter {
     const std::vector<InputSignature> *inputs_ = nullptr;
     std::vector<const Request *> requests_;
     std::vector<RowSource> sources_;  // of the inputs of each request
-    std::vector<BatchedJpeg> jobs_;
+    std::vector<JpegRow> jobs_;
     std::vector<ImagePlace> places_;  // of the jobs
     DecodePool *pool_ = nullptr;
 };

@@ -16,7 +16,7 @@ from ksrv._native.tensor.datatype import DTYPES, NAMES
 from ksrv.engine.processes import messages
 from ksrv.engine.processes.link import ChannelError, Frame
 from ksrv.engine.processes.messages import MessageType
-from ksrv.request import BatchOutputs, Tensor
+from ksrv.request import ExecutorOutputs, Tensor
 from tests.support.examples import examples
 from tests.support.native.links import linked
 
@@ -84,7 +84,7 @@ def received() -> Iterator[tuple[Frame, memoryview]]:
     """A message with one block, and the content of the block."""
     with linked() as (sender, receiver):
         content = np.random.default_rng(0).integers(0, 256, SIZE, "u1")
-        outputs = BatchOutputs([Tensor("t", "UINT8", (SIZE,), content)])
+        outputs = ExecutorOutputs([Tensor("t", "UINT8", (SIZE,), content)])
         packed = messages.pack_answer(outputs, sender)
         sender.send(MessageType.ANSWER, packed)
         receiver.most_received = ALLOWED
@@ -153,7 +153,7 @@ def test_tensors_round_trip_unchanged(asked):
         for code, size in asked
     ]
     with linked() as (sender, receiver):
-        packed = messages.pack_answer(BatchOutputs(sent), sender)
+        packed = messages.pack_answer(ExecutorOutputs(sent), sender)
         sender.send(MessageType.ANSWER, packed)
         found = messages.unpack_answer(receiver.receive())[1].tensors
         for one, other in zip(sent, found, strict=True):

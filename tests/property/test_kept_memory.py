@@ -14,7 +14,7 @@ from ksrv.engine.batches.split import split
 from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.handlers.outputs import OutputConverter
 from ksrv.model.spec import ModelSpec, TensorSpec
-from ksrv.request import BatchOutputs, InferRequest, Tensor
+from ksrv.request import ExecutorOutputs, InferRequest, Tensor
 
 torch = pytest.importorskip("torch")
 owners = pytest.importorskip("tests.support.memory_owners")
@@ -35,7 +35,7 @@ def answered(results, rows, spec, inputs=(), before=None):
     given_inputs = {one.name: one for one in inputs}
     tensors = OutputConverter(spec).read(results.pop(), rows, inputs=given_inputs)
     handles = [QueuedRequest(InferRequest("m"), 1, 1) for _ in range(rows)]
-    return split(spec, handles, BatchOutputs(tensors), {}, before)
+    return split(spec, handles, ExecutorOutputs(tensors), {}, before)
 
 
 def numbers(answers):

@@ -16,7 +16,7 @@ from ksrv._native.memory import buffer_pool
 from ksrv.engine.processes import messages
 from ksrv.engine.processes.link import ChannelError, Link
 from ksrv.engine.processes.messages import MessageType
-from ksrv.request import BatchOutputs, Tensor
+from ksrv.request import ExecutorOutputs, Tensor
 from tests.support.examples import examples
 from tests.support.native.links import linked
 
@@ -49,7 +49,7 @@ class Sides:
     def send(self, step: dict, pattern: int) -> None:
         sender, receiver = self.links if step["there"] else reversed(self.links)
         tensors = [self.tensor(sender, size, step, pattern) for size in step["sizes"]]
-        outputs = BatchOutputs(tensors)
+        outputs = ExecutorOutputs(tensors)
         packed = messages.pack_answer(outputs, sender)
         sender.send(MessageType.ANSWER, packed)
         del packed
@@ -111,7 +111,7 @@ def test_mutated_message_is_read_or_refused(mutations, cut, elements):
         tensor = (
             Tensor("t", "BYTES", (2,), data) if elements else Tensor("t", "UINT8", (200,), data)
         )
-        packed = messages.pack_answer(BatchOutputs([tensor]), sender)
+        packed = messages.pack_answer(ExecutorOutputs([tensor]), sender)
         sender.send(MessageType.ANSWER, packed)
         message, descriptors, _, _ = socket.recv_fds(tap, 100_000, 8)
         changed = bytearray(message)

@@ -16,7 +16,7 @@ cdef enum:
 
 cdef dict ksrv_timings(const StageTimes &times)
 
-cdef class BatchInputs:
+cdef class ExecutorInputs:
     cdef public dict tensors
     cdef public Py_ssize_t rows
     cdef readonly object requests
@@ -27,7 +27,7 @@ cdef class BatchInputs:
     cdef public object inherited
 
 
-cdef class BatchOutputs:
+cdef class ExecutorOutputs:
     cdef public list tensors
     cdef public bint exclusive, last
     cdef public object only
@@ -40,4 +40,4 @@ cdef class BatchOutputs:
     cdef bint is_bare(self) noexcept
 
 
-cdef BatchOutputs ksrv_batch_outputs(list tensors, StageTimes times, dict timings)
+cdef ExecutorOutputs ksrv_batch_outputs(list tensors, StageTimes times, dict timings)

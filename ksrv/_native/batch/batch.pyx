@@ -10,7 +10,7 @@ if not cython.compiled:
     from ksrv._native.tensor.tensor import Tensor
 
 
-cdef class BatchInputs:
+cdef class ExecutorInputs:
     """The batch that the engine passes to an executor: tensors, and their requests.
 
     Args:
@@ -49,27 +49,15 @@ cdef class BatchInputs:
         """Return, for each request, the lengths of its unpadded rows and how many rows it has."""
         return [(request.lengths, request.rows) for request in self.requests]
 
-    def __eq__(self, other):
-        if not isinstance(other, BatchInputs):
-            return NotImplemented
-        return _input_values(self) == _input_values(other)
-
-    def __repr__(self):
-        return f"BatchInputs{_input_values(self)!r}"
-
-
-cdef tuple _input_values(BatchInputs batch):
-    return batch.tensors, batch.rows, batch.requests, batch.explain, batch.emit
-
 
 @cython.final
 @cython.freelist(16)
-cdef class BatchOutputs:
+cdef class ExecutorOutputs:
     """The answer of an executor to a batch.
 
     Args:
         tensors: The outputs. The first dimension is `rows`, including failed rows.
-        failures: The error of each request that failed, by its index in `BatchInputs.requests`.
+        failures: The error of each request that failed, by its index in `ExecutorInputs.requests`.
         timings: Nanoseconds by stage.
         headers: Response headers by request index.
         parameters: Response parameters by request index.
@@ -126,7 +114,7 @@ cdef class BatchOutputs:
 
     @property
     def failures(self) -> dict[int, Any]:
-        """The error of each request that failed, by its index in `BatchInputs.requests`."""
+        """The error of each request that failed, by its index in `ExecutorInputs.requests`."""
         if self.failed is None:
             self.failed = {}
         return self.failed
@@ -167,21 +155,6 @@ cdef class BatchOutputs:
             self.failed or self.fields or self.extra or self.dialect_facts
         )
 
-    def __eq__(self, other):
-        if type(other) is not BatchOutputs:
-            return NotImplemented
-        return _output_values(self) == _output_values(other)
-
-    def __repr__(self):
-        return f"BatchOutputs{_output_values(self)!r}"
-
-
-cdef tuple _output_values(BatchOutputs answer):
-    return (
-        answer.tensors, answer.failures, answer.timings, answer.headers, answer.parameters,
-        answer.exclusive, answer.only, answer.facts, answer.parts,
-    )
-
 
 cdef dict ksrv_timings(const StageTimes &times):
     """Return the nanoseconds of each stage that ran."""
@@ -195,13 +168,13 @@ cdef dict ksrv_timings(const StageTimes &times):
     return found
 
 
-cdef BatchOutputs ksrv_batch_outputs(list tensors, StageTimes times, dict timings):
+cdef ExecutorOutputs ksrv_batch_outputs(list tensors, StageTimes times, dict timings):
     """Make the answer to a batch without failures, headers or parameters.
 
     `timings` has the nanoseconds by stage if others than the default stages were timed, else it is
     None.
     """
-    cdef BatchOutputs made = BatchOutputs.__new__(BatchOutputs)
+    cdef ExecutorOutputs made = ExecutorOutputs.__new__(ExecutorOutputs)
     made.tensors = tensors
     made.times = times
     made.timings_by_stage = timings

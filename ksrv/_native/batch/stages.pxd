@@ -3,13 +3,13 @@
 from ksrv._native.batch.batch cimport StageTimes
 
 
-cdef class BoundBatch:
+cdef class BoundContext:
     cdef public object owner
     cdef public object inputs
     cdef public object made
 
 
-cdef class RunningBatch:
+cdef class RunContext:
     cdef public str stage
     cdef public bint passes_outputs_through
     cdef StageTimes times         # of the default stages, until `timings` is read
@@ -19,8 +19,8 @@ cdef class RunningBatch:
     cdef object make_batch
     cdef unsigned long thread     # the thread that runs the batch
     # Shared with the threads that the batch has started; None if it started none.
-    cdef BoundBatch bound
+    cdef BoundContext bound
 
-    cdef BoundBatch bind(self)
+    cdef BoundContext bind(self)
     cdef bint is_here(self) noexcept
-    cdef BoundBatch bound_here(self)
+    cdef BoundContext bound_here(self)

@@ -17,7 +17,7 @@ from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport int64_t
 
 from ksrv._native.batch.batch cimport (
-    NOT_RUN, BatchInputs, BatchOutputs, StageTimes, ksrv_batch_outputs, ksrv_timings,
+    NOT_RUN, ExecutorInputs, ExecutorOutputs, StageTimes, ksrv_batch_outputs, ksrv_timings,
 )
 from ksrv._native.tensor.declared_outputs cimport DeclaredOutputs
 from ksrv._native.tensor.tensor cimport Tensor
@@ -56,7 +56,7 @@ cdef bint _is_stream(object result) noexcept:
     return kind is GENERATOR or kind is ASYNC_GENERATOR or kind is COROUTINE
 
 
-WORKS_FOR: ContextVar[BoundBatch | None] = ContextVar("works_for", default=None)
+WORKS_FOR: ContextVar[BoundContext | None] = ContextVar("works_for", default=None)
 """The batch that a coroutine, or a thread started by a handler, works for."""
 
 
@@ -65,14 +65,14 @@ def current_context() -> Any:
     return None if ksrv_running == NULL else <object>ksrv_running
 
 
-def bound_batch() -> BoundBatch | None:
+def bound_batch() -> BoundContext | None:
     """Return the batch that this thread runs or, if it runs none, the batch in `WORKS_FOR`."""
     if ksrv_running != NULL:
-        return (<RunningBatch>ksrv_running).bind()
+        return (<RunContext>ksrv_running).bind()
     return WORKS_FOR.get()
 
 
-cdef class BoundBatch:
+cdef class BoundContext:
     """The batch that threads and coroutines of a handler work for.
 
     All attributes are None after the batch has been answered.
@@ -84,7 +84,10 @@ cdef class BoundBatch:
     """
 
     def __init__(
-        self, object owner: Any, BatchInputs inputs: BatchInputs | None, object made: Any = None
+        self,
+        object owner: Any,
+        ExecutorInputs inputs: ExecutorInputs | None,
+        object made: Any = None,
     ):
         self.owner = owner
         self.inputs = inputs
@@ -104,7 +107,7 @@ def no_batch() -> HandlerFailed:
     )
 
 
-cdef class RunningBatch:
+cdef class RunContext:
     """The running batch of a handler's context.
 
     The batch belongs to the thread that runs it, and to the threads that its stages start.
@@ -117,26 +120,26 @@ cdef class RunningBatch:
         passes_outputs_through: Whether `postprocess` is the default stage.
     """
 
-    def __init__(self, make_batch: Callable[[BatchInputs], Any] | None = None):
+    def __init__(self, make_batch: Callable[[ExecutorInputs], Any] | None = None):
         self.make_batch = make_batch
         self.stage = ""
         self.timings_by_stage = {}
 
-    cdef BoundBatch bind(self):
+    cdef BoundContext bind(self):
         """Return the running batch for threads that it starts. Called on the thread that runs
         it."""
         if self.bound is None:
-            self.bound = BoundBatch(self, self.inputs, self.batch)
+            self.bound = BoundContext(self, self.inputs, self.batch)
         return self.bound
 
     cdef bint is_here(self) noexcept:
         """Whether this thread runs the batch."""
         return self.inputs is not None and self.thread == PyThread_get_thread_ident()
 
-    cdef BoundBatch bound_here(self):
+    cdef BoundContext bound_here(self):
         """Return the running batch if this thread was started by it, else None."""
         bound = WORKS_FOR.get()
-        return bound if bound is not None and (<BoundBatch?>bound).owner is self else None
+        return bound if bound is not None and (<BoundContext?>bound).owner is self else None
 
     @property
     def timings(self) -> dict[str, int]:
@@ -158,7 +161,7 @@ cdef class RunningBatch:
         Raises:
             HandlerFailed: The thread does not work for a batch.
         """
-        cdef BoundBatch bound
+        cdef BoundContext bound
         if not self.is_here():
             bound = self.bound_here()
             if bound is None:
@@ -169,9 +172,9 @@ cdef class RunningBatch:
             self.made = self.make_batch(self.inputs)
         return self.made
 
-    def running_inputs(self) -> BatchInputs | None:
+    def running_inputs(self) -> ExecutorInputs | None:
         """Return this thread's batch as the engine made it, or None if it has no batch."""
-        cdef BoundBatch bound
+        cdef BoundContext bound
         if self.is_here():
             return self.inputs
         bound = self.bound_here()
@@ -199,7 +202,7 @@ cdef class RunningBatch:
 
 
 def add_stage_time(dict timings not None: dict[str, int], name: str, nanoseconds: int) -> None:
-    """Add to the time of a stage; see `RunningBatch.add_time`."""
+    """Add to the time of a stage; see `RunContext.add_time`."""
     if not isinstance(name, str):
         raise HandlerFailed(
             f"the handler called context.add_time({_shown(name)}, ...); expected the stage's name"
@@ -223,7 +226,7 @@ cdef str _shown(object value):
 
 
 cpdef object infer_and_postprocess(
-    object handler, object inputs, RunningBatch context: Any, int64_t began
+    object handler, object inputs, RunContext context: Any, int64_t began
 ):
     """Run inference and postprocess on the value that `preprocess` returned.
 
@@ -257,7 +260,7 @@ cpdef object infer_and_postprocess(
     return result
 
 
-cdef int _note(RunningBatch context, str name, int64_t *stage, int64_t nanoseconds) except -1:
+cdef int _note(RunContext context, str name, int64_t *stage, int64_t nanoseconds) except -1:
     """Store the time of a default stage. A dict is used only if one exists already."""
     if context.timings_by_stage is None:
         stage[0] = nanoseconds
@@ -266,7 +269,7 @@ cdef int _note(RunningBatch context, str name, int64_t *stage, int64_t nanosecon
     return 0
 
 
-cdef int _note_outputs(RunningBatch context, int64_t nanoseconds) except -1:
+cdef int _note_outputs(RunContext context, int64_t nanoseconds) except -1:
     """Add the time for making the answer's tensors to postprocess, if the handler has stages."""
     if context.timings_by_stage is None:
         if context.times.postprocess != NOT_RUN:
@@ -276,7 +279,7 @@ cdef int _note_outputs(RunningBatch context, int64_t nanoseconds) except -1:
     return 0
 
 
-cdef object _infer(handler, inputs, RunningBatch context):
+cdef object _infer(handler, inputs, RunContext context):
     # isinstance() with an abstract class would run Python code for an array.
     if cnp.PyArray_CheckExact(inputs):
         return handler.inference(inputs)
@@ -296,7 +299,7 @@ cdef class RunnerCalls:
 
     cdef public object runner
 
-    def run(self, batch: BatchInputs, deadline_ns: int | None) -> BatchOutputs:
+    def run(self, batch: ExecutorInputs, deadline_ns: int | None) -> ExecutorOutputs:
         """See `Executor.run`. A deadline cannot end a handler that runs in this process."""
         if self.runner is None:
             raise self._not_loaded()
@@ -321,16 +324,18 @@ cdef class StageRunner:
 
     cdef public object handler
     cdef public object outputs
-    cdef public RunningBatch context
+    cdef public RunContext context
     cdef public DeclaredOutputs declared
     cdef public bint passes_inputs_through
     cdef public list steps
 
     context: Any
     declared: DeclaredOutputs | None
-    steps: list[Callable[[Callable[[BatchInputs], BatchOutputs], BatchInputs], BatchOutputs]]
+    steps: list[
+        Callable[[Callable[[ExecutorInputs], ExecutorOutputs], ExecutorInputs], ExecutorOutputs]
+    ]
 
-    def run(self, BatchInputs inputs not None) -> BatchOutputs:
+    def run(self, ExecutorInputs inputs not None) -> ExecutorOutputs:
         """Run one batch.
 
         Returns:
@@ -346,13 +351,13 @@ cdef class StageRunner:
             run = partial(step, run)
         return run(inputs)
 
-    def run_stages(self, BatchInputs inputs not None) -> BatchOutputs:
+    def run_stages(self, ExecutorInputs inputs not None) -> ExecutorOutputs:
         """Run one batch without the steps; see `run`."""
         return self.stages(inputs)
 
-    cdef BatchOutputs stages(self, BatchInputs inputs):
-        cdef RunningBatch context = self.context
-        cdef BatchOutputs made = None
+    cdef ExecutorOutputs stages(self, ExecutorInputs inputs):
+        cdef RunContext context = self.context
+        cdef ExecutorOutputs made = None
         cdef object failure = None
         cdef int64_t began
         cdef PyObject *outer
@@ -400,14 +405,14 @@ cdef class StageRunner:
             ksrv_running = outer
         if failure is not None:
             self._fail_rest(failure, batch)
-            made = BatchOutputs([])
+            made = ExecutorOutputs([])
         made.times = context.times
         made.timings_by_stage = context.timings_by_stage
         if batch is not None:
             made.add_notes(batch)
         return made
 
-    cdef object arrays(self, BatchInputs inputs):
+    cdef object arrays(self, ExecutorInputs inputs):
         """Return the inputs if the default preprocess would pass them on unchanged, else None."""
         if not self.passes_inputs_through or inputs.explain or self.handler.model is not None:
             return None
@@ -418,7 +423,7 @@ cdef class StageRunner:
                 return (<Tensor>value).data
         return {name: (<Tensor>value).data for name, value in inputs.tensors.items()}
 
-    cdef BatchOutputs read(self, object result, BatchInputs inputs):
+    cdef ExecutorOutputs read(self, object result, ExecutorInputs inputs):
         cdef list found = None
         if self.declared is not None and not inputs.explain:
             found = self.declared.tensors(result, inputs.rows)

@@ -11,7 +11,7 @@ from ksrv._native.images.row_resize cimport ResizeKind, ResizeWindow
 
 
 cdef extern from "images/resize/jpeg_batch.hpp" namespace "ksrv" nogil:
-    cdef cppclass BatchedJpeg:
+    cdef cppclass JpegRow:
         JpegJob jpeg
         ResizeKind kind
         ResizeWindow window
@@ -31,17 +31,17 @@ cdef extern from "images/resize/jpeg_batch.hpp" namespace "ksrv" nogil:
 
     cdef cppclass CRowPlans "ksrv::RowPlans":
         void keep(
-            uint32_t height, uint32_t width, uint32_t channels, const BatchedJpeg &plan
+            uint32_t height, uint32_t width, uint32_t channels, const JpegRow &plan
         ) except +
         void forget() noexcept
 
     void decode_jpegs(
-        CDecodePool &pool, CDecodeMemory &memory, BatchedJpeg *jpegs, size_t count
+        CDecodePool &pool, CDecodeMemory &memory, JpegRow *jpegs, size_t count
     ) noexcept
 
 
 cdef class RowPlan:
-    cdef BatchedJpeg job
+    cdef JpegRow job
     cdef Conversion conversion
     cdef tuple shape
 

@@ -25,7 +25,7 @@ if not cython.compiled:
     from ksrv.request import Array, Element
 
 cdef enum:
-    BORDER = 32  # size of BatchedJpeg.border
+    BORDER = 32  # size of JpegRow.border
 
 
 cdef class RowPlan:
@@ -114,7 +114,7 @@ cdef class PlanTable:
             channels: 1 or 3.
         """
         cdef object key = (height, width, channels)
-        cdef BatchedJpeg no_plan
+        cdef JpegRow no_plan
         cdef dict plans = self.plans  # keep this dict: another thread may replace it meanwhile
         if key in plans:
             return plans[key]
@@ -165,7 +165,7 @@ def decode_rows(
     """
     cdef Py_ssize_t count = len(plans), i, row
     cdef RowPlan plan
-    cdef vector[BatchedJpeg] jobs
+    cdef vector[JpegRow] jobs
     cdef deque[ExportedBytes] held
     cdef Plane first
     cdef NativeHandle request

@@ -25,7 +25,7 @@ cimport cython
 cimport numpy as cnp
 
 
-from ksrv._native.batch.batch cimport BatchInputs, BatchOutputs
+from ksrv._native.batch.batch cimport ExecutorInputs, ExecutorOutputs
 from ksrv._native.memory.buffer_pool cimport Block, CBlock, ksrv_wrap, process_pool
 from ksrv._native.queue.request_handle cimport NEVER
 from ksrv._native.tensor.datatype cimport (
@@ -202,7 +202,7 @@ cdef class ProcessRing(SharedMemory):
     cdef list inputs
     cdef object make_requests
     cdef uint64_t completed
-    cdef BatchInputs running
+    cdef ExecutorInputs running
     cdef object after_calls
 
     def __cinit__(self, int descriptor, int channel):
@@ -302,10 +302,10 @@ cdef class ProcessRing(SharedMemory):
                 after_calls, self.after_calls = self.after_calls, None
                 after_calls()
 
-    cdef BatchInputs _batch(self, uint64_t number):
+    cdef ExecutorInputs _batch(self, uint64_t number):
         cdef const unsigned char *slot = self.ring.batch(number)
         cdef RingRun head
-        cdef BatchInputs batch = BatchInputs.__new__(BatchInputs)
+        cdef ExecutorInputs batch = ExecutorInputs.__new__(ExecutorInputs)
         cdef RingRequests requests = RingRequests.__new__(RingRequests)
         cdef cnp.npy_intp sizes[RANK_LIMIT]
         cdef size_t at, nbytes, most = RING_BATCH_BYTES
@@ -356,7 +356,7 @@ cdef class ProcessRing(SharedMemory):
             batch.tensors[name] = ksrv_tensor(name, datatype, (<object>array).shape, array)
         return batch
 
-    cdef bint _write(self, RingAnswer *slot, uint64_t number, BatchOutputs outputs) except -1:
+    cdef bint _write(self, RingAnswer *slot, uint64_t number, ExecutorOutputs outputs) except -1:
         """Write the outputs of a batch. False if they must be sent over the channel."""
         cdef unsigned char *rows = <unsigned char *>self.ring.answer_rows(number)
         cdef list tensors = outputs.tensors

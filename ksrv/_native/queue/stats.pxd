@@ -35,7 +35,7 @@ cdef extern from "queue/stats.hpp" namespace "ksrv" nogil:
         uint64_t infer_ns
         uint64_t output_ns
 
-    cdef struct BatchTimes:
+    cdef struct RunTimes:
         uint64_t assemble
         uint64_t preprocess
         uint64_t inference
@@ -52,8 +52,8 @@ cdef extern from "queue/stats.hpp" namespace "ksrv" nogil:
         uint64_t rows
         uint64_t batches
         int64_t last_ms
-        void add_served(const CRequest &request, const BatchTimes &times) noexcept
-        void add_batch(uint64_t size, uint64_t served, const BatchTimes &times) noexcept
+        void add_served(const CRequest &request, const RunTimes &times) noexcept
+        void add_batch(uint64_t size, uint64_t served, const RunTimes &times) noexcept
         void absorb(const Sums &other) noexcept
 
 

@@ -98,7 +98,7 @@ cdef class Stats:
         cdef CRequest *request
         cdef Py_ssize_t i
         cdef uint64_t rows = 0
-        cdef BatchTimes times
+        cdef RunTimes times
         times.assemble = assemble_ns
         times.preprocess = timings.get("preprocess", 0)
         times.inference = timings.get("inference", ran_ns)

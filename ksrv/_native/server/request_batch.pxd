@@ -2,13 +2,13 @@
 
 from libc.stdint cimport int64_t
 
-from ksrv._native.batch.batch cimport BatchInputs, BatchOutputs
+from ksrv._native.batch.batch cimport ExecutorInputs, ExecutorOutputs
 from ksrv._native.queue.request_queue cimport Queue
 from ksrv._native.queue.stats cimport Stats
 from ksrv._native.server.joined_rows cimport JoinedRows
 
 
-cdef class RequestBatch(BatchInputs):
+cdef class RequestBatch(ExecutorInputs):
     cdef public Py_ssize_t room   # the most rows that it may grow to
     cdef Py_ssize_t joined        # how many of its requests have their rows in `joined_rows`
     cdef JoinedRows joined_rows
@@ -28,7 +28,7 @@ cdef class RequestBatch(BatchInputs):
     cdef int prepare(self, bint counts_references) except -1
 
     # As `answer`. Returns whether the answers were copied from the outputs.
-    cdef bint reply(self, BatchOutputs outputs, Queue queue, Stats stats, bint later) except -1
+    cdef bint reply(self, ExecutorOutputs outputs, Queue queue, Stats stats, bint later) except -1
 
     # Copies the rows of added requests into the batch's blocks. Returns the requests whose images
     # cannot be decoded, with their errors.

@@ -14,7 +14,7 @@ from libcpp cimport bool as cbool
 cimport cython
 cimport numpy as cnp
 
-from ksrv._native.batch.batch cimport NOT_RUN, BatchOutputs, StageTimes
+from ksrv._native.batch.batch cimport NOT_RUN, ExecutorOutputs, StageTimes
 from ksrv._native.tensor.datatype cimport Datatype, datatype_of, item_size_of
 from ksrv._native.server.joined_rows cimport (
     ksrv_has_images, ksrv_joined_rows, ksrv_needs_padding, ksrv_pads, ksrv_received_tensors,
@@ -80,7 +80,7 @@ cdef enum:
 
 
 @cython.final
-cdef class RequestBatch(BatchInputs):
+cdef class RequestBatch(ExecutorInputs):
     """A batch of queued requests, which is also the input of an executor.
 
     Args:
@@ -169,10 +169,10 @@ cdef class RequestBatch(BatchInputs):
         return self.read
 
     def lengths(self) -> list[tuple[Mapping[str, int], int]]:
-        """See `BatchInputs.lengths`. Builds no requests."""
+        """See `ExecutorInputs.lengths`. Builds no requests."""
         return [(handle.lengths, handle.rows) for handle in self.handles]
 
-    def inputs(self) -> BatchInputs:
+    def inputs(self) -> ExecutorInputs:
         """Join the rows and return the batch. The caller keeps it alive until `answer`."""
         self.prepare(True)
         return self
@@ -205,7 +205,7 @@ cdef class RequestBatch(BatchInputs):
         return 0
 
     def answer(
-        self, BatchOutputs outputs not None, Queue queue not None, Stats stats not None, *,
+        self, ExecutorOutputs outputs not None, Queue queue not None, Stats stats not None, *,
         bint later
     ) -> None:
         """Answer the requests with the outputs of the batch, and count them.
@@ -216,7 +216,7 @@ cdef class RequestBatch(BatchInputs):
         """
         self.reply(outputs, queue, stats, later)
 
-    cdef bint reply(self, BatchOutputs outputs, Queue queue, Stats stats, bint later) except -1:
+    cdef bint reply(self, ExecutorOutputs outputs, Queue queue, Stats stats, bint later) except -1:
         if (outputs.is_bare() and _are_fast(self.handles)
                 and _reply(self, outputs, queue, stats)):
             return True
@@ -278,7 +278,7 @@ cdef bint _add_part(Parts *parts, Tensor tensor, uint64_t rows, bint alone) exce
     return item_size_of(part.type) == <size_t>cnp.PyArray_ITEMSIZE(array)
 
 
-cdef int _stages(ReplyStage *stages, RequestBatch batch, BatchOutputs outputs) except -1:
+cdef int _stages(ReplyStage *stages, RequestBatch batch, ExecutorOutputs outputs) except -1:
     """Write the stages and their times. Return their number, at most STAGES."""
     cdef const StageTimes *times = &outputs.times
     cdef Py_ssize_t length = 0
@@ -305,7 +305,7 @@ cdef int _stages(ReplyStage *stages, RequestBatch batch, BatchOutputs outputs) e
     return count
 
 
-cdef bint _reply(RequestBatch batch, BatchOutputs outputs, Queue queue, Stats stats) except -1:
+cdef bint _reply(RequestBatch batch, ExecutorOutputs outputs, Queue queue, Stats stats) except -1:
     """If the answers of a batch are small, send and count them.
 
     Returns:

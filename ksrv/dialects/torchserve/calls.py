@@ -1,6 +1,6 @@
 """The parts of a request over TorchServe's routes, and of its answer, besides tensors and headers.
 
-The engine carries both as the opaque facts of a dialect (`InferRequest.facts`, `BatchOutputs.facts`); the routes write
+The engine carries both as the opaque facts of a dialect (`InferRequest.facts`, `ExecutorOutputs.facts`); the routes write
 and read them here, and so does the handler's process.
 """
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ksrv.request import BatchRequest
+from ksrv.request import RequestPart
 
 FORMAT = "torchserve"
 """The name under which `ModelConfig.dialect` has an archive's manifest and model-config.yaml."""
@@ -44,7 +44,7 @@ class TorchServeCall(msgspec.Struct, frozen=True, omit_defaults=True):
         return facts
 
     @staticmethod
-    def of(request: BatchRequest) -> "TorchServeCall | None":
+    def of(request: RequestPart) -> "TorchServeCall | None":
         """Return the facts of a request of a batch; None over KServe v2."""
         if request.dialect not in (ROUTES, ROUTES_V1):
             return None

@@ -20,13 +20,13 @@ from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, quote
 from ksrv.handlers.batch import excess
 from ksrv.images.encoder import encode, wanted_encoding
 from ksrv.model.spec import ModelSpec
-from ksrv.request import BatchOutputs, InferRequest, InferResponse, Tensor
+from ksrv.request import ExecutorOutputs, InferRequest, InferResponse, Tensor
 
 
 def split(
     spec: ModelSpec,
     handles: Sequence[QueuedRequest],
-    outputs: BatchOutputs,
+    outputs: ExecutorOutputs,
     timings: dict[str, int],
     before: InputReferences | None,
 ) -> list[InferResponse | KsrvError]:
@@ -86,7 +86,7 @@ def _response(
     handle: QueuedRequest,
     index: int,
     tensors: list[Tensor],
-    outputs: BatchOutputs,
+    outputs: ExecutorOutputs,
     timings: dict[str, int],
 ) -> InferResponse | KsrvError:
     request: InferRequest = handle.request

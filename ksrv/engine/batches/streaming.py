@@ -17,7 +17,7 @@ from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.engine.requests.refusals import answer_without_room
 from ksrv.errors import KsrvError, RequestTooSlow
 from ksrv.model.spec import ModelSpec
-from ksrv.request import BatchOutputs, InferResponse
+from ksrv.request import ExecutorOutputs, InferResponse
 
 log = logging.getLogger("ksrv.engine")
 
@@ -26,7 +26,7 @@ STALL_SECONDS = 10.0
 
 
 class ChunkSender:
-    """The emitter of one batch, `BatchInputs.emit`.
+    """The emitter of one batch, `ExecutorInputs.emit`.
 
     Args:
         queue: The queue that the requests came from.
@@ -46,13 +46,13 @@ class ChunkSender:
         self.sent = False
         self.ended: dict[int, InferResponse | KsrvError] = {}
 
-    def __call__(self, outputs: BatchOutputs) -> None:
+    def __call__(self, outputs: ExecutorOutputs) -> None:
         """Hand one chunk to every request that still wants one, and wait for clients that are slow."""
         self._hand_out(outputs)
         for index in self.without_room():
             self._wait_for(index)
 
-    def offer(self, outputs: BatchOutputs) -> None:
+    def offer(self, outputs: ExecutorOutputs) -> None:
         """Hand one chunk to every request that still wants one, without waiting.
 
         A request whose client is far behind is ended instead.
@@ -68,7 +68,7 @@ class ChunkSender:
                 )
         self._hand_out(outputs)
 
-    def _hand_out(self, outputs: BatchOutputs) -> None:
+    def _hand_out(self, outputs: ExecutorOutputs) -> None:
         for stream in self._streams:
             if stream is not None:
                 stream.chunked = True
@@ -95,7 +95,7 @@ class ChunkSender:
             else:
                 log.error("an intermediate answer is dropped: %s", answer.message)
 
-    def _end(self, index: int, outputs: BatchOutputs) -> None:
+    def _end(self, index: int, outputs: ExecutorOutputs) -> None:
         handle = self._handles[index]
         answer = outputs.failures.get(index) or InferResponse(
             self._spec.name, self._spec.version, handle.request.id, []

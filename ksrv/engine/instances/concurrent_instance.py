@@ -6,14 +6,14 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
-from ksrv._native.server.batch_runner import FIRST_UNSHARED_KEY, InstanceRunner
+from ksrv._native.server.instance_runner import FIRST_UNSHARED_KEY, InstanceRunner
 from ksrv._native.server.request_batch import RequestBatch
 from ksrv.engine.executor import Executor
 from ksrv.engine.instances.host import InstanceHost
 from ksrv.engine.instances.restarts import ExecutorRestarts
-from ksrv.engine.instances.spans import BatchTrace, trace_of
+from ksrv.engine.instances.spans import RequestSpans, trace_of
 from ksrv.errors import KsrvError
-from ksrv.request import BatchOutputs
+from ksrv.request import ExecutorOutputs
 
 MOST_JOINED = 1024
 
@@ -83,7 +83,7 @@ class ConcurrentInstance:
         """Start a batch; return False if none of its requests still waits, or it cannot be started."""
         handles = batch.handles
         queue, instance, spec = self._host.queue, self._instance, self._host.spec
-        trace: BatchTrace | None = None
+        trace: RequestSpans | None = None
         if batch.attempts:
             self._again.acquire()
         try:
@@ -95,7 +95,7 @@ class ConcurrentInstance:
             trace = trace_of(batch, spec.name, spec.version)
             began = time.monotonic_ns()
 
-            def done(outputs: BatchOutputs | KsrvError) -> None:
+            def done(outputs: ExecutorOutputs | KsrvError) -> None:
                 batch.ran_ns = time.monotonic_ns() - began
                 self._end(batch, outputs)
                 _end_trace(trace, outputs)
@@ -116,7 +116,7 @@ class ConcurrentInstance:
             self._again.release()
         return False
 
-    def _end(self, batch: RequestBatch, outputs: BatchOutputs | KsrvError) -> None:
+    def _end(self, batch: RequestBatch, outputs: ExecutorOutputs | KsrvError) -> None:
         instance = self._instance
         try:
             if isinstance(outputs, KsrvError):
@@ -137,7 +137,7 @@ class ConcurrentInstance:
             self._instance._answer_failed(batch, failure, later=False)
 
 
-def _end_trace(trace: BatchTrace | None, result: BatchOutputs | BaseException) -> None:
+def _end_trace(trace: RequestSpans | None, result: ExecutorOutputs | BaseException) -> None:
     if trace is not None:
         trace.finish(result)
         trace.end()

@@ -1,4 +1,4 @@
-"""What the threads of one model version share: its queue, and how batches are filled, begun and answered.
+"""The queue and the state that the threads of a model version share, and how batches are filled, begun and answered.
 
 A batch of one request uses the arrays of the request, without a copy. If several are joined, each tensor is copied once
 into its rows of a leased block, and each image is decoded once into its rows. A batch can grow while an earlier batch
@@ -26,7 +26,7 @@ from ksrv.engine.sequences.table import SequenceTable
 from ksrv.errors import HandlerFailed, KsrvError, NotReady, Overloaded, without_paths
 from ksrv.images.preparer import ImagePreparer
 from ksrv.model.config import ModelConfig, ModelSource
-from ksrv.request import BatchOutputs, BatchRequest, InferResponse, Tensor
+from ksrv.request import ExecutorOutputs, InferResponse, RequestPart, Tensor
 
 log = logging.getLogger("ksrv.engine")
 
@@ -113,13 +113,13 @@ class InstanceHost:
             return
         self._refuse(failed, stats)
 
-    def read_requests(self, handles: list[QueuedRequest]) -> list[BatchRequest]:
+    def read_requests(self, handles: list[QueuedRequest]) -> list[RequestPart]:
         """Return what a handler sees of the requests of a batch."""
         made = []
         row = 0
         for handle in handles:
             end = row + handle.rows
-            made.append(BatchRequest.of(handle.request, slice(row, end)))
+            made.append(RequestPart.of(handle.request, slice(row, end)))
             row = end
         return made
 
@@ -133,7 +133,9 @@ class InstanceHost:
         batch.emit = chunk_sender(self.spec, batch.handles, self.queue)
         return {tensor.name: tensor for tensor in in_order(self.spec, first.request)}
 
-    def answer(self, batch: RequestBatch, outputs: BatchOutputs, stats: Stats, later: bool) -> None:
+    def answer(
+        self, batch: RequestBatch, outputs: ExecutorOutputs, stats: Stats, later: bool
+    ) -> None:
         """Answer the requests of a batch in the general form."""
         timings = {"assemble": batch.spent_ns, **outputs.timings}
         answers = split(self.spec, batch.handles, outputs, timings, batch.references)

@@ -14,7 +14,7 @@ from ksrv.handlers.models import Submit, refuse_calls
 from ksrv.handlers.runner import HandlerLoadError, Runner, load_unchanged, make_runner
 from ksrv.model.config import ModelSource
 from ksrv.model.spec import ModelSpec
-from ksrv.request import BatchInputs
+from ksrv.request import ExecutorInputs
 
 NETWORK_BYTES = 256 << 20
 """Of memory that a network's layers took, kept for the next batch; mapping it anew costs a seventh of it."""
@@ -87,7 +87,9 @@ class InlineExecutor(RunnerCalls):
         runner = self.runner
         return buffer_pool.lease(nbytes) if runner is None else runner.lease(nbytes)
 
-    def begin(self, batch: BatchInputs, done: Done, deadline_ns: int | None) -> Callable[[], None]:
+    def begin(
+        self, batch: ExecutorInputs, done: Done, deadline_ns: int | None
+    ) -> Callable[[], None]:
         """Run a batch beside others, where the handler has coroutines; see `Runner.begin`.
 
         Args:

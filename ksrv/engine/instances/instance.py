@@ -28,7 +28,7 @@ from ksrv._native.process.batch_ring import WorkerRing
 from ksrv._native.queue.request_handle import NO_DEADLINE, wake_waiters
 from ksrv._native.queue.request_queue import regroup_delay
 from ksrv._native.queue.stats import Stats
-from ksrv._native.server.batch_runner import (
+from ksrv._native.server.instance_runner import (
     FIRST_UNSHARED_KEY,
     MAX_INLINE_CREDIT,
     QUICK_NS,
@@ -44,7 +44,7 @@ from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.model.spec import ModelSpec
 from ksrv.observe import tracing
-from ksrv.request import BatchInputs, BatchOutputs
+from ksrv.request import ExecutorInputs, ExecutorOutputs
 
 log = logging.getLogger("ksrv.engine")
 
@@ -164,7 +164,7 @@ class Instance(InstanceRunner):
         """The executor's ring; None while batches are traced, because only messages carry the span."""
         return None if self.trace_of is not None else self.executor.ring
 
-    def execute(self, batch: BatchInputs, deadline_ns: int | None = None) -> BatchOutputs:
+    def execute(self, batch: ExecutorInputs, deadline_ns: int | None = None) -> ExecutorOutputs:
         """Run a batch that no client sent, for warming up.
 
         Args:
@@ -277,9 +277,9 @@ class Instance(InstanceRunner):
             )
         return self._dispatcher
 
-    def _caller(self, dispatcher: RingDispatcher) -> BatchInputs:
+    def _caller(self, dispatcher: RingDispatcher) -> ExecutorInputs:
         """Return what is known of the batch that runs in the process, for its calls to other models."""
-        batch: BatchInputs = self._calling_batch(dispatcher.running())
+        batch: ExecutorInputs = self._calling_batch(dispatcher.running())
         return batch
 
     def _leave_ring(self) -> None:

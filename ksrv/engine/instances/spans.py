@@ -15,13 +15,13 @@ from typing import Any
 from ksrv._native.server.request_batch import RequestBatch
 from ksrv.errors import KsrvError
 from ksrv.observe import tracing
-from ksrv.request import BatchInputs, BatchOutputs
+from ksrv.request import ExecutorInputs, ExecutorOutputs
 
 STAGES = ("preprocess", "inference", "explain", "postprocess")
 """The stages that run one behind the other; a handler's own times may lie within them."""
 
 
-class BatchTrace:
+class RequestSpans:
     """The spans of one batch.
 
     Args:
@@ -73,7 +73,7 @@ class BatchTrace:
             )
             span.end(max(began, ended) + self._shift)
 
-    def run(self, inputs: BatchInputs, call: Callable[[], BatchOutputs]) -> BatchOutputs:
+    def run(self, inputs: ExecutorInputs, call: Callable[[], ExecutorOutputs]) -> ExecutorOutputs:
         """Run the handler below the batch's span.
 
         Args:
@@ -89,7 +89,7 @@ class BatchTrace:
         return outputs
 
     @contextlib.contextmanager
-    def begin(self, inputs: BatchInputs) -> Iterator[None]:
+    def begin(self, inputs: ExecutorInputs) -> Iterator[None]:
         """Begin the batch's span, which is the current one within the context.
 
         Args:
@@ -120,7 +120,7 @@ class BatchTrace:
         with self._trace.use_span(span, record_exception=False, set_status_on_exception=False):
             yield
 
-    def finish(self, result: BatchOutputs | BaseException) -> None:
+    def finish(self, result: ExecutorOutputs | BaseException) -> None:
         """End the batch's span with what has become of the batch.
 
         Args:
@@ -162,7 +162,7 @@ class BatchTrace:
         span.set_attribute("error.type", type(error).__name__)
 
 
-def trace_of(batch: RequestBatch, name: str, version: str) -> BatchTrace | None:
+def trace_of(batch: RequestBatch, name: str, version: str) -> RequestSpans | None:
     """Return the spans of a batch; None while nothing is traced."""
     tracer = tracing.tracer()
-    return None if tracer is None else BatchTrace(tracer, batch, name, version)
+    return None if tracer is None else RequestSpans(tracer, batch, name, version)

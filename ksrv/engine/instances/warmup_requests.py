@@ -30,8 +30,8 @@ from ksrv.records.reading import SUFFIX, read_records
 from ksrv.request import (
     WARM_UP,
     Array,
-    BatchInputs,
     Element,
+    ExecutorInputs,
     InferRequest,
     Tensor,
     single_request,
@@ -86,7 +86,7 @@ def _row_length(size: Dimension, length: Length) -> int:
     return max(length.multiple * -(-SHORT_ROW // length.multiple), _lowest(size))
 
 
-def padded(spec: ModelSpec, request: InferRequest, times: int) -> BatchInputs | None:
+def padded(spec: ModelSpec, request: InferRequest, times: int) -> ExecutorInputs | None:
     """Return a request as a batch whose rows are padded along the lengths that `pad` calls exact.
 
     Args:
@@ -124,7 +124,7 @@ def padded(spec: ModelSpec, request: InferRequest, times: int) -> BatchInputs | 
     return single_request(tensors, tensors[0].shape[0], request)
 
 
-def turned(spec: ModelSpec, request: InferRequest) -> BatchInputs | None:
+def turned(spec: ModelSpec, request: InferRequest) -> ExecutorInputs | None:
     """Return zeros as a batch in which the handler sees images in the order that is not declared.
 
     Args:

@@ -21,13 +21,13 @@ from ksrv.handlers.diagnostics.timing import stage_name
 from ksrv.limits import Limits
 from ksrv.observe.tracing import TRACEPARENT, current_traceparent
 from ksrv.request import (
-    BatchInputs,
-    BatchOutputs,
-    BatchRequest,
     Emitter,
+    ExecutorInputs,
+    ExecutorOutputs,
     InferRequest,
     Parameter,
     RequestedOutput,
+    RequestPart,
     Tensor,
 )
 
@@ -104,11 +104,11 @@ class LevelMessage(msgspec.Struct):
 
 
 class RunMessage(msgspec.Struct, omit_defaults=True):
-    """`BatchInputs`."""
+    """`ExecutorInputs`."""
 
     tensors: list[TensorMessage]
     rows: int
-    requests: list[BatchRequest]
+    requests: list[RequestPart]
     explain: bool = False
     streamed: bool = False
     traceparent: str = ""
@@ -144,12 +144,12 @@ class ErrorMessage(msgspec.Struct, omit_defaults=True):
 
 
 class AnswerMessage(msgspec.Struct, omit_defaults=True):
-    """`BatchOutputs`.
+    """`ExecutorOutputs`.
 
     Attributes:
         call: Of RESULT and CALL_CHUNK, the number of the call.
-        last: See `BatchOutputs`.
-        parts: See `BatchOutputs`.
+        last: See `ExecutorOutputs`.
+        parts: See `ExecutorOutputs`.
     """
 
     tensors: list[TensorMessage]
@@ -227,7 +227,7 @@ _ENCODER = msgspec.msgpack.Encoder(enc_hook=_encoded)
 _DECODERS: dict[type, msgspec.msgpack.Decoder[Any]] = {}
 
 
-def chunk_bytes(outputs: BatchOutputs) -> int:
+def chunk_bytes(outputs: ExecutorOutputs) -> int:
     """Return the bytes that a chunk counts as."""
     return max(LEAST_CHUNK_BYTES, sum(tensor.nbytes for tensor in outputs.tensors))
 
@@ -290,7 +290,7 @@ def _tensors(written: list[TensorMessage], frame: Frame) -> list[Tensor]:
         raise ChannelError(f"the other side sent tensors that do not add up: {error}") from error
 
 
-def pack_batch(batch: BatchInputs, link: Link) -> Packed:
+def pack_batch(batch: ExecutorInputs, link: Link) -> Packed:
     """Return the RUN message of a batch."""
     writer = TensorWriter(link)
     note = RunMessage(
@@ -304,7 +304,7 @@ def pack_batch(batch: BatchInputs, link: Link) -> Packed:
     return dump(note, writer)
 
 
-def unpack_batch(frame: Frame, emitter: Emitter) -> tuple[BatchInputs, str]:
+def unpack_batch(frame: Frame, emitter: Emitter) -> tuple[ExecutorInputs, str]:
     """Return the batch of a RUN message and the `traceparent` of its span, "" without one.
 
     The batch's arrays are views of the other side's blocks.
@@ -316,7 +316,7 @@ def unpack_batch(frame: Frame, emitter: Emitter) -> tuple[BatchInputs, str]:
         ChannelError: The message does not add up.
     """
     note = load(RunMessage, frame)
-    batch = BatchInputs(
+    batch = ExecutorInputs(
         tensors={tensor.name: tensor for tensor in _tensors(note.tensors, frame)},
         rows=note.rows,
         requests=note.requests,
@@ -326,7 +326,7 @@ def unpack_batch(frame: Frame, emitter: Emitter) -> tuple[BatchInputs, str]:
     return batch, note.traceparent
 
 
-def pack_answer(outputs: BatchOutputs, link: Link, call: int = 0) -> Packed:
+def pack_answer(outputs: ExecutorOutputs, link: Link, call: int = 0) -> Packed:
     """Return an ANSWER, CHUNK or RESULT message.
 
     Args:
@@ -349,7 +349,7 @@ def pack_answer(outputs: BatchOutputs, link: Link, call: int = 0) -> Packed:
     return dump(note, writer)
 
 
-def unpack_answer(frame: Frame, requests: int = 1) -> tuple[int, BatchOutputs]:
+def unpack_answer(frame: Frame, requests: int = 1) -> tuple[int, ExecutorOutputs]:
     """Return the content of an ANSWER, CHUNK, RESULT or CALL_CHUNK: the call's number, and the outputs or errors.
 
     The arrays are views of shared blocks.
@@ -373,7 +373,7 @@ def unpack_answer(frame: Frame, requests: int = 1) -> tuple[int, BatchOutputs]:
             )
     if not all(map(_STAGE.fullmatch, note.timings)):
         raise ChannelError("the name of a stage is no word")
-    return note.call, BatchOutputs(
+    return note.call, ExecutorOutputs(
         tensors=_tensors(note.tensors, frame),
         failures={index: to_error(fault) for index, fault in note.failures.items()},
         timings=note.timings,

@@ -47,7 +47,7 @@ from ksrv.handlers.models import Submit, refuse_calls
 from ksrv.limits import Limits
 from ksrv.model.config import ModelConfig, ModelSource
 from ksrv.model.spec import ModelSpec
-from ksrv.request import BatchInputs, BatchOutputs
+from ksrv.request import ExecutorInputs, ExecutorOutputs
 from ksrv.statistics import MetricRecord
 
 START_TIMEOUT_S = 120.0
@@ -296,7 +296,7 @@ class ProcessExecutor:
         except MemoryError as error:
             raise Overloaded(str(error), "memory") from error
 
-    def run(self, batch: BatchInputs, deadline_ns: int | None) -> BatchOutputs:
+    def run(self, batch: ExecutorInputs, deadline_ns: int | None) -> ExecutorOutputs:
         """Run one batch; see `Executor.run`.
 
         Args:
@@ -321,7 +321,9 @@ class ProcessExecutor:
             self._backoff.served()
             return batches.run(batch, deadline_ns)
 
-    def begin(self, batch: BatchInputs, done: Done, deadline_ns: int | None) -> Callable[[], None]:
+    def begin(
+        self, batch: ExecutorInputs, done: Done, deadline_ns: int | None
+    ) -> Callable[[], None]:
         """Run a batch while others run; only for handlers with coroutines.
 
         Args:

@@ -10,8 +10,8 @@ import time
 from typing import Any
 
 from ksrv.engine.processes.messages import LogMessage
+from ksrv.handlers.base_runner import SHOWN_IDS
 from ksrv.handlers.diagnostics.loggers import label_of
-from ksrv.handlers.handler_batches import SHOWN_IDS
 from ksrv.observe.log_text import TRACEBACK_INDENT
 
 LOGGER = logging.getLogger("ksrv.handler")

@@ -39,7 +39,7 @@ from ksrv.engine.requests.response_stream import ResponseStream
 from ksrv.errors import DeadlineExceeded, HandlerFailed, KsrvError, Overloaded
 from ksrv.handlers.concurrent import Done
 from ksrv.handlers.models import Submit
-from ksrv.request import BatchInputs, BatchOutputs, InferResponse, RequestHandle
+from ksrv.request import ExecutorInputs, ExecutorOutputs, InferResponse, RequestHandle
 
 log = logging.getLogger("ksrv.engine")
 
@@ -71,24 +71,24 @@ class Run:
     def __init__(
         self,
         number: int,
-        inputs: Callable[[], BatchInputs],
+        inputs: Callable[[], ExecutorInputs],
         done: Done | None = None,
         due_ns: int | None = None,
     ) -> None:
         self.number = number
         self._inputs = inputs
-        self._caller: BatchInputs | None = None
+        self._caller: ExecutorInputs | None = None
         self._inherited: Any = None
         self.done = done
         self.due_ns = due_ns
         self.calls: dict[int, RequestHandle] = {}
         self.failure: KsrvError | None = None
-        self.outcome: BatchOutputs | KsrvError | None = None
+        self.outcome: ExecutorOutputs | KsrvError | None = None
         self.lock = threading.Lock()
         self.owed_bytes = 0  # of passed on chunks, for which the process has not got ROOM yet
         self.awaits_room = False
 
-    def caller(self) -> BatchInputs:
+    def caller(self) -> ExecutorInputs:
         """Return the batch."""
         batch = self._caller
         if batch is None:
@@ -96,7 +96,7 @@ class Run:
             batch.inherited = self._inherited
         return batch
 
-    def hold(self, batch: BatchInputs) -> None:
+    def hold(self, batch: ExecutorInputs) -> None:
         """Keep the batch itself, because the dispatcher has handed it over and runs the next batch."""
         before = self._caller  # read once: another thread that ends a call may release it
         batch.inherited = self._inherited if before is None else before.inherited
@@ -152,7 +152,7 @@ class ProcessRuns:
         self._lock = threading.Lock()
         self._open: dict[int, Run] = {}
         self._ring_batch: Run | None = None
-        no_requests = BatchInputs({}, 0, [])
+        no_requests = ExecutorInputs({}, 0, [])
         no_requests.beside_others = True
         self._no_batch = Run(NO_BATCH, lambda: no_requests)
         self._calls: set[int] = set()
@@ -187,7 +187,7 @@ class ProcessRuns:
 
     # ---- batches ----------------------------------------------------------------------------
 
-    def run(self, batch: BatchInputs, deadline_ns: int | None) -> BatchOutputs:
+    def run(self, batch: ExecutorInputs, deadline_ns: int | None) -> ExecutorOutputs:
         """Run a batch and wait for it.
 
         Args:
@@ -198,17 +198,19 @@ class ProcessRuns:
             KsrvError: The batch failed, or its process died.
         """
         if self.has_coroutines:
-            ended: Future[BatchOutputs | KsrvError] = Future()
+            ended: Future[ExecutorOutputs | KsrvError] = Future()
             self._give(batch, ended.set_result, deadline_ns)
             return _outputs(ended.result())
         return self._wait(self._give(batch, None, deadline_ns))
 
-    def _wait(self, run: Run) -> BatchOutputs:
+    def _wait(self, run: Run) -> ExecutorOutputs:
         self._serve(lambda: run.outcome is not None)
         assert run.outcome is not None, "a batch has an outcome once it is over"
         return _outputs(run.outcome)
 
-    def begin(self, batch: BatchInputs, done: Done, deadline_ns: int | None) -> Callable[[], None]:
+    def begin(
+        self, batch: ExecutorInputs, done: Done, deadline_ns: int | None
+    ) -> Callable[[], None]:
         """Give a batch to the process; return a function that cancels the batch.
 
         Args:
@@ -221,7 +223,7 @@ class ProcessRuns:
         """
         return partial(self._cancel, self._give(batch, done, deadline_ns))
 
-    def _give(self, batch: BatchInputs, done: Done | None, due_ns: int | None) -> Run:
+    def _give(self, batch: ExecutorInputs, done: Done | None, due_ns: int | None) -> Run:
         batch.beside_others = self.has_coroutines
         with self._lock:
             if self._closed:
@@ -268,7 +270,7 @@ class ProcessRuns:
         run = self._ring_batch
         return bool((run is not None and run.calls) or self.link.waiting)
 
-    def take_message(self, number: int, inputs: Callable[[], BatchInputs]) -> bool:
+    def take_message(self, number: int, inputs: Callable[[], ExecutorInputs]) -> bool:
         """Take a message of the batch that runs in the ring, if one has arrived, and cancel its abandoned calls.
 
         Args:
@@ -281,7 +283,7 @@ class ProcessRuns:
             run = self._in_ring(number, inputs)
             return self._receive(0) is None and run.outcome is None
 
-    def collect(self, dispatched: DispatchedRun, batch: BatchInputs) -> BatchOutputs:
+    def collect(self, dispatched: DispatchedRun, batch: ExecutorInputs) -> ExecutorOutputs:
         """Return the outputs of a batch that the process was given in its ring; see `run`.
 
         Args:
@@ -292,7 +294,9 @@ class ProcessRuns:
                 fault = ChannelError(f"an answer is malformed: {dispatched.fault}")
                 raise self._process.violated(fault)
             if dispatched.outputs is not None:
-                return BatchOutputs(dispatched.outputs, timings=dispatched.timings, exclusive=True)
+                return ExecutorOutputs(
+                    dispatched.outputs, timings=dispatched.timings, exclusive=True
+                )
             # This thread does not wait while the process is replaced.
             if self._process.ending is not None:
                 raise self._process.died()
@@ -313,7 +317,7 @@ class ProcessRuns:
             self._open.pop(run.number, None)
             run.cancel_calls()
 
-    def _in_ring(self, number: int, inputs: Callable[[], BatchInputs]) -> Run:
+    def _in_ring(self, number: int, inputs: Callable[[], ExecutorInputs]) -> Run:
         run = self._ring_batch
         if run is None or run.number != number:
             self.leave_ring()
@@ -424,7 +428,7 @@ class ProcessRuns:
         else:
             raise ChannelError(f"a message of the kind {kind} has no place here")
 
-    def _answer(self, run: Run, frame: Frame) -> BatchOutputs:
+    def _answer(self, run: Run, frame: Frame) -> ExecutorOutputs:
         batch = run.caller()
         requests = len(batch.requests if batch.handles is None else batch.handles)
         answer = messages.unpack_answer(frame, requests)[1]
@@ -436,7 +440,7 @@ class ProcessRuns:
         }
         return answer
 
-    def _end(self, number: int, outcome: BatchOutputs | KsrvError) -> None:
+    def _end(self, number: int, outcome: ExecutorOutputs | KsrvError) -> None:
         run = self._open.pop(number, None)
         if run is None:
             return  # the batch could not be sent, and `_give` raised the error
@@ -517,7 +521,7 @@ class ProcessRuns:
                 log.error("the result of a call between models is lost", exc_info=error)
                 failure = HandlerFailed(LOST)
         if failure is not None:
-            answer = BatchOutputs([], {0: failure})
+            answer = ExecutorOutputs([], {0: failure})
             packed, nbytes = messages.pack_answer(answer, self.link, number), 0
         with suppress(ChannelClosed):  # the receiving thread ends the batch
             self.link.send(kind, packed, batch_number=batch_number, nbytes=nbytes)
@@ -531,12 +535,12 @@ class ProcessRuns:
                 f"--limits-in-flight. Take results before you make further calls"
             )
         parameters = {0: dict(response.parameters)} if response.parameters else None
-        answer = BatchOutputs(response.outputs, parameters=parameters)
+        answer = ExecutorOutputs(response.outputs, parameters=parameters)
         return messages.pack_answer(answer, self.link, number)
 
     # ---- chunks -----------------------------------------------------------------------------
 
-    def _hand_on(self, run: Run, chunk: BatchOutputs) -> None:
+    def _hand_on(self, run: Run, chunk: ExecutorOutputs) -> None:
         emit: Any = run.caller().emit
         nbytes = chunk_bytes(chunk)
         if emit is not None:
@@ -583,7 +587,7 @@ class ProcessRuns:
                 emit.give_up(index)
 
 
-def _outputs(outcome: BatchOutputs | KsrvError) -> BatchOutputs:
+def _outputs(outcome: ExecutorOutputs | KsrvError) -> ExecutorOutputs:
     if isinstance(outcome, KsrvError):
         raise outcome
     return outcome

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 from ksrv._native.images.image_header import DECODED_APART_NS
-from ksrv._native.server.batch_runner import FIRST_UNSHARED_KEY
+from ksrv._native.server.instance_runner import FIRST_UNSHARED_KEY
 from ksrv._native.tensor.padding import LENGTH_KEYS, LengthBuckets
 from ksrv.errors import InvalidRequest, ModelFailed, quote
 from ksrv.images.encoder import wanted_encoding

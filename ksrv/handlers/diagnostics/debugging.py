@@ -13,14 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ksrv.errors import TEXT_BYTES, KsrvError, without_paths
-from ksrv.request import BatchInputs, BatchOutputs, is_forwarded
+from ksrv.request import ExecutorInputs, ExecutorOutputs, is_forwarded
 
 if sys.version_info >= (3, 12):  # where cProfile counts the calls of all threads as one thread's
     from profile import Profile
 else:
     from cProfile import Profile
 
-Run = Callable[[BatchInputs], BatchOutputs]
+Run = Callable[[ExecutorInputs], ExecutorOutputs]
 
 PARAMETER = "profile"
 """The request parameter that asks for a profile: `python` or `torch`."""
@@ -31,13 +31,13 @@ FRAMES = 4
 _profiling = threading.Lock()
 
 
-def came_through_a_proxy(inputs: BatchInputs) -> bool:
+def came_through_a_proxy(inputs: ExecutorInputs) -> bool:
     """Tell whether a request of a batch came through a proxy."""
     return any(is_forwarded(request.headers) for request in inputs.requests)
 
 
 def add_traceback(
-    failure: KsrvError, error: BaseException, inputs: BatchInputs, *folders: Path
+    failure: KsrvError, error: BaseException, inputs: ExecutorInputs, *folders: Path
 ) -> None:
     """Add the last lines of an error's traceback to the answer that it becomes.
 
@@ -64,7 +64,7 @@ def add_traceback(
     failure.args = (failure.message,)
 
 
-def profiled(run: Run, inputs: BatchInputs) -> BatchOutputs:
+def profiled(run: Run, inputs: ExecutorInputs) -> ExecutorOutputs:
     """Run a batch, and profile it if a request asks for a profile."""
     asking = {
         index: request.parameters[PARAMETER]
@@ -87,7 +87,7 @@ def profiled(run: Run, inputs: BatchInputs) -> BatchOutputs:
     return outputs
 
 
-def _python(run: Run, inputs: BatchInputs) -> tuple[BatchOutputs, str]:
+def _python(run: Run, inputs: ExecutorInputs) -> tuple[ExecutorOutputs, str]:
     profile = Profile(time.perf_counter)
     outputs = profile.runcall(run, inputs)
     text = io.StringIO()
@@ -97,7 +97,7 @@ def _python(run: Run, inputs: BatchInputs) -> tuple[BatchOutputs, str]:
     return outputs, text.getvalue().strip()
 
 
-def _torch(run: Run, inputs: BatchInputs) -> tuple[BatchOutputs, str]:
+def _torch(run: Run, inputs: ExecutorInputs) -> tuple[ExecutorOutputs, str]:
     try:
         import torch
     except ModuleNotFoundError:

@@ -19,12 +19,12 @@ from ksrv.errors import StreamNeeded, quote
 from ksrv.handlers.batch import checked_failures, headers_so_far
 from ksrv.handlers.streaming.chunk_forms import ENDED, absent_rows
 from ksrv.model.spec import TensorSpec
-from ksrv.request import BatchInputs, BatchOutputs, Element, Tensor
+from ksrv.request import Element, ExecutorInputs, ExecutorOutputs, Tensor
 
 if TYPE_CHECKING:
     from ksrv.handlers.batch import Batch
 
-Read = Callable[[Any, BatchInputs, Collection[int]], BatchOutputs]
+Read = Callable[[Any, ExecutorInputs, Collection[int]], ExecutorOutputs]
 """Makes tensors of a chunk in which some rows have no value; raises KsrvError if it does not fit the batch."""
 
 
@@ -65,7 +65,7 @@ def _has_parts(code: CodeType) -> bool:
     return any(_has_parts(one) for one in code.co_consts if isinstance(one, CodeType))
 
 
-class BatchStream:
+class ChunkStream:
     """The chunks of one batch on their way from the handler to the requests.
 
     Args:
@@ -75,7 +75,7 @@ class BatchStream:
 
     def __init__(
         self,
-        inputs: BatchInputs,
+        inputs: ExecutorInputs,
         outputs: Sequence[TensorSpec],
         read: Read,
         batch: Callable[[], "Batch | None"],
@@ -119,7 +119,7 @@ class BatchStream:
             return len(self._refused) < len(self._joined)
         return self._send_ended_rows()
 
-    def _join(self, made: BatchOutputs, absent: Collection[int]) -> None:
+    def _join(self, made: ExecutorOutputs, absent: Collection[int]) -> None:
         """Add a chunk to the answers of the requests that it is for."""
         for index, (request, joined) in enumerate(
             zip(self._inputs.requests, self._joined, strict=True)
@@ -177,7 +177,7 @@ class BatchStream:
         if ended:
             self._told |= ended
             self._emitted = True
-            self._emit(BatchOutputs([], failed, only=ended))
+            self._emit(ExecutorOutputs([], failed, only=ended))
 
     def row_ended(self, row: int) -> None:
         """Note that a row gets nothing more."""
@@ -193,15 +193,15 @@ class BatchStream:
         """Tell whether the request of a row still waits, without asking the worker."""
         return row not in self._ended_rows
 
-    def result(self) -> BatchOutputs:
+    def result(self) -> ExecutorOutputs:
         """Return the final answer: without tensors if the chunks were sent."""
         if self._emit is None:
             return self._joined_answer()
         if not self._emitted:  # a chunk for nobody tells that the handler streams
-            self._emit(BatchOutputs([], only=frozenset()))
-        return BatchOutputs([])
+            self._emit(ExecutorOutputs([], only=frozenset()))
+        return ExecutorOutputs([])
 
-    def _joined_answer(self) -> BatchOutputs:
+    def _joined_answer(self) -> ExecutorOutputs:
         tensors: list[Tensor] = []
         parts: dict[int, tuple[int, int]] = {}
         for index, (request, joined) in enumerate(
@@ -215,7 +215,7 @@ class BatchStream:
             except StreamNeeded as error:
                 self._refuse(index, error)
             parts[index] = (first, len(tensors))
-        return BatchOutputs(tensors, parts=parts if len(self._joined) > 1 else None)
+        return ExecutorOutputs(tensors, parts=parts if len(self._joined) > 1 else None)
 
 
 class JoinedChunks:
@@ -296,7 +296,7 @@ def _empty_texts(output: TensorSpec, rows: int) -> Tensor | None:
 # ---- generators ---------------------------------------------------------------------------------
 
 
-def run_generator(chunks: Any, stream: BatchStream, loop: "HandlerLoop") -> None:
+def run_generator(chunks: Any, stream: ChunkStream, loop: "HandlerLoop") -> None:
     """Run what a handler returned to its end, or until no client waits for it.
 
     Args:
@@ -323,7 +323,7 @@ def _is_asynchronous(chunks: Any) -> bool:
     return any(type(one) is AsyncGeneratorType for one in rows)
 
 
-async def iterated(chunks: Any, stream: BatchStream) -> AsyncGenerator[Any, None]:
+async def iterated(chunks: Any, stream: ChunkStream) -> AsyncGenerator[Any, None]:
     """Yield the chunks of what a handler returned, and close it at the end.
 
     Args:
@@ -354,7 +354,7 @@ async def iterated(chunks: Any, stream: BatchStream) -> AsyncGenerator[Any, None
                 yield chunk
 
 
-async def _next(row: int, chunks: AsyncGenerator[Any, None], stream: BatchStream) -> Any:
+async def _next(row: int, chunks: AsyncGenerator[Any, None], stream: ChunkStream) -> Any:
     """Return the next chunk of a row, or ENDED; what its generator raises fails its request alone."""
     try:
         if not stream.wants(row):

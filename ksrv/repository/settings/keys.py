@@ -28,7 +28,7 @@ from ksrv._native.images.image_header import FORMATS
 from ksrv._native.tensor import datatype
 from ksrv._native.tensor.datatype import MAX_RANK
 from ksrv.errors import did_you_mean
-from ksrv.model.config import Batching, Cache, ModelConfig, Recording, VersionPolicy
+from ksrv.model.config import Cache, JoinPolicy, ModelConfig, Recording, VersionPolicy
 from ksrv.model.spec import (
     LARGEST_SIZE,
     ImageSpec,
@@ -273,7 +273,7 @@ class OutputSection(TensorSection):
     image: OutputImageSection | None = None
 
 
-BatchingSection = section("BatchingSection", Batching)
+BatchingSection = section("BatchingSection", JoinPolicy)
 CacheSection = section("CacheSection", Cache)
 RecordingSection = section("RecordingSection", Recording)
 SequencesSection = section("SequencesSection", SequenceLimits)

@@ -11,7 +11,7 @@ from typing import Any
 
 from ksrv.errors import LEADS_OUT, did_you_mean
 from ksrv.model.compile_plan import read_plan
-from ksrv.model.config import BUILT_IN_HANDLERS, Batching, ModelConfig, VersionPolicy
+from ksrv.model.config import BUILT_IN_HANDLERS, JoinPolicy, ModelConfig, VersionPolicy
 from ksrv.model.fault import Fault
 from ksrv.model.input_rules import default_image, with_lengths
 from ksrv.model.spec import Padding, TensorSpec, whole
@@ -90,7 +90,7 @@ def shared_settings(keys: Any) -> dict[str, Any]:
     settings = given(keys, ModelConfig)
     if keys.batching is True:
         raise Fault(("batching",), "expected off, or keys and values such as {max_batch_size: 8}")
-    if not isinstance(settings.get("batching", Batching), Batching | type):
+    if not isinstance(settings.get("batching", JoinPolicy), JoinPolicy | type):
         settings |= {"batching": None, "counts_rows": False}
     if "start_timeout_s" in settings:
         settings["start_timeout_s"] /= 1000

@@ -10,16 +10,16 @@ namespace ksrv {
 namespace {
 
 struct Share {
-    BatchedJpeg *jpegs;
+    JpegRow *jpegs;
     std::size_t count, chunks;
 };
 
-bool has_ended(const BatchedJpeg &one) noexcept {
+bool has_ended(const JpegRow &one) noexcept {
     return one.ended && one.ended->load(std::memory_order_acquire) != 0;
 }
 
 // Fills a row with copies of a pixel. Each step doubles the filled part.
-void fill_border(const BatchedJpeg &one) noexcept {
+void fill_border(const JpegRow &one) noexcept {
     std::size_t filled = std::min(one.border_bytes, one.row_bytes);
     std::memcpy(one.row, one.border, filled);
     while (filled < one.row_bytes) {
@@ -34,11 +34,11 @@ bool may_be_turned(ResizeKind kind) noexcept {
     return kind == ResizeKind::linear_floats || kind == ResizeKind::linear_bytes;
 }
 
-std::uint64_t peak_bytes(const BatchedJpeg &one) noexcept {
+std::uint64_t peak_bytes(const JpegRow &one) noexcept {
     return one.decoder_bytes + (one.orientation == 1 ? 0 : UprightLines::nbytes(one.window));
 }
 
-Decoded decode_turned(const BatchedJpeg &one, RowReceiver &resize) noexcept {
+Decoded decode_turned(const JpegRow &one, RowReceiver &resize) noexcept {
     UprightLines upright(one.orientation, one.window);
     if (!upright.prepare()) return Decoded::no_memory;
     JpegJob stored = one.jpeg;
@@ -48,7 +48,7 @@ Decoded decode_turned(const BatchedJpeg &one, RowReceiver &resize) noexcept {
     return result;
 }
 
-void decode_one(BatchedJpeg &one) noexcept {
+void decode_one(JpegRow &one) noexcept {
     one.passed_over = has_ended(one);
     const bool is_turned = one.orientation != 1;
     if (!one.passed_over && (!is_turned || may_be_turned(one.kind))) {
@@ -71,14 +71,14 @@ void decode_chunk(void *context, std::size_t chunk) {
     for (std::size_t i = share.count * chunk / share.chunks; i < end; ++i) decode_one(share.jpegs[i]);
 }
 
-void pass_over(BatchedJpeg *jpegs, std::size_t count) noexcept {
+void pass_over(JpegRow *jpegs, std::size_t count) noexcept {
     for (std::size_t i = 0; i < count; ++i) {
         jpegs[i].passed_over = true;
         std::memset(jpegs[i].row, 0, jpegs[i].row_bytes);
     }
 }
 
-DecodeRoom take(DecodeMemory &memory, std::uint64_t nbytes, const BatchedJpeg *jpegs,
+DecodeRoom take(DecodeMemory &memory, std::uint64_t nbytes, const JpegRow *jpegs,
                 std::size_t count) noexcept {
     for (;;) {
         const DecodeRoom room = memory.take(nbytes);
@@ -88,7 +88,7 @@ DecodeRoom take(DecodeMemory &memory, std::uint64_t nbytes, const BatchedJpeg *j
 
 }  // namespace
 
-void decode_jpegs(DecodePool &pool, DecodeMemory &memory, BatchedJpeg *jpegs, std::size_t count) noexcept {
+void decode_jpegs(DecodePool &pool, DecodeMemory &memory, JpegRow *jpegs, std::size_t count) noexcept {
     std::uint64_t work_ns = 0, largest = 0;
     for (std::size_t i = 0; i < count; ++i) {
         work_ns += jpegs[i].decode_ns;

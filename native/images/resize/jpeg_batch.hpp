@@ -17,7 +17,7 @@ namespace ksrv {
 
 // A JPEG of a batch. Sizes are after EXIF's orientation. `ended` returns whether its request has ended; null if the
 // image has no request.
-struct BatchedJpeg {
+struct JpegRow {
     JpegJob jpeg{};
     ResizeKind kind{};
     ResizeWindow window{};
@@ -40,21 +40,21 @@ struct BatchedJpeg {
 
 // Decodes the JPEGs in order, on several threads if that is faster, as many at once as memory allows. If memory is too
 // short for the largest alone, all are left to another decoder (`Decoded::elsewhere`), which reports the error.
-void decode_jpegs(DecodePool &pool, DecodeMemory &memory, BatchedJpeg *jpegs, std::size_t count) noexcept;
+void decode_jpegs(DecodePool &pool, DecodeMemory &memory, JpegRow *jpegs, std::size_t count) noexcept;
 
 // The resize plans of one image input by picture size (after EXIF's orientation): jobs without file, row, costs and
 // request. Jobs without coefficients are for sizes that cannot be decoded row by row. Thread-safe.
 class RowPlans {
   public:
     // False if the size has no plan yet.
-    bool find(std::uint32_t height, std::uint32_t width, std::uint32_t channels, BatchedJpeg *plan) noexcept {
+    bool find(std::uint32_t height, std::uint32_t width, std::uint32_t channels, JpegRow *plan) noexcept {
         const std::lock_guard lock(mutex_);
         const auto found = plans_.find(key(height, width, channels));
         if (found != plans_.end()) *plan = found->second;
         return found != plans_.end();
     }
 
-    void keep(std::uint32_t height, std::uint32_t width, std::uint32_t channels, const BatchedJpeg &plan) {
+    void keep(std::uint32_t height, std::uint32_t width, std::uint32_t channels, const JpegRow &plan) {
         const std::lock_guard lock(mutex_);
         plans_[key(height, width, channels)] = plan;
     }
@@ -71,7 +71,7 @@ class RowPlans {
     }
 
     std::mutex mutex_;
-    std::unordered_map<std::uint64_t, BatchedJpeg> plans_;
+    std::unordered_map<std::uint64_t, JpegRow> plans_;
 };
 
 }  // namespace ksrv

@@ -114,7 +114,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
     const std::size_t row_bytes = out_height * out_width * CHANNELS * sizeof(float);
     Rows together(row_bytes), alone(row_bytes);
     std::atomic<std::int32_t> is_ended{1}, is_open{0};
-    const auto fill = [&](const ksrv::EncodedImage &one, std::size_t index, Rows &rows, ksrv::BatchedJpeg *job) {
+    const auto fill = [&](const ksrv::EncodedImage &one, std::size_t index, Rows &rows, ksrv::JpegRow *job) {
         job->jpeg.data = body.data() + one.offset;
         job->jpeg.size = one.length;
         job->jpeg.order = choice & 4 ? ksrv::PixelOrder::rgb : ksrv::PixelOrder::bgr;
@@ -143,10 +143,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
     };
     ksrv::process_budget().set_bound(choice & 32 ? 200000 : UINT64_MAX);
     ksrv::DecodeMemory memory;
-    std::vector<ksrv::BatchedJpeg> jobs;
+    std::vector<ksrv::JpegRow> jobs;
     std::vector<std::size_t> rows;
     for (std::size_t i = 0; i < images.size(); ++i) {
-        ksrv::BatchedJpeg job;
+        ksrv::JpegRow job;
         if (!fill(images[i], i, together, &job)) continue;
         jobs.push_back(job);
         rows.push_back(i);
@@ -157,7 +157,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
         const bool whole = !jobs[k].passed_over && jobs[k].result == ksrv::Decoded::whole;
         if (!whole) require(together.is(i, 0));
         if (jobs[k].passed_over) require((ended >> i & 1) != 0);
-        ksrv::BatchedJpeg job;
+        ksrv::JpegRow job;
         require(fill(images[i], i, alone, &job));
         job.ended = nullptr;
         ksrv::decode_jpegs(pool, memory, &job, 1);

@@ -13,7 +13,7 @@ from ksrv.errors import HandlerFailed, KsrvError, NotFound, NotReady
 from ksrv.model.config import FileMark, LoadedFiles, ModelSource
 from ksrv.model.spec import ModelSpec
 from ksrv.repository.entry import ModelEntry
-from ksrv.request import BatchInputs
+from ksrv.request import ExecutorInputs
 from tests.support.engine.engine_models import FunctionExecutor, Models, request, source
 from tests.support.examples import examples
 from tests.support.wait_until import wait_until
@@ -31,7 +31,7 @@ class Marked(FunctionExecutor):
         self.broken = bool(one.config.parameters["broken"])
         super().__init__(one, self.answer)
 
-    def answer(self, batch: BatchInputs) -> Any:
+    def answer(self, batch: ExecutorInputs) -> Any:
         return np.asarray(batch.tensors["x"].data) * 0 + self.mark
 
     def start(self) -> ModelSpec:

@@ -11,11 +11,11 @@ import numpy as np
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.engine.executor import Executor
 from ksrv.errors import DeadlineExceeded, KsrvError, NotFound
-from ksrv.model.config import Batching, ModelConfig, ModelSource
+from ksrv.model.config import JoinPolicy, ModelConfig, ModelSource
 from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.layout import Repository
-from ksrv.request import BatchInputs, BatchOutputs, InferRequest, InferResponse, Tensor
+from ksrv.request import ExecutorInputs, ExecutorOutputs, InferRequest, InferResponse, Tensor
 
 X = TensorSpec("x", "FP32", (-1, 4))
 Y = TensorSpec("y", "FP32", (-1, 4))
@@ -27,7 +27,7 @@ def source(name: str = "m", version: str = "", **settings: Any) -> ModelSource:
     delay = settings.pop("delay", 0.0)
     split = settings.pop("split", False)
     if batch:
-        settings["batching"] = Batching(max_batch_size=batch, max_delay_ms=delay, split=split)
+        settings["batching"] = JoinPolicy(max_batch_size=batch, max_delay_ms=delay, split=split)
     settings.setdefault("inputs", (X,))
     settings.setdefault("outputs", (Y,))
     settings.setdefault("warmup", False)
@@ -72,7 +72,7 @@ class FunctionExecutor:
     keeps_deadlines = False
     ring = None
 
-    def __init__(self, source: ModelSource, run: Callable[[BatchInputs], object]) -> None:
+    def __init__(self, source: ModelSource, run: Callable[[ExecutorInputs], object]) -> None:
         self.source = source
         self._run = run
         self.alive = False
@@ -88,16 +88,16 @@ class FunctionExecutor:
 
         return buffer_pool.lease(nbytes)
 
-    def run(self, batch: BatchInputs, deadline_ns: int | None) -> BatchOutputs:
+    def run(self, batch: ExecutorInputs, deadline_ns: int | None) -> ExecutorOutputs:
         result = self._run(batch)
-        if isinstance(result, BatchOutputs):
+        if isinstance(result, ExecutorOutputs):
             return result
-        return BatchOutputs([tensor("y", result)])
+        return ExecutorOutputs([tensor("y", result)])
 
     def begin(
         self,
-        batch: BatchInputs,
-        done: Callable[[BatchOutputs | KsrvError], None],
+        batch: ExecutorInputs,
+        done: Callable[[ExecutorOutputs | KsrvError], None],
         deadline_ns: int | None,
     ) -> Callable[[], None]:
         raise AssertionError("no model of these tests has coroutines")
@@ -125,7 +125,7 @@ def request(rows: int = 1, value: float = 1.0, model: str = "m", **fields: Any) 
 
 def engine(
     *sources: ModelSource,
-    run: Callable[[BatchInputs], object] = lambda batch: batch.tensors["x"].data * 2,
+    run: Callable[[ExecutorInputs], object] = lambda batch: batch.tensors["x"].data * 2,
     make: Callable[[ModelSource, int, int], Executor] | None = None,
     **settings: Any,
 ) -> Engine:

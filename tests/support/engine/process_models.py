@@ -11,7 +11,7 @@ import numpy as np
 from ksrv._native.queue.request_handle import NO_DEADLINE
 from ksrv.engine.processes.process import ProcessExecutor
 from ksrv.model.config import ModelConfig, ModelSource
-from ksrv.request import BatchInputs, BatchRequest, Tensor
+from ksrv.request import ExecutorInputs, RequestPart, Tensor
 
 PRELUDE = """
 import os, signal, sys, time
@@ -67,11 +67,11 @@ class Chunks(list[Any]):
         self.callbacks.append(callback)
 
 
-def batch_of(*arrays: np.ndarray, datatype: str = "FP32", **fields: Any) -> BatchInputs:
+def batch_of(*arrays: np.ndarray, datatype: str = "FP32", **fields: Any) -> ExecutorInputs:
     """One request, its tensors called x0, x1, ..."""
     tensors = {
         f"x{place}": Tensor(f"x{place}", datatype, array.shape, array)
         for place, array in enumerate(arrays)
     }
     rows = arrays[0].shape[0]
-    return BatchInputs(tensors, rows, [BatchRequest(slice(0, rows), "id-1")], **fields)
+    return ExecutorInputs(tensors, rows, [RequestPart(slice(0, rows), "id-1")], **fields)

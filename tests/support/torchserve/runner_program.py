@@ -13,7 +13,7 @@ from pathlib import Path
 from ksrv.dialects.torchserve.calls import ROUTES, TorchServeCall
 from ksrv.handlers.runner import make_runner
 from ksrv.repository.layout import Repository
-from ksrv.request import BatchInputs, BatchRequest, Tensor
+from ksrv.request import ExecutorInputs, RequestPart, Tensor
 from ksrv.server.dialects import formats
 
 
@@ -28,14 +28,14 @@ class Chunks(list):
 def run(runner, bodies, streamed):
     call = TorchServeCall({"body": "application/json"})
     requests = [
-        BatchRequest(slice(row, row + 1), f"id{row}", dialect=ROUTES, facts=call.facts())
+        RequestPart(slice(row, row + 1), f"id{row}", dialect=ROUTES, facts=call.facts())
         for row in range(len(bodies))
     ]
     elements = [json.dumps(body).encode() for body in bodies]
     tensor = Tensor("body", "BYTES", (len(bodies),), elements)
     chunks = Chunks()
     emit = chunks if streamed else None
-    found = runner.run(BatchInputs({"body": tensor}, len(bodies), requests, emit=emit))
+    found = runner.run(ExecutorInputs({"body": tensor}, len(bodies), requests, emit=emit))
     items = found.tensors[0].data if found.tensors else []
     return {
         "items": [base64.b64encode(bytes(item)).decode() for item in items],

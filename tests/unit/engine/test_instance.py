@@ -12,7 +12,7 @@ from ksrv._native.memory.memory_budget import PROCESS
 from ksrv.engine.executor import ExecutorAbsent, ExecutorDied
 from ksrv.engine.instances import instance
 from ksrv.errors import DeadlineExceeded, HandlerFailed, NotReady
-from ksrv.request import BatchOutputs, InferRequest
+from ksrv.request import ExecutorOutputs, InferRequest
 from tests.support.engine.engine_models import (
     FunctionExecutor,
     expire_in_handler,
@@ -338,16 +338,16 @@ def test_answers_have_no_bytes_of_other_requests(engine, batch):
 
     def same_array(inputs):
         kept[: inputs.rows] = inputs.tensors["x"].data
-        return BatchOutputs([tensor_of(kept[: inputs.rows])])
+        return ExecutorOutputs([tensor_of(kept[: inputs.rows])])
 
     def identity(inputs):
-        return BatchOutputs([tensor_of(inputs.tensors["x"].data)])
+        return ExecutorOutputs([tensor_of(inputs.tensors["x"].data)])
 
     def holds_input(inputs):
         for old in held:
             old[:] = -1.0
         held[:] = [inputs.tensors["x"].data]
-        return BatchOutputs([tensor_of(inputs.tensors["x"].data)])
+        return ExecutorOutputs([tensor_of(inputs.tensors["x"].data)])
 
     for run in (same_array, identity, holds_input):
         served = engine(source(batch=batch), run=run)

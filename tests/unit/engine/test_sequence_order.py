@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ksrv.errors import KsrvError, SequenceEnded
-from ksrv.model.config import Batching
+from ksrv.model.config import JoinPolicy
 from ksrv.model.spec import SequenceLimits
-from ksrv.request import BatchOutputs
+from ksrv.request import ExecutorOutputs
 from tests.support.engine.engine_models import FunctionExecutor, engine, request, source, tensor
 from tests.support.wait_until import wait_until
 
@@ -38,7 +38,7 @@ class Recording(FunctionExecutor):
                     self.states.discard(part.number)
         self.batches.append(parts)
         self.pace()
-        return BatchOutputs([tensor("y", batch.tensors["x"].data * 2)])
+        return ExecutorOutputs([tensor("y", batch.tensors["x"].data * 2)])
 
     def end_sequences(self, numbers):
         self.dropped.update(numbers)
@@ -57,7 +57,7 @@ def recorded(pace, *, instances=1, queue_size=10_000, **settings):
         sequences=limits,
         instances=instances,
         queue_size=queue_size,
-        batching=Batching(max_batch_size=4),
+        batching=JoinPolicy(max_batch_size=4),
     )
     return engine(model, make=make), executors
 

@@ -7,7 +7,7 @@ import pytest
 
 from ksrv.errors import Cancelled, DeadlineExceeded, HandlerFailed, InferenceError
 from ksrv.limits import HANDLER_HEADERS
-from ksrv.request import BatchOutputs
+from ksrv.request import ExecutorOutputs
 from tests.support.engine.engine_models import request, source, tensor
 from tests.support.wait_until import wait_until
 
@@ -43,7 +43,7 @@ def only(**wanted):
 
 def test_a_split_request_is_counted_once(engine):
     def run(batch):
-        return BatchOutputs([tensor("y", batch.tensors["x"].data)], timings={"inference": 1000})
+        return ExecutorOutputs([tensor("y", batch.tensors["x"].data)], timings={"inference": 1000})
 
     served = engine(source(**SPLIT), run=run)
     for _ in range(5):
@@ -118,7 +118,7 @@ def noting(headers, parameters):
     def run(batch):
         fields, extra = next(notes)
         outputs = [tensor("y", batch.tensors["x"].data)]
-        return BatchOutputs(outputs, headers={0: fields}, parameters={0: extra})
+        return ExecutorOutputs(outputs, headers={0: fields}, parameters={0: extra})
 
     return run
 

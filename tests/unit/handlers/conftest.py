@@ -5,7 +5,7 @@ import textwrap
 import numpy as np
 import pytest
 
-from ksrv.request import BatchInputs, BatchRequest, Tensor
+from ksrv.request import ExecutorInputs, RequestPart, Tensor
 
 
 @pytest.fixture
@@ -55,12 +55,12 @@ def batch_of():
     def make(*arrays, explain=False, emit=None, **named):
         tensors, requests, start = {}, [], 0
         for index, array in enumerate(arrays):
-            requests.append(BatchRequest(slice(start, start + len(array)), f"id{index}"))
+            requests.append(RequestPart(slice(start, start + len(array)), f"id{index}"))
             start += len(array)
         joined = np.concatenate(arrays)
         tensors["x"] = Tensor("x", "FP32", joined.shape, joined)
         for name, array in named.items():
             tensors[name] = Tensor(name, "FP32", array.shape, array)
-        return BatchInputs(tensors, start, requests, explain, emit)
+        return ExecutorInputs(tensors, start, requests, explain, emit)
 
     return make

@@ -11,7 +11,7 @@ from ksrv._native.memory import buffer_pool
 from ksrv.errors import InferenceError
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.devices.device import Device
-from ksrv.request import BatchInputs, BatchRequest, Tensor
+from ksrv.request import ExecutorInputs, RequestPart, Tensor
 
 torch = pytest.importorskip("torch")
 
@@ -19,10 +19,10 @@ torch = pytest.importorskip("torch")
 def batch_of(*tensors, nchw_inputs=(), sizes=(1, 2), explain=False):
     requests, start = [], 0
     for number, size in enumerate(sizes):
-        part = BatchRequest(slice(start, start + size), f"id{number}", {"k": number}, {"h": "v"})
+        part = RequestPart(slice(start, start + size), f"id{number}", {"k": number}, {"h": "v"})
         requests.append(part)
         start += size
-    inputs = BatchInputs({tensor.name: tensor for tensor in tensors}, start, requests, explain)
+    inputs = ExecutorInputs({tensor.name: tensor for tensor in tensors}, start, requests, explain)
     return Batch(inputs, nchw_inputs, Device("cpu").put)
 
 

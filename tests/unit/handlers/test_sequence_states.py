@@ -3,14 +3,14 @@
 import pytest
 
 from ksrv.handlers.sequences import ENDED_EARLY, Sequence, SequenceStates
-from ksrv.request import BatchInputs, BatchRequest, SequenceRequest
+from ksrv.request import ExecutorInputs, RequestPart, SequenceRequest
 
 
 def batch_of(*parts):
     requests = [
-        BatchRequest(slice(place, place + 1), sequence=one) for place, one in enumerate(parts)
+        RequestPart(slice(place, place + 1), sequence=one) for place, one in enumerate(parts)
     ]
-    return BatchInputs({}, len(parts), requests)
+    return ExecutorInputs({}, len(parts), requests)
 
 
 def run(states, number, *, start=False, end=False):

@@ -15,7 +15,7 @@ from ksrv.errors import InferenceError
 from ksrv.handlers.runner import HandlerLoadError
 from ksrv.loaders import package as packages
 from ksrv.loaders.loaded import ModelLoadError
-from ksrv.request import BatchInputs, BatchRequest, Tensor
+from ksrv.request import ExecutorInputs, RequestPart, Tensor
 from tests.support.model_files.format_files import (
     LAYERS,
     NET,
@@ -60,7 +60,7 @@ def serve(folder, loaded):
         arrays = arrays or {"x": array}
         tensors = {name: Tensor(name, "FP32", one.shape, one) for name, one in arrays.items()}
         rows = len(next(iter(arrays.values())))
-        found = runner.run(BatchInputs(tensors, rows, [BatchRequest(slice(0, rows))])).tensors
+        found = runner.run(ExecutorInputs(tensors, rows, [RequestPart(slice(0, rows))])).tensors
         return runner.spec, {one.name: one.data.tolist() for one in found}
 
     return answer
@@ -466,11 +466,11 @@ def test_onnx_texts(folder, loaded):
     runner = loaded(folder)
     assert [(one.datatype, one.shape) for one in runner.spec.inputs] == [("BYTES", (-1, 2))]
     tensor = Tensor("words", "BYTES", (1, 2), [b"a", "\u00e9".encode()])
-    answer = runner.run(BatchInputs({"words": tensor}, 1, [BatchRequest(slice(0, 1))]))
+    answer = runner.run(ExecutorInputs({"words": tensor}, 1, [RequestPart(slice(0, 1))]))
     assert answer.tensors[0].data == [b"a", "\u00e9".encode()]
     damaged = Tensor("words", "BYTES", (3, 2), [b"a", b"b", b"c", b"\xff", b"d", b"e"])
-    requests = [BatchRequest(slice(0, 1)), BatchRequest(slice(1, 2)), BatchRequest(slice(2, 3))]
-    answer = runner.run(BatchInputs({"words": damaged}, 3, requests))
+    requests = [RequestPart(slice(0, 1)), RequestPart(slice(1, 2)), RequestPart(slice(2, 3))]
+    answer = runner.run(ExecutorInputs({"words": damaged}, 3, requests))
     assert answer.tensors[0].data == [b"a", b"b", b"c", b"", b"d", b"e"]
     assert {at: (one.message, one.http_status) for at, one in answer.failures.items()} == {
         1: ("the text in row 1 of 'words' is not UTF-8", 400)

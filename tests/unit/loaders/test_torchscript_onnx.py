@@ -9,7 +9,7 @@ import pytest
 from ksrv.handlers import handler_context
 from ksrv.handlers.runner import HandlerLoadError, Runner
 from ksrv.repository.layout import Repository
-from ksrv.request import BatchInputs, BatchRequest, Tensor
+from ksrv.request import ExecutorInputs, RequestPart, Tensor
 from tests.support.model_files.onnx_models import write_graph
 
 
@@ -20,7 +20,7 @@ def run(path, array):
     name = spec.inputs[0].name if spec.inputs else "x"
     tensor = Tensor(name, "FP32", array.shape, array)
     answer = runner.run(
-        BatchInputs({name: tensor}, len(array), [BatchRequest(slice(0, len(array)))])
+        ExecutorInputs({name: tensor}, len(array), [RequestPart(slice(0, len(array)))])
     )
     runner.close()
     return spec, answer
@@ -84,7 +84,7 @@ def test_declared_names_go_to_an_onnx_model_by_name_or_by_position(tmp_path, nam
         name: Tensor(name, "FP32", (1, 2), np.full((1, 2), values[name], np.float32))
         for name in reversed(names)
     }
-    answer = runner.run(BatchInputs(tensors, 1, [BatchRequest(slice(0, 1))]))
+    answer = runner.run(ExecutorInputs(tensors, 1, [RequestPart(slice(0, 1))]))
     assert answer.tensors[0].data.tolist() == [[4, 4]]
     runner.close()
 

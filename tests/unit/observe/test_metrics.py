@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ksrv.engine.engine import Engine
 from ksrv.errors import DeadlineExceeded, InferenceError, InvalidRequest, NotFound
 from ksrv.repository.layout import Repository
-from ksrv.request import BatchOutputs
+from ksrv.request import ExecutorOutputs
 from ksrv.server.shared.statistics import ServerStatistics
 from ksrv.server.shared.worker_table import State, shared_table
 from tests.support.engine.engine_models import engine, request, source, tensor
@@ -21,7 +21,7 @@ def counted(milliseconds):
 
     def run(batch):
         timings = {"inference": 2_000_000}
-        outputs = BatchOutputs([tensor("y", batch.tensors["x"].data)], timings=timings)
+        outputs = ExecutorOutputs([tensor("y", batch.tensors["x"].data)], timings=timings)
         for place, part in enumerate(batch.requests):
             if part.id == "bad":
                 outputs.failures[place] = InferenceError("bad")

@@ -10,7 +10,7 @@ import ksrv
 from ksrv.dialects.torchserve.archive.keys import UnpackedKeys
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.context import Context
-from ksrv.model.config import Batching, Cache, Recording
+from ksrv.model.config import Cache, JoinPolicy, Recording
 from ksrv.model.spec import ImageSpec, Padding, SequenceLimits
 from ksrv.repository.model_yaml import load_model_config
 from ksrv.repository.settings.keys import ModelKeys
@@ -21,7 +21,12 @@ TEXT = (ROOT / "docs/models.md").read_text()
 [SETTINGS] = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs/handlers.md").read_text(), re.DOTALL)
 [HANDLER] = [one for one in BLOCKS if "def initialize" in one]
-SECTIONS = {"batching": Batching, "cache": Cache, "record": Recording, "sequences": SequenceLimits}
+SECTIONS = {
+    "batching": JoinPolicy,
+    "cache": Cache,
+    "record": Recording,
+    "sequences": SequenceLimits,
+}
 
 
 def keys_of(struct):

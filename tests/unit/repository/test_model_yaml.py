@@ -4,7 +4,7 @@ import textwrap
 
 import pytest
 
-from ksrv.model.config import Batching, ModelSource, VersionPolicy
+from ksrv.model.config import JoinPolicy, ModelSource, VersionPolicy
 from ksrv.model.spec import ImageSpec, OutputImageSpec, TensorSpec
 from ksrv.repository.model_yaml import ConfigError, load_model_config
 
@@ -90,7 +90,7 @@ def test_every_key_is_read(folder):
         ),
     )
     assert config.labels == ("cat", "1", "dog")
-    assert config.batching == Batching(max_batch_size=8, max_delay_ms=2.5, split=True)
+    assert config.batching == JoinPolicy(max_batch_size=8, max_delay_ms=2.5, split=True)
     assert (config.executor, config.retry, config.instances) == ("process", False, 2)
     assert (config.threads, config.timeout_ms, config.queue_size) == (3, 1000, 7)
     assert config.warmup == (f"{folder}/one.jpg", f"{folder}/more/two.png")

@@ -78,7 +78,7 @@ class RequestProcessor:
 
 
 @dataclass
-class BatchFields:
+class RunFields:
     """The fields of a context that belong to one batch.
 
     Attributes:
@@ -95,7 +95,7 @@ class BatchFields:
 
 
 def _of_batch(name: str) -> Any:
-    """Return the property for a field of `BatchFields`."""
+    """Return the property for a field of `RunFields`."""
 
     def get(context: "Context") -> Any:
         return getattr(context.batch_fields(), name)
@@ -151,7 +151,7 @@ class Context:
             "server_version": mms_version,
             "limit_max_image_pixels": limit_max_image_pixels,
         }
-        self.newest = BatchFields()
+        self.newest = RunFields()
         self._metrics = metrics
         self._limit_max_image_pixels = limit_max_image_pixels
         self.model_yaml_config = {} if model_yaml_config is None else model_yaml_config
@@ -166,7 +166,7 @@ class Context:
             "TS_REQUEST_SEQUENCE_END", "ts_request_sequence_end"
         )
 
-    def batch_fields(self) -> BatchFields:
+    def batch_fields(self) -> RunFields:
         """Return the fields of the batch that this thread works for.
 
         Raises:
@@ -177,7 +177,7 @@ class Context:
             return self.newest
         if bound.made is None:
             raise no_batch()
-        fields: BatchFields = bound.made
+        fields: RunFields = bound.made
         return fields
 
     @property

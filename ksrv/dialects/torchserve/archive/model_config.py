@@ -25,7 +25,7 @@ from ksrv.dialects.torchserve.archive.archive import (
 )
 from ksrv.dialects.torchserve.archive.defaults import ArchiveDefaults
 from ksrv.dialects.torchserve.calls import FORMAT, KSERVE_V2, RUNNER
-from ksrv.model.config import Batching, ModelConfig, ModelSource
+from ksrv.model.config import JoinPolicy, ModelConfig, ModelSource
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.report import Report
 from ksrv.repository.yaml_document import MAX_BYTES, MAX_DEPTH, MAX_NODES, describe
@@ -302,7 +302,7 @@ class _Settings:
             self._report.applied["envelope"] = f"{value} around the handler"
         return value
 
-    def batching(self, envelope: str | None) -> tuple[int, Batching | None]:
+    def batching(self, envelope: str | None) -> tuple[int, JoinPolicy | None]:
         size = self.number("batchSize", 1, "requests in a batch at most")
         delay = self.number("maxBatchDelay", DEFAULT_BATCH_DELAY_MS, "ms wait for a full batch", 0)
         if size > 1 and envelope == KSERVE_V2:
@@ -376,11 +376,11 @@ def with_batches(config: ModelConfig, size: int, delay_ms: int) -> ModelConfig:
     )
 
 
-def _batching(size: int, delay_ms: float, envelope: str | None) -> Batching | None:
+def _batching(size: int, delay_ms: float, envelope: str | None) -> JoinPolicy | None:
     """Return how requests join; None where they run one by one, as behind KServe v2's envelope."""
     if size == 1 or envelope == KSERVE_V2:
         return None
-    return Batching(max_batch_size=size, max_delay_ms=delay_ms, split=True)
+    return JoinPolicy(max_batch_size=size, max_delay_ms=delay_ms, split=True)
 
 
 def missing_packages(folder: Path, requirements_file: str) -> list[str]:

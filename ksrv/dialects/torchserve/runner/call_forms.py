@@ -17,7 +17,7 @@ from ksrv.dialects.torchserve.calls import KSERVE_V2, TorchServeAnswer, TorchSer
 from ksrv.dialects.torchserve.runner import rows
 from ksrv.dialects.torchserve.runner.kserve_outputs import kserve_tensors
 from ksrv.errors import HandlerFailed, InferenceError, InvalidRequest, KsrvError, cut, quote
-from ksrv.request import BatchInputs, BatchOutputs, BatchRequest, Element, Tensor
+from ksrv.request import Element, ExecutorInputs, ExecutorOutputs, RequestPart, Tensor
 
 log = logging.getLogger("ksrv.dialects.torchserve")
 
@@ -64,10 +64,10 @@ class CallForm(ABC):
         self._enveloped = enveloped
 
     @abstractmethod
-    def call(self, inputs: BatchInputs) -> Call:
+    def call(self, inputs: ExecutorInputs) -> Call:
         """Return the call of the handler that serves a batch."""
 
-    def request_headers(self, request: BatchRequest, inputs: BatchInputs) -> dict[str, Any]:
+    def request_headers(self, request: RequestPart, inputs: ExecutorInputs) -> dict[str, Any]:
         """Return what `context.get_all_request_header` shows for a request of a batch."""
         shown = RequestHeaders(self._route_headers(request, inputs))
         shown |= {
@@ -79,16 +79,16 @@ class CallForm(ABC):
         return shown
 
     @abstractmethod
-    def _route_headers(self, request: BatchRequest, inputs: BatchInputs) -> dict[str, Any]:
+    def _route_headers(self, request: RequestPart, inputs: ExecutorInputs) -> dict[str, Any]:
         """Return the content types of a request's parts and the keys that the route sets."""
 
-    def outputs(self, call: Call, items: list[Any], context: Context) -> BatchOutputs:
+    def outputs(self, call: Call, items: list[Any], context: Context) -> ExecutorOutputs:
         """Return the answers of a batch.
 
         Args:
             context: The handler's context, with the statuses and headers of the rows.
         """
-        outputs = BatchOutputs([])
+        outputs = ExecutorOutputs([])
         elements: list[Element] = []
         for row, (index, item) in enumerate(zip(call.owners, items, strict=True)):
             element: Element = b""
@@ -111,9 +111,9 @@ class CallForm(ABC):
         outputs.tensors = [Tensor(answers.OUTPUT, "BYTES", (len(elements),), elements)]
         return outputs
 
-    def chunk(self, items: Mapping[int, Any], owners: Sequence[int]) -> BatchOutputs:
+    def chunk(self, items: Mapping[int, Any], owners: Sequence[int]) -> ExecutorOutputs:
         """Return an intermediate answer."""
-        outputs = BatchOutputs([], only=frozenset(owners[row] for row in items))
+        outputs = ExecutorOutputs([], only=frozenset(owners[row] for row in items))
         elements: list[Element] = [b""] * len(owners)
         for row, item in items.items():
             elements[row] = self._add_item(item, owners[row], outputs)
@@ -121,7 +121,7 @@ class CallForm(ABC):
         return outputs
 
     @abstractmethod
-    def _add_item(self, item: Any, index: int, outputs: BatchOutputs) -> Element:
+    def _add_item(self, item: Any, index: int, outputs: ExecutorOutputs) -> Element:
         """Return an item as an element of the output.
 
         Args:
@@ -133,7 +133,7 @@ class CallForm(ABC):
 
     @abstractmethod
     def _set_status(
-        self, code: int, phrase: str, index: int, element: Element, outputs: BatchOutputs
+        self, code: int, phrase: str, index: int, element: Element, outputs: ExecutorOutputs
     ) -> None:
         """Note the status that the handler set for a row."""
 
@@ -173,12 +173,12 @@ class RoutesForm(CallForm):
         super().__init__(model, bare, enveloped)
         self._decode = decode
 
-    def call(self, inputs: BatchInputs) -> Call:
+    def call(self, inputs: ExecutorInputs) -> Call:
         """See `CallForm.call`."""
         data = [rows.torchserve_row(inputs, one, self._decode) for one in inputs.requests]
         return Call(self._enveloped, data, list(range(len(data))))
 
-    def _route_headers(self, request: BatchRequest, inputs: BatchInputs) -> dict[str, Any]:
+    def _route_headers(self, request: RequestPart, inputs: ExecutorInputs) -> dict[str, Any]:
         call = TorchServeCall.of(request)
         assert call is not None
         shown: dict[str, Any] = {
@@ -187,13 +187,13 @@ class RoutesForm(CallForm):
         }
         return shown if call.explain is None else shown | {"explain": call.explain}
 
-    def _add_item(self, item: Any, index: int, outputs: BatchOutputs) -> Element:
+    def _add_item(self, item: Any, index: int, outputs: ExecutorOutputs) -> Element:
         element, content_type = answers.torchserve_item(item)
         outputs.facts[index] = TorchServeAnswer(content_type).facts()
         return element
 
     def _set_status(
-        self, code: int, phrase: str, index: int, element: Element, outputs: BatchOutputs
+        self, code: int, phrase: str, index: int, element: Element, outputs: ExecutorOutputs
     ) -> None:
         kind = TorchServeAnswer.of(outputs.facts.get(index, {})).content_type
         outputs.facts[index] = TorchServeAnswer(kind, f"{code} {phrase}".rstrip()).facts()
@@ -235,7 +235,7 @@ class KServeV1Form(RoutesForm):
         self._opens_instances = not envelope
         self._needs_instances = envelope in ("", *INSTANCE_ENVELOPES)
 
-    def call(self, inputs: BatchInputs) -> Call:
+    def call(self, inputs: ExecutorInputs) -> Call:
         """See `CallForm.call`."""
         data: list[Any] = []
         owners: list[int] = []
@@ -258,7 +258,7 @@ class KServeV1Form(RoutesForm):
             owners += [index] * len(own)
         return Call(self._enveloped, data, owners, refused)
 
-    def outputs(self, call: Call, items: list[Any], context: Context) -> BatchOutputs:
+    def outputs(self, call: Call, items: list[Any], context: Context) -> ExecutorOutputs:
         """See `CallForm.outputs`."""
         outputs = super().outputs(call, items, context)
         (by_row,) = outputs.tensors
@@ -276,7 +276,7 @@ class KServeV1Form(RoutesForm):
             outputs.tensors.append(Tensor(answers.OUTPUT, "BYTES", (1,), [body]))
         return outputs
 
-    def _add_item(self, item: Any, index: int, outputs: BatchOutputs) -> Element:
+    def _add_item(self, item: Any, index: int, outputs: ExecutorOutputs) -> Element:
         if not self._opens_instances and isinstance(item, (str, bytes, bytearray)):
             return super()._add_item(item, index, outputs)  # an envelope's finished text
         outputs.facts[index] = TorchServeAnswer("application/json").facts()
@@ -297,7 +297,7 @@ class KServeForm(CallForm):
         # The tensor's rows are the instances that these envelopes unwrap from JSON.
         self._skips_envelope = envelope in BARE_ENVELOPES
 
-    def call(self, inputs: BatchInputs) -> Call:
+    def call(self, inputs: ExecutorInputs) -> Call:
         """See `CallForm.call`."""
         owned = rows.kserve_rows(inputs)
         owners = [index for index, _ in owned]
@@ -305,14 +305,14 @@ class KServeForm(CallForm):
             return Call(self.bare, [value for _, value in owned], owners)
         return Call(self._enveloped, [{"body": value} for _, value in owned], owners)
 
-    def _route_headers(self, request: BatchRequest, inputs: BatchInputs) -> dict[str, Any]:
+    def _route_headers(self, request: RequestPart, inputs: ExecutorInputs) -> dict[str, Any]:
         return {"body": {"content-type": ""}, "explain": str(inputs.explain)}
 
-    def _add_item(self, item: Any, index: int, outputs: BatchOutputs) -> Element:
+    def _add_item(self, item: Any, index: int, outputs: ExecutorOutputs) -> Element:
         return answers.kserve_element(item)
 
     def _set_status(
-        self, code: int, phrase: str, index: int, element: Element, outputs: BatchOutputs
+        self, code: int, phrase: str, index: int, element: Element, outputs: ExecutorOutputs
     ) -> None:
         given: Any = code  # a handler may set anything
         if not isinstance(given, int):
@@ -327,7 +327,7 @@ class KServeForm(CallForm):
 class KServeEnvelopeForm(KServeForm):
     """KServe v2 for a handler behind the `kservev2` envelope, which reads and writes typed tensors."""
 
-    def call(self, inputs: BatchInputs) -> Call:
+    def call(self, inputs: ExecutorInputs) -> Call:
         """See `CallForm.call`."""
         if len(inputs.requests) != 1:
             raise HandlerFailed(
@@ -336,9 +336,9 @@ class KServeEnvelopeForm(KServeForm):
             )
         return Call(self._enveloped, [{"body": rows.kserve_document(inputs)}], [0])
 
-    def outputs(self, call: Call, items: list[Any], context: Context) -> BatchOutputs:
+    def outputs(self, call: Call, items: list[Any], context: Context) -> ExecutorOutputs:
         """See `CallForm.outputs`."""
-        outputs = BatchOutputs(kserve_tensors(items[0], self._model))
+        outputs = ExecutorOutputs(kserve_tensors(items[0], self._model))
         if headers := response_headers(context, 0):
             outputs.headers[0] = headers
         return outputs

@@ -17,10 +17,10 @@ from ksrv.dialects.torchserve.base64_text import without_base64
 from ksrv.dialects.torchserve.calls import TorchServeCall
 from ksrv.errors import InvalidRequest
 from ksrv.model.datatypes import widen_bfloat16
-from ksrv.request import Array, BatchInputs, BatchRequest, Element, Tensor
+from ksrv.request import Array, Element, ExecutorInputs, RequestPart, Tensor
 
 
-def is_description(inputs: BatchInputs) -> bool:
+def is_description(inputs: ExecutorInputs) -> bool:
     """Tell whether the batch is a request for the handler's description of its model."""
     call = TorchServeCall.of(inputs.requests[0])
     return len(inputs.requests) == 1 and call is not None and call.describe
@@ -32,7 +32,7 @@ def described(answer: bytes) -> Any:
     return {} if document is None else document
 
 
-def torchserve_row(inputs: BatchInputs, request: BatchRequest, decode: bool) -> dict[str, Any]:
+def torchserve_row(inputs: ExecutorInputs, request: RequestPart, decode: bool) -> dict[str, Any]:
     """Return the row of a request over one of TorchServe's routes: its parts by name.
 
     Args:
@@ -114,7 +114,7 @@ def media_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip()
 
 
-def kserve_rows(inputs: BatchInputs) -> list[tuple[int, Any]]:
+def kserve_rows(inputs: ExecutorInputs) -> list[tuple[int, Any]]:
     """Return the rows of a batch of requests over KServe v2, each with the request that owns it.
 
     A request whose tensors share no first dimension is a single row.
@@ -125,7 +125,7 @@ def kserve_rows(inputs: BatchInputs) -> list[tuple[int, Any]]:
     return owned
 
 
-def _values_by_row(inputs: BatchInputs, request: BatchRequest) -> list[Any]:
+def _values_by_row(inputs: ExecutorInputs, request: RequestPart) -> list[Any]:
     tensors = inputs.tensors
     if any(not tensor.shape or tensor.shape[0] != inputs.rows for tensor in tensors.values()):
         whole = {name: _whole(tensor) for name, tensor in tensors.items()}
@@ -157,7 +157,7 @@ def _numbers(array: Array, kind: str) -> Array:
     return widen_bfloat16(array) if kind == "BF16" else array
 
 
-def kserve_document(inputs: BatchInputs) -> dict[str, Any]:
+def kserve_document(inputs: ExecutorInputs) -> dict[str, Any]:
     """Return a request over KServe v2 as the JSON document that the `kservev2` envelope reads."""
     request = inputs.requests[0]
     document: dict[str, Any] = {

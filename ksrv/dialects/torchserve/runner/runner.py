@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ksrv._native.batch.stages import BoundBatch
+from ksrv._native.batch.stages import BoundContext
 from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.buffer_pool import Block
 from ksrv.dialects.torchserve.api import answers, streaming
-from ksrv.dialects.torchserve.api.context import BatchFields, Context, RequestProcessor
+from ksrv.dialects.torchserve.api.context import Context, RequestProcessor, RunFields
 from ksrv.dialects.torchserve.api.entry import find_entry
 from ksrv.dialects.torchserve.api.envelopes import find_envelope
 from ksrv.dialects.torchserve.api.frames import read_answers
@@ -47,7 +47,7 @@ from ksrv.handlers.runner import HandlerLoadError
 from ksrv.handlers.streaming.streams import may_stream
 from ksrv.model.config import ModelSource
 from ksrv.model.spec import ModelSpec, TensorSpec
-from ksrv.request import BatchInputs, BatchOutputs, Emitter, Tensor
+from ksrv.request import Emitter, ExecutorInputs, ExecutorOutputs, Tensor
 
 log = logging.getLogger("ksrv.dialects.torchserve")
 
@@ -184,7 +184,7 @@ class TorchServeRunner:
         """See `ksrv.handlers.runner.Runner.serve`."""
         receive()
 
-    def run(self, inputs: BatchInputs) -> BatchOutputs:
+    def run(self, inputs: ExecutorInputs) -> ExecutorOutputs:
         """Run one batch; every item that the handler returns belongs to one row.
 
         Raises:
@@ -192,7 +192,7 @@ class TorchServeRunner:
         """
         return profiled(self._run, inputs) if self.source.debug else self._run(inputs)
 
-    def _run(self, inputs: BatchInputs) -> BatchOutputs:
+    def _run(self, inputs: ExecutorInputs) -> ExecutorOutputs:
         dialect = self._dialects.get(inputs.requests[0].dialect)
         if self._context is None or dialect is None:
             raise HandlerFailed(f"the model {self.source.name} is not loaded")
@@ -200,16 +200,18 @@ class TorchServeRunner:
             return self._description()
         call = dialect.call(inputs)
         if call.refused and not call.rows:
-            return BatchOutputs([], dict(call.refused))
-        self._context.newest = BatchFields()
-        bound = BoundBatch(self._context, inputs, self._context.newest)
+            return ExecutorOutputs([], dict(call.refused))
+        self._context.newest = RunFields()
+        bound = BoundContext(self._context, inputs, self._context.newest)
         try:
             with working_for(bound):
                 return self._call_handler(inputs, call, dialect)
         finally:
             bound.release()
 
-    def _call_handler(self, inputs: BatchInputs, call: Call, dialect: CallForm) -> BatchOutputs:
+    def _call_handler(
+        self, inputs: ExecutorInputs, call: Call, dialect: CallForm
+    ) -> ExecutorOutputs:
         assert self._context is not None
         self._begin(inputs, call.owners, dialect)
         self._context.rows_are_requests = call.entry is dialect.bare
@@ -228,7 +230,7 @@ class TorchServeRunner:
         outputs.timings = {"inference": taken}
         return outputs
 
-    def _begin(self, inputs: BatchInputs, owners: list[int], dialect: CallForm) -> None:
+    def _begin(self, inputs: ExecutorInputs, owners: list[int], dialect: CallForm) -> None:
         context = self._context
         assert context is not None
         requests = inputs.requests
@@ -242,7 +244,9 @@ class TorchServeRunner:
         emit = inputs.emit if len(owners) == inputs.rows else None
         context.cl_socket = _Chunks(context, emit, owners, dialect)
 
-    def _failed(self, error: BaseException, inputs: BatchInputs, dialect: CallForm) -> BatchOutputs:
+    def _failed(
+        self, error: BaseException, inputs: ExecutorInputs, dialect: CallForm
+    ) -> ExecutorOutputs:
         ids = ", ".join(quote(request.id) for request in inputs.requests[:8])
         log.error("the model %s failed; requests: %s", self.source.name, ids, exc_info=error)
         if is_lost(error):
@@ -250,9 +254,9 @@ class TorchServeRunner:
         failure = dialect.failure(error)
         if self.source.debug and not answers.is_prediction_exception(error):
             add_traceback(failure, error, inputs, self.source.folder)
-        return BatchOutputs([], dict.fromkeys(range(len(inputs.requests)), failure))
+        return ExecutorOutputs([], dict.fromkeys(range(len(inputs.requests)), failure))
 
-    def _description(self) -> BatchOutputs:
+    def _description(self) -> ExecutorOutputs:
         """Return the handler's description of its model, as one JSON element."""
         describe = getattr(self._service, "describe_handle", None)
         try:
@@ -262,7 +266,7 @@ class TorchServeRunner:
             raise HandlerFailed(
                 f"describe_handle failed with {type(error).__name__}; the server's log has its traceback"
             ) from error
-        return BatchOutputs([Tensor(answers.OUTPUT, "BYTES", (1,), [element])])
+        return ExecutorOutputs([Tensor(answers.OUTPUT, "BYTES", (1,), [element])])
 
     def lease(self, nbytes: int) -> Block:
         """See `ksrv.handlers.runner.Runner.lease`."""

@@ -31,7 +31,7 @@ from ksrv.dialects.triton.declarations import TritonDeclarations
 from ksrv.errors import LEADS_OUT
 from ksrv.loaders.openvino import OpenVinoOptions
 from ksrv.machine.cgroups import usable_cores
-from ksrv.model.config import Batching, Cache, ModelConfig, ModelSource, VersionPolicy
+from ksrv.model.config import Cache, JoinPolicy, ModelConfig, ModelSource, VersionPolicy
 from ksrv.model.fault import ConfigError, Fault, KeyPath
 from ksrv.model.spec import Dimension
 from ksrv.repository.entry import ModelEntry
@@ -330,7 +330,7 @@ class _Settings:
 
     # ---- how it is run ----------------------------------------------------------------------
 
-    def _batching(self) -> tuple[Batching | None, int | None]:
+    def _batching(self) -> tuple[JoinPolicy | None, int | None]:
         keys, applied, ignored = self.keys, self.report.applied, self.report.ignored
         given, dynamic = keys.max_batch_size, keys.dynamic_batching
         size = given
@@ -347,7 +347,7 @@ class _Settings:
                     "left out, so Triton runs requests one by one; here requests that wait "
                     "together are joined"
                 )
-            return (Batching(max_batch_size=size) if size else None), None
+            return (JoinPolicy(max_batch_size=size) if size else None), None
         if not size:
             raise Fault(("dynamic_batching",), "needs a max_batch_size above 0")
         delay = (dynamic.max_queue_delay_microseconds or 0) / 1000
@@ -366,7 +366,7 @@ class _Settings:
         for key, reason in reasons.items():
             if getattr(dynamic, key):
                 ignored[f"dynamic_batching.{key}"] = reason
-        return Batching(max_batch_size=size, max_delay_ms=delay), self._queue_size(dynamic)
+        return JoinPolicy(max_batch_size=size, max_delay_ms=delay), self._queue_size(dynamic)
 
     def _queue_size(self, dynamic: Keys) -> int | None:
         policy = dynamic.default_queue_policy

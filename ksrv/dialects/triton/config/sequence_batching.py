@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from ksrv.dialects.triton.config.model_keys import DATA_TYPES, Keys
 from ksrv.dialects.triton.declarations import ControlTensor, StateTensor
-from ksrv.model.config import Batching
+from ksrv.model.config import JoinPolicy
 from ksrv.model.fault import Fault, KeyPath
 from ksrv.model.spec import SequenceLimits
 from ksrv.repository.report import Report
@@ -81,11 +81,11 @@ def read_sequence_batching(keys: Keys, report: Report, backend: str) -> Sequence
     return SequenceSettings(limits, controls, states, _delay_ms(section, report))
 
 
-def with_delay(batching: Batching | None, delay_ms: float) -> Batching | None:
+def with_delay(batching: JoinPolicy | None, delay_ms: float) -> JoinPolicy | None:
     """Return the batching of a model with sequences."""
     if batching is None:
         return None
-    return Batching(max_batch_size=batching.max_batch_size, max_delay_ms=delay_ms)
+    return JoinPolicy(max_batch_size=batching.max_batch_size, max_delay_ms=delay_ms)
 
 
 def _limits(section: Keys, keys: Keys, report: Report) -> SequenceLimits:

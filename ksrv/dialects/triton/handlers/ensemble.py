@@ -25,7 +25,7 @@ from ksrv.errors import Cancelled, HandlerFailed, InvalidRequest, NotFound, NotR
 from ksrv.handlers.deferred import DeferredHandler, Ended, Result
 from ksrv.handlers.models import Submit, input_tensor
 from ksrv.model.spec import ModelSpec, TensorSpec, fits
-from ksrv.request import BatchInputs, InferRequest, RequestedOutput, RequestHandle, Tensor
+from ksrv.request import ExecutorInputs, InferRequest, RequestedOutput, RequestHandle, Tensor
 
 SEQUENCE_PARAMETERS = ("sequence_id", "sequence_start", "sequence_end")
 
@@ -45,7 +45,7 @@ class Ensemble(DeferredHandler):
         context: Any = self.context
         return TritonDeclarations.of(context.config).steps
 
-    def begin(self, inputs: BatchInputs, ended: Ended) -> Callable[[], None]:
+    def begin(self, inputs: ExecutorInputs, ended: Ended) -> Callable[[], None]:
         """See `DeferredHandler.begin`; the error is that of the first step that failed.
 
         Args:
@@ -93,7 +93,7 @@ class RunningSteps:
         steps: Sequence[EnsembleStep],
         spec: ModelSpec,
         submit: Submit,
-        inputs: BatchInputs,
+        inputs: ExecutorInputs,
         ended: Ended,
     ) -> None:
         self._spec = spec

@@ -13,19 +13,19 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ksrv._native.batch.stages import BoundBatch
+from ksrv._native.batch.stages import BoundContext
 from ksrv.dialects.triton.python_backend.api.errors import TritonModelException, to_client
 from ksrv.dialects.triton.python_backend.api.request import RELEASE_RESCHEDULE, InferenceRequest
 from ksrv.dialects.triton.python_backend.api.response import InferenceResponse
 from ksrv.errors import Cancelled, HandlerFailed, InferenceError, KsrvError, StreamNeeded
 from ksrv.handlers.batch_threads import working_for
-from ksrv.request import BatchInputs, BatchOutputs, Parameter
+from ksrv.request import ExecutorInputs, ExecutorOutputs, Parameter
 from ksrv.request import Tensor as WireTensor
 
 log = logging.getLogger("ksrv.dialects.triton.python_backend")
 
-Done = Callable[[BatchOutputs | KsrvError], None]
-MakeRequests = Callable[[BatchInputs], tuple[dict[int, InferenceRequest], dict[int, KsrvError]]]
+Done = Callable[[ExecutorOutputs | KsrvError], None]
+MakeRequests = Callable[[ExecutorInputs], tuple[dict[int, InferenceRequest], dict[int, KsrvError]]]
 """Returns the requests of a batch, and why others are refused, by their indices in the batch."""
 
 _UNANSWERED = (
@@ -127,10 +127,10 @@ class ListOfRequests:
     """
 
     def __init__(
-        self, inputs: BatchInputs, make: MakeRequests, done: Done, *, decoupled: bool
+        self, inputs: ExecutorInputs, make: MakeRequests, done: Done, *, decoupled: bool
     ) -> None:
         self.inputs = inputs
-        self.bound = BoundBatch(self, inputs)
+        self.bound = BoundContext(self, inputs)
         self.lock = threading.Lock()
         self.emit = inputs.emit
         self.is_over = False
@@ -162,7 +162,7 @@ class ListOfRequests:
         if not tensors:
             return
         self.emit(
-            BatchOutputs(
+            ExecutorOutputs(
                 tensors,
                 parameters={index: response.given_parameters()},
                 only=frozenset((index,)),
@@ -174,11 +174,11 @@ class ListOfRequests:
     def stream_end(self, index: int) -> None:
         """End a request whose client streams, and that others of its batch may outlive."""
         if self.emit is not None and len(self.answers) > 1:
-            self.emit(BatchOutputs([], only=frozenset((index,))))
+            self.emit(ExecutorOutputs([], only=frozenset((index,))))
 
     def stream_failure(self, index: int, failure: KsrvError) -> None:
         """Tell the client of a request now why it failed."""
-        self.emit(BatchOutputs([], {index: failure}, only=frozenset((index,))))
+        self.emit(ExecutorOutputs([], {index: failure}, only=frozenset((index,))))
 
     def note_ended(self) -> None:
         """Count a request that takes no further response; the last such request ends the batch."""
@@ -189,7 +189,7 @@ class ListOfRequests:
             self.is_over = True
         self.bound.release()
         try:
-            outcome: BatchOutputs | KsrvError = self._outputs()
+            outcome: ExecutorOutputs | KsrvError = self._outputs()
         except Exception as error:
             log.error("the responses of a batch cannot be sent", exc_info=error)
             outcome = HandlerFailed(f"the response cannot be sent: {error}")
@@ -212,7 +212,7 @@ class ListOfRequests:
         self.bound.release()
         self._done(Cancelled("no client waits for the batch any more"))
 
-    def _outputs(self) -> BatchOutputs:
+    def _outputs(self) -> ExecutorOutputs:
         tensors: list[WireTensor] = []
         parts: dict[int, tuple[int, int]] = {}
         parameters: dict[int, dict[str, Parameter]] = {}
@@ -235,9 +235,9 @@ class ListOfRequests:
                 parts[index] = (first, len(tensors))
                 parameters[index] = response.given_parameters()
         if streams:
-            self.emit(BatchOutputs([], only=frozenset()))  # tells that the model streams
+            self.emit(ExecutorOutputs([], only=frozenset()))  # tells that the model streams
         timings = {"inference": time.perf_counter_ns() - self._began}
-        return BatchOutputs(
+        return ExecutorOutputs(
             tensors, failures, timings, parameters=parameters, parts=None if streams else parts
         )
 
@@ -274,7 +274,7 @@ class Executions:
         make: MakeRequests,
         *,
         decoupled: bool,
-        describe: Callable[[BaseException, BatchInputs], KsrvError],
+        describe: Callable[[BaseException, ExecutorInputs], KsrvError],
     ) -> None:
         self._model = model
         self._name = name
@@ -284,7 +284,7 @@ class Executions:
         self._waiting: queue.SimpleQueue[ListOfRequests | None] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def begin(self, inputs: BatchInputs, done: Done) -> Callable[[], None]:
+    def begin(self, inputs: ExecutorInputs, done: Done) -> Callable[[], None]:
         """Have a batch executed; return a function that gives it up."""
         try:
             batch = ListOfRequests(inputs, self._make, done, decoupled=self._decoupled)

@@ -41,11 +41,11 @@ from ksrv.dialects.triton.python_backend.configuration import (
 )
 from ksrv.dialects.triton.python_backend.execution import Done, Executions, client_error_of
 from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, cut, without_paths
+from ksrv.handlers.base_runner import SHOWN_IDS
 from ksrv.handlers.devices.choice import choose_device
 from ksrv.handlers.devices.lost import note_lost
 from ksrv.handlers.diagnostics.debugging import profiled
 from ksrv.handlers.diagnostics.metrics import Emit, discard
-from ksrv.handlers.handler_batches import SHOWN_IDS
 from ksrv.handlers.imports.folder_modules import error_with_location
 from ksrv.handlers.imports.loaded_files import HeldSources, hold_sources
 from ksrv.handlers.models import Submit, refuse_calls
@@ -53,7 +53,7 @@ from ksrv.handlers.runner import HandlerLoadError
 from ksrv.handlers.sequences import SequenceStates
 from ksrv.model.config import ModelConfig, ModelSource
 from ksrv.model.spec import ModelSpec
-from ksrv.request import BatchInputs, BatchOutputs, BatchRequest, SequenceRequest
+from ksrv.request import ExecutorInputs, ExecutorOutputs, RequestPart, SequenceRequest
 
 log = logging.getLogger("ksrv.dialects.triton.python_backend")
 
@@ -213,13 +213,13 @@ class PythonModelRunner:
         executions.serve()
         received.result()
 
-    def begin(self, inputs: BatchInputs, done: Done) -> Callable[[], None]:
+    def begin(self, inputs: ExecutorInputs, done: Done) -> Callable[[], None]:
         """Have a batch executed; see `ksrv.handlers.runner.Runner.begin`."""
         if self._executions is None:
             raise HandlerFailed(f"the model {self.source.name} is not loaded")
         return self._executions.begin(inputs, done)
 
-    def run(self, inputs: BatchInputs) -> BatchOutputs:
+    def run(self, inputs: ExecutorInputs) -> ExecutorOutputs:
         """Run one batch to its end.
 
         Raises:
@@ -227,8 +227,8 @@ class PythonModelRunner:
         """
         return profiled(self._run, inputs) if self.source.debug else self._run(inputs)
 
-    def _run(self, inputs: BatchInputs) -> BatchOutputs:
-        answered: queue.SimpleQueue[BatchOutputs | KsrvError] = queue.SimpleQueue()
+    def _run(self, inputs: ExecutorInputs) -> ExecutorOutputs:
+        answered: queue.SimpleQueue[ExecutorOutputs | KsrvError] = queue.SimpleQueue()
         self.begin(inputs, answered.put)
         outcome = answered.get()
         if isinstance(outcome, KsrvError):
@@ -236,7 +236,7 @@ class PythonModelRunner:
         return outcome
 
     def _requests(
-        self, inputs: BatchInputs
+        self, inputs: ExecutorInputs
     ) -> tuple[dict[int, InferenceRequest], dict[int, KsrvError]]:
         made: dict[int, InferenceRequest] = {}
         refused: dict[int, KsrvError] = {}
@@ -247,7 +247,7 @@ class PythonModelRunner:
                 refused[index] = error
         return made, refused
 
-    def _request(self, inputs: BatchInputs, request: BatchRequest) -> InferenceRequest:
+    def _request(self, inputs: ExecutorInputs, request: RequestPart) -> InferenceRequest:
         own = request.slice
         tensors = [
             Tensor.of(tensor.rows(own.start, own.stop) if self._counts_rows else tensor)
@@ -288,7 +288,7 @@ class PythonModelRunner:
             found.append(Tensor(control.name, array))
         return found
 
-    def _client_error_of(self, error: BaseException, inputs: BatchInputs) -> KsrvError:
+    def _client_error_of(self, error: BaseException, inputs: ExecutorInputs) -> KsrvError:
         ids = ", ".join(request.id or "-" for request in inputs.requests[:SHOWN_IDS])
         log.error("the model %s failed; requests: %s", self.source.name, ids, exc_info=error)
         told = client_error_of(error, self.source.name)
@@ -314,13 +314,13 @@ class PythonModelRunner:
             log.exception("the model %s: finalize failed", self.source.name)
 
 
-def _correlation_id(request: BatchRequest) -> int | str:
+def _correlation_id(request: RequestPart) -> int | str:
     given = request.parameters.get("sequence_id", 0)
     if request.sequence is not None:
         given = request.sequence.id
     return given if isinstance(given, str) else int(given)
 
 
-def _trace(request: BatchRequest) -> InferenceTrace:
+def _trace(request: RequestPart) -> InferenceTrace:
     found = {name: request.headers[name] for name in TRACE_HEADERS if name in request.headers}
     return InferenceTrace(json.dumps(found) if found else "")

@@ -15,7 +15,7 @@ from ksrv.engine.processes.child.inbox import Inbox
 from ksrv.engine.processes.link import ChannelClosed, ChannelError, Frame, Link
 from ksrv.engine.processes.messages import MOST_CALLS, CancelCalls, MessageType, bounded
 from ksrv.errors import Cancelled, HandlerFailed, KsrvError, Overloaded
-from ksrv.request import BatchInputs, BatchOutputs, InferRequest, InferResponse, RequestHandle
+from ksrv.request import ExecutorInputs, ExecutorOutputs, InferRequest, InferResponse, RequestHandle
 
 
 class WorkerCalls:
@@ -41,11 +41,11 @@ class WorkerCalls:
         inbox.on(MessageType.RESULT, self._take_result)
         inbox.on(MessageType.CALL_CHUNK, self._take_chunk)
 
-    def begin(self, batch: BatchInputs, batch_number: int) -> None:
+    def begin(self, batch: ExecutorInputs, batch_number: int) -> None:
         """Let a batch make calls."""
         self._batches[id(batch)] = batch_number
 
-    def end(self, batch: BatchInputs) -> None:
+    def end(self, batch: ExecutorInputs) -> None:
         """Let a batch make no further call: it has its answer."""
         with self._lock:
             number = self._batches.pop(id(batch))
@@ -56,7 +56,7 @@ class WorkerCalls:
             call.tell()
         self._inbox.wake()
 
-    def finish(self, batch: BatchInputs) -> None:
+    def finish(self, batch: ExecutorInputs) -> None:
         """Let a batch that ran alone make no further call, before its answer."""
         with self._lock:
             del self._batches[id(batch)]
@@ -70,7 +70,7 @@ class WorkerCalls:
             self._give_up(call, HandlerFailed("the batch that called another model is over"))
         self._inbox.wait_for(lambda: self._unanswered == 0)
 
-    def __call__(self, request: InferRequest, caller: BatchInputs | None) -> RequestHandle:
+    def __call__(self, request: InferRequest, caller: ExecutorInputs | None) -> RequestHandle:
         """Submit a request on behalf of a batch.
 
         Raises:
@@ -88,7 +88,7 @@ class WorkerCalls:
             )
         return call
 
-    def _submit(self, request: InferRequest, caller: BatchInputs | None) -> "PendingCall | None":
+    def _submit(self, request: InferRequest, caller: ExecutorInputs | None) -> "PendingCall | None":
         """Send a call, unless too many are under way; threads of the handler call side by side."""
         with self._lock:
             if self._unanswered >= MOST_CALLS:
@@ -109,7 +109,7 @@ class WorkerCalls:
             self._unanswered += 1
         return call
 
-    def _number_of(self, caller: BatchInputs | None) -> int | None:
+    def _number_of(self, caller: ExecutorInputs | None) -> int | None:
         """Return the number of the batch that calls, or None if it may not call; see `messages.NO_BATCH`."""
         number = self._batches.get(id(caller))
         if number is None and self.ring is not None and caller is not None:
@@ -137,7 +137,7 @@ class WorkerCalls:
         if call is not None:
             call.tell()
 
-    def _close(self, call: "PendingCall", outcome: BatchOutputs | KsrvError) -> None:
+    def _close(self, call: "PendingCall", outcome: ExecutorOutputs | KsrvError) -> None:
         """Settle an open call, under the lock.
 
         A call is settled before its result is counted. Else a thread that waits for the call would receive once
@@ -208,16 +208,16 @@ class PendingCall:
         self.batch_number = batch_number
         self.number = number
 
-    def take_chunk(self, outputs: BatchOutputs) -> None:
+    def take_chunk(self, outputs: ExecutorOutputs) -> None:
         """Hand an intermediate answer to the handler."""
         if self._stream is not None:
             self._stream.put(self._response(outputs))
 
-    def _response(self, outputs: BatchOutputs) -> InferResponse:
+    def _response(self, outputs: ExecutorOutputs) -> InferResponse:
         parameters = outputs.parameters.get(0, {})
         return InferResponse(self.model, self._version, "", outputs.tensors, parameters)
 
-    def settle(self, outcome: BatchOutputs | KsrvError) -> None:
+    def settle(self, outcome: ExecutorOutputs | KsrvError) -> None:
         """Set the result or the error of the call; `tell` follows."""
         settled: InferResponse | KsrvError
         if isinstance(outcome, KsrvError):

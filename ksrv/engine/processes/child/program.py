@@ -37,7 +37,7 @@ from ksrv.model.config import ModelSource
 from ksrv.model.spec import ModelSpec
 from ksrv.observe.log_text import RecordFormatter
 from ksrv.observe.tracing import stop
-from ksrv.request import BatchRequest
+from ksrv.request import RequestPart
 from ksrv.statistics import MetricRecord
 
 log = logging.getLogger("ksrv.handler")
@@ -191,7 +191,7 @@ def ring_requests(
     length: str,
     outputs: Sequence[str],
     records: list[tuple[int, int, str, bytes, int | None, list[int]]],
-) -> list[BatchRequest]:
+) -> list[RequestPart]:
     """Return what a handler sees of the requests of a batch in the ring.
 
     Args:
@@ -203,7 +203,7 @@ def ring_requests(
     requests = []
     row = 0
     for rows, row_length, name, head, deadline_ns, wanted in records:
-        one = BatchRequest(slice(row, row + rows), name, {}, dict(HeadFields(head)))
+        one = RequestPart(slice(row, row + rows), name, {}, dict(HeadFields(head)))
         one.deadline_ns = deadline_ns
         one.outputs = tuple(outputs[place] for place in wanted)
         if length:

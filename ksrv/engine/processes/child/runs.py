@@ -28,7 +28,7 @@ from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.handlers.concurrent import STALL_SECONDS
 from ksrv.handlers.runner import Runner
 from ksrv.observe.tracing import continued
-from ksrv.request import BatchInputs, BatchOutputs
+from ksrv.request import ExecutorInputs, ExecutorOutputs
 
 log = logging.getLogger("ksrv.handler")
 
@@ -46,7 +46,7 @@ class Answers:
     def __init__(self, link: Link) -> None:
         self.link = link
 
-    def send(self, kind: MessageType, batch_number: int, outputs: BatchOutputs) -> None:
+    def send(self, kind: MessageType, batch_number: int, outputs: ExecutorOutputs) -> None:
         """Send a final or an intermediate answer.
 
         Args:
@@ -80,7 +80,7 @@ class Answers:
 
 
 class Chunks:
-    """The emitter of one batch, `BatchInputs.emit`. Sends chunks to the worker, until the batch has its answer.
+    """The emitter of one batch, `ExecutorInputs.emit`. Sends chunks to the worker, until the batch has its answer.
 
     Any thread of the handler may use it. The worker sends messages about the clients: which of them still listen
     (LISTENING), and how many bytes of chunks it has passed on to them (ROOM).
@@ -114,7 +114,7 @@ class Chunks:
             if self._listening is None:
                 self._listening = frozenset(range(requests))
 
-    def __call__(self, outputs: BatchOutputs) -> None:
+    def __call__(self, outputs: ExecutorOutputs) -> None:
         """Send one chunk, and wait for slow clients; see `ksrv.request.Emitter`."""
         self.offer(outputs)
         if not self._is_full():
@@ -126,7 +126,7 @@ class Chunks:
                     self.give_up(0)
                     return
 
-    def offer(self, outputs: BatchOutputs) -> None:
+    def offer(self, outputs: ExecutorOutputs) -> None:
         """Send one chunk without waiting."""
         with self._lock:
             if not self._ended:
@@ -292,7 +292,7 @@ class RunLoop:
         if self._is_concurrent:
             self._begin_beside_others(number, batch, span, chunks)
             return
-        outputs: BatchOutputs | BaseException
+        outputs: ExecutorOutputs | BaseException
         try:
             with continued(span):
                 outputs = self._runner.run(batch)
@@ -306,9 +306,9 @@ class RunLoop:
         self._finish(number, outputs)
 
     def _begin_beside_others(
-        self, number: int, batch: BatchInputs, span: str, chunks: Chunks
+        self, number: int, batch: ExecutorInputs, span: str, chunks: Chunks
     ) -> None:
-        def done(outputs: BatchOutputs | KsrvError) -> None:
+        def done(outputs: ExecutorOutputs | KsrvError) -> None:
             """Answer the batch. Runs on the event loop."""
             self._end(number, chunks)
             self._calls.end(batch)
@@ -326,7 +326,7 @@ class RunLoop:
         del self._received[number]
         chunks.end()
 
-    def _finish(self, number: int, outputs: BatchOutputs | BaseException) -> None:
+    def _finish(self, number: int, outputs: ExecutorOutputs | BaseException) -> None:
         """Answer a batch."""
         try:
             if isinstance(outputs, BaseException):

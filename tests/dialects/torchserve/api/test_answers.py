@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from ksrv.dialects.torchserve.api.answers import AnswerError, json_item, kserve_element
-from ksrv.request import BatchInputs, BatchRequest, Tensor
+from ksrv.request import ExecutorInputs, RequestPart, Tensor
 
 
 @pytest.mark.parametrize(
@@ -45,9 +45,9 @@ def handle(data, context):
 @pytest.mark.parametrize("status", ["'201'", "None", "[201]", "2.5"])
 def test_a_status_that_is_no_number_fails_its_request_alone(ts_runner, status):
     words = Tensor("data", "BYTES", (2,), [b"200", status.encode()])
-    requests = [BatchRequest(slice(0, 1)), BatchRequest(slice(1, 2))]
+    requests = [RequestPart(slice(0, 1)), RequestPart(slice(1, 2))]
     outcome = ts_runner(SETS_STATUS, "envelope: body\n").run(
-        BatchInputs({"data": words}, 2, requests)
+        ExecutorInputs({"data": words}, 2, requests)
     )
     assert list(outcome.failures) == [1]
     assert "expected a whole number" in outcome.failures[1].message

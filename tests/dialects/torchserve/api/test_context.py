@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ksrv.dialects.torchserve.api.context import Context, RequestHeaders, RequestProcessor
-from ksrv.request import BatchInputs, BatchRequest, Tensor
+from ksrv.request import ExecutorInputs, RequestPart, Tensor
 
 
 def context(**headers):
@@ -136,7 +136,7 @@ def run(runner, name, way):
     """Return the answer of a batch of one request, and the chunks that came before it."""
     chunks = Emitter()
     tensor = Tensor("data", "BYTES", (1,), [way.encode()])
-    inputs = BatchInputs({"data": tensor}, 1, [BatchRequest(slice(0, 1), name)], emit=chunks)
+    inputs = ExecutorInputs({"data": tensor}, 1, [RequestPart(slice(0, 1), name)], emit=chunks)
     return runner.run(inputs), chunks
 
 

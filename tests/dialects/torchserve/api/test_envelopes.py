@@ -7,7 +7,7 @@ import pytest
 from ksrv.dialects.torchserve.api.envelopes import ENVELOPES, JSONEnvelope
 from ksrv.dialects.torchserve.calls import ROUTES, TorchServeCall
 from ksrv.handlers.runner import HandlerLoadError
-from ksrv.request import BatchInputs, BatchRequest, Tensor
+from ksrv.request import ExecutorInputs, RequestPart, Tensor
 
 HANDLER = """
 import ts
@@ -30,7 +30,7 @@ class Reversed(BaseEnvelope):
 def batch(*bodies):
     """Requests over /predictions, each with a JSON body."""
     call = TorchServeCall({"body": "application/json"})
-    return BatchInputs(
+    return ExecutorInputs(
         {
             "body": Tensor(
                 "body", "BYTES", (len(bodies),), [json.dumps(one).encode() for one in bodies]
@@ -38,7 +38,7 @@ def batch(*bodies):
         },
         len(bodies),
         [
-            BatchRequest(slice(row, row + 1), f"id{row}", dialect=ROUTES, facts=call.facts())
+            RequestPart(slice(row, row + 1), f"id{row}", dialect=ROUTES, facts=call.facts())
             for row in range(len(bodies))
         ],
     )

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from ksrv.handlers.runner import HandlerLoadError
-from ksrv.request import BatchInputs, BatchRequest, Tensor
+from ksrv.request import ExecutorInputs, RequestPart, Tensor
 from tests.support.model_files.format_files import (
     LAYERS,
     NET,
@@ -37,7 +37,7 @@ ARRAY = np.random.default_rng(3).normal(size=(3, 4)).astype(np.float32)
 
 def answer_of(runner):
     tensor = Tensor("x", "FP32", ARRAY.shape, ARRAY)
-    outcome = runner.run(BatchInputs({"x": tensor}, 3, [BatchRequest(slice(0, 3), "id")]))
+    outcome = runner.run(ExecutorInputs({"x": tensor}, 3, [RequestPart(slice(0, 3), "id")]))
     assert not outcome.failures, outcome.failures
     return np.float32([json.loads(element) for element in outcome.tensors[0].data])
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ksrv.dialects.torchserve.api.profiling import VARIABLE, trace_folder
-from ksrv.request import BatchInputs, BatchRequest, Tensor
+from ksrv.request import ExecutorInputs, RequestPart, Tensor
 
 HANDLER = """
 from ts.handler_utils.micro_batching import MicroBatching
@@ -32,7 +32,7 @@ class Doubles(BaseHandler):
 
 def three_rows(explain=False):
     tensor = Tensor("x", "FP32", (3, 4), torch.eye(3, 4).numpy())
-    return BatchInputs({"x": tensor}, 3, [BatchRequest(slice(0, 3), "id")], explain)
+    return ExecutorInputs({"x": tensor}, 3, [RequestPart(slice(0, 3), "id")], explain)
 
 
 def traces(folder):

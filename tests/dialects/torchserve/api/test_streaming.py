@@ -5,7 +5,7 @@ import pytest
 from ksrv.dialects.torchserve.api.frames import create_predict_response, read_answers
 from ksrv.dialects.torchserve.api.streaming import send_intermediate_predict_response
 from ksrv.dialects.torchserve.runner.runner import _distinct
-from ksrv.request import BatchInputs, BatchRequest, Tensor
+from ksrv.request import ExecutorInputs, RequestPart, Tensor
 
 
 class Socket:
@@ -97,10 +97,10 @@ def test_chunks_of_a_micro_batch_reach_its_requests_alone(ts_runner):
     )
     chunks = Emitter()
     elements = [b"0", b"1", b"2"]
-    inputs = BatchInputs(
+    inputs = ExecutorInputs(
         {"data": Tensor("data", "BYTES", (3,), elements)},
         3,
-        [BatchRequest(slice(0, 2), "same"), BatchRequest(slice(2, 3), "same")],
+        [RequestPart(slice(0, 2), "same"), RequestPart(slice(2, 3), "same")],
         emit=chunks,
     )
     answer = runner.run(inputs)
@@ -157,5 +157,5 @@ def test_chunks_that_nobody_wants_go_nowhere(ts_runner):
         """
     )
     tensor = Tensor("data", "BYTES", (1,), [b"0"])
-    inputs = BatchInputs({"data": tensor}, 1, [BatchRequest(slice(0, 1), "id")])
+    inputs = ExecutorInputs({"data": tensor}, 1, [RequestPart(slice(0, 1), "id")])
     assert runner.run(inputs).tensors[0].data == [b"true"]

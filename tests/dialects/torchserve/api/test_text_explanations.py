@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ksrv.request import BatchInputs, BatchRequest, Tensor
+from ksrv.request import ExecutorInputs, RequestPart, Tensor
 
 HANDLER = """
 from ts.torch_handler.text_classifier import TextClassifier
@@ -63,9 +63,9 @@ def classifier(ts_runner, layer="embedding"):
 
 
 def explain(runner):
-    requests = [BatchRequest(slice(row, row + 1), f"id{row}") for row in range(len(TEXTS))]
+    requests = [RequestPart(slice(row, row + 1), f"id{row}") for row in range(len(TEXTS))]
     tensor = Tensor("data", "BYTES", (len(TEXTS),), list(TEXTS))
-    return runner.run(BatchInputs({"data": tensor}, len(TEXTS), requests, True))
+    return runner.run(ExecutorInputs({"data": tensor}, len(TEXTS), requests, True))
 
 
 def test_texts_are_explained_by_their_embedding(ts_runner):

@@ -7,7 +7,7 @@ import pytest
 from ksrv.dialects.torchserve.archive.detection import imports_ts
 from ksrv.handlers.runner import Runner, make_runner
 from ksrv.repository.layout import Repository
-from ksrv.request import BatchInputs, BatchRequest, Tensor
+from ksrv.request import ExecutorInputs, RequestPart, Tensor
 from ksrv.server.dialects import formats
 
 HANDLER = """
@@ -67,8 +67,8 @@ def test_it_runs(store, monkeypatch):
     try:
         runner.load()
         tensor = Tensor("data", "BYTES", (2,), [b"one", b"two"])
-        requests = [BatchRequest(slice(row, row + 1), f"r{row}") for row in range(2)]
-        answer = runner.run(BatchInputs({"data": tensor}, 2, requests))
+        requests = [RequestPart(slice(row, row + 1), f"r{row}") for row in range(2)]
+        answer = runner.run(ExecutorInputs({"data": tensor}, 2, requests))
         assert answer.tensors[0].data == [b"hello one weights.pt !", b"hello two weights.pt !"]
     finally:
         runner.close()

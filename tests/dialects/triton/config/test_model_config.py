@@ -8,7 +8,7 @@ from tritonclient.grpc import model_config_pb2
 
 from ksrv.dialects.triton.config.model_keys import RULES
 from ksrv.dialects.triton.declarations import TritonDeclarations
-from ksrv.model.config import Batching, Cache, VersionPolicy
+from ksrv.model.config import Cache, JoinPolicy, VersionPolicy
 from ksrv.model.spec import SequenceLimits
 from ksrv.repository.layout import Repository
 from ksrv.server.dialects import formats
@@ -41,9 +41,9 @@ def config_of(root, config, **options):
 @pytest.mark.parametrize(
     ("text", "field", "value"),
     [
-        ("", "batching", Batching(max_batch_size=8)),
+        ("", "batching", JoinPolicy(max_batch_size=8)),
         ("dynamic_batching { max_queue_delay_microseconds: 1500 }", "batching",
-         Batching(max_batch_size=8, max_delay_ms=1.5)),
+         JoinPolicy(max_batch_size=8, max_delay_ms=1.5)),
         ("dynamic_batching { default_queue_policy { max_queue_size: 7 } }", "queue_size", 7),
         ("dynamic_batching { default_queue_policy { max_queue_size: 0 } }", "queue_size", 100),
         ("instance_group [ { count: 3 kind: KIND_CPU } ]", "instances", 3),

@@ -10,7 +10,7 @@ from ksrv.dialects.triton.declarations import EnsembleStep, TritonDeclarations
 from ksrv.dialects.triton.handlers.ensemble import Ensemble, RunningSteps
 from ksrv.errors import Cancelled
 from ksrv.model.spec import ModelSpec, TensorSpec
-from ksrv.request import BatchInputs, BatchRequest, InferResponse, Tensor
+from ksrv.request import ExecutorInputs, InferResponse, RequestPart, Tensor
 
 
 def spec_of(output):
@@ -50,7 +50,7 @@ class Call:
 def one_request():
     """Return the request of an ensemble with one step, and the step."""
     x = Tensor("x", "FP32", (1, 1), np.zeros((1, 1), np.float32))
-    inputs = BatchInputs({"x": x}, 1, [BatchRequest(slice(0, 1))])
+    inputs = ExecutorInputs({"x": x}, 1, [RequestPart(slice(0, 1))])
     return inputs, EnsembleStep(model="m", version="", inputs={"x": "x"}, outputs={"y": "y"})
 
 

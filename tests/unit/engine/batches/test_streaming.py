@@ -13,13 +13,13 @@ from ksrv.engine.executor import ExecutorDied
 from ksrv.engine.requests import response_stream
 from ksrv.engine.requests.response_stream import MOST_WAITING, ResponseStream
 from ksrv.errors import Cancelled, HandlerFailed, Overloaded
-from ksrv.request import BatchOutputs
+from ksrv.request import ExecutorOutputs
 from tests.support.engine.engine_models import FunctionExecutor, engine, request, source, tensor
 
 
 def chunk(batch, value):
     data = np.full((batch.rows, 1), value, np.float32)
-    return BatchOutputs([tensor("y", data)])
+    return ExecutorOutputs([tensor("y", data)])
 
 
 def streaming(batch):
@@ -78,8 +78,8 @@ def test_handler_sees_who_left_and_can_answer_requests_individually():
         entered.set()
         go.wait(30)
         waiting.append(batch.emit.listening())
-        batch.emit(BatchOutputs(chunk(batch, 1).tensors, only=frozenset({2})))
-        batch.emit(BatchOutputs(chunk(batch, 2).tensors, only=frozenset({0, 1})))
+        batch.emit(ExecutorOutputs(chunk(batch, 1).tensors, only=frozenset({2})))
+        batch.emit(ExecutorOutputs(chunk(batch, 2).tensors, only=frozenset({0, 1})))
         return chunk(batch, 3)
 
     made = engine(source(batch=3, delay=60_000), run=run)
@@ -107,7 +107,7 @@ def test_chunk_that_is_kept_does_not_change_under_the_handler():
     def run(batch):
         for value in (1, 2):
             kept[:] = value
-            batch.emit(BatchOutputs([tensor("y", kept)]))
+            batch.emit(ExecutorOutputs([tensor("y", kept)]))
         return chunk(batch, 3)
 
     with streamed(run) as (made, asked):
@@ -176,7 +176,7 @@ def test_answers_beyond_the_memory_budget_end_the_request(monkeypatch):
     def run(batch):
         for _ in range(3):  # the second is counted outside of the limit
             data = np.zeros((batch.rows, 1 << 18), np.float32)
-            batch.emit.offer(BatchOutputs([tensor("y", data)]))
+            batch.emit.offer(ExecutorOutputs([tensor("y", data)]))
             listened.append(len(batch.emit.listening()))
         return chunk(batch, 3)
 

@@ -13,7 +13,7 @@ from ksrv import errors
 from ksrv.engine.processes import messages
 from ksrv.engine.processes.link import ChannelClosed, ChannelError, Frame, Link, Packed
 from ksrv.engine.processes.messages import ErrorMessage, MessageType
-from ksrv.request import BatchOutputs
+from ksrv.request import ExecutorOutputs
 from tests.support.native.links import linked
 
 FAULT = {"kind": "HandlerFailed", "message": "m", "status": 500, "grpc_code": "INTERNAL"}
@@ -338,4 +338,4 @@ def test_messages_without_room_are_dropped(liar):
 @pytest.mark.parametrize("value", ["\ud800", 2**64])
 def test_value_without_a_form_fails_the_answer(value):
     with pytest.raises(errors.HandlerFailed, match="cannot exchange a value"):
-        messages.pack_answer(BatchOutputs([], parameters={0: {"p": value}}), Link.pair()[0])
+        messages.pack_answer(ExecutorOutputs([], parameters={0: {"p": value}}), Link.pair()[0])

@@ -13,7 +13,7 @@ from ksrv._native.memory import buffer_pool
 from ksrv.engine.executor import ExecutorDied
 from ksrv.engine.processes.process import ProcessExecutor
 from ksrv.errors import HandlerFailed, InferenceError
-from ksrv.request import BatchInputs, BatchRequest, Tensor
+from ksrv.request import ExecutorInputs, RequestPart, Tensor
 from ksrv.statistics import MetricRecord
 from tests.support.engine.process_models import Chunks, batch_of, running, source
 
@@ -99,7 +99,7 @@ def test_a_strided_array_is_copied_in_order(echo):
 )
 def test_elements_are_unchanged_by_the_process(echo, elements):
     tensor = Tensor("x0", "BYTES", (len(elements),), elements)
-    batch = BatchInputs({"x0": tensor}, len(elements), [BatchRequest(slice(0, len(elements)))])
+    batch = ExecutorInputs({"x0": tensor}, len(elements), [RequestPart(slice(0, len(elements)))])
     (output,) = echo.run(batch, None).tensors
     assert output.datatype == "BYTES"
     assert output.shape == (len(elements),)
@@ -154,10 +154,10 @@ def test_any_text_is_valid_in_parameters_headers_ids_and_names(tmp_path):
     parameters = {"i": 2**63, "f": float("inf"), "b": True, "s": "\u00e9", "n": -1}
     headers = {"accept": "\u20ac", "x": "y"}
     array = np.zeros((2, 1), "f4")
-    batch = BatchInputs(
+    batch = ExecutorInputs(
         {"x\u20ac": Tensor("x\u20ac", "FP32", array.shape, array)},
         2,
-        [BatchRequest(slice(0, 1)), BatchRequest(slice(1, 2), "\u20ac", parameters, headers)],
+        [RequestPart(slice(0, 1)), RequestPart(slice(1, 2), "\u20ac", parameters, headers)],
     )
     with running(tmp_path, handler) as executor:
         (output,) = executor.run(batch, None).tensors
@@ -166,8 +166,8 @@ def test_any_text_is_valid_in_parameters_headers_ids_and_names(tmp_path):
 
 def test_payload_longer_than_the_socket_buffer_arrives(echo):
     array = np.zeros((1, 1), "f4")
-    request = BatchRequest(slice(0, 1), "i", {"long": "p" * 3_000_000}, {})
-    batch = BatchInputs({"x0": Tensor("x0", "FP32", (1, 1), array)}, 1, [request])
+    request = RequestPart(slice(0, 1), "i", {"long": "p" * 3_000_000}, {})
+    batch = ExecutorInputs({"x0": Tensor("x0", "FP32", (1, 1), array)}, 1, [request])
     for _ in range(3):
         assert np.array_equal(echo.run(batch, None).tensors[0].data, array)
 
@@ -205,9 +205,9 @@ def test_errors_of_the_handler_keep_status_headers_and_text(tmp_path):
             executor.run(batch_of(np.full((1, 1), 2, "f4")), None)
         assert "secret" not in failed.value.message
         array = np.zeros((2, 1), "f4")
-        requests = [BatchRequest(slice(0, 1)), BatchRequest(slice(1, 2))]
+        requests = [RequestPart(slice(0, 1)), RequestPart(slice(1, 2))]
         answer = executor.run(
-            BatchInputs({"x0": Tensor("x0", "FP32", (2, 1), array)}, 2, requests), None
+            ExecutorInputs({"x0": Tensor("x0", "FP32", (2, 1), array)}, 2, requests), None
         )
         assert list(answer.failures) == [1]
         assert (answer.failures[1].message, answer.failures[1].http_status) == ("row 1 is bad", 409)
@@ -385,7 +385,7 @@ def test_chunks_after_the_answer_are_dropped(tmp_path):
 def _chunking_runner(tmp_path):
     (tmp_path / "chunking.py").write_text(
         "import numpy as np\n"
-        "from ksrv.request import BatchOutputs, Tensor\n"
+        "from ksrv.request import ExecutorOutputs, Tensor\n"
         "from ksrv.model.spec import ModelSpec\n"
         "class Runner:\n"
         "    def __init__(self, source, **_): pass\n"
@@ -393,7 +393,7 @@ def _chunking_runner(tmp_path):
         "    def close(self): pass\n"
         "    def serve(self, receive): receive()\n"
         "    def run(self, inputs):\n"
-        "        out = lambda i: BatchOutputs([Tensor('y', 'INT32', (1,), np.array([i], 'i4'))])\n"
+        "        out = lambda i: ExecutorOutputs([Tensor('y', 'INT32', (1,), np.array([i], 'i4'))])\n"
         "        for i in range(3): inputs.emit(out(i))\n"
         "        return out(3)\n"
     )

@@ -14,7 +14,7 @@ from ksrv.engine.processes.link import EMPTY, Link
 from ksrv.engine.processes.messages import MOST_CALLS, CancelCalls, EndSequences, MessageType
 from ksrv.engine.processes.runs import ProcessRuns
 from ksrv.errors import Cancelled
-from ksrv.request import BatchInputs, BatchOutputs, InferRequest, InferResponse, Tensor
+from ksrv.request import ExecutorInputs, ExecutorOutputs, InferRequest, InferResponse, Tensor
 from tests.support.engine.process_models import batch_of
 from tests.support.native.links import linked
 
@@ -138,7 +138,7 @@ def test_calls_are_cancelled_with_their_batch(process, pending):
 
 
 def test_a_batch_of_the_ring_may_be_answered_in_a_message(process):
-    answer = BatchOutputs([Tensor("y", "FP32", (1,), np.ones(1, "f4"))])
+    answer = ExecutorOutputs([Tensor("y", "FP32", (1,), np.ones(1, "f4"))])
     packed = messages.pack_answer(answer, Link.pair()[0])
     assert not process.sends(MessageType.ANSWER, packed)
     assert process.violation is None
@@ -152,8 +152,8 @@ def test_the_answer_to_a_batch_that_called_belongs_to_that_batch(process):
     process.call(1)
     process.batch.inherited = "of this batch"
     process.cancel(1)
-    handed_over, process.batch = batch_of(np.zeros((1, 1), "f4")), BatchInputs({}, 0, [])
-    answer = BatchOutputs([], headers={0: {"a": "b"}})
+    handed_over, process.batch = batch_of(np.zeros((1, 1), "f4")), ExecutorInputs({}, 0, [])
+    answer = ExecutorOutputs([], headers={0: {"a": "b"}})
     packed = messages.pack_answer(answer, Link.pair()[0])
     process.far.send(MessageType.ANSWER, packed, batch_number=1)
     dispatched = SimpleNamespace(batch_number=1, deadline_ns=None, fault="", outputs=None)
@@ -176,7 +176,7 @@ def test_message_is_sent_once_the_socket_has_room(ends):
         sent += 1
     for _ in range(sent):
         assert far.receive().kind == MessageType.END_SEQUENCES
-    packed = messages.pack_answer(BatchOutputs([]), Link.pair()[0])
+    packed = messages.pack_answer(ExecutorOutputs([]), Link.pair()[0])
     far.send(MessageType.ANSWER, packed, batch_number=number)
     runs.join()
     assert len(done) == 1

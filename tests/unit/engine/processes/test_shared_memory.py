@@ -11,7 +11,7 @@ from ksrv.engine.processes import link as link_module
 from ksrv.engine.processes import messages
 from ksrv.engine.processes.link import ChannelError, Link, Packed
 from ksrv.engine.processes.messages import MessageType
-from ksrv.request import BatchOutputs, Tensor
+from ksrv.request import ExecutorOutputs, Tensor
 from tests.support.native.links import linked
 
 SLOTS = 8
@@ -27,7 +27,7 @@ def links(request):
 
 def answer(link: Link, nbytes: int = SIZE) -> Packed:
     array = np.ones((nbytes,), "u1")
-    return messages.pack_answer(BatchOutputs([Tensor("x", "UINT8", (nbytes,), array)]), link)
+    return messages.pack_answer(ExecutorOutputs([Tensor("x", "UINT8", (nbytes,), array)]), link)
 
 
 def free_slots(link: Link) -> int:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ksrv._native.images.image_header import DECODED_APART_NS
-from ksrv._native.server.batch_runner import FIRST_UNSHARED_KEY
+from ksrv._native.server.instance_runner import FIRST_UNSHARED_KEY
 from ksrv.engine.requests.validation import MOST_KNOWN_KEYS, RequestValidator, shape_text
 from ksrv.errors import InvalidRequest
 from ksrv.model.spec import ANY_SIZE, ModelSpec, OutputImageSpec, TensorSpec

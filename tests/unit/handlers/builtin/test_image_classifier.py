@@ -8,7 +8,7 @@ import pytest
 
 from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import Limits
-from ksrv.request import BatchInputs, BatchRequest, Tensor
+from ksrv.request import ExecutorInputs, RequestPart, Tensor
 
 torch = pytest.importorskip("torch")
 Image = pytest.importorskip("PIL.Image")
@@ -94,9 +94,9 @@ def test_prepared_pixels_equal_pillows(runner, name):
 
 def test_mixed_batch_equals_the_reference(runner):
     array = prepared(runner, list(IMAGES.values()))
-    requests = [BatchRequest(slice(row, row + 1)) for row in range(len(array))]
+    requests = [RequestPart(slice(row, row + 1)) for row in range(len(array))]
     tensor = Tensor("image", "FP32", array.shape, array)
-    answer = runner.run(BatchInputs({"image": tensor}, len(array), requests))
+    answer = runner.run(ExecutorInputs({"image": tensor}, len(array), requests))
     [output] = [one for one in answer.tensors if one.name == "output"]
     stacked = torch.stack([reference(data) for data in IMAGES.values()])
     with torch.inference_mode():

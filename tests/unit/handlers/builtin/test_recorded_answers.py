@@ -9,7 +9,7 @@ from PIL import Image
 
 from ksrv.errors import InferenceError
 from ksrv.handlers.runner import HandlerLoadError
-from ksrv.request import BatchInputs, BatchRequest, Tensor
+from ksrv.request import ExecutorInputs, RequestPart, Tensor
 from tests.support.model_files.onnx_models import write_graph
 from tests.support.torchserve.golden_models import (
     Detector,
@@ -75,9 +75,9 @@ def serve(tmp_path, loaded):
 def run(runner, array, explain=False, parameters=()):
     rows = len(array)
     per = dict(parameters)
-    requests = [BatchRequest(slice(i, i + 1), f"r{i}", per.get(i, {})) for i in range(rows)]
+    requests = [RequestPart(slice(i, i + 1), f"r{i}", per.get(i, {})) for i in range(rows)]
     tensor = Tensor("image", "FP32", array.shape, array)
-    answer = runner.run(BatchInputs({"image": tensor}, rows, requests, explain))
+    answer = runner.run(ExecutorInputs({"image": tensor}, rows, requests, explain))
     return {one.name: one for one in answer.tensors}, answer
 
 

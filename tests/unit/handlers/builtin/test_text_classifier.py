@@ -7,7 +7,7 @@ import pytest
 
 from ksrv.handlers.builtin.tokenizer import clean_words, ngrams, read_vocabulary
 from ksrv.handlers.runner import HandlerLoadError
-from ksrv.request import BatchInputs, BatchRequest, Tensor
+from ksrv.request import ExecutorInputs, RequestPart, Tensor
 
 torch = pytest.importorskip("torch")
 
@@ -51,9 +51,9 @@ def serve(tmp_path, loaded):
 
 
 def run(runner, *texts):
-    requests = [BatchRequest(slice(i, i + 1), f"r{i}") for i in range(len(texts))]
+    requests = [RequestPart(slice(i, i + 1), f"r{i}") for i in range(len(texts))]
     tensor = Tensor("text", "BYTES", (len(texts),), list(texts))
-    answer = runner.run(BatchInputs({"text": tensor}, len(texts), requests))
+    answer = runner.run(ExecutorInputs({"text": tensor}, len(texts), requests))
     return {one.name: one.data for one in answer.tensors}, answer.failures
 
 

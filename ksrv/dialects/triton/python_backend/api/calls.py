@@ -13,11 +13,11 @@ from ksrv.dialects.triton.python_backend.api.model import running_model
 from ksrv.dialects.triton.python_backend.api.response import InferenceResponse
 from ksrv.dialects.triton.python_backend.api.tensor import Tensor
 from ksrv.errors import KsrvError, StreamNeeded
-from ksrv.request import BatchInputs, InferRequest, InferResponse, RequestHandle
+from ksrv.request import ExecutorInputs, InferRequest, InferResponse, RequestHandle
 
 
 def call(
-    sent: InferRequest, decoupled: bool, caller: BatchInputs | None
+    sent: InferRequest, decoupled: bool, caller: ExecutorInputs | None
 ) -> "InferenceResponse | ResponseIterator":
     """Call another model; see `InferenceRequest.exec`.
 

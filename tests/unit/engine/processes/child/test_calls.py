@@ -10,7 +10,7 @@ from ksrv.engine.processes.child.calls import PendingCall, WorkerCalls
 from ksrv.engine.processes.link import EMPTY
 from ksrv.engine.processes.messages import MessageType
 from ksrv.errors import HandlerFailed
-from ksrv.request import BatchOutputs
+from ksrv.request import ExecutorOutputs
 from tests.support.engine import engine_models
 
 
@@ -62,7 +62,7 @@ def test_a_call_is_settled_before_its_result_can_be_counted(monkeypatch):
 
 def test_answer_during_the_send_is_not_lost(monkeypatch):
     monkeypatch.setattr(messages, "pack_call", lambda *_: EMPTY)
-    outputs = BatchOutputs([])
+    outputs = ExecutorOutputs([])
     monkeypatch.setattr(messages, "unpack_answer", lambda *_: (1, outputs))
     worker = Worker()
 

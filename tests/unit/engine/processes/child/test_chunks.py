@@ -5,7 +5,7 @@ import pytest
 
 from ksrv.engine.processes.child.runs import Chunks
 from ksrv.engine.processes.messages import CHUNK_BYTES_UNDER_WAY, LEAST_CHUNK_BYTES
-from ksrv.request import BatchOutputs, Tensor
+from ksrv.request import ExecutorOutputs, Tensor
 
 
 class Answers:
@@ -58,7 +58,7 @@ def chunks(answers, worker):
 
 
 def chunk(nbytes):
-    return BatchOutputs([Tensor("y", "UINT8", (nbytes,), np.zeros(nbytes, np.uint8))])
+    return ExecutorOutputs([Tensor("y", "UINT8", (nbytes,), np.zeros(nbytes, np.uint8))])
 
 
 def offer_until_full(chunks, nbytes):

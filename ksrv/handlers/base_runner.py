@@ -34,7 +34,7 @@ from ksrv.handlers.streaming.chunk_forms import with_blanks
 from ksrv.model.config import ModelSource
 from ksrv.model.fault import Fault
 from ksrv.model.spec import ModelSpec
-from ksrv.request import WARM_UP, Array, BatchInputs, BatchOutputs, BatchRequest, Tensor
+from ksrv.request import WARM_UP, Array, ExecutorInputs, ExecutorOutputs, RequestPart, Tensor
 from ksrv.torch_interop import imported_torch
 
 log = logging.getLogger("ksrv.handlers")
@@ -47,7 +47,7 @@ Read = Callable[[Any, int, bool, Mapping[str, Tensor]], list[Tensor]]
 """Makes tensors of a result, its number of rows, whether it is an explanation, and the inputs."""
 
 
-class HandlerBatches(StageRunner):
+class BaseRunner(StageRunner):
     """The batches of one handler.
 
     Attributes:
@@ -74,7 +74,7 @@ class HandlerBatches(StageRunner):
         self.runs_file = False
         self._handlers_device: Any = None
 
-    def make_batch(self, inputs: BatchInputs) -> Batch:
+    def make_batch(self, inputs: ExecutorInputs) -> Batch:
         """Return a batch as handlers see it.
 
         Args:
@@ -105,7 +105,9 @@ class HandlerBatches(StageRunner):
         """
         return self.device.lease(nbytes)
 
-    def _send(self, inputs: BatchInputs, result: Any, headers: dict[int, dict[str, str]]) -> bool:
+    def _send(
+        self, inputs: ExecutorInputs, result: Any, headers: dict[int, dict[str, str]]
+    ) -> bool:
         if inputs.emit is None:
             return False
         outputs = self.read_chunk(result, inputs)
@@ -119,7 +121,7 @@ class HandlerBatches(StageRunner):
             sender(outputs)
         return True
 
-    def read_outputs(self, result: Any, inputs: BatchInputs) -> BatchOutputs:
+    def read_outputs(self, result: Any, inputs: ExecutorInputs) -> ExecutorOutputs:
         """Return the answer to a batch that a handler's result makes.
 
         Raises:
@@ -128,8 +130,8 @@ class HandlerBatches(StageRunner):
         return self._read(self.outputs.read, result, inputs)
 
     def read_chunk(
-        self, chunk: Any, inputs: BatchInputs, absent: Collection[int] = ()
-    ) -> BatchOutputs:
+        self, chunk: Any, inputs: ExecutorInputs, absent: Collection[int] = ()
+    ) -> ExecutorOutputs:
         """Return the part of an answer that a handler yielded, or sent.
 
         Args:
@@ -141,11 +143,11 @@ class HandlerBatches(StageRunner):
         return self._read(self.outputs.read_chunk, chunk, inputs, absent)
 
     def _read(
-        self, read: Read, result: Any, inputs: BatchInputs, absent: Collection[int] = ()
-    ) -> BatchOutputs:
+        self, read: Read, result: Any, inputs: ExecutorInputs, absent: Collection[int] = ()
+    ) -> ExecutorOutputs:
         try:
             given = with_blanks(result, absent)
-            made = BatchOutputs(read(given, inputs.rows, inputs.explain, inputs.tensors))
+            made = ExecutorOutputs(read(given, inputs.rows, inputs.explain, inputs.tensors))
             if absent:
                 made.only = frozenset(
                     index
@@ -158,8 +160,8 @@ class HandlerBatches(StageRunner):
         return made
 
     def _read_by_request(
-        self, result: Any, inputs: BatchInputs, absent: Collection[int], error: KsrvError
-    ) -> BatchOutputs:
+        self, result: Any, inputs: ExecutorInputs, absent: Collection[int], error: KsrvError
+    ) -> ExecutorOutputs:
         """Return the answer whose tensors are read for each request alone.
 
         The rows of one request may have other sizes than the rows of another, and a wrong row fails no other
@@ -172,7 +174,7 @@ class HandlerBatches(StageRunner):
         if found is None:
             raise error
         parts: dict[int, tuple[int, int]] = {}
-        made = BatchOutputs([], parts=parts)
+        made = ExecutorOutputs([], parts=parts)
         for index, (request, values) in enumerate(zip(inputs.requests, found, strict=True)):
             rows = range(request.slice.start, request.slice.stop)
             gone = {row - rows.start for row in rows if row in absent}
@@ -201,7 +203,7 @@ class HandlerBatches(StageRunner):
         with self.device.running(), inference_mode():
             yield
 
-    def failure_of(self, error: BaseException, stage: str, inputs: BatchInputs) -> KsrvError:
+    def failure_of(self, error: BaseException, stage: str, inputs: ExecutorInputs) -> KsrvError:
         """Return the error that clients get for an error of the handler, and log its traceback.
 
         Refusals and deadlines of the models that it calls are not logged here, because they are logged for the called
@@ -249,7 +251,7 @@ class HandlerBatches(StageRunner):
         return f"the model {self.source.name}{version}"
 
 
-def _is_warm_up(inputs: BatchInputs) -> bool:
+def _is_warm_up(inputs: ExecutorInputs) -> bool:
     """Whether the server itself made all requests of a batch. A client's request also has the header x-request-id."""
     return all(one.id == WARM_UP and "x-request-id" not in one.headers for one in inputs.requests)
 
@@ -260,7 +262,7 @@ def _where_it_failed(error: BaseException, folder: Path) -> str:
     return f"{f': {said[:300]}' if said else ''}{error_location(folder, error)}"
 
 
-def _shown_ids(request: BatchRequest) -> str:
+def _shown_ids(request: RequestPart) -> str:
     """Return a request's id, and the `id` that its client gave it in the protocol."""
     name = request.headers.get("x-request-id", "-")
     return f"{name} (id {quote(request.id)})" if request.id and request.id != name else name
