@@ -6,7 +6,7 @@ queue counted. They are put together here on request.
 
 import functools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Annotated, Any, NamedTuple, Self, get_type_hints
 
 import msgspec
@@ -24,10 +24,6 @@ class Duration:
     count: int = 0
     ns: int = 0
 
-    def __add__(self, other: "Duration") -> "Duration":
-        """The counts and times of both."""
-        return Duration(self.count + other.count, self.ns + other.ns)
-
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
@@ -40,14 +36,6 @@ class StageTimes:
     buckets: tuple[int, ...]
     count: int
     ns: int
-
-    def __add__(self, other: "StageTimes") -> "StageTimes":
-        """The times of both."""
-        return StageTimes(
-            tuple(a + b for a, b in zip(self.buckets, other.buckets, strict=True)),
-            self.count + other.count,
-            self.ns + other.ns,
-        )
 
 
 class Row(NamedTuple):
@@ -112,19 +100,9 @@ class LazyCounts(Counts):
 class SizeStatistics:
     """The number and the times of the batches of one size."""
 
-    batch_size: int
     compute_input: Duration
     compute_infer: Duration
     compute_output: Duration
-
-    def __add__(self, other: "SizeStatistics") -> "SizeStatistics":
-        """The batches of both, which have the same size."""
-        return SizeStatistics(
-            self.batch_size,
-            self.compute_input + other.compute_input,
-            self.compute_infer + other.compute_infer,
-            self.compute_output + other.compute_output,
-        )
 
 
 PRESENT = ("name", "version", "pending", "open_sequences", "ready")
@@ -145,7 +123,7 @@ class ModelStatistics:
         compute_input: Assembling and preprocessing, for each request.
         compute_infer: The inference stage, for each request.
         compute_output: Postprocessing, for each request.
-        batches: The sizes formed.
+        batches: The batches that were run, by their number of rows.
         failed: Requests whose handler or images failed.
         invalid: Requests that did not fit the model.
         rejected: Requests that a bound refused, by reason.
@@ -173,7 +151,7 @@ class ModelStatistics:
     compute_input: Duration = Duration()
     compute_infer: Duration = Duration()
     compute_output: Duration = Duration()
-    batches: list[SizeStatistics] = field(default_factory=list)
+    batches: dict[int, SizeStatistics] = field(default_factory=dict)
     failed: int = 0
     invalid: int = 0
     rejected: dict[str, int] = field(default_factory=dict)
@@ -272,12 +250,10 @@ def total(
         ),
         compute_infer=_duration(stages["inference"]),
         compute_output=_duration(stages["postprocess"]),
-        batches=[
-            SizeStatistics(
-                rows, Duration(batches, taken), Duration(batches, ran), Duration(batches, given)
-            )
-            for rows, (batches, taken, ran, given) in sorted(sums["sizes"].items())
-        ],
+        batches={
+            rows: SizeStatistics(*(Duration(batches, ns) for ns in times))
+            for rows, (batches, *times) in sums["sizes"].items()
+        },
         failed=failed.count,
         invalid=invalid,
         rejected=rejected,
@@ -302,12 +278,15 @@ def add_counts(mine: ModelStatistics, other: ModelStatistics) -> None:
 
 
 def _sum(a: Any, b: Any) -> Any:
-    """Return the sum of two counts or times; the sum of dictionaries is by key, the sum of lists by batch size."""
-    if isinstance(a, list):
-        sizes = _sum({one.batch_size: one for one in a}, {one.batch_size: one for one in b})
-        return [sizes[size] for size in sorted(sizes)]
+    """Return the sum of two counts or times; the sum of dictionaries is by key, of others by field."""
     if isinstance(a, dict):
         return a | {key: _sum(a[key], more) if key in a else more for key, more in b.items()}
+    if isinstance(a, tuple):
+        return tuple(map(_sum, a, b))
+    if is_dataclass(a) and not isinstance(a, type):
+        return replace(
+            a, **{one.name: _sum(getattr(a, one.name), getattr(b, one.name)) for one in fields(a)}
+        )
     return a + b
 
 

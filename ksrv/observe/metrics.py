@@ -172,7 +172,7 @@ def _histogram(times: StageTimes) -> tuple[list[tuple[str, float]], float]:
 
 
 def _sizes(one: ModelStatistics) -> tuple[list[tuple[str, float]], float]:
-    counts = [(batch.batch_size, batch.compute_infer.count) for batch in one.batches]
+    counts = [(rows, batch.compute_infer.count) for rows, batch in one.batches.items()]
     buckets: list[tuple[str, float]] = [
         (repr(float(bound)), sum(count for size, count in counts if size <= bound))
         for bound in BATCH_SIZES

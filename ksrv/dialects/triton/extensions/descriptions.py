@@ -142,12 +142,12 @@ def _statistics(entry: ModelStatistics) -> Document:
         },
         "batch_stats": [
             {
-                "batch_size": batch.batch_size,
+                "batch_size": rows,
                 "compute_input": _duration(batch.compute_input),
                 "compute_infer": _duration(batch.compute_infer),
                 "compute_output": _duration(batch.compute_output),
             }
-            for batch in entry.batches
+            for rows, batch in sorted(entry.batches.items())
         ],
         "memory_usage": [],
         "response_stats": {},
