@@ -304,56 +304,26 @@ def render_infer(
     *,
     parameters: Mapping[str, Parameter] | None = None,
     stream: bool = False,
+    apart: bool = False,
     memory: CallerMemory | None = None,
-) -> bytes:
+) -> Any:
     """Serialize an answer.
 
     Args:
         request: The request that it answers; its id is echoed.
         stream: Whether to wrap the answer into a ModelStreamInferResponse.
+        apart: Whether large tensors stay where they are.
         memory: The shared memory into which outputs go that the request wants there; their entries
             of raw_output_contents are empty.
 
     Returns:
-        A ModelInferResponse, or a ModelStreamInferResponse that holds one.
+        The bytes of a ModelInferResponse, or of a ModelStreamInferResponse that holds one. With `apart` possibly the
+        list of its parts, of which large tensors are the handler's memory.
 
     Raises:
         HandlerFailed: The answer has no wire form.
         InvalidRequest: An output does not fit into its shared memory.
     """
-    message: bytes = _render(response, request, parameters, memory, stream=stream)
-    return message
-
-
-def render_infer_parts(
-    response: InferResponse,
-    request: InferRequest,
-    *,
-    memory: CallerMemory | None = None,
-) -> bytes | list[Any]:
-    """Serialize an answer whose large tensors stay where they are.
-
-    Args:
-        memory: As for `render_infer`.
-
-    Returns:
-        A ModelInferResponse, or the list of its parts, of which large tensors are the handler's memory.
-
-    Raises:
-        HandlerFailed: The answer has no wire form.
-        InvalidRequest: An output does not fit into its shared memory.
-    """
-    parts: bytes | list[Any] = _render(response, request, None, memory, apart=True)
-    return parts
-
-
-def _render(
-    response: InferResponse,
-    request: InferRequest,
-    parameters: Mapping[str, Parameter] | None,
-    memory: CallerMemory | None,
-    **form: bool,
-) -> Any:
     outputs = response.outputs
     wanted = request.outputs
     refs = {one.name: one.shared_memory for one in wanted if one.shared_memory} if wanted else None
@@ -370,7 +340,8 @@ def _render(
                 (tensor.name, tensor.datatype, tensor.shape, tensor.parameters, _payload(tensor))
                 for tensor in outputs
             ],
-            **form,
+            stream=stream,
+            apart=apart,
         )
     except (ValueError, TypeError, OverflowError, BufferError) as error:
         raise HandlerFailed(f"the answer cannot be sent over gRPC: {error}") from error

@@ -86,4 +86,7 @@ class InferCalls:
         self, response: InferResponse, request: InferRequest, call: Call
     ) -> bytes | list[Any]:
         """Write an answer; see `InferForm`."""
-        return protocol.render_infer_parts(response, request, memory=self.memory_of(call))
+        message: bytes | list[Any] = protocol.render_infer(
+            response, request, apart=True, memory=self.memory_of(call)
+        )
+        return message

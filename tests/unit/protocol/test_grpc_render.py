@@ -34,7 +34,7 @@ def test_large_tensors_are_sent_without_a_copy():
     for count, in_parts in ((1, False), (1 << 20, True)):
         output = Tensor("y", "UINT8", (count,), values[:count])
         answer = InferResponse("m", "", "", [output])
-        parts = protocol.render_infer_parts(answer, InferRequest("m"))
+        parts = protocol.render_infer(answer, InferRequest("m"), apart=True)
         assert isinstance(parts, list) == in_parts
         whole = b"".join(bytes(part) for part in parts) if in_parts else parts
         assert whole == protocol.render_infer(answer, InferRequest("m"))
@@ -52,14 +52,17 @@ class Regions:
         self.written.append((ref, bytes(data)))
 
 
-@pytest.mark.parametrize("function", [protocol.render_infer, protocol.render_infer_parts])
-def test_outputs_in_shared_memory_leave_their_raw_contents_empty(function):
+@pytest.mark.parametrize("apart", [False, True])
+def test_outputs_in_shared_memory_leave_their_raw_contents_empty(apart):
     ref, y, z = SharedMemoryRef("r", 8, 16), np.arange(2, dtype=np.float32), np.array([1], np.int8)
     outputs = [Tensor("y", "FP32", (2,), y, {"k": 1}), Tensor("z", "INT8", (1,), z)]
     answer, regions = InferResponse("m", "", "", outputs), Regions()
     wanted = [RequestedOutput("y", shared_memory=ref), RequestedOutput("z")]
-    message = function(
-        answer, InferRequest("m", outputs=wanted), memory=CallerMemory(regions, lambda: None)
+    message = protocol.render_infer(
+        answer,
+        InferRequest("m", outputs=wanted),
+        apart=apart,
+        memory=CallerMemory(regions, lambda: None),
     )
     found = message_class("inference.ModelInferResponse").FromString(message)
     assert regions.written == [(ref, y.tobytes())]
@@ -71,7 +74,7 @@ def test_outputs_in_shared_memory_leave_their_raw_contents_empty(function):
     assert not found.outputs[1].parameters
     wanted[0] = RequestedOutput("y", shared_memory=SharedMemoryRef("r", 0, y.nbytes - 1))
     with pytest.raises(InvalidRequest, match=f"at least {y.nbytes} bytes"):
-        function(
+        protocol.render_infer(
             answer, InferRequest("m", outputs=wanted), memory=CallerMemory(regions, lambda: None)
         )
 

@@ -300,13 +300,14 @@ class StreamCalls:
     ) -> bytes:
         request = entry.request
         assert request is not None, "a request that is under way was read"
-        return protocol.render_infer(
+        message: bytes = protocol.render_infer(
             response,
             request,
             parameters=marks,
             stream=True,
             memory=self._infer.memory_of(call),
         )
+        return message
 
     def _failed(
         self,
