@@ -24,24 +24,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ksrv.handlers")
 
-# The names that `pt2:` has always known; a name that torch itself registers is accepted as well.
-BACKENDS = (
-    "eager",
-    "aot_eager",
-    "inductor",
-    "nvfuser",
-    "aot_nvfuser",
-    "aot_cudagraphs",
-    "ofi",
-    "fx2trt",
-    "onnxrt",
-    "ipex",
-    "torchxla_trace_once",
-    "openvino",
-    "tensorrt",
-    "hpu_backend",
-)
-
 
 def compile_model(loaded: LoadedModel, context: Context) -> Any:
     """Return the model that handlers call: compiled where `pt2:` asks for it.
@@ -91,7 +73,7 @@ def _obstacle(model: Any, plan: CompilePlan) -> str | None:
     if not isinstance(model, torch.nn.Module):
         return "only eager modules are compiled; this file is compiled or exported already"
     backend = plan.arguments.get("backend", "inductor")
-    if backend not in BACKENDS and backend not in torch.compiler.list_backends(exclude_tags=()):
+    if backend not in torch.compiler.list_backends(exclude_tags=()):
         return f"torch.compile knows no backend {backend!r}"
     return None
 

@@ -7,7 +7,22 @@ from typing import Any
 
 import yaml
 
-from ksrv.handlers.compile import BACKENDS
+BACKENDS = (
+    "eager",
+    "aot_eager",
+    "inductor",
+    "nvfuser",
+    "aot_nvfuser",
+    "aot_cudagraphs",
+    "ofi",
+    "fx2trt",
+    "onnxrt",
+    "ipex",
+    "torchxla_trace_once",
+    "openvino",
+    "tensorrt",
+    "hpu_backend",
+)
 
 PT2Backend = StrEnum("PT2Backend", {name.upper(): name for name in BACKENDS})  # type: ignore[misc]
 """The backends of torch.compile that TorchServe knows."""
