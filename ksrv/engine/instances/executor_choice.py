@@ -7,8 +7,7 @@ from msgspec.structs import replace
 from ksrv.engine.composition import ModelCalls
 from ksrv.engine.executor import Executor
 from ksrv.engine.instances.inline import InlineExecutor
-from ksrv.handlers.diagnostics.metrics import Emit, discard
-from ksrv.handlers.models import Submit, refuse_calls
+from ksrv.handlers.diagnostics.metrics import Emit
 from ksrv.limits import Limits
 from ksrv.model.config import ModelSource
 from ksrv.request import InferRequest, RequestHandle
@@ -19,11 +18,11 @@ def executor_for(
     instance: int,
     threads: int,
     *,
-    emit: Emit = discard,
-    limits: Limits | None = None,
-    submit: Callable[..., RequestHandle] | None = None,
-    ask: Callable[[InferRequest], RequestHandle] | None = None,
-    debug: bool = False,
+    emit: Emit,
+    limits: Limits,
+    submit: Callable[..., RequestHandle],
+    ask: Callable[[InferRequest], RequestHandle],
+    debug: bool,
 ) -> Executor:
     """Return the executor that a model's settings ask for.
 
@@ -37,25 +36,19 @@ def executor_for(
     """
     if debug:
         source = replace(source, debug=True)
-    calls: Submit = (
-        refuse_calls
-        if submit is None
-        else ModelCalls(submit, source.name, ask, instances=_instances(source))
-    )
-    if source.config is not None and source.config.executor == "process":
+    config = source.config
+    assert config is not None, "a model without settings is not loaded"
+    calls = ModelCalls(submit, source.name, ask, instances=config.instances)
+    if config.executor == "process":
         from ksrv.engine.processes.process import ProcessExecutor
 
         return ProcessExecutor(
             source,
             instance=instance,
             threads=threads,
-            start_timeout_s=source.config.start_timeout_s,
+            start_timeout_s=config.start_timeout_s,
             emit=emit,
             limits=limits,
             submit=calls,
         )
     return InlineExecutor(source, instance=instance, threads=threads, emit=emit, submit=calls)
-
-
-def _instances(source: ModelSource) -> int:
-    return 1 if source.config is None else source.config.instances
