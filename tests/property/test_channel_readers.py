@@ -81,14 +81,15 @@ def plain_read(written: list, content: memoryview) -> list:
 
 @pytest.fixture(scope="module")
 def received() -> Iterator[tuple[Frame, memoryview]]:
-    """A message with one block, and the content of the block."""
+    """A message with one block, and the content of the block: a whole slot of the memory."""
     with linked() as (sender, receiver):
         content = np.random.default_rng(0).integers(0, 256, SIZE, "u1")
         outputs = ExecutorOutputs([Tensor("t", "UINT8", (SIZE,), content)])
         packed = messages.pack_answer(outputs, sender)
         sender.send(MessageType.ANSWER, packed)
         receiver.most_received = ALLOWED
-        yield receiver.receive(), memoryview(packed.blocks[0])
+        frame = receiver.receive()
+        yield frame, memoryview(frame.blocks[0])
 
 
 @st.composite
