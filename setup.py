@@ -21,6 +21,7 @@ from setuptools.command.build_ext import build_ext
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "tools"))
 from native_build import Builder, BuildFailed
+from native_declarations import write_declarations
 from native_stubs import write_stubs
 
 
@@ -36,6 +37,7 @@ class BuildNative(build_ext):
         jobs = self.parallel if isinstance(self.parallel, int) else 0
         try:
             stubs = write_stubs()
+            write_declarations()
             builder = Builder(flavour, int(jobs), self.say)
             built = builder.extension()
         except BuildFailed as failure:

@@ -18,6 +18,7 @@ from pathlib import Path
 SOURCES: tuple[str, ...] = (
     "native",
     "tools/native_build.py",
+    "tools/native_declarations.py",
     "tools/native_stubs.py",
     "setup.py",
     "pyproject.toml",

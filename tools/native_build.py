@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 NATIVE, MODULES, BUILD = Path("native"), Path("ksrv/_native"), Path("build/native")
+DECLARATIONS = BUILD / "declarations"
 
 DIRECTIVES = {
     "boundscheck": False,
@@ -385,7 +386,8 @@ def translation(source: Path) -> Step:
     import Cython
 
     generated = BUILD / f"cython-{Cython.__version__}" / source.with_suffix(".cpp")
-    command = [sys.executable, "-m", "cython", "-3", "--cplus", "--depfile", "-I."]
+    command = [sys.executable, "-m", "cython", "-3", "--cplus", "--depfile"]
+    command += [f"-I{DECLARATIONS}", "-I."]
     for name, value in DIRECTIVES.items():
         command += ["-X", f"{name}={value}"]
     command += ["--module-name", ".".join(source.with_suffix("").parts)]

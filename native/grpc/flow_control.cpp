@@ -43,7 +43,7 @@ size_t FlowControl::count(Call *call, size_t more) noexcept {
     const size_t missing = target - message.counted;
     const bool is_probe = call->method->small && message.length <= PROBE_BYTES;
     if (is_probe) budget_->take(missing);
-    if (!is_probe && !budget_->reserve(missing, message.length <= MemoryBudget::SMALL_REQUEST)) return missing;
+    if (!is_probe && !budget_->reserve(missing, message.length <= SMALL_REQUEST_BYTES)) return missing;
     message.counted = target;
     return 0;
 }

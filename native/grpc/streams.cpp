@@ -202,7 +202,7 @@ bool Streams::begin_message(Call *call) noexcept {
         refuse(call, fault::MISSING_ENCODING);
     } else if (call->method->small && length > config.small_message) {
         refuse(call, fault::MESSAGE_ABOVE_METHOD, static_cast<double>(config.small_message));
-    } else if (length > config.message || length > server_.budget->most(length <= MemoryBudget::SMALL_REQUEST)) {
+    } else if (length > config.message || length > server_.budget->most(length <= SMALL_REQUEST_BYTES)) {
         const bool by_budget = config.message_by_budget || length <= config.message;
         refuse(call, by_budget ? fault::MESSAGE_ABOVE_BUDGET : fault::MESSAGE_ABOVE_BODY, static_cast<double>(length),
                static_cast<double>(std::min(config.message, server_.budget->bound())));

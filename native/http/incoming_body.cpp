@@ -63,7 +63,7 @@ bool IncomingBody::count(const Head &head, uint64_t more) noexcept {
     const uint64_t step = come < COUNTED_STEP ? COUNTED_STEP : come < TURN_BYTES ? come : TURN_BYTES;
     const uint64_t wanted = prereserved || step > need - come ? need : come + step;
     if (wanted <= counted) return true;
-    if (!process_budget().reserve(wanted - counted, need <= MemoryBudget::SMALL_REQUEST)) return false;
+    if (!process_budget().reserve(wanted - counted, need <= SMALL_REQUEST_BYTES)) return false;
     counted = wanted;
     return true;
 }

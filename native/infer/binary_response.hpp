@@ -9,6 +9,9 @@
 
 namespace ksrv {
 
+// 4 KiB is enough for nearly every answer. Longer answers are left to the general renderer.
+using ReplyText = TextRoom<4096>;
+
 // Writes everything before the outputs. False if a text needs escapes.
 inline bool begin_reply(TextWriter &out, const char *model, std::size_t model_length,
                         const char *version, std::size_t version_length, const char *id,

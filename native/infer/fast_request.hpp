@@ -54,6 +54,8 @@ struct FastRequestLayout {
         return false;
     }
 
+    const EncodedImage &image(std::size_t input, std::size_t number) const noexcept { return images[input][number]; }
+
     // Whether an I/O thread may decode the images.
     bool decodes_quickly() const noexcept { return decode_ns <= 1'000'000; }
 

@@ -16,18 +16,18 @@ namespace ksrv {
 
 enum class AnswerRoom : std::uint8_t { none, shared, beside };
 
+inline constexpr std::uint64_t SMALL_REQUEST_BYTES = 1u << 20;
+inline constexpr std::uint64_t SMALL_SHARE_PARTS = 8;  // 1/8 of the limit is reserved for small requests
+
 class MemoryBudget {
   public:
-    static constexpr std::uint64_t SMALL_REQUEST = 1u << 20;
-    static constexpr std::uint64_t SMALL_SHARE = 8;  // 1/8 of the limit is reserved for small requests
-
     std::uint64_t bound() const noexcept { return bound_.load(std::memory_order_relaxed); }
     void set_bound(std::uint64_t nbytes) noexcept { bound_.store(nbytes, std::memory_order_relaxed); }
 
     // The most bytes that a request may reserve when it is alone.
     std::uint64_t most(bool small) const noexcept {
         const std::uint64_t whole = bound();
-        return small ? whole : whole - whole / SMALL_SHARE;
+        return small ? whole : whole - whole / SMALL_SHARE_PARTS;
     }
 
     // The reserved bytes, including an answer outside of the limit.
@@ -35,7 +35,7 @@ class MemoryBudget {
         return bytes_.load(std::memory_order_relaxed) + beside_.load(std::memory_order_relaxed);
     }
 
-    // Reserves bytes if the limit allows it. `small`: the whole request has at most SMALL_REQUEST bytes.
+    // Reserves bytes if the limit allows it. `small`: the whole request has at most SMALL_REQUEST_BYTES.
     bool reserve(std::uint64_t nbytes, bool small) noexcept {
         const std::uint64_t allowed = most(small);
         std::uint64_t seen = bytes_.load(std::memory_order_relaxed);
@@ -54,7 +54,7 @@ class MemoryBudget {
 
     // Reserves the bytes of an answer that already exists.
     AnswerRoom reserve_answer(std::uint64_t nbytes) noexcept {
-        if (reserve(nbytes, nbytes <= SMALL_REQUEST)) return AnswerRoom::shared;
+        if (reserve(nbytes, nbytes <= SMALL_REQUEST_BYTES)) return AnswerRoom::shared;
         std::uint64_t none = 0;
         return beside_.compare_exchange_strong(none, nbytes) ? AnswerRoom::beside : AnswerRoom::none;
     }

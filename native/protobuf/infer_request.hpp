@@ -55,6 +55,8 @@ struct Parameter {
     unsigned choice = NO_CHOICE;
 };
 
+using Parameters = SmallVector<Parameter, 4>;
+
 struct Input {
     Span name;
     Span datatype;
@@ -86,8 +88,8 @@ struct Request {
     Span model_name;
     Span model_version;
     Span id;
-    SmallVector<Parameter, 4> parameters;        // of the request
-    SmallVector<Parameter, 4> inner_parameters;  // of inputs and outputs
+    Parameters parameters;        // of the request
+    Parameters inner_parameters;  // of inputs and outputs
     SmallVector<Input, 2> inputs;
     SmallVector<Output, 4> outputs;
     SmallVector<Span, 4> raw;

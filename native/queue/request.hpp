@@ -38,6 +38,13 @@ inline bool is_final(std::int32_t state) noexcept { return state >= STATE_ANSWER
 class Queue;
 struct Request;
 
+// Called with the GIL when a batch takes the request. Returns a new reference to its Python object, or null with a
+// Python error set.
+using Taken = void *(*)(Request *request);
+
+// Called once by the answering thread, with the GIL and the response or exception, before `publish`.
+using Answered = void (*)(Request *request, void *answer);
+
 // Requests that an instance runs one at a time, in the order of their arrival, because the instance keeps state for
 // them.
 struct Sequence {
@@ -59,12 +66,8 @@ inline void release(Sequence *sequence) noexcept {
 struct Request {
     // Set by the submitter before the push, and constant afterwards. The hooks must not throw.
     void *payload = nullptr;
-    // Called with the GIL when a batch takes the request. Returns a new reference to its Python object, or null with a
-    // Python error set.
-    void *(*taken)(Request *request) = nullptr;
-    // Called once by the answering thread, with the GIL and the response or exception, before `publish`. Null if the
-    // Python object keeps the answer.
-    void (*answered)(Request *request, void *answer) = nullptr;
+    Taken taken = nullptr;
+    Answered answered = nullptr;  // null if the Python object keeps the answer
     // Called once after `publish` by the thread that expired or cancelled the request, with or without the GIL, without
     // a lock.
     void (*ended)(Request *request) = nullptr;

@@ -123,7 +123,7 @@ Push Queue::accept(Request *request, std::size_t *slot, std::int64_t now) noexce
 // If a push is refused, the request keeps the bytes that its submitter reserved.
 bool Queue::reserve(const Request *request) noexcept {
     return request->reserved ||
-           process_budget().reserve(request->nbytes, request->nbytes <= MemoryBudget::SMALL_REQUEST);
+           process_budget().reserve(request->nbytes, request->nbytes <= SMALL_REQUEST_BYTES);
 }
 
 void Queue::give_back(const Request *request) noexcept {

@@ -162,7 +162,7 @@ bool HttpServer::start_infer(Connection *connection, uint64_t now) noexcept {
     const Head &head = connection->head;
     const uint64_t need = head.content_length;
     const size_t with_head = connection->came_with_head();
-    if (need > process_budget().most(need <= MemoryBudget::SMALL_REQUEST)) {  // the app answers 413
+    if (need > process_budget().most(need <= SMALL_REQUEST_BYTES)) {  // the app answers 413
         ask_app(connection, BodyState::unread);
         return false;
     }

@@ -22,6 +22,7 @@ class LengthBuckets {
     // `waste`: the largest share of padding in a row, in addition to rounding up to `multiple`. Lengths are at most
     // `most`.
     LengthBuckets(std::uint32_t multiple, double waste, std::uint32_t most);
+    LengthBuckets(const LengthBuckets &) = default;
 
     // The padded row length of a batch whose longest row has this length.
     std::uint64_t padded(std::uint64_t length) const noexcept;

@@ -10,14 +10,16 @@ from contextvars import ContextVar
 from functools import partial
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 
-cimport cython
 cimport numpy as cnp
 from cpython.object cimport PyObject
 from cpython.pythread cimport PyThread_get_thread_ident
+cimport cython
 from libc.stdint cimport int64_t
 
+from native.base.clock cimport now_ns
+
 from ksrv._native.batch.batch cimport (
-    NOT_RUN, ExecutorInputs, ExecutorOutputs, StageTimes, ksrv_batch_outputs, ksrv_timings,
+    ExecutorInputs, ExecutorOutputs, NOT_RUN, ksrv_batch_outputs, ksrv_timings,
 )
 from ksrv._native.tensor.declared_outputs cimport DeclaredOutputs
 from ksrv._native.tensor.tensor cimport Tensor
@@ -30,9 +32,6 @@ if not cython.compiled:
     from typing import Any
 
 cnp.import_array()
-
-cdef extern from "base/clock.hpp" namespace "ksrv" nogil:
-    int64_t now_ns() noexcept
 
 cdef extern from *:
     """

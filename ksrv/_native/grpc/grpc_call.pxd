@@ -2,7 +2,12 @@
 
 from libc.stdint cimport uint64_t
 
-from ksrv._native.grpc.grpc_server cimport CCall, CServer, Message, Payload, sockaddr_storage
+from native.grpc.call cimport Call as CCall
+from native.grpc.messages cimport Message
+from native.grpc.payload cimport Payload
+from native.grpc.server cimport Server as CServer
+
+from ksrv._native.http.sockets cimport sockaddr_storage
 
 
 cdef class Call:

@@ -4,28 +4,21 @@
 import socket
 import time
 
-cimport cython
-from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer, Py_buffer
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+cimport cython
+from libc.stdint cimport int64_t
 from libcpp.string cimport string
 from libcpp.utility cimport pair
 from libcpp.vector cimport vector
 
-from ksrv._native.grpc.grpc_server cimport (
-    CCall, CServer, Encoding, Message, Next, Payload, Text, binary_value, c_retry_details,
-    sockaddr_storage,
-)
+from native.base.unix_peer cimport UnixPeer, unix_peer
+from native.grpc.call cimport Next
+from native.grpc.call_head cimport Encoding
+from native.grpc.status cimport binary_value, retry_details as c_retry_details
+
 from ksrv._native.memory.buffer_pool cimport ksrv_wrap
 from ksrv._native.queue.request_handle cimport NativeHandle
-
-cdef extern from "base/unix_peer.hpp" namespace "ksrv" nogil:
-    cdef cppclass UnixPeer:
-        bint known
-        uint32_t uid
-        uint32_t gid
-
-    UnixPeer unix_peer(const sockaddr_storage &address) noexcept
 
 if not cython.compiled:
     from collections.abc import Callable
@@ -94,7 +87,7 @@ cdef class Call:
 
     def metadata(self) -> dict[str, str]:
         """Return the text metadata, with names in lower case."""
-        cdef Text *lines = &self.native.head.text
+        lines = &self.native.head.text
         cdef str text = lines.data()[:lines.size()].decode("latin-1")
         pairs = [line.partition(": ") for line in text.split("\r\n") if line]
         found = {name: value for name, _, value in pairs if not name.endswith("-bin")}

@@ -4,24 +4,30 @@
 import logging
 import time
 
-cimport cython
 from cpython.ref cimport Py_DECREF, Py_INCREF
+cimport cython
 from libc.stdint cimport uint64_t
 from libcpp.memory cimport shared_ptr
 from libcpp.vector cimport vector
 
+from native.grpc.call cimport Call as CCall, Method, RUN_CHECK, RUN_ENDED, RUN_READY
+from native.grpc.fast_call cimport undo_fast_call
+from native.grpc.payload cimport Payload
+from native.grpc.server cimport CallRecord, Server as CServer, ServerConfig
+from native.http2.library cimport Library, library
+from native.queue.request cimport Request as CRequest
+from native.queue.request_queue cimport PUSH_INLINE, PUSH_OK, Push, retain
+from native.reactor.connection_limits cimport ConnectionLimits as CConnectionLimits
+from native.server.fast_path cimport FastRequest, fail_fast_request
+from native.server.route_table cimport ModelRoute, RouteTable
+
 from ksrv._native.grpc.grpc_call cimport Call, call_of, ip_address
 from ksrv._native.memory.memory_budget cimport MemoryBudget
-from ksrv._native.queue.request_handle cimport CRequest
-from ksrv._native.queue.request_queue cimport PUSH_INLINE, PUSH_OK, Push, retain_queue
-from ksrv._native.reactor.connection_limits cimport CConnectionLimits, ConnectionLimits
+from ksrv._native.reactor.connection_limits cimport ConnectionLimits
 from ksrv._native.reactor.counters cimport counted
 from ksrv._native.reactor.event_loop cimport EventLoop
 from ksrv._native.server.model_endpoint cimport (
-    TOGETHER, ModelEndpoint, ksrv_push_fast, ksrv_request_of,
-)
-from ksrv._native.server.server cimport (
-    FastRequest, ModelRoute, RouteTable, const_table, fail_fast_request,
+    ModelEndpoint, TOGETHER, ksrv_push_fast, ksrv_request_of,
 )
 from ksrv._native.tls.tls_context cimport TlsContext
 
@@ -225,7 +231,8 @@ cdef class GrpcServer:
             routes: (name, version, endpoint) for each name and version in a request.
         """
         cdef RouteTable *table = new RouteTable(0)
-        cdef shared_ptr[const_table] shared = shared_ptr[const_table](<const_table *>table)
+        cdef shared_ptr[const RouteTable] shared
+        shared.reset(table)
         cdef ModelRoute route
         cdef ModelEndpoint endpoint
         if not self.endpoints:
@@ -234,7 +241,7 @@ cdef class GrpcServer:
             route.name = (<str>name).encode()
             route.version = (<str>version).encode()
             route.queue = endpoint.queue.queue
-            retain_queue(route.queue)
+            retain(route.queue)
             route.signature = endpoint.signature
             endpoint.signature.retain()
             if endpoint not in self.endpoints:

@@ -6,6 +6,8 @@ cimport cython
 from libc.stddef cimport size_t
 from libc.stdint cimport uint64_t
 
+from native.http.chunked_body cimport ChunkDecoder, ChunkFault
+
 if not cython.compiled:
     from collections.abc import Iterable
 

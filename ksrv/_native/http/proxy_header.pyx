@@ -8,6 +8,13 @@ import socket
 cimport cython
 from libc.string cimport memcpy
 
+from native.http.proxy_header cimport (
+    Network, ProxySource, ProxyVerdict, ProxyVersions, proxy_fault_text,
+    read_proxy_header as read_header,
+)
+
+from ksrv._native.http.sockets cimport sockaddr_storage
+
 if not cython.compiled:
     from collections.abc import Iterable
 

@@ -8,6 +8,14 @@ cimport cython
 from libc.stddef cimport size_t
 from libc.string cimport memcpy
 
+from native.base.own_host cimport (
+    is_foreign_host as is_foreign_host_text, is_own_host as is_own_host_text,
+)
+from native.http.request_head cimport (
+    Head, MOUNT_BYTES, SCHEME_NAMES, SCHEME_NAME_BYTES, Verdict, classify_head as classify,
+    is_host as is_host_text,
+)
+
 if not cython.compiled:
     from collections.abc import Iterable, Sequence
 

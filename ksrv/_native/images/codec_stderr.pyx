@@ -2,16 +2,7 @@
 # cython: freethreading_compatible = True
 """Captures the lines that image codecs print about damaged files. See codec_stderr.hpp."""
 
-cdef extern from "images/codec_stderr.hpp" namespace "ksrv" nogil:
-    cdef enum:
-        NOISE_BYTES
-
-    cdef cppclass Noise:
-        size_t length
-        char text[NOISE_BYTES]
-
-    void begin_noise()
-    const Noise &end_noise()
+from native.images.codec_stderr cimport Noise, begin_noise, end_noise
 
 
 def begin() -> None:

@@ -1,38 +1,4 @@
-cdef extern from "images/convert_pixels.hpp" namespace "ksrv" nogil:
-    cdef enum PixelType:
-        PIXEL_U8
-        PIXEL_U16
-        PIXEL_I16
-        PIXEL_F32
-        PIXEL_F64
-
-    cdef enum Arithmetic:
-        ARITHMETIC_NONE
-        ARITHMETIC_FAST
-        ARITHMETIC_EXACT
-
-    cdef cppclass Coefficients:
-        int arithmetic
-        double scale
-        double mean[4]
-        double std[4]
-
-    cdef cppclass PixelSource:
-        const unsigned char *data
-        int type
-        size_t height
-        size_t width
-        size_t channels
-        Py_ssize_t row_bytes
-
-    cdef cppclass PixelTarget:
-        unsigned char *data
-        int datatype
-        size_t channels
-        int from_ "from" [4]
-        Py_ssize_t row_bytes
-
-    void convert_pixels(const PixelSource &source, const PixelTarget &target, const Coefficients &c)
+from native.images.convert_pixels cimport Coefficients, PixelTarget
 
 
 cdef enum:

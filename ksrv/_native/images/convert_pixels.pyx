@@ -6,13 +6,17 @@ A conversion reads C-ordered pixels of numpy arrays (rows may have gaps) and wri
 the caller. It allocates nothing and releases the GIL.
 """
 
-cimport cython
 from cpython.buffer cimport (
-    PyBUF_FORMAT, PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+    PyBUF_FORMAT, PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
 )
+cimport cython
 
-from ksrv._native.tensor.datatype cimport (
-    DT_BF16, DT_FP16, DT_FP32, DT_FP64, DT_INT8, DT_INT16, DT_INT32, DT_UINT8, DT_UINT16
+from native.images.convert_pixels cimport (
+    ARITHMETIC_EXACT, ARITHMETIC_FAST, ARITHMETIC_NONE, PIXEL_F32, PIXEL_F64, PIXEL_I16, PIXEL_U16,
+    PIXEL_U8, PixelSource, convert_pixels,
+)
+from native.tensor.datatype cimport (
+    DT_BF16, DT_FP16, DT_FP32, DT_FP64, DT_INT16, DT_INT32, DT_INT8, DT_UINT16, DT_UINT8,
 )
 
 if not cython.compiled:

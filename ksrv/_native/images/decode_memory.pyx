@@ -4,6 +4,8 @@
 
 from libc.stdint cimport uint64_t
 
+from native.images.decode.memory cimport DecodeRoom, process_decode_memory
+
 TAKEN: int = <int>DecodeRoom.taken
 WAIT: int = <int>DecodeRoom.wait
 NO_ROOM: int = <int>DecodeRoom.none

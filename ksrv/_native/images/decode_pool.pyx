@@ -5,8 +5,8 @@
 cv2 does the decoding, called from `ksrv.images.preparer`. This module does not import cv2.
 """
 
-cimport cython
 from cpython.ref cimport PyObject
+cimport cython
 from libc.stdint cimport uint64_t
 
 if not cython.compiled:

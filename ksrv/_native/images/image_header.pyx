@@ -5,8 +5,16 @@
 from typing import NamedTuple
 
 cimport cython
+
+from native.images.decode.cost cimport (
+    DECODED_APART_NS as DECODED_APART, decode_ns, row_decoder_bytes,
+)
+from native.images.image_header cimport ImageFault, ImageHeader, read_image_header
+from native.tensor.image_signature cimport (
+    IMAGE_JPEG2000 as FIRST_NOT_DECODED, ImageFormat, image_format_name,
+)
+
 from ksrv._native.memory.exported_bytes cimport ExportedBytes
-from ksrv._native.tensor.bytes_tensor cimport FIRST_NOT_DECODED, ImageFormat, image_format_name
 
 if not cython.compiled:
     from typing_extensions import Buffer

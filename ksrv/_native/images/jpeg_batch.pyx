@@ -7,13 +7,16 @@ from libc.string cimport memcpy
 from libcpp.deque cimport deque
 from libcpp.vector cimport vector
 
-from ksrv._native.images.convert_pixels cimport Conversion, Plane
-from ksrv._native.images.decode_memory cimport process_decode_memory
+from native.images.decode.jpeg_decoder cimport Decoded, PixelOrder
+from native.images.decode.memory cimport process_decode_memory
+from native.images.resize.jpeg_batch cimport decode_jpegs
+from native.images.resize.row_resize cimport ResizeKind
+
+from ksrv._native.images.convert_pixels cimport Plane
 from ksrv._native.images.decode_pool cimport DecodePool
-from ksrv._native.images.jpeg_decoder cimport Decoded, PixelOrder
+from ksrv._native.images.row_resize cimport fill_window
 from ksrv._native.memory.exported_bytes cimport ExportedBytes
 from ksrv._native.queue.request_handle cimport NativeHandle
-from ksrv._native.images.row_resize cimport ResizeKind, fill_window
 
 from ksrv._native.images.jpeg_decoder import ORDERS
 from ksrv._native.images.row_resize import KINDS, resizes_by_rows

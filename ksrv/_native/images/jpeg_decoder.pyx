@@ -7,7 +7,11 @@ native/images/decode/jpeg_decoder.hpp.
 """
 
 cimport cython
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport uint32_t, uint8_t
+
+from native.images.decode.jpeg_decoder cimport (
+    Decoded, JpegJob, PixelOrder, WholePicture, decode_jpeg, has_jpeg_decoder, jpeg_decoder_version,
+)
 
 from ksrv._native.images.convert_pixels cimport Plane
 from ksrv._native.memory.exported_bytes cimport ExportedBytes

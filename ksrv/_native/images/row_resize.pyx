@@ -6,12 +6,15 @@ The functions release the GIL while they work, and write into memory of the call
 """
 
 cimport cython
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport uint32_t, uint8_t
 from libcpp.memory cimport unique_ptr
 
-from ksrv._native.images.convert_pixels cimport (
-    Conversion, PIXEL_U8, PIXEL_U16, PixelTarget, Plane,
+from native.images.convert_pixels cimport PIXEL_U16, PIXEL_U8, PixelTarget
+from native.images.resize.row_resize cimport (
+    ResizeKind, RowResize, make_row_resize, resizes_by_rows as c_resizes_by_rows,
 )
+
+from ksrv._native.images.convert_pixels cimport Conversion
 
 if not cython.compiled:
     from collections.abc import Sequence

@@ -6,44 +6,22 @@ JSON, parameters, headers of the handler, a name that needs escaping, an array t
 contiguous) are left to the general renderer.
 """
 
-cimport cython
 from cpython.buffer cimport (
     PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer,
 )
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
+cimport cython
 from libc.stdint cimport int64_t, uint64_t
 
-from ksrv._native.tensor.datatype cimport RANK_LIMIT
+from native.infer.binary_response cimport (
+    ReplyText, begin_fields, begin_output, begin_reply, end_binary_output, end_fields, end_reply,
+    put_stage,
+)
+from native.tensor.datatype cimport MAX_RANK as RANK_LIMIT
 
 if not cython.compiled:
     from typing import Any
-
-cdef extern from "infer/binary_response.hpp" namespace "ksrv" nogil:
-    cdef cppclass TextWriter:
-        const char *text()
-        size_t length()
-        bint full()
-
-    # 4 KiB is enough for nearly every answer. Longer answers are left to the general renderer.
-    cdef cppclass Text "ksrv::TextRoom<4096>"(TextWriter):
-        Text()
-
-    bint begin_reply(
-        TextWriter &out, const char *model, size_t model_length, const char *version,
-        size_t version_length, const char *id, size_t id_length
-    )
-    bint begin_output(
-        TextWriter &out, bint first, const char *name, size_t name_length, const char *datatype,
-        size_t datatype_length, const int64_t *shape, int rank, int64_t rows
-    )
-    void end_binary_output(TextWriter &out, int64_t nbytes)
-    void end_reply(TextWriter &out)
-    void begin_fields(TextWriter &fields, size_t json_length)
-    void put_stage(
-        TextWriter &fields, bint first, const char *stage, size_t length, uint64_t nanoseconds
-    )
-    void end_fields(TextWriter &fields, bint timed, uint64_t content_length)
 
 cdef struct Words:
     const char *text
@@ -97,8 +75,8 @@ def binary_reply(object response, object request) -> tuple[bytes, list[Any]] | N
         The header lines that Falcon would send and the parts of the body, or None if the general
         renderer is needed.
     """
-    cdef Text out
-    cdef Text fields
+    cdef ReplyText out
+    cdef ReplyText fields
     cdef Words model, version, id_, name, kind
     cdef int64_t shape[RANK_LIMIT]
     cdef int rank
@@ -131,7 +109,7 @@ def binary_reply(object response, object request) -> tuple[bytes, list[Any]] | N
             shape[rank] = size
             rank += 1
         # -1: the shape has the number of rows already
-        if not begin_output(
+        if not begin_output[int64_t](
             out, first, name.text, name.length, kind.text, kind.length, shape, rank, -1
         ):
             return None

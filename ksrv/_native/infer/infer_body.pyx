@@ -8,23 +8,37 @@ are returned. A fault is raised as numbers and names, without a sentence.
 """
 
 from cpython.buffer cimport (
-    Py_buffer, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
+    PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer, Py_buffer,
 )
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
-from libc.stdint cimport uint64_t, uintptr_t
+cimport cython
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.string cimport memcpy
 from libcpp cimport bool as cbool
 
-cimport cython
+from native.infer.infer_header cimport (
+    HEADER_BYTES_UNSIZED, HEADER_CONTROL, HEADER_DATATYPE, HEADER_DATA_AND_SHARED,
+    HEADER_DATA_AND_SIZE, HEADER_DEPTH, HEADER_DIMENSION, HEADER_DUPLICATE_NAME, HEADER_EMPTY,
+    HEADER_END, HEADER_ESCAPE, HEADER_MEMORY, HEADER_MISSING, HEADER_NEGATIVE, HEADER_NO_DATA,
+    HEADER_NUMBER, HEADER_OK, HEADER_OVERFLOW, HEADER_RESERVED, HEADER_SHORT, HEADER_SIZE_INVALID,
+    HEADER_SIZE_LIST_COUNT, HEADER_SIZE_MISMATCH, HEADER_SIZE_ZERO, HEADER_SURPLUS, HEADER_SYNTAX,
+    HEADER_TOO_MANY, HEADER_TRAILING, HEADER_TWICE, HEADER_TYPE, HEADER_UTF8, HeaderError,
+    HeaderFault, HeaderLimits, InferHeader, InputHeader, OutputHeader, PARAM_FLOAT, PARAM_INT,
+    PARAM_STRING, PARAM_UINT, Parameter, SIZE_LIST, SharedMemory, Text,
+)
+from native.infer.infer_header_reader cimport scan_infer_header
+from native.infer.tensor_blocks cimport find_not_bool, split_blocks
+from native.json.scanner cimport Cursor, parse_digits
+from native.memory.buffer_pool cimport count_copy as count_copied
+from native.tensor.datatype cimport (
+    DT_BOOL, DT_BYTES, DT_INVALID, Datatype, datatype_of, item_size_of,
+)
+
+from ksrv._native.memory.exported_bytes cimport ExportedBytes
 
 import numpy as np
 
-from ksrv._native.memory.buffer_pool cimport count_copied
-from ksrv._native.memory.exported_bytes cimport ExportedBytes
-from ksrv._native.tensor.datatype cimport (
-    DT_BOOL, DT_BYTES, DT_INVALID, Datatype, datatype_of, item_size_of,
-)
 
 from ksrv._native.memory.buffer_pool import block_under
 from ksrv._native.tensor.datatype import DTYPES as DATATYPE_DTYPES

@@ -2,18 +2,15 @@
 # cython: freethreading_compatible = True
 """Decodes base64 text. native/json/base64.hpp says what is accepted."""
 
-cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+cimport cython
+
+from native.json.base64 cimport base64_decoded_size, decode_base64
 
 from ksrv._native.memory.exported_bytes cimport ExportedBytes
 
 if not cython.compiled:
     from typing_extensions import Buffer
-
-
-cdef extern from "json/base64.hpp" namespace "ksrv" nogil:
-    bint base64_decoded_size(const unsigned char *text, size_t length, size_t *size) noexcept
-    size_t decode_base64(const unsigned char *text, size_t length, unsigned char *out) noexcept
 
 
 cdef extern from "Python.h":

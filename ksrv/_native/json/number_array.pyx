@@ -2,19 +2,27 @@
 # cython: freethreading_compatible = True
 """Reads the numbers of a JSON tensor into an array, and writes them, with number_array.hpp."""
 
-cimport cython
 from cpython.buffer cimport (
-    Py_buffer, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
+    PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer, Py_buffer,
 )
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+cimport cython
 from libc.stdint cimport uint64_t
+
+from native.base.text_writer cimport TextWriter
+from native.json.number_array cimport (
+    NUMBERS_END, NUMBERS_FRACTION, NUMBERS_KIND, NUMBERS_OK, NUMBERS_RANGE, NUMBERS_SYNTAX,
+    NumbersResult, read_numbers,
+)
+from native.json.number_writer cimport json_value_bytes, put_numbers
+from native.tensor.datatype cimport (
+    DT_BF16, DT_BYTES, DT_FP16, DT_INVALID, Datatype, datatype_of, item_size_of,
+)
+
+from ksrv._native.memory.exported_bytes cimport ExportedBytes
 
 import numpy as np
 
-from ksrv._native.memory.exported_bytes cimport ExportedBytes
-from ksrv._native.tensor.datatype cimport (
-    DT_BYTES, DT_FP16, DT_BF16, DT_INVALID, Datatype, datatype_of, item_size_of,
-)
 
 from ksrv._native.memory import buffer_pool
 from ksrv._native.tensor.datatype import dtype_string
@@ -24,16 +32,6 @@ if not cython.compiled:
 
     import numpy.typing as npt
     from typing_extensions import Buffer
-
-cdef extern from "json/number_writer.hpp" namespace "ksrv" nogil:
-    cdef cppclass TextWriter:
-        TextWriter(char *room, size_t size)
-        size_t length()
-
-    size_t json_value_bytes(Datatype datatype)
-    void put_numbers(
-        TextWriter &out, Datatype datatype, const unsigned char *data, uint64_t count
-    )
 
 cdef dict CODES = {
     <int>NUMBERS_SYNTAX: "syntax",

@@ -8,11 +8,18 @@ tensors) keeps the `Block` alive. So memory is never reused while a view of it e
 long a handler keeps the view. No view exceeds the bytes that were leased.
 """
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 cimport cython
-from cpython.buffer cimport (
-    PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
-)
 from libc.stdint cimport uint64_t, uintptr_t
+
+from native.memory.buffer_pool cimport (
+    ADOPT_OK, ADOPT_SEALS, ADOPT_SIZE, AdoptError, BACKEND_HEAP, BACKEND_MEMFD, BACKEND_PAGES,
+    BufferPoolStatistics, PinFunction, UnpinFunction, count_copy as count_copied,
+    holders_of, process_pool, take_pages,
+)
+from native.memory.malloc_tuning cimport (
+    keep_freed as c_keep_freed, trim_malloc as c_trim_malloc, tune_malloc as c_tune_malloc,
+)
 
 import os
 
@@ -25,11 +32,6 @@ if not cython.compiled:
     import numpy as np
     import numpy.typing as npt
 
-
-cdef extern from "memory/malloc_tuning.hpp" namespace "ksrv" nogil:
-    bint c_tune_malloc "ksrv::tune_malloc"(int keep, bint no_mmap, int heaps) noexcept
-    bint c_keep_freed "ksrv::keep_freed"(int keep) noexcept
-    bint c_trim_malloc "ksrv::trim_malloc"() noexcept
 
 cdef int _kept = 0            # free bytes that each heap keeps, as set by tune_malloc or keep_freed
 

@@ -4,6 +4,10 @@
 
 from libc.stdint cimport uint64_t
 
+from native.memory.memory_budget cimport (
+    AnswerRoom, SMALL_REQUEST_BYTES, SMALL_SHARE_PARTS, process_budget,
+)
+
 SMALL_REQUEST: int = SMALL_REQUEST_BYTES
 SMALL_SHARE: int = SMALL_SHARE_PARTS
 """The budget is divided by this number: the part is reserved for requests of at most SMALL_REQUEST

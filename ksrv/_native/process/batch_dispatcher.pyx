@@ -1,27 +1,28 @@
 # Needs the GIL: the fields that `serve` fills are read before the same thread calls it again.
 """Serves a handler process without Python, and returns the batches that need Python."""
 
-cimport cython
+cimport numpy as cnp
 from cpython.list cimport PyList_New, PyList_SET_ITEM
+cimport cython
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
-from libcpp cimport bool as cbool
-from libcpp.vector cimport vector
 
-cimport numpy as cnp
-
-
-from ksrv._native.process.batch_ring cimport (
-    Ring, RingAnswer, RingOutput, WorkerRing,
+from native.base.clock cimport NEVER, now_ns
+from native.process.batch_dispatcher cimport (
+    RingDispatcher as CRingDispatcher, DispatchTerms, DispatchedRun as CDispatchedRun,
+    HandBack, Served,
 )
-from ksrv._native.queue.request_handle cimport CRequest, NEVER
-from ksrv._native.queue.request_queue cimport CQueue, Queue
-from ksrv._native.queue.stats cimport Stats, Sums
-from ksrv._native.server.joined_rows cimport RowWriter, ksrv_plan_images
+from native.process.batch_ring cimport RingAnswer, RingOutput
+from native.queue.request cimport Request as CRequest
+from native.tensor.datatype cimport MAX_RANK as RANK_LIMIT
+
+from ksrv._native.process.batch_ring cimport WorkerRing
+from ksrv._native.queue.request_handle cimport RaisingTaken
+from ksrv._native.queue.request_queue cimport Queue
+from ksrv._native.queue.stats cimport Stats
+from ksrv._native.server.joined_rows cimport ksrv_plan_images
 from ksrv._native.server.model_endpoint cimport ModelEndpoint
-from ksrv._native.server.server cimport ModelSignature
-from ksrv._native.tensor.datatype cimport RANK_LIMIT
 from ksrv._native.tensor.new_array cimport new_array
 from ksrv._native.tensor.tensor cimport ksrv_tensor
 
@@ -32,55 +33,6 @@ if not cython.compiled:
     from typing import Any
 
 cnp.import_array()
-
-cdef extern from "base/clock.hpp" namespace "ksrv" nogil:
-    int64_t now_ns() noexcept
-
-
-cdef extern from "process/batch_dispatcher.hpp" namespace "ksrv" nogil:
-    cdef enum Served "ksrv::Served":
-        SERVED_READY "ksrv::Served::ready"
-        SERVED_CLOSED "ksrv::Served::closed"
-        SERVED_NUDGED "ksrv::Served::nudged"
-        SERVED_STARTED "ksrv::Served::started"
-        SERVED_PLANS "ksrv::Served::plans"
-        SERVED_MESSAGE "ksrv::Served::message"
-
-    cdef enum HandBack "ksrv::HandBack":
-        HAND_BACK_ON_CHANNEL "ksrv::HandBack::on_channel"
-        HAND_BACK_OUTPUTS "ksrv::HandBack::outputs"
-        HAND_BACK_MALFORMED "ksrv::HandBack::malformed"
-
-    cdef struct DispatchTerms:
-        size_t slot
-        uint64_t max_rows
-        int64_t delay_ns
-        int64_t run_timeout_ns
-        cbool has_calls
-
-    cdef cppclass CDispatchedRun "ksrv::DispatchedRun":
-        vector[CRequest *] requests
-        uint64_t number
-        uint64_t assemble_ns
-        int64_t dispatched_ns
-        int64_t began_ns
-        int64_t deadline_ns
-        void release_requests() noexcept
-
-    cdef cppclass CRingDispatcher "ksrv::RingDispatcher":
-        CRingDispatcher(
-            CQueue *queue, Ring *ring, int channel, Sums *sums, size_t room
-        ) except +
-        Served serve(const DispatchTerms &terms) noexcept
-        void put_back() noexcept
-        CDispatchedRun batch
-        HandBack why
-        RingAnswer answer
-        const char *fault
-        RowWriter rows
-        const CDispatchedRun &running() noexcept
-        void hand_over(HandBack reason) noexcept
-        const ModelSignature *pending() noexcept
 
 cdef tuple DTYPES = DATATYPE_DTYPES
 cdef tuple NAMES = DATATYPE_NAMES
@@ -167,20 +119,20 @@ cdef class RingDispatcher:
         while True:
             with nogil:
                 served = self.dispatcher.serve(self.terms)
-            if served != SERVED_PLANS:
+            if served != Served.plans:
                 break
             ksrv_plan_images(
                 <ModelEndpoint>self.dispatcher.pending().endpoint, self.dispatcher.rows
             )
-        if served == SERVED_READY:
+        if served == Served.ready:
             return True
-        if served == SERVED_CLOSED:
+        if served == Served.closed:
             return None
-        if served == SERVED_NUDGED:
+        if served == Served.nudged:
             return []
-        if served == SERVED_STARTED:
+        if served == Served.started:
             return self._started()
-        if served == SERVED_MESSAGE:
+        if served == Served.message:
             return FIRST_BATCH_NUMBER + self.dispatcher.running().number
         handles = _handles_of(&self.dispatcher.batch)
         self.dispatcher.batch.release_requests()
@@ -192,7 +144,7 @@ cdef class RingDispatcher:
 
     def hand_over(self) -> DispatchedRun:
         """Return the running batch for Python to finish, because its process is ending."""
-        self.dispatcher.hand_over(HAND_BACK_ON_CHANNEL)
+        self.dispatcher.hand_over(HandBack.on_channel)
         return self._started()
 
     def put_back(self) -> None:
@@ -208,9 +160,9 @@ cdef class RingDispatcher:
         made.deadline_ns = None if batch.deadline_ns == NEVER else batch.deadline_ns
         made.assemble_ns = batch.assemble_ns
         made.fault = ""
-        if self.dispatcher.why == HAND_BACK_MALFORMED:
+        if self.dispatcher.why == HandBack.malformed:
             made.fault = self.dispatcher.fault.decode()
-        elif self.dispatcher.why == HAND_BACK_OUTPUTS:
+        elif self.dispatcher.why == HandBack.outputs:
             self._read(made, self.ring.ring.answer_rows(batch.number))
         made.handles = _handles_of(batch)
         batch.release_requests()
@@ -251,6 +203,6 @@ cdef list _handles_of(const CDispatchedRun *batch):
     cdef void *handle
     for i in range(batch.requests.size()):
         request = batch.requests[i]
-        handle = request.taken(request)
+        handle = (<RaisingTaken>request.taken)(request)
         PyList_SET_ITEM(handles, <Py_ssize_t>i, <object>handle)
     return handles

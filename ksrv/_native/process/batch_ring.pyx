@@ -13,24 +13,31 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+cimport numpy as cnp
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.ref cimport Py_INCREF
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
+cimport cython
 from libc.errno cimport errno
+from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 from libc.string cimport memcpy, memset
 
-cimport cython
-cimport numpy as cnp
-
+from native.base.clock cimport NEVER, now_ns
+from native.memory.buffer_pool cimport Block as CBlock, process_pool
+from native.process.batch_ring cimport (
+    BELL_INTERRUPTED, BELL_RANG, Bell, RING_ANSWER_BYTES, RING_BATCH_BYTES, RING_LARGE_BYTES,
+    RING_NAME, RING_ON_CHANNEL, RING_OUTPUTS, RING_OUTPUTS_HERE, RING_STAGES, RING_STAGE_NAME,
+    RingAnswer, RingRun, RingOutput, RingRequest, complete_batch, is_stage_name, ring_aligned,
+    wait_for_batch,
+)
+from native.tensor.datatype cimport (
+    DT_BYTES, DT_INVALID, Datatype, MAX_RANK as RANK_LIMIT, datatype_of, item_size_of,
+)
 
 from ksrv._native.batch.batch cimport ExecutorInputs, ExecutorOutputs
-from ksrv._native.memory.buffer_pool cimport Block, CBlock, ksrv_wrap, process_pool
-from ksrv._native.queue.request_handle cimport NEVER
-from ksrv._native.tensor.datatype cimport (
-    DT_BYTES, DT_INVALID, Datatype, datatype_of, item_size_of,
-)
+from ksrv._native.memory.buffer_pool cimport Block, ksrv_wrap
 from ksrv._native.tensor.new_array cimport new_array
 from ksrv._native.tensor.tensor cimport Tensor, ksrv_tensor
 
@@ -43,9 +50,6 @@ if not cython.compiled:
     RingRecord: TypeAlias = tuple[int, int, str, bytes, int | None, list[int]]
 
 cnp.import_array()
-
-cdef extern from "base/clock.hpp" namespace "ksrv" nogil:
-    int64_t now_ns() noexcept
 
 cdef tuple DTYPES = DATATYPE_DTYPES
 

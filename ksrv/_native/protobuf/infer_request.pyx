@@ -7,18 +7,26 @@ bytes until their values are needed. infer_request.hpp does the reading, on top 
 in wire_format.hpp. infer_response.pyx writes answers.
 """
 
-cimport cython
 from cpython.buffer cimport (
-    Py_buffer, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
+    PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer, Py_buffer,
 )
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.ref cimport Py_INCREF
 from cpython.unicode cimport PyUnicode_DecodeUTF8
+cimport cython
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy
 
-from ksrv._native.tensor.datatype cimport Datatype, RANK_LIMIT, datatype_of, item_size_of
+from native.protobuf.infer_request cimport (
+    BOOL_PARAM, DOUBLE_PARAM, INPUTS as OUTCOME_INPUTS, INT64_PARAM, Input as CInput,
+    Limits as CLimits, MALFORMED as OUTCOME_MALFORMED, OK as OUTCOME_OK, Outcome,
+    PARAMETERS as OUTCOME_PARAMETERS, Parameter as CParameter, Parameters, RANK as OUTCOME_RANK,
+    Request as CRequest, STRING_PARAM, TEXT as OUTCOME_TEXT, UINT64_PARAM, decode_contents,
+    next_element, scan as c_scan,
+)
+from native.protobuf.wire_format cimport Span
+from native.tensor.datatype cimport Datatype, MAX_RANK as RANK_LIMIT, datatype_of, item_size_of
 
 from ksrv._native.tensor.datatype import CONTENTS
 
@@ -28,97 +36,6 @@ if not cython.compiled:
     import numpy.typing as npt
 
     Parameters: TypeAlias = dict[str, bool | int | float | str | None]
-
-cdef extern from "protobuf/wire_format.hpp" namespace "ksrv::protobuf" nogil:
-    cdef struct Span:
-        size_t offset
-        size_t length
-
-cdef extern from "protobuf/infer_request.hpp" namespace "ksrv::message" nogil:
-    cdef enum Outcome:
-        OUTCOME_OK "ksrv::message::OK"
-        OUTCOME_MALFORMED "ksrv::message::MALFORMED"
-        OUTCOME_INPUTS "ksrv::message::INPUTS"
-        OUTCOME_RANK "ksrv::message::RANK"
-        OUTCOME_PARAMETERS "ksrv::message::PARAMETERS"
-        OUTCOME_TEXT "ksrv::message::TEXT"
-        OUTCOME_MEMORY "ksrv::message::MEMORY"
-
-    cdef enum Choice:
-        NO_CHOICE
-        BOOL_PARAM
-        INT64_PARAM
-        STRING_PARAM
-        DOUBLE_PARAM
-        UINT64_PARAM
-
-    cdef struct CParameter "ksrv::message::Parameter":
-        Span key
-        Span text
-        uint64_t bits
-        unsigned choice
-
-    cdef struct CInput "ksrv::message::Input":
-        Span name
-        Span datatype
-        Span contents
-        Span packed
-        int64_t shape[RANK_LIMIT]
-        size_t rank
-        size_t first_parameter
-        size_t parameters
-        uint64_t elements
-        unsigned fields
-        bint has_contents
-
-    cdef struct COutput "ksrv::message::Output":
-        Span name
-        size_t first_parameter
-        size_t parameters
-
-    cdef struct CLimits "ksrv::message::Limits":
-        size_t inputs
-        size_t rank
-        size_t parameters
-        size_t text
-
-    cdef cppclass ParameterNotes "ksrv::SmallVector<ksrv::message::Parameter, 4>":
-        const CParameter &operator[](size_t i)
-        size_t size()
-
-    cdef cppclass InputNotes "ksrv::SmallVector<ksrv::message::Input, 2>":
-        const CInput &operator[](size_t i)
-        size_t size()
-
-    cdef cppclass OutputNotes "ksrv::SmallVector<ksrv::message::Output, 4>":
-        const COutput &operator[](size_t i)
-        size_t size()
-
-    cdef cppclass SpanNotes "ksrv::SmallVector<ksrv::protobuf::Span, 4>":
-        const Span &operator[](size_t i)
-        size_t size()
-
-    cdef cppclass CRequest "ksrv::message::Request":
-        CRequest()
-        Span model_name
-        Span model_version
-        Span id
-        ParameterNotes parameters
-        ParameterNotes inner_parameters
-        InputNotes inputs
-        OutputNotes outputs
-        SpanNotes raw
-        size_t failed_at
-        uint64_t counted
-        bint unsure
-
-    Outcome c_scan "ksrv::message::scan"(
-        const unsigned char *message, size_t size, const CLimits &limits, CRequest &request
-    )
-    bint next_element(const unsigned char *base, size_t *at, size_t end, Span *element)
-    size_t decode_contents(
-        Datatype datatype, const unsigned char *p, size_t count, void *out, int64_t *value
-    )
 
 cdef enum:
     VIEW_FROM = 65536
@@ -300,7 +217,7 @@ cdef object _value(const char *base, const CParameter *parameter):
     return None
 
 
-cdef dict _parameters(const char *base, const ParameterNotes &notes, size_t first, size_t count):
+cdef dict _parameters(const char *base, const Parameters &notes, size_t first, size_t count):
     cdef dict found = {}
     cdef size_t i
     cdef const CParameter *parameter

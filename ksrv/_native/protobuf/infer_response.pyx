@@ -7,12 +7,17 @@ tensor is copied into raw_output_contents. If the message may be sent in parts, 
 not copied. wire_format.hpp has the wire format.
 """
 
-cimport cython
-from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer, Py_buffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
+cimport cython
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
+
+from native.protobuf.wire_format cimport (
+    BYTES as WIRE_BYTES, FIXED64 as WIRE_FIXED64, VARINT as WIRE_VARINT, Writer, put_varint,
+    varint_size,
+)
 
 if not cython.compiled:
     from collections.abc import Iterable, Mapping, Sequence
@@ -26,26 +31,6 @@ if not cython.compiled:
 
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
-
-cdef extern from "protobuf/wire_format.hpp" namespace "ksrv::protobuf" nogil:
-    cdef enum WireType:
-        WIRE_VARINT "ksrv::protobuf::VARINT"
-        WIRE_FIXED64 "ksrv::protobuf::FIXED64"
-        WIRE_BYTES "ksrv::protobuf::BYTES"
-
-    size_t varint_size(uint64_t value)
-    unsigned char *put_varint(unsigned char *out, uint64_t value)
-
-    cdef cppclass Writer:
-        const unsigned char *data()
-        size_t size()
-        bint failed()
-        void clear()
-        void varint(uint64_t value)
-        void tag(unsigned field, unsigned type)
-        void fixed64(uint64_t value)
-        void bytes(unsigned field, const void *source, size_t n)
-        void raw(const void *source, size_t n)
 
 MAX_MESSAGE = 2147483647
 

@@ -9,24 +9,22 @@ handle, releases that reference and runs the handle's callbacks. Inside of a cal
 after the callback. A thread in `NativeHandle.join` is woken earlier, without the GIL.
 """
 
-cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.ref cimport Py_DECREF
+cimport cython
 from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from native.base.clock cimport LONGEST_TIMEOUT_US, NEVER, now_ns
+from native.queue.completions cimport completions, publish_all
+from native.queue.request cimport (
+    STATE_ANSWERED, STATE_NEW, STATE_QUEUED, STATE_RUNNING, WAIT_DONE, WAIT_INTERRUPTED,
+    WAIT_TIMEOUT, Waited, publish, release, retain, wait_done,
+)
+from native.queue.request_queue cimport cancel
 
 if not cython.compiled:
     from collections.abc import Callable, Mapping
     from typing import Any
-
-
-cdef extern from "queue/completions.hpp" namespace "ksrv" nogil:
-    cdef cppclass Completions:
-        void add(CRequest *request) noexcept
-        CRequest *fetch() noexcept
-        void wait() noexcept
-        void wake() noexcept
-
-    Completions &completions() noexcept
 
 
 cdef extern from *:
@@ -49,11 +47,11 @@ def deadline_of(timeout_us: int, /) -> int:
 
 
 cdef void ksrv_bind_handle(NativeHandle handle, CRequest *request) noexcept:
-    retain_request(request)
+    retain(request)
     handle.native = request
 
 
-cdef void *_handle_taken(CRequest *request) except NULL:
+cdef void *_handle_taken(CRequest *request) noexcept:
     return request.payload  # the request's reference passes to the batch
 
 
@@ -85,7 +83,7 @@ cdef int ksrv_run_completions() except -1:
             handle = None if request.payload == NULL else <NativeHandle>request.payload
             if request.ended_in == STATE_QUEUED:
                 Py_DECREF(handle)
-            release_request(request)
+            release(request)
             if handle is not None:
                 handle._call_back()
     finally:
@@ -131,7 +129,7 @@ cdef class SequenceOrder:
 
     def __dealloc__(self):
         if self.native != NULL:
-            release_sequence(self.native)
+            release(self.native)
 
 
 cdef class NativeHandle:
@@ -182,7 +180,7 @@ cdef class NativeHandle:
         if self.native != NULL:
             if self.native.payload == <void *>self:
                 self.native.payload = NULL  # a notice of the request's end may still be pending
-            release_request(self.native)
+            release(self.native)
 
     def follow(self, SequenceOrder order not None, object sequence) -> None:
         """Make the request part of a sequence, before it is pushed.
@@ -192,7 +190,7 @@ cdef class NativeHandle:
         """
         if self.native.sequence != NULL or self.native.state.load() != STATE_NEW:
             raise ValueError("a handle follows one sequence, before it is pushed")
-        retain_sequence(order.native)
+        retain(order.native)
         self.native.sequence = order.native
         self.native.priority = 0
         self.sequence = sequence
@@ -305,7 +303,7 @@ cdef class NativeHandle:
         """
         cdef bint ended
         with nogil:
-            ended = cancel_request(self.native)
+            ended = cancel(self.native)
         if ended:
             ksrv_run_completions()
         return ended

@@ -1,27 +1,26 @@
 # Needs the GIL: the handles of a batch are answered and called back one after the other.
 """The native queues for Python: handles go in, batches of handles come out."""
 
-cimport cython
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.ref cimport Py_DECREF, Py_INCREF
+cimport cython
 from libc.stdint cimport int64_t, uint64_t
 from libcpp.vector cimport vector
 
-from ksrv._native.queue.request_handle cimport (
-    CRequest, NEVER, NativeHandle, STATE_NEW, publish, publish_all, publish_later, release_request,
+from native.base.clock cimport NEVER
+from native.queue.completions cimport publish_all, publish_later
+from native.queue.deadline_timer cimport process_timer
+from native.queue.request cimport Request as CRequest, STATE_NEW, publish
+from native.queue.request_queue cimport (
+    COUNTERS, PUSH_BYTES, PUSH_CLOSED, PUSH_EXPIRED, PUSH_FULL, PUSH_INLINE, PUSH_MEMORY, PUSH_OK,
+    Push, TAKE_CLOSED, TAKE_INSTANCE_IDLE, TAKE_READY_BATCH, Take, regroup_delay_ns, release,
 )
+
+from ksrv._native.queue.request_handle cimport NativeHandle, RaisingTaken
 
 if not cython.compiled:
     from collections.abc import Callable
     from typing import Any, Literal
-
-
-cdef extern from "queue/deadline_timer.hpp" namespace "ksrv" nogil:
-    cdef cppclass Timer:
-        bint watch(CQueue *queue) noexcept
-        void forget(CQueue *queue) noexcept
-
-    Timer &process_timer() noexcept
 
 
 OK: int = <int>PUSH_OK
@@ -64,7 +63,7 @@ cdef class Queue:
     def __dealloc__(self):
         if self.queue != NULL:
             process_timer().forget(self.queue)
-            release_queue(self.queue)
+            release(self.queue)
 
     def __repr__(self):
         return f"<Queue {self.name!r}: {self.waiting} waiting, {self.open} open>"
@@ -274,7 +273,7 @@ cdef class Queue:
                 if later:
                     publish_all()
                 handle._call_back()
-            release_request(handle.native)
+            release(handle.native)
         return result
 
     def close(self) -> None:
@@ -379,6 +378,6 @@ cdef list _handles(CRequest **requests, size_t count):
     cdef size_t i
     cdef void *handle
     for i in range(count):
-        handle = requests[i].taken(requests[i])
+        handle = (<RaisingTaken>requests[i].taken)(requests[i])
         PyList_SET_ITEM(handles, <Py_ssize_t>i, <object>handle)
     return handles

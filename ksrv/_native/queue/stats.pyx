@@ -3,10 +3,16 @@
 """Counts and times of one instance. Recording costs a few additions per request."""
 
 cimport cython
-from libc.stdint cimport uint64_t
+from libc.stdint cimport int64_t, uint64_t
 from libcpp.vector cimport vector
 
-from ksrv._native.queue.request_handle cimport CRequest, NativeHandle
+from native.queue.request cimport Request as CRequest
+from native.queue.stats cimport (
+    BOUNDS, RunTimes, DURATION_BOUNDS, Histogram, STAGES, STAGE_CACHE_HIT, STAGE_CACHE_MISS,
+    STAGE_FAILED, STAGE_QUEUE, STAGE_REQUEST, unix_milliseconds,
+)
+
+from ksrv._native.queue.request_handle cimport NativeHandle
 
 if not cython.compiled:
     from typing import Any, TypedDict

@@ -3,6 +3,8 @@
 
 from typing import Any
 
+from native.reactor.connection_limits cimport CONNECTION_SETTINGS, CONNECTION_SETTINGS_COUNT
+
 
 cdef class ConnectionLimits:
     """The limits of connections and transfers, for the HTTP server or the gRPC server.

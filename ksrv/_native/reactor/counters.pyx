@@ -1,6 +1,8 @@
 # Needs the GIL: it makes Python objects.
 """The counters of native servers, by their names in native/reactor/counters.hpp."""
 
+from native.reactor.counters cimport COUNTER_NAMES, LEAST_ERROR, STATUSES, ServerCounter
+
 REFUSALS: tuple[str, ...] = tuple(
     (<bytes>COUNTER_NAMES[index]).decode() for index in range(<int>ServerCounter.REFUSALS)
 )

@@ -1,12 +1,8 @@
 # Needs the GIL: several threads change `servers` and `running`.
 """The event loop of a worker: the I/O threads that serve the connections of all its servers."""
 
-from ksrv._native.reactor.event_loop cimport CEventLoop
 
-
-cdef void _hold_gil(
-    void (*work)(CEventLoop *) noexcept nogil, CEventLoop *loop
-) noexcept with gil:
+cdef void _hold_gil(void (*work)(CEventLoop *) noexcept, CEventLoop *loop) noexcept with gil:
     work(loop)
 
 

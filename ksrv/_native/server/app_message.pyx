@@ -3,30 +3,24 @@
 
 import logging
 
-cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+cimport cython
 from libc.stdint cimport uint64_t
 from libcpp cimport bool as cbool
 
-from ksrv._native.http.request_head import FAULTS as HEAD_FAULTS
+from native.http.incoming_body cimport BodyState
+from native.http.message cimport Turn
+from native.http.outgoing cimport Outgoing, add_part, forget_outgoing, reserve_parts
+from native.http.transport cimport look_at_peer
 
 from ksrv._native.memory.exported_bytes cimport ExportedBytes
 from ksrv._native.server.exchange cimport Exchange, ksrv_address, ksrv_fill_exchange
-from ksrv._native.server.server cimport (
-    BodyState, CHttpServer, Connection, Outgoing, Turn, add_part, forget_outgoing, reserve_parts,
-)
+
+from ksrv._native.http.request_head import FAULTS as HEAD_FAULTS
+
 
 if not cython.compiled:
     from typing import Any
-
-cdef extern from "http/transport.hpp" namespace "ksrv" nogil:
-    cdef enum class Peer:
-        open
-        half_closed
-        gone
-
-    Peer look_at_peer(Connection *transport) noexcept
-
 
 log: logging.Logger = logging.getLogger(__name__)
 

@@ -2,7 +2,11 @@
 
 from libc.stdint cimport uint32_t
 
-from ksrv._native.server.server cimport AnswerSender, Connection, Turn, sockaddr_storage
+from native.http.connection cimport Connection
+from native.http.message cimport Turn
+from native.server.answer_sender cimport AnswerSender
+
+from ksrv._native.http.sockets cimport sockaddr_storage
 
 
 # The address of a peer, in the form of Python's sockets.

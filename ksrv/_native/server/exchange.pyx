@@ -5,32 +5,23 @@ import logging
 import socket
 from collections.abc import Mapping
 
-cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdint cimport uint16_t, uint32_t, uint64_t
+cimport cython
+from libc.stdint cimport uint16_t, uint64_t
 from libc.stdlib cimport calloc, free
 
-from ksrv._native.memory.buffer_pool cimport Block, CBlock, ksrv_wrap, retain_block
-from ksrv._native.server.server cimport (
-    ANSWER_BLOCKS, ANSWER_BYTES_IN_FLIGHT, ANSWER_FAILED, AnswerSender, Connection, Outgoing,
-    Owners, RequestId, Turn, add_part, identified_head_bytes, put_identified_head, sockaddr_storage,
+from native.base.request_id cimport (
+    RequestId, choose_request_id as choose_id, identified_head_bytes, put_identified_head,
 )
+from native.base.unix_peer cimport UnixPeer, unix_peer
+from native.http.outgoing cimport ANSWER_BLOCKS, Outgoing, Owners, add_part
+from native.http.prepared_answer cimport ANSWER_BYTES_IN_FLIGHT, ANSWER_FAILED
+from native.memory.buffer_pool cimport Block as CBlock, BufferPool
+
+from ksrv._native.memory.buffer_pool cimport Block, ksrv_wrap
 from ksrv._native.queue.request_handle cimport NativeHandle
-
-cdef extern from "base/unix_peer.hpp" namespace "ksrv" nogil:
-    cdef cppclass UnixPeer:
-        bint known
-        uint32_t uid
-        uint32_t gid
-
-    UnixPeer unix_peer(const sockaddr_storage &address) noexcept
-
-cdef extern from "base/request_id.hpp" namespace "ksrv" nogil:
-    void choose_id "ksrv::choose_request_id"(
-        RequestId *id, const char *given, size_t length, const char *trace, size_t trace_length
-    ) noexcept
 
 if not cython.compiled:
     from collections.abc import Iterator
@@ -154,7 +145,7 @@ cdef void _hold_blocks(SentBuffers buffers, list parts, Outgoing *out) noexcept:
             return
         block = _block_under(parts[i], &buffers.views[i])
         if block != NULL:
-            retain_block(block)
+            BufferPool.retain(block)
             out.blocks[out.block_count] = block
             out.block_count += 1
             PyBuffer_Release(&buffers.views[i])  # __dealloc__ may release it again: it is empty now

@@ -1,6 +1,9 @@
 # Needs the GIL, because the table of plans does.
 """The encoded images of one input, for batches that are built without Python."""
 
+from libc.stdint cimport uint32_t, uint64_t
+
+
 cdef class FastImages:
     """The images of one input of fast-path requests.
 

@@ -3,9 +3,11 @@
 
 from functools import partial
 
-cimport cython
 from cpython.list cimport PyList_GET_SIZE
+cimport cython
 from libc.stdint cimport int64_t, uint64_t
+
+from native.base.clock cimport now_ns
 
 from ksrv._native.queue.request_handle cimport NativeHandle
 from ksrv._native.queue.request_queue cimport Queue
@@ -19,9 +21,6 @@ if not cython.compiled:
     from typing import Any
 
     from ksrv.errors import KsrvError
-
-cdef extern from "base/clock.hpp" namespace "ksrv" nogil:
-    int64_t now_ns() noexcept
 
 QUICK_NS = 1_000_000
 """A run that takes less than this earns inline credit."""

@@ -1,50 +1,12 @@
 """The rows that a batch joins, for the batch."""
 
-from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libcpp cimport bool as cbool
+from libc.stdint cimport uint64_t
 from libcpp.vector cimport vector
 
-from ksrv._native.queue.request_handle cimport CRequest
-from ksrv._native.server.fast_images cimport EncodedImage
+from native.infer.model_signature cimport InputSignature
+from native.server.fast_rows cimport RowWriter
+
 from ksrv._native.server.model_endpoint cimport ModelEndpoint
-from ksrv._native.server.server cimport FastRequest, InputSignature
-
-
-cdef extern from "infer/fast_request.hpp" namespace "ksrv" nogil:
-    cdef struct RowSource:
-        const unsigned char *data
-        const EncodedImage *images
-        const int64_t *tail
-        uint64_t rows
-        uint64_t row_length
-        cbool apart
-
-
-cdef extern from "server/fast_rows.hpp" namespace "ksrv" nogil:
-    cdef struct PictureSize:
-        size_t input
-        uint32_t height
-        uint32_t width
-        uint32_t channels
-
-    cdef struct ImagePlace:
-        size_t request
-        size_t input
-        size_t number
-        uint64_t row
-
-    cdef cppclass RowWriter:
-        void begin(const vector[InputSignature] &inputs) noexcept
-        RowSource *add(const CRequest &request, uint64_t request_rows) except +
-        void add(const FastRequest &request) except +
-        void plan(uint64_t padded_length) except +
-        void write(unsigned char *const *to) noexcept
-        cbool has_images() noexcept
-        uint64_t rows
-        uint64_t row_length
-        size_t copied
-        vector[PictureSize] missing
-        vector[ImagePlace] left
 
 
 cdef class JoinedRows:

@@ -6,23 +6,24 @@ image, because it is damaged or unusual or memory is short. The preparer of the 
 image. Requests that Python parsed have arrays, which are copied in the same way.
 """
 
+cimport numpy as cnp
 from cpython.pyport cimport PY_SSIZE_T_MAX
 from cpython.ref cimport Py_INCREF
-from libc.stdint cimport int64_t, uint64_t
-from libc.string cimport memcpy, memmove
-from libcpp.vector cimport vector
-
 cimport cython
-cimport numpy as cnp
+from libc.stdint cimport int64_t
+from libc.string cimport memcpy, memmove
 
-from ksrv._native.memory.buffer_pool cimport Block, count_copied, ksrv_wrap, retain_block
+from native.images.image_input cimport EncodedImage
+from native.infer.fast_request cimport RowSource, needs_padding
+from native.memory.buffer_pool cimport BufferPool, count_copy as count_copied
+from native.server.fast_path cimport FastRequest
+from native.server.fast_rows cimport ImagePlace, PictureSize
+from native.tensor.datatype cimport DT_INVALID, MAX_RANK as RANK_LIMIT, datatype_of, item_size_of
+
+from ksrv._native.memory.buffer_pool cimport Block, ksrv_wrap
 from ksrv._native.queue.request_handle cimport NativeHandle
-from ksrv._native.server.fast_images cimport EncodedImage, FastImages
-from ksrv._native.server.model_endpoint cimport FastHandle, ModelEndpoint
-from ksrv._native.server.server cimport (
-    FastRequest, InputSignature, needs_padding,
-)
-from ksrv._native.tensor.datatype cimport DT_INVALID, RANK_LIMIT, datatype_of, item_size_of
+from ksrv._native.server.fast_images cimport FastImages
+from ksrv._native.server.model_endpoint cimport FastHandle
 from ksrv._native.tensor.new_array cimport new_array
 from ksrv._native.tensor.padding cimport WITHOUT_GIL_BYTES
 from ksrv._native.tensor.tensor cimport Tensor, ksrv_tensor
@@ -107,7 +108,7 @@ cdef dict ksrv_received_tensors(object handle):
     cdef ModelEndpoint endpoint = <ModelEndpoint>request.signature.endpoint
     cdef dict found = {}
     cdef size_t i
-    retain_block(request.block)
+    BufferPool.retain(request.block)
     block = ksrv_wrap(request.block)
     for i in range(request.signature.inputs.size()):
         _add_input(
@@ -279,7 +280,7 @@ cdef list _prepare_left(
             row.
     """
     cdef FastRequest *request
-    cdef EncodedImage *image
+    cdef const EncodedImage *image
     cdef ImagePlace where
     cdef dict bad = {}
     cdef Py_ssize_t i
@@ -291,8 +292,8 @@ cdef list _prepare_left(
                 continue
             handle = handles[<Py_ssize_t>where.request]
             request = _fast(handle)
-            image = &request.layout.images[i].get()[where.number]
-            retain_block(request.block)
+            image = &request.layout.image(i, where.number)
+            BufferPool.retain(request.block)
             file = memoryview(ksrv_wrap(request.block))
             start = request.body_offset + image.offset
             elements.append(file[start:start + image.length])

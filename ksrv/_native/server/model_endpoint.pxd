@@ -1,8 +1,14 @@
 """Model endpoints, for the HTTP server."""
 
-from ksrv._native.server.server cimport CHttpServer, Connection, FastRequest, ModelSignature
+from native.http.connection cimport Connection
+from native.infer.model_signature cimport ModelSignature
+from native.queue.request_queue cimport Push
+from native.server.fast_path cimport FastRequest
+from native.server.server cimport HttpServer as CHttpServer
+
 from ksrv._native.queue.request_handle cimport NativeHandle
-from ksrv._native.queue.request_queue cimport Push, Queue
+from ksrv._native.queue.request_queue cimport Queue
+
 
 cdef enum:
     TOGETHER = 64             # the most requests that are pushed together

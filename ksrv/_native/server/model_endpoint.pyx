@@ -11,29 +11,28 @@ from random import getrandbits
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.ref cimport Py_INCREF
+cimport cython
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy
 
-cimport cython
+from native.base.clock cimport NEVER
+from native.images.image_input cimport ImageRules
+from native.infer.fast_request cimport FAST_INPUTS
+from native.infer.model_signature cimport InputSignature
+from native.memory.buffer_pool cimport BufferPool
+from native.queue.request cimport Request as CRequest, Taken, publish
+from native.queue.request_queue cimport PUSH_INLINE, PUSH_OK, release, retain
+from native.server.fast_path cimport fail_fast_request, undo_fast_request
+from native.tensor.datatype cimport (
+    DT_BYTES, DT_INVALID, MAX_RANK as RANK_LIMIT, datatype_of, item_size_of,
+)
+from native.tensor.padding cimport LengthBuckets as CLengthBuckets
 
-from ksrv._native.memory.buffer_pool cimport ksrv_wrap, retain_block
-from ksrv._native.tensor.datatype cimport (
-    DT_BYTES, DT_INVALID, RANK_LIMIT, datatype_of, item_size_of,
-)
-from ksrv._native.tensor.padding cimport CLengthBuckets, LengthBuckets
-from ksrv._native.server.server cimport (
-    CHttpServer, Connection, FAST_INPUTS, FastRequest, InputSignature, fail_fast_request,
-    undo_fast_request,
-)
-from ksrv._native.server.fast_images cimport FastImages, ImageRules
+from ksrv._native.memory.buffer_pool cimport ksrv_wrap
+from ksrv._native.queue.request_handle cimport ksrv_bind_handle
 from ksrv._native.server.exchange cimport Exchange, ksrv_exchange, ksrv_route
-from ksrv._native.queue.request_handle cimport (
-    NEVER,
-    CRequest, NativeHandle, ksrv_bind_handle, publish, release_request,
-)
-from ksrv._native.queue.request_queue cimport (
-    PUSH_INLINE, PUSH_OK, Push, Queue, release_queue, retain_queue,
-)
+from ksrv._native.server.fast_images cimport FastImages
+from ksrv._native.tensor.padding cimport LengthBuckets
 
 if not cython.compiled:
     from collections.abc import Callable, Sequence
@@ -89,7 +88,7 @@ cdef bytes _head_of(FastRequest *request):
 
 cdef object ksrv_request_of(FastRequest *request):
     cdef ModelEndpoint endpoint = <ModelEndpoint>request.signature.endpoint
-    retain_block(request.block)
+    BufferPool.retain(request.block)
     body = memoryview(ksrv_wrap(request.block))
     if request.answers != NULL:
         return endpoint.route.fast_message(
@@ -158,7 +157,7 @@ cdef void ksrv_push_fast(FastRequest **fast, size_t count, Push *results) noexce
     inlined = signature.queue.push_some(requests, count, signature.max_rows, results, &slot)
     for i in range(count):
         if results[i] == PUSH_OK:
-            release_request(requests[i])
+            release(requests[i])
     if inlined:
         _run_inline(endpoint, slot, requests, results, count)
 
@@ -189,7 +188,7 @@ cdef void _run_inline(
         log.exception("a batch on the fast path failed")
     for i in range(count):
         if results[i] == PUSH_INLINE:
-            release_request(requests[i])
+            release(requests[i])
 
 
 cdef void _fail(FastRequest *request) noexcept:
@@ -199,7 +198,7 @@ cdef void _fail(FastRequest *request) noexcept:
     if won:
         fail_fast_request(request)
         publish(request)
-        release_request(request)
+        release(request)
 
 
 cdef class ModelEndpoint:
@@ -261,8 +260,8 @@ cdef class ModelEndpoint:
                 new CLengthBuckets((<LengthBuckets?>buckets).native[0])
             )
         self.signature.queue = queue.queue
-        retain_queue(queue.queue)
-        self.signature.taken = _fast_request_taken
+        retain(queue.queue)
+        self.signature.taken = <Taken>_fast_request_taken
         self.signature.answered = _fast_request_answered
         self.signature.model = spec.name.encode()
         self.signature.version = spec.version.encode()
@@ -327,7 +326,7 @@ cdef class ModelEndpoint:
     def __dealloc__(self):
         if self.signature != NULL:
             if self.signature.queue != NULL:
-                release_queue(self.signature.queue)
+                release(self.signature.queue)
             self.signature.release()
 
     @property

@@ -7,23 +7,26 @@ model. Requests are joined when the batch is run, which cannot fail, but images 
 their requests are added.
 """
 
-from cpython.unicode cimport PyUnicode_AsUTF8AndSize
-from libc.stdint cimport int64_t, uint64_t
-from libcpp cimport bool as cbool
-
-cimport cython
 cimport numpy as cnp
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize
+cimport cython
+from libc.stddef cimport ptrdiff_t
+from libc.stdint cimport uint64_t
 
-from ksrv._native.batch.batch cimport NOT_RUN, ExecutorOutputs, StageTimes
-from ksrv._native.tensor.datatype cimport Datatype, datatype_of, item_size_of
+from native.base.clock cimport now_ns
+from native.infer.fast_request cimport FAST_OUTPUTS
+from native.queue.request cimport Request as CRequest
+from native.server.fast_response cimport (
+    FastReply, ReplyPart, ReplyStage, answer_batch, set_row_bytes,
+)
+from native.tensor.datatype cimport datatype_of, item_size_of
+
+from ksrv._native.batch.batch cimport NOT_RUN, StageTimes
+from ksrv._native.queue.request_handle cimport NativeHandle
 from ksrv._native.server.joined_rows cimport (
     ksrv_has_images, ksrv_joined_rows, ksrv_needs_padding, ksrv_pads, ksrv_received_tensors,
 )
 from ksrv._native.server.model_endpoint cimport FastHandle
-from ksrv._native.server.server cimport FAST_OUTPUTS
-from ksrv._native.queue.request_handle cimport CRequest, NativeHandle
-from ksrv._native.queue.request_queue cimport CQueue, Queue
-from ksrv._native.queue.stats cimport Stats, Sums
 from ksrv._native.tensor.tensor cimport Tensor
 
 from ksrv._native.tensor.aliasing_check import InputReferences
@@ -33,40 +36,6 @@ if not cython.compiled:
     from typing import Any
 
 cnp.import_array()
-
-cdef extern from "server/fast_response.hpp" namespace "ksrv" nogil:
-    cdef struct ReplyPart:
-        const char *name
-        const char *datatype
-        size_t name_length
-        size_t datatype_length
-        Datatype type
-        const unsigned char *data
-        const Py_ssize_t *shape
-        int rank
-        int64_t row_bytes
-
-    cdef struct ReplyStage:
-        const char *name
-        size_t length
-        uint64_t nanoseconds
-
-    cdef struct FastReply:
-        const ReplyPart *parts
-        int part_count
-        const ReplyStage *stages
-        int stage_count
-        uint64_t ran_ns
-
-    cbool set_row_bytes(ReplyPart *part, uint64_t nbytes, uint64_t rows, cbool alone) noexcept
-
-    cbool answer_batch(
-        CQueue *queue, Sums *sums, CRequest **requests, size_t count, unsigned char *won,
-        const FastReply &reply
-    ) noexcept
-
-cdef extern from "base/clock.hpp" namespace "ksrv" nogil:
-    int64_t now_ns() noexcept
 
 cdef extern from "base/small_vector.hpp" nogil:
     cdef cppclass Requests "ksrv::SmallVector<ksrv::Request *, 32>":
@@ -266,7 +235,7 @@ cdef bint _add_part(Parts *parts, Tensor tensor, uint64_t rows, bint alone) exce
         return False
     parts.count += 1
     part.data = <const unsigned char *>cnp.PyArray_DATA(array)
-    part.shape = <const Py_ssize_t *>cnp.PyArray_DIMS(array)
+    part.shape = <const ptrdiff_t *>cnp.PyArray_DIMS(array)
     part.rank = cnp.PyArray_NDIM(array)
     if not set_row_bytes(part, <uint64_t>cnp.PyArray_NBYTES(array), rows, alone):
         return False
@@ -278,27 +247,35 @@ cdef bint _add_part(Parts *parts, Tensor tensor, uint64_t rows, bint alone) exce
     return item_size_of(part.type) == <size_t>cnp.PyArray_ITEMSIZE(array)
 
 
+cdef void _put_stage(
+    ReplyStage *stage, const char *name, size_t length, uint64_t nanoseconds
+) noexcept:
+    stage.name = name
+    stage.length = length
+    stage.nanoseconds = nanoseconds
+
+
 cdef int _stages(ReplyStage *stages, RequestBatch batch, ExecutorOutputs outputs) except -1:
     """Write the stages and their times. Return their number, at most STAGES."""
     cdef const StageTimes *times = &outputs.times
+    cdef const char *text
     cdef Py_ssize_t length = 0
     cdef int count = 1
-    stages[0] = ReplyStage(b"assemble", 8, batch.spent_ns)
+    _put_stage(&stages[0], b"assemble", 8, batch.spent_ns)
     if outputs.timings_by_stage is None:
         if times.preprocess != NOT_RUN:
-            stages[count] = ReplyStage(b"preprocess", 10, times.preprocess)
+            _put_stage(&stages[count], b"preprocess", 10, times.preprocess)
             count += 1
         if times.inference != NOT_RUN:
-            stages[count] = ReplyStage(b"inference", 9, times.inference)
+            _put_stage(&stages[count], b"inference", 9, times.inference)
             count += 1
         if times.postprocess != NOT_RUN:
-            stages[count] = ReplyStage(b"postprocess", 11, times.postprocess)
+            _put_stage(&stages[count], b"postprocess", 11, times.postprocess)
             count += 1
         return count
     for name, nanoseconds in outputs.timings_by_stage.items():
-        stages[count].name = PyUnicode_AsUTF8AndSize(name, &length)
-        stages[count].length = <size_t>length
-        stages[count].nanoseconds = nanoseconds
+        text = PyUnicode_AsUTF8AndSize(name, &length)
+        _put_stage(&stages[count], text, <size_t>length, nanoseconds)
         count += 1
         if count == STAGES:
             break

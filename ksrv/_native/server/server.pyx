@@ -5,24 +5,34 @@ import logging
 import time
 from typing import Any, TypeAlias
 
-cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.ref cimport Py_DECREF, Py_INCREF
+cimport cython
 from libc.stddef cimport size_t
 from libc.stdint cimport uint64_t
 from libcpp cimport bool as cbool
 from libcpp.memory cimport shared_ptr
 from libcpp.vector cimport vector
 
-from ksrv._native.queue.request_queue cimport Queue, retain_queue
+from native.http.connection cimport Connection
+from native.http.outgoing cimport Owners
+from native.http.prepared_answer cimport PREPARED_ANSWERS, PreparedAnswer as CPreparedAnswer
+from native.queue.request_queue cimport retain
+from native.reactor.connection_limits cimport ConnectionLimits as CConnectionLimits
+from native.server.access_log cimport AccessRecord
+from native.server.app_messages cimport AppQueueKind
+from native.server.http_connections cimport HttpServerConfig
+from native.server.route_table cimport ModelRoute, RouteTable
+from native.server.server cimport Refusal
+
+from ksrv._native.http.proxy_header cimport ProxyRules
+from ksrv._native.http.request_head cimport HeadRules
+from ksrv._native.queue.request_queue cimport Queue
+from ksrv._native.reactor.connection_limits cimport ConnectionLimits
+from ksrv._native.reactor.counters cimport counted, counted_errors
 from ksrv._native.server.app_message cimport ksrv_app_message
 from ksrv._native.server.exchange cimport ksrv_address, ksrv_route
 from ksrv._native.server.model_endpoint cimport ModelEndpoint, ksrv_serve_fast_requests
-from ksrv._native.http.proxy_header cimport ProxyRules
-from ksrv._native.http.request_head cimport HeadRules
-from ksrv._native.reactor.connection_limits cimport CConnectionLimits, ConnectionLimits
-from ksrv._native.reactor.counters cimport counted, counted_errors
-from ksrv._native.reactor.event_loop cimport EventLoop
 from ksrv._native.tls.tls_context cimport TlsContext
 
 if not cython.compiled:
@@ -195,7 +205,8 @@ cdef class HttpServer:
 
     cdef int _set_unready(self, tuple answer) except -1:
         cdef CPreparedAnswer *made = new CPreparedAnswer()
-        cdef shared_ptr[const_answer] shared = shared_ptr[const_answer](<const_answer *>made)
+        cdef shared_ptr[const CPreparedAnswer] shared
+        shared.reset(made)
         _fill_answer(made, answer)
         self.server.answers.unready.replace(shared)
         return 0
@@ -233,7 +244,8 @@ cdef class HttpServer:
             state: The value of `model_changes` before the routes were gathered.
         """
         cdef RouteTable *table = new RouteTable(state)
-        cdef shared_ptr[const_table] shared = shared_ptr[const_table](<const_table *>table)
+        cdef shared_ptr[const RouteTable] shared
+        shared.reset(table)
         cdef ModelRoute route
         cdef ModelEndpoint endpoint
         for name, version, queue, answer, endpoint, metadata, model_ready in routes:
@@ -243,7 +255,7 @@ cdef class HttpServer:
             _fill_answer(&route.metadata, metadata or _NO_ANSWER)
             _fill_answer(&route.model_ready, model_ready or _NO_ANSWER)
             route.queue = (<Queue?>queue).queue
-            retain_queue(route.queue)
+            retain(route.queue)
             route.signature = NULL
             if endpoint is not None:
                 route.signature = endpoint.signature

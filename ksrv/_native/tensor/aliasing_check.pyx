@@ -12,10 +12,9 @@ handler may return its input. No weak references exist, because reference counts
 them.
 """
 
-cimport cython
-from cpython.object cimport PyObject
-
 cimport numpy as cnp
+from cpython.object cimport PyObject
+cimport cython
 
 from ksrv._native.memory.buffer_pool import Block
 from ksrv.torch_interop import TorchMemory

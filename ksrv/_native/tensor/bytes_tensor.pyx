@@ -8,17 +8,21 @@ elements are `bytes`, which cost less to make than a view. bytes_tensor.hpp has 
 reading.
 """
 
-cimport cython
-from cpython.buffer cimport (
-    Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer,
-)
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer, Py_buffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
+cimport cython
 from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
+
+from native.tensor.bytes_tensor cimport (
+    BYTES_BARE, BYTES_PREFIXED, BytesForm, ElementFault, PREFIX_BYTES, bytes_form, element_length,
+    walk_prefixed, write_element_length,
+)
+from native.tensor.image_signature cimport image_format_name, image_signature
 
 if not cython.compiled:
     from collections.abc import Iterable, Sequence

@@ -5,6 +5,12 @@
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
 
+from native.tensor.datatype cimport (
+    DATATYPES, DT_COUNT, DT_INVALID, Datatype, MAX_DIMENSION as DIMENSION_LIMIT,
+    MAX_RANK as RANK_LIMIT, SIZE_OK, SizeError, SizeLimits, checked_nbytes, datatype_of,
+    item_size_of,
+)
+
 import numpy
 
 if not cython.compiled:

@@ -6,11 +6,7 @@ Results of any other form (a tensor, a list, an array to be cast or copied) are 
 `ksrv.handlers.outputs`, which also writes the error texts.
 """
 
-from libc.stdint cimport int64_t
-from libcpp.vector cimport vector
-
 cimport cython
-cimport numpy as cnp
 
 from ksrv._native.tensor.tensor cimport ksrv_tensor
 

@@ -1,16 +1,6 @@
 """Padding, for the other compiled modules."""
 
-from libc.stdint cimport uint32_t, uint64_t
-
-
-cdef extern from "tensor/padding.hpp" namespace "ksrv" nogil:
-    const uint64_t FIRST_LENGTH_KEY
-
-    cdef cppclass CLengthBuckets "ksrv::LengthBuckets":
-        CLengthBuckets(uint32_t multiple, double waste, uint32_t most) except +
-        CLengthBuckets(const CLengthBuckets &other) except +
-        uint64_t padded(uint64_t length) noexcept
-        uint64_t bucket(uint64_t length) noexcept
+from native.tensor.padding cimport LengthBuckets as CLengthBuckets
 
 
 cdef enum:

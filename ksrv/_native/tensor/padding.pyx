@@ -1,9 +1,10 @@
 # Needs no locks: objects do not change after construction.
 """Rows of different lengths: which rows share a batch, and how they are padded."""
 
+cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 
-cimport cython
+from native.tensor.padding cimport FIRST_LENGTH_KEY
 
 LENGTH_KEYS: int = FIRST_LENGTH_KEY
 """The batch key of a request whose rows have one length is LENGTH_KEYS + 4 * bucket."""

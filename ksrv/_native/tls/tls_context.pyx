@@ -1,6 +1,10 @@
 """TLS of the native servers: OpenSSL, and the settings shared by a server's connections."""
 
 cimport cython
+from libcpp.string cimport string
+
+from native.tls.openssl cimport load_openssl, openssl
+from native.tls.tls_context cimport TlsRules
 
 if not cython.compiled:
     from collections.abc import Sequence
@@ -87,6 +91,6 @@ cdef class TlsContext:
         if ticket_keys is not None:
             rules.ticket_keys = ticket_keys.keys
         made = new CTlsContext()
-        self.context = shared_ptr[const_tls](<const_tls *>made)
+        self.context.reset(made)
         if not made.set_up(rules, &reason):
             raise ValueError(f"TLS: {reason.decode('utf-8', 'replace')}")

@@ -25,7 +25,7 @@ class DecodeMemory {
   public:
     static constexpr std::int64_t WAIT_NS = 50'000'000;
 
-    static bool is_small(std::uint64_t nbytes) noexcept { return nbytes <= MemoryBudget::SMALL_REQUEST; }
+    static bool is_small(std::uint64_t nbytes) noexcept { return nbytes <= SMALL_REQUEST_BYTES; }
 
     // Reserves bytes, or sleeps for at most WAIT_NS until bytes may be free.
     DecodeRoom take(std::uint64_t nbytes) noexcept;

@@ -1,0 +1,7 @@
+"""Types of <sys/socket.h>, which Cython does not declare."""
+
+
+cdef extern from "<sys/socket.h>" nogil:
+    ctypedef unsigned int socklen_t
+    cdef struct sockaddr_storage:
+        unsigned short ss_family
