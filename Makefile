@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-NATIVE := setup.py tools/native_build.py tools/native_declarations.py tools/native_stubs.py $(wildcard native/*/*.?pp ksrv/_native/*/*.p[xy][dx])
+NATIVE := setup.py tools/native_build.py tools/native_declarations.py tools/native_headers.py tools/native_stubs.py $(wildcard native/*/*.?pp ksrv/_native/*/*.p[xy][dx])
 MODELS ?= demo-models
 # The address of make demo and make serve: make demo HTTP=127.0.0.1:18080
 HTTP ?= 127.0.0.1:8080

@@ -19,6 +19,7 @@ SOURCES: tuple[str, ...] = (
     "native",
     "tools/native_build.py",
     "tools/native_declarations.py",
+    "tools/native_headers.py",
     "tools/native_stubs.py",
     "setup.py",
     "pyproject.toml",

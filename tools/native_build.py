@@ -15,6 +15,7 @@ CXX names the compiler. CPPFLAGS, CFLAGS, CXXFLAGS and LDFLAGS come last and win
 import argparse
 import fcntl
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -405,10 +406,18 @@ def translate(steps: Sequence[Step]) -> str:
     )
     said = run.stdout + run.stderr
     if run.returncode != 0:
-        raise BuildFailed(f"{said}a module is no valid Cython")
+        raise BuildFailed(f"{said}{undeclared(said)}a module is no valid Cython")
     for step in steps:
         step.record.write_text(step.recorded)
     return said
+
+
+def undeclared(said: str) -> str:
+    """Return why the declarations lack the members that Cython has not found."""
+    names = set(re.findall(r"has no attribute '(\w+)'", said))
+    texts = [path.read_text() for path in DECLARATIONS.rglob("*.pxd")]
+    notes = re.findall(r"# not declared: (.*::(\w+)\n)", "".join(texts))
+    return "".join(note for note, name in notes if name in names)
 
 
 def effort(step: Step) -> int:

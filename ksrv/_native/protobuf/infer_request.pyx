@@ -21,7 +21,7 @@ from libc.string cimport memcpy
 from native.protobuf.infer_request cimport (
     BOOL_PARAM, DOUBLE_PARAM, INPUTS as OUTCOME_INPUTS, INT64_PARAM, Input as CInput,
     Limits as CLimits, MALFORMED as OUTCOME_MALFORMED, OK as OUTCOME_OK, Outcome,
-    PARAMETERS as OUTCOME_PARAMETERS, Parameter as CParameter, Parameters, RANK as OUTCOME_RANK,
+    PARAMETERS as OUTCOME_PARAMETERS, Parameter as CParameter, Parameters as CParameters, RANK as OUTCOME_RANK,
     Request as CRequest, STRING_PARAM, TEXT as OUTCOME_TEXT, UINT64_PARAM, decode_contents,
     next_element, scan as c_scan,
 )
@@ -217,7 +217,7 @@ cdef object _value(const char *base, const CParameter *parameter):
     return None
 
 
-cdef dict _parameters(const char *base, const Parameters &notes, size_t first, size_t count):
+cdef dict _parameters(const char *base, const CParameters &notes, size_t first, size_t count):
     cdef dict found = {}
     cdef size_t i
     cdef const CParameter *parameter
