@@ -204,7 +204,7 @@ class Declarations:
         return " ".join(words)
 
     def number(self, text: str, of: Entity) -> str:
-        """Return the type that stands for a number as an argument of a template."""
+        """Return the name of the type that represents a number in the arguments of a template."""
         self.shared.add(f'cdef cppclass number_{text} "{text}"')
         return self.imported(f"number_{text}", SHARED, f"number_{text}", of.header)
 

@@ -1,4 +1,4 @@
-"""Reads what the headers of the native core declare, for `tools/native_declarations.py`.
+"""Reads the declarations in the headers of the native core, for `tools/native_declarations.py`.
 
 The compiler's preprocessor expands macros first. The reader knows the C++ of these headers, not all of C++: what it does
 not know, it takes for a variable whose type Cython cannot express.
@@ -32,7 +32,7 @@ Tokens = Sequence[Token]
 
 @dataclass(eq=False)
 class Entity:
-    """What a statement of a header declares.
+    """A declaration in a header.
 
     Attributes:
         kind: "class", "class name" (without a body), "enum", "using", "function", "pointer" or "variable".
@@ -176,7 +176,7 @@ def described(tokens: Tokens, scope: str, header: str) -> Entity | None:
 
 
 class Headers:
-    """What the headers of the native core declare, after the preprocessor."""
+    """The declarations in all headers of the native core, after the preprocessor."""
 
     def __init__(self) -> None:
         self.entities: dict[str, list[tuple[str, Entity]]] = {}

@@ -21,9 +21,9 @@ from libc.string cimport memcpy
 from native.protobuf.infer_request cimport (
     BOOL_PARAM, DOUBLE_PARAM, INPUTS as OUTCOME_INPUTS, INT64_PARAM, Input as CInput,
     Limits as CLimits, MALFORMED as OUTCOME_MALFORMED, OK as OUTCOME_OK, Outcome,
-    PARAMETERS as OUTCOME_PARAMETERS, Parameter as CParameter, Parameters as CParameters, RANK as OUTCOME_RANK,
-    Request as CRequest, STRING_PARAM, TEXT as OUTCOME_TEXT, UINT64_PARAM, decode_contents,
-    next_element, scan as c_scan,
+    PARAMETERS as OUTCOME_PARAMETERS, Parameter as CParameter, Parameters as CParameters,
+    RANK as OUTCOME_RANK, Request as CRequest, STRING_PARAM, TEXT as OUTCOME_TEXT, UINT64_PARAM,
+    decode_contents, next_element, scan as c_scan,
 )
 from native.protobuf.wire_format cimport Span
 from native.tensor.datatype cimport Datatype, MAX_RANK as RANK_LIMIT, datatype_of, item_size_of
