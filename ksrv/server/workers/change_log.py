@@ -8,9 +8,9 @@ reading from there.
 """
 
 import fcntl
+import marshal
 import mmap
 import os
-import pickle
 import struct
 import threading
 import time
@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from ksrv.engine.changes import ChangeKind, RepositoryChange
 from ksrv.errors import NotReady
+from ksrv.model.config import path_of
 from ksrv.repository.entry import ModelEntry
 from ksrv.server.changeable_settings import SettingChange, TraceChange
 
@@ -152,12 +153,12 @@ class ChangeLog:
             (length,) = _PREFIX.unpack(os.pread(self._file, _PREFIX.size, position))
             text = os.pread(self._file, length, position + _PREFIX.size)
             position += _PREFIX.size + length
-            entries.append((position, pickle.loads(text)))
+            entries.append((position, _read_entry(text)))
         return entries
 
     def _write(self, entry: LogEntry) -> int:
         # A worker that is killed here leaves bytes after the end, which the next writer overwrites.
-        text = pickle.dumps(entry)
+        text = marshal.dumps(msgspec.to_builtins(entry, builtin_types=(bytes,), enc_hook=str))
         data = _PREFIX.pack(len(text)) + text
         end = self.end
         written = 0
@@ -198,6 +199,12 @@ class ChangeLog:
                 fcntl.lockf(self._lock_file, fcntl.LOCK_UN)
         finally:
             self._thread_lock.release()
+
+
+def _read_entry(text: bytes) -> LogEntry:
+    # A handler process can write to the log through /proc: marshal, unlike pickle, makes plain values alone. Unlike
+    # MessagePack it has every text and integer, such as names of files that are no UTF-8.
+    return msgspec.convert(marshal.loads(text), LogEntry, dec_hook=path_of)
 
 
 def _overtakes(later: LogEntry, entry: LogEntry) -> bool:
