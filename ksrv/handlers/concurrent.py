@@ -25,8 +25,9 @@ from ksrv.handlers.deferred import DeferredHandler
 from ksrv.handlers.imports.import_lock import locked_imports
 from ksrv.handlers.models import Models
 from ksrv.handlers.streaming.streams import (
+    GIVEN_UP,
     ChunkStream,
-    is_cancelled,
+    is_given_up,
     is_stream,
     iterated,
     postprocessed,
@@ -167,7 +168,7 @@ class ConcurrentLoop:
         def ended(task: asyncio.Task[None]) -> None:
             self._tasks.remove(task)
             if not running:  # cancelled before its first step: the coroutine has run no line
-                done(Cancelled("no client waits for the batch any more"))
+                done(Cancelled(GIVEN_UP))
 
         def start() -> None:
             task = self._loop.create_task(run())
@@ -177,7 +178,7 @@ class ConcurrentLoop:
 
         def cancel() -> None:
             for task in started:
-                task.cancel()
+                task.cancel(GIVEN_UP)
 
         self._loop.call_soon_threadsafe(start)
         return partial(self._call, cancel)
@@ -192,7 +193,7 @@ class ConcurrentLoop:
         async def cancel_all() -> None:
             tasks = [task for task in self._tasks if not task.done()]
             for task in tasks:
-                task.cancel()
+                task.cancel(GIVEN_UP)
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._loop.shutdown_asyncgens()
             self._closing = True
@@ -224,8 +225,8 @@ class ConcurrentLoop:
                 if context.made is not None:
                     check_answers(context.made)
         except BaseException as error:  # noqa: BLE001  a handler may raise anything
-            if isinstance(error, asyncio.CancelledError) and is_cancelled():
-                failure = Cancelled("no client waits for the batch any more")
+            if is_given_up(error):
+                failure = Cancelled(GIVEN_UP)
             else:
                 failure = runner.failure_of(error, context.stage, inputs)
         context.timings.setdefault("inference", perf_counter_ns() - began)

@@ -216,7 +216,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         _says(
             "Requests after which the server ends a connection. Running requests finish. 0: never.",
             ge=0,
-            le=1,
+            le=1 << 40,
         ),
     ] = 0
     drain_delay: Annotated[

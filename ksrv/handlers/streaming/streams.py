@@ -364,19 +364,19 @@ async def _next(row: int, chunks: AsyncGenerator[Any, None], stream: ChunkStream
     except StopAsyncIteration:
         stream.row_ended(row)
     except BaseException as error:
-        if isinstance(error, asyncio.CancelledError) and is_cancelled():
+        if is_given_up(error):
             raise
         stream.row_failed(row, error)
     return ENDED
 
 
-def is_cancelled() -> bool:
-    """Tell whether this task was cancelled, rather than that a handler raised `CancelledError` in it."""
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:  # no event loop runs here
-        return False
-    return task is not None and task.cancelling() > 0
+GIVEN_UP = "no client waits for the batch any more"
+"""The message with which a batch's task is cancelled."""
+
+
+def is_given_up(error: BaseException) -> bool:
+    """Tell whether a batch's task was cancelled, rather than that a handler raised `CancelledError` or cancelled itself."""
+    return isinstance(error, asyncio.CancelledError) and error.args == (GIVEN_UP,)
 
 
 def postprocessed(chunks: Any, postprocess: Callable[[Any], Any]) -> Any:

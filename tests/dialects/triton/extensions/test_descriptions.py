@@ -63,14 +63,13 @@ def test_statistics_are_rendered():
         compute_infer=duration(7),
         compute_output=duration(8),
         cached={"hit": duration(9)},
-        batches=[
-            SimpleNamespace(
-                batch_size=3,
+        batches={
+            3: SimpleNamespace(
                 compute_input=duration(1),
                 compute_infer=duration(2),
                 compute_output=duration(3),
             )
-        ],
+        },
     )
     found = statistics_document([entry])
     assert found["model_stats"][0]["inference_stats"]["fail"] == {"count": 1, "ns": 10}
