@@ -166,7 +166,6 @@ void Streams::note_untaken(Call *call) noexcept {
     call->sending.whole_ns = connection_.now();
     counts.untaken.fetch_add(1, std::memory_order_relaxed);
     server_.untaken.fetch_add(1, std::memory_order_relaxed);
-    connection_.look_by(connection_.now() + overdue_ns());
 }
 
 void Streams::note_taken(Call *call) noexcept {
@@ -176,14 +175,13 @@ void Streams::note_taken(Call *call) noexcept {
     server_.untaken.fetch_sub(1, std::memory_order_relaxed);
 }
 
-void Streams::end_untaken(bool of_all) noexcept {
-    std::atomic<uint32_t> &count = of_all ? counts.untaken : counts.overdue;
-    const uint32_t left = count.load(std::memory_order_relaxed) / 2;
-    for (Call *call = oldest(); call && count.load(std::memory_order_relaxed) > left; call = call->links.previous) {
-        if (of_all ? !call->sending.whole_ns : !is_overdue(*call)) continue;
+void Streams::end_untaken() noexcept {
+    const uint32_t left = counts.untaken.load(std::memory_order_relaxed) / 2;
+    for (Call *call = oldest(); call && counts.untaken.load(std::memory_order_relaxed) > left;
+         call = call->links.previous) {
+        if (!call->sending.whole_ns) continue;
         server_.count(ServerCounter::calls);
         drop_answer(call);
-        if (!of_all) count.fetch_sub(1, std::memory_order_relaxed);
     }
 }
 

@@ -1,6 +1,5 @@
 #include "grpc/connection.hpp"
 
-#include <algorithm>
 #include <new>
 
 #include "grpc/server.hpp"
@@ -101,7 +100,7 @@ void Connection::run_owned(uint32_t events) noexcept {
     }
     if (events & EVENT_GOODBYE) say_goodbye();
     if (events & EVENT_MAKE_ROOM) streams_.end_unfinished();
-    if (events & (EVENT_END_OVERDUE | EVENT_END_UNTAKEN)) streams_.end_untaken(events & EVENT_END_UNTAKEN);
+    if (events & EVENT_END_UNTAKEN) streams_.end_untaken();
     if (events & EVENT_TICK) tick();
     if (events & EVENT_RECYCLE) recycle();
     if (stage_ == Stage::closed) return;
@@ -112,7 +111,6 @@ void Connection::run_owned(uint32_t events) noexcept {
         if (reached != Handshake::done) return;
     }
     if (events & EVENT_WRITABLE) socket_.note_writable();
-    if (events & EVENT_GATHERED) socket_.end_gathering();
     if (stage_ < Stage::ending && !socket_.read()) reach(Stage::ending);
     if (!socket_.flush() || events & EVENT_CLOSE) {
         close_now();

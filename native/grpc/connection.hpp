@@ -23,12 +23,6 @@ namespace ksrv::grpc {
 class Server;
 class Connection;
 
-// A connection's link in a list to which any thread adds, and which one thread empties.
-struct ListPlace {
-    std::atomic<bool> listed{false};
-    Connection *next = nullptr;
-};
-
 enum ConnectionEvent : uint32_t {
     EVENT_READABLE = 1,
     EVENT_WRITABLE = 2,
@@ -37,11 +31,9 @@ enum ConnectionEvent : uint32_t {
     EVENT_CLOSE = 16,
     EVENT_MAKE_ROOM = 32,  // end calls whose message does not arrive
     EVENT_HUNG_UP = 64,  // the peer will send no more than it has sent
-    EVENT_GATHERED = 128,  // stop waiting for a large piece
-    EVENT_HANDSHAKE = 256,  // the TLS handshake may run a step
-    EVENT_END_OVERDUE = 512,  // drop answers that clients have not read for long,
-    EVENT_END_UNTAKEN = 1024,  // or drop any unread answers
-    EVENT_RECYCLE = 2048,  // close if idle, because another client waits
+    EVENT_HANDSHAKE = 128,  // the TLS handshake may run a step
+    EVENT_END_UNTAKEN = 256,  // drop answers that clients do not read
+    EVENT_RECYCLE = 512,  // close if idle, because another client waits
 };
 
 class Connection final {
@@ -77,7 +69,8 @@ class Connection final {
     const uint32_t slot, generation;
     sockaddr_storage address{};
     socklen_t address_length = 0;
-    ListPlace deferred, gathering;  // links in the server's lists of these names
+    std::atomic<bool> deferred{false};  // in the server's list of this name
+    Connection *next_deferred = nullptr;
     std::atomic<bool> unread{false};      // in the server's queue of this name
     Connection *next_unread = nullptr;
     OwnerThread owner;

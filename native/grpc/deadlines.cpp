@@ -13,23 +13,11 @@ namespace {
 constexpr uint64_t LATE_NS = 1'000'000'000u;  // how long the engine has to answer a request after its deadline
 constexpr uint64_t SECOND = 1'000'000'000u;
 constexpr uint64_t SILENT_NS = SECOND;  // how long an incomplete request may pause while the server stops
-constexpr uint64_t OVERDUE_SHARE = 10;  // an answer is overdue after this part of the grace period
 
 }  // namespace
 
-uint64_t Streams::overdue_ns() const noexcept { return server_.config.grace_ns / OVERDUE_SHARE; }
-
-bool Streams::is_overdue(const Call &call) const noexcept {
-    return call.sending.whole_ns && connection_.now() - call.sending.whole_ns >= overdue_ns();
-}
-
 void Streams::look_at_calls() noexcept {
-    uint32_t overdue = 0;
-    for (Call *call = newest_; call; call = call->links.next) {
-        look_at_call(call);
-        overdue += is_overdue(*call);
-    }
-    counts.overdue.store(overdue, std::memory_order_relaxed);
+    for (Call *call = newest_; call; call = call->links.next) look_at_call(call);
 }
 
 void Streams::look_at_call(Call *call) noexcept {

@@ -3,7 +3,6 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <new>
 
 #include "base/python_call.hpp"
@@ -25,8 +24,7 @@ Server::Server(EventLoop *loop, const ServerConfig &wanted, MemoryBudget *bytes,
 Server::~Server() {
     close_all();
     // Each list holds a reference to its connections, and no turn will empty it.
-    deferred_.empty([](Connection *) {});
-    gathering_.empty([](Connection *) {});
+    while (Connection *connection = deferred_.pop()) connection->release();
     while (Connection *connection = unread_.pop()) connection->release();
 }
 
@@ -44,7 +42,6 @@ bool Server::listen_on(const int *fds, size_t count) noexcept {
 
 NextTurn Server::next_turn() const noexcept {
     if (!unread_.empty()) return NextTurn::at_once;
-    if (gathering_.any()) return NextTurn::soon;
     return connections.count() || decrefs.any() ? NextTurn::at_sweep : NextTurn::any;
 }
 
@@ -108,16 +105,14 @@ void Server::end_unfinished() noexcept {
     largest->release();
 }
 
-// If too many answered calls wait for their clients, ends the oldest calls of the connection that has most of them. New
-// answers are spared while fewer than twice as many calls wait. If another thread owns the connection, that thread ends
-// them.
+// If too many answered calls wait for their clients, ends the oldest calls of the connection that has most of them. If
+// another thread owns the connection, that thread ends them.
 void Server::end_untaken() noexcept {
     uint32_t left = untaken.load(std::memory_order_relaxed), before = 0;
-    while (left > config.calls && left != before) {
-        const bool of_all = left > 2 * config.calls;
-        Connection *largest = connections.with_most(counted(of_all ? &CallCounts::untaken : &CallCounts::overdue));
+    while (left > UNTAKEN_SHARE * config.calls && left != before) {
+        Connection *largest = connections.with_most(counted(&CallCounts::untaken));
         if (!largest) return;
-        largest->post(of_all ? EVENT_END_UNTAKEN : EVENT_END_OVERDUE);
+        largest->post(EVENT_END_UNTAKEN);
         largest->release();
         before = left;
         left = untaken.load(std::memory_order_relaxed);
@@ -151,7 +146,7 @@ void Server::on_event(uint64_t tag, uint32_t events, uint64_t, bool is_late) noe
 }
 
 // Reads at least one connection that was put off, and each at most once.
-void Server::on_turn(uint64_t now, TurnShare share) noexcept {
+void Server::on_turn(uint64_t, TurnShare share) noexcept {
     for (uint32_t left = unread_.count(); left > 0; --left) {
         Connection *connection = unread_.pop();
         if (!connection) break;
@@ -160,8 +155,6 @@ void Server::on_turn(uint64_t now, TurnShare share) noexcept {
         connection->release();
         if (left > 1 && share.is_over(unsigned_now_ns())) break;
     }
-    if (gathering_.any() && now >= gathered_ns_.load())
-        gathering_.empty([](Connection *connection) { connection->post(EVENT_GATHERED); });
 }
 
 void Server::on_sweep(uint64_t now) noexcept {
@@ -180,13 +173,6 @@ void Server::read_again(Connection *connection) noexcept {
     connection->retain();
     unread_.push(connection);
     loop_->wake();
-}
-
-bool Server::read_soon(Connection *connection) noexcept {
-    if (!gathering_.any()) gathered_ns_.store(unsigned_now_ns() + PIECE_NS);
-    const bool added = gathering_.add(connection);
-    if (added) loop_->wake();
-    return added;
 }
 
 void Server::queue_handshake(const Connection &connection) noexcept {
@@ -232,10 +218,19 @@ size_t Server::take_fast_calls(Call *first, Call **out, size_t room) noexcept {
 }
 
 void Server::send_later(Connection *connection) noexcept {
-    if (loop_->gathers()) {
-        deferred_.add(connection);
-    } else {
+    if (!loop_->gathers()) {
         connection->post(0);
+    } else if (!connection->deferred.exchange(true, std::memory_order_acq_rel)) {
+        connection->retain();
+        deferred_.push(connection);
+    }
+}
+
+void Server::send_gathered() noexcept {
+    while (Connection *connection = deferred_.pop()) {
+        connection->deferred.store(false, std::memory_order_release);
+        connection->post(0);
+        connection->release();
     }
 }
 

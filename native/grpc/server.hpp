@@ -81,7 +81,7 @@ class Server final : public Protocol {
         return decrefs.any() ? PythonWork::sent : PythonWork::none;
     }
     void work_in_python() noexcept override;
-    void send_gathered() noexcept override { deferred_.empty([](Connection *connection) { connection->post(0); }); }
+    void send_gathered() noexcept override;
     void *take_place() noexcept override;
     void give_back_place(void *) noexcept override {}
     void accepted(void *place, const Accepted &made, bool serves) noexcept override;
@@ -110,7 +110,6 @@ class Server final : public Protocol {
     void forget(Connection *connection) noexcept;
     void read_again(Connection *connection) noexcept;  // after other connections had their turn
     void queue_handshake(const Connection &connection) noexcept;
-    bool read_soon(Connection *connection) noexcept;   // within a millisecond or two; false if requested already
     const Method *method(std::string_view path) const noexcept;
     void count(ServerCounter which) noexcept { counters.count(which); }
     void end_unfinished() noexcept;  // too many calls wait for their messages
@@ -135,7 +134,8 @@ class Server final : public Protocol {
 
   private:
     static constexpr int RECYCLE_TRIES = 8;
-    static constexpr uint64_t PIECE_NS = 1'000'000u;  // how long a large piece of a message may take
+    // The most answered calls that wait for their clients, as a multiple of the limit on calls.
+    static constexpr uint32_t UNTAKEN_SHARE = 2;
 
     void end_untaken() noexcept;
     bool recycle_idle() noexcept;
@@ -148,9 +148,8 @@ class Server final : public Protocol {
 
     RunQueue<Call, &Call::run_next> to_run_;
     RunQueue<Connection, &Connection::next_unread> unread_;  // to be read in a later turn
-    ConnectionList<&Connection::deferred> deferred_;   // with answers that wait for the end of a turn
-    ConnectionList<&Connection::gathering> gathering_;  // to be read when a large piece has arrived,
-    std::atomic<uint64_t> gathered_ns_{0};              // or at this time
+    // With answers that wait for the end of a turn.
+    RunQueue<Connection, &Connection::next_deferred> deferred_;
 };
 
 }  // namespace ksrv::grpc

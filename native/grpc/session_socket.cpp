@@ -25,10 +25,6 @@ constexpr uint64_t TURN_NS = 100'000;       // of reading, before it is the turn
 constexpr size_t SENT_AHEAD = 1u << 20;     // answers are made ahead of the socket up to this size,
 constexpr size_t COPIED_AHEAD = 64u << 10;  // and small frames, which are copied, up to this size
 constexpr int DISCARDS = 4;                 // reads per turn while bytes are discarded
-// Piece size for large messages that arrive fast, because each piece costs an event.
-constexpr int LARGE_PIECE_BYTES = 256 << 10;
-constexpr int SMALL_PIECE_BYTES = 64 << 10;  // piece size near the end of a large message; smaller rests do not wait
-constexpr uint64_t SLOW_NS = 100'000'000u;   // how long a slow peer is read without large pieces
 
 struct ReadBuffer {
     unsigned char bytes[READ_BYTES];
@@ -85,7 +81,6 @@ bool SessionSocket::read() noexcept {
         if (more && unsigned_now_ns() >= turn_ends_ns) return true;
     }
     readable_ = false;
-    await_large_piece();
     return true;
 }
 
@@ -114,7 +109,6 @@ bool SessionSocket::read_once(bool *more) noexcept {
         return false;
     }
     const size_t whole = static_cast<size_t>(got), first = place ? std::min(direct, whole) : 0;
-    received_bytes_ += whole;
     streams_.flow.note_received(connection_.now(), streams_.counts.open.load(std::memory_order_relaxed));
     // A short read has emptied the socket, and an event will report more bytes. But the event of the end may have
     // arrived with these bytes. Under TLS a short read may be the rest of a record, or come from the library's buffer.
@@ -153,24 +147,6 @@ bool SessionSocket::find_preface(const unsigned char *data, size_t length) noexc
         // The connection is closed without an answer.
     }
     return false;
-}
-
-// An event for each frame of a large message would cost more than handling its bytes. Therefore the rest of the last
-// message is awaited in large pieces. Other frames of the peer then wait a millisecond, too.
-void SessionSocket::await_large_piece() noexcept {
-    const size_t left = streams_.message_bytes_to_come();
-    const bool waits = !hung_up_ && connection_.now() >= slow_until_ns_ && left >= SMALL_PIECE_BYTES;
-    set_low_water(&transport_, !waits                    ? 1
-                               : left < LARGE_PIECE_BYTES ? SMALL_PIECE_BYTES
-                                                          : LARGE_PIECE_BYTES);
-    if (transport_.low_water > 1 && server_.read_soon(&connection_)) gathered_bytes_ = received_bytes_;
-}
-
-// If the peer is too slow for large pieces, its bytes are read as they arrive.
-void SessionSocket::end_gathering() noexcept {
-    if (transport_.low_water == 1) return;
-    readable_ = true;
-    if (received_bytes_ - gathered_bytes_ < SMALL_PIECE_BYTES) slow_until_ns_ = connection_.now() + SLOW_NS;
 }
 
 // ---- sending --------------------------------------------------------------------------------

@@ -32,8 +32,6 @@ class SessionSocket {
     bool read() noexcept;
     // Sends as much as the socket takes. False if the connection is broken.
     bool flush() noexcept;
-    // Stops waiting for a large piece.
-    void end_gathering() noexcept;
     // Whether the client is too slow to receive.
     bool is_too_slow() noexcept;
     // Discards what the peer sends. False once it has closed.
@@ -57,7 +55,6 @@ class SessionSocket {
     bool read_once(bool *more) noexcept;
     bool find_preface(const unsigned char *data, size_t length) noexcept;
     bool take_bytes(const unsigned char *data, size_t length) noexcept;
-    void await_large_piece() noexcept;
     void count_copied() noexcept;
 
     Connection &connection_;
@@ -71,11 +68,9 @@ class SessionSocket {
     bool speaks_ = false;         // frames may be sent: the preface has arrived, or the connection ends
     size_t preface_bytes_ = 0;    // bytes of the preface that have arrived
     size_t counted_copied_ = 0;   // copied bytes of `out` that are counted in the budget
-    uint64_t received_bytes_ = 0, sent_bytes_ = 0;
+    uint64_t sent_bytes_ = 0;
     uint64_t blocked_ns_ = 0;     // when the socket was full; 0 if it is not
     uint64_t blocked_sent_ = 0;   // `sent_bytes_` at that time
-    uint64_t gathered_bytes_ = 0;  // received bytes when the wait for the last large piece began
-    uint64_t slow_until_ns_ = 0;  // large pieces did not arrive in time, so that they are not awaited before this time
 };
 
 }  // namespace ksrv::grpc

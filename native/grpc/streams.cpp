@@ -11,6 +11,7 @@
 #include "grpc/fast_call.hpp"
 #include "grpc/faults.hpp"
 #include "grpc/server.hpp"
+#include "protobuf/wire_format.hpp"
 
 namespace ksrv::grpc {
 
@@ -28,22 +29,14 @@ const unsigned char *bytes_of(const std::string &text) noexcept {
 
 // The offset of the first raw tensor's bytes in a ModelInferRequest, or 0 if it is not known yet.
 size_t first_tensor(const unsigned char *message, size_t length) noexcept {
-    size_t at = 0;
-    const auto read_varint = [&](uint64_t *value) {
-        *value = 0;
-        for (int shift = 0; at < length && shift < 64; shift += 7) {
-            const unsigned char byte = message[at++];
-            *value |= static_cast<uint64_t>(byte & 127) << shift;
-            if (byte < 128) return true;
-        }
-        return false;
-    };
-    uint64_t tag = 0, size = 0;
-    // Skips the fields in front of it. All of them have a length (wire type 2).
-    while (read_varint(&tag) && (tag & 7) == 2 && read_varint(&size)) {
-        if (tag >> 3 == RAW_INPUT_CONTENTS) return size ? at : 0;
-        if (size > length - at) return 0;
-        at += size;
+    protobuf::Cursor cursor(message, 0, length);
+    uint64_t field = 0, size = 0;
+    unsigned type = 0, size_bytes = 0;
+    bool odd = false;
+    // Skips the fields in front of it. All of them have a length.
+    while (cursor.tag(&field, &type, &odd) && type == protobuf::BYTES && cursor.varint(&size, &size_bytes)) {
+        if (field == RAW_INPUT_CONTENTS) return size ? cursor.at() : 0;
+        if (!cursor.advance(size)) return 0;
     }
     return 0;
 }
@@ -178,13 +171,6 @@ unsigned char *Streams::place_of_data(size_t *length) noexcept {
     if (!call || call->receiving != Receiving::message || !call->incoming.message.block) return nullptr;
     *length = std::min(*length, call->incoming.left());
     return *length >= DIRECT_BYTES && count(call, *length) ? call->incoming.end() : nullptr;
-}
-
-size_t Streams::message_bytes_to_come() const noexcept {
-    size_t window = 0;
-    const Call *call = static_cast<const Call *>(session.stream_of_last_data(&window));
-    const bool receives = call && call->receiving == Receiving::message && call->incoming.message.block;
-    return receives ? std::min(window, call->incoming.left()) : 0;
 }
 
 // The prefix is complete: checks whether the message is accepted.

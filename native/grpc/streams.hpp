@@ -18,7 +18,6 @@ struct CallCounts {
     std::atomic<uint32_t> open{0};
     std::atomic<uint32_t> unfinished{0};  // whose message is incomplete
     std::atomic<uint32_t> untaken{0};     // whose complete answer waits for the client
-    std::atomic<uint32_t> overdue{0};     // whose complete answer has waited for too long
     std::atomic<uint64_t> idle_since_ns{0};
 };
 
@@ -29,17 +28,15 @@ class Streams final : public http2::SessionEvents {
 
     // Sends everything that a call has to send.
     void answer(Call *call) noexcept;
-    // Enforces the time limits of all calls, and counts the overdue answers.
+    // Enforces the time limits of all calls.
     void look_at_calls() noexcept;
-    // Drops half of the answers that clients do not read, the oldest first: of the overdue answers, or of all.
-    void end_untaken(bool of_all) noexcept;
+    // Drops half of the answers that clients do not read, the oldest first.
+    void end_untaken() noexcept;
     // Ends half of the calls whose message does not arrive, the oldest first.
     void end_unfinished() noexcept;
     void close_all() noexcept;
     // The place in their message for the next bytes of a DATA frame. Null unless they may be received directly.
     unsigned char *place_of_data(size_t *length) noexcept;
-    // How many bytes of the last message the peer may still send without waiting.
-    size_t message_bytes_to_come() const noexcept;
 
     CallCounts counts;
     http2::Session session;
@@ -82,9 +79,6 @@ class Streams final : public http2::SessionEvents {
     // ---- deadlines.cpp ----
     void look_at_call(Call *call) noexcept;
     bool keeps_up(Call *call, bool is_left, uint64_t answer_bytes) noexcept;
-    // How long a client may leave an answer unread, whatever the number of others.
-    uint64_t overdue_ns() const noexcept;
-    bool is_overdue(const Call &call) const noexcept;
     Call *oldest() const noexcept;
 
     Connection &connection_;

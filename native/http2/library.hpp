@@ -125,7 +125,6 @@ enum ErrorCode : uint32_t {
     F(int, session_consume_stream, (NgSession *, int32_t, size_t))                               \
     F(int, session_set_local_window_size, (NgSession *, uint8_t, int32_t, int32_t))              \
     F(int32_t, session_get_stream_local_window_size, (NgSession *, int32_t))                     \
-    F(int32_t, session_get_local_window_size, (NgSession *))                                     \
     F(void *, session_get_stream_user_data, (NgSession *, int32_t))                              \
     F(int, session_set_stream_user_data, (NgSession *, int32_t, void *))                         \
     F(int32_t, session_get_last_proc_stream_id, (NgSession *))

@@ -129,14 +129,6 @@ void Session::widen(int32_t stream_id, size_t window) noexcept {
         note(nghttp2.session_set_local_window_size(session_, 0, stream_id, most));
 }
 
-void *Session::stream_of_last_data(size_t *window) const noexcept {
-    if (!data_stream_) return nullptr;
-    const int32_t left = std::min(nghttp2.session_get_stream_local_window_size(session_, data_stream_id_),
-                                  nghttp2.session_get_local_window_size(session_));
-    *window = left > 0 ? static_cast<size_t>(left) : 0;
-    return data_stream_;
-}
-
 void Session::ping() noexcept {
     static const uint8_t OPAQUE[8] = {'k', 's', 'r', 'v', 0, 0, 0, 1};
     note(nghttp2.submit_ping(session_, 0, OPAQUE));
@@ -227,7 +219,6 @@ int Session::on_begin_frame(NgSession *, const FrameHead *frame, void *user) {
         if (frame->length == 0 && !(frame->flags & FLAG_END_STREAM)) cost = 1;
         if (!(frame->flags & FLAG_PADDED)) {
             self->data_stream_ = stream;
-            self->data_stream_id_ = frame->stream_id;
             self->data_left_ = stream ? frame->length : 0;
         }
         break;

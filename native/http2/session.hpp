@@ -84,9 +84,6 @@ class Session {
         return data_left_ ? data_stream_ : nullptr;
     }
 
-    // The open stream of the last DATA frame, and how many bytes the peer may still send on it.
-    void *stream_of_last_data(size_t *window) const noexcept;
-
     void answer(int32_t stream_id, const Field *fields, size_t count, bool has_body) noexcept;
     void trailers(int32_t stream_id, const Field *fields, size_t count) noexcept;
     void reset(int32_t stream_id, uint32_t error) noexcept;
@@ -137,7 +134,6 @@ class Session {
     OutgoingBytes *const out_;
     NgSession *session_ = nullptr;
     void *data_stream_ = nullptr;
-    int32_t data_stream_id_ = 0;
     size_t data_left_ = 0;
     bool data_came_ = false;  // bytes of the current frame arrived in the current call
     int32_t seen_id_ = 0;

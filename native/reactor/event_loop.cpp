@@ -127,7 +127,6 @@ int EventLoop::wait_ms(uint64_t now) const noexcept {
         next = std::min(next, protocol->next_turn());
     });
     if (next == NextTurn::at_once) return 0;
-    if (next == NextTurn::soon) return SOON_MS;
     if (wants_python() || turn_.is_in_python()) return PYTHON_MS;
     if (next == NextTurn::any) return IDLE_MS;
     const uint64_t due = next_sweep_ns_.load(std::memory_order_relaxed);

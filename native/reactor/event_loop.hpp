@@ -26,7 +26,7 @@ namespace ksrv {
 class EventLoop;
 
 // When a protocol needs the next turn of the event loop if no event arrives.
-enum class NextTurn : uint8_t { at_once, soon, at_sweep, any };
+enum class NextTurn : uint8_t { at_once, at_sweep, any };
 
 // A protocol's work for Python: objects to release, or work that justifies entering Python.
 enum class PythonWork : uint8_t { none, sent, wanted };
@@ -130,7 +130,7 @@ class EventLoop final : PythonTurn::Work {
     // A protocol's share of a round in Python, so that a flood of its requests does not delay other protocols.
     static constexpr uint32_t SHARE_REQUESTS = 64;
     static constexpr uint64_t SHARE_NS = 200'000;
-    static constexpr int SOON_MS = 1, PYTHON_MS = 2, IDLE_MS = 1000;  // between two turns without an event
+    static constexpr int PYTHON_MS = 2, IDLE_MS = 1000;  // between two turns without an event
     static constexpr uint64_t WAKE_TAG = 0xffffffffu;
 
     struct alignas(64) Thread {
