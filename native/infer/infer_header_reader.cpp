@@ -298,7 +298,6 @@ private:
             return fail(HEADER_DATA_AND_SHARED, start);
         if (input.has_data && input.size_form != SIZE_ABSENT) return fail(HEADER_DATA_AND_SIZE, start);
         if (!named_once(out_.inputs, input.name, start)) return false;
-        std::size_t where = 0;
         const std::size_t item = item_size_of(input.datatype);
         if (input.rank != 0 && out_.shapes[input.shape_first] == -1) {
             fault_.expected = 0;
@@ -308,11 +307,8 @@ private:
             fault_.place = AT_REQUEST;
             return true;
         }
-        SizeLimits sizes;
-        sizes.rank = limits_.rank;
-        sizes.dimension = limits_.dimension;
-        if (checked_nbytes(out_.shapes.data() + input.shape_first, input.rank, item ? item : 1, sizes,
-                           &input.elements, &input.nbytes, &where) != SIZE_OK)
+        if (!checked_nbytes(out_.shapes.data() + input.shape_first, input.rank, item ? item : 1, &input.elements,
+                            &input.nbytes))
             return fail(HEADER_OVERFLOW, start);
         if (item == 0) input.nbytes = 0;
         out_.inputs.push_back(input);

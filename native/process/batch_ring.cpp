@@ -174,9 +174,8 @@ const char *Ring::read_answer(std::uint64_t number, RingAnswer *answer) noexcept
             return "the name of an output is not valid UTF-8";
         if (output.datatype >= DT_BYTES) return "an output has an unknown datatype";
         std::uint64_t elements = 0, nbytes = 0;
-        std::size_t where = 0;
-        if (checked_nbytes(output.shape, output.rank, item_size_of(static_cast<Datatype>(output.datatype)),
-                           SizeLimits{}, &elements, &nbytes, &where) != SIZE_OK ||
+        if (!checked_nbytes(output.shape, output.rank, item_size_of(static_cast<Datatype>(output.datatype)), &elements,
+                            &nbytes) ||
             nbytes != output.nbytes)
             return "the size of an output does not match its shape";
         if (output.offset > RING_ANSWER_BYTES || nbytes > RING_ANSWER_BYTES - output.offset)

@@ -89,73 +89,26 @@ inline std::size_t item_size_of(Datatype datatype) noexcept {
 inline constexpr int MAX_RANK = 32;
 inline constexpr std::int64_t MAX_DIMENSION = 2147483647;
 
-enum SizeError : int {
-    SIZE_OK = 0,
-    SIZE_RANK,       // too many dimensions
-    SIZE_NEGATIVE,   // a dimension is negative
-    SIZE_DIMENSION,  // a dimension exceeds 2^31 - 1
-    SIZE_OVERFLOW,   // the product exceeds the limit or 64 bits
-};
-
-struct SizeLimits {
-    std::size_t rank = 32;
-    std::int64_t dimension = 2147483647;
-    std::uint64_t bytes = UINT64_MAX;
-};
-
-// The number of elements and bytes of a tensor.
+// The number of elements and bytes of a tensor. False if the shape exceeds the limits or 64 bits.
 //
 // `item_size` is 1 for BYTES, so that only the element count is limited. A zero dimension makes the product zero, but
-// the product of the other dimensions must still be below 2^63, so that array libraries can compute strides. On error
-// `*where` is the index of the faulty dimension, and the outputs are unchanged.
-inline SizeError checked_nbytes(const std::int64_t *shape, std::size_t rank, std::size_t item_size,
-                                const SizeLimits &limits, std::uint64_t *elements,
-                                std::uint64_t *nbytes, std::size_t *where) noexcept {
-    if (rank > limits.rank) {
-        *where = limits.rank;
-        return SIZE_RANK;
-    }
-    std::uint64_t count = 1;
-    bool empty = false, overflow = false;
-    std::size_t overflow_at = 0;
+// the product of the other dimensions must still be below 2^63, so that array libraries can compute strides.
+inline bool checked_nbytes(const std::int64_t *shape, std::size_t rank, std::size_t item_size, std::uint64_t *elements,
+                           std::uint64_t *nbytes) noexcept {
+    if (rank > MAX_RANK) return false;
+    std::uint64_t count = 1, total = 0;
+    bool empty = false;
     for (std::size_t i = 0; i < rank; ++i) {
-        if (shape[i] < 0) {
-            *where = i;
-            return SIZE_NEGATIVE;
-        }
-        if (shape[i] > limits.dimension) {
-            *where = i;
-            return SIZE_DIMENSION;
-        }
-        if (shape[i] == 0) empty = true;
-        if (!overflow && shape[i] != 0 &&
-            __builtin_mul_overflow(count, static_cast<std::uint64_t>(shape[i]), &count)) {
-            overflow = true;
-            overflow_at = i;
-        }
+        if (shape[i] < 0 || shape[i] > MAX_DIMENSION) return false;
+        if (shape[i] == 0)
+            empty = true;
+        else if (__builtin_mul_overflow(count, static_cast<std::uint64_t>(shape[i]), &count))
+            return false;
     }
-    std::uint64_t total = 0;
-    if (!overflow && (__builtin_mul_overflow(count, static_cast<std::uint64_t>(item_size), &total) ||
-                      total > static_cast<std::uint64_t>(INT64_MAX))) {
-        overflow = true;
-        overflow_at = rank ? rank - 1 : 0;
-    }
-    if (overflow) {
-        *where = overflow_at;
-        return SIZE_OVERFLOW;
-    }
-    if (empty) {
-        *elements = 0;
-        *nbytes = 0;
-        return SIZE_OK;
-    }
-    if (total > limits.bytes) {
-        *where = rank ? rank - 1 : 0;
-        return SIZE_OVERFLOW;
-    }
-    *elements = count;
-    *nbytes = total;
-    return SIZE_OK;
+    if (__builtin_mul_overflow(count, static_cast<std::uint64_t>(item_size), &total) || total > INT64_MAX) return false;
+    *elements = empty ? 0 : count;
+    *nbytes = empty ? 0 : total;
+    return true;
 }
 
 }  // namespace ksrv

@@ -7,8 +7,7 @@ from libc.stdint cimport int64_t, uint64_t
 
 from native.tensor.datatype cimport (
     DATATYPES, DT_COUNT, DT_INVALID, Datatype, MAX_DIMENSION as DIMENSION_LIMIT,
-    MAX_RANK as RANK_LIMIT, SIZE_OK, SizeError, SizeLimits, checked_nbytes, datatype_of,
-    item_size_of,
+    MAX_RANK as RANK_LIMIT, checked_nbytes, datatype_of, item_size_of,
 )
 
 import numpy
@@ -102,10 +101,8 @@ def sizes(
     """
     cdef Datatype dt = _lookup(datatype)
     cdef int64_t dims[RANK_LIMIT]
-    cdef SizeLimits limits
     cdef uint64_t elements = 0
     cdef uint64_t nbytes = 0
-    cdef size_t where = 0
     cdef size_t rank = 0
     cdef object entry
     if dt == DT_INVALID:
@@ -123,13 +120,8 @@ def sizes(
             raise ShapeError(f"dimension {rank} is above {DIMENSION_LIMIT}")
         dims[rank] = entry
         rank += 1
-    limits.rank = RANK_LIMIT
-    limits.dimension = DIMENSION_LIMIT
-    limits.bytes = limit
     cdef size_t width = item_size_of(dt)
-    cdef SizeError error = checked_nbytes(
-        dims, rank, width if width else 1, limits, &elements, &nbytes, &where
-    )
-    if error != SIZE_OK:
+    cdef bint fits = checked_nbytes(dims, rank, width if width else 1, &elements, &nbytes)
+    if not fits or nbytes > limit:
         raise ShapeError(f"the product of the shape exceeds the limit of {limit} bytes")
     return elements, nbytes
