@@ -36,7 +36,7 @@ STANDARD |= {name: f"libcpp.{name}" for name in ("atomic", "map", "mutex", "stri
 STANDARD |= {"shared_ptr": "libcpp.memory", "unique_ptr": "libcpp.memory", "pair": "libcpp.utility"}
 STANDARD |= {"ptrdiff_t": "libc.stddef", "size_t": "libc.stddef", "bool": "libcpp"}
 STANDARD |= {"gid_t": "posix.types", "uid_t": "posix.types", "timespec": "posix.time"}
-STANDARD |= dict.fromkeys(("sockaddr_storage", "socklen_t"), "ksrv._native.http.sockets")
+STANDARD["sockaddr_storage"] = "ksrv._native.http.sockets"
 """The modules that declare types of libraries to Cython."""
 
 

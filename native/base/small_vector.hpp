@@ -50,7 +50,6 @@ public:
         std::memmove(static_cast<void *>(data_), data_ + count, size_ * sizeof(T));
     }
 
-    void drop_last(std::size_t count) noexcept { size_ -= count; }
     void clear() noexcept { size_ = 0; }
     bool empty() const noexcept { return size_ == 0; }
     std::size_t size() const noexcept { return size_; }

@@ -17,7 +17,7 @@ struct UnixPeer {
 };
 
 // If the socket is a unix socket, stores who connected to it (unix(7): SO_PEERCRED).
-inline void note_unix_peer(int socket, sockaddr_storage *address, socklen_t *length) noexcept {
+inline void note_unix_peer(int socket, sockaddr_storage *address) noexcept {
     if (address->ss_family != AF_UNIX) return;
     ucred credentials;
     socklen_t size = sizeof credentials;
@@ -28,7 +28,6 @@ inline void note_unix_peer(int socket, sockaddr_storage *address, socklen_t *len
         peer.gid = credentials.gid;
     }
     memcpy(address, &peer, sizeof peer);
-    *length = sizeof peer;
 }
 
 // The identity that is stored in the address of a unix socket's client. Empty for other addresses.

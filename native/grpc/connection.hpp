@@ -68,7 +68,6 @@ class Connection final {
 
     const uint32_t slot, generation;
     sockaddr_storage address{};
-    socklen_t address_length = 0;
     std::atomic<bool> deferred{false};  // in the server's list of this name
     Connection *next_deferred = nullptr;
     std::atomic<bool> unread{false};      // in the server's queue of this name

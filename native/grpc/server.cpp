@@ -83,7 +83,6 @@ void Server::accepted(void *, const Accepted &made, bool) noexcept {
     }
     timers.set(connection->slot, now + config.head_ns);
     connection->address = made.peer;
-    connection->address_length = made.peer_length;
     epoll_event event{};
     event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
     event.data.u64 = tag_of(connection->slot, connection->generation);

@@ -9,9 +9,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string_view>
-#include <vector>
 
 #include "base/clock.hpp"
 #include "base/known_callers.hpp"
@@ -51,7 +49,6 @@ struct CallRecord {
     uint64_t duration_ns = 0, answered_bytes = 0;
     int status = OK;
     sockaddr_storage peer;
-    socklen_t peer_length = 0;
 };
 
 using ServeCalls = void (*)(void *owner);

@@ -252,7 +252,7 @@ void Streams::end_message(Call *call) noexcept {
 
 // Adds a complete message to its model's queue, or to the run queue. False if it is left to the general path.
 bool Streams::submit_fast(Call *call) noexcept {
-    const std::shared_ptr<const RouteTable> routes = server_.routes.table();
+    const std::shared_ptr<const RouteTable> routes = server_.routes.get();
     if (!routes || server_.budget != &process_budget() || call->messages.first().compressed ||
         !call->admitted.load(std::memory_order_acquire))
         return false;
@@ -382,7 +382,6 @@ void Streams::record(Call *call) noexcept {
         made.duration_ns = connection_.now() - call->opened_ns;
         made.answered_bytes = call->sending.sent;
         made.peer = connection_.address;
-        made.peer_length = connection_.address_length;
         {
             std::lock_guard<std::mutex> guard(call->lock);
             made.status = call->life == Life::finished ? call->outcome.status : CANCELLED;

@@ -92,7 +92,6 @@ struct Connection : Transport, ReceiveBuffer, Message {
 
     Connection *next = nullptr;   // in the run queue or in the app's queue
     sockaddr_storage peer;
-    socklen_t peer_length = 0;
 
     // Initialises a connection that was just taken from the table.
     void begin(int socket, uint16_t from, uint64_t its_tag, uint64_t now) noexcept {

@@ -3,8 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <mutex>
 #include <string>
 
 namespace ksrv {
@@ -16,25 +14,6 @@ struct PreparedAnswer {
     std::string status_line;  // "503 Service Unavailable"
     std::string fields;       // "content-type: ...\r\ncontent-length: 20\r\n"
     std::string body;
-};
-
-// The answer of health routes while the server is not ready. It includes the reason, so it may change while I/O threads
-// send it.
-class NotReadyAnswer {
-  public:
-    void replace(std::shared_ptr<const PreparedAnswer> answer) noexcept {
-        std::lock_guard<std::mutex> guard(mutex_);
-        answer_.swap(answer);
-    }
-
-    std::shared_ptr<const PreparedAnswer> answer() noexcept {
-        std::lock_guard<std::mutex> guard(mutex_);
-        return answer_;
-    }
-
-  private:
-    std::mutex mutex_;
-    std::shared_ptr<const PreparedAnswer> answer_ = std::make_shared<PreparedAnswer>();
 };
 
 enum PreparedAnswerIndex : int {

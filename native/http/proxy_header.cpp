@@ -27,20 +27,15 @@ ProxyVerdict refuse(ProxySource *source, ProxyFault fault) noexcept {
 
 void set_peer(ProxySource *source, int family, const void *address, uint16_t port) noexcept {
     source->names_client = true;
+    source->peer.ss_family = static_cast<sa_family_t>(family);
     if (family == AF_INET) {
-        sockaddr_in peer{};
-        peer.sin_family = AF_INET;
+        auto &peer = reinterpret_cast<sockaddr_in &>(source->peer);
         peer.sin_port = htons(port);
         memcpy(&peer.sin_addr, address, sizeof peer.sin_addr);
-        memcpy(&source->peer, &peer, sizeof peer);
-        source->peer_length = sizeof peer;
     } else {
-        sockaddr_in6 peer{};
-        peer.sin6_family = AF_INET6;
+        auto &peer = reinterpret_cast<sockaddr_in6 &>(source->peer);
         peer.sin6_port = htons(port);
         memcpy(&peer.sin6_addr, address, sizeof peer.sin6_addr);
-        memcpy(&source->peer, &peer, sizeof peer);
-        source->peer_length = sizeof peer;
     }
 }
 

@@ -66,7 +66,6 @@ struct ProxySource {
     size_t length = 0;   // of the complete header
     bool names_client = false;  // `peer` is the proxy's client, "::" if unknown; else the proxy connects itself
     sockaddr_storage peer{};
-    socklen_t peer_length = 0;
     ProxyFault fault = ProxyFault::none;
 };
 

@@ -35,10 +35,7 @@ void Listeners::accept_enabled(bool enabled) noexcept {
     }
     if (enabled) return;
     for (size_t i = 0; i < fds_.size(); ++i)
-        use([&] {
-            accept_from(static_cast<uint16_t>(i), LAST_ACCEPTS, false);
-            return true;
-        });
+        use([&] { accept_from(static_cast<uint16_t>(i), LAST_ACCEPTS, false); });
     wanted_.store(false);
     {
         std::lock_guard<std::mutex> guard(mutex_);
@@ -51,25 +48,17 @@ void Listeners::accept_some(uint16_t listener) noexcept {
     use([&] {
         accept_from(listener, shared_ ? 1 : ACCEPTS, true);
         if (shared_) requeue(listener);
-        return true;
     });
 }
 
 void Listeners::sweep(uint64_t now) noexcept {
     if (is_paused()) {
-        use([&] {
-            owner_->make_room();
-            return true;
-        });
+        use([&] { owner_->make_room(); });
         resume(now);
     }
-    accept_forgotten();
-}
-
-// If several processes watch a listener, the kernel notifies only one of them of a connection. If that process accepts
-// nothing (because it was killed, or is at its limit), the connection would wait until the next client connects.
-void Listeners::accept_forgotten() noexcept {
     if (is_paused()) return;
+    // If several processes watch a listener, the kernel notifies only one of them of a connection. If that process accepts
+    // nothing (because it was killed, or is at its limit), the connection would wait until the next client connects.
     for (size_t i = 0; i < fds_.size(); ++i) accept_some(static_cast<uint16_t>(i));
 }
 
@@ -82,8 +71,8 @@ void Listeners::accept_from(uint16_t listener, int most, bool serves) noexcept {
         }
         Accepted made;
         made.listener = listener;
-        made.peer_length = sizeof made.peer;
-        made.fd = accept4(fds_[listener], reinterpret_cast<sockaddr *>(&made.peer), &made.peer_length,
+        socklen_t length = sizeof made.peer;
+        made.fd = accept4(fds_[listener], reinterpret_cast<sockaddr *>(&made.peer), &length,
                           SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (made.fd < 0) {
             const int error = errno;
@@ -93,7 +82,7 @@ void Listeners::accept_from(uint16_t listener, int most, bool serves) noexcept {
                 pause(unsigned_now_ns() + DESCRIPTOR_PAUSE_NS);
             return;
         }
-        note_unix_peer(made.fd, &made.peer, &made.peer_length);
+        note_unix_peer(made.fd, &made.peer);
         last_seen_ns_.store(unsigned_now_ns(), std::memory_order_relaxed);
         owner_->accepted(place, made, serves);
     }

@@ -16,7 +16,6 @@ struct Accepted {
     int fd;
     uint16_t listener;  // its index
     sockaddr_storage peer;
-    socklen_t peer_length;
 };
 
 class Listeners {
@@ -54,12 +53,11 @@ class Listeners {
     bool is_paused() const noexcept { return paused_.load(std::memory_order_relaxed); }
     bool client_waits() const noexcept;  // called within `use`
 
-    // Calls `look` if accepting is on, and keeps the descriptors open meanwhile. Returns its result, or false.
-    template <typename Look> bool use(Look look) noexcept {
+    // Calls `work` if accepting is on, and keeps the descriptors open meanwhile.
+    template <typename Work> void use(Work work) noexcept {
         using_.fetch_add(1);
-        const bool found = wanted_.load() && look();
+        if (wanted_.load()) work();
         using_.fetch_sub(1);
-        return found;
     }
 
   private:
@@ -70,7 +68,6 @@ class Listeners {
     static constexpr uint64_t UNTIL_ROOM = UINT64_MAX;
 
     void accept_from(uint16_t listener, int most, bool serves) noexcept;
-    void accept_forgotten() noexcept;
     void requeue(uint16_t listener) noexcept;
     void pause(uint64_t until) noexcept;
     void resume(uint64_t now) noexcept;

@@ -32,7 +32,6 @@ bool AccessLog::keep(const Connection &connection, uint64_t now) noexcept {
         made.request_id.assign(connection.request_id.text, connection.request_id.length);
         made.timing = server_timing(connection.out);
         made.peer = connection.peer;
-        made.peer_length = connection.peer_length;
         clock_gettime(CLOCK_REALTIME, &made.at);
         return records_.keep(std::move(made), length);
     } catch (const std::bad_alloc &) {

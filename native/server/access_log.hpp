@@ -26,7 +26,6 @@ struct AccessRecord {
     std::string request_id;
     std::string timing;  // of the answer, or empty
     sockaddr_storage peer;
-    socklen_t peer_length;
     timespec at;
 };
 

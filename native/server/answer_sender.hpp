@@ -4,13 +4,14 @@
 // the rest. A message that the engine has is answered once: a thread must first take its turn (`take_turn`).
 //
 // The HTTP server owns it, in the layer above its connections. Any thread may answer, using a connection that it owns.
-// Shared data is set before connections arrive, or atomic, except for `unready` and the log, which have locks.
+// Shared data is set before connections arrive, or atomic, except for the log, which has a lock.
 
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 
+#include "base/replaceable.hpp"
 #include "http/prepared_answer.hpp"
 #include "server/access_log.hpp"
 #include "server/http_connections.hpp"
@@ -61,7 +62,8 @@ class AnswerSender {
     void drain_lingering(Connection *connection, uint64_t now) noexcept;
 
     PreparedAnswer prepared[PREPARED_ANSWERS];
-    NotReadyAnswer unready;
+    // Of health routes while the server is not ready. It includes the reason, so it may change.
+    Replaceable<PreparedAnswer> unready;
     std::atomic<bool> live{true}, ready{false};
     AccessLog log;
     std::atomic<uint64_t> open_fast_requests{0};  // requests that refer to this object

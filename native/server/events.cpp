@@ -185,7 +185,6 @@ void HttpServer::accepted(void *place, const Accepted &made, bool serves) noexce
     const uint64_t now = unsigned_now_ns();
     counts.count(ServerCounter::accepted);
     connection->peer = made.peer;
-    connection->peer_length = made.peer_length;
     const uint64_t tag = tag_of(connection->slot, connection->generation.load(std::memory_order_relaxed));
     connection->begin(made.fd, made.listener, tag, now);
     connection->ends_ns = config.end(now, tag);

@@ -21,7 +21,7 @@ bool NativeRoutes::put_description(Connection *connection) noexcept {
     const PreparedAnswer *made = &answers_->prepared[ANSWER_SERVER];
     std::shared_ptr<const RouteTable> table;  // keeps the table alive while the answer is copied
     if (route != Route::server) {
-        table = tables.table();
+        table = tables.get();
         const ModelRoute *model = table ? table->named_by(connection->buffer, connection->head) : nullptr;
         if (!model || table->state != model_changes.load(std::memory_order_acquire)) return false;
         made = route == Route::metadata ? &model->metadata : &model->model_ready;
@@ -32,13 +32,13 @@ bool NativeRoutes::put_description(Connection *connection) noexcept {
 }
 
 bool NativeRoutes::is_routed(Connection *connection) noexcept {
-    const std::shared_ptr<const RouteTable> table = tables.table();
+    const std::shared_ptr<const RouteTable> table = tables.get();
     return table && table->named_by(connection->buffer, connection->head);
 }
 
 bool NativeRoutes::try_route(Connection *connection, bool complete) noexcept {
     if (!connections_->is_admitted(connection)) return false;  // strangers must not learn that the queue is full
-    const std::shared_ptr<const RouteTable> table = tables.table();
+    const std::shared_ptr<const RouteTable> table = tables.get();
     if (!table) return false;
     const ModelRoute *route = table->named_by(connection->buffer, connection->head);
     if (!route) return false;

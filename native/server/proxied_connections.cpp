@@ -57,10 +57,7 @@ bool HttpServer::take_proxy_header(Connection *connection, uint64_t now) noexcep
             return false;
         }
         connection->filled = 0;
-        if (source.names_client) {
-            connection->peer = source.peer;
-            connection->peer_length = source.peer_length;
-        }
+        if (source.names_client) connection->peer = source.peer;
         return begin_direct(connection, now);
     }
 }
@@ -90,7 +87,7 @@ bool HttpServer::begin_direct(Connection *connection, uint64_t now) noexcept {
 // Closes a connection without an answer, and records the reason for the log.
 void HttpServer::refuse_proxied(Connection *connection, ProxyFault fault) noexcept {
     counts.count(ServerCounter::proxy_header);
-    refusals.keep({connection->peer, connection->peer_length, "PROXY protocol", proxy_fault_text(fault)}, 0);
+    refusals.keep({connection->peer, "PROXY protocol", proxy_fault_text(fault)}, 0);
     connections.drop(connection);
 }
 

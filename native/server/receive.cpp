@@ -39,7 +39,7 @@ Preface look_for_preface(Connection *connection) noexcept {
 
 // Answers an HTTP/2 client in frames, because it would not show an answer of HTTP/1.1.
 void HttpServer::refuse_http2(Connection *connection, uint64_t now) noexcept {
-    refusals.keep({connection->peer, connection->peer_length, "HTTP/2", NO_HTTP2}, 0);
+    refusals.keep({connection->peer, "HTTP/2", NO_HTTP2}, 0);
     add_part(&connection->out, GO_AWAY, sizeof GO_AWAY);
     add_part(&connection->out, NO_HTTP2, sizeof NO_HTTP2 - 1);
     if (send_now(connection, &connection->out) == Sent::all) {

@@ -8,11 +8,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "base/replaceable.hpp"
 #include "http/prepared_answer.hpp"
 #include "http/request_head.hpp"
 #include "queue/request_queue.hpp"
@@ -85,21 +84,6 @@ class RouteTable {
     std::vector<ModelRoute> routes_;
 };
 
-class Routes {
-  public:
-    void replace(std::shared_ptr<const RouteTable> table) noexcept {
-        std::lock_guard<std::mutex> guard(mutex_);
-        table_.swap(table);  // its last reader releases the old table
-    }
-
-    std::shared_ptr<const RouteTable> table() noexcept {
-        std::lock_guard<std::mutex> guard(mutex_);
-        return table_;
-    }
-
-  private:
-    std::mutex mutex_;
-    std::shared_ptr<const RouteTable> table_;
-};
+using Routes = Replaceable<RouteTable>;
 
 }  // namespace ksrv

@@ -27,7 +27,6 @@ using Serve = void (*)(void *owner);
 // A connection that was closed because of its protocol, for the log.
 struct Refusal {
     sockaddr_storage peer;
-    socklen_t peer_length;
     const char *protocol, *cause;  // static strings
 };
 

@@ -82,7 +82,7 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char *data, std::size_t siz
     require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0);
     require(write(ends[0], PREFACE, sizeof PREFACE - 1) == sizeof PREFACE - 1);
     sockaddr_storage address{};
-    server.accepted(nullptr, {ends[1], 0, address, sizeof address}, true);
+    server.accepted(nullptr, {ends[1], 0, address}, true);
     for (std::size_t at = 1; at < size;) {
         const std::size_t some = std::min(cut, size - at);
         const ssize_t sent = send(ends[0], data + at, some, MSG_NOSIGNAL | MSG_DONTWAIT);

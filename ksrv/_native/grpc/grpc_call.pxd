@@ -7,8 +7,6 @@ from native.grpc.messages cimport Message
 from native.grpc.payload cimport Payload
 from native.grpc.server cimport Server as CServer
 
-from ksrv._native.http.sockets cimport sockaddr_storage
-
 
 cdef class Call:
     cdef CCall *native
@@ -17,9 +15,6 @@ cdef class Call:
     cdef readonly str path
     cdef uint64_t counted
     cdef bint finished
-    cdef int code
-    cdef str details
-    cdef list trailing
 
     cdef object _taken(self, Message *message)
     cdef int _send(self, Payload *payload, int code, bytes text, list metadata) except -1
@@ -27,4 +22,3 @@ cdef class Call:
 
 
 cdef Call call_of(object owner, CServer *server, CCall *native)
-cdef str ip_address(const sockaddr_storage *address)

@@ -1,7 +1,6 @@
 # Needs the GIL: Python objects pass from one thread to another.
 """A gRPC call of the native server, for Python: its metadata, messages and answers."""
 
-import socket
 import time
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer, Py_buffer
@@ -12,13 +11,13 @@ from libcpp.string cimport string
 from libcpp.utility cimport pair
 from libcpp.vector cimport vector
 
-from native.base.unix_peer cimport UnixPeer, unix_peer
 from native.grpc.call cimport Next
 from native.grpc.call_head cimport Encoding
 from native.grpc.status cimport binary_value, retry_details as c_retry_details
 
 from ksrv._native.memory.buffer_pool cimport ksrv_wrap
 from ksrv._native.queue.request_handle cimport NativeHandle
+from ksrv._native.server.exchange cimport ksrv_ip_address, ksrv_user
 
 if not cython.compiled:
     from collections.abc import Callable
@@ -47,16 +46,6 @@ def retry_details(str code not None, str text not None, uint64_t seconds) -> byt
     """
     cdef string words = text.encode("utf-8", "replace")
     return c_retry_details(CODE_OF[code], words, seconds)
-
-
-cdef str ip_address(const sockaddr_storage *address):
-    """Return an address without its port, or "" for a unix socket."""
-    cdef const unsigned char *raw = <const unsigned char *>address
-    if address.ss_family == socket.AF_INET:
-        return socket.inet_ntop(socket.AF_INET, raw[4:8])
-    if address.ss_family == socket.AF_INET6:
-        return socket.inet_ntop(socket.AF_INET6, raw[8:24])
-    return ""
 
 
 cdef Call call_of(object owner, CServer *server, CCall *native):
@@ -131,12 +120,11 @@ cdef class Call:
 
     def client_user(self) -> tuple[int, int] | None:
         """Return the user and group of the program at the other end of a unix socket, or None."""
-        cdef UnixPeer peer = unix_peer(self.native.connection.address)
-        return (peer.uid, peer.gid) if peer.known else None
+        return ksrv_user(&self.native.connection.address)
 
     def peer_address(self) -> str:
         """Return the caller's IP address, or "" for a unix socket."""
-        return ip_address(&self.native.connection.address)
+        return ksrv_ip_address(&self.native.connection.address)
 
     @property
     def deadline_ns(self) -> int | None:

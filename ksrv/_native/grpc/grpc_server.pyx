@@ -21,11 +21,12 @@ from native.reactor.connection_limits cimport ConnectionLimits as CConnectionLim
 from native.server.fast_path cimport FastRequest, fail_fast_request
 from native.server.route_table cimport ModelRoute, RouteTable
 
-from ksrv._native.grpc.grpc_call cimport Call, call_of, ip_address
+from ksrv._native.grpc.grpc_call cimport Call, call_of
 from ksrv._native.memory.memory_budget cimport MemoryBudget
 from ksrv._native.reactor.connection_limits cimport ConnectionLimits
 from ksrv._native.reactor.counters cimport counted
 from ksrv._native.reactor.event_loop cimport EventLoop
+from ksrv._native.server.exchange cimport ksrv_ip_address
 from ksrv._native.server.model_endpoint cimport (
     ModelEndpoint, TOGETHER, ksrv_push_fast, ksrv_request_of,
 )
@@ -313,7 +314,7 @@ cdef class GrpcServer:
             (
                 (<bytes>taken[i].path).decode("latin-1"), taken[i].duration_ns / 1e9,
                 CODES[taken[i].status] if taken[i].status < len(CODES) else str(taken[i].status),
-                taken[i].answered_bytes, ip_address(&taken[i].peer),
+                taken[i].answered_bytes, ksrv_ip_address(&taken[i].peer),
                 (<bytes>taken[i].request_id).decode("ascii"),
                 (<bytes>taken[i].model).decode("utf-8", "replace"),
                 (<bytes>taken[i].version).decode("utf-8", "replace"),

@@ -2,6 +2,5 @@
 
 
 cdef extern from "<sys/socket.h>" nogil:
-    ctypedef unsigned int socklen_t
     cdef struct sockaddr_storage:
         unsigned short ss_family

@@ -209,7 +209,7 @@ cdef object ksrv_app_message(object owner, CHttpServer *server, Connection *conn
     try:
         message = AppMessage.__new__(AppMessage)
         message.server = server
-        message.peer = ksrv_address(&connection.peer, connection.peer_length)
+        message.peer = ksrv_address(&connection.peer)
         message.listener = connection.listener
         message.state = BODY_STATES[<Py_ssize_t>connection.body.state]
         message.fault = "none"

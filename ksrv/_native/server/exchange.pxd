@@ -1,7 +1,5 @@
 """Exchanges for the other compiled modules."""
 
-from libc.stdint cimport uint32_t
-
 from native.http.connection cimport Connection
 from native.http.message cimport Turn
 from native.server.answer_sender cimport AnswerSender
@@ -10,7 +8,11 @@ from ksrv._native.http.sockets cimport sockaddr_storage
 
 
 # The address of a peer, in the form of Python's sockets.
-cdef object ksrv_address(sockaddr_storage *storage, uint32_t length)
+cdef object ksrv_address(const sockaddr_storage *storage)
+# The IP address of a peer; "" for a unix socket.
+cdef str ksrv_ip_address(const sockaddr_storage *storage)
+# The user and group of the program at the other end of a unix socket, or None.
+cdef tuple ksrv_user(const sockaddr_storage *storage)
 
 
 cdef class Exchange:

@@ -9,7 +9,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.ref cimport Py_DECREF, Py_INCREF
 cimport cython
-from libc.stdint cimport uint16_t, uint64_t
+from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
 from native.base.request_id cimport (
@@ -37,7 +37,7 @@ cdef enum:
     COUNTED_BYTES = 65536
 
 
-cdef object ksrv_address(sockaddr_storage *storage, uint32_t length):
+cdef object ksrv_address(const sockaddr_storage *storage):
     # As in netinet/in.h: the port at byte 2, an IPv4 address at byte 4; of IPv6 the flow label at
     # byte 4, the address at byte 8, the scope at byte 24. Only the scope has the host's byte order.
     cdef const unsigned char *raw = <const unsigned char *>storage
@@ -49,6 +49,16 @@ cdef object ksrv_address(sockaddr_storage *storage, uint32_t length):
         scope = int.from_bytes(raw[24:28], "little")
         return host, raw[2] << 8 | raw[3], flow, scope
     return ""
+
+
+cdef str ksrv_ip_address(const sockaddr_storage *storage):
+    address = ksrv_address(storage)
+    return address if isinstance(address, str) else address[0]
+
+
+cdef tuple ksrv_user(const sockaddr_storage *storage):
+    cdef UnixPeer peer = unix_peer(storage[0])
+    return (peer.uid, peer.gid) if peer.known else None
 
 
 class HeadFields(Mapping[str, str]):
@@ -181,16 +191,13 @@ cdef class Exchange:
         """Return the client's IP address; "" for a unix socket, or after the answer."""
         if self.turn.connection == NULL:
             return ""
-        address = ksrv_address(&self.turn.connection.peer, self.turn.connection.peer_length)
-        return address if isinstance(address, str) else address[0]
+        return ksrv_ip_address(&self.turn.connection.peer)
 
     def client_user(self) -> tuple[int, int] | None:
         """Return the user and group of the program at the other end of a unix socket, or None."""
-        cdef UnixPeer peer
         if self.turn.connection == NULL:
             return None
-        peer = unix_peer(self.turn.connection.peer)
-        return (peer.uid, peer.gid) if peer.known else None
+        return ksrv_user(&self.turn.connection.peer)
 
     @property
     def headers(self) -> Mapping[str, str]:

@@ -325,7 +325,7 @@ cdef class HttpServer:
             (
                 taken[i].at.tv_sec + taken[i].at.tv_nsec / 1e9, taken[i].duration_ns / 1e9,
                 taken[i].status, taken[i].answered_bytes, taken[i].listener,
-                ksrv_address(&taken[i].peer, taken[i].peer_length), <bytes>taken[i].head,
+                ksrv_address(&taken[i].peer), <bytes>taken[i].head,
                 (<bytes>taken[i].request_id).decode("latin-1"),
                 (<bytes>taken[i].timing).decode("latin-1"),
             )
@@ -342,7 +342,7 @@ cdef class HttpServer:
         self.server.refusals.take(&taken)
         return [
             (
-                ksrv_address(&taken[i].peer, taken[i].peer_length),
+                ksrv_address(&taken[i].peer),
                 (<bytes>taken[i].protocol).decode(), (<bytes>taken[i].cause).decode(),
             )
             for i in range(taken.size())

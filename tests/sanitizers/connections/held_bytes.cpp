@@ -86,7 +86,7 @@ void leave_answers(Scene *scene) {
     const int least = 1;
     setsockopt(ends[1], SOL_SOCKET, SO_SNDBUF, &least, sizeof least);
     peer.fd = ends[0];
-    scene->server.accepted(nullptr, {ends[1], 0, {}, sizeof(sockaddr_storage)}, true);
+    scene->server.accepted(nullptr, {ends[1], 0, {}}, true);
     peer.send_all(PREFACE + frame(http2::FRAME_SETTINGS, 0, 0, "") + window(0, 1u << 30));
     const std::string head = field(":method", "POST") + field(":scheme", "http") + field(":path", "/s/small") +
                              field(":authority", "x") + field("content-type", "application/grpc");

@@ -67,7 +67,7 @@ struct Client {
         served = ends[1];
         setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
         send_all("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(http2::FRAME_SETTINGS, 0, 0, ""));
-        server->accepted(nullptr, {ends[1], 0, {}, sizeof(sockaddr_storage)}, true);
+        server->accepted(nullptr, {ends[1], 0, {}}, true);
     }
 
     void send_all(const std::string &bytes) const {

@@ -90,7 +90,7 @@ int send_call(grpc::Server *server) {
                              frame(http2::FRAME_HEADERS, 4, 1, head) +
                              frame(http2::FRAME_DATA, 1, 1, std::string("\0\0\0\0\3abc", 8));
     require(send(ends[0], sent.data(), sent.size(), 0) == static_cast<ssize_t>(sent.size()), "the socket is full");
-    server->accepted(nullptr, {ends[1], 0, {}, sizeof(sockaddr_storage)}, true);
+    server->accepted(nullptr, {ends[1], 0, {}}, true);
     return ends[0];
 }
 

@@ -187,7 +187,7 @@ void try_grpc(const std::shared_ptr<const TlsContext> &context) {
         int ends[2];
         require(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0, "no sockets");
         fcntl(ends[1], F_SETFL, O_NONBLOCK);
-        scene.server.accepted(nullptr, {ends[1], 0, address, sizeof address}, true);
+        scene.server.accepted(nullptr, {ends[1], 0, address}, true);
         *peer = std::make_unique<TlsPeer>(ends[0]);
     }
     require(scene.good->shake_hands() && scene.flooding->shake_hands(), "no handshake");

@@ -13,7 +13,7 @@ namespace ksrv {
 inline int connect_to(grpc::Server *server) {
     int ends[2];
     require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0, "no sockets");
-    server->accepted(nullptr, {ends[1], 0, {}, sizeof(sockaddr_storage)}, true);
+    server->accepted(nullptr, {ends[1], 0, {}}, true);
     return ends[0];
 }
 

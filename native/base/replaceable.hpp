@@ -1,0 +1,19 @@
+// A value that one thread replaces while others read it. Readers keep the value that they found.
+
+#pragma once
+
+#include <memory>
+#include <utility>
+
+namespace ksrv {
+
+template <typename Value> class Replaceable {
+  public:
+    void replace(std::shared_ptr<const Value> value) noexcept { std::atomic_store(&value_, std::move(value)); }
+    std::shared_ptr<const Value> get() const noexcept { return std::atomic_load(&value_); }
+
+  private:
+    std::shared_ptr<const Value> value_;
+};
+
+}  // namespace ksrv
