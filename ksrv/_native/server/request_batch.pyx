@@ -53,7 +53,7 @@ cdef class RequestBatch(ExecutorInputs):
     """A batch of queued requests, which is also the input of an executor.
 
     Args:
-        model: The `ksrv.engine.instances.host.InstanceHost`, complete when the first batch is joined.
+        model: The `InstanceHost`, complete when the first batch is joined.
         lease: Returns a writable block of at least the given size.
         room: The most rows that the batch may grow to. Its blocks are leased for that many.
 
