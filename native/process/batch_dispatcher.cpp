@@ -375,11 +375,14 @@ Served RingDispatcher::serve(const DispatchTerms &terms) noexcept {
             start(at(put_), now_ns(), terms);
         }
         fill(terms);
+        const std::uint64_t first = landed_ + 1;
         const Woke woke = wait(look_ns);
         if (woke == Woke::look) continue;
         if (!land(terms)) return Served::started;
         if (in_ring() == 0) continue;
         if (woke == Woke::message) return Served::message;
+        // The late batch was answered after all. The next batch is not late: its answer will be in the ring.
+        if (landed_ >= first) continue;
         hand_over(HandBack::on_channel);
         return Served::started;
     }
