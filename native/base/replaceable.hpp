@@ -9,6 +9,8 @@ namespace ksrv {
 
 template <typename Value> class Replaceable {
   public:
+    explicit Replaceable(std::shared_ptr<const Value> value = nullptr) noexcept : value_(std::move(value)) {}
+
     void replace(std::shared_ptr<const Value> value) noexcept { std::atomic_store(&value_, std::move(value)); }
     std::shared_ptr<const Value> get() const noexcept { return std::atomic_load(&value_); }
 

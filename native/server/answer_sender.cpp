@@ -67,8 +67,7 @@ bool AnswerSender::put_health(Connection *connection) noexcept {
     if (connection->head.route == Route::live)
         return put_prepared(connection, prepared[live.load(std::memory_order_relaxed) ? ANSWER_LIVE : ANSWER_NOT_LIVE]);
     if (ready.load(std::memory_order_relaxed)) return put_prepared(connection, prepared[ANSWER_READY]);
-    const std::shared_ptr<const PreparedAnswer> answer = unready.get();
-    return answer && put_prepared(connection, *answer);
+    return put_prepared(connection, *unready.get());
 }
 
 bool AnswerSender::reserve(Connection *connection, uint64_t nbytes) noexcept {
