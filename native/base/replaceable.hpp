@@ -1,4 +1,4 @@
-// A value that one thread replaces while others read it. Readers keep the value that they found.
+// A value for many readers, which another thread replaces. Readers keep the value that they found.
 
 #pragma once
 
