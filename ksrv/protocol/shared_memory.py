@@ -37,7 +37,7 @@ class CallerMemory(Protocol):
         """
 
     def write(self, ref: SharedMemoryRef, tensor: Tensor) -> dict[str, Parameter]:
-        """Write an output, and return the parameters that say where it is.
+        """Write an output, and return the parameters that name its region, offset and size.
 
         Raises:
             KsrvError: The memory is unknown, or the output does not fit.

@@ -8,8 +8,8 @@
 // once more, and is then woken by the bell, a message of one byte on the channel (ksrv/engine/processes/link.py). If the other
 // side ends, the closed channel wakes a sleeping side, too.
 //
-// Rows that do not fit a batch's slot, and large tensors of messages, are in large slots, of which each side has a few
-// to write. A large slot is a `Block`: the reader makes arrays over it in place. `held` counts the batches and messages
+// Large slots carry rows that do not fit a batch's slot, and large tensors of messages. Each side writes to a few
+// of them. A large slot is a `Block`: the reader makes arrays over it in place. `held` counts the batches and messages
 // that name a slot and that its reader has not released. Memory for large slots is allocated on demand.
 //
 // The process runs user code. Therefore the worker keeps private counters, never reads back what it wrote, and copies

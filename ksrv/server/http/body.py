@@ -216,7 +216,7 @@ class BodyReader:
     def _received(
         self, message: AppMessage, reservation: Reservation, head: ExpectedBody, offset: int
     ) -> memoryview:
-        """Return the body of a received message, inflated where it is compressed."""
+        """Return the body of a received message, decompressed if it has a content coding."""
         bound, most, limits = head.bound, head.most, self._limits
         received = max(message.announced, message.received)
         if most < received <= limits.body and message.state in ("unread", "too long"):

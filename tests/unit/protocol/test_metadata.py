@@ -3,22 +3,9 @@
 import json
 
 from ksrv.limits import Limits
-from ksrv.model.spec import ImageSpec, ModelSpec, TensorSpec
+from ksrv.model.spec import ModelSpec
 from ksrv.protocol import metadata
-
-IMAGE = ImageSpec(color="RGB", resize="pillow", shorter_side=256, scale=255.0, mean=(0.5,) * 3)
-SPEC = ModelSpec(
-    "cats",
-    "3",
-    "onnx",
-    inputs=(
-        TensorSpec("image", "FP32", (-1, 224, (100, 200), 3), IMAGE),
-        TensorSpec("text", "BYTES", (-1,)),
-    ),
-    outputs=(TensorSpec("p", "BF16", (-1, 1000)),),
-    max_batch_size=8,
-    parameters={"top": 5, "name": "n", "list": [1]},
-)
+from tests.support.model_specs import CLASSIFIER
 
 
 def test_server_metadata_lists_the_extensions():
@@ -31,7 +18,7 @@ def test_server_metadata_lists_the_extensions():
 
 
 def test_model_metadata_describes_accepted_images():
-    found = metadata.model_metadata(SPEC, ["2", "3"], Limits(image_pixels=5))
+    found = metadata.model_metadata(CLASSIFIER, ["2", "3"], Limits(image_pixels=5))
     assert json.loads(json.dumps(found)) == found
     assert found["versions"] == ["2", "3"]
     assert found["inputs"][0] == {"name": "image", "datatype": "FP32", "shape": [-1, 224, -1, 3]}
@@ -51,6 +38,6 @@ def test_model_metadata_describes_accepted_images():
 
 
 def test_unversioned_model_has_metadata():
-    found = metadata.model_metadata(ModelSpec("m", inputs=SPEC.inputs[1:]), [""])
+    found = metadata.model_metadata(ModelSpec("m", inputs=CLASSIFIER.inputs[1:]), [""])
     assert found["versions"] == []
     assert "properties" not in found

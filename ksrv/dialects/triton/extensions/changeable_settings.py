@@ -1,6 +1,6 @@
-"""The extensions logging and trace: the log's level, and what is traced, of which a call may change the safe part.
+"""The extensions logging and trace: calls show and change the log's level and the rate of traces.
 
-Levels and rates may change; files may not, because a client would then say where the server writes.
+A call cannot change a file's path, because a client could then choose where the server writes.
 """
 
 import logging

@@ -4,26 +4,13 @@ import json
 from types import SimpleNamespace
 
 from ksrv.dialects.triton.extensions.descriptions import configuration, statistics_document
-from ksrv.model.spec import ImageSpec, ModelSpec, TensorSpec
+from ksrv.model.spec import ModelSpec
 from ksrv.protocol import metadata
-
-IMAGE = ImageSpec(color="RGB", resize="pillow", shorter_side=256, scale=255.0, mean=(0.5,) * 3)
-SPEC = ModelSpec(
-    "cats",
-    "3",
-    "onnx",
-    inputs=(
-        TensorSpec("image", "FP32", (-1, 224, (100, 200), 3), IMAGE),
-        TensorSpec("text", "BYTES", (-1,)),
-    ),
-    outputs=(TensorSpec("p", "BF16", (-1, 1000)),),
-    max_batch_size=8,
-    parameters={"top": 5, "name": "n", "list": [1]},
-)
+from tests.support.model_specs import CLASSIFIER
 
 
 def test_config_leaves_out_the_batch_dimension_of_a_model_that_batches():
-    found = configuration(SPEC)
+    found = configuration(CLASSIFIER)
     assert json.loads(json.dumps(found)) == found
     assert found["input"][0]["dims"] == [224, -1, 3]
     assert found["input"][1] == {
@@ -40,7 +27,7 @@ def test_config_leaves_out_the_batch_dimension_of_a_model_that_batches():
 
 
 def test_config_of_a_model_that_does_not_batch_keeps_the_whole_shape():
-    found = configuration(ModelSpec("m", outputs=SPEC.outputs))
+    found = configuration(ModelSpec("m", outputs=CLASSIFIER.outputs))
     assert found["max_batch_size"] == 0
     assert found["output"][0]["dims"] == [-1, 1000]
     assert "dynamic_batching" not in found
