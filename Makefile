@@ -15,7 +15,7 @@ TEST_JOBS ?= $(shell expr 2 \* $(JOBS))
 # Without compiled modules each of the tests' processes rewrites the assertions of pytest's plugins again, for seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: system demo demo-once serve test test-long test-again test-slow test-faults soak test-ways test-decoders test-oldest test-page test-editors test-openvino test-packages test-foreign docs test-kserve test-ray check format protos bench bench-load bench-grpc bench-peers guard guard-baseline simulate fuzz asan test-aarch64 coverage dist wheels locks sbom licences clean help
+.PHONY: system demo demo-once serve test test-long test-again test-slow test-faults soak test-processes test-decoders test-oldest test-page test-editors test-openvino test-packages test-foreign docs test-kserve test-ray check format protos bench bench-load bench-grpc bench-peers guard guard-baseline simulate fuzz asan test-aarch64 coverage dist wheels locks sbom licences clean help
 
 help: ## show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -100,14 +100,11 @@ MINUTES ?= 60
 soak: $(VENV)/.built ## good and bad traffic for MINUTES (60); fails if memory or open files grow
 	MINUTES=$(MINUTES) $(BIN)/python -m pytest -m slow --timeout 0 tests/integration/workers/test_soak_server.py
 
-WAYS := tls chunked process
 BEHAVIOUR := $(addprefix tests/integration/,access composition engine grpc handler_processes handlers http http2 images \
 	native_server observe sequences streams)
 
-test-ways: $(VENV)/.built ## the tests of behaviour over TLS, with bodies in chunks, and with handlers in processes
-	set -e; for way in $(WAYS); do \
-		$(RUN_TESTS) --way $$way -m 'not slow' \
-			$(BEHAVIOUR); done
+test-processes: $(VENV)/.built ## the tests of behaviour with handlers in processes
+	$(RUN_TESTS) --handlers-in-processes -m 'not slow' $(BEHAVIOUR)
 
 DECODERS := libjpeg-turbo cv2
 IMAGES := tests/unit/images tests/unit/native/images tests/unit/native/images/jpeg tests/unit/native/images/resize tests/property/test_image.py \

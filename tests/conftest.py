@@ -1,5 +1,6 @@
 """Settings of all tests, such as hypothesis' profiles, and the order of long files."""
 
+import contextlib
 import functools
 import gc
 import logging
@@ -14,7 +15,7 @@ import pytest
 from tests.support.examples import load_profile
 from tests.support.missing_tools import skipped_without_tools
 from tests.support.servers.forked_servers import forked_servers
-from tests.support.ways import WAYS, servers_by_way
+from tests.support.servers.process_servers import handlers_in_processes
 
 load_profile()
 
@@ -74,8 +75,12 @@ assert not missing, f"LONG_FILES in tests/conftest.py names files that are not t
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the way that tests of behaviour take, and the decoder that tests of images use."""
-    parser.addoption("--way", choices=WAYS, default="plain", help="see tests/support/ways.py")
+    """Add the executor of tests of behaviour, and the decoder that tests of images use."""
+    parser.addoption(
+        "--handlers-in-processes",
+        action="store_true",
+        help="run models that name no executor in processes",
+    )
     parser.addoption(
         "--jpeg-decoder", default="auto", help="the decoder of the tests' process and servers"
     )
@@ -92,19 +97,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def way(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Have the servers of all tests be forked, and serve by the way that the run asks for."""
-    name: str = request.config.getoption("--way")
-    with forked_servers(), servers_by_way(name):
-        yield name
+def servers_forked(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fork the servers of all tests, and run their handlers in processes if the run asks for it."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(forked_servers())
+        if request.config.getoption("--handlers-in-processes"):
+            stack.enter_context(handlers_in_processes())
+        yield
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the long files first, the order within a file stays; leave out what a way changes by its nature."""
-    for item in items:
-        for marker in item.iter_markers("differs_by"):
-            if config.getoption("--way") in marker.args:
-                item.add_marker(pytest.mark.skip(reason=str(marker.kwargs["why"])))
+    """Put the long files first, in the order within a file; skip tests of what processes change by their nature."""
+    if config.getoption("--handlers-in-processes"):
+        for item in items:
+            for marker in item.iter_markers("differs_in_processes"):
+                item.add_marker(pytest.mark.skip(reason=str(marker.args[0])))
 
     @functools.cache
     def place(path: Path) -> int:

@@ -308,7 +308,7 @@ def test_values_of_a_call_may_be_subclasses(server, behind):
     assert values_with(server, "values" + behind, 9) == (200, None, None)
 
 
-@pytest.mark.differs_by("process", why="a process writes into separate arrays")
+@pytest.mark.differs_in_processes("a process writes into separate arrays")
 def test_the_called_model_cannot_write_into_the_callers_arrays(server):
     status, error = ask(server, "careful", [1, 2, 3, 4])
     assert (status, "writes" in error) == (500, True)

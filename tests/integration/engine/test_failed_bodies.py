@@ -71,7 +71,7 @@ def leased(server: Server, model: str) -> int:
     return int(answer["outputs"][0]["data"][0])
 
 
-@pytest.mark.differs_by("process", why="the handler counts the worker's blocks")
+@pytest.mark.differs_in_processes("the handler counts the worker's blocks")
 @pytest.mark.parametrize("way", STATUSES)
 @pytest.mark.parametrize("form", ["binary", "json", "app"])
 @pytest.mark.parametrize("model", ["function", "coroutine"])

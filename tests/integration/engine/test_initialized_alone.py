@@ -161,21 +161,21 @@ def test_instances_are_initialized_one_at_a_time(served):
     served(OF_ITS_OWN, settings="instances: 2\n")
 
 
-@pytest.mark.differs_by("process", why="the models meet in one interpreter")
+@pytest.mark.differs_in_processes("the models meet in one interpreter")
 @pytest.mark.parametrize("handler", [None, WITH_THE_DEFAULT], ids=["none", "super"])
 def test_weights_are_loaded_side_by_side(served, handler):
     served(handler, net=MEETING_NET)
 
 
-@pytest.mark.differs_by(
-    "process", why="each handler process has a separate interpreter, so nothing is shared"
+@pytest.mark.differs_in_processes(
+    "each handler process has a separate interpreter, so nothing is shared"
 )
 def test_models_are_warmed_up_side_by_side(served):
     served(MEETING_WARM_UP)
 
 
-@pytest.mark.differs_by(
-    "process", why="each handler process has a separate interpreter, so nothing is shared"
+@pytest.mark.differs_in_processes(
+    "each handler process has a separate interpreter, so nothing is shared"
 )
 def test_a_handler_that_waits_is_not_waited_for(served):
     log = served(WAITING, settings="start_timeout_ms: 500\n")

@@ -104,7 +104,7 @@ def test_requests_that_come_together_share_one_load(tmp_path):
         assert metric(server, "ksrv_lazy_loads_total") == 1
 
 
-@pytest.mark.differs_by("process", why="processes leave room for fewer models than clients")
+@pytest.mark.differs_in_processes("processes leave room for fewer models than clients")
 def test_memory_pressure_unloads_least_recently_used_without_failures(tmp_path):
     count = 24
     write(tmp_path, count, 24)

@@ -25,10 +25,6 @@ def document_of(answer):
     return json.loads(body)
 
 
-@pytest.mark.differs_by(
-    "tls", why="REST has another scheme there: test_rest_request_over_tls_gets_the_address_of_rest"
-)
-@pytest.mark.differs_by("chunked", why="the relay in front of REST has another port")
 def test_curl_gets_the_address_of_rest(server):
     answer = subprocess.run(
         ["curl", "-sS", "-i", f"http://{server.grpc}/v2/models/double"],
@@ -107,10 +103,6 @@ def test_rest_request_over_tls_gets_the_address_of_rest(repository, tmp_path):
             assert json.loads(text) == {"error": f"{SPEAKS}REST is at {server.url}"}
 
 
-@pytest.mark.differs_by(
-    "tls", why="REST has another scheme there: test_rest_request_over_tls_gets_the_address_of_rest"
-)
-@pytest.mark.differs_by("chunked", why="the relay in front of REST has another port")
 @pytest.mark.parametrize(("method", "status"), [("GET", "405"), ("POST", "415")])
 def test_answer_is_sent_over_cleartext_http2(server, method, status):
     url = f"http://{server.grpc}/v2"
@@ -131,10 +123,6 @@ def test_head_over_http2_is_answered_without_a_body(server):
     assert (answer.status, answer.body, answer.error) == (405, b"", None)
 
 
-@pytest.mark.differs_by(
-    "tls", why="REST has another scheme there: test_rest_request_over_tls_gets_the_address_of_rest"
-)
-@pytest.mark.differs_by("chunked", why="the relay in front of REST has another port")
 @pytest.mark.parametrize(
     ("http", "says"),
     [

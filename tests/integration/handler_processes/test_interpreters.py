@@ -195,7 +195,7 @@ def test_a_process_of_another_protocol_is_refused(tmp_path, monkeypatch):
         executor.start()
 
 
-@pytest.mark.differs_by("process", why="the model is in a process")
+@pytest.mark.differs_in_processes("the model is in a process")
 def test_an_interpreter_needs_a_process(tmp_path):
     settings = SETTINGS.replace("executor: process", "python: /usr/bin/python3")
     write_model(tmp_path, "m", HANDLER, settings)

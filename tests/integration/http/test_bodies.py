@@ -85,7 +85,6 @@ def test_content_type_is_ignored(url, content_type):
     check_echo(requests.post(url, data=header + block, headers=headers), values)
 
 
-@pytest.mark.differs_by("chunked", why="the length is announced")
 def test_body_at_the_limit_passes_and_a_larger_body_gets_413_unread(small, connect):
     url = f"{small.url}/v2/models/double/infer"
     body = double_body()
@@ -128,7 +127,6 @@ def test_a_head_above_the_limit_is_431(small):
     assert "--limits-head" in refused.json()["error"]
 
 
-@pytest.mark.differs_by("chunked", why="the length is announced")
 def test_bytes_in_flight_are_limited(repository, connect):
     with Server(repository, limits={"in_flight": 1000}) as server:
         url = f"{server.url}/v2/models/double/infer"

@@ -206,7 +206,6 @@ def test_a_request_that_waits_for_its_handler_counts_once(server, upload):
     go.unlink()
 
 
-@pytest.mark.differs_by("chunked", why="the length is announced")
 @pytest.mark.parametrize("way", [WAYS[name] for name in KNOWN], ids=KNOWN)
 def test_an_upload_that_can_never_fit_is_refused_at_its_head(tmp_path, way):
     with Server(write(tmp_path), limits={"in_flight": 8 * MIB}, grpc="off") as server:
@@ -219,7 +218,7 @@ def test_an_upload_that_can_never_fit_is_refused_at_its_head(tmp_path, way):
         assert "limit --limits-in-flight (" in refused.error
 
 
-@pytest.mark.differs_by("process", why="an answer above the limit is refused in the process")
+@pytest.mark.differs_in_processes("an answer above the limit is refused in the process")
 @pytest.mark.parametrize("way", [WAYS[name] for name in KNOWN], ids=KNOWN)
 def test_answers_that_are_not_read_count_and_are_bounded(server, way):
     with connected(server) as first, connected(server) as second:
@@ -339,7 +338,6 @@ TOO_MUCH_JSON = {
 }
 
 
-@pytest.mark.differs_by("chunked", why="the length is announced")
 @pytest.mark.parametrize("start", TOO_MUCH_JSON.values(), ids=TOO_MUCH_JSON)
 def test_json_above_its_limit_is_refused_before_its_end(terse, start):
     """All of them are incomplete: a server that waits for the rest never answers 413."""
@@ -372,7 +370,6 @@ def test_json_at_its_limit_and_binary_above_it_are_served(terse):
         assert send(terse, 5 * JSON_LIMIT, fields=way).status == 200
 
 
-@pytest.mark.differs_by("chunked", why="the length is announced")
 @pytest.mark.parametrize(
     "start",
     [

@@ -39,7 +39,6 @@ def test_100_continue_is_sent_and_the_connection_stays_open(server):
             assert json.loads(body)["outputs"][0]["data"] == [2, 4, 6, 8]
 
 
-@pytest.mark.differs_by("chunked", why="the length is announced")
 @pytest.mark.parametrize(
     ("sent", "status"),
     [

@@ -168,7 +168,6 @@ def test_a_message_may_come_byte_by_byte(connect):
     assert read_answer(connection).status == 200
 
 
-@pytest.mark.differs_by("chunked", why="the length is announced")
 def test_a_body_that_ends_early_names_both_numbers(connect):
     connection = connect()
     connection.sendall(infer_head("double", 100) + b"x" * 40)

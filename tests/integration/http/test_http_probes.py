@@ -19,7 +19,6 @@ def server(tmp_path_factory):
         yield running
 
 
-@pytest.mark.differs_by("chunked", why="the relay frames messages differently")
 @pytest.mark.parametrize("probe", PROBES.values(), ids=PROBES)
 def test_message_gets_the_required_answers(server, probe):
     with open_connection(server.http, 60) as client:
@@ -33,7 +32,6 @@ def test_message_gets_the_required_answers(server, probe):
         assert json.loads(body)["error"]
 
 
-@pytest.mark.differs_by("chunked", why="the relay frames messages differently")
 def test_no_message_harms_the_server_or_others(server):
     with open_connection(server.http, 60) as other:
         for probe in PROBES.values():

@@ -108,7 +108,7 @@ def test_upload_after_stuck_uploads_is_received_once_they_end(tmp_path):
         assert read_all(waits).startswith(b"HTTP/1.1 200 OK")
 
 
-@pytest.mark.differs_by("process", why="metrics come from a process a little later")
+@pytest.mark.differs_in_processes("metrics come from a process a little later")
 def test_client_that_does_not_read_its_page_blocks_no_thread(tmp_path):
     write_model(tmp_path, "double", PAGE, VECTOR)
     page = b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"

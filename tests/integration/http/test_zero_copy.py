@@ -104,7 +104,7 @@ def test_over_rest_the_handler_reads_the_receive_buffer(server, model):
     assert all(later - earlier < 256 for earlier, later in pairwise(counts))
 
 
-@pytest.mark.differs_by("process", "chunked", why="a process gets a copy, a body in chunks grows")
+@pytest.mark.differs_in_processes("a process gets a copy")
 @pytest.mark.parametrize("size", [5, 2_000_000])
 def test_nothing_is_copied_wherever_the_header_ends(server, size):
     values = np.ones((1, size), "<f4")
@@ -114,7 +114,7 @@ def test_nothing_is_copied_wherever_the_header_ends(server, size):
         assert (address % 64, copied, writable) == (0, before, 1)
 
 
-@pytest.mark.differs_by("process", why="a process gets a copy")
+@pytest.mark.differs_in_processes("a process gets a copy")
 def test_gzip_body_is_inflated_into_the_handlers_memory(server):
     values = np.random.default_rng(1).integers(0, 9, (1, 2_000_000)).astype("<f4")
     (_, before, _), _ = over_rest(server, values=values)

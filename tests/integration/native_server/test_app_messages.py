@@ -53,7 +53,6 @@ def exchange(server, data):
         return parse_answers(read_all(client).replace(b"HTTP/1.1 100 Continue\r\n\r\n", b""))
 
 
-@pytest.mark.differs_by("chunked", why="a head is sent on when it is whole")
 def test_a_head_is_refused_before_its_end(server):
     message = INDEX + b"X-Folded: a\x00b\r\n"  # refused because of its NUL
     assert [answer.status for answer in exchange(server, message)] == [400]
@@ -84,7 +83,6 @@ def test_the_refusal_of_a_head_request_has_no_body(server, rest, status):
     assert body == b""
 
 
-@pytest.mark.differs_by("chunked", why="the relay passes heads on when they are whole")
 def test_a_head_request_that_comes_too_slowly_is_refused_without_a_body(tmp_path):
     write_double(tmp_path)
     with Server(tmp_path, grpc="off", head_timeout=0.2) as server, connect(server) as client:

@@ -29,7 +29,6 @@ MESSAGES = {
 }
 
 
-@pytest.mark.differs_by("tls", "chunked", why="the relay delays data")
 @pytest.mark.parametrize(("before", "behind"), MESSAGES.values(), ids=MESSAGES)
 def test_bytes_received_while_the_server_slept_are_in_time(tmp_path, before, behind):
     write_double(tmp_path)

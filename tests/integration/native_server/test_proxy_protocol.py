@@ -14,10 +14,6 @@ from tests.support.wait_until import wait_until
 from tests.support.wire.http_reader import double_body, open_connection, read_all, read_answer
 from tests.support.wire.proxy_headers import SIGNATURE, binary, line
 
-pytestmark = pytest.mark.differs_by(
-    "tls", why="the header precedes TLS, but the relay encrypts everything"
-)
-
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 INDEX = b"POST /v2/repository/index HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
 UNLOAD = b"POST /v2/repository/models/double/unload HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
@@ -101,7 +97,6 @@ def test_header_may_arrive_in_pieces_and_with_the_message(server, header):
             assert read_answer(client).status == 200
 
 
-@pytest.mark.differs_by("chunked", why="the relay waits for the end of what may become a head")
 @pytest.mark.parametrize(
     ("data", "why"),
     [

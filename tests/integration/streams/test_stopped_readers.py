@@ -77,7 +77,6 @@ def made_bytes(server, tmp_path_factory):
     return {model: int(file.read_text()) * CHUNK for model, file in files.items()}
 
 
-@pytest.mark.differs_by("tls", "chunked", why="the relay's connections take as much again")
 @pytest.mark.parametrize(("kind", "executor", "way"), MODELS)
 def test_a_handler_makes_no_more_than_its_client_and_the_bounds_let_it(
     made_bytes, kind, executor, way

@@ -113,7 +113,6 @@ def test_archive_that_asks_for_sequences_is_refused_by_the_key(broken):
     assert "sequenceBatching: sequences are not served" in reasons(broken)["sequence"]
 
 
-@pytest.mark.differs_by("chunked", why="a handler sees how the body was framed")
 @pytest.mark.parametrize("case", SEEN.values(), ids=SEEN)
 def test_b07_b08_b09_what_a_handler_sees(served, case):
     """B07: bodies by content type; B08: multipart; B09: headers and url_path."""
