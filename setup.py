@@ -14,7 +14,6 @@ Environment:
 import os
 import sys
 from pathlib import Path
-from runpy import run_path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -51,7 +50,6 @@ class BuildNative(build_ext):
             self.mkpath(str(copy.parent))
             self.copy_file(str(stub), str(copy))
         if not self.inplace:
-            self.ship_sources()
             for library in builder.carried():
                 self.copy_file(str(library.resolve()), str(Path(target).with_name(library.name)))
 
@@ -61,16 +59,6 @@ class BuildNative(build_ext):
             print(line, flush=True)
         elif sys.stdout.isatty():
             print(f"\r{line[:79]:79}\r", end="", flush=True)
-
-    def ship_sources(self) -> None:
-        """Put what the build reads into the package: a server builds ksrv for models of other versions of Python."""
-        names = run_path("ksrv/installation.py")
-        for source in map(Path, names["SOURCES"]):
-            for file in sorted(source.rglob("*")) if source.is_dir() else [source]:
-                if file.is_file() and "__pycache__" not in file.parts:
-                    copy = Path(self.build_lib, "ksrv", names["SHIPPED"], file)
-                    self.mkpath(str(copy.parent))
-                    self.copy_file(str(file), str(copy))
 
 
 setup(ext_modules=[Extension("ksrv._native._core", [])], cmdclass={"build_ext": BuildNative})

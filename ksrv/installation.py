@@ -15,31 +15,6 @@ from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder
 from importlib.util import module_from_spec
 from pathlib import Path
 
-SOURCES: tuple[str, ...] = (
-    "native",
-    "tools/native_build.py",
-    "tools/native_declarations.py",
-    "tools/native_headers.py",
-    "tools/native_stubs.py",
-    "setup.py",
-    "pyproject.toml",
-    "README.md",
-    "LICENSE",
-)
-"""The files outside of the package that the build of ksrv reads; `setup.py` ships them inside."""
-SHIPPED = "_sources"
-"""The folder of an installed package for these files."""
-
-
-def sources_beside(package: Path) -> Path:
-    """Return the folder of `SOURCES`: inside an installed package, and around the package in a source folder.
-
-    Args:
-        package: The folder `ksrv`.
-    """
-    shipped = package / SHIPPED
-    return shipped if shipped.is_dir() else package.parent
-
 
 def core_files(package: Path) -> list[Path]:
     """Return where the native core of a ksrv package may lie, for this Python.

@@ -1,15 +1,10 @@
 """Models with another interpreter: its packages, the packages that the server lends it, and its faults."""
 
-import fcntl
 import json
-import subprocess
 import sys
 import tarfile
-import time
 import venv
-from contextlib import suppress
 from pathlib import Path
-from shutil import copytree, which
 
 import numpy as np
 import pytest
@@ -20,13 +15,11 @@ from ksrv.dialects.torchserve.archive.importing import examine
 from ksrv.engine.processes import interpreters
 from ksrv.engine.processes.process import ProcessExecutor
 from ksrv.errors import HandlerFailed
-from ksrv.installation import SHIPPED, SOURCES
 from ksrv.testing import Server
 from tests.support.engine.process_models import batch_of, running, source
 from tests.support.models import write_model
 from tests.support.paths import ROOT
 from tests.support.torchserve.archives import archive
-from tests.support.wait_until import wait_until
 
 pytestmark = pytest.mark.long
 
@@ -146,7 +139,7 @@ WRONG = {
     "fails": r"fails is no Python interpreter .* exit status 3 and said 'oh no'",
     "garbage": r"garbage is no Python interpreter .* exit status 0 and said 'hello'",
     "other": r'other is no Python interpreter .* exit status 0 and said \'{"python": 1}\'',
-    "broken.tar.gz": r"the environment of .*broken.tar.gz cannot be built: tar ended with exit status",
+    "broken.tar.gz": r"the environment of .*broken.tar.gz cannot be unpacked: tar ended with exit status",
 }
 
 
@@ -203,151 +196,24 @@ def test_an_interpreter_needs_a_process(tmp_path):
         pass
 
 
-OTHER = """
-import sys, json
-import numpy as np
-import ksrv
-
-class Told(ksrv.BaseHandler):
-    def inference(self, x):
-        told = {"python": sys.version_info[:2], "prefix": sys.prefix, "sum": float(x.sum())}
-        return {"told": np.array([json.dumps(told).encode()] * len(x), object)}
-"""
-
-
-def other_version() -> str | None:
-    """An interpreter of another version of Python that ksrv runs on."""
-    this = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    installed = sorted(Path.home().glob(".pyenv/versions/3.1[1-9].*/bin/python"), reverse=True)
-    named = [which(f"python3.{minor}") for minor in range(11, 16)]
-    for path in [*map(str, installed), *filter(None, named)]:
-        asked = [path, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
-        done = subprocess.run(asked, capture_output=True, text=True, check=False)
-        if done.returncode == 0 and done.stdout.strip() != this:
-            return path
-    return None
-
-
-@pytest.fixture
-def another() -> str:
-    path = other_version()
-    if path is None:
-        pytest.skip(
-            "no interpreter of another version of Python that ksrv runs on is installed here"
-        )
-    return path
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_an_interpreter_of_another_version_serves_without_ksrv_in_it(tmp_path, another):
-    """ksrv is built for it once, into the user's cache: this takes minutes of a core, and an index."""
-    write_model(tmp_path, "other", OTHER, f"python: {another}\n{SETTINGS}")
-    write_model(tmp_path, "own", OTHER, SETTINGS)
-    with Server(tmp_path, start_timeout=3000) as server, ksrv.client.Client(server.url) as client:
-        x = np.array([[1, 2], [3, 4]], np.float32)
-        told = {}
-        for model in ("other", "own"):
-            rows = client.infer(model, {"x": x})["told"]
-            told[model] = json.loads(rows[0])
-            assert len(rows) == 2 and told[model]["sum"] == 10
-        assert told["own"]["python"] == list(sys.version_info[:2]) != told["other"]["python"]
-        assert told["other"]["prefix"] != told["own"]["prefix"]
-    began = time.monotonic()
-    interpreters.interpreter_for(another, tmp_path)  # that what was built is found again
-    assert time.monotonic() - began < interpreters.PROBE_TIMEOUT_S
-
-
-def test_ksrv_is_built_from_the_servers_sources(tmp_path, monkeypatch, another):
-    """The slow test checks the build; here it is a package that is there at once."""
-    cache, ran = tmp_path / "cache", []
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-
-    def run(command, made, lock):
-        ran.append(command)
-        names = {file.name for file in Path(command[-1]).iterdir()}
-        assert names == {
-            "ksrv",
-            "native",
-            "tools",
-            "setup.py",
-            "pyproject.toml",
-            "README.md",
-            "LICENSE",
-        }
-        assert not list(Path(command[-1]).rglob("*.so"))
-        assert (Path(command[-1]) / "ksrv/_native/tensor/tensor.pyx").exists()
-
-    monkeypatch.setattr(interpreters, "_run", run)
-    first = interpreters.interpreter_for(another, tmp_path)
-    assert interpreters.interpreter_for(another, tmp_path) == first and len(ran) == 1
-    assert another in ran[0] and not first.is_servers
-    [place] = {entry.partition("=")[2] for entry in first.program[2:-1]}
-    assert first.program[2] == f"ksrv={place}" and place.startswith(str(cache))
-    assert not (Path(place) / "source").exists()
-
-
-def test_an_installed_package_is_built_from_the_sources_that_it_carries(tmp_path, monkeypatch):
-    """They are all files of a source folder, which this makes into an installed package as `setup.py` does."""
-    source, package, again = tmp_path / "source", tmp_path / "packages/ksrv", tmp_path / "again"
-    interpreters.copy_sources(source)
-    copytree(source / "ksrv", package)
-    for name in SOURCES:
-        (package / SHIPPED / name).parent.mkdir(parents=True, exist_ok=True)
-        (source / name).rename(package / SHIPPED / name)
-    interpreters.copy_sources(source)
-    monkeypatch.setattr(interpreters, "_PACKAGE", package)
-    interpreters.copy_sources(again)
-    made, wanted = (
-        {file.relative_to(folder) for file in folder.rglob("*")} for folder in (again, source)
-    )
-    assert made == wanted and Path("native/tensor/padding.cpp") in made
-
-
-def test_failed_build_names_interpreter_and_remedy(tmp_path, monkeypatch, another):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(interpreters, "_installer", lambda *given: ["false"])
-    with pytest.raises(HandlerFailed) as caught:
-        interpreters.interpreter_for(another, tmp_path)
-    text = caught.value.message
-    assert f"the interpreter {another} is Python 3." in text
-    assert f"ksrv for {another} cannot be built: false ended with exit status 1" in text
-    assert f"{another} -m pip install ksrv-" in text and "g++" in text
-
-
-KILLED = """
-import os, sys
-from pathlib import Path
-from ksrv.engine.processes import interpreters
-os.environ["XDG_CACHE_HOME"] = sys.argv[1]
-script = f"echo > {sys.argv[1]}/began; while [ ! -e {sys.argv[1]}/go ]; do sleep 0.05; done"
-interpreters._built("key", lambda place, lock: interpreters._run(["sh", "-c", script], "it", lock))
-"""
-
-
-def test_build_of_a_killed_worker_is_not_duplicated(tmp_path):
-    """The build continues without the worker, in the folder that another worker would build in."""
-    with subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)]) as worker:
-        wait_until((tmp_path / "began").exists)
-        worker.kill()
-    with (tmp_path / "ksrv/environments/key.lock").open() as lock:
-
-        def is_free():
-            with suppress(BlockingIOError):
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return True
-            return False
-
-        try:
-            assert not is_free()
-        finally:
-            (tmp_path / "go").touch()
-        wait_until(is_free)
-
-
 def test_too_old_interpreter_is_refused(tmp_path, monkeypatch):
     asked = {"python": [3, 9, 1], "abi": "cpython-39-x86_64-linux-gnu", "ksrv": ""}
     monkeypatch.setattr(interpreters, "_ask", lambda path: asked)
     text = rf"{sys.executable} is Python 3\.9\.1, .*; ksrv needs Python 3\.11 or later"
+    with pytest.raises(HandlerFailed, match=text):
+        interpreters.interpreter_for(sys.executable, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("release", "accepted"), [("", False), ("0.0.1", False), (ksrv.__version__, True)]
+)
+def test_other_python_needs_the_servers_release(tmp_path, monkeypatch, release, accepted):
+    asked = {"python": [3, 99, 1], "abi": "cpython-399-x86_64-linux-gnu", "ksrv": release}
+    monkeypatch.setattr(interpreters, "_ask", lambda path: asked)
+    if accepted:
+        found = interpreters.interpreter_for(sys.executable, tmp_path)
+        assert found.program == [sys.executable, "-P", "-m", interpreters.PROGRAM]
+        return
+    text = rf"is Python 3\.99\.1, and the server's is .*{sys.executable} -m pip install ksrv-"
     with pytest.raises(HandlerFailed, match=text):
         interpreters.interpreter_for(sys.executable, tmp_path)
