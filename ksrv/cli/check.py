@@ -44,10 +44,10 @@ def check(paths: tuple[Path, ...], as_json: bool, parallel_loads: int, log_level
     The exit status is 0 if every model is ready and warm, 1 if one is not, and 2 if a path holds no
     model.
     """
+    from ksrv.dialects.registry import formats
     from ksrv.engine.engine import Engine, EngineSettings
     from ksrv.repository.layout import Repository, RepositoryError
     from ksrv.server import logs
-    from ksrv.server.dialects import formats
     from ksrv.server.settings import ServerSettings
     from ksrv.server.workers.banner import print_models
 

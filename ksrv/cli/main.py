@@ -33,7 +33,7 @@ SECTIONS = {
 """The commands of each section of the help, with their summaries."""
 
 _ELSEWHERE = {
-    "import": "ksrv.cli.import_archive:import_archive",
+    "import": "ksrv.dialects.import_command:import_models",
     "infer": "ksrv.client.command.infer:infer",
     "client": "ksrv.client.command.code:client",
     "bench": "ksrv.bench.command:bench",

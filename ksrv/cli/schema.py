@@ -12,7 +12,7 @@ def schema() -> None:
     """
     import json
 
+    from ksrv.dialects.registry import formats
     from ksrv.repository.json_schema import json_schema
-    from ksrv.server.dialects import formats
 
     click.echo(json.dumps(json_schema(formats()), indent=2))

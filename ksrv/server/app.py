@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import falcon
 
+from ksrv.dialects import registry
 from ksrv.errors import KsrvError, NotFound, NotReady, cut, quote
 from ksrv.observe.metrics import CONTENT_TYPE
 from ksrv.observe.traffic import count_status
 from ksrv.protocol import metadata, openapi
 from ksrv.protocol.documents import ModelMetadata, Models
 from ksrv.protocol.openapi import Operation
-from ksrv.server import dialects
 from ksrv.server.audit import AuditLog
 from ksrv.server.http.answers import report_http, send_error, send_json, status_line
 from ksrv.server.http.body import Environ
@@ -34,7 +34,7 @@ from ksrv.server.shared.parts import ServerParts
 from ksrv.server.shared.statistics import ServerStatistics
 
 if TYPE_CHECKING:
-    from ksrv.server.dialects import ErrorForm
+    from ksrv.dialects.dialect import ErrorForm
 
 
 class ErrorCounts:
@@ -114,7 +114,7 @@ class MetricsResource:
 
     def __init__(self, statistics: ServerStatistics, compat: Sequence[str]) -> None:
         self._statistics = statistics
-        self._other_names = partial(dialects.metric_lines, compat)
+        self._other_names = partial(registry.metric_lines, compat)
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Answer with the current metrics."""
@@ -175,7 +175,7 @@ def make_app(parts: ServerParts) -> App:
     if settings.allowed_origins:
         middleware.append(CrossOrigin(settings.allowed_origins))
     app = App(
-        GuardedRouter(parts.access, dialects.path_hint),
+        GuardedRouter(parts.access, registry.path_hint),
         guard,
         DocumentReader(settings, parts.budget),
         middleware=middleware,
@@ -186,7 +186,7 @@ def make_app(parts: ServerParts) -> App:
     app.add_error_handler(Exception, answers.on_error)
     app.add_error_handler(falcon.HTTPError, answers.on_falcon_error)
     _add_routes(app, parts)
-    answers.forms += dialects.add_routes(app, parts, app.read_document)
+    answers.forms += registry.add_routes(app, parts, app.read_document)
     return app
 
 

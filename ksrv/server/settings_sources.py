@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin,
 import msgspec
 import yaml
 
+from ksrv.dialects.registry import installed
 from ksrv.errors import did_you_mean
 from ksrv.limits import Limits
-from ksrv.server.dialects import installed
 from ksrv.server.settings import ServerSettings, SettingsError
 
 if TYPE_CHECKING:
-    from ksrv.server.dialects import ForeignSettings
+    from ksrv.dialects.dialect import ForeignSettings
 
 PREFIX = "KSRV_"
 BUILD_VARIABLES = frozenset({"KSRV_SANITIZE", "KSRV_SYMBOLS", "KSRV_TRACE", "KSRV_WITHOUT"})

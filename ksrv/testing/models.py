@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from ksrv.client.tensors import Declared
 from ksrv.client.tensors import Tensor as Encoded
 from ksrv.client.tensors import encode as encode_input
+from ksrv.dialects.registry import formats
 from ksrv.engine.composition import ModelCalls
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.engine.instances.inline import InlineExecutor
@@ -35,7 +36,6 @@ from ksrv.repository.settings.keys import ModelKeys
 from ksrv.repository.settings.values import read_model_keys
 from ksrv.repository.yaml_document import Document
 from ksrv.request import Array, Element, InferRequest, InferResponse, RequestedOutput, Tensor
-from ksrv.server.dialects import formats
 from ksrv.server.script import plain_settings
 from ksrv.testing.joined_requests import run_joined
 

@@ -7,7 +7,8 @@ import sys
 import pytest
 import requests
 
-from ksrv.dialects import BUILT_IN, DialectError, load_dialects
+from ksrv.dialects.registry import BUILT_IN, load_dialects
+from ksrv.server.settings import SettingsError
 from ksrv.testing import Server, ServerFailed
 from tests.support.paths import ROOT
 
@@ -79,7 +80,7 @@ def test_entry_point_that_is_no_dialect_is_an_error_that_names_it(
     register(tmp_path, code)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "broken_dialect", raising=False)
-    with pytest.raises(DialectError, match="dialect 'broken' of the package made-up") as failed:
+    with pytest.raises(SettingsError, match="dialect 'broken' of the package made-up") as failed:
         load_dialects()
     assert said in str(failed.value)
 

@@ -16,7 +16,7 @@ from ksrv.server.settings import ServerSettings
 from ksrv.server.settings_sources import read_foreign_settings
 
 if TYPE_CHECKING:
-    from ksrv.server.dialects import ForeignSettings
+    from ksrv.dialects.dialect import ForeignSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ksrv.dialects.registry import formats
 from ksrv.repository.layout import Repository
-from ksrv.server.dialects import formats
 from ksrv.server.settings import ServerSettings, SettingsError
 
 if TYPE_CHECKING:
-    from ksrv.server.dialects import ForeignSettings
+    from ksrv.dialects.dialect import ForeignSettings
 
 
 def configured_repository(

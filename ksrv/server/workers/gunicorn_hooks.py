@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from ksrv.dialects import registry
 from ksrv.images import jpeg
 from ksrv.observe import tracing
-from ksrv.server import dialects
 from ksrv.server.addresses import (
     Address,
     AddressError,
@@ -172,7 +172,7 @@ class Master:
                 server.grpc_listener = self.service.grpc_listener
             elif (held := inherited(listens=native)) is not None:
                 held.close()  # gRPC was switched off since the previous program was started
-            dialects.check_settings(settings, loopback=loopback)
+            registry.check_settings(settings, loopback=loopback)
             if settings.debug and not loopback:
                 raise SettingsError(
                     "setting 'debug' puts lines of the handlers' code into answers, so it is allowed with loopback "

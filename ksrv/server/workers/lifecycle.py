@@ -25,6 +25,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ksrv._native.memory import buffer_pool
+from ksrv.dialects import registry
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.errors import KsrvError
 from ksrv.handlers.imports.own_writes import notes_folder
@@ -34,7 +35,6 @@ from ksrv.observe import tracing
 from ksrv.observe.traffic import Traffic, own_traffic
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.layout import RepositoryError
-from ksrv.server import dialects
 from ksrv.server.addresses import Address
 from ksrv.server.app import App, make_app
 from ksrv.server.grpc.native_server import NativeGrpcServer
@@ -178,8 +178,8 @@ class Service:
             settings,
             self.files.access,
             ServerStatistics(engine, self._statistics_file, self._table, self._slot),
-            shared_memory=dialects.shared_memory(settings, self.files.access),
-            extensions=dialects.extensions(settings),
+            shared_memory=registry.shared_memory(settings, self.files.access),
+            extensions=registry.extensions(settings),
             change_setting=replicator.change_setting,
         )
         threading.Thread(
@@ -204,7 +204,7 @@ class Service:
         certificates = self.files.certificates
         if self.grpc_listener is not None:
             native = self._grpc = NativeGrpcServer(
-                self.io_threads.loop, self.parts, dialects.grpc_methods
+                self.io_threads.loop, self.parts, registry.grpc_methods
             )
             tls = None if certificates is None else certificates.native_context("h2")
             native.start(self.grpc_listener, tls=tls, http_address=self._http_address)
@@ -212,7 +212,7 @@ class Service:
         from ksrv.server.grpc.grpcio_server import GrpcioServer
 
         credentials = None if certificates is None else certificates.grpc_credentials()
-        server = GrpcioServer(self.parts, dialects.grpc_methods)
+        server = GrpcioServer(self.parts, registry.grpc_methods)
         self._grpc = server
         server.start(str(address), credentials=credentials)
 

@@ -8,11 +8,11 @@ from click.testing import CliRunner
 
 from ksrv.cli.main import main
 from ksrv.dialects.openvino.config_keys import IGNORED, REFUSED
+from ksrv.dialects.registry import formats
 from ksrv.loaders.openvino import OpenVinoOptions
 from ksrv.model.config import VersionPolicy
 from ksrv.model.spec import SequenceLimits
 from ksrv.repository.layout import Repository, RepositoryError
-from ksrv.server.dialects import formats
 
 
 def write_models(root, name="m", versions=("1",), files=("model.xml", "model.bin")):

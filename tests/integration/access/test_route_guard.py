@@ -12,7 +12,7 @@ import falcon
 import pytest
 from falcon import inspect, testing
 
-from ksrv.server import dialects
+from ksrv.dialects import registry
 from ksrv.server.app import make_app
 from ksrv.server.credentials import Access
 from ksrv.server.rest.route_guard import GuardedRouter
@@ -52,7 +52,7 @@ inspect.register_router(GuardedRouter)(inspect.inspect_compiled_router)
 def routes():
     """The template of every route that a server can have."""
     settings = ServerSettings(allow_shared_memory=True, torchserve_api=True)
-    memory = dialects.shared_memory(settings, Access(settings))
+    memory = registry.shared_memory(settings, Access(settings))
     app = make_app(server_parts(None, settings, shared_memory=memory))
     return sorted(route.path for route in inspect.inspect_routes(app))
 

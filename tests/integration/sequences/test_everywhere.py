@@ -8,10 +8,10 @@ import pytest
 import tritonclient.grpc as triton_grpc
 
 from ksrv import BaseHandler
+from ksrv.dialects.registry import formats
 from ksrv.errors import KsrvError
 from ksrv.model.fault import ConfigError
 from ksrv.repository.model_yaml import load_model_config
-from ksrv.server.dialects import formats
 from ksrv.testing import Server, load
 from tests.support.models import write_model
 from tests.support.paths import ROOT

@@ -10,11 +10,11 @@ import sys
 import traceback
 from pathlib import Path
 
+from ksrv.dialects.registry import formats
 from ksrv.dialects.torchserve.calls import ROUTES, TorchServeCall
 from ksrv.handlers.runner import make_runner
 from ksrv.repository.layout import Repository
 from ksrv.request import ExecutorInputs, RequestPart, Tensor
-from ksrv.server.dialects import formats
 
 
 class Chunks(list):

@@ -10,9 +10,9 @@ import grpc
 from google.rpc import error_details_pb2, status_pb2
 
 from ksrv._native.reactor.event_loop import EventLoop
+from ksrv.dialects import registry
 from ksrv.limits import Limits
 from ksrv.protocol.protobuf import INFERENCE, message_class, methods
-from ksrv.server import dialects
 from ksrv.server.addresses import parse_address
 from ksrv.server.credentials import Access
 from ksrv.server.grpc.grpcio_server import GrpcioServer
@@ -63,12 +63,12 @@ def new_server(
 ) -> Any:
     """Return a server of the tested kind that has not started."""
     access = access or Access(settings)
-    memory = dialects.shared_memory(settings, access)
-    extensions = dialects.extensions(settings)
+    memory = registry.shared_memory(settings, access)
+    extensions = registry.extensions(settings)
     parts = server_parts(engine, settings, access, shared_memory=memory, extensions=extensions)
     if budget is not None:
         parts = replace(parts, budget=budget)
-    return SERVERS[tested](parts, dialects.grpc_methods)
+    return SERVERS[tested](parts, registry.grpc_methods)
 
 
 @contextlib.contextmanager

@@ -4,12 +4,12 @@ import numpy as np
 import onnxruntime
 import pytest
 
+from ksrv.dialects.registry import formats
 from ksrv.handlers.runner import HandlerLoadError, make_runner
 from ksrv.loaders import onnx
 from ksrv.loaders.loaded import LoadRequest, ModelLoadError
 from ksrv.model.config import OnnxSettings
 from ksrv.repository.layout import Repository
-from ksrv.server.dialects import formats
 from tests.support.model_files.onnx_models import write_scale
 from tests.support.model_files.triton_repository import write_folder
 

@@ -4,9 +4,9 @@ from textwrap import dedent
 
 import pytest
 
+from ksrv.dialects.registry import formats
 from ksrv.handlers.runner import make_runner
 from ksrv.repository.layout import Repository
-from ksrv.server.dialects import formats
 from tests.support.torchserve.modules import ts_modules
 
 __all__ = ["ts_modules"]

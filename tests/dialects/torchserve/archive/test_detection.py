@@ -4,11 +4,11 @@ import sys
 
 import pytest
 
+from ksrv.dialects.registry import formats
 from ksrv.dialects.torchserve.archive.detection import imports_ts
 from ksrv.handlers.runner import Runner, make_runner
 from ksrv.repository.layout import Repository
 from ksrv.request import ExecutorInputs, RequestPart, Tensor
-from ksrv.server.dialects import formats
 
 HANDLER = """
 import json

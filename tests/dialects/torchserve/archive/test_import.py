@@ -5,13 +5,13 @@ import requests
 from click.testing import CliRunner
 
 from ksrv.cli.main import main
+from ksrv.dialects.registry import formats
 from ksrv.dialects.torchserve.archive.defaults import ArchiveDefaults
 from ksrv.dialects.torchserve.archive.format import torchserve_format
 from ksrv.dialects.torchserve.archive.model_config import read_archive
 from ksrv.dialects.torchserve.settings.config_properties import translate
 from ksrv.repository.format import Formats
 from ksrv.repository.layout import Repository
-from ksrv.server.dialects import formats
 from ksrv.server.settings import SettingsError
 from ksrv.server.settings_sources import resolve
 from ksrv.testing import Server

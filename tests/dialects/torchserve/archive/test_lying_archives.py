@@ -15,9 +15,9 @@ import pytest
 from click.testing import CliRunner
 
 from ksrv.cli.main import main
+from ksrv.dialects.registry import formats
 from ksrv.dialects.torchserve.archive.archive import ArchiveError, ArchiveLimits, open_archive
 from ksrv.repository.layout import Repository
-from ksrv.server.dialects import formats
 
 MANIFEST = "MAR-INF/MANIFEST.json"
 HANDLER = b"def handle(data, context):\n    return data\n"

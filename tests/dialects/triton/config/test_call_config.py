@@ -5,11 +5,11 @@ import json
 import pytest
 from tritonclient.grpc import model_config_pb2
 
+from ksrv.dialects.registry import formats
 from ksrv.dialects.triton.config.call_config import CHANGEABLE
 from ksrv.dialects.triton.config.model_config import MODEL_HANDLER, SEQUENCE_HANDLER
 from ksrv.dialects.triton.extensions.model_repository import read_config
 from ksrv.repository.layout import Repository
-from ksrv.server.dialects import formats
 
 TENSORS = """
 input { name: "x" data_type: TYPE_FP32 dims: [ 4 ] }

@@ -2,9 +2,9 @@
 
 import pytest
 
+from ksrv.dialects.registry import formats
 from ksrv.dialects.triton.declarations import TritonDeclarations
 from ksrv.repository.layout import Repository
-from ksrv.server.dialects import formats
 
 ENDS = (
     'platform: "ensemble"\n'

@@ -6,12 +6,12 @@ import re
 import pytest
 from tritonclient.grpc import model_config_pb2
 
+from ksrv.dialects.registry import formats
 from ksrv.dialects.triton.config.model_keys import RULES
 from ksrv.dialects.triton.declarations import TritonDeclarations
 from ksrv.model.config import Cache, JoinPolicy, VersionPolicy
 from ksrv.model.spec import SequenceLimits
 from ksrv.repository.layout import Repository
-from ksrv.server.dialects import formats
 
 TENSORS = """
 input { name: "x" data_type: TYPE_FP32 dims: [ 4 ] }

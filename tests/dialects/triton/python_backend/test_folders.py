@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from ksrv.dialects.registry import formats
 from ksrv.repository.layout import Repository
-from ksrv.server.dialects import formats
 
 
 def make(root, files):

@@ -1,12 +1,12 @@
-"""The dialects of this process. No other module of the server imports `ksrv.dialects`."""
+"""The dialects of this process, built in and of third parties. The core imports no other module of `ksrv.dialects`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from ksrv.dialects import DialectError, load_dialects
 from ksrv.server.settings import SettingsError
 
 if TYPE_CHECKING:
@@ -23,32 +23,47 @@ if TYPE_CHECKING:
     from ksrv.server.shared.parts import ServerParts
     from ksrv.statistics import ModelStatistics
 
-__all__ = [
-    "ErrorForm",
-    "ForeignSettings",
-    "add_routes",
-    "check_settings",
-    "extensions",
-    "formats",
-    "grpc_methods",
-    "installed",
-    "metric_lines",
-    "path_hint",
-    "shared_memory",
-]
+GROUP = "ksrv.dialects"
+"""The group of entry points by which third parties register dialects."""
+
+BUILT_IN = ("kserve_v1", "torchserve", "triton", "openvino", "openai")
+"""The folders of the built-in dialects. Routes of a later dialect replace the same routes of an earlier dialect."""
 
 
-@cache
-def installed() -> "tuple[Dialect, ...]":
-    """Return the dialects, which are imported once.
+def load_dialects() -> "tuple[Dialect, ...]":
+    """Return the built-in dialects, then the dialects of third parties.
 
     Raises:
-        SettingsError: A dialect cannot be used.
+        SettingsError: A dialect cannot be imported, is no `Dialect`, or has the name of another dialect.
     """
-    try:
-        return load_dialects()
-    except DialectError as error:
-        raise SettingsError(str(error)) from error
+    from ksrv.dialects.dialect import Dialect  # ksrv serve --help needs no web framework
+
+    points = [EntryPoint(name, f"ksrv.dialects.{name}.dialect:DIALECT", GROUP) for name in BUILT_IN]
+    found: dict[str, Dialect] = {}
+    for point in (*points, *entry_points(group=GROUP)):
+        package = f" of the package {point.dist.name}" if point.dist is not None else ""
+        named = f"the dialect {point.name!r}{package} ({point.value})"
+        remedy = "correct or uninstall the package"
+        try:
+            dialect = point.load()
+        except Exception as error:
+            raise SettingsError(
+                f"{named} cannot be imported: {type(error).__name__}: {error}; {remedy}"
+            ) from error
+        if not isinstance(dialect, Dialect):
+            raise SettingsError(
+                f"{named} is a {type(dialect).__name__}; expected an instance of ksrv.dialects.dialect.Dialect; {remedy}"
+            )
+        if dialect.name in found:
+            raise SettingsError(
+                f"{named} has the name {dialect.name!r} of another dialect; expected a name that is not taken; {remedy}"
+            )
+        found[dialect.name] = dialect
+    return tuple(found.values())
+
+
+installed = cache(load_dialects)
+"""Returns the dialects, which are imported once; see `load_dialects`."""
 
 
 def formats(files: "Mapping[str, ForeignSettings]" = MappingProxyType({})) -> "Formats":
