@@ -16,12 +16,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
 
-from ksrv._native.protobuf import infer_response as response
 from ksrv.errors import KsrvError
 from ksrv.limits import Limits
 from ksrv.model.spec import ImageSpec, ModelSpec, TensorSpec
 from ksrv.protocol import grpc, rest
-from ksrv.request import InferRequest
+from ksrv.request import InferRequest, InferResponse, Tensor
 from tests.support.wire.v2_wire import FORMS, Plain, document, grpc_request, rest_input
 
 LIMITS = Limits()
@@ -97,11 +96,11 @@ def drive(rounds: int) -> dict[str, int]:
         parse(lambda: grpc.parse_infer(message, lambda *_: spec, LIMITS))  # noqa: B023
         values = np.arange(rng.randrange(100), dtype="<f4")
         outputs = [
-            ("y", "FP32", values.shape, {"k": "é"}, values),
-            ("s", "BYTES", (1,), {}, [b"z"]),
+            Tensor("y", "FP32", values.shape, values, {"k": "é"}),
+            Tensor("s", "BYTES", (1,), [b"z"]),
         ]
-        answer = response.render("m", "1", "id", {"p": 2**63}, outputs, stream=typed)
-        seen["written"] += sum(answer) > 0
+        answer = grpc.render_infer(InferResponse("m", "1", "", outputs), InferRequest("m"))
+        seen["written"] += sum(map(sum, answer)) > 0
     return seen
 
 

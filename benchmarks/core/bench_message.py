@@ -125,7 +125,7 @@ def test_response(benchmark: Any, values: Any, writer: Any) -> None:
     response = InferResponse("m", "1", "7", [Tensor("y", "FP32", values.shape, values)])
     request = InferRequest("m", id="7")
     run = {
-        "ksrv": lambda: protocol.render_infer(response, request),
+        "ksrv": lambda: b"".join(protocol.render_infer(response, request)),
         "one copy": values.tobytes,
         "upb": lambda: write_with_upb(values),
     }[writer]

@@ -8,7 +8,7 @@ its default value.
 from collections.abc import Mapping
 from typing import Any
 
-from ksrv.protocol.protobuf import INFERENCE, methods
+from ksrv.protocol.protobuf import INFERENCE, methods, set_parameters
 
 PARAMETER = "inference.InferParameter"
 CONTENTS = "inference.InferTensorContents"
@@ -58,8 +58,7 @@ def _fill(message: Any, values: Mapping[str, Any]) -> None:
             continue
         field = getattr(message, name)
         if isinstance(value, Mapping):
-            for key, one in value.items():
-                _set_parameter(field[key], one)
+            set_parameters(field, value)
         elif not known[name].is_repeated:
             setattr(message, name, value)
         elif known[name].message_type is not None:
@@ -69,21 +68,6 @@ def _fill(message: Any, values: Mapping[str, Any]) -> None:
             field.extend(
                 bytes(one) if isinstance(one, memoryview | bytearray) else one for one in value
             )
-
-
-def _set_parameter(parameter: Any, value: Any) -> None:
-    if isinstance(value, bool):
-        parameter.bool_param = value
-    elif isinstance(value, int) and value < 1 << 63:
-        parameter.int64_param = value
-    elif isinstance(value, int):
-        parameter.uint64_param = value
-    elif isinstance(value, str):
-        parameter.string_param = value
-    elif isinstance(value, float):
-        parameter.double_param = value
-    else:
-        raise ValueError(f"a parameter is a text, a number or a truth value, got {value!r}")
 
 
 def _read(message: Any) -> Any:

@@ -3,13 +3,11 @@
 One scan over the received bytes notes their fields (`native/protobuf`), and tensors are
 views into them. A message that is not in the ordinary form is parsed and written again by the
 protobuf class and then scanned like any other, so that the scan alone decides what a message means.
-Answers always carry their tensors in raw_output_contents, copied once, or not at all if the
-message is sent in parts (`native/response`).
+Answers always carry their tensors in raw_output_contents. They are written in parts, so that no tensor is copied.
 """
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +19,6 @@ from ksrv._native.protobuf.infer_request import (
     ValueOutOfRange,
     scan,
 )
-from ksrv._native.protobuf.infer_response import render
 from ksrv._native.tensor import bytes_tensor
 from ksrv._native.tensor.datatype import CONTENTS
 from ksrv.errors import HandlerFailed, InvalidRequest, quote
@@ -34,11 +31,13 @@ from ksrv.protocol.parameters import (
     take_request_parameters,
     take_requested_output,
 )
+from ksrv.protocol.protobuf import length_prefix, set_parameters
 from ksrv.protocol.shared_memory import CallerMemory, enabled
 from ksrv.protocol.tensors import (
     check_bool,
     measure,
     subject,
+    tensor_bytes,
     view,
 )
 from ksrv.request import (
@@ -51,6 +50,12 @@ from ksrv.request import (
     SharedMemoryRef,
     Tensor,
 )
+
+MAX_MESSAGE = 2**31 - 1
+"""The most bytes of a protobuf message."""
+
+RAW_OUTPUT_CONTENTS = 6
+"""The field of ModelInferResponse."""
 
 SpecOf = Callable[[str, str], ModelSpec]
 """Gives the spec of a model's name and version; raises NotFound or NotReady."""
@@ -303,22 +308,17 @@ def render_infer(
     request: InferRequest,
     *,
     parameters: Mapping[str, Parameter] | None = None,
-    stream: bool = False,
-    apart: bool = False,
     memory: CallerMemory | None = None,
-) -> Any:
+) -> list[bytes | memoryview]:
     """Serialize an answer.
 
     Args:
         request: The request that it answers; its id is echoed.
-        stream: Whether to wrap the answer into a ModelStreamInferResponse.
-        apart: Whether large tensors stay where they are.
-        memory: The shared memory into which outputs go that the request wants there; their entries
-            of raw_output_contents are empty.
+        parameters: Further parameters of the answer.
+        memory: The shared memory for outputs that the request wants there. Their raw_output_contents are empty.
 
     Returns:
-        The bytes of a ModelInferResponse, or of a ModelStreamInferResponse that holds one. With `apart` possibly the
-        list of its parts, of which large tensors are the handler's memory.
+        The parts of a ModelInferResponse. Tensors are the handler's memory and not copied.
 
     Raises:
         HandlerFailed: The answer has no wire form.
@@ -329,22 +329,29 @@ def render_infer(
     refs = {one.name: one.shared_memory for one in wanted if one.shared_memory} if wanted else None
     if refs:
         outputs = [_in_shared_memory(tensor, refs.get(tensor.name), memory) for tensor in outputs]
-    merged = {**response.parameters, **parameters} if parameters else response.parameters
     try:
-        return render(
-            response.model_name,
-            response.model_version,
-            request.id,
-            merged,
-            [
-                (tensor.name, tensor.datatype, tensor.shape, tensor.parameters, _payload(tensor))
-                for tensor in outputs
-            ],
-            stream=stream,
-            apart=apart,
+        message = protobuf.message_class("inference.ModelInferResponse")(
+            model_name=response.model_name, model_version=response.model_version, id=request.id
         )
-    except (ValueError, TypeError, OverflowError, BufferError) as error:
+        set_parameters(message.parameters, response.parameters)
+        set_parameters(message.parameters, parameters or {})
+        for tensor in outputs:
+            entry = message.outputs.add(
+                name=tensor.name, datatype=tensor.datatype, shape=tensor.shape
+            )
+            set_parameters(entry.parameters, tensor.parameters)
+        parts: list[bytes | memoryview] = [message.SerializeToString()]
+        for tensor in outputs:
+            contents = tensor_bytes(tensor)
+            parts += [length_prefix(RAW_OUTPUT_CONTENTS, len(contents)), contents]
+    except (ValueError, TypeError) as error:
         raise HandlerFailed(f"the answer cannot be sent over gRPC: {error}") from error
+    if (total := sum(map(len, parts))) > MAX_MESSAGE:
+        raise HandlerFailed(
+            f"the answer has {total} bytes, and a gRPC message holds at most {MAX_MESSAGE}; "
+            f"send smaller batches, or use REST"
+        )
+    return parts
 
 
 def _in_shared_memory(
@@ -358,7 +365,3 @@ def _in_shared_memory(
         **enabled(memory, f"output {quote(tensor.name)}").write(ref, tensor),
     }
     return Tensor(tensor.name, tensor.datatype, tensor.shape, [], parameters)
-
-
-def _payload(tensor: Tensor) -> Array | list[Element]:
-    return tensor.data if isinstance(tensor.data, list) else np.ascontiguousarray(tensor.data)

@@ -113,3 +113,37 @@ def methods(service: str) -> Mapping[str, tuple[type[Any], type[Any]]]:
                 for method in pool().FindServiceByName(service).methods
             }
         )
+
+
+def set_parameters(field: Any, parameters: Mapping[str, Any]) -> None:
+    """Set entries of a field that maps names to InferParameter messages.
+
+    Raises:
+        ValueError: A parameter is neither a text, a number nor a truth value, or it does not fit 64 bits.
+    """
+    for name, value in parameters.items():
+        parameter = field[name]
+        if isinstance(value, bool):
+            parameter.bool_param = value
+        elif isinstance(value, int) and value < 1 << 63:
+            parameter.int64_param = value
+        elif isinstance(value, int):
+            parameter.uint64_param = value
+        elif isinstance(value, str):
+            parameter.string_param = value
+        elif isinstance(value, float):
+            parameter.double_param = value
+        else:
+            raise ValueError(
+                f"a parameter is a text, a number or a truth value, but {name!r} is {value!r}"
+            )
+
+
+def length_prefix(field: int, length: int) -> bytes:
+    """Return the bytes in front of the contents of a length-delimited field."""
+    prefix = bytearray([field << 3 | 2])
+    while length > 0x7F:
+        prefix.append(length & 0x7F | 0x80)
+        length >>= 7
+    prefix.append(length)
+    return bytes(prefix)

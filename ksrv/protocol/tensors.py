@@ -101,10 +101,10 @@ def view(
 
 def contiguous(array: Array) -> Array:
     """Return the array flat, C-ordered and little-endian. If that needs a copy, the copy is counted."""
-    flat = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1)
-    if array.size and not np.may_share_memory(flat, array):
+    if not (array.flags.c_contiguous and array.dtype.isnative):
         count_copy(array.nbytes)
-    return flat
+        array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    return array.reshape(-1)
 
 
 def tensor_bytes(tensor: Tensor) -> bytes | memoryview:

@@ -131,54 +131,34 @@ inline std::size_t decode_varints(const unsigned char *p, std::size_t count, Ite
 
 // ---- writing ----
 
-inline std::size_t varint_size(std::uint64_t value) noexcept {
-    std::size_t size = 1;
-    while (value >= 0x80) {
-        value >>= 7;
-        ++size;
-    }
-    return size;
-}
-
-inline unsigned char *put_varint(unsigned char *out, std::uint64_t value) noexcept {
-    while (value >= 0x80) {
-        *out++ = static_cast<unsigned char>(value | 0x80);
-        value >>= 7;
-    }
-    *out++ = static_cast<unsigned char>(value);
-    return out;
-}
-
 // A growing buffer for the small fields of a response. `failed` is set, and stays set, if memory runs out.
 class Writer {
   public:
     const unsigned char *data() const noexcept { return bytes_.data(); }
     std::size_t size() const noexcept { return bytes_.size(); }
     bool failed() const noexcept { return failed_; }
-    void clear() noexcept { bytes_.clear(); }
 
     void varint(std::uint64_t value) noexcept {
-        if (unsigned char *room = extend(varint_size(value))) put_varint(room, value);
+        unsigned char encoded[10];
+        std::size_t size = 0;
+        for (; value >= 0x80; value >>= 7) encoded[size++] = static_cast<unsigned char>(value | 0x80);
+        encoded[size++] = static_cast<unsigned char>(value);
+        raw(encoded, size);
     }
     void tag(unsigned field, unsigned type) noexcept { varint(field << 3 | type); }
-    void fixed64(std::uint64_t value) noexcept { raw(&value, 8); }
     void bytes(unsigned field, const void *from, std::size_t n) noexcept {
         tag(field, BYTES);
         varint(n);
         raw(from, n);
     }
     void raw(const void *from, std::size_t n) noexcept {
-        if (n == 0) return;
-        if (unsigned char *room = extend(n)) std::memcpy(room, from, n);
+        if (n == 0 || failed_) return;
+        unsigned char *room = bytes_.extend(n);
+        failed_ = room == nullptr;
+        if (room) std::memcpy(room, from, n);
     }
 
   private:
-    unsigned char *extend(std::size_t n) noexcept {
-        unsigned char *room = failed_ ? nullptr : bytes_.extend(n);
-        failed_ = room == nullptr;
-        return room;
-    }
-
     SmallVector<unsigned char, 512> bytes_;
     bool failed_ = false;
 };

@@ -4,7 +4,7 @@
 
 `scan` records the fields of a received message and their offsets. Tensors stay in the message's
 bytes until their values are needed. infer_request.hpp does the reading, on top of the wire format
-in wire_format.hpp. infer_response.pyx writes answers.
+in wire_format.hpp.
 """
 
 from cpython.buffer cimport (

@@ -12,10 +12,10 @@ import urllib.parse
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
-from ksrv._native.protobuf.infer_response import MAX_MESSAGE
 from ksrv._native.server.exchange import choose_request_id
 from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.errors import InvalidRequest
+from ksrv.protocol.grpc import MAX_MESSAGE
 from ksrv.request import InferRequest, RequestHandle
 from ksrv.server.call import Find, StoredCall, run_infer
 from ksrv.server.grpc import limits as bounds

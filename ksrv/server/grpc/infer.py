@@ -84,9 +84,6 @@ class InferCalls:
 
     def render(
         self, response: InferResponse, request: InferRequest, call: Call
-    ) -> bytes | list[Any]:
+    ) -> list[bytes | memoryview]:
         """Write an answer; see `InferForm`."""
-        message: bytes | list[Any] = protocol.render_infer(
-            response, request, apart=True, memory=self.memory_of(call)
-        )
-        return message
+        return protocol.render_infer(response, request, memory=self.memory_of(call))

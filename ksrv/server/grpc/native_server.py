@@ -17,7 +17,6 @@ import orjson
 from ksrv._native.grpc.grpc_call import Call
 from ksrv._native.grpc.grpc_server import GrpcServer
 from ksrv._native.memory.memory_budget import MemoryBudget
-from ksrv._native.protobuf.infer_response import MAX_MESSAGE
 from ksrv._native.queue.request_handle import NativeHandle
 from ksrv._native.reactor.connection_limits import ConnectionLimits
 from ksrv._native.reactor.event_loop import EventLoop
@@ -32,6 +31,7 @@ from ksrv.observe.traffic import (
     unwatch_connections,
     watch_connections,
 )
+from ksrv.protocol.grpc import MAX_MESSAGE
 from ksrv.request import InferRequest, InferResponse, RequestHandle
 from ksrv.server.call import Find, deliver, run_infer
 from ksrv.server.grpc import limits as bounds

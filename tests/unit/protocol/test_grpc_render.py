@@ -5,7 +5,6 @@ import mmap
 import numpy as np
 import pytest
 
-from ksrv._native.protobuf import infer_response as response
 from ksrv.dialects.triton.extensions.shared_memory.tensors import CallerMemory
 from ksrv.errors import HandlerFailed, InvalidRequest
 from ksrv.protocol import grpc as protocol
@@ -13,14 +12,39 @@ from ksrv.protocol.protobuf import message_class
 from ksrv.request import InferRequest, InferResponse, RequestedOutput, SharedMemoryRef, Tensor
 
 
-def rendered(*outputs, id="", stream=False, extra=None, **fields):
+def rendered(*outputs, id="", extra=None, **fields):
     fields = {"model_name": "m", "model_version": "", "id": "", **fields}
     answer = InferResponse(outputs=list(outputs), **fields)
-    message = protocol.render_infer(
-        answer, InferRequest("m", id=id), parameters=extra, stream=stream
+    parts = protocol.render_infer(answer, InferRequest("m", id=id), parameters=extra)
+    return message_class("inference.ModelInferResponse").FromString(b"".join(parts))
+
+
+def test_every_field_is_read_back():
+    values = np.arange(40_000, dtype=np.float32)
+    found = rendered(
+        Tensor("y", "FP32", (2, 20_000), values, {"k": 2**63}),
+        Tensor("t", "BYTES", (2,), [b"a" * 200, memoryview(b"")]),
+        Tensor("z", "INT8", (0,), np.zeros(0, np.int8)),
+        id="7",
+        parameters={"a": True, "b": -5, "c": "é"},
+        extra={"d": 1.5},
     )
-    name = "ModelStreamInferResponse" if stream else "ModelInferResponse"
-    return message_class(f"inference.{name}").FromString(message)
+    assert (found.model_name, found.model_version, found.id) == ("m", "", "7")
+    given = {name: one.WhichOneof("parameter_choice") for name, one in found.parameters.items()}
+    assert given == {
+        "a": "bool_param",
+        "b": "int64_param",
+        "c": "string_param",
+        "d": "double_param",
+    }
+    assert [(one.name, one.datatype, list(one.shape)) for one in found.outputs] == [
+        ("y", "FP32", [2, 20_000]),
+        ("t", "BYTES", [2]),
+        ("z", "INT8", [0]),
+    ]
+    assert found.outputs[0].parameters["k"].uint64_param == 2**63
+    elements = b"\xc8\0\0\0" + b"a" * 200 + b"\0\0\0\0"
+    assert list(found.raw_output_contents) == [values.tobytes(), elements, b""]
 
 
 def test_array_with_gaps_is_sent_in_order():
@@ -29,17 +53,11 @@ def test_array_with_gaps_is_sent_in_order():
     assert found.raw_output_contents[0] == values.tobytes()
 
 
-def test_large_tensors_are_sent_without_a_copy():
+def test_tensors_are_sent_without_a_copy():
     values = np.ones(1 << 20, np.uint8)
-    for count, in_parts in ((1, False), (1 << 20, True)):
-        output = Tensor("y", "UINT8", (count,), values[:count])
-        answer = InferResponse("m", "", "", [output])
-        parts = protocol.render_infer(answer, InferRequest("m"), apart=True)
-        assert isinstance(parts, list) == in_parts
-        whole = b"".join(bytes(part) for part in parts) if in_parts else parts
-        assert whole == protocol.render_infer(answer, InferRequest("m"))
-        views = [np.frombuffer(part, np.uint8) for part in parts] if in_parts else []
-        assert any(np.shares_memory(view, values) for view in views) == in_parts
+    answer = InferResponse("m", "", "", [Tensor("y", "UINT8", values.shape, values)])
+    parts = protocol.render_infer(answer, InferRequest("m"))
+    assert any(np.shares_memory(np.frombuffer(part, np.uint8), values) for part in parts)
 
 
 class Regions:
@@ -52,19 +70,17 @@ class Regions:
         self.written.append((ref, bytes(data)))
 
 
-@pytest.mark.parametrize("apart", [False, True])
-def test_outputs_in_shared_memory_leave_their_raw_contents_empty(apart):
+def test_outputs_in_shared_memory_leave_their_raw_contents_empty():
     ref, y, z = SharedMemoryRef("r", 8, 16), np.arange(2, dtype=np.float32), np.array([1], np.int8)
     outputs = [Tensor("y", "FP32", (2,), y, {"k": 1}), Tensor("z", "INT8", (1,), z)]
     answer, regions = InferResponse("m", "", "", outputs), Regions()
     wanted = [RequestedOutput("y", shared_memory=ref), RequestedOutput("z")]
-    message = protocol.render_infer(
+    parts = protocol.render_infer(
         answer,
         InferRequest("m", outputs=wanted),
-        apart=apart,
         memory=CallerMemory(regions, lambda: None),
     )
-    found = message_class("inference.ModelInferResponse").FromString(message)
+    found = message_class("inference.ModelInferResponse").FromString(b"".join(parts))
     assert regions.written == [(ref, y.tobytes())]
     assert list(found.raw_output_contents) == [b"", z.tobytes()]
     told = found.outputs[0].parameters
@@ -80,21 +96,20 @@ def test_outputs_in_shared_memory_leave_their_raw_contents_empty(apart):
 
 
 @pytest.mark.parametrize(
-    "parameters", [{"p": 2**64}, {"p": None}, {"p": "\ud800"}, {"p": -(2**63) - 1}]
+    "parameters", [{"p": 2**64}, {"p": None}, {"p": [1]}, {"p": "\ud800"}, {"p": -(2**63) - 1}]
 )
 def test_unrepresentable_answer_is_a_handler_error(parameters):
     with pytest.raises(HandlerFailed, match="cannot be sent over gRPC"):
         rendered(parameters=parameters)
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_answer_beyond_the_message_limit_allocates_nothing(stream):
+def test_answer_beyond_the_message_limit_allocates_nothing():
     flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0)
     with mmap.mmap(-1, 2**31, flags=flags) as untouched:
         values = np.frombuffer(untouched, np.uint8)
         output = Tensor("y", "UINT8", values.shape, values)
         with pytest.raises(HandlerFailed, match="holds at most 2147483647"):
-            rendered(output, stream=stream)
+            rendered(output)
         del values, output
 
 
@@ -102,16 +117,6 @@ def test_element_beyond_the_prefix_range_is_refused():
     flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0)
     with mmap.mmap(-1, 2**32, flags=flags) as untouched:
         view = memoryview(untouched)
-        with pytest.raises(HandlerFailed, match="4 GiB"):
+        with pytest.raises(HandlerFailed, match="32 bits"):
             rendered(Tensor("t", "BYTES", (1,), [view]))
         view.release()
-
-
-def test_an_array_with_gaps_must_be_made_contiguous_by_the_caller():
-    with pytest.raises(ValueError, match="not C-contiguous"):  # numpy's error text
-        response.render("m", "", "", {}, [("y", "UINT8", (2,), {}, np.zeros(4, np.uint8)[::2])])
-
-
-def test_parameters_of_other_types_have_no_wire_form():
-    with pytest.raises(TypeError, match="parameter 'p' is a list"):
-        response.render("m", "", "", {"p": [1]}, [])

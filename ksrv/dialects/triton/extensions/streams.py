@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from ksrv._native.grpc.grpc_call import Call
 from ksrv.errors import KsrvError, NotReady
 from ksrv.protocol import grpc as protocol
-from ksrv.protocol.protobuf import message_class
+from ksrv.protocol.protobuf import length_prefix, message_class
 from ksrv.request import InferRequest, InferResponse, Parameter
 from ksrv.server.call import Find, StoredCall, run_infer
 from ksrv.server.grpc.calls import Incoming, Source, report_grpc
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 DEPTH = 64
 """Requests of one stream that are under way at a time; the reader waits beyond."""
+
+INFER_RESPONSE = 2
+"""The field of ModelStreamInferResponse."""
 
 FINAL = "triton_final_response"
 MORE_FOLLOW: Mapping[str, Parameter] = {FINAL: False}
@@ -300,14 +303,10 @@ class StreamCalls:
     ) -> bytes:
         request = entry.request
         assert request is not None, "a request that is under way was read"
-        message: bytes = protocol.render_infer(
-            response,
-            request,
-            parameters=marks,
-            stream=True,
-            memory=self._infer.memory_of(call),
+        parts = protocol.render_infer(
+            response, request, parameters=marks, memory=self._infer.memory_of(call)
         )
-        return message
+        return b"".join([length_prefix(INFER_RESPONSE, sum(map(len, parts))), *parts])
 
     def _failed(
         self,
