@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from ksrv.errors import KsrvError
 from ksrv.repository.format import Format
-from ksrv.server.shared.parts import ServerParts
+from ksrv.server.shared.parts import ServerParts, SettingChange
 
 if TYPE_CHECKING:
     import falcon
@@ -144,6 +144,13 @@ class Dialect:
 
         Raises:
             SettingsError: A setting cannot have its value.
+        """
+
+    def apply_setting(self, change: SettingChange) -> None:
+        """Change a setting of this dialect in this process; called in every worker, and in workers that start later.
+
+        Args:
+            change: The argument of `ServerParts.change_setting`, which may be another dialect's.
         """
 
     def shared_memory(self, settings: "ServerSettings", access: "Access") -> "SharedMemory | None":

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ksrv.server.grpc.services import Method, Services
     from ksrv.server.rest.json_resource import DocumentReader
     from ksrv.server.settings import ServerSettings
-    from ksrv.server.shared.parts import ServerParts
+    from ksrv.server.shared.parts import ServerParts, SettingChange
     from ksrv.statistics import ModelStatistics
 
 GROUP = "ksrv.dialects"
@@ -108,6 +108,12 @@ def check_settings(settings: "ServerSettings", *, loopback: bool) -> None:
     """Refuse settings that a dialect cannot serve with; see `Dialect.check_settings`."""
     for one in installed():
         one.check_settings(settings, loopback=loopback)
+
+
+def apply_setting(change: "SettingChange") -> None:
+    """Change a setting of a dialect in this process; see `Dialect.apply_setting`."""
+    for one in installed():
+        one.apply_setting(change)
 
 
 def shared_memory(settings: "ServerSettings", access: "Access") -> "SharedMemory | None":

@@ -5,46 +5,22 @@ OpenTelemetry's variables decide what is exported, and where to: `OTEL_EXPORTER_
 belong to the same tree. A handler process creates a separate provider for the first batch that has a span.
 """
 
-import copy
-import itertools
 import logging
-import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
-
-import msgspec
+from typing import Any, TypeAlias
 
 log = logging.getLogger(__name__)
 
 TRACEPARENT = "traceparent"
-_TRACEPARENT = re.compile(
-    r"\s*[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}.*"
-)
+
+Sampler: TypeAlias = Callable[[str, Mapping[str, str]], bool]
+"""Takes the model and the headers of a request, and returns whether the request is traced."""
 
 
 class TracingError(RuntimeError):
     """OpenTelemetry is not installed."""
-
-
-class TraceSetting(msgspec.Struct):
-    """The settings for the requests of one model, or of all; None for settings that are not given.
-
-    Attributes:
-        enabled: Whether requests are traced.
-        rate: One of so many requests is traced. If a request has a `traceparent`, the caller decides instead.
-    """
-
-    enabled: bool | None = None
-    rate: int | None = None
-
-
-class FullSetting(NamedTuple):
-    """The complete settings for the requests of one model, or of all; see `TraceSetting`."""
-
-    enabled: bool
-    rate: int
 
 
 class _Tracing:
@@ -54,8 +30,7 @@ class _Tracing:
         self.lock = threading.Lock()
         self.provider: Any = None
         self.tracer: Any = None
-        self.settings: dict[str, TraceSetting] = {}
-        self.requests: dict[str, Iterator[int]] = {}
+        self.sampler: Sampler = lambda model, headers: True
 
 
 _OF_PROCESS = _Tracing()
@@ -121,41 +96,14 @@ def tracer() -> Any:
     return _OF_PROCESS.tracer
 
 
-def own_setting(model: str) -> TraceSetting:
-    """Return a copy of the settings that were set for a model; "" for all models."""
-    return copy.copy(_OF_PROCESS.settings.get(model, TraceSetting()))
-
-
-def set_setting(model: str, setting: TraceSetting) -> None:
-    """Change the settings of a model.
-
-    Args:
-        model: The model; "" for all models without special settings.
-    """
-    with _OF_PROCESS.lock:
-        if setting == TraceSetting():
-            _OF_PROCESS.settings.pop(model, None)
-        else:
-            _OF_PROCESS.settings[model] = setting
-        _OF_PROCESS.requests.pop(model, None)
-
-
-def setting(model: str) -> FullSetting:
-    """Return the settings of a model; "" for all models without special settings."""
-    all_models = _OF_PROCESS.settings.get("", TraceSetting())
-    own = _OF_PROCESS.settings.get(model, all_models)
-    enabled = all_models.enabled if own.enabled is None else own.enabled
-    rate = all_models.rate if own.rate is None else own.rate
-    return FullSetting(enabled is not False, 1 if rate is None else rate)
+def sample_by(sampler: Sampler) -> None:
+    """Trace the requests for which a sampler returns True, instead of all."""
+    _OF_PROCESS.sampler = sampler
 
 
 def is_traced(model: str, headers: Mapping[str, str]) -> bool:
-    """Return whether the next request of a model is traced. Counts the request if only one of `rate` is traced."""
-    enabled, rate = setting(model)
-    if not enabled or rate == 1 or _TRACEPARENT.fullmatch(headers.get(TRACEPARENT, "")):
-        return enabled
-    with _OF_PROCESS.lock:
-        return next(_OF_PROCESS.requests.setdefault(model, itertools.count())) % rate == 0
+    """Return whether the next request of a model is traced."""
+    return _OF_PROCESS.sampler(model, headers)
 
 
 def context_of(headers: Mapping[str, str]) -> Any:

@@ -12,6 +12,7 @@ from ksrv.dialects.triton.config.model_config import (
     read_model,
 )
 from ksrv.repository.format import Format
+from ksrv.server.shared.parts import SettingChange
 
 if TYPE_CHECKING:
     import falcon
@@ -56,6 +57,12 @@ class Triton(Dialect):
             from ksrv.dialects.triton.extensions.shared_memory.tensors import check_settings
 
             check_settings(settings, loopback=loopback)
+
+    def apply_setting(self, change: SettingChange) -> None:
+        """See `Dialect.apply_setting`."""
+        from ksrv.dialects.triton.extensions.changeable_settings import apply
+
+        apply(change)
 
     def shared_memory(self, settings: "ServerSettings", access: "Access") -> "ServerMemory | None":
         """See `Dialect.shared_memory`."""

@@ -4,14 +4,35 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from ksrv.errors import NotImplementedByKsrv
+
 if TYPE_CHECKING:  # `ksrv.dialects.dialect` needs the class alone
     from ksrv._native.memory.memory_budget import MemoryBudget
     from ksrv.engine.engine import Engine
     from ksrv.protocol.shared_memory import SharedMemory
-    from ksrv.server.changeable_settings import SettingChange
     from ksrv.server.credentials import Access
     from ksrv.server.settings import ServerSettings
     from ksrv.server.shared.statistics import ServerStatistics
+
+
+class SettingChange(msgspec.Struct):
+    """A change of a setting while the server runs, by a call of a dialect.
+
+    Attributes:
+        name: The setting, such as "triton.log".
+        model: The model whose setting changes; "" for the whole server.
+        value: The new value, in the dialect's form.
+    """
+
+    name: str
+    model: str
+    value: Any
+
+
+def _refuse_change(change: SettingChange) -> None:
+    raise NotImplementedByKsrv("a server without workers cannot change its settings")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +55,7 @@ class ServerParts:
     access: "Access"
     budget: "MemoryBudget"
     statistics: "ServerStatistics"
-    change_setting: "Callable[[SettingChange], None]"
+    change_setting: Callable[[SettingChange], object] = _refuse_change
     shared_memory: "SharedMemory | None" = None
     extensions: tuple[str, ...] = ()
 
@@ -44,7 +65,6 @@ def server_parts(
     settings: "ServerSettings",
     access: "Access | None" = None,
     statistics: "ServerStatistics | None" = None,
-    change_setting: "Callable[[SettingChange], None] | None" = None,
     **more: Any,
 ) -> ServerParts:
     """Return the parts for an engine and settings.
@@ -52,10 +72,8 @@ def server_parts(
     Args:
         access: The checks of callers; made from the settings if left out.
         statistics: The statistics of all workers; the engine's if left out.
-        change_setting: Changes a setting in every worker; in this process alone if left out.
         more: Further fields of `ServerParts`.
     """
-    from ksrv.server import changeable_settings
     from ksrv.server.credentials import Access
     from ksrv.server.http.byte_budget import process_budget
     from ksrv.server.shared.statistics import ServerStatistics
@@ -66,6 +84,5 @@ def server_parts(
         access=access or Access(settings),
         budget=process_budget(settings.limits),
         statistics=statistics or ServerStatistics(engine),
-        change_setting=change_setting or changeable_settings.apply,
         **more,
     )

@@ -26,7 +26,7 @@ from ksrv.engine.changes import ChangeKind, RepositoryChange
 from ksrv.errors import NotReady
 from ksrv.model.config import path_of
 from ksrv.repository.entry import ModelEntry
-from ksrv.server.changeable_settings import SettingChange, TraceChange
+from ksrv.server.shared.parts import SettingChange
 
 COMPACT_BYTES = 1 << 20
 """By how much the log grows, at least, before it is compacted."""
@@ -61,7 +61,7 @@ class LogEntry(msgspec.Struct, omit_defaults=True, kw_only=True):
     kind: Kind
     slot: int
     change: RepositoryChange | None = None
-    setting: SettingChange = ""
+    setting: SettingChange | None = None
     position: int = 0
     error: str = ""
     kept: list["LogEntry"] = []
@@ -74,8 +74,8 @@ class LogEntry(msgspec.Struct, omit_defaults=True, kw_only=True):
         """The subject of the entry: a later entry on the same subject replaces it."""
         if self.change is not None:
             return "model", self.change.name
-        if isinstance(self.setting, TraceChange):
-            return "trace", self.setting.model
+        if self.setting is not None:
+            return self.setting.name, self.setting.model
         if self.kind == "start":
             return "start", str(self.generation)
         return self.kind, ""

@@ -13,11 +13,12 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ksrv.dialects import registry
 from ksrv.engine.changes import Look
 from ksrv.engine.registry import again
 from ksrv.errors import DeadlineExceeded, HandlerFailed, KsrvError, NotReady, quote
 from ksrv.repository.entry import ModelEntry
-from ksrv.server import changeable_settings
+from ksrv.server.shared.parts import SettingChange
 from ksrv.server.shared.worker_table import CAPACITY, WorkerTable
 from ksrv.server.workers.change_log import ChangeLog, LogEntry, entries_for_new_worker
 
@@ -185,8 +186,8 @@ class ChangeReplicator:
 
     def _begin_with(self, entry: LogEntry) -> None:
         change = entry.change
-        if entry.kind == "setting":
-            changeable_settings.apply(entry.setting)
+        if entry.setting is not None:
+            registry.apply_setting(entry.setting)
         elif change is not None:
             for names, kind in ((self.unloaded, "unload"), (self.loaded, "load")):
                 (names.add if change.kind == kind else names.discard)(change.name)
@@ -210,7 +211,7 @@ class ChangeReplicator:
             if not entries or self._publish(entries, since if more else None):
                 return
 
-    def change_setting(self, change: changeable_settings.SettingChange) -> None:
+    def change_setting(self, change: SettingChange) -> None:
         """Change a setting in every worker."""
         self._publish([LogEntry(kind="setting", slot=self._slot, setting=change)], None)
 
@@ -312,7 +313,7 @@ class ChangeReplicator:
                 self._note(entry.position, entry.slot, entry.error)
             elif entry.change is not None:
                 self._queue(engine, position, entry)
-            elif entry.kind == "setting":
+            elif entry.setting is not None:
                 self._make(engine, position, entry)
             self._position = position
             self._table.workers[self._slot].read = position
@@ -351,8 +352,8 @@ class ChangeReplicator:
         error: Exception | None = None
         kept: KsrvError | None = None
         try:
-            if entry.kind == "setting":
-                changeable_settings.apply(entry.setting)
+            if entry.setting is not None:
+                registry.apply_setting(entry.setting)
             elif entry.change is not None:
                 try:
                     kept = engine.follow(entry.change, position)

@@ -9,6 +9,7 @@ import grpc
 import pytest
 import requests
 
+from ksrv.dialects.triton.extensions.trace_settings import TraceSetting, set_setting
 from ksrv.observe import tracing
 from ksrv.testing import Server
 from tests.support.models import SLOW, VECTOR, write_model
@@ -254,12 +255,12 @@ def test_one_of_so_many_requests_is_traced(settings, collected):
     ],
 )
 def test_only_a_callers_span_passes_the_rate(parent, is_one):
-    tracing.set_setting("m", tracing.TraceSetting(rate=1000))
+    set_setting("m", TraceSetting(rate=1000))
     try:
         assert tracing.is_traced("m", {})  # the first of a thousand
         assert tracing.is_traced("m", {"traceparent": parent}) == is_one
     finally:
-        tracing.set_setting("m", tracing.TraceSetting())
+        set_setting("m", TraceSetting())
 
 
 @pytest.mark.parametrize(

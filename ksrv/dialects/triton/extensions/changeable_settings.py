@@ -12,16 +12,22 @@ import msgspec
 from msgspec import Meta
 
 from ksrv._native.grpc.grpc_call import Call
+from ksrv.dialects.triton.extensions.trace_settings import (
+    TraceSetting,
+    full_setting,
+    own_setting,
+    set_setting,
+)
+from ksrv.engine.processes import process
 from ksrv.errors import InvalidRequest, quote
 from ksrv.observe import tracing
 from ksrv.protocol.documents import read_document
 from ksrv.protocol.openapi import Operation
 from ksrv.protocol.protobuf import message_class
-from ksrv.server.changeable_settings import TraceChange
 from ksrv.server.grpc.calls import Behavior
 from ksrv.server.rest.json_resource import DocumentReader, JsonResource
 from ksrv.server.rest.route_guard import MODEL, Needs
-from ksrv.server.shared.parts import ServerParts
+from ksrv.server.shared.parts import ServerParts, SettingChange
 
 if TYPE_CHECKING:
     import falcon
@@ -33,6 +39,19 @@ FIXED = ("log_file", "log_format")
 
 _TRACE_FIXED = ("trace_file", "trace_count", "log_frequency", "trace_mode", "trace_config")
 MOST_RATE = 2**31 - 1
+
+LOG, TRACE = "triton.log", "triton.trace"
+"""The names of the settings in `SettingChange`."""
+
+
+def apply(change: SettingChange) -> None:
+    """Carry out a change in this process and its handler processes."""
+    if change.name == TRACE:
+        set_setting(change.model, change.value)
+    elif change.name == LOG:
+        for logger in (logging.getLogger("ksrv"), logging.getLogger()):
+            logger.setLevel(change.value.upper())
+        process.send_log_level()
 
 
 class LogSettings(msgspec.Struct):
@@ -76,7 +95,7 @@ class ChangeableSettings:
             InvalidRequest: A setting is unknown, has a wrong value, or may not change here.
         """
         if document:
-            self._change(_level_of(document))
+            self._change(SettingChange(LOG, "", _level_of(document)))
         return _log_settings()
 
     def trace(self, document: Mapping[str, Any] | None = None, name: str = "") -> dict[str, Any]:
@@ -93,7 +112,7 @@ class ChangeableSettings:
         if name:
             self._engine.spec(name)
         if document:
-            self._change(TraceChange(name, _trace_of(name, document)))
+            self._change(SettingChange(TRACE, name, _trace_of(name, document)))
         return _trace_settings(name)
 
     def add_routes(self, app: "falcon.App[Any, Any]", read_document: DocumentReader) -> None:
@@ -184,7 +203,7 @@ def _level_of(document: Mapping[str, Any]) -> str:
 
 def _trace_settings(model: str) -> dict[str, Any]:
     """Return what is traced of a model, or of all, in Triton's form."""
-    found = tracing.setting(model)
+    found = full_setting(model)
     return {
         "trace_level": ["TIMESTAMPS" if tracing.tracer() and found.enabled else "OFF"],
         "trace_rate": str(found.rate),
@@ -195,10 +214,10 @@ def _trace_settings(model: str) -> dict[str, Any]:
     }
 
 
-def _trace_of(model: str, document: Mapping[str, Any]) -> tracing.TraceSetting:
+def _trace_of(model: str, document: Mapping[str, Any]) -> TraceSetting:
     if tracing.tracer() is None:
         raise InvalidRequest("this server traces nothing; start it with --trace otlp")
-    wanted = tracing.own_setting(model)
+    wanted = own_setting(model)
     for name, value in document.items():
         if name in _TRACE_FIXED:
             raise InvalidRequest(

@@ -9,6 +9,7 @@ from ksrv.engine.changes import RepositoryChange
 from ksrv.errors import NotReady
 from ksrv.model.config import FileMark, LoadedFiles, ModelConfig, ModelSource
 from ksrv.repository.entry import ModelEntry
+from ksrv.server.shared.parts import SettingChange
 from ksrv.server.workers import change_log
 from ksrv.server.workers.change_log import Cell, ChangeLog, LogEntry, entries_for_new_worker
 
@@ -32,8 +33,8 @@ def left(log):
 def test_the_last_change_of_each_model_is_left():
     log = ChangeLog()
     do(log, entry("load", "a"), entry("unload", "b"), entry("load", "b"), entry("unload", "a"))
-    do(log, LogEntry(kind="setting", slot=0, setting="debug"))
-    do(log, LogEntry(kind="setting", slot=0, setting="info"))
+    do(log, LogEntry(kind="setting", slot=0, setting=SettingChange("log", "", "debug")))
+    do(log, LogEntry(kind="setting", slot=0, setting=SettingChange("log", "", "info")))
     assert left(log) == [("load", "b"), ("unload", "a"), ("setting", "")]
 
 
