@@ -44,7 +44,7 @@ ARROWS = {
     "observe": FOUNDATION | {"protocol"},
     "engine": FOUNDATION | {"handlers", "loaders", "records", "repository", "observe", "images"},
     "server": FOUNDATION
-    | {"protocol", "engine", "repository", "handlers", "observe", "dialects", "images"},
+    | {"protocol", "engine", "repository", "handlers", "observe", "dialects", "images", "client"},
     "bench": FOUNDATION | {"cli", "client", "records", "testing"},
     "doctor": FOUNDATION | {"engine", "images", "server"},
     "ray": {"server"},

@@ -51,7 +51,8 @@ def check(paths: tuple[Path, ...], as_json: bool, parallel_loads: int, log_level
     from ksrv.server.settings import ServerSettings
     from ksrv.server.workers.banner import print_models
 
-    logs.configure(ServerSettings(log_level=log_level))  # type: ignore[arg-type]
+    settings = ServerSettings(log_level=log_level)  # type: ignore[arg-type]
+    logs.configure(settings)
     repository = Repository(paths, formats())
     engine = Engine(repository, EngineSettings(parallel_loads=parallel_loads))
     try:
@@ -67,7 +68,7 @@ def check(paths: tuple[Path, ...], as_json: bool, parallel_loads: int, log_level
         if as_json:
             click.echo(json.dumps({"models": found}, indent=2))
         else:
-            print_models(engine, None)
+            print_models(engine, None, settings)
             for line in _remarks(found):
                 click.echo(line)
     finally:

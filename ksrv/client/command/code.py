@@ -3,8 +3,8 @@
 import json
 import math
 import shlex
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -64,6 +64,7 @@ class Call:
         url: The server's URL, of REST.
         path: The path of the model's infer route.
         image: The file that the examples send to image inputs.
+        parameters: Of the request.
     """
 
     url: str
@@ -71,7 +72,8 @@ class Call:
     version: str
     inputs: tuple[Input, ...]
     credentials: Credentials
-    image: str
+    image: str = "image.jpg"
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def path(self) -> str:
@@ -95,7 +97,8 @@ class Call:
         Args:
             image_size: The placeholder for the bytes of an image.
         """
-        return {"inputs": [self._entry(one, image_size) for one in self.inputs]}
+        inputs = {"inputs": [self._entry(one, image_size) for one in self.inputs]}
+        return {**inputs, "parameters": self.parameters} if self.parameters else inputs
 
     def _entry(self, one: Input, image_size: int | str) -> dict[str, Any]:
         datatype = "BYTES" if one.kind == "image" else one.datatype
@@ -120,42 +123,55 @@ def inputs_of(metadata: dict[str, Any]) -> tuple[Input, ...]:
         for key in metadata.get("properties") or {}
         if key.endswith(".image.accepts")
     }
-    found = []
-    for entry in metadata.get("inputs", ()):
-        sizes = list(entry["shape"])
-        shape = tuple(
-            size if size >= 0 else 1 if place == 0 else FREE_SIZE
-            for place, size in enumerate(sizes)
+    return tuple(
+        example_input(entry["name"], entry["datatype"], entry["shape"], entry["name"] in images)
+        for entry in metadata.get("inputs", ())
+    )
+
+
+def example_input(name: str, datatype: str, shape: Sequence[int], is_image: bool) -> Input:
+    """Return an input as examples fill it.
+
+    Args:
+        shape: The declared shape, with -1 for a dimension of any size.
+
+    Raises:
+        click.ClickException: The protocol does not have the datatype.
+    """
+    if datatype not in DTYPES and datatype != "BYTES":
+        raise click.ClickException(
+            f"the input {name!r} has the datatype {datatype!r}, which is unknown here"
         )
-        datatype = entry["datatype"]
-        if datatype not in DTYPES and datatype != "BYTES":
-            raise click.ClickException(
-                f"the input {entry['name']!r} has the datatype {datatype!r}, which is unknown here"
-            )
-        if entry["name"] in images:
-            kind, shape = "image", (1,)
-        elif datatype == "BYTES":
-            kind, shape = "text", tuple(size if size >= 0 else 1 for size in sizes)
-        elif math.prod(shape) <= WRITTEN_VALUES and datatype not in BINARY_ONLY:
-            kind = "values"
-        else:
-            kind = "zeros"
-        found.append(Input(entry["name"], datatype, kind, shape))
-    return tuple(found)
+    if is_image:
+        return Input(name, datatype, "image", (1,))
+    free = 1 if datatype == "BYTES" else FREE_SIZE
+    sizes = tuple(
+        size if size >= 0 else 1 if place == 0 else free for place, size in enumerate(shape)
+    )
+    if datatype == "BYTES":
+        return Input(name, datatype, "text", sizes)
+    written = math.prod(sizes) <= WRITTEN_VALUES and datatype not in BINARY_ONLY
+    return Input(name, datatype, "values" if written else "zeros", sizes)
+
+
+def curl_options(credentials: Credentials) -> list[str]:
+    """Return the options with which curl sends the token and trusts the authority."""
+    options = []
+    if credentials.ca is not None:
+        options.append(f"--cacert {shlex.quote(credentials.ca)}")
+    if credentials.token_file is not None:
+        file = shlex.quote(str(credentials.token_file))
+        options.append(f'-H "Authorization: Bearer $(grep -v ^# {file} | head -n 1)"')
+    elif credentials.token is not None:
+        options.append(f'-H "Authorization: Bearer ${TOKEN_VARIABLE}"')
+    return options
 
 
 def curl_code(call: Call) -> str:
     """Return a shell command."""
-    options = []
-    if call.credentials.ca is not None:
-        options.append(f"--cacert {shlex.quote(call.credentials.ca)}")
-    if call.credentials.token_file is not None:
-        file = shlex.quote(str(call.credentials.token_file))
-        options.append(f'-H "Authorization: Bearer $(head -n 1 {file})"')
-    elif call.has_token:
-        options.append(f'-H "Authorization: Bearer ${TOKEN_VARIABLE}"')
+    options = curl_options(call.credentials)
     url = shlex.quote(call.url + call.path)
-    if call.inputs and all(one.kind == "image" for one in call.inputs):
+    if not call.parameters and all(one.kind == "image" for one in call.inputs):
         files = [f"-F {shlex.quote(f'{one.name}=@{call.image}')}" for one in call.inputs]
         return " ".join(["curl -s", url, *options, *files])
     if not call.needs_image and all(one.kind != "zeros" for one in call.inputs):

@@ -3,20 +3,15 @@
 The addresses are printed at once, the table of models after they are loaded. Programs should not parse this output: they get the same facts as JSON through the setting `status_fd`.
 """
 
-import json
-import math
 import os
-import shlex
 import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 import ksrv
-from ksrv._native.tensor.datatype import item_size
-from ksrv.model.datatypes import BINARY_ONLY
 from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.server.addresses import Address
 from ksrv.server.log_stream import log_stream
@@ -29,13 +24,6 @@ if TYPE_CHECKING:
 COLUMNS = ("model", "version", "handler", "device", "inputs", "outputs", "load", "warm-up", "ready")
 TENSORS = {"inputs": "in", "outputs": "out"}
 """The columns of tensors, and their labels below a row."""
-
-WRITTEN_VALUES = 64
-"""Values of an input that the example line still writes out."""
-
-FREE_SIZE = 8
-"""The example line's size of a dimension, other than the first, that may have any size."""
-
 
 OPEN_TO_THIS_MACHINE = (
     "Anyone on this machine can load and unload models. Set --control-token-file to prevent it "
@@ -156,71 +144,31 @@ def local_url(url: str) -> str:
     return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
 
 
-def curl_options(settings: ServerSettings) -> list[str]:
-    """Return the options with which curl sends a token and trusts the server's certificate."""
-    options = []
-    if settings.token_file:
-        file = shlex.quote(settings.token_file)
-        options.append(f'-H "Authorization: Bearer $(grep -v ^# {file} | head -n 1)"')
-    if settings.tls_cert:
-        options.append(f"--cacert {shlex.quote(settings.tls_cert)}")
-    return options
-
-
-def _example_shape(spec: TensorSpec) -> list[int]:
-    """Return a shape that the input takes: one row, and `FREE_SIZE` for other dimensions of any size."""
-    shape = []
-    for position, entry in enumerate(spec.shape):
-        size = entry if isinstance(entry, int) else entry[0]
-        shape.append(size if size >= 0 else 1 if position == 0 else FREE_SIZE)
-    return shape
-
-
-def example_line(spec: ModelSpec, url: str, options: Sequence[str] = ()) -> str:
+def example_line(spec: ModelSpec, url: str, settings: ServerSettings) -> str:
     """Return a `curl` command that gets an answer from a model without further preparation.
 
-    Images are files, small inputs are written as JSON, large inputs are zeros after the JSON header. A model
-    with sequences gets a whole sequence. For a model that declares no inputs, or takes others as well, the command asks
-    for its metadata.
+    A model with sequences gets a whole sequence. For a model that declares no inputs, or takes others as well, the
+    command asks for its metadata.
     """
-    model = f"{url}/v2/models/{spec.name}"
-    curl = " ".join(["curl -s", *options])
+    from ksrv.client.command.code import Call, curl_code, curl_options, example_input
+    from ksrv.client.command.connection import Credentials
+
+    tokens = None if settings.token_file is None else Path(settings.token_file)
+    credentials = Credentials(tokens, settings.tls_cert)
     if not spec.inputs or spec.accepts_any_inputs:
-        return f"{curl} {model}"
-    if spec.sequences is None and all(declared.image is not None for declared in spec.inputs):
-        files = " ".join(
-            f"-F {shlex.quote(declared.name + '=@image.jpg')}" for declared in spec.inputs
+        return " ".join(["curl -s", *curl_options(credentials), f"{url}/v2/models/{spec.name}"])
+    inputs = tuple(
+        example_input(
+            one.name,
+            one.datatype,
+            [size if isinstance(size, int) else size[0] for size in one.shape],
+            one.image is not None,
         )
-        return f"{curl} {files} {model}/infer"
-    inputs: list[dict[str, object]] = []
-    zeros = 0
-    for declared in spec.inputs:
-        shape = _example_shape(declared)
-        count = math.prod(shape)
-        entry: dict[str, object] = {
-            "name": declared.name,
-            "datatype": declared.datatype,
-            "shape": shape,
-        }
-        if declared.datatype == "BYTES":
-            entry["data"] = ["text"] * count
-        elif count <= WRITTEN_VALUES and declared.datatype not in BINARY_ONLY:
-            entry["data"] = [False if declared.datatype == "BOOL" else 0] * count
-        else:
-            nbytes = count * item_size(declared.datatype)
-            entry["parameters"] = {"binary_data_size": nbytes}
-            zeros += nbytes
-        inputs.append(entry)
-    request: dict[str, object] = {"inputs": inputs}
-    if spec.sequences is not None:
-        request["parameters"] = {"sequence_id": 1, "sequence_start": True, "sequence_end": True}
-    header = json.dumps(request, separators=(",", ":"))
-    if not zeros:
-        return f"{curl} {model}/infer -d {shlex.quote(header)}"
-    return (
-        f"(printf %s {shlex.quote(header)}; head -c {zeros} /dev/zero) | {curl} {model}/infer "
-        f"-H 'Inference-Header-Content-Length: {len(header)}' --data-binary @-"
+        for one in spec.inputs
     )
+    sequence = {"sequence_id": 1, "sequence_start": True, "sequence_end": True}
+    parameters = {} if spec.sequences is None else sequence
+    return curl_code(Call(url, spec.name, "", inputs, credentials, parameters=parameters))
 
 
 def _seconds(nanoseconds: int) -> str:
@@ -253,7 +201,7 @@ def _row(model: "ModelVersion") -> Row:
     )
 
 
-def print_models(engine: "Engine", url: str | None, settings: ServerSettings | None = None) -> None:
+def print_models(engine: "Engine", url: str | None, settings: ServerSettings) -> None:
     """Print the table of models, a line to try, and where the page is.
 
     Args:
@@ -278,7 +226,6 @@ def print_models(engine: "Engine", url: str | None, settings: ServerSettings | N
         _say(f"models that are loaded when requests name them: {len(dormant)}")
     ready = [model.spec for model in models if model.ready]
     if url is not None and ready:
-        options = curl_options(settings) if settings else ()
-        _say(f"\n{example_line(ready[0], local_url(url), options)}")
-    if url is not None and settings is not None and settings.ui:
+        _say(f"\n{example_line(ready[0], local_url(url), settings)}")
+    if url is not None and settings.ui:
         _say(f"\nIn a browser: {local_url(url)}/")
