@@ -56,6 +56,11 @@ class Row(NamedTuple):
     unit: float = 1
 
 
+def gauge(name: str, help: str) -> Row:
+    """Return a metric that describes a living worker."""
+    return Row(name, help, present=True)
+
+
 class Counts(msgspec.Struct):
     """Counts of one worker, or the sums of several. The annotations of the fields are the metrics that show them."""
 
@@ -89,10 +94,9 @@ class LazyCounts(Counts):
 
     loads: Annotated[int, Row("ksrv_lazy_loads", "Models that a request has loaded.")] = 0
     put_away: Annotated[int, Row("ksrv_models_put_away", "Models put away for want of memory.")] = 0
-    loaded: Annotated[int, Row("ksrv_models_loaded", "Models that are loaded.", present=True)] = 0
+    loaded: Annotated[int, gauge("ksrv_models_loaded", "Models that are loaded.")] = 0
     held: Annotated[
-        int,
-        Row("ksrv_models_memory_bytes", "Memory that the loaded models take.", present=True),
+        int, gauge("ksrv_models_memory_bytes", "Memory that the loaded models take.")
     ] = 0
 
 

@@ -23,7 +23,7 @@ from ksrv._native.queue.stats import BOUNDS_NS
 from ksrv.observe.handler_metrics import exposition
 from ksrv.observe.process import ServerValues
 from ksrv.observe.worker_statistics import WorkerStatistics
-from ksrv.statistics import Counts, ModelStatistics, Row, StageTimes, rows
+from ksrv.statistics import Counts, ModelStatistics, Row, StageTimes, gauge, rows
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -50,7 +50,7 @@ MODEL_ROWS: tuple[tuple[Row, Callable[[ModelStatistics], Any]], ...] = (
     ),
     (Row("ksrv_rows", "Rows that were run."), attrgetter("inference_count")),
     (
-        Row("ksrv_pending_requests", "Requests that wait for a handler.", present=True),
+        gauge("ksrv_pending_requests", "Requests that wait for a handler."),
         attrgetter("pending"),
     ),
     (
@@ -66,10 +66,8 @@ MODEL_ROWS: tuple[tuple[Row, Callable[[ModelStatistics], Any]], ...] = (
         lambda one: {result: lookups.count for result, lookups in one.cached.items()},
     ),
     (
-        Row(
-            "ksrv_open_sequences",
-            "Sequences whose state an instance keeps for further requests.",
-            present=True,
+        gauge(
+            "ksrv_open_sequences", "Sequences whose state an instance keeps for further requests."
         ),
         attrgetter("open_sequences"),
     ),
@@ -92,13 +90,13 @@ MODEL_ROWS: tuple[tuple[Row, Callable[[ModelStatistics], Any]], ...] = (
 )
 """The metrics of each model version, and the value of each; None is not shown."""
 
-READY = Row("ksrv_model_ready", "Whether a model serves.", present=True)
+READY = gauge("ksrv_model_ready", "Whether a model serves.")
 UNKNOWN = Row("ksrv_unknown_model_requests", "Requests for an unknown model or version.")
 REFUSED = Row(
     "ksrv_replacements_refused",
     "Handler processes and workers that ended and whose model was not loaded again, because a file of it had changed.",
 )
-BUILD = Row("ksrv_build_info", "The version of the server.", present=True)
+BUILD = gauge("ksrv_build_info", "The version of the server.")
 
 
 OtherNames: TypeAlias = Callable[[Sequence[ModelStatistics]], Iterable[str]]

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.memory_budget import PROCESS
-from ksrv.statistics import Counts, Row
+from ksrv.statistics import Counts, Row, gauge
 
 
 class ProcessValues(Counts):
@@ -16,35 +16,30 @@ class ProcessValues(Counts):
 
     in_flight: Annotated[
         int,
-        Row(
+        gauge(
             "ksrv_bytes_in_flight",
             "Bytes that requests hold while they are received and served, and answers while sent.",
-            present=True,
         ),
     ] = 0
-    leased: Annotated[
-        int, Row("ksrv_buffer_pool_leased_bytes", "Bytes of blocks in use.", present=True)
-    ] = 0
+    leased: Annotated[int, gauge("ksrv_buffer_pool_leased_bytes", "Bytes of blocks in use.")] = 0
     pooled: Annotated[
-        int, Row("ksrv_buffer_pool_pooled_bytes", "Bytes of blocks kept ready.", present=True)
+        int, gauge("ksrv_buffer_pool_pooled_bytes", "Bytes of blocks kept ready.")
     ] = 0
     resident: Annotated[
         int,
-        Row("ksrv_worker_resident_bytes", "Memory of the workers.", present=True),
-        Row("process_resident_memory_bytes", "Memory of all workers.", present=True),
+        gauge("ksrv_worker_resident_bytes", "Memory of the workers."),
+        gauge("process_resident_memory_bytes", "Memory of all workers."),
     ] = 0
     copied: Annotated[int, Row("ksrv_copied_bytes", "Tensor bytes that were copied.")] = 0
     virtual: Annotated[
-        int, Row("process_virtual_memory_bytes", "Address space of all workers.", present=True)
+        int, gauge("process_virtual_memory_bytes", "Address space of all workers.")
     ] = 0
     cpu_ns: Annotated[
         int, Row("process_cpu_seconds", "Processor time of all workers.", unit=1e9)
     ] = 0
-    open_files: Annotated[
-        int, Row("process_open_fds", "Open files of all workers.", present=True)
-    ] = 0
+    open_files: Annotated[int, gauge("process_open_fds", "Open files of all workers.")] = 0
     most_files: Annotated[
-        int, Row("process_max_fds", "Files that all workers may have open.", present=True)
+        int, gauge("process_max_fds", "Files that all workers may have open.")
     ] = 0
 
 
@@ -57,32 +52,23 @@ class ServerValues(Counts):
     ]
     last_reload: Annotated[
         int,
-        Row(
+        gauge(
             "ksrv_last_reload_timestamp_seconds",
             "When the last reload of the server was asked for; 0 for never.",
-            present=True,
         ),
     ]
     last_reload_successful: Annotated[
         bool,
-        Row(
-            "ksrv_last_reload_successful",
-            "Whether every worker of the last reload got ready.",
-            present=True,
-        ),
+        gauge("ksrv_last_reload_successful", "Whether every worker of the last reload got ready."),
     ]
     certificate_expiry: Annotated[
         int | None,
-        Row(
-            "ksrv_certificate_expiry_timestamp_seconds",
-            "When the server's certificate ends.",
-            present=True,
-        ),
+        gauge("ksrv_certificate_expiry_timestamp_seconds", "When the server's certificate ends."),
     ]
     started: Annotated[
         int | None,
-        Row("ksrv_server_start_timestamp_seconds", "When the server was started.", present=True),
-        Row("process_start_time_seconds", "When the server was started.", present=True),
+        gauge("ksrv_server_start_timestamp_seconds", "When the server was started."),
+        gauge("process_start_time_seconds", "When the server was started."),
     ]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
 from ksrv._native.reactor.counters import REFUSALS
-from ksrv.statistics import Counts, Row
+from ksrv.statistics import Counts, Row, gauge
 
 Protocol: TypeAlias = Literal["http", "grpc"]
 
@@ -43,10 +43,9 @@ class Traffic(Counts):
     ] = 0
     lacked_descriptors: int = 0
     lost_lines: Annotated[
-        int,
-        Row("ksrv_lost_log_lines", "Lines of the log and of the access log that were dropped."),
+        int, Row("ksrv_lost_log_lines", "Lines of the log and of the access log that were dropped.")
     ] = 0
-    open: Annotated[int, Row("ksrv_connections", "Open HTTP connections.", present=True)] = 0
+    open: Annotated[int, gauge("ksrv_connections", "Open HTTP connections.")] = 0
 
 
 _lock = threading.Lock()

@@ -32,8 +32,6 @@ MOST_WAITING_BYTES = 64 << 20
 """Bytes of records that wait to be written."""
 LARGEST_RECORD = 16 << 20
 """Bytes of one record, its answer included: its tensors, names, parameters and headers."""
-IDLE_SECONDS = 10.0
-"""How long the thread waits for a record before it ends; the next record starts another thread."""
 CLOSE_SECONDS = 2.0
 """How long the end of a model waits for what is not written yet."""
 WARNING_SECONDS = 60.0
@@ -46,10 +44,6 @@ CREDENTIALS = re.compile(
     "auth|bearer|cookie|token|secret|pass|credential|key|cert|jwt|oidc|principal|signature|session"
 )
 """Found in the names of headers that no record has: clients, proxies and gateways put credentials into many."""
-
-
-class TooLarge(Exception):
-    """A record would hold more than `LARGEST_RECORD`."""
 
 
 class ModelRecording:
@@ -100,10 +94,9 @@ class ModelRecording:
         """
         if request.explain or not (request.sampled or random.random() < self._rules.sample):
             return callback
-        try:
-            sampled = _Sampled(self, request)
-        except TooLarge:
-            self._count(TOO_LARGE, 1)
+        sampled = _Sampled(self, request)
+        if sampled.room < 0:
+            self.drop()
             return callback
         if request.stream is not None:
             request.on_chunk = sampled.take_chunk
@@ -112,20 +105,18 @@ class ModelRecording:
     def copied(
         self, tensors: Iterable[Tensor], room: int
     ) -> tuple[tuple[RecordedTensor, ...], int]:
-        """Return copies of tensors, and the bytes that are left of `room`.
-
-        Raises:
-            TooLarge: There is not enough room.
-        """
+        """Return copies of tensors, and the bytes that are left of `room`; a negative number if they do not fit."""
         made = []
         for tensor in tensors:
-            room = _after(room, (tensor.name,))
-            if tensor.name in self._images:
-                made.append(RecordedTensor(tensor.name, tensor.datatype, tuple(tensor.shape)))
-                continue
-            lengths = LENGTH_BYTES * len(tensor.data) if tensor.datatype == "BYTES" else 0
-            room = _after(room, (), tensor.nbytes + lengths)
-            made.append(recorded(tensor))
+            room -= sys.getsizeof(tensor.name)
+            has_bytes = tensor.name not in self._images
+            if has_bytes:
+                lengths = LENGTH_BYTES * len(tensor.data) if tensor.datatype == "BYTES" else 0
+                room -= tensor.nbytes + lengths
+            if room < 0:
+                return (), room
+            left_out = RecordedTensor(tensor.name, tensor.datatype, tuple(tensor.shape))
+            made.append(recorded(tensor) if has_bytes else left_out)
         return tuple(made), room
 
     def kept_headers(self, request: InferRequest) -> dict[str, str]:
@@ -140,23 +131,16 @@ class ModelRecording:
         """Have a record written; drop it where too much waits."""
         with self._changed:
             full = len(self._waiting) >= MOST_WAITING or self._nbytes + nbytes > MOST_WAITING_BYTES
-            if not full and not self._closed and self._has_thread():
+            if not full and not self._closed:
+                if self._thread is None:
+                    thread = threading.Thread(target=self._run, name="ksrv-record", daemon=True)
+                    thread.start()
+                    self._thread = thread
                 self._waiting.append((record, nbytes))
                 self._nbytes += nbytes
                 self._changed.notify_all()
                 return
         self._count(QUEUE_FULL, 1)
-
-    def _has_thread(self) -> bool:
-        """Start the writer unless it runs. Return False if the system has no thread: the next record tries again."""
-        if self._thread is None:
-            thread = threading.Thread(target=self._run, name="ksrv-record", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError:
-                return False
-            self._thread = thread
-        return True
 
     def drop(self) -> None:
         """Count a record that grew too large."""
@@ -165,6 +149,7 @@ class ModelRecording:
     # ---- the writer -------------------------------------------------------------------------
 
     def _run(self) -> None:
+        """Write records until `close` was called and none waits."""
         while (found := self._next()) is not None:
             record, nbytes = found
             outcome = WRITTEN
@@ -183,18 +168,13 @@ class ModelRecording:
             with self._changed:
                 self._nbytes -= nbytes
             self._count(outcome, 1)
+        self._files.close()
 
     def _next(self) -> tuple[Record, int] | None:
         """Wait for a record; None when the thread shall end."""
         with self._changed:
-            self._changed.wait_for(lambda: bool(self._waiting) or self._closed, IDLE_SECONDS)
-            if self._waiting:
-                return self._waiting.popleft()
-            if self._closed:
-                self._files.close()
-            self._thread = None
-            self._changed.notify_all()
-            return None
+            self._changed.wait_for(lambda: bool(self._waiting) or self._closed)
+            return self._waiting.popleft() if self._waiting else None
 
     def _warn(self, error: OSError) -> None:
         now = time.monotonic()
@@ -212,15 +192,15 @@ class ModelRecording:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-            if self._changed.wait_for(lambda: self._thread is None, CLOSE_SECONDS):
-                self._files.close()
+        if self._thread is not None:
+            self._thread.join(CLOSE_SECONDS)
 
 
 class _Sampled:
     """One sampled request, until it has ended.
 
-    Raises:
-        TooLarge: Its inputs are.
+    Attributes:
+        room: The bytes that its record may still grow by; negative if the record is too large.
     """
 
     def __init__(self, recording: ModelRecording, request: InferRequest) -> None:
@@ -229,23 +209,17 @@ class _Sampled:
         self._began_s = time.time()
         self._began_ns = time.monotonic_ns()
         self._lock = threading.Lock()
-        self._too_large = False
         self._chunks: list[tuple[RecordedTensor, ...]] = []
         # The handler may write into its inputs, and the client's shared memory may change.
-        self._inputs, self._room = recording.copied(request.inputs, LARGEST_RECORD)
+        self._inputs, self.room = recording.copied(request.inputs, LARGEST_RECORD)
 
     def take_chunk(self, response: InferResponse) -> None:
         """Take an intermediate answer."""
         with self._lock:
-            if self._too_large:
-                return
-            try:
-                chunk, self._room = self._recording.copied(response.outputs, self._room)
-            except TooLarge:
-                self._too_large = True
-                self._chunks.clear()
-                return
+            chunk, self.room = self._recording.copied(response.outputs, self.room)
             self._chunks.append(chunk)
+            if self.room < 0:
+                self._chunks.clear()
 
     def end(self, callback: Callable[[RequestHandle], None] | None, handle: RequestHandle) -> None:
         """Record the request, whose answer nobody else has yet."""
@@ -271,10 +245,7 @@ class _Sampled:
         else:
             answer_parameters = response.parameters
             with self._lock:
-                try:
-                    outputs, self._room = self._recording.copied(response.outputs, self._room)
-                except TooLarge:
-                    self._too_large = True
+                outputs, self.room = self._recording.copied(response.outputs, self.room)
         request = self._request
         headers = self._recording.kept_headers(request)
         texts: list[object] = [request.id, *(one.name for one in request.outputs)]
@@ -282,11 +253,8 @@ class _Sampled:
             texts += [*mapping, *mapping.values()]
         if failure is not None:
             texts.append(failure.message)
-        try:
-            self._room = _after(self._room, texts)
-        except TooLarge:
-            self._too_large = True
-        if self._too_large:
+        self.room -= sum(map(sys.getsizeof, texts))
+        if self.room < 0:
             self._recording.drop()
             return
         target = request.target
@@ -309,19 +277,7 @@ class _Sampled:
             chunks=tuple(self._chunks),
             streamed=request.stream is not None,
         )
-        self._recording.put(record, LARGEST_RECORD - self._room)
-
-
-def _after(room: int, texts: Iterable[object], nbytes: int = 0) -> int:
-    """Return the bytes that texts, numbers and `nbytes` more leave of `room`.
-
-    Raises:
-        TooLarge: There is not enough room.
-    """
-    left = room - nbytes - sum(map(sys.getsizeof, texts))
-    if left < 0:
-        raise TooLarge
-    return left
+        self._recording.put(record, LARGEST_RECORD - self.room)
 
 
 def _check(folder: Path, below: Path) -> None:
