@@ -21,7 +21,6 @@ from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.base_runner import BaseRunner
 from ksrv.handlers.batch import Batch, check_answers, fail_rest
 from ksrv.handlers.batch_threads import working_for
-from ksrv.handlers.deferred import DeferredHandler
 from ksrv.handlers.imports.import_lock import locked_imports
 from ksrv.handlers.models import Models
 from ksrv.handlers.streaming.streams import (
@@ -48,8 +47,6 @@ Done = Callable[[ExecutorOutputs | KsrvError], None]
 
 def is_asynchronous(handler: Any) -> bool:
     """Tell whether a handler has many batches under way: a stage is a coroutine or an asynchronous generator."""
-    if isinstance(handler, DeferredHandler):
-        return True
     stages = [getattr(handler, name, None) for name in STAGES]
     model = getattr(handler, "model", None)
     return any(

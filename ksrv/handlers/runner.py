@@ -12,11 +12,7 @@ from time import perf_counter_ns
 from types import CoroutineType
 from typing import Any, cast
 
-from ksrv.errors import (
-    Cancelled,
-    HandlerFailed,
-    KsrvError,
-)
+from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.base_runner import BaseRunner, inference_mode
 from ksrv.handlers.batch import Batch, check_answers, fail_rest
@@ -36,7 +32,6 @@ from ksrv.handlers.declared.declarations import (
     check_stages,
     is_default,
 )
-from ksrv.handlers.deferred import DeferredHandler, Result
 from ksrv.handlers.devices.device import Lease
 from ksrv.handlers.devices.graphs import GraphedModel
 from ksrv.handlers.diagnostics.debugging import Run, profiled
@@ -283,41 +278,15 @@ class Runner(BaseRunner):
         receive()
 
     def begin(self, inputs: ExecutorInputs, done: Done) -> Callable[[], None]:
-        """Run a batch beside others, on the event loop of a handler with coroutines or as the handler does it.
+        """Run a batch beside others, on the event loop of a handler with coroutines.
 
         Args:
             done: Called once with its answer.
         """
-        if isinstance(self.handler, DeferredHandler):
-            return self._begin_deferred(self.handler, inputs, done)
         if self._concurrent is None:
             self._concurrent = ConcurrentLoop(self)
             self.shares_loop = True
         return self._concurrent.begin(inputs, done)
-
-    def _begin_deferred(
-        self, handler: DeferredHandler, inputs: ExecutorInputs, done: Done
-    ) -> Callable[[], None]:
-        began = perf_counter_ns()
-
-        def ended(result: Result) -> None:
-            if isinstance(result, Cancelled):
-                done(result)
-                return
-            try:
-                if isinstance(result, BaseException):
-                    raise result
-            except BaseException as error:  # noqa: BLE001  a handler may raise anything
-                done(self.failure_of(error, "inference", inputs))
-                return
-            timings = {"inference": perf_counter_ns() - began}
-            done(ExecutorOutputs(result, timings=timings, parts={0: (0, len(result))}))
-
-        try:
-            return handler.begin(inputs, ended)
-        except BaseException as error:  # noqa: BLE001  the thread serves other batches as well
-            ended(error)
-            return lambda: None
 
     def close(self) -> None:
         """Let the handler go, with its modules."""

@@ -6,12 +6,11 @@ imports the sources that were read for the load, under their original paths, and
 
 import linecache
 import os
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder, SourceFileLoader
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, SourceFileLoader
 from importlib.util import spec_from_file_location
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType
 
 from ksrv.errors import HandlerFailed
 from ksrv.handlers.imports.own_writes import is_own_write
@@ -92,46 +91,6 @@ class HeldSourceLoader(SourceFileLoader):
             lines = data.decode("utf-8", "replace").splitlines(keepends=True)
             linecache.cache[self.path] = (len(data), None, lines, self.path)
         return self.source_to_code(data, self.path)
-
-
-class HeldSourceFinder:
-    """Finds the modules of one folder of `sys.path` among the files that were read, for archives."""
-
-    def __init__(self, sources: HeldSources, folder: str) -> None:
-        self._sources = sources
-        self.folder = folder
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """See `importlib.abc.MetaPathFinder`."""
-        places = sys.path if path is None else path
-        folders = [one for one in map(str, places) if Path(one).is_relative_to(self.folder)]
-        return self._sources.spec(
-            name, folders, lambda module, file: HeldSourceLoader(module, file, self._sources)
-        )
-
-
-def find_module(name: str, folders: Sequence[str]) -> ModuleSpec | None:
-    """Return the import spec of a module of some folders, as it was read for the load or on the disk."""
-    for finder in sys.meta_path:
-        if isinstance(finder, HeldSourceFinder) and (found := finder.find_spec(name, folders)):
-            return found
-    return PathFinder.find_spec(name, folders)
-
-
-def hold_sources(sources: HeldSources, folder: str) -> None:
-    """Make imports from a folder of `sys.path` use the sources that were read for the load.
-
-    Args:
-        folder: The folder; sources of an earlier load are forgotten.
-    """
-    others = [
-        one
-        for one in sys.meta_path
-        if not (isinstance(one, HeldSourceFinder) and one.folder == folder)
-    ]
-    sys.meta_path[:] = [HeldSourceFinder(sources, folder), *others]
 
 
 def changed_file(source: ModelSource) -> str:

@@ -311,21 +311,6 @@ def test_batch_ignores_a_half_imported_torch(runner_of, batch_of, monkeypatch):
     assert answer.tensors[0].data.tolist() == [[2.0] * 3] * 2
 
 
-def test_deferred_handler_that_cannot_start_fails_its_batch(runner_of, batch_of):
-    runner = runner_of(
-        """
-        from ksrv.handlers.deferred import DeferredHandler
-        class Broken(DeferredHandler):
-            def begin(self, inputs, ended):
-                raise ValueError("secret of the handler")
-        """
-    )
-    answers = []
-    runner.begin(batch_of(ones(1)), answers.append)()
-    (failure,) = answers
-    assert isinstance(failure, HandlerFailed) and "ValueError" in failure.message
-
-
 def test_error_without_text_is_reported_by_place(runner_of):
     with pytest.raises(
         HandlerLoadError, match=r"cannot be loaded: AssertionError \(handler\.py, line \d+\)$"

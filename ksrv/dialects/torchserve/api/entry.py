@@ -13,8 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ksrv.dialects.foreign_runner import find_module
 from ksrv.dialects.torchserve.api.classes import list_classes_from_module
-from ksrv.handlers.imports.loaded_files import find_module
 
 Entry = Callable[[Any, Any], Any]
 

@@ -9,13 +9,12 @@ import logging
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ksrv._native.batch.stages import BoundContext
-from ksrv._native.memory import buffer_pool
-from ksrv._native.memory.buffer_pool import Block
+from ksrv.dialects.foreign_runner import ForeignRunner
 from ksrv.dialects.torchserve.api import answers, streaming
 from ksrv.dialects.torchserve.api.context import Context, RequestProcessor, RunFields
 from ksrv.dialects.torchserve.api.entry import find_entry
@@ -37,15 +36,10 @@ from ksrv.dialects.torchserve.shims import finder, torchvision, ts
 from ksrv.errors import HandlerFailed, quote
 from ksrv.handlers.batch_threads import working_for
 from ksrv.handlers.devices.choice import choose_device
-from ksrv.handlers.devices.lost import is_lost, note_lost
-from ksrv.handlers.diagnostics.debugging import add_traceback, profiled
-from ksrv.handlers.diagnostics.metrics import Emit, discard
-from ksrv.handlers.imports.folder_modules import error_with_location
-from ksrv.handlers.imports.loaded_files import HeldSources, hold_sources
-from ksrv.handlers.models import Submit, refuse_calls
-from ksrv.handlers.runner import HandlerLoadError
+from ksrv.handlers.devices.lost import is_lost
+from ksrv.handlers.diagnostics.debugging import add_traceback
 from ksrv.handlers.streaming.streams import may_stream
-from ksrv.model.config import ModelSource
+from ksrv.model.config import ModelConfig
 from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.request import Emitter, ExecutorInputs, ExecutorOutputs, Tensor
 
@@ -55,79 +49,32 @@ UNDECLARED_INPUT = TensorSpec("data", "BYTES", (-1,))
 UNDECLARED_OUTPUT = TensorSpec(answers.OUTPUT, "BYTES", (-1,))
 
 
-class TorchServeRunner:
-    """One instance of an archive's handler.
+class TorchServeRunner(ForeignRunner):
+    """One instance of an archive's handler."""
 
-    Args:
-        threads: CPU threads that it may use; 0 leaves the framework's choice.
+    _dialects: Mapping[str, CallForm] = {}
+    _context: Context | None = None
 
-    Attributes:
-        submit: As `ksrv.handlers.runner.Runner` has it; handlers of TorchServe call no models.
-        on_device_lost: As `ksrv.handlers.runner.Runner` has it.
-        lease_answer: As `ksrv.handlers.runner.Runner` has it.
-    """
-
-    def __init__(
-        self,
-        source: ModelSource,
-        *,
-        instance: int = 0,
-        threads: int = 0,
-        emit: Emit = discard,
-    ) -> None:
-        self.source = source
-        self._instance = instance
-        self._threads = threads
-        self._emit = emit
-        self.submit: Submit = refuse_calls
-        self.on_device_lost: Callable[[str], None] = note_lost
-        self.lease_answer: Callable[[int], Block] | None = None
-        self._dialects: dict[str, CallForm] = {}
-        self._service: Any = None
-        self._context: Context | None = None
-        self._archive: dict[str, Any] = {}
-        self._envelope = ""
-
-    def load(self) -> ModelSpec:
-        """Import the handler and let it initialize.
-
-        Raises:
-            HandlerLoadError: The handler, its model or its settings are at fault; the cause is chained.
-        """
-        config = self.source.config
-        archive = None if config is None else config.dialect.get(FORMAT)
-        if config is None or archive is None or self.source.error:
-            raise HandlerLoadError(
-                self.source.error
-                or f"{self.source.folder} is no TorchServe archive; torch-model-archiver makes one"
-            )
-        self._archive = archive
+    def _load(self, config: ModelConfig) -> ModelSpec:
+        self._archive: dict[str, Any] = config.dialect[FORMAT]
         self._envelope = config.envelope or ""
         folder = self.source.folder
-        try:
-            finder.install(ts.TsFinder(self.source.name))
-            if self._archive.get("torchvision", True):
-                finder.install(torchvision.TorchvisionFinder(self.source.name))
-            if str(folder) not in sys.path:
-                sys.path.insert(0, str(folder))
-            if self.source.loaded is not None:
-                hold_sources(HeldSources(self.source.loaded.sources), str(folder))
-            if self._threads and config.model and not config.model.endswith(".onnx"):
-                import torch
+        finder.install(ts.TsFinder(self.source.name))
+        if self._archive.get("torchvision", True):
+            finder.install(torchvision.TorchvisionFinder(self.source.name))
+        if str(folder) not in sys.path:
+            sys.path.insert(0, str(folder))
+        self._hold_sources(folder)
+        if self._threads and config.model and not config.model.endswith(".onnx"):
+            import torch
 
-                torch.set_num_threads(self._threads)
-            self._context = self._make_context(config.device)
-            handler = self._archive["manifest"]["model"]["handler"]
-            bare, self._service = find_entry(handler, folder, self._context)
-            enveloped = bare
-            if self._envelope:
-                enveloped = find_envelope(self._envelope, folder)(bare).handle
-        except BaseException as error:
-            log.error("the model %s cannot be loaded", self.source.name, exc_info=error)
-            text = " ".join(error_with_location(folder, error).split())
-            raise HandlerLoadError(
-                f"the model {self.source.name} cannot be loaded: {text}"
-            ) from error
+            torch.set_num_threads(self._threads)
+        self._context = self._make_context(config.device)
+        handler = self._archive["manifest"]["model"]["handler"]
+        bare, self._service = find_entry(handler, folder, self._context)
+        enveloped = bare
+        if self._envelope:
+            enveloped = find_envelope(self._envelope, folder)(bare).handle
         name, decode = self.source.name, self._archive.get("decode", True)
         envelope = self._envelope
         kserve = KServeEnvelopeForm if envelope == KSERVE_V2 else KServeForm
@@ -143,7 +90,17 @@ class TorchServeRunner:
             ),
             "": kserve(name, bare, enveloped, envelope=envelope),
         }
-        return self._spec()
+        spec = config.spec(name, self.source.version)
+        outputs = () if envelope == KSERVE_V2 else (UNDECLARED_OUTPUT,)
+        return replace(
+            spec,
+            platform="torchserve",
+            inputs=spec.inputs or (UNDECLARED_INPUT,),
+            outputs=spec.outputs or outputs,
+            accepts_any_inputs=not spec.inputs,
+            device=str(getattr(self._service, "device", None) or "cpu"),
+            may_stream=may_stream(self._service),
+        )
 
     def _make_context(self, wanted: str) -> Context:
         device = choose_device(wanted, self.source.first_device + self._instance)
@@ -164,38 +121,10 @@ class TorchServeRunner:
             model_yaml_config=self._archive.get("config") or {},
         )
 
-    def _spec(self) -> ModelSpec:
-        config = self.source.config
-        assert config is not None
-        spec = config.spec(self.source.name, self.source.version)
-        outputs = () if self._envelope == KSERVE_V2 else (UNDECLARED_OUTPUT,)
-        device = getattr(self._service, "device", None)
-        return replace(
-            spec,
-            platform="torchserve",
-            inputs=spec.inputs or (UNDECLARED_INPUT,),
-            outputs=spec.outputs or outputs,
-            accepts_any_inputs=not spec.inputs,
-            device=str(device or "cpu"),
-            may_stream=may_stream(self._service),
-        )
-
-    def serve(self, receive: Callable[[], None]) -> None:
-        """See `ksrv.handlers.runner.Runner.serve`."""
-        receive()
-
-    def run(self, inputs: ExecutorInputs) -> ExecutorOutputs:
-        """Run one batch; every item that the handler returns belongs to one row.
-
-        Raises:
-            KsrvError: The whole batch failed.
-        """
-        return profiled(self._run, inputs) if self.source.debug else self._run(inputs)
-
     def _run(self, inputs: ExecutorInputs) -> ExecutorOutputs:
         dialect = self._dialects.get(inputs.requests[0].dialect)
         if self._context is None or dialect is None:
-            raise HandlerFailed(f"the model {self.source.name} is not loaded")
+            raise self._not_loaded()
         if rows.is_description(inputs):
             return self._description()
         call = dialect.call(inputs)
@@ -267,10 +196,6 @@ class TorchServeRunner:
                 f"describe_handle failed with {type(error).__name__}; the server's log has its traceback"
             ) from error
         return ExecutorOutputs([Tensor(answers.OUTPUT, "BYTES", (1,), [element])])
-
-    def lease(self, nbytes: int) -> Block:
-        """See `ksrv.handlers.runner.Runner.lease`."""
-        return buffer_pool.lease(nbytes)
 
     def close(self) -> None:
         """Let the handler go."""

@@ -43,7 +43,7 @@ from ksrv.repository.yaml_document import Document, describe
 CONFIG_NAME = "config.pbtxt"
 MODEL_HANDLER = "ksrv.dialects.triton.handlers.model:TritonModel"
 SEQUENCE_HANDLER = "ksrv.dialects.triton.handlers.sequence_model:TritonSequenceModel"
-ENSEMBLE_HANDLER = "ksrv.dialects.triton.handlers.ensemble:Ensemble"
+ENSEMBLE_RUNNER = "ksrv.dialects.triton.handlers.ensemble:EnsembleRunner"
 DEFAULT_MAX_BATCH_SIZE = 4
 """Triton's, where dynamic_batching stands without max_batch_size."""
 LARGEST_QUEUE = 1_000_000
@@ -461,8 +461,7 @@ class _Settings:
             dict.fromkeys(step.model for step in steps)
         )
         return ModelConfig(
-            handler=ENSEMBLE_HANDLER,
-            platform=ENSEMBLE.platform,
+            runner=ENSEMBLE_RUNNER,
             inputs=tensors.inputs,
             outputs=tensors.outputs,
             dialect=TritonDeclarations(steps=steps).mapping(),

@@ -15,53 +15,76 @@ batch of one row loses it (`ReshapeTensorDims` in Triton's ensemble_scheduler.cc
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
-from functools import cached_property, partial
-from typing import Any, NamedTuple
+from dataclasses import replace
+from functools import partial
+from time import perf_counter_ns
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from ksrv.dialects.foreign_runner import ForeignRunner
+from ksrv.dialects.triton.config.backends import ENSEMBLE
 from ksrv.dialects.triton.declarations import EnsembleStep, TritonDeclarations
 from ksrv.errors import Cancelled, HandlerFailed, InvalidRequest, NotFound, NotReady
-from ksrv.handlers.deferred import DeferredHandler, Ended, Result
+from ksrv.handlers.concurrent import Done
 from ksrv.handlers.models import Submit, input_tensor
+from ksrv.model.config import ModelConfig
 from ksrv.model.spec import ModelSpec, TensorSpec, fits
-from ksrv.request import ExecutorInputs, InferRequest, RequestedOutput, RequestHandle, Tensor
+from ksrv.request import (
+    ExecutorInputs,
+    ExecutorOutputs,
+    InferRequest,
+    RequestedOutput,
+    RequestHandle,
+    Tensor,
+)
 
 SEQUENCE_PARAMETERS = ("sequence_id", "sequence_start", "sequence_end")
 
 
-class Ensemble(DeferredHandler):
-    """Serves an ensemble, which has no model file."""
+Result: TypeAlias = list[Tensor] | BaseException
+"""The outputs, or why the request has none."""
 
-    calls_models = True
 
-    def __init__(self) -> None:
-        super().__init__()
+class EnsembleRunner(ForeignRunner):
+    """Serves an ensemble, which has neither a handler nor a model file. Each batch is one request."""
+
+    def _load(self, config: ModelConfig) -> ModelSpec:
         self._lock = threading.Lock()
         self._under_way = 0
+        self._steps = TritonDeclarations.of(config).steps
+        self._spec = replace(
+            config.spec(self.source.name, self.source.version),
+            platform=ENSEMBLE.name,
+            device="cpu",
+            calls_models=True,
+            concurrency=config.concurrent_batches,
+        )
+        return self._spec
 
-    @cached_property
-    def _steps(self) -> tuple[EnsembleStep, ...]:
-        context: Any = self.context
-        return TritonDeclarations.of(context.config).steps
-
-    def begin(self, inputs: ExecutorInputs, ended: Ended) -> Callable[[], None]:
-        """See `DeferredHandler.begin`; the error is that of the first step that failed.
+    def begin(self, inputs: ExecutorInputs, done: Done) -> Callable[[], None]:
+        """Begin a request; the error is that of the first step that failed.
 
         Args:
-            ended: Takes the ensemble's outputs by name.
+            done: Called once with its answer, on the thread that learns of it first.
         """
-        context: Any = self.context
+        began = perf_counter_ns()
 
-        def has_ended(result: Result) -> None:
+        def ended(result: Result) -> None:
             with self._lock:
                 self._under_way -= 1
-            ended(result)
+            if isinstance(result, Cancelled):
+                done(result)
+            elif isinstance(result, BaseException):
+                done(self.failure_of(result, "inference", inputs))
+            else:
+                timings = {"inference": perf_counter_ns() - began}
+                done(ExecutorOutputs(result, timings=timings, parts={0: (0, len(result))}))
 
-        running = RunningSteps(self._steps, context.spec, context.submit, inputs, has_ended)
+        running = RunningSteps(self._steps, self._spec, self.submit, inputs, ended)
         with self._lock:
             inputs.beside_others = self._under_way > 0
-            self._under_way += 1  # from here on every failure is reported to `has_ended`
+            self._under_way += 1  # from here on every failure is reported to `ended`
         running.submit_ready()
         return running.cancel
 
@@ -94,7 +117,7 @@ class RunningSteps:
         spec: ModelSpec,
         submit: Submit,
         inputs: ExecutorInputs,
-        ended: Ended,
+        ended: Callable[[Result], None],
     ) -> None:
         self._spec = spec
         self._submit = submit

@@ -8,7 +8,6 @@ import importlib
 import json
 import logging
 import os
-import queue
 import sys
 import threading
 import time
@@ -19,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ksrv._native.memory import buffer_pool
-from ksrv._native.memory.buffer_pool import Block
+from ksrv.dialects.foreign_runner import ForeignRunner
 from ksrv.dialects.triton.declarations import TritonDeclarations
 from ksrv.dialects.triton.handlers.sequence_model import control_value, dtype_of
 from ksrv.dialects.triton.python_backend import utils_module
@@ -40,20 +38,12 @@ from ksrv.dialects.triton.python_backend.configuration import (
     kind_of,
 )
 from ksrv.dialects.triton.python_backend.execution import Done, Executions, client_error_of
-from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, cut, without_paths
+from ksrv.errors import InvalidRequest, KsrvError, cut, without_paths
 from ksrv.handlers.base_runner import SHOWN_IDS
 from ksrv.handlers.devices.choice import choose_device
-from ksrv.handlers.devices.lost import note_lost
-from ksrv.handlers.diagnostics.debugging import profiled
-from ksrv.handlers.diagnostics.metrics import Emit, discard
-from ksrv.handlers.imports.folder_modules import error_with_location
-from ksrv.handlers.imports.loaded_files import HeldSources, hold_sources
-from ksrv.handlers.models import Submit, refuse_calls
-from ksrv.handlers.runner import HandlerLoadError
-from ksrv.handlers.sequences import SequenceStates
-from ksrv.model.config import ModelConfig, ModelSource
+from ksrv.model.config import ModelConfig
 from ksrv.model.spec import ModelSpec
-from ksrv.request import ExecutorInputs, ExecutorOutputs, RequestPart, SequenceRequest
+from ksrv.request import ExecutorInputs, RequestPart, SequenceRequest
 
 log = logging.getLogger("ksrv.dialects.triton.python_backend")
 
@@ -62,62 +52,17 @@ RESERVED = ("sequence_id", "sequence_start", "sequence_end")
 TRACE_HEADERS = ("traceparent", "tracestate")
 
 
-class PythonModelRunner:
-    """One instance of a model.
+class PythonModelRunner(ForeignRunner):
+    """One instance of a model, which keeps the state of sequences itself."""
 
-    Args:
-        source: The version on disk.
-        instance: The instance's number.
-        threads: CPU threads that it may use; 0 leaves the framework's choice.
-        emit: Takes the values of the model's metrics.
-
-    Attributes:
-        submit: Submits what the model calls; set before `load`.
-        on_device_lost: As `ksrv.handlers.runner.Runner` has it.
-        lease_answer: As `ksrv.handlers.runner.Runner` has it.
-        sequences: As `ksrv.handlers.runner.Runner` has it; the model keeps the state of sequences itself.
-    """
-
-    def __init__(
-        self, source: ModelSource, *, instance: int = 0, threads: int = 0, emit: Emit = discard
-    ) -> None:
-        self.source = source
-        self._instance = instance
-        self._instance_name = f"{source.name}_0_{instance}"  # as Triton numbers them
-        self._threads = threads
-        self._emit = emit
-        self.submit: Submit = refuse_calls
-        self.on_device_lost: Callable[[str], None] = note_lost
-        self.lease_answer: Callable[[int], Block] | None = None
-        self.sequences = SequenceStates()
-        self._running: RunningModel | None = None
-        self._executions: Executions | None = None
-        self._model: Any = None
-        self._outputs: list[str] = []
-        self._counts_rows = False
+    _executions: Executions | None = None
 
     # ---- loading ----------------------------------------------------------------------------
-
-    def load(self) -> ModelSpec:
-        """Import model.py, let it complete its configuration, and initialize it.
-
-        Raises:
-            HandlerLoadError: The model, its files or its settings are at fault; the cause is chained.
-        """
-        source, config = self.source, self.source.config
-        if config is None or config.model is None or source.error:
-            raise HandlerLoadError(source.error or f"{source.folder} holds no model.py")
-        try:
-            spec = self._load(config)
-        except BaseException as error:  # a model may end with sys.exit
-            log.error("the model %s cannot be loaded", source.name, exc_info=error)
-            text = " ".join(error_with_location(source.root, error).split())
-            raise HandlerLoadError(f"the model {source.name} cannot be loaded: {text}") from error
-        return spec
 
     def _load(self, config: ModelConfig) -> ModelSpec:
         name = self.source.name
         device = choose_device(config.device, self.source.first_device + self._instance)
+        self._instance_name = f"{name}_0_{self._instance}"  # as Triton numbers them
         utils_module.install(name)
         running = self._running = RunningModel(name, self._emit, self.submit)
         enter(running)
@@ -135,7 +80,7 @@ class PythonModelRunner:
             )
         if callable(getattr(model, "initialize", None)):
             model.initialize(self._arguments(configuration, device))
-        self._model = model
+        self._finalize = getattr(model, "finalize", None)
         self._outputs = [one.name for one in spec.outputs]
         self._counts_rows = spec.counts_rows
         decoupled = is_decoupled(configuration)
@@ -162,8 +107,7 @@ class PythonModelRunner:
         for place in (str(root), str(folder)):
             if place not in sys.path:
                 sys.path.append(place)
-        if self.source.loaded is not None:
-            hold_sources(HeldSources(self.source.loaded.sources), str(root))
+        self._hold_sources(root)
         stem = os.path.splitext(os.path.basename(config.model))[0]
         module = importlib.import_module(f"{folder.name}.{stem}" if folder != root else stem)
         kind = getattr(module, "TritonPythonModel", None)
@@ -216,24 +160,8 @@ class PythonModelRunner:
     def begin(self, inputs: ExecutorInputs, done: Done) -> Callable[[], None]:
         """Have a batch executed; see `ksrv.handlers.runner.Runner.begin`."""
         if self._executions is None:
-            raise HandlerFailed(f"the model {self.source.name} is not loaded")
+            raise self._not_loaded()
         return self._executions.begin(inputs, done)
-
-    def run(self, inputs: ExecutorInputs) -> ExecutorOutputs:
-        """Run one batch to its end.
-
-        Raises:
-            KsrvError: The whole batch failed.
-        """
-        return profiled(self._run, inputs) if self.source.debug else self._run(inputs)
-
-    def _run(self, inputs: ExecutorInputs) -> ExecutorOutputs:
-        answered: queue.SimpleQueue[ExecutorOutputs | KsrvError] = queue.SimpleQueue()
-        self.begin(inputs, answered.put)
-        outcome = answered.get()
-        if isinstance(outcome, KsrvError):
-            raise outcome
-        return outcome
 
     def _requests(
         self, inputs: ExecutorInputs
@@ -295,19 +223,13 @@ class PythonModelRunner:
         told.message = cut(without_paths(told.message, self.source.folder, self.source.root))
         return told
 
-    def lease(self, nbytes: int) -> Block:
-        """See `ksrv.handlers.runner.Runner.lease`."""
-        return buffer_pool.lease(nbytes)
-
     def close(self) -> None:
         """Finalize the model and let it go; on the thread that has loaded it."""
-        model, running = self._model, self._running
-        self._model = self._executions = None
-        if running is not None:
-            running.may_call = False
-        finalize = getattr(model, "finalize", None)
-        if finalize is None:
+        self._executions = None
+        self._running.may_call = False
+        if self._finalize is None:
             return
+        finalize, self._finalize = self._finalize, None
         try:
             finalize()
         except BaseException:

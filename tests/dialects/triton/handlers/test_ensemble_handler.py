@@ -1,14 +1,14 @@
 """The request of an ensemble ends once, for all outcomes of its calls."""
 
 from itertools import pairwise
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from ksrv.dialects.triton.declarations import EnsembleStep, TritonDeclarations
-from ksrv.dialects.triton.handlers.ensemble import Ensemble, RunningSteps
+from ksrv.dialects.triton.handlers.ensemble import EnsembleRunner, RunningSteps
 from ksrv.errors import Cancelled
+from ksrv.model.config import ModelConfig, ModelSource
 from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.request import ExecutorInputs, InferResponse, RequestPart, Tensor
 
@@ -90,7 +90,7 @@ def test_a_call_that_cannot_be_cancelled_does_not_keep_the_request(request_of):
 
 
 @pytest.mark.parametrize("gives_up", [False, True], ids=["answered", "given up"])
-def test_only_the_calls_of_a_request_without_others_may_keep_the_thread(gives_up):
+def test_only_the_calls_of_a_request_without_others_may_keep_the_thread(gives_up, tmp_path):
     calls, may_keep = [], []
 
     def submit(request, caller):
@@ -100,12 +100,14 @@ def test_only_the_calls_of_a_request_without_others_may_keep_the_thread(gives_up
         return calls[-1]
 
     _, step = one_request()
-    ensemble = Ensemble()
-    ensemble.context = SimpleNamespace(
-        spec=spec_of("y"),
-        config=SimpleNamespace(dialect=TritonDeclarations(steps=(step,)).mapping()),
-        submit=submit,
+    spec = spec_of("y")
+    declared = TritonDeclarations(steps=(step,)).mapping()
+    config = ModelConfig(inputs=spec.inputs, outputs=spec.outputs, dialect=declared)
+    ensemble = EnsembleRunner(
+        ModelSource(name="m", version="1", folder=tmp_path, root=tmp_path, config=config)
     )
+    ensemble.submit = submit
+    ensemble.load()
     ends = []
 
     def begin():

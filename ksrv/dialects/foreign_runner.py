@@ -1,0 +1,114 @@
+"""What the runners of handlers that are written for other servers have in common."""
+
+import logging
+import queue
+import sys
+from abc import abstractmethod
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+
+from ksrv.errors import KsrvError
+from ksrv.handlers.diagnostics.debugging import profiled
+from ksrv.handlers.diagnostics.metrics import Emit, discard
+from ksrv.handlers.imports.folder_modules import error_with_location
+from ksrv.handlers.imports.loaded_files import HeldSourceLoader, HeldSources
+from ksrv.handlers.runner import HandlerLoadError, Runner
+from ksrv.model.config import ModelConfig, ModelSource
+from ksrv.model.spec import ModelSpec
+from ksrv.request import ExecutorInputs, ExecutorOutputs
+
+log = logging.getLogger("ksrv.dialects")
+
+
+class ForeignRunner(Runner):
+    """Runs a handler by the rules of the server that it is written for, instead of ksrv's stages.
+
+    Args:
+        threads: CPU threads that the handler may use; 0 leaves the framework's choice.
+        emit: Takes the values that the handler reports.
+    """
+
+    def __init__(
+        self,
+        source: ModelSource,
+        *,
+        instance: int = 0,
+        threads: int = 0,
+        emit: Emit = discard,
+    ) -> None:
+        super().__init__(source, instance=instance, threads=threads, emit=emit)
+        self._emit = emit
+
+    def load(self) -> ModelSpec:
+        """Load the handler.
+
+        Raises:
+            HandlerLoadError: It cannot be loaded; the cause is chained.
+        """
+        config = self.source.config
+        if config is None or self.source.error:
+            raise HandlerLoadError(self.source.error or f"{self.source.folder} has no settings")
+        try:
+            return self._load(config)
+        except BaseException as error:  # a model may end with sys.exit
+            log.error("%s cannot be loaded", self._shown(), exc_info=error)
+            text = " ".join(error_with_location(self.source.root, error).split())
+            raise HandlerLoadError(
+                f"the model {self.source.name} cannot be loaded: {text}"
+            ) from error
+
+    @abstractmethod
+    def _load(self, config: ModelConfig) -> ModelSpec:
+        """Load the handler, and return the model's description."""
+
+    def run(self, inputs: ExecutorInputs) -> ExecutorOutputs:
+        """Run one batch.
+
+        Raises:
+            KsrvError: The whole batch failed.
+        """
+        return profiled(self._run, inputs) if self.source.debug else self._run(inputs)
+
+    def _run(self, inputs: ExecutorInputs) -> ExecutorOutputs:
+        """Run one batch; see `run`. By default it is begun, and waited for."""
+        answered: queue.SimpleQueue[ExecutorOutputs | KsrvError] = queue.SimpleQueue()
+        self.begin(inputs, answered.put)
+        outcome = answered.get()
+        if isinstance(outcome, KsrvError):
+            raise outcome
+        return outcome
+
+    def _hold_sources(self, folder: Path) -> None:
+        """Make imports from a folder of `sys.path` use the sources that were read for the load."""
+        if self.source.loaded is not None:
+            others = [one for one in sys.meta_path if getattr(one, "folder", None) != str(folder)]
+            held = HeldSources(self.source.loaded.sources)
+            sys.meta_path[:] = [HeldSourceFinder(held, str(folder)), *others]
+
+
+class HeldSourceFinder:
+    """Finds the modules of one folder of `sys.path` among the files that were read for the load."""
+
+    def __init__(self, sources: HeldSources, folder: str) -> None:
+        self._sources = sources
+        self.folder = folder
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """See `importlib.abc.MetaPathFinder`."""
+        places = sys.path if path is None else path
+        folders = [one for one in map(str, places) if Path(one).is_relative_to(self.folder)]
+        return self._sources.spec(
+            name, folders, lambda module, file: HeldSourceLoader(module, file, self._sources)
+        )
+
+
+def find_module(name: str, folders: Sequence[str]) -> ModuleSpec | None:
+    """Return the import spec of a module of some folders, as it was read for the load or on the disk."""
+    for finder in sys.meta_path:
+        if isinstance(finder, HeldSourceFinder) and (found := finder.find_spec(name, folders)):
+            return found
+    return PathFinder.find_spec(name, folders)
