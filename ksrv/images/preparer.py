@@ -20,21 +20,16 @@ import functools
 import logging
 from collections.abc import Sequence
 
-import numpy as np
-
 from ksrv._native.images.decode_pool import DecodePool
 from ksrv._native.images.image_header import Header
-from ksrv._native.images.jpeg_batch import ENDED, WHOLE, RowPlan, decode_rows
 from ksrv._native.queue.request_handle import NativeHandle
 from ksrv._native.server.fast_images import FastImages
-from ksrv._native.tensor.datatype import dtype_string
 from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, Overloaded
 from ksrv.images import jpeg, opencv
 from ksrv.images.decode_limits import SCANS_PER_COMPONENT
 from ksrv.images.geometry import bounded
 from ksrv.images.image_input import ImageInput
-from ksrv.images.row_plans import RowPlans
-from ksrv.images.whole_picture import Picture, WholePictures, ended_error
+from ksrv.images.picture_decoder import Picture, PictureDecoder
 from ksrv.limits import Limits, show_limit
 from ksrv.machine.cgroups import usable_cores
 from ksrv.model.spec import TensorSpec
@@ -80,8 +75,7 @@ class ImagePreparer:
     ) -> None:
         wanted = self.input = ImageInput(spec, limits, name)
         self.pool = pool or decode_pool()
-        self._whole = WholePictures(wanted)
-        self._row_plans = RowPlans(wanted)
+        self._decoder = PictureDecoder(wanted)
 
     def check(self, elements: Sequence[Element], count: int) -> CheckedImages:
         """Check the headers of one request's images.
@@ -130,7 +124,7 @@ class ImagePreparer:
         if self.input.image.channels == "convert":
             return 3
         # 0 where the format's header does not tell
-        return header.channels or self._whole.channels(element, header)
+        return header.channels or self._decoder.channels(element, header)
 
     def prepare(
         self,
@@ -140,8 +134,6 @@ class ImagePreparer:
         numbers: Sequence[int] | None = None,
         requests: Sequence[NativeHandle] | None = None,
         headers: Sequence[Header | None] | None = None,
-        *,
-        by_rows: bool = True,
     ) -> list[KsrvError | None]:
         """Decode images into rows of a batch, on several threads when that pays.
 
@@ -155,20 +147,27 @@ class ImagePreparer:
                 places in `elements` unless given.
             requests: The request of each image, if requests may end meanwhile.
             headers: The header of each image from `check`, or None; read here unless given.
-            by_rows: Whether JPEGs may be decoded row by row; False for JPEGs for which that has failed.
 
         Returns:
             For each image None, or its error; the row of an image with an error is all zero.
         """
         rows = range(len(elements)) if rows is None else rows
         pictures, errors = self._pictures(elements, out, rows, numbers, requests, headers)
-        if by_rows and pictures and jpeg.decoder() == "libjpeg-turbo":
-            try:
-                pictures = self._prepare_by_rows(pictures, out, errors)
-            except BaseException:
-                out[[picture.row for picture in pictures]] = 0
-                raise
-        self._prepare_whole(pictures, out, errors)
+
+        def run(start: int, stop: int) -> None:
+            for picture in pictures[start:stop]:
+                slot = out[picture.row]
+                try:
+                    self._decoder.fill(picture, slot)
+                except Exception as error:  # noqa: BLE001  it is the image's failure, not the batch's
+                    errors[picture.place] = self._failure(error, picture.position)
+                    slot[...] = 0
+                except BaseException:
+                    slot[...] = 0
+                    raise
+
+        work = sum(picture.header.decode_ns for picture in pictures)
+        self.pool.run(run, len(pictures), self.pool.chunks(len(pictures), work))
         return errors
 
     def fast_images(self) -> FastImages | None:
@@ -184,9 +183,8 @@ class ImagePreparer:
             and channels in (1, 3)
         ):
             return None
-        dtype = np.dtype(dtype_string(self.input.spec.datatype))
         return FastImages(
-            self._row_plans.table(np.empty((height, width, channels), dtype)),
+            self._decoder.plans.table((height, width, channels)),
             self.pool,
             shape=(height, width, channels),
             strict=self.input.image.channels == "strict",
@@ -241,75 +239,6 @@ class ImagePreparer:
                 position, f"cannot be prepared: the server failed with {type(error).__name__}"
             )
         )
-
-    def _prepare_whole(
-        self, pictures: list[Picture], out: Array, errors: list[KsrvError | None]
-    ) -> None:
-        """Decode pictures as a whole, on several threads when that pays."""
-
-        def run(start: int, stop: int) -> None:
-            for picture in pictures[start:stop]:
-                slot = out[picture.row]
-                try:
-                    self._whole.fill(picture, slot)
-                except Exception as error:  # noqa: BLE001  it is the image's failure, not the batch's
-                    errors[picture.place] = self._failure(error, picture.position)
-                    slot[...] = 0
-                except BaseException:
-                    slot[...] = 0
-                    raise
-
-        work = sum(picture.header.decode_ns for picture in pictures)
-        chunks = self.pool.chunks(len(pictures), work)
-        if chunks == 1:
-            run(0, len(pictures))
-        else:
-            self.pool.run(run, len(pictures), chunks)
-
-    def _prepare_by_rows(
-        self, pictures: list[Picture], out: Array, errors: list[KsrvError | None]
-    ) -> list[Picture]:
-        """Decode, resize and convert JPEGs row by row, without the GIL.
-
-        Args:
-            out: See `prepare`.
-            errors: Receives the error of each picture whose request has ended.
-
-        Returns:
-            The pictures that are left: of other kinds, unusual or damaged, or without room.
-        """
-        left: list[Picture] = []
-        taken: list[Picture] = []
-        plans: list[RowPlan] = []
-        for picture in pictures:
-            slot = out[picture.row]
-            try:
-                plan = self._row_plans.plan(picture.header, self.input.size(picture.header), slot)
-            except Exception as error:  # noqa: BLE001  it is the image's failure, not the batch's
-                errors[picture.place] = self._failure(error, picture.position)
-                slot[...] = 0
-                continue
-            if plan is None:
-                left.append(picture)
-            else:
-                taken.append(picture)
-                plans.append(plan)
-        outcomes = decode_rows(
-            self.pool,
-            plans,
-            [picture.element for picture in taken],
-            [picture.header for picture in taken],
-            [picture.row for picture in taken],
-            out,
-            [picture.request for picture in taken],
-            upright=self.input.image.exif == "apply",
-        )
-        for picture, outcome in zip(taken, outcomes, strict=True):
-            if outcome == ENDED:
-                errors[picture.place] = ended_error()
-            elif outcome != WHOLE:
-                left.append(picture)
-        return left
 
 
 def image_preparers(

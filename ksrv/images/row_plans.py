@@ -1,12 +1,13 @@
 """How JPEGs become rows of a batch while they are decoded: worked out once for each size of picture."""
 
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 
 from ksrv._native.images.image_header import Header
 from ksrv._native.images.jpeg_batch import PlanTable, RowPlan
 from ksrv._native.images.row_resize import resizes_by_rows
+from ksrv._native.tensor.datatype import dtype_string
 from ksrv.images import jpeg
 from ksrv.images.geometry import LETTERBOX_GREY, Size
 from ksrv.images.image_input import ImageInput
@@ -14,7 +15,6 @@ from ksrv.model.spec import ImageSpec
 from ksrv.request import Array
 
 MOST_PLANS = 1024
-MOST_TABLES = 64
 
 
 class RowPlans:
@@ -23,29 +23,23 @@ class RowPlans:
     def __init__(self, wanted: ImageInput) -> None:
         self._input = wanted
         self._kind = _row_kind(wanted.image.resize, wanted.linear)
-        self._tables: dict[tuple[int, ...], PlanTable] = {}
+        self._plan = lru_cache(MOST_PLANS)(self._new_plan)
 
-    def plan(self, header: Header, size: Size, slot: Array) -> RowPlan | None:
+    def plan(self, header: Header, size: Size, shape: tuple[int, ...]) -> RowPlan | None:
         """Return how a picture is decoded row by row; None if it is not.
 
         Args:
             size: Its height and width, turned as it appears in the batch.
+            shape: Of a row, [height, width, channels].
         """
-        if not jpeg.decodes(header):
+        turned = self._input.image.exif == "apply" and header.orientation != 1
+        if turned or not jpeg.decodes(header):
             return None
-        return self.table(slot).find(*size, header.channels)
+        return self._plan(shape, *size, header.channels)
 
-    def table(self, slot: Array) -> PlanTable:
-        """Return the plans for 8-bit JPEGs of one or three channels, by the size that they are seen in."""
-        tables = self._tables  # other threads may begin another table meanwhile
-        table = tables.get(slot.shape)
-        if table is None:
-            if len(tables) >= MOST_TABLES:
-                tables = self._tables = {}
-            # A plan only looks at a row's layout, and no batch is to be kept in memory for that.
-            like = np.empty(slot.shape, slot.dtype)
-            table = tables[slot.shape] = PlanTable(partial(self._new_plan, like), MOST_PLANS)
-        return table
+    def table(self, shape: tuple[int, int, int]) -> PlanTable:
+        """Return the plans for 8-bit JPEGs of one or three channels and rows of one shape."""
+        return PlanTable(partial(self._plan, shape))
 
     def _border(self, slot: Array) -> bytes:
         """Return one pixel of what lies around the picture in a letterbox; empty for no letterbox."""
@@ -57,9 +51,12 @@ class RowPlans:
         self._input.finish[False, channels](grey, pixel, bfloat16=self._input.bfloat16)
         return pixel.tobytes()
 
-    def _new_plan(self, slot: Array, height: int, width: int, channels: int) -> RowPlan | None:
-        target: Size = (slot.shape[0], slot.shape[1])
-        order = jpeg_order(self._input.image, channels, slot.shape[2])
+    def _new_plan(
+        self, shape: tuple[int, ...], height: int, width: int, channels: int
+    ) -> RowPlan | None:
+        slot = np.empty(shape, dtype_string(self._input.spec.datatype))
+        target: Size = (shape[0], shape[1])
+        order = jpeg_order(self._input.image, channels, shape[2])
         if not order or not (self._input.resizable or (height, width) == target):
             return None
         if self._input.geometry.passes((height, width), target, self._input.limits.image_pixels):
@@ -74,7 +71,7 @@ class RowPlans:
             size=size,
             slot=slot,
             part=part,
-            conversion=self._input.finish[False, slot.shape[2]],
+            conversion=self._input.finish[False, shape[2]],
             full=full,
             offset=offset,
             kind=kind,

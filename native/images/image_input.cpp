@@ -30,7 +30,7 @@ bool ImageInputReader::read(std::size_t offset, std::size_t length, EncodedImage
         return false;
     pixels_ += pixels;
     total_ns_ += decode_ns(header);
-    *out = {offset, length, seen_width, seen_height, static_cast<std::uint32_t>(header.channels), orientation,
+    *out = {offset, length, seen_width, seen_height, static_cast<std::uint32_t>(header.channels), orientation != 1,
             decode_ns(header), row_decoder_bytes(header)};
     return true;
 }

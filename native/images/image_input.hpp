@@ -33,7 +33,7 @@ struct EncodedImage {
     std::size_t offset, length;  // in the body
     std::uint32_t width, height;  // after EXIF's orientation
     std::uint32_t channels;
-    int orientation;  // EXIF's if it is applied, else 1
+    bool turned;  // EXIF's orientation is applied, which needs the whole picture
     std::uint64_t decode_ns, decoder_bytes;
 };
 

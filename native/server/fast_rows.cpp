@@ -33,7 +33,7 @@ void RowWriter::plan_image(const ImagePlace &where) {
     const EncodedImage &image = from.images[where.number];
     const ImageRules &rules = (*inputs_)[where.input].images;
     JpegRow job;
-    if (!rules.plans->find(image.height, image.width, image.channels, &job))
+    if (!image.turned && !rules.plans->find(image.height, image.width, image.channels, &job))
         missing.push_back({where.input, image.height, image.width, image.channels});
     if (job.coefficients == nullptr) {
         left.push_back(where);
@@ -43,7 +43,6 @@ void RowWriter::plan_image(const ImagePlace &where) {
     job.jpeg.size = image.length;
     job.decode_ns = image.decode_ns;
     job.decoder_bytes = image.decoder_bytes;
-    job.orientation = image.orientation;
     job.ended = &requests_[where.request]->done;
     jobs_.push_back(job);
     places_.push_back(where);
@@ -98,7 +97,7 @@ void RowWriter::write(unsigned char *const *to) noexcept {
         jobs_[i].row = to[places_[i].input] + places_[i].row * jobs_[i].row_bytes;
     decode_jpegs(*pool_, process_decode_memory(), jobs_.data(), jobs_.size());
     for (std::size_t i = 0; i < jobs_.size(); ++i)
-        if (jobs_[i].passed_over || jobs_[i].result != Decoded::whole) left.push_back(places_[i]);
+        if (jobs_[i].result != Decoded::whole) left.push_back(places_[i]);
 }
 
 }  // namespace ksrv

@@ -13,6 +13,4 @@ cdef class RowPlan:
 
 cdef class PlanTable:
     cdef object make
-    cdef dict plans
-    cdef Py_ssize_t most
-    cdef CRowPlans native  # the same plans, for decoding without Python
+    cdef CRowPlans native

@@ -157,7 +157,7 @@ cdef int ksrv_plan_images(ModelEndpoint endpoint, RowWriter &writer) except -1:
     cdef PictureSize size
     for size in writer.missing:
         try:
-            (<FastImages>endpoint.images[<Py_ssize_t>size.input]).plans.find(
+            (<FastImages>endpoint.images[<Py_ssize_t>size.input]).plans.add(
                 size.height, size.width, size.channels
             )
         except Exception:
@@ -317,7 +317,7 @@ cdef list _prepare_left(
             self.signatures[0][<size_t>i], self.room, self.row_length, self.blocks[i], 0
         )
         errors = self.model.images[name].prepare(
-            elements, out, rows, numbers, owners, headers, by_rows=parsed
+            elements, out, rows, numbers, owners, headers
         )
         for handle, error in zip(owners, errors, strict=True):
             if error is not None:

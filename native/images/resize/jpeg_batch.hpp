@@ -15,7 +15,7 @@
 
 namespace ksrv {
 
-// A JPEG of a batch. Sizes are after EXIF's orientation. `ended` returns whether its request has ended; null if the
+// A JPEG of a batch. `ended` returns whether its request has ended; null if the
 // image has no request.
 struct JpegRow {
     JpegJob jpeg{};
@@ -31,19 +31,19 @@ struct JpegRow {
     unsigned char border[32] = {};
     std::size_t border_bytes = 0;
     std::uint64_t decode_ns = 0;
-    std::uint64_t decoder_bytes = 0;  // without the memory for turning the picture
-    int orientation = 1;  // EXIF's, which is applied
+    std::uint64_t decoder_bytes = 0;
     const std::atomic<std::int32_t> *ended = nullptr;
-    Decoded result = Decoded::elsewhere;
-    bool passed_over = false;  // not decoded, because its request had ended
+    Decoded result = Decoded::elsewhere;  // stays so if the request has ended
 };
+
+// Decodes one JPEG on this thread. The caller has reserved `decoder_bytes`.
+void decode_jpeg_row(JpegRow &one) noexcept;
 
 // Decodes the JPEGs in order, on several threads if that is faster, as many at once as memory allows. If memory is too
 // short for the largest alone, all are left to another decoder (`Decoded::elsewhere`), which reports the error.
 void decode_jpegs(DecodePool &pool, DecodeMemory &memory, JpegRow *jpegs, std::size_t count) noexcept;
 
-// The resize plans of one image input by picture size (after EXIF's orientation): jobs without file, row, costs and
-// request. Jobs without coefficients are for sizes that cannot be decoded row by row. Thread-safe.
+// The resize plans of one image input by picture size: jobs without file, row, costs and request. Jobs without coefficients are for sizes that cannot be decoded row by row. Thread-safe.
 class RowPlans {
   public:
     // False if the size has no plan yet.
@@ -56,15 +56,13 @@ class RowPlans {
 
     void keep(std::uint32_t height, std::uint32_t width, std::uint32_t channels, const JpegRow &plan) {
         const std::lock_guard lock(mutex_);
+        if (plans_.size() >= MOST_PLANS) plans_.clear();
         plans_[key(height, width, channels)] = plan;
     }
 
-    void forget() noexcept {
-        const std::lock_guard lock(mutex_);
-        plans_.clear();
-    }
-
   private:
+    static constexpr std::size_t MOST_PLANS = 1024;
+
     // A picture has fewer than 2^28 rows and columns, and at most 4 channels.
     static std::uint64_t key(std::uint64_t height, std::uint64_t width, std::uint32_t channels) noexcept {
         return height << 36 | width << 4 | channels;

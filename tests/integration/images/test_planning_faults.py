@@ -1,4 +1,4 @@
-"""A picture whose decoding cannot be planned: its request, and all in the batch with it, are answered."""
+"""A picture whose decoding cannot be planned fails its request alone."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -16,10 +16,10 @@ from ksrv.images.row_plans import RowPlans
 planned = RowPlans._new_plan
 
 
-def failing(self, slot, height, width, channels):
+def failing(self, shape, height, width, channels):
     if (height, width) == (40, 30):
         raise MemoryError
-    return planned(self, slot, height, width, channels)
+    return planned(self, shape, height, width, channels)
 
 
 RowPlans._new_plan = failing
@@ -27,14 +27,14 @@ RowPlans._new_plan = failing
 
 class Mean(BaseHandler):
     def inference(self, image):
-        return {"mean": image.mean(axis=(1, 2)), "rows": image[:, 0, 0, :1] * 0 + len(image)}
+        return {"mean": image.mean(axis=(1, 2))}
 """
 DECLARED = """
 executor: inline
 warmup: false
-batching: {max_batch_size: 4, max_delay_ms: 3600000}
+batching: {max_batch_size: 4, max_delay_ms: 500}
 inputs: [{name: image, datatype: FP32, shape: [-1, 16, 16, 3]}]
-outputs: [{name: mean, datatype: FP32, shape: [-1, 3]}, {name: rows, datatype: FP32, shape: [-1, 1]}]
+outputs: [{name: mean, datatype: FP32, shape: [-1, 3]}]
 """
 
 
@@ -62,16 +62,10 @@ def ask(url, picture):
     )
 
 
-def test_a_picture_that_cannot_be_planned_is_decoded_as_a_whole(tmp_path):
+def test_picture_that_cannot_be_planned_fails_alone(tmp_path):
     write_model(tmp_path, "m", PATCHED, DECLARED)
-    pictures = [
-        files.jpeg(33, 57, seed=1),
-        files.jpeg(40, 30),
-        files.jpeg(60, 90),
-        files.jpeg(20, 25),
-    ]
-    with Server(tmp_path) as server, ThreadPoolExecutor(4) as threads:
-        answers = list(threads.map(lambda one: ask(server.url, one), pictures))
-    for one in answers:
-        assert one.status_code == 200, one.text
-        assert one.json()["outputs"][1]["data"] == [4.0]
+    sizes = [(33, 57), (40, 30), (60, 90), (20, 25), (50, 50)]
+    with Server(tmp_path) as server, ThreadPoolExecutor(5) as threads:
+        answers = list(threads.map(lambda size: ask(server.url, files.jpeg(*size)), sizes))
+    assert [one.status_code for one in answers] == [200, 503, 200, 200, 200]
+    assert "no memory for it" in answers[1].json()["error"]

@@ -5,9 +5,7 @@ from typing import Any
 import numpy as np
 
 from ksrv._native.images.convert_pixels import Conversion
-from ksrv._native.images.decode_pool import DecodePool
-from ksrv._native.images.image_header import probe
-from ksrv._native.images.jpeg_batch import WHOLE, RowPlan, decode_rows
+from ksrv._native.images.jpeg_batch import RowPlan
 from ksrv._native.images.row_resize import resize_rows
 
 
@@ -27,10 +25,7 @@ def decoded(
         size=size, slot=target, part=(0, 0, *target.shape[:2]), conversion=conversion or Conversion(), full=full,
         offset=offset, kind=kind, order=order, reduction=1, bfloat16=False,
     )  # fmt: skip
-    outcomes = decode_rows(
-        DecodePool(1), [plan], [data], [probe(data)], [0], target[np.newaxis], None, upright=False
-    )
-    return outcomes == [WHOLE]
+    return plan.decode(data, target)
 
 
 def pillow(picture: np.ndarray, height: int, width: int) -> Any:

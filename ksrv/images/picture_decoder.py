@@ -1,4 +1,4 @@
-"""Pictures that are decoded as a whole: then turned, resized and converted into their rows."""
+"""Pictures into their rows: JPEGs row by row if possible, others decoded as a whole, turned, resized and converted."""
 
 import contextlib
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from ksrv.images.decode_limits import decoder_bytes, not_decoded
 from ksrv.images.decode_memory import NoRoom, TooLarge
 from ksrv.images.geometry import Size, scratch
 from ksrv.images.image_input import ImageInput
-from ksrv.images.row_plans import jpeg_order, reduced_size
+from ksrv.images.row_plans import RowPlans, jpeg_order, reduced_size
 from ksrv.request import Array, Element
 
 _KEEP = Conversion()
@@ -39,11 +39,16 @@ class Picture(NamedTuple):
         return self.request is not None and self.request.done()
 
 
-class WholePictures:
-    """Decodes pictures of one input."""
+class PictureDecoder:
+    """Decodes pictures of one input.
+
+    Attributes:
+        plans: How JPEGs become rows while they are decoded.
+    """
 
     def __init__(self, wanted: ImageInput) -> None:
         self._input = wanted
+        self.plans = RowPlans(wanted)
 
     def channels(self, element: Element, header: Header) -> int:
         """Return the channels of a picture whose header does not tell them.
@@ -106,6 +111,10 @@ class WholePictures:
         header = picture.header
         target: Size = (slot.shape[0], slot.shape[1])
         size = self._input.size(header)
+        if (plan := self.plans.plan(header, size, slot.shape)) is not None:
+            with self._reserved(picture, header.row_decoder_bytes):
+                if plan.decode(picture.element, slot):
+                    return
         self._input.check_channels(header.channels, slot.shape[2], picture.position)
         self._input.check_size(size, target, picture.position)
         reduction = self._input.geometry.reduction(size, target) if header.format == "jpeg" else 1
