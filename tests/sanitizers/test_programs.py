@@ -28,36 +28,12 @@ PROGRAMS = {
         (),
         "watched again",
     ),
-    "streams_of_several_clients_are_all_answered": (
-        ("thread",),
-        "connections/http2_connections.cpp",
-        ("10",),
-        "0 left",
-    ),
     # CVE-2026-27135 of libnghttp2.
     "second_fault_on_a_connection_aborts_no_session": (
         ("sanitize",),
         "http2/faults_in_a_row.cpp",
         (),
         "27440 sessions end without an abort",
-    ),
-    "frame_without_memory_ends_its_connection": (
-        ("sanitize",),
-        "http2/frame_without_memory.cpp",
-        (),
-        "the connection has ended\n",
-    ),
-    "bytes_after_ignored_data_are_not_written_into_freed_memory": (
-        ("sanitize",),
-        "http2/ignored_data.cpp",
-        (),
-        "2 calls are served\n",
-    ),
-    "head_without_memory_gets_no_too_large_error": (
-        ("sanitize",),
-        "http2/lost_heads.cpp",
-        (),
-        "gRPC: to be sent again\n0 too large\n",
     ),
     "empty_decref_list_asks_for_no_visit": (
         ("thread",),

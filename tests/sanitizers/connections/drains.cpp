@@ -51,7 +51,7 @@ using namespace ksrv;
 namespace {
 
 constexpr int CLIENTS = 4;
-const std::string PREFACE = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(http2::FRAME_SETTINGS, 0, 0, "");
+const std::string PREFACE = HTTP2_PREFACE + frame(http2::FRAME_SETTINGS, 0, 0, "");
 
 // All that comes until the end of the stream.
 std::string read_all(int fd) {
@@ -89,11 +89,6 @@ void check_held(bool closes) {
     close(ends[0]);
 }
 
-std::string head(const char *method, const char *path, const char *type) {
-    return field(":method", method) + field(":scheme", "http") + field(":path", path) + field(":authority", "x") +
-           field("content-type", type);
-}
-
 // A listening socket, with its address.
 struct Listener {
     sockaddr_in address{};
@@ -112,15 +107,19 @@ struct Listener {
 
 // Connects, sends and breaks off until the server takes nobody any more.
 void run_client(const Listener *listeners, unsigned seed, const std::atomic<bool> &over) {
-    const std::string call = frame(http2::FRAME_HEADERS, 4, 1, head("POST", "/s/unary", "application/grpc")) +
+    const std::string call = frame(http2::FRAME_HEADERS, 4, 1, call_fields("/s/unary")) +
                              frame(http2::FRAME_DATA, 1, 1, std::string("\0\0\0\0\3abc", 8));
-    const std::string rest = frame(http2::FRAME_HEADERS, 4, 3, head("POST", "/x", "text/plain")) +
+    const std::string rest = frame(http2::FRAME_HEADERS, 4, 3,
+                                   field(":method", "POST") + field(":scheme", "http") + field(":path", "/x") +
+                                       field(":authority", "x") + field("content-type", "text/plain")) +
                              frame(http2::FRAME_DATA, 1, 3, std::string(5000, 'a'));
+    const std::string reset = frame(http2::FRAME_HEADERS, 4, 5, call_fields("/s/unary")) +
+                              frame(http2::FRAME_RST_STREAM, 0, 5, std::string("\0\0\0\x08", 4));
     const std::string live = "GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n";
     const std::string infer = "POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nabcd";
     // Each to HTTP or to gRPC, whether it is of that protocol or not.
-    const std::string sent[] = {PREFACE, PREFACE + call, PREFACE + call + rest, PREFACE.substr(0, 10), live,
-                                live + infer, infer.substr(0, infer.size() - 2)};
+    const std::string sent[] = {PREFACE, PREFACE + call, PREFACE + call + rest, PREFACE + call + rest + reset,
+                                PREFACE.substr(0, 10), live, live + infer, infer.substr(0, infer.size() - 2)};
     for (unsigned i = seed; !over.load(); i = i * 1103515245 + 12345) {
         const int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);  // a full backlog is not waited for
         const sockaddr_in &address = listeners[i / 512 % 2].address;

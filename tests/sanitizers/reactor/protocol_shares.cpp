@@ -16,6 +16,7 @@
 #include "grpc/server.hpp"
 #include "server/server.hpp"
 #include "http2/library.hpp"
+#include "../../support/native/adopted_socket.hpp"
 #include "../../support/native/checks.hpp"
 #include "../../support/native/driven_loop.hpp"
 #include "../../support/native/http2_frames.hpp"
@@ -82,16 +83,12 @@ struct Scene {
 };
 
 int send_call(grpc::Server *server) {
-    int ends[2];
-    require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0, "no sockets");
-    const std::string head = field(":method", "POST") + field(":scheme", "http") + field(":path", "/s/unary") +
-                             field(":authority", "x") + field("content-type", "application/grpc");
-    const std::string sent = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(http2::FRAME_SETTINGS, 0, 0, "") +
-                             frame(http2::FRAME_HEADERS, 4, 1, head) +
+    const int fd = connect_to(server);
+    const std::string sent = HTTP2_PREFACE + frame(http2::FRAME_SETTINGS, 0, 0, "") +
+                             frame(http2::FRAME_HEADERS, 4, 1, call_fields("/s/unary")) +
                              frame(http2::FRAME_DATA, 1, 1, std::string("\0\0\0\0\3abc", 8));
-    require(send(ends[0], sent.data(), sent.size(), 0) == static_cast<ssize_t>(sent.size()), "the socket is full");
-    server->accepted(nullptr, {ends[1], 0, {}}, true);
-    return ends[0];
+    require(send(fd, sent.data(), sent.size(), 0) == static_cast<ssize_t>(sent.size()), "the socket is full");
+    return fd;
 }
 
 void try_flood(const char *what, uint64_t request_ns) {

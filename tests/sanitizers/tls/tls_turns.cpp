@@ -159,9 +159,7 @@ struct GrpcScene : Scene {
         }
     }
     static std::string head_of(uint32_t stream) {
-        return frame(http2::FRAME_HEADERS, 4, stream,
-                     field(":method", "POST") + field(":scheme", "http") + field(":path", "/s/unary") +
-                         field(":authority", "x") + field("content-type", "application/grpc"));
+        return frame(http2::FRAME_HEADERS, 4, stream, call_fields("/s/unary"));
     }
     static std::string call_of(uint32_t stream, const std::string &body) {
         return head_of(stream) + frame(http2::FRAME_DATA, 1, stream, prefix(body.size()) + body);

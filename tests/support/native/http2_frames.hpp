@@ -23,6 +23,12 @@ inline std::string field(const std::string &name, const std::string &value) {
     return made + value;
 }
 
+// The fields of the head of a gRPC call.
+inline std::string call_fields(const std::string &path) {
+    return field(":method", "POST") + field(":scheme", "http") + field(":path", path) + field(":authority", "x") +
+           field("content-type", "application/grpc");
+}
+
 // The next frame of what a server has sent, which is taken from its bytes.
 struct ReceivedFrame {
     int type = -1, flags = 0;
