@@ -9,8 +9,8 @@ MODELS ?= demo-models
 HTTP ?= 127.0.0.1:8080
 GRPC ?= 127.0.0.1:9000
 JOBS ?= 2
-# Many tests wait rather than compute: twice as many processes as cores.
-TEST_JOBS ?= $(shell expr 2 \* $(JOBS))
+# Many tests wait rather than compute: three times as many processes as cores. Each takes about 1 GB with its servers.
+TEST_JOBS ?= $(shell expr 3 \* $(JOBS))
 
 # Without compiled modules each of the tests' processes rewrites the assertions of pytest's plugins again, for seconds.
 export PYTHONDONTWRITEBYTECODE :=
@@ -75,8 +75,9 @@ RUN_TESTS = $(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile --no-loadsco
 test: $(VENV)/.built ## every test except long and slow tests, in ten minutes on two cores
 	$(RUN_TESTS) -m 'not slow and not long'
 
+# Each process imports the files that it is given: these are a tenth of all.
 test-long: $(VENV)/.built ## the long tests: sanitizer programs, tutorials, packages, loads that last; make test and these are all that CI runs
-	$(RUN_TESTS) -m 'long and not slow'
+	$(RUN_TESTS) -m 'long and not slow' $$(grep -rl --include='test_*.py' 'mark\.long' tests)
 
 # More than three failures have a cause: only a few may be the fault of a busy machine.
 test-again: $(VENV)/.built ## the tests that failed in `make test` and `make test-long`, one after the other, if they are three at most

@@ -5,6 +5,7 @@ in C++ neither constants nor nested types, which are counted alone.
 """
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -163,6 +164,7 @@ def cython_classes() -> Iterator[tuple[str, tuple[int, int]]]:
             )
 
 
+@functools.cache
 def sizes() -> dict[str, tuple[int, int]]:
     return dict([*cpp_classes(), *python_classes(), *cython_classes()])
 

@@ -1,6 +1,7 @@
 """A client's inference takes one road, as docs/architecture.md says: only `ksrv.server.call` asks the engine for it."""
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,7 @@ def engine_calls(source: str) -> Iterator[str]:
                 yield node.attr
 
 
+@functools.cache
 def modules_by_call() -> dict[str, set[str]]:
     """Return the modules of the front ends that use each function of the engine."""
     found: dict[str, set[str]] = {}

@@ -19,8 +19,11 @@ def examples(count: int, **options: Any) -> settings:
 
 
 def load_profile() -> None:
-    """Let examples take any time: how long one takes is up to what else the machine does."""
+    """Let examples take any time, which depends on what else the machine does, and try as many as `examples` asks for."""
     settings.register_profile(
-        "unhurried", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+        "unhurried",
+        examples(100),
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
     )
     settings.load_profile("unhurried")

@@ -178,7 +178,7 @@ struct Http2Peer : Peer {
         return taken;
     }
 
-    // The seconds until a condition holds, while the peer takes what the server sends.
+    // The seconds until a condition is true, while the peer takes what the server sends.
     double until(const std::function<bool()> &holds, bool takes = true) {
         const double begin = DrivenLoop::seconds();
         calls->loop.settle();
