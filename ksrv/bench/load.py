@@ -17,14 +17,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from ksrv.client.errors import ClientError
 from ksrv.client.grpc_calls import GrpcTransport, message_of
-from ksrv.client.http1.connections import Connection, connect
-from ksrv.client.http1.messages import make_target, pieces_of
+from ksrv.client.http1.connections import ConnectionPool
+from ksrv.client.http1.messages import make_target
 from ksrv.client.operations import Operation
 from ksrv.client.rest import answer_of, http_request
 from ksrv.client.tensors import Array
@@ -109,33 +110,23 @@ class RestSender:
     """
 
     def __init__(self, where: Where, operations: Sequence[Operation]) -> None:
-        self._target = make_target(where.url, where.token, where.ca, None)
+        target = make_target(where.url, where.token, where.ca, None)
+        self._pool = ConnectionPool(target, BLOCKING.open_channel, repeats=False)
         self._timeout = where.timeout
         self._operations = operations
-        self._requests = [pieces_of(self._target, http_request(one)) for one in operations]
-        self._connection: Connection | None = None
+        self._requests = [http_request(one) for one in operations]
 
     def send(self, index: int) -> None:
         """Send a request and wait for its answer."""
         place = index % len(self._requests)
         deadline = time.monotonic() + self._timeout
-        if self._connection is None:
-            self._connection = wait(connect(self._target, BLOCKING.open_channel, deadline))
-        reusable = False
-        try:
-            pieces = self._requests[place]
-            response, reusable = wait(self._connection.exchange(pieces, deadline))
-        finally:
-            if not reusable:
-                self.close()
-        if response.status != 200:
+        response = wait(self._pool.send(self._requests[place], deadline))
+        if response.status != HTTPStatus.OK:
             answer_of(self._operations[place], response)
 
     def close(self) -> None:
         """Close the connection."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        wait(self._pool.close())
 
 
 class GrpcSender:

@@ -19,7 +19,6 @@ from ksrv.client.grpc_calls import GrpcTransport
 from ksrv.client.http1.connections import ConnectionPool
 from ksrv.client.http1.messages import make_target
 from ksrv.client.operations import (
-    DeclaredInputs,
     Document,
     InferResult,
     Operation,
@@ -31,7 +30,7 @@ from ksrv.client.operations import (
 )
 from ksrv.client.rest_calls import RestTransport
 from ksrv.client.retries import Retries
-from ksrv.client.tensors import Declared
+from ksrv.client.tensors import Declared, declared_inputs
 from ksrv.client.waiting import ASYNCIO, Waiting
 
 SCHEMES = ("http", "https", "grpc", "grpcs")
@@ -78,7 +77,7 @@ class AsyncClient:
     ) -> None:
         self.url = with_scheme(url)
         self.timeout = timeout
-        self._declared = DeclaredInputs()
+        self._declared: dict[tuple[str, str], dict[str, Declared]] = {}
         self._retries = Retries(retries)
         self._transport: RestTransport | GrpcTransport
         if self.url.startswith("grpc"):
@@ -142,7 +141,7 @@ class AsyncClient:
         try:
             result: InferResult = await self._call(operation, deadline)
         except (InvalidRequest, NotFound):
-            self._declared.forget(model)
+            self._forget_inputs(model)
             raise
         return result
 
@@ -191,7 +190,7 @@ class AsyncClient:
         try:
             first, parts = await self._retried(lambda: self._begun(operation, deadline), deadline)
         except (InvalidRequest, NotFound, StreamFailed):  # gRPC tells no status in a stream
-            self._declared.forget(model)
+            self._forget_inputs(model)
             raise
         async with aclosing(parts):
             if first is not None:
@@ -315,7 +314,7 @@ class AsyncClient:
             model: Its name.
             timeout: Seconds that the call may take; by default the client's.
         """
-        self._declared.forget(model)
+        self._forget_inputs(model)
         await self._call(Operation("RepositoryModelLoad", model), self._deadline(timeout))
 
     async def unload(self, model: str, *, timeout: float | None = None) -> None:
@@ -325,7 +324,7 @@ class AsyncClient:
             model: Its name.
             timeout: Seconds that the call may take; by default the client's.
         """
-        self._declared.forget(model)
+        self._forget_inputs(model)
         await self._call(Operation("RepositoryModelUnload", model), self._deadline(timeout))
 
     async def statistics(
@@ -364,11 +363,18 @@ class AsyncClient:
         return await self._call(operation, self._deadline(timeout))
 
     async def _inputs_of(self, model: str, version: str, deadline: float) -> dict[str, Declared]:
-        known = self._declared.of(model, version)
+        """Return the inputs of a model. They are kept until a request is refused or the client loads the model again."""
+        known = self._declared.get((model, version))
         if known is None:
             asked = Operation("ModelMetadata", model, version)
-            known = self._declared.keep(model, version, await self._call(asked, deadline))
+            known = declared_inputs(await self._call(asked, deadline))
+            self._declared[model, version] = known
         return known
+
+    def _forget_inputs(self, model: str) -> None:
+        for key in list(self._declared):
+            if key[0] == model:
+                self._declared.pop(key, None)
 
     async def _call(self, operation: Operation, deadline: float) -> Document:
         return await self._retried(lambda: self._transport.call(operation, deadline), deadline)

@@ -2,14 +2,13 @@
 
 import json
 import math
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from ksrv.client.errors import ClientError
-from ksrv.client.tensors import Array, Declared, Tensor, declared_inputs, encode
+from ksrv.client.tensors import Array, Declared, Tensor, encode
 
 LONGEST_TIMEOUT_S = 1_000_000.0
 """Longer timeouts are cut to this length: sockets and gRPC refuse them, or take them for times that have passed."""
@@ -113,32 +112,6 @@ class InferResult(dict[str, Array]):
                 f"expected one, whose text this is"
             )
         return b"".join(texts[0].reshape(-1)).decode("utf-8", "replace")
-
-
-class DeclaredInputs:
-    """The inputs that models declare. They are kept until a request is refused, or the client loads the model again."""
-
-    def __init__(self) -> None:
-        self._declared: dict[tuple[str, str], dict[str, Declared]] = {}
-        self._lock = threading.Lock()
-
-    def of(self, model: str, version: str) -> dict[str, Declared] | None:
-        """Return the inputs of a model, or None if they are not known."""
-        with self._lock:
-            return self._declared.get((model, version))
-
-    def keep(self, model: str, version: str, metadata: Document) -> dict[str, Declared]:
-        """Keep the inputs in a model's metadata, and return them."""
-        found = declared_inputs(metadata)
-        with self._lock:
-            self._declared[model, version] = found
-        return found
-
-    def forget(self, model: str) -> None:
-        """Forget the inputs of all versions of a model."""
-        with self._lock:
-            for key in [key for key in self._declared if key[0] == model]:
-                del self._declared[key]
 
 
 def inference(

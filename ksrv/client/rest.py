@@ -141,7 +141,9 @@ def whole(response: HttpResponse, pieces: Iterable[Block]) -> HttpResponse:
         response: The answer without it.
         pieces: The body.
     """
-    return replace(response, body=memoryview(b"".join(pieces)))
+    blocks = list(pieces)
+    body = blocks[0] if len(blocks) == 1 else b"".join(blocks)
+    return replace(response, body=memoryview(body))
 
 
 def is_event_stream(response: HttpResponse) -> bool:

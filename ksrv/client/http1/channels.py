@@ -1,5 +1,7 @@
 """The bytes of a connection: over a socket, whose methods block, or over asyncio's streams.
 
+Deadlines are seconds of the monotonic clock.
+
 The methods of both are coroutines, so that `Connection` and `AsyncClient` run on either. Coroutines of a socket never
 suspend: `ksrv.client.waiting` runs them to their end without an event loop.
 """
@@ -8,7 +10,7 @@ import asyncio
 import contextlib
 import socket
 import time
-from typing import Protocol
+from typing import TypeAlias
 
 from ksrv.client.http1.messages import HEAD_BYTES, Target, has_unread_bytes
 from ksrv.client.tensors import Block
@@ -26,26 +28,6 @@ def seconds_left(deadline: float) -> float:
     return left
 
 
-class Channel(Protocol):
-    """The bytes of one connection. Deadlines are seconds of the monotonic clock."""
-
-    @property
-    def stale(self) -> bool:
-        """Whether the server has closed the idle connection, or sent bytes without a request."""
-
-    async def send(self, block: Block, deadline: float) -> None:
-        """Send a block."""
-
-    async def receive_into(self, buffer: memoryview, deadline: float) -> int:
-        """Wait for bytes, and return how many are in the buffer; 0 at the end of the connection."""
-
-    def close(self) -> None:
-        """Close the connection."""
-
-    async def wait_closed(self) -> None:
-        """Wait until the connection is closed."""
-
-
 class SocketChannel:
     """A channel over a socket."""
 
@@ -54,28 +36,28 @@ class SocketChannel:
 
     @property
     def stale(self) -> bool:
-        """See `Channel.stale`."""
+        """Whether the server has closed the idle connection, or sent bytes without a request."""
         return has_unread_bytes(self._socket.fileno())
 
     async def send(self, block: Block, deadline: float) -> None:
-        """See `Channel.send`."""
+        """Send a block."""
         self._socket.settimeout(seconds_left(deadline))
         self._socket.sendall(block)
 
     async def receive_into(self, buffer: memoryview, deadline: float) -> int:
-        """See `Channel.receive_into`."""
+        """Wait for bytes, and return how many are in the buffer; 0 at the end of the connection."""
         self._socket.settimeout(seconds_left(deadline))
         return self._socket.recv_into(buffer)
 
     def close(self) -> None:
-        """See `Channel.close`."""
+        """Close the connection."""
         self._socket.close()
 
     async def wait_closed(self) -> None:
-        """See `Channel.wait_closed`."""
+        """Wait until the connection is closed."""
 
 
-async def open_socket(target: Target, deadline: float) -> Channel:
+async def open_socket(target: Target, deadline: float) -> SocketChannel:
     """Connect a socket.
 
     Raises:
@@ -102,7 +84,7 @@ class StreamChannel:
 
     @property
     def stale(self) -> bool:
-        """See `Channel.stale`."""
+        """See `SocketChannel.stale`."""
         socket_of = self._writer.get_extra_info("socket")
         if self._writer.is_closing() or has_unread_bytes(socket_of.fileno()):
             return True
@@ -116,29 +98,29 @@ class StreamChannel:
         return False
 
     async def send(self, block: Block, deadline: float) -> None:
-        """See `Channel.send`."""
+        """See `SocketChannel.send`."""
         async with asyncio.timeout(seconds_left(deadline)):
             self._writer.write(block)
             await self._writer.drain()
 
     async def receive_into(self, buffer: memoryview, deadline: float) -> int:
-        """See `Channel.receive_into`."""
+        """See `SocketChannel.receive_into`."""
         async with asyncio.timeout(seconds_left(deadline)):
             content = await self._reader.read(len(buffer))
         buffer[: len(content)] = content
         return len(content)
 
     def close(self) -> None:
-        """See `Channel.close`."""
+        """See `SocketChannel.close`."""
         self._writer.close()
 
     async def wait_closed(self) -> None:
-        """See `Channel.wait_closed`."""
+        """See `SocketChannel.wait_closed`."""
         with contextlib.suppress(OSError):  # the other side has closed it first
             await self._writer.wait_closed()
 
 
-async def open_streams(target: Target, deadline: float) -> Channel:
+async def open_streams(target: Target, deadline: float) -> StreamChannel:
     """Connect asyncio's streams.
 
     Raises:
@@ -151,3 +133,6 @@ async def open_streams(target: Target, deadline: float) -> Channel:
                 target.host, target.port, ssl=target.tls, server_hostname=name, limit=HEAD_BYTES
             )
         )
+
+
+Channel: TypeAlias = SocketChannel | StreamChannel

@@ -26,7 +26,7 @@ from ksrv.client.http1.messages import (
     pieces_with_progress,
     unanswered_text,
 )
-from ksrv.client.rest import HttpRequest, HttpResponse
+from ksrv.client.rest import HttpRequest, HttpResponse, whole
 from ksrv.client.tensors import Block
 
 _RECEIVE_BYTES = 65536
@@ -55,24 +55,6 @@ class Connection:
     def stale(self) -> bool:
         """Whether the server has closed it, or sent bytes without a request."""
         return bool(self._received) or self._channel.stale
-
-    async def exchange(self, pieces: Iterable[Block], deadline: float) -> tuple[HttpResponse, bool]:
-        """Send a request and return its answer, and whether the connection can be used again.
-
-        Args:
-            pieces: The request.
-            deadline: When the answer must be complete, in seconds of the monotonic clock.
-
-        Raises:
-            ConnectionFailed: No answer arrived.
-            DeadlineExceeded: No answer arrived in time.
-        """
-        try:
-            head, reusable = await self.begin(pieces, deadline)
-            body = await self._body(head, deadline)
-        except OSError as error:
-            raise failure(error, self._target) from error
-        return HttpResponse(head.status, head.headers, body), reusable
 
     async def begin(self, pieces: Iterable[Block], deadline: float) -> tuple[Head, bool]:
         """Send a request and return the head of its answer, and whether it leaves the connection usable.
@@ -167,27 +149,11 @@ class Connection:
         return content
 
     async def _body(self, head: Head, deadline: float) -> memoryview:
-        if head.chunked:
-            pieces = [piece async for piece in self.body_pieces(head, deadline)]
-            return memoryview(b"".join(pieces))
         if (length := head.length) is not None:
             return await self._exactly(length, deadline)
         while await self._receive(deadline):
             pass
         return memoryview(bytes(self._received))
-
-
-async def connect(target: Target, open_channel: Open, deadline: float) -> Connection:
-    """Make a connection.
-
-    Raises:
-        ConnectionFailed: The server cannot be reached.
-        DeadlineExceeded: The server cannot be reached in time.
-    """
-    try:
-        return Connection(target, await open_channel(target, deadline))
-    except OSError as error:
-        raise failure(error, target) from error
 
 
 class ConnectionPool:
@@ -218,21 +184,8 @@ class ConnectionPool:
             ConnectionFailed: No answer arrived.
             DeadlineExceeded: No answer arrived in time.
         """
-        pieces = pieces_of(self._target, request)
-        kept = self._take()
-        while True:
-            connection = kept or await connect(self._target, self._open_channel, deadline)
-            reusable = False
-            try:
-                sent = pieces_with_progress(request, pieces)
-                response, reusable = await connection.exchange(sent, deadline)
-                return response
-            except BrokenConnection:
-                if kept is None or not self._repeats or not may_repeat(request):
-                    raise
-                kept = None
-            finally:
-                self._leave(connection, reusable=reusable)
+        async with self.open(request, deadline) as (response, pieces):
+            return whole(response, [piece async for piece in pieces])
 
     @asynccontextmanager
     async def open(
@@ -250,23 +203,36 @@ class ConnectionPool:
             ConnectionFailed: No answer arrived, or it was cut off.
             DeadlineExceeded: The answer was not complete in time.
         """
-        connection = self._take() or await connect(self._target, self._open_channel, deadline)
+        connection = kept = self._take()
         complete = reusable = False
 
-        async def pieces() -> AsyncIterator[Block]:
+        async def body(found: Connection, head: Head) -> AsyncIterator[Block]:
             nonlocal complete
-            async for piece in connection.body_pieces(head, deadline):
+            async for piece in found.body_pieces(head, deadline):
                 yield piece
             complete = True
 
         try:
-            sent = pieces_with_progress(request, pieces_of(self._target, request))
-            head, reusable = await connection.begin(sent, deadline)
-            yield HttpResponse(head.status, head.headers, memoryview(b"")), pieces()
+            while True:
+                connection = connection or await self._connect(deadline)
+                sent = pieces_with_progress(request, pieces_of(self._target, request))
+                try:
+                    head, reusable = await connection.begin(sent, deadline)
+                    break
+                except BrokenConnection:
+                    if connection is not kept or not self._repeats or not may_repeat(request):
+                        raise
+                    connection.close()
+                    connection = None
+            yield HttpResponse(head.status, head.headers, memoryview(b"")), body(connection, head)
         except OSError as error:
             raise failure(error, self._target) from error
         finally:
-            self._leave(connection, reusable=reusable and complete)
+            if connection is not None:
+                self._leave(connection, reusable=reusable and complete)
+
+    async def _connect(self, deadline: float) -> Connection:
+        return Connection(self._target, await self._open_channel(self._target, deadline))
 
     def _leave(self, connection: Connection, *, reusable: bool) -> None:
         """Keep a connection that can be used again, in place of the oldest if too many are kept."""
