@@ -6,6 +6,7 @@ A limit is passed down from the settings; nothing here is read from the environm
 from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 MIB = 1024 * 1024
 
@@ -14,12 +15,8 @@ HANDLER_HEADERS = 8 * 1024
 
 HEADER_OVERHEAD = 32  # of each header, as HPACK counts it
 
-Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 50)]
-Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
-
-
-def _says(text: str, least: int | None = None, most: int | None = None) -> msgspec.Meta:
-    return msgspec.Meta(description=text, ge=least, le=most)
+Size = Annotated[int, Meta(ge=1, le=1 << 50)]
+Count = Annotated[int, Meta(ge=1, le=1 << 40)]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,51 +24,46 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     A refusal names the option of a field, so that an operator can find it. The largest value of a field
     is that of the native readers.
+
+    Attributes:
+        body: Bytes of a request, compressed or not; 64M works too.
+        json: Bytes of a request's JSON, or of all texts of a gRPC message.
+        in_flight: Bytes of all requests and answers of a worker; 0 for a quarter of the memory.
+        head: Bytes of a request's head or gRPC metadata.
+        json_depth: Levels of nesting in JSON.
+        rank: Dimensions of a tensor.
+        dimension: The largest dimension of a tensor.
+        inputs: Inputs of a request, and outputs that it names.
+        parameters: Parameters of one JSON object, or of a whole gRPC message.
+        size_list: Sizes in the list form of binary_data_size.
+        image_pixels: Pixels of one image, as sent and as resized for `shorter_side`.
+        request_pixels: Pixels of all images of a request.
+        image_scans: Scans of one JPEG, plus 10 for each component.
+        inflate_ratio: Size of a decompressed body, divided by its compressed size.
+        chunks: Chunks of a chunked body.
+        client_rate: Inference requests per second of each token; 0: no limit.
+        client_concurrency: Inference requests at the same time of each token; 0: no limit.
+        regions: Shared memory regions that are registered at the same time.
     """
 
-    body: Annotated[Size, _says("Bytes of a request, compressed or not; 64M works too.")] = (
-        1024 * MIB
-    )
-    json: Annotated[
-        Size, _says("Bytes of a request's JSON, or of all texts of a gRPC message.")
-    ] = 64 * MIB
-    in_flight: Annotated[
-        int,
-        _says(
-            "Bytes of all requests and answers of a worker; 0 for a quarter of the memory.",
-            0,
-            1 << 50,
-        ),
-    ] = 0
-    head: Annotated[int, _says("Bytes of a request's head or gRPC metadata.", 1, 1 << 30)] = (
-        16 * 1024
-    )
-    json_depth: Annotated[int, _says("Levels of nesting in JSON.", 1, 512)] = 64
-    rank: Annotated[int, _says("Dimensions of a tensor.", 1, 32)] = 32
-    dimension: Annotated[Count, _says("The largest dimension of a tensor.")] = 2**31 - 1
-    inputs: Annotated[Count, _says("Inputs of a request, and outputs that it names.")] = 256
-    parameters: Annotated[
-        Count, _says("Parameters of one JSON object, or of a whole gRPC message.")
-    ] = 1024
-    size_list: Annotated[Count, _says("Sizes in the list form of binary_data_size.")] = 65_536
-    image_pixels: Annotated[
-        Count, _says("Pixels of one image, as sent and as resized for `shorter_side`.")
-    ] = 64_000_000
-    request_pixels: Annotated[Count, _says("Pixels of all images of a request.")] = 256_000_000
-    image_scans: Annotated[Count, _says("Scans of one JPEG, plus 10 for each component.")] = 64
-    inflate_ratio: Annotated[
-        Count, _says("Size of a decompressed body, divided by its compressed size.")
-    ] = 100
-    chunks: Annotated[Count, _says("Chunks of a chunked body.")] = 65_536
-    client_rate: Annotated[
-        float, _says("Inference requests per second of each token; 0: no limit.", 0, 1 << 40)
-    ] = 0
-    client_concurrency: Annotated[
-        int, _says("Inference requests at the same time of each token; 0: no limit.", 0, 1 << 40)
-    ] = 0
-    regions: Annotated[
-        Count, _says("Shared memory regions that are registered at the same time.")
-    ] = 256
+    body: Size = 1024 * MIB
+    json: Size = 64 * MIB
+    in_flight: Annotated[int, Meta(ge=0, le=1 << 50)] = 0
+    head: Annotated[int, Meta(ge=1, le=1 << 30)] = 16 * 1024
+    json_depth: Annotated[int, Meta(ge=1, le=512)] = 64
+    rank: Annotated[int, Meta(ge=1, le=32)] = 32
+    dimension: Count = 2**31 - 1
+    inputs: Count = 256
+    parameters: Count = 1024
+    size_list: Count = 65_536
+    image_pixels: Count = 64_000_000
+    request_pixels: Count = 256_000_000
+    image_scans: Count = 64
+    inflate_ratio: Count = 100
+    chunks: Count = 65_536
+    client_rate: Annotated[float, Meta(ge=0, le=1 << 40)] = 0
+    client_concurrency: Annotated[int, Meta(ge=0, le=1 << 40)] = 0
+    regions: Count = 256
 
 
 _UNITS = {

@@ -9,6 +9,7 @@ ksrv-something, to every pod beside it. So an unknown variable never keeps a ser
 no setting may be called like one of Kubernetes'.
 """
 
+import inspect
 import json
 import os
 import re
@@ -65,6 +66,7 @@ _WORDS = (
 )
 """msgspec's errors for a value, and ksrv's words for them."""
 _ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/,?#@*]+/?", re.IGNORECASE)
+_ATTRIBUTE = re.compile(r"^    (\w+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
 _SIZE = re.compile(r"([0-9]{1,18})\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -107,13 +109,19 @@ class Field:
 
 def _fields(struct: type[msgspec.Struct], prefix: str = "") -> Iterator[Field]:
     hints = get_type_hints(struct, include_extras=True)
+    descriptions = _descriptions(struct)
     for field in msgspec.structs.fields(struct):
         hint = hints[field.name]
         if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
             yield from _fields(hint, f"{prefix}{field.name}.")
             continue
-        notes = [note for note in getattr(hint, "__metadata__", ()) if note.description]
-        yield Field(prefix + field.name, hint, field.default, notes[0].description)
+        yield Field(prefix + field.name, hint, field.default, descriptions.get(field.name, ""))
+
+
+def _descriptions(struct: type[msgspec.Struct]) -> dict[str, str]:
+    """Return what the section "Attributes" of a class's docstring says of each attribute; nothing with `python -OO`."""
+    _, _, section = (inspect.getdoc(struct) or "").partition("Attributes:")
+    return {name: " ".join(text.split()) for name, text in _ATTRIBUTE.findall(section)}
 
 
 def fields() -> dict[str, Field]:
