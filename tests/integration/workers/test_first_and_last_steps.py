@@ -7,6 +7,7 @@ import requests
 
 from ksrv.testing import Server
 from tests.support.models import write_model
+from tests.support.wait_until import wait_until
 
 MODULES = """
 import json
@@ -105,6 +106,7 @@ def test_a_worker_whose_streams_take_nothing_ends_without_finalizers_too(tmp_pat
     folder = write_model(tmp_path, "m", CLOSES_STDOUT, "warmup: false\n")
     asked = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [0]}]}
     with Server(tmp_path) as server:
+        wait_until(lambda: "curl" in server.log)  # the last line that the start writes
         answer = requests.post(f"{server.url}/v2/models/m/infer", json=asked, timeout=30)
         assert answer.status_code == 200
         assert server.terminate() == 0

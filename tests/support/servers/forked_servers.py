@@ -8,8 +8,10 @@ variables or another command start as users start them.
 import atexit
 import contextlib
 import ctypes
+import importlib
 import json
 import os
+import pkgutil
 import resource
 import select
 import signal
@@ -28,6 +30,10 @@ _FIRST_FREE = 200
 OF_THE_ECHO_SERVICE = "SERVER_TEST_"
 """How the variables of `echo_service` begin, which are read by nothing that the program has imported."""
 _SET_PARENT_DEATH_SIGNAL = 1
+_FOLDERS_OF_DIALECTS = (
+    *("kserve_v1", "openai", "openvino", "torchserve.archive", "torchserve.routes"),
+    *("triton.config", "triton.extensions"),
+)
 _READ_AT_THE_START = ("LD_", "PYTHON", "MALLOC_", "OMP_", "OPENBLAS_")
 """Prefixes of variables that act before the first line of a program, and so before the fork."""
 
@@ -222,9 +228,7 @@ def main() -> None:
     import runpy
 
     gc.disable()
-    import ksrv.cli.serve
-    import ksrv.server.workers.application  # noqa: F401
-
+    _import_what_servers_import()
     gc.freeze()
     gc.enable()
     _, _, _, module, *_ = _serve_requests(socket.socket(fileno=int(sys.argv[1])))
@@ -234,6 +238,22 @@ def main() -> None:
         if not isinstance(ended.code, int):
             raise
         _end(ended.code)
+
+
+def _import_what_servers_import() -> None:
+    """Import what a server with one model has imported when it is ready."""
+    import google.protobuf.message  # noqa: F401
+
+    import ksrv.cli.main
+    import ksrv.cli.serve
+    import ksrv.dialects
+    import ksrv.engine.processes.process
+    import ksrv.server.workers.application  # noqa: F401
+
+    for folder in _FOLDERS_OF_DIALECTS:
+        package = importlib.import_module(f"ksrv.dialects.{folder}")
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
 
 
 def _end(status: int) -> None:
