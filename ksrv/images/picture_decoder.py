@@ -167,8 +167,11 @@ class PictureDecoder:
             self._input.geometry.place(pixels, placed)
             pixels = placed
         finish = self._input.finish[swap, channels]
-        if pixels is not slot or swap or not finish.keeps_values:
+        is_final = pixels.dtype == slot.dtype and not self._input.bfloat16 and not swap
+        if not (is_final and finish.keeps_values):
             finish(pixels, slot, bfloat16=self._input.bfloat16)
+        elif pixels is not slot:
+            slot[...] = pixels
 
     def _decodes_rgb(self, header: Header, channels: int) -> bool:
         """Whether decoding puts red first, as it does in all files but TIFFs and files that are kept unchanged.

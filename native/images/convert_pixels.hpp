@@ -1,9 +1,8 @@
 // Converts pixels to a model's numbers in one pass: channel order, arithmetic, datatype.
 //
 // Strategy: rows pass through a buffer that stays in the first-level cache: load (any source type, any channel order)
-// to float or double, compute, store (any datatype, rounded to nearest even and saturated). The most common conversion,
-// 8-bit to FP32, has direct loops without the buffer. All loops are scalar, for the compiler to vectorise; see
-// base/cpu_dispatch.hpp.
+// to float or double, compute, store (any datatype, rounded to nearest even and saturated). All loops are scalar, for
+// the compiler to vectorise; see base/cpu_dispatch.hpp.
 //
 // `fast` is x * a + b with a = 1 / (scale * std) and b = -mean / std, rounded once to float.
 // `exact` is ((x / scale) - mean) / std, each step rounded to float: what numpy, torch and
@@ -54,23 +53,5 @@ inline bool keeps_order(const PixelTarget &target, std::size_t channels) noexcep
 // Converts all pixels. The caller must have checked sizes, channel numbers and the datatype.
 void convert_pixels(const PixelSource &source, const PixelTarget &target,
                     const Coefficients &c) noexcept;
-
-// 48 is a multiple of 1, 2, 3 and 4 channels, and of vectors of 4, 8 and 16 floats.
-inline constexpr std::size_t CONSTANTS_PERIOD = 48;
-
-// The constants of the arithmetic for adjacent values. `fast` multiplies by `first` and adds `second`; `exact` divides
-// by the scale, subtracts `first` and divides by `second`.
-template <typename T>
-struct Constants {
-    T first[CONSTANTS_PERIOD];
-    T second[CONSTANTS_PERIOD];
-    T scale;
-};
-
-Constants<float> float_constants(const Coefficients &c, std::size_t channels) noexcept;
-
-// Computes adjacent values; the first belongs to the first channel. `arithmetic` must not be ARITHMETIC_NONE.
-void compute_values(const float *values, float *out, std::size_t count, int arithmetic,
-                    const Constants<float> &c) noexcept;
 
 }  // namespace ksrv

@@ -118,7 +118,7 @@ KSRV_CLONES void store_sum(const float *__restrict sum, std::size_t count,
 AreaResize::AreaResize(const ResizeWindow &window, const PixelTarget &target,
                        const Coefficients &coefficients) noexcept
     : window_(window), values_(window.out_width * window.channels),
-      rows_out_(target, coefficients, window.out_height, window.out_width, window.channels) {
+      rows_out_(window, PIXEL_U8, target, coefficients) {
     whole_x_ = whole_scale(window.width, window.full_width);
     whole_y_ = whole_scale(window.height, window.full_height);
     if (!whole_x_ || !whole_y_) whole_x_ = whole_y_ = 0;

@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "images/resize/byte_rows.hpp"
+#include "images/resize/result_rows.hpp"
 #include "images/resize/row_resize.hpp"
 
 namespace ksrv {
@@ -35,7 +35,7 @@ class AreaResize final : public RowResize {
 
     ResizeWindow window_;
     std::size_t values_;  // in a row of the result
-    ByteRows rows_out_;
+    ResultRows rows_out_;
     PixelBox box_;
     std::size_t whole_x_ = 0, whole_y_ = 0;  // the factors by which the sides shrink, if both are integers
     const Share *columns_ = nullptr, *rows_ = nullptr;

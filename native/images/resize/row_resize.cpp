@@ -1,28 +1,16 @@
 #include "images/resize/row_resize.hpp"
 
-#include <algorithm>
 #include <cstring>
 #include <new>
 
 #include "images/decode/row_memory.hpp"
 #include "images/resize/area.hpp"
-#include "images/resize/byte_rows.hpp"
-#include "images/resize/linear_bytes.hpp"
-#include "images/resize/linear_floats.hpp"
-#include "images/resize/neighbours.hpp"
+#include "images/resize/linear.hpp"
 #include "images/resize/pillow/rows.hpp"
+#include "images/resize/result_rows.hpp"
 
 namespace ksrv {
 namespace {
-
-// The range of rows or columns that the results [start, start + count) need.
-Lines linear_reach(std::size_t start, std::size_t count, std::size_t from, std::size_t to) noexcept {
-    const auto last = static_cast<std::ptrdiff_t>(from) - 1;
-    const auto inside = [last](std::ptrdiff_t at) { return std::clamp<std::ptrdiff_t>(at, 0, last); };
-    const auto low = inside(between_neighbours(start, from, to).first);
-    const auto high = inside(between_neighbours(start + count - 1, from, to).first + 1);
-    return {static_cast<std::size_t>(low), static_cast<std::size_t>(high - low + 1)};
-}
 
 template <typename Resize, typename... Arguments>
 std::unique_ptr<RowResize> make(const Arguments &...arguments) noexcept {
@@ -38,8 +26,7 @@ class RowCopies final : public RowResize {
   public:
     RowCopies(const ResizeWindow &window, const PixelTarget &target,
               const Coefficients &coefficients) noexcept
-        : window_(window),
-          rows_out_(target, coefficients, window.out_height, window.out_width, window.channels) {}
+        : window_(window), rows_out_(window, PIXEL_U8, target, coefficients) {}
 
     bool prepare() noexcept override {
         std::uint8_t *const rows = row_memory<RowCopies>().reserve(rows_out_.nbytes());
@@ -61,17 +48,10 @@ class RowCopies final : public RowResize {
 
   private:
     ResizeWindow window_;
-    ByteRows rows_out_;
+    ResultRows rows_out_;
 };
 
 }  // namespace
-
-PixelBox linear_box(const ResizeWindow &window) noexcept {
-    const Lines rows = linear_reach(window.top, window.out_height, window.height, window.full_height);
-    const Lines columns = linear_reach(window.left, window.out_width, window.width, window.full_width);
-    return {static_cast<std::uint32_t>(rows.first), static_cast<std::uint32_t>(columns.first),
-            static_cast<std::uint32_t>(rows.count), static_cast<std::uint32_t>(columns.count)};
-}
 
 bool resizes_by_rows(ResizeKind kind, const ResizeWindow &window) noexcept {
     return kind != ResizeKind::area || (window.full_height <= window.height && window.full_width <= window.width);
@@ -82,8 +62,9 @@ std::unique_ptr<RowResize> make_row_resize(ResizeKind kind, const ResizeWindow &
                                            const Coefficients &coefficients) noexcept {
     if (keeps_size(window) && sample == PIXEL_U8) return make<RowCopies>(window, target, coefficients);
     if (kind == ResizeKind::linear_floats)
-        return make<LinearFloats>(window, sample, target, coefficients);
-    if (kind == ResizeKind::linear_bytes) return make<LinearBytes>(window, target, coefficients);
+        return make<LinearResize<float>>(window, sample, target, coefficients);
+    if (kind == ResizeKind::linear_bytes)
+        return make<LinearResize<std::int16_t>>(window, sample, target, coefficients);
     if (kind == ResizeKind::area) return make<AreaResize>(window, target, coefficients);
     return make<PillowRows>(window, target, coefficients);
 }

@@ -36,7 +36,4 @@ std::unique_ptr<RowResize> make_row_resize(ResizeKind kind, const ResizeWindow &
                                            const PixelTarget &target,
                                            const Coefficients &coefficients) noexcept;
 
-// The source rows and columns that a linear resize needs.
-PixelBox linear_box(const ResizeWindow &window) noexcept;
-
 }  // namespace ksrv

@@ -45,7 +45,7 @@ bool goes_down_first(const ResizeWindow &window) noexcept {
 PillowRows::PillowRows(const ResizeWindow &window, const PixelTarget &target,
                        const Coefficients &coefficients) noexcept
     : window_(window), row_bytes_(window.out_width * window.channels),
-      rows_out_(target, coefficients, window.out_height, window.out_width, window.channels),
+      rows_out_(window, PIXEL_U8, target, coefficients),
       columns_{window.left, window.out_width}, rows_{window.top, window.out_height},
       down_first_(goes_down_first(window)) {}
 

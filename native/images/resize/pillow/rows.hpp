@@ -12,7 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "images/resize/byte_rows.hpp"
+#include "images/resize/result_rows.hpp"
 #include "images/resize/pillow/passes.hpp"
 #include "images/resize/row_resize.hpp"
 
@@ -41,7 +41,7 @@ class PillowRows final : public RowResize {
 
     ResizeWindow window_;
     std::size_t row_bytes_;  // of a row of the result
-    ByteRows rows_out_;
+    ResultRows rows_out_;
     pillow::Axis across_, down_;
     Lines columns_, rows_;  // of the source, as needed by the window
     const bool down_first_;  // Pillow resizes in height first

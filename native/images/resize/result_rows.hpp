@@ -1,7 +1,7 @@
-// Stores rows of bytes, or converts them to the numbers of a model.
+// Stores the rows of a resized picture, or converts them to the numbers of a model.
 //
-// Strategy: if the model reads bytes, a row is written to its final position. Otherwise a few rows are collected in the
-// cache and converted together, because starting a conversion costs as much as converting a row.
+// Strategy: if the model reads the values as they are, a row is written to its final position. Otherwise a few rows are
+// collected in the cache and converted together, because starting a conversion costs as much as converting a row.
 
 #pragma once
 
@@ -9,15 +9,17 @@
 #include <cstdint>
 
 #include "images/convert_pixels.hpp"
+#include "images/resize/window.hpp"
 
 namespace ksrv {
 
-class ByteRows {
+class ResultRows {
   public:
-    ByteRows(const PixelTarget &target, const Coefficients &coefficients, std::size_t height,
-             std::size_t width, std::size_t channels) noexcept;
+    // `type` is the type of the resized values: PIXEL_U8 or PIXEL_F32.
+    ResultRows(const ResizeWindow &window, PixelType type, const PixelTarget &target,
+               const Coefficients &coefficients) noexcept;
 
-    // Size of the memory to pass to `use`.
+    // Size of the memory to pass to `use`, which must have the alignment of a value.
     std::size_t nbytes() const noexcept { return direct_ ? 0 : ROWS * row_bytes_; }
     void use(std::uint8_t *memory) noexcept { rows_ = memory; }
 
@@ -38,6 +40,7 @@ class ByteRows {
 
     PixelTarget target_;
     Coefficients coefficients_;
+    PixelType type_;
     std::size_t height_, width_, channels_, row_bytes_;
     bool direct_;
     std::uint8_t *rows_ = nullptr;
