@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent / "ksrv"
 
 FOUNDATION = {
+    "descriptions",
     "errors",
     "installation",
     "limits",
@@ -24,6 +25,7 @@ FOUNDATION = {
 }
 ARROWS = {
     "_native": {"installation"},
+    "descriptions": set(),
     "errors": set(),
     "installation": set(),
     "limits": set(),

@@ -26,79 +26,88 @@ BUILT_IN_HANDLERS = (
 
 
 class JoinPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How requests are joined to batches."""
+    """How requests are joined to batches.
 
-    max_batch_size: Annotated[int, Key("The most rows of a batch", ge=1, le=1_000_000)]
-    max_delay_ms: Annotated[
-        float,
-        Key(
-            "How long the oldest request waits for a full batch; 0 takes the queued requests",
-            ge=0.0,
-            le=3_600_000.0,
-        ),
-    ] = 0.0
-    split: Annotated[bool, Key("Split a request with more rows instead of refusing it")] = False
+    Attributes:
+        max_batch_size: The most rows of a batch.
+        max_delay_ms: How long the oldest request waits for a full batch; 0 takes the queued requests.
+        split: Split a request with more rows instead of refusing it.
+    """
+
+    max_batch_size: Annotated[int, Key(ge=1, le=1_000_000)]
+    max_delay_ms: Annotated[float, Key(ge=0.0, le=3_600_000.0)] = 0.0
+    split: Annotated[bool, Key()] = False
 
 
 class Cache(msgspec.Struct, frozen=True, kw_only=True):
-    """Answers that are given again to the same request; `{}` has all defaults."""
+    """Answers that are given again to the same request; `{}` has all defaults.
 
-    entries: Annotated[int, Key("Answers that are kept", ge=1, le=10_000_000)] = 1000
-    bytes: Annotated[int, Key("The most bytes of tensors in them", ge=1, le=2**40)] = 64 << 20
-    ttl_s: Annotated[
-        float, Key("Seconds for which an answer is given again", ge=0.001, le=31_536_000.0)
-    ] = 60.0
+    Attributes:
+        entries: Answers that are kept.
+        bytes: The most bytes of tensors in them.
+        ttl_s: Seconds for which an answer is given again.
+    """
+
+    entries: Annotated[int, Key(ge=1, le=10_000_000)] = 1000
+    bytes: Annotated[int, Key(ge=1, le=2**40)] = 64 << 20
+    ttl_s: Annotated[float, Key(ge=0.001, le=31_536_000.0)] = 60.0
 
 
 class OnnxSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How ONNX Runtime runs a .onnx file: `{providers: [CUDAExecutionProvider], options: {execution_mode: ORT_PARALLEL}}`."""
+    """How ONNX Runtime runs a .onnx file: `{providers: [CUDAExecutionProvider], options: {execution_mode: ORT_PARALLEL}}`.
+
+    Attributes:
+        providers: Execution providers, the preferred one first: NAME, or {NAME: {OPTION: VALUE}}.
+        options: Attributes of onnxruntime.SessionOptions; names with a dot are its config entries.
+    """
 
     providers: Annotated[
         tuple[Any, ...],
         Key(
-            "Execution providers, the preferred one first: NAME, or {NAME: {OPTION: VALUE}}",
             written=list[str | dict[str, dict[str, str | int | float | bool]]],
             expected="a list of names, or of {NAME: {OPTION: VALUE}}",
         ),
     ] = ()
     options: Annotated[
         dict[str, Any],
-        Key(
-            "Attributes of onnxruntime.SessionOptions; names with a dot are its config entries",
-            written=dict[str, str | int | float | bool],
-            expected="names and values",
-        ),
+        Key(written=dict[str, str | int | float | bool], expected="names and values"),
     ] = {}
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
-    """Sampled requests and their answers, written to files: `{to: /var/lib/ksrv/records}` has the other defaults."""
+    """Sampled requests and their answers, written to files: `{to: /var/lib/ksrv/records}` has the other defaults.
 
-    to: Annotated[str, Key("Folder for the files, as an absolute path", min_length=1)]
-    sample: Annotated[float, Key("Share of the requests", ge=0.0, le=1.0)] = 0.01
-    format: Annotated[Literal["jsonl"], Key("One record of JSON on each line")] = "jsonl"
-    images: Annotated[bool, Key("Write encoded images of inputs too")] = True
+    Attributes:
+        to: Folder for the files, as an absolute path.
+        sample: Share of the requests.
+        format: One record of JSON on each line.
+        images: Write encoded images of inputs too.
+        without: Headers that are left out, besides headers with credentials.
+        size: Bytes after which a file is full.
+        count: Files that are kept.
+    """
+
+    to: Annotated[str, Key(min_length=1)]
+    sample: Annotated[float, Key(ge=0.0, le=1.0)] = 0.01
+    format: Annotated[Literal["jsonl"], Key()] = "jsonl"
+    images: Annotated[bool, Key()] = True
     without: Annotated[
         tuple[str, ...],
-        Key(
-            "Headers that are left out, besides headers with credentials",
-            written=list[Annotated[str, Meta(min_length=1)]],
-            expected="a list of names",
-        ),
+        Key(written=list[Annotated[str, Meta(min_length=1)]], expected="a list of names"),
     ] = ()
-    size: Annotated[int, Key("Bytes after which a file is full", ge=4096, le=2**40)] = 64 << 20
-    count: Annotated[int, Key("Files that are kept", ge=1, le=100_000)] = 10
+    size: Annotated[int, Key(ge=4096, le=2**40)] = 64 << 20
+    count: Annotated[int, Key(ge=1, le=100_000)] = 10
 
 
 class VersionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Which versions are served, by number; one of the two keys.
 
     Attributes:
-        latest: How many of the highest numbers; 0 for all of them.
+        latest: How many of the highest versions; 0 for all of them.
         specific: If not empty, these numbers and no others.
     """
 
-    latest: Annotated[int, Key("How many of the highest versions", ge=1, le=1_000_000)] = 1
+    latest: Annotated[int, Key(ge=1, le=1_000_000)] = 1
     specific: Annotated[
         tuple[int, ...],
         Key(
@@ -112,10 +121,40 @@ class VersionPolicy(msgspec.Struct, frozen=True, kw_only=True):
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One model version's settings, checked, with every path absolute and every default filled in.
 
-    A field with a `Key` is a key of model.yaml, and the key says what it means. The others are what the reader of the
-    model's format has found.
+    A field with a `Key` is a key of model.yaml. The others, from `runner` on, are what the reader of the model's format
+    has found.
 
     Attributes:
+        handler: FILE.py[:NAME], package.module:NAME, or image_classifier, image_segmenter, object_detector,
+            text_classifier, text_encoder.
+        model: A .pt, .pth, .safetensors, .pt2, .so, .onnx or .xml file.
+        model_class: FILE.py:NAME of the torch module that a state_dict fills.
+        labels: A JSON object or list, or a text with one label a line.
+        batching: off: requests have no rows, and shapes are whole.
+        role: The OpenAI route that the model serves: /v1/embeddings, or /v1/rerank.
+        executor: process: a separate process for each instance.
+        retry: Try a batch whose process died once more.
+        instances: Handlers side by side.
+        threads: CPU threads of an instance; 0 shares the cores out.
+        timeout_ms: From a request's arrival to its answer.
+        run_timeout_ms: executor: process, for one batch; 0: as long as its requests may take.
+        start_timeout_s: executor: process, until it is ready.
+        queue_size: How many requests may wait.
+        rate_limit: Requests a second; 0 for any number.
+        max_concurrency: Requests at a time; 0 for any number.
+        concurrent_batches: Batches an instance runs at a time, if its handler has coroutines.
+        cache: Give the same request the same answer.
+        record: Write a sample of the requests and their answers to files.
+        sequences: Serve sequences of requests, each with a state.
+        parameters: The handler's context.parameters.
+        pt2: {compile: {enable, backend, mode, dynamic, fullgraph, options}, required}.
+        onnx: The execution providers and session options of ONNX Runtime.
+        envelope: How bodies of requests wrap the rows, for handlers whose server has envelopes.
+        env: Environment variables of the handler's process.
+        python: executor: process, its interpreter, or the folder of its environment.
+        runtime_properties: Properties of the runtime of the model file, such as INFERENCE_PRECISION_HINT: bf16.
+        cuda_graphs: Record the launches of a torch model on CUDA and replay them.
+        matmul_precision: torch.set_float32_matmul_precision, for the whole process.
         runner: `package.module:NAME` of the class that drives the handler.
         own_version: The version that the files name themselves; "" leaves it to the folder's name.
         runtime: The name of the loader that reads the model file whatever its suffix; "" chooses by the suffix.
@@ -129,19 +168,9 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         given: The keys that were read from model.yaml or the handler's `@settings`.
     """
 
-    handler: Annotated[
-        str | None,
-        Key(
-            f"FILE.py[:NAME], package.module:NAME, or {', '.join(BUILT_IN_HANDLERS)}", min_length=1
-        ),
-    ] = None
-    model: Annotated[
-        str | None, Key("A .pt, .pth, .safetensors, .pt2, .so, .onnx or .xml file", min_length=1)
-    ] = None
-    model_class: Annotated[
-        str | None,
-        Key("FILE.py:NAME of the torch module that a state_dict fills", name="class", min_length=1),
-    ] = None
+    handler: Annotated[str | None, Key(min_length=1)] = None
+    model: Annotated[str | None, Key(min_length=1)] = None
+    model_class: Annotated[str | None, Key(name="class", min_length=1)] = None
     device: Annotated[
         str,
         Key(
@@ -152,14 +181,10 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = "auto"
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
-    labels: Annotated[
-        tuple[str, ...] | None,
-        Key("A JSON object or list, or a text with one label a line", written=str, min_length=1),
-    ] = None
+    labels: Annotated[tuple[str, ...] | None, Key(written=str, min_length=1)] = None
     batching: Annotated[
         JoinPolicy | None,
         Key(
-            "off: requests have no rows, and shapes are whole",
             shared=True,
             # YAML takes a bare `off` for false.
             written=JoinPolicy
@@ -168,62 +193,23 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
             expected="off, or keys and values such as {max_batch_size: 8}",
         ),
     ] = None
-    role: Annotated[
-        Role | None, Key("The OpenAI route that the model serves: /v1/embeddings, or /v1/rerank")
-    ] = None
-    executor: Annotated[ExecutorName, Key("process: a separate process for each instance")] = (
-        "inline"
-    )
-    retry: Annotated[bool, Key("Try a batch whose process died once more", shared=True)] = True
-    instances: Annotated[int, Key("Handlers side by side", shared=True, ge=1, le=1024)] = 1
-    threads: Annotated[
-        int,
-        Key("CPU threads of an instance; 0 shares the cores out", shared=True, ge=0, le=4096),
-    ] = 0
-    timeout_ms: Annotated[
-        int,
-        Key("From a request's arrival to its answer", shared=True, ge=1, le=LARGEST_SIZE),
-    ] = 30_000
-    run_timeout_ms: Annotated[
-        int,
-        Key(
-            "executor: process, for one batch; 0: as long as its requests may take",
-            shared=True,
-            ge=0,
-            le=LARGEST_SIZE,
-        ),
-    ] = 0
+    role: Annotated[Role | None, Key()] = None
+    executor: Annotated[ExecutorName, Key()] = "inline"
+    retry: Annotated[bool, Key(shared=True)] = True
+    instances: Annotated[int, Key(shared=True, ge=1, le=1024)] = 1
+    threads: Annotated[int, Key(shared=True, ge=0, le=4096)] = 0
+    timeout_ms: Annotated[int, Key(shared=True, ge=1, le=LARGEST_SIZE)] = 30_000
+    run_timeout_ms: Annotated[int, Key(shared=True, ge=0, le=LARGEST_SIZE)] = 0
     start_timeout_s: Annotated[
-        float,
-        Key(
-            "executor: process, until it is ready",
-            name="start_timeout_ms",
-            written=int,
-            shared=True,
-            ge=1,
-            le=LARGEST_SIZE,
-        ),
+        float, Key(name="start_timeout_ms", written=int, shared=True, ge=1, le=LARGEST_SIZE)
     ] = 120.0
-    queue_size: Annotated[
-        int, Key("How many requests may wait", shared=True, ge=1, le=1_000_000)
-    ] = 100
-    rate_limit: Annotated[
-        float, Key("Requests a second; 0 for any number", shared=True, ge=0.0, le=1_000_000_000.0)
-    ] = 0.0
-    max_concurrency: Annotated[
-        int, Key("Requests at a time; 0 for any number", shared=True, ge=0, le=1_000_000)
-    ] = 0
-    concurrent_batches: Annotated[
-        int,
-        Key("Batches an instance runs at a time, if its handler has coroutines", ge=1, le=65_536),
-    ] = 64
-    cache: Annotated[Cache | None, Key("Give the same request the same answer")] = None
-    record: Annotated[
-        Recording | None, Key("Write a sample of the requests and their answers to files")
-    ] = None
-    sequences: Annotated[
-        SequenceLimits | None, Key("Serve sequences of requests, each with a state")
-    ] = None
+    queue_size: Annotated[int, Key(shared=True, ge=1, le=1_000_000)] = 100
+    rate_limit: Annotated[float, Key(shared=True, ge=0.0, le=1_000_000_000.0)] = 0.0
+    max_concurrency: Annotated[int, Key(shared=True, ge=0, le=1_000_000)] = 0
+    concurrent_batches: Annotated[int, Key(ge=1, le=65_536)] = 64
+    cache: Annotated[Cache | None, Key()] = None
+    record: Annotated[Recording | None, Key()] = None
+    sequences: Annotated[SequenceLimits | None, Key()] = None
     warmup: Annotated[
         bool | tuple[str, ...],
         Key(
@@ -238,59 +224,23 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
             expected="all, {latest: N} or {specific: [N, ...]}",
         ),
     ] = VersionPolicy()
-    parameters: Annotated[
-        dict[str, Any], Key("The handler's context.parameters", written=dict[Any, Any])
-    ] = {}
+    parameters: Annotated[dict[str, Any], Key(written=dict[Any, Any])] = {}
     pt2: Annotated[
-        dict[str, Any] | str | None,
-        Key(
-            "{compile: {enable, backend, mode, dynamic, fullgraph, options}, required}",
-            written=dict[Any, Any] | str,
-            expected="keys and values",
-        ),
+        dict[str, Any] | str | None, Key(written=dict[Any, Any] | str, expected="keys and values")
     ] = None
-    onnx: Annotated[
-        OnnxSettings, Key("The execution providers and session options of ONNX Runtime")
-    ] = OnnxSettings()
-    envelope: Annotated[
-        str | None,
-        Key(
-            "How bodies of requests wrap the rows, for handlers whose server has envelopes",
-            shared=True,
-            min_length=1,
-        ),
-    ] = None
+    onnx: Annotated[OnnxSettings, Key()] = OnnxSettings()
+    envelope: Annotated[str | None, Key(shared=True, min_length=1)] = None
     env: Annotated[
         dict[str, str],
-        Key(
-            "Environment variables of the handler's process",
-            shared=True,
-            written=dict[Any, Any],
-            expected="variables and their values",
-        ),
+        Key(shared=True, written=dict[Any, Any], expected="variables and their values"),
     ] = {}
-    python: Annotated[
-        str,
-        Key(
-            "executor: process, its interpreter, or the folder of its environment",
-            shared=True,
-            min_length=1,
-        ),
-    ] = ""
+    python: Annotated[str, Key(shared=True, min_length=1)] = ""
     runtime_properties: Annotated[
         dict[str, Any],
-        Key(
-            "Properties of the runtime of the model file, such as INFERENCE_PRECISION_HINT: bf16",
-            written=dict[str, str | int | float],
-            expected="properties and their values",
-        ),
+        Key(written=dict[str, str | int | float], expected="properties and their values"),
     ] = {}
-    cuda_graphs: Annotated[
-        bool, Key("Record the launches of a torch model on CUDA and replay them")
-    ] = False
-    matmul_precision: Annotated[
-        Precision | None, Key("torch.set_float32_matmul_precision, for the whole process")
-    ] = None
+    cuda_graphs: Annotated[bool, Key()] = False
+    matmul_precision: Annotated[Precision | None, Key()] = None
     runner: str = "ksrv.handlers.runner:Runner"
     own_version: str = ""
     runtime: str = ""

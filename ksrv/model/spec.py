@@ -29,11 +29,11 @@ _RANGE = re.compile(r"([0-9]{1,10}):([0-9]{1,10})")
 class Key:
     """A key of model.yaml, declared where its setting is: `timeout_ms: Annotated[int, Key(...)] = 30_000`.
 
-    Nothing else knows a key: `ksrv.repository.settings.keys` makes the reader of the YAML and the JSON schema of it.
+    Nothing else knows a key: `ksrv.repository.settings.keys` makes the reader of the YAML and the JSON schema of it. The
+    description in the docstring of the class is the key's meaning.
     msgspec ignores the annotation, so the bounds apply to model.yaml alone: the reader of another format may go beyond.
 
     Args:
-        means: Its meaning, for the JSON schema; "" if the name says it all.
         name: The key, if it is not the field's name.
         written: The type in model.yaml, if it is not the field's.
         expected: The words of errors for the wanted value, if the type has none.
@@ -43,7 +43,6 @@ class Key:
 
     def __init__(
         self,
-        means: str = "",
         *,
         name: str = "",
         written: Any = None,
@@ -53,7 +52,6 @@ class Key:
     ) -> None:
         if expected:
             bounds["extra"] = {"expected": expected}
-        self.means = means
         self.bounds = bounds
         self.name = name
         self.written = written
@@ -91,62 +89,62 @@ class ImageSpec(msgspec.Struct, frozen=True):
 
     The defaults are for an input without an `image:` section: OpenVINO Model Server's meaning
     (decoded unchanged, BGR, cast to the datatype, then resized linearly, no normalisation).
+
+    Attributes:
+        channels: strict refuses images with other channels.
+        shorter_side: Resize this side, then crop the middle.
+        scale: (x / scale - mean) / std.
+        arithmetic: exact: float operations in torchvision's order.
+        reduced: auto decodes large JPEGs at a fraction of their size.
+        model_layout: The layout that the handler sees.
     """
 
     color: Annotated[Color, Key()] = "BGR"
-    channels: Annotated[
-        Literal["strict", "convert"], Key("strict refuses images with other channels")
-    ] = "strict"
+    channels: Annotated[Literal["strict", "convert"], Key()] = "strict"
     exif: Annotated[Literal["ignore", "apply"], Key()] = "ignore"
     resize: Annotated[Literal["linear", "area", "pillow", "letterbox", "none"], Key()] = "linear"
-    shorter_side: Annotated[
-        int | None, Key("Resize this side, then crop the middle", ge=1, le=65_535)
-    ] = None
-    scale: Annotated[float, Key("(x / scale - mean) / std", ge=1e-12, le=1e12)] = 1.0
+    shorter_side: Annotated[int | None, Key(ge=1, le=65_535)] = None
+    scale: Annotated[float, Key(ge=1e-12, le=1e12)] = 1.0
     mean: Annotated[tuple[float, ...], Key()] = ()
     std: Annotated[tuple[float, ...], Key()] = ()
-    arithmetic: Annotated[
-        Literal["fast", "exact"], Key("exact: float operations in torchvision's order")
-    ] = "fast"
-    reduced: Annotated[
-        Literal["off", "auto"], Key("auto decodes large JPEGs at a fraction of their size")
-    ] = "off"
+    arithmetic: Annotated[Literal["fast", "exact"], Key()] = "fast"
+    reduced: Annotated[Literal["off", "auto"], Key()] = "off"
     formats: Annotated[tuple[str, ...], Key()] = ("jpeg", "png")
-    model_layout: Annotated[Literal["NHWC", "NCHW"], Key("The layout that the handler sees")] = (
-        "NHWC"
-    )
+    model_layout: Annotated[Literal["NHWC", "NCHW"], Key()] = "NHWC"
 
 
 class OutputImageSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """How rows of an output are encoded for clients that ask for images."""
+    """How rows of an output are encoded for clients that ask for images.
 
-    color: Annotated[Literal["RGB", "BGR"], Key("The order of colours in the last dimension")] = (
-        "RGB"
-    )
+    Attributes:
+        color: The order of colours in the last dimension.
+        quality: Of a JPEG, unless the client names one.
+    """
+
+    color: Annotated[Literal["RGB", "BGR"], Key()] = "RGB"
     formats: Annotated[
         tuple[str, ...],
         Key(written=list[Literal["png", "jpeg"]], min_length=1),
     ] = ("png", "jpeg")
-    quality: Annotated[int, Key("Of a JPEG, unless the client names one", ge=1, le=100)] = 90
+    quality: Annotated[int, Key(ge=1, le=100)] = 90
 
 
 class Padding(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows of different lengths are joined, each padded to the longest; `{}` has all defaults."""
+    """Rows of different lengths are joined, each padded to the longest; `{}` has all defaults.
 
-    value: Annotated[
-        int | float | bool, Key("The padding value", expected="a number, true or false")
-    ] = 0
-    multiple: Annotated[int, Key("Padded lengths are multiples of it", ge=1, le=1_000_000)] = 1
-    mask: Annotated[
-        str,
-        Key("The input that is 1 over the values and 0 over the padding", min_length=1),
-    ] = ""
-    waste: Annotated[
-        float, Key("The largest share of a padded row that is padding", ge=0.0, le=0.99)
-    ] = 0.25
-    exact: Annotated[
-        bool, Key("Without a mask: the answers do not depend on the padding; the warm-up checks it")
-    ] = False
+    Attributes:
+        value: The padding value.
+        multiple: Padded lengths are multiples of it.
+        mask: The input that is 1 over the values and 0 over the padding.
+        waste: The largest share of a padded row that is padding.
+        exact: Without a mask: the answers do not depend on the padding; the warm-up checks it.
+    """
+
+    value: Annotated[int | float | bool, Key(expected="a number, true or false")] = 0
+    multiple: Annotated[int, Key(ge=1, le=1_000_000)] = 1
+    mask: Annotated[str, Key(min_length=1)] = ""
+    waste: Annotated[float, Key(ge=0.0, le=0.99)] = 0.25
+    exact: Annotated[bool, Key()] = False
 
 
 def changed_keys(settings: msgspec.Struct) -> dict[str, Any]:
@@ -211,15 +209,17 @@ def whole(tensor: TensorSpec) -> TensorSpec:
 
 
 class SequenceLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests belong to sequences, each with a state; `{}` has all defaults."""
+    """Requests belong to sequences, each with a state; `{}` has all defaults.
 
-    max: Annotated[int, Key("Sequences that may be open", ge=1, le=1_000_000)] = 1000
-    idle_timeout_ms: Annotated[
-        int, Key("How long a sequence waits for its next request", ge=1, le=LARGEST_SIZE)
-    ] = 60_000
-    several_rows: Annotated[
-        bool, Key("A request may have several rows, which the handler takes one after the other")
-    ] = False
+    Attributes:
+        max: Sequences that may be open.
+        idle_timeout_ms: How long a sequence waits for its next request.
+        several_rows: A request may have several rows, which the handler takes one after the other.
+    """
+
+    max: Annotated[int, Key(ge=1, le=1_000_000)] = 1000
+    idle_timeout_ms: Annotated[int, Key(ge=1, le=LARGEST_SIZE)] = 60_000
+    several_rows: Annotated[bool, Key()] = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ ksrv-something, to every pod beside it. So an unknown variable never keeps a ser
 no setting may be called like one of Kubernetes'.
 """
 
-import inspect
 import json
 import os
 import re
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin,
 import msgspec
 import yaml
 
+from ksrv.descriptions import attribute_descriptions
 from ksrv.dialects.registry import installed
 from ksrv.errors import did_you_mean
 from ksrv.limits import Limits
@@ -66,7 +66,6 @@ _WORDS = (
 )
 """msgspec's errors for a value, and ksrv's words for them."""
 _ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/,?#@*]+/?", re.IGNORECASE)
-_ATTRIBUTE = re.compile(r"^    (\w+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
 _SIZE = re.compile(r"([0-9]{1,18})\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -109,19 +108,13 @@ class Field:
 
 def _fields(struct: type[msgspec.Struct], prefix: str = "") -> Iterator[Field]:
     hints = get_type_hints(struct, include_extras=True)
-    descriptions = _descriptions(struct)
+    descriptions = attribute_descriptions(struct)
     for field in msgspec.structs.fields(struct):
         hint = hints[field.name]
         if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
             yield from _fields(hint, f"{prefix}{field.name}.")
             continue
         yield Field(prefix + field.name, hint, field.default, descriptions.get(field.name, ""))
-
-
-def _descriptions(struct: type[msgspec.Struct]) -> dict[str, str]:
-    """Return what the section "Attributes" of a class's docstring says of each attribute; nothing with `python -OO`."""
-    _, _, section = (inspect.getdoc(struct) or "").partition("Attributes:")
-    return {name: " ".join(text.split()) for name, text in _ATTRIBUTE.findall(section)}
 
 
 def fields() -> dict[str, Field]:

@@ -27,6 +27,7 @@ from msgspec import Meta
 from ksrv._native.images.image_header import FORMATS
 from ksrv._native.tensor import datatype
 from ksrv._native.tensor.datatype import MAX_RANK
+from ksrv.descriptions import attribute_descriptions
 from ksrv.errors import did_you_mean
 from ksrv.model.config import Cache, JoinPolicy, ModelConfig, Recording, VersionPolicy
 from ksrv.model.spec import (
@@ -132,7 +133,7 @@ def section(
 ) -> type[Section]:
     """Return the struct to read a mapping into whose keys the fields of a struct declare; a missing key is None.
 
-    The field `count: Annotated[int, Key("Files that are kept", ge=1, le=100_000)] = 10` of a struct of settings becomes
+    The field `count: Annotated[int, Key(ge=1, le=100_000)] = 10` of a struct of settings becomes
     `count: Annotated[int, Meta(ge=1, le=100_000), Meta(description="Files that are kept")] | None = None`.
 
     Args:
@@ -142,29 +143,29 @@ def section(
         more: The types of keys that the struct does not declare, or not so.
     """
     read = {}
+    descriptions = attribute_descriptions(kind)
     for field in msgspec.structs.fields(kind):
         key = key_of(kind, field.name)
         if key is None or (shared and not key.shared) or field.name in more:
             continue
-        written = _written(
-            get_type_hints(kind)[field.name] if key.written is None else key.written, key
-        )
+        declared = get_type_hints(kind)[field.name] if key.written is None else key.written
+        written = _written(declared, key)
+        if description := descriptions.get(field.name):
+            written = Annotated[written, means(description)]
         encoded = key.name or field.name
         if field.required:
             read[field.name] = (written, msgspec.field(name=encoded))
         else:
             read[field.name] = (written | None, msgspec.field(name=encoded, default=None))
     for name_, type_ in more.items():
-        declared = key_of(kind, name_)
-        described = (
-            Annotated[type_, means(declared.means)] if declared and declared.means else type_
-        )
-        read[name_] = (described | None, msgspec.field(default=None))
+        if description := descriptions.get(name_):
+            type_ = Annotated[type_, means(description)]
+        read[name_] = (type_ | None, msgspec.field(default=None))
     made: Any = msgspec.defstruct(
         name,
         [(one, *rest) for one, rest in read.items()],
         bases=(Section,),
-        namespace={"__doc__": kind.__doc__},
+        namespace={"__doc__": (kind.__doc__ or "").partition("Attributes:")[0].rstrip()},
         module=__name__,
         forbid_unknown_fields=True,
         kw_only=True,
@@ -215,11 +216,11 @@ def _written(declared: Any, key: Key) -> Any:
         number = type(
             "BoundedNumber", (Number,), {"low": key.bounds["ge"], "high": key.bounds["le"]}
         )
-        read = [Annotated[number, means(key.means)]]
+        read = [number]
     joined = reduce(or_, read)
     if key.meta is not None and parts != [float]:
-        joined = Annotated[joined, key.meta]
-    return Annotated[joined, means(key.means)] if key.means else joined
+        return Annotated[joined, key.meta]
+    return joined
 
 
 def _is_union(declared: Any) -> bool:

@@ -1,0 +1,12 @@
+"""Descriptions of attributes in the docstrings of classes: the help of settings, and the meanings of keys of model.yaml."""
+
+import inspect
+import re
+
+_ATTRIBUTE = re.compile(r"^    (\w+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
+
+
+def attribute_descriptions(kind: type) -> dict[str, str]:
+    """Return the descriptions in the section "Attributes" of a class's docstring; none with `python -OO`."""
+    _, _, section = (inspect.getdoc(kind) or "").partition("Attributes:")
+    return {name: " ".join(text.split()) for name, text in _ATTRIBUTE.findall(section)}
