@@ -32,7 +32,9 @@ BUILTIN = {"unsigned", "signed", "char", "short", "int", "long", "float", "doubl
 BUILTIN |= {"ssize_t", "const", "*", ","}
 RESERVED = {*keyword.kwlist, "cdef", "cpdef", "cimport", "ctypedef", "include"}
 STANDARD = {f"{u}int{n}_t": "libc.stdint" for u in ("", "u") for n in (8, 16, 32, 64)}
-STANDARD |= {name: f"libcpp.{name}" for name in ("atomic", "map", "mutex", "string", "vector")}
+STANDARD |= {
+    name: f"libcpp.{name}" for name in ("atomic", "map", "mutex", "string", "string_view", "vector")
+}
 STANDARD |= {"shared_ptr": "libcpp.memory", "unique_ptr": "libcpp.memory", "pair": "libcpp.utility"}
 STANDARD |= {"ptrdiff_t": "libc.stddef", "size_t": "libc.stddef", "bool": "libcpp"}
 STANDARD |= {"gid_t": "posix.types", "uid_t": "posix.types", "timespec": "posix.time"}

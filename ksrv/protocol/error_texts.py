@@ -176,7 +176,6 @@ _TEXTS = {
     "missing": "{subject} has no {field}{hint}",
     "too_many": "{subject} has more than {expected} {field}, the limit",
     "number": "{subject}: the number of {field} at byte {offset} is out of range",
-    "reserved": "{subject}: the parameter {name} is unknown; names that begin with 'triton_' are reserved",
     "duplicate_name": "{place} {name} appears twice (again at index {index})",
     "dimension": (
         "{subject}: dimension {expected} of 'shape' must be an integer from 0 to 2147483647, but there is {kind} at byte "

@@ -20,9 +20,10 @@ from ksrv._native.json.number_array import NumbersError
 from ksrv.errors import InvalidRequest, quote
 from ksrv.model.datatypes import BINARY_ONLY
 from ksrv.protocol.error_texts import numbers_fault
+from ksrv.protocol.parameters import BASE64
 from ksrv.request import Array, Element
 
-CONTENT_TYPE, BASE64 = "content_type", "base64"
+CONTENT_TYPE = "content_type"
 B64 = "b64"
 _NOT_BASE64 = re.compile("[^A-Za-z0-9+/=]")
 _DATA_URL = re.compile(r"data:[^,]{0,256},", re.IGNORECASE)

@@ -1,7 +1,7 @@
 """Request, input and output parameters: the names that the protocol reserves, and their types.
 
-A reserved name is understood or refused; every other scalar reaches the handler. `native/infer/infer_header_reader.hpp` has
-the names, and `error_texts` the errors.
+A reserved name is understood or refused; every other scalar reaches the handler. REST and gRPC share these rules.
+`native/infer/fast_request.cpp` takes the few names that need no Python.
 """
 
 from collections.abc import Mapping
@@ -16,6 +16,8 @@ PRIORITY_MAX = 2**32 - 1
 """The largest priority that the queue keeps: 32 bits."""
 
 SHARED_MEMORY = ("shared_memory_region", "shared_memory_offset", "shared_memory_byte_size")
+BINARY_DATA, BASE64 = "binary_data", "base64"
+"""The parameter of an output, or of a request, that asks for BYTES in base64, and its value."""
 REQUEST = "the request"
 FINAL_RESPONSE = "triton_enable_empty_final_response"
 
@@ -131,8 +133,8 @@ def take_requested_output(owner: str, index: int, given: Mapping[str, object]) -
     found.shared_memory = _shared_memory_ref(subject, given)
     custom: dict[str, Parameter] = {}
     for name, value in given.items():
-        if name == "binary_data":
-            found.binary = _boolean(subject, name, value)
+        if name == BINARY_DATA and value != BASE64:
+            found.binary = _boolean(subject, name, value, f'true, false or "{BASE64}"')
         elif name == "classification":
             found.classification = _unsigned(subject, name, value)
         elif name not in SHARED_MEMORY:
@@ -166,10 +168,10 @@ def _scalar(subject: str, name: str, value: object) -> Parameter:
     )
 
 
-def _boolean(subject: str, name: str, value: object) -> bool:
+def _boolean(subject: str, name: str, value: object, wanted: str = "true or false") -> bool:
     if isinstance(value, bool):
         return value
-    raise InvalidRequest(f"{subject}: {quote(name)} must be true or false, not {quote(value)}")
+    raise InvalidRequest(f"{subject}: {quote(name)} must be {wanted}, not {quote(value)}")
 
 
 def _unsigned(subject: str, name: str, value: object) -> int:

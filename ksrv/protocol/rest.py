@@ -18,27 +18,33 @@ import orjson
 
 from ksrv._native.infer import infer_body as native
 from ksrv._native.infer.infer_body import BodyError, Bounds, Input, Output
-from ksrv._native.queue.request_handle import deadline_of
 from ksrv._native.tensor import bytes_tensor
 from ksrv._native.tensor.bytes_tensor import ElementsError
-from ksrv._native.tensor.datatype import item_size
 from ksrv.errors import BodyTooLarge, InvalidRequest, quote
 from ksrv.limits import Limits, show_limit
-from ksrv.model.datatypes import BINARY_ONLY
+from ksrv.model.datatypes import BINARY_ONLY, DTYPES
 from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.protocol.accept import accepted, preferred
 from ksrv.protocol.error_texts import body_fault, json_too_large
 from ksrv.protocol.forms.uploads import read_upload
-from ksrv.protocol.json_data import BASE64, CONTENT_TYPE, elements_in_json, read_data
-from ksrv.protocol.parameters import check_priority
+from ksrv.protocol.json_data import CONTENT_TYPE, elements_in_json, read_data
+from ksrv.protocol.parameters import (
+    BASE64,
+    BINARY_DATA,
+    take_input_parameters,
+    take_request_parameters,
+    take_requested_output,
+)
 from ksrv.protocol.shared_memory import CallerMemory, enabled
-from ksrv.protocol.tensors import contiguous, subject, tensor_bytes
+from ksrv.protocol.tensors import check_bool, contiguous, subject, tensor_bytes
+from ksrv.protocol.tensors import view as view_tensor
 from ksrv.request import (
     Array,
     Element,
     InferRequest,
     InferResponse,
     Parameter,
+    Parameters,
     RequestedOutput,
     SharedMemoryRef,
     Tensor,
@@ -50,9 +56,6 @@ if TYPE_CHECKING:
 HEADER_LENGTH = "Inference-Header-Content-Length"
 JSON_TYPE = "application/json"
 BINARY_TYPE = "application/octet-stream"
-
-BINARY_DATA = "binary_data"
-"""The parameter of a request or output that asks for BYTES in base64."""
 
 _FILE_TYPE = re.compile(
     r"(?:audio|video|image)/(?!svg)[a-z0-9][a-z0-9.+-]*|application/(?:octet-stream|pdf|zip)"
@@ -96,12 +99,12 @@ def _bounds(limits: Limits, open_texts: bool) -> Bounds:
 def _json_length(header_length: str | None, body_length: int) -> int:
     if header_length is None:
         return body_length
-    length = native.digits(header_length, body_length)
-    if length == -1:
+    if not (header_length.isascii() and header_length.isdigit()):
         raise InvalidRequest(
             f"{HEADER_LENGTH} must be an unsigned decimal number, got {quote(header_length)}"
         )
-    if length == -2:
+    length = int(header_length) if len(header_length) <= 10 else None
+    if length is None or length > body_length:
         raise InvalidRequest(
             f"{HEADER_LENGTH} should be in range (0, {body_length}), the size of the body, got "
             f"{quote(header_length)}"
@@ -130,9 +133,10 @@ def _tensor(
     entry: Input,
     index: int,
     spec: ModelSpec,
+    parameters: Parameters,
 ) -> Tensor:
     data: Array | list[Element]
-    if entry.shared_memory is not None:
+    if entry.in_shared_memory:
         data = []
     elif entry.array is not None:
         data = entry.array
@@ -149,7 +153,7 @@ def _tensor(
             entry.name,
         )
     shape = (len(data),) if entry.shape == (-1,) else entry.shape
-    return Tensor(entry.name, entry.datatype, shape, data, entry.parameters)
+    return Tensor(entry.name, entry.datatype, shape, data, parameters)
 
 
 @lru_cache(maxsize=64)
@@ -179,15 +183,9 @@ def wants_base64(parameters: Mapping[str, Parameter]) -> bool:
 
 
 def _requested(entry: Output, index: int, memory: CallerMemory | None) -> RequestedOutput:
-    wanted = RequestedOutput(entry.name, entry.binary, entry.classification, entry.parameters)
-    if BINARY_DATA in entry.parameters and not wants_base64(entry.parameters):
-        raise InvalidRequest(
-            f"output {quote(entry.name)} (index {index}): 'binary_data' must be true, false or \"{BASE64}\", not "
-            f"{quote(entry.parameters[BINARY_DATA])}"
-        )
-    if entry.shared_memory is not None:
+    wanted = take_requested_output(entry.name, index, entry.parameters)
+    if wanted.shared_memory is not None:
         enabled(memory, f"output {quote(entry.name)} (index {index})")
-        wanted.shared_memory = SharedMemoryRef(*entry.shared_memory)
     return wanted
 
 
@@ -201,7 +199,7 @@ def _raw_shape(declared: TensorSpec, batches: bool, body_length: int) -> tuple[i
     if batches and declared.batched and sizes.count(-1) > 1:
         sizes[0] = 1
     free = sizes.count(-1)
-    row = math.prod(size for size in sizes if size >= 0) * item_size(declared.datatype)
+    row = math.prod(size for size in sizes if size >= 0) * DTYPES[declared.datatype].itemsize
     if free == 0:
         return tuple(sizes) if row == body_length else None
     if free > 1 or row == 0 or body_length == 0 or body_length % row:
@@ -225,10 +223,9 @@ def _raw_request(body: memoryview, spec: ModelSpec) -> InferRequest:
     batches = (spec.max_batch_size or spec.row_limit) > 0
     shape = None if is_element else _raw_shape(declared, batches, len(body))
     if shape is not None:
-        try:
-            array = native.view(body, 0, declared.datatype, shape, declared.name)
-        except BodyError as error:
-            raise body_fault(error, body) from None
+        array = view_tensor(body, 0, declared.datatype, shape, math.prod(shape))
+        if declared.datatype == "BOOL":
+            check_bool(declared.name, 0, array)
         tensor = Tensor(declared.name, declared.datatype, shape, array)
     elif is_element or declared.image is not None:
         rank = max(len(declared.shape), 1) if declared.datatype == "BYTES" else 1
@@ -338,12 +335,14 @@ def _document(
         header = native.read(view, json_length, _bounds(limits, spec.accepts_any_inputs))
     except BodyError as error:
         raise body_fault(error, view) from None
-    inputs = [_tensor(view, entry, index, spec) for index, entry in enumerate(header.inputs)]
-    refs = {
-        index: SharedMemoryRef(*entry.shared_memory)
-        for index, entry in enumerate(header.inputs)
-        if entry.shared_memory is not None
-    }
+    own = take_request_parameters(header.parameters)
+    inputs: list[Tensor] = []
+    refs: dict[int, SharedMemoryRef] = {}
+    for index, entry in enumerate(header.inputs):
+        parameters, ref = take_input_parameters(entry.name, index, entry.parameters)
+        inputs.append(_tensor(view, entry, index, spec, parameters))
+        if ref is not None:
+            refs[index] = ref
     if refs:
         first = min(refs)
         size = enabled(memory, subject(inputs[first].name, first)).read(
@@ -353,17 +352,16 @@ def _document(
             received=size,
             limits=limits,
         )
-    deadline = deadline_of(header.timeout_us) if header.timeout_us else None
     return InferRequest(
         model_name=spec.name,
         id=header.id,
         inputs=inputs,
         outputs=[_requested(entry, index, memory) for index, entry in enumerate(header.outputs)],
-        parameters=header.parameters,
-        binary_output=header.binary_output is True,
-        deadline_ns=deadline,
-        priority=check_priority(header.priority),
-        mark_final=header.mark_final,
+        parameters=own.custom,
+        binary_output=own.binary_output,
+        deadline_ns=own.deadline_ns,
+        priority=own.priority,
+        mark_final=own.mark_final,
         nbytes=size,
     )
 

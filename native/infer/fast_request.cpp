@@ -6,7 +6,6 @@
 #include "json/number_writer.hpp"
 #include "tensor/bytes_tensor.hpp"
 #include "infer/infer_header_reader.hpp"
-#include "infer/tensor_blocks.hpp"
 
 namespace ksrv {
 
@@ -14,14 +13,14 @@ namespace {
 
 bool is_declared(const InferHeader &header, const InputHeader &input, const InputSignature &declared,
                  std::size_t place, FastRequestLayout *layout) noexcept {
-    return !input.shared.given && input.parameters_count == 0 && input.datatype == declared.datatype &&
+    return input.parameters.count == 0 && input.datatype == declared.datatype &&
            input.size_form != SIZE_LIST && input.nbytes != 0 &&
            take_shape(declared, place, header.shapes.data() + input.shape_first, input.rank, layout);
 }
 
 // Whether an input consists of BYTES after the JSON, with one image per row.
 bool holds_images(const InferHeader &header, const InputHeader &input) noexcept {
-    return !input.shared.given && !input.has_data && input.parameters_count == 0 &&
+    return !input.has_data && input.parameters.count == 0 &&
            (input.rank == 1 || (input.rank == 2 && header.shapes[input.shape_first + 1] == 1));
 }
 
@@ -64,9 +63,7 @@ bool find_inputs(const InferHeader &header, const ModelSignature &signature, con
     for (std::size_t i = 0; i < header.inputs.size(); ++i) {
         const InputHeader &input = header.inputs[i];
         std::size_t place = 0;  // input names of a request are unique
-        while (place < count && !input.name.is(signature.inputs[place].name.data(),
-                                               signature.inputs[place].name.size()))
-            ++place;
+        while (place < count && input.name != signature.inputs[place].name) ++place;
         if (place == count) return false;
         const bool images = input.datatype == DT_BYTES && signature.inputs[place].images.accepted;
         if (!(images ? holds_images(header, input)
@@ -85,21 +82,39 @@ bool find_inputs(const InferHeader &header, const ModelSignature &signature, con
     return has_inputs(signature, *layout);
 }
 
+// Takes the request's parameters. False if one of them needs Python.
+bool take_parameters(const InferHeader &header, FastRequestLayout *layout) noexcept {
+    for (std::size_t i = 0; i < header.request_parameters.count; ++i) {
+        const Parameter &one = header.parameters[header.request_parameters.first + i];
+        const bool is_unsigned = one.kind == PARAM_INT && one.integer >= 0;
+        if (one.key == "timeout" && is_unsigned) {
+            layout->timeout_us = static_cast<std::uint64_t>(one.integer);
+        } else if (one.key == "priority" && is_unsigned && one.integer <= UINT32_MAX) {
+            layout->priority = static_cast<std::uint32_t>(one.integer);
+        } else if (one.key == "binary_data_output" && one.kind == PARAM_BOOL) {
+            for (bool &binary : layout->binary) binary = one.integer == 1;
+        } else {
+            return false;
+        }
+    }
+    return true;
+}
+
 bool find_outputs(const InferHeader &header, const ModelSignature &signature,
                   FastRequestLayout *layout) noexcept {
     const std::size_t count = header.outputs.size();
     if (count > FAST_OUTPUTS) return false;
-    for (bool &binary : layout->binary) binary = header.binary_output == 1;
     for (std::size_t i = 0; i < count; ++i) {
         const OutputHeader &output = header.outputs[i];
-        if (output.classification != 0 || output.shared.given || output.parameters_count != 0) return false;
         std::size_t place = 0;
-        while (place < signature.outputs.size() &&
-               !output.name.is(signature.outputs[place].data(), signature.outputs[place].size()))
-            ++place;
+        while (place < signature.outputs.size() && output.name != signature.outputs[place]) ++place;
         if (place == signature.outputs.size() || place > 255) return false;
         layout->wanted[i] = static_cast<std::uint8_t>(place);
-        if (output.binary >= 0) layout->binary[i] = output.binary == 1;
+        for (std::size_t j = 0; j < output.parameters.count; ++j) {
+            const Parameter &one = header.parameters[output.parameters.first + j];
+            if (one.key != "binary_data" || one.kind != PARAM_BOOL) return false;
+            layout->binary[i] = one.integer == 1;
+        }
     }
     layout->wanted_count = static_cast<std::uint8_t>(count);
     return true;
@@ -191,21 +206,18 @@ bool read_fast_request(const ModelSignature &signature, const unsigned char *bod
     InferHeader header;
     HeaderFault fault;
     const char *text = reinterpret_cast<const char *>(body);
-    if (scan_infer_header(text, json_length, signature.limits, &header, &fault) != HEADER_OK ||
-        split_blocks(&header, json_length, body_length, &fault) != HEADER_OK ||
-        header.parameters_count != 0 || header.priority > UINT32_MAX || header.mark_final > 0)
+    if (read_infer_header(text, json_length, body_length, signature.limits, &header, &fault) != HEADER_OK ||
+        !take_parameters(header, layout))
         return false;
     layout->length = body_length;
     if (!find_inputs(header, signature, body, layout)) return false;
     if (signature.max_rows && layout->rows > signature.max_rows) return false;
     if (!find_outputs(header, signature, layout)) return false;
-    if (header.id.length) {
-        if (header.id.data < text || header.id.data >= text + json_length) return false;  // a name without escapes
-        layout->id_offset = static_cast<std::size_t>(header.id.data - text);
-        layout->id_length = header.id.length;
+    if (!header.id.empty()) {
+        if (header.id.data() < text || header.id.data() >= text + json_length) return false;  // an id with escapes
+        layout->id_offset = static_cast<std::size_t>(header.id.data() - text);
+        layout->id_length = header.id.size();
     }
-    layout->timeout_us = header.timeout_us;
-    layout->priority = static_cast<std::uint32_t>(header.priority);
     return true;
 }
 

@@ -4,16 +4,18 @@
 #include <cmath>
 #include <new>
 
-#include "infer/header_scanner.hpp"
-#include "infer/tensor_blocks.hpp"
+#include "json/scanner.hpp"
 
 namespace ksrv {
 
 namespace {
 
-class HeaderReader : HeaderScanner {
+// A method that returns false has set the fault.
+class HeaderReader {
 public:
-    using HeaderScanner::HeaderScanner;
+    HeaderReader(const char *data, std::size_t length, const HeaderLimits &limits, InferHeader *out,
+                 HeaderFault *fault) noexcept
+        : begin_(data), c_{data, data + length}, limits_(limits), out_(*out), fault_(*fault) {}
 
     bool run() {
         json::skip_space(c_);
@@ -36,10 +38,127 @@ public:
     }
 
 private:
+    bool fail(HeaderError error, const char *at = nullptr) noexcept {
+        fault_.error = error;
+        fault_.offset = static_cast<std::size_t>((at ? at : c_.at) - begin_);
+        return false;
+    }
+
+    bool fail_type(const char *field, const char *wanted, const char *at = nullptr) noexcept {
+        fault_.field = field;
+        fault_.wanted = wanted;
+        return fail(HEADER_TYPE, at);
+    }
+
+    bool fail(json::Fault fault) noexcept {
+        switch (fault) {
+            case json::END: return fail(HEADER_END);
+            case json::DEPTH: return fail(HEADER_DEPTH);
+            case json::CONTROL: return fail(HEADER_CONTROL);
+            case json::ESCAPE: return fail(HEADER_ESCAPE);
+            case json::UTF8: return fail(HEADER_UTF8);
+            default: return fail(HEADER_SYNTAX);
+        }
+    }
+
+    bool check(json::Fault fault) noexcept { return fault == json::OK || fail(fault); }
+    bool skip() noexcept { return check(json::skip_value(c_, depth_, limits_.depth)); }
+    bool more() noexcept { return c_.at != c_.end || fail(HEADER_END); }
+
+    // Consumes null, which means the same as a missing value. Sets a fault for another word.
+    bool null(bool *absent) noexcept {
+        *absent = *c_.at == 'n';
+        return !*absent || check(json::skip_word(c_, "null", 4));
+    }
+
+    bool string(std::string_view *text) {
+        const char *start = c_.at + 1;
+        bool escaped = false;
+        if (!check(json::skip_string(c_, &escaped))) return false;
+        if (!escaped) {
+            *text = {start, static_cast<std::size_t>(c_.at - 1 - start)};
+            return true;
+        }
+        // Decoded strings are never longer than their encoded form, so that a block of the header's size is enough
+        // for all.
+        if (!out_.decoded) out_.decoded.reset(new char[static_cast<std::size_t>(c_.end - begin_)]);
+        char *target = out_.decoded.get() + out_.decoded_length;
+        *text = {target, json::decode_string(start, c_.at - 1, target)};
+        out_.decoded_length += text->size();
+        return true;
+    }
+
+    bool string_field(const char *field, std::string_view *text) {
+        return *c_.at == '"' ? string(text) : fail_type(field, "a string");
+    }
+
+    // Reads the members of an object or an array up to `close`.
+    template <class Member>
+    bool members(char close, Member &&member) {
+        if (++depth_ > limits_.depth) return fail(HEADER_DEPTH);
+        ++c_.at;
+        json::skip_space(c_);
+        if (!more()) return false;
+        if (*c_.at != close) {
+            for (;;) {
+                if (!more() || !member()) return false;
+                json::skip_space(c_);
+                if (!more()) return false;
+                if (*c_.at == close) break;
+                if (*c_.at != ',') return fail(HEADER_SYNTAX);
+                ++c_.at;
+                json::skip_space(c_);
+            }
+        }
+        ++c_.at;
+        --depth_;
+        return true;
+    }
+
+    template <class Item>
+    bool array(Item &&item) {
+        return members(']', item);
+    }
+
+    template <class Field>
+    bool object(Field &&field) {
+        return members('}', [&]() {
+            if (*c_.at != '"') return fail(HEADER_SYNTAX);
+            std::string_view key;
+            if (!string(&key)) return false;
+            json::skip_space(c_);
+            if (!more()) return false;
+            if (*c_.at != ':') return fail(HEADER_SYNTAX);
+            ++c_.at;
+            json::skip_space(c_);
+            return more() && field(key);
+        });
+    }
+
+    bool once(unsigned *seen, unsigned bit, std::string_view key) noexcept {
+        if (*seen & bit) {
+            fault_.name = key;
+            return fail(HEADER_TWICE);
+        }
+        *seen |= bit;
+        return true;
+    }
+
+    bool too_many(const char *field, std::uint64_t limit) noexcept {
+        fault_.field = field;
+        fault_.expected = limit;
+        return fail(HEADER_TOO_MANY);
+    }
+
+    bool missing(const char *field, const char *at) noexcept {
+        fault_.field = field;
+        return fail(HEADER_MISSING, at);
+    }
+
     template <class Tensors>
-    bool named_once(const Tensors &others, const Text &name, const char *at) noexcept {
+    bool named_once(const Tensors &others, std::string_view name, const char *at) noexcept {
         for (const auto &other : others) {
-            if (other.name.same(name)) {
+            if (other.name == name) {
                 fault_.name = name;
                 return fail(HEADER_DUPLICATE_NAME, at);
             }
@@ -47,33 +166,35 @@ private:
         return true;
     }
 
-    // Reads a parameters object. `reserved(key, &handled)` handles names that have a special meaning.
-    template <class Reserved>
-    bool parameters(std::size_t *first, std::size_t *count, Reserved &&reserved) {
+    // Reads a parameters object: of `input`, or of the request or an output.
+    bool parameters(Parameters *found, InputHeader *input = nullptr) {
         bool absent = false;
         if (!null(&absent)) return false;
         if (absent) return true;
         if (*c_.at != '{') return fail_type("'parameters'", "an object");
-        *first = out_.parameters.size();
+        found->first = out_.parameters.size();
         std::size_t entries = 0;
-        return object([&](const Text &key) {
+        return object([&](std::string_view key) {
             if (++entries > limits_.parameters) return too_many("parameters", limits_.parameters);
-            bool handled = false, nothing = false;
+            bool nothing = false;
             if (!null(&nothing)) return false;
             if (nothing) return true;
-            for (std::size_t i = *first; i < out_.parameters.size(); ++i) {
-                if (out_.parameters[i].key.same(key)) {
-                    fault_.name = key;
-                    return fail(HEADER_TWICE);
-                }
+            bool repeated = input && input->size_form != SIZE_ABSENT && key == "binary_data_size";
+            for (std::size_t i = found->first; i < out_.parameters.size(); ++i)
+                repeated |= out_.parameters[i].key == key;
+            if (repeated) {
+                fault_.name = key;
+                return fail(HEADER_TWICE);
             }
-            if (!reserved(key, &handled)) return false;
-            if (handled) return true;
+            if (input && key == "binary_data_size") return data_size(input);
+            if (input && (key == "shared_memory_region" || key == "shared_memory_offset" ||
+                          key == "shared_memory_byte_size"))
+                input->shared = true;
             Parameter parameter;
             parameter.key = key;
             if (!parameter_value(&parameter)) return false;
             out_.parameters.push_back(parameter);
-            ++*count;
+            ++found->count;
             return true;
         });
     }
@@ -86,11 +207,9 @@ private:
             return string(&parameter->text);
         }
         if (*start == 't' || *start == 'f') {
-            int value = 0;
             parameter->kind = PARAM_BOOL;
-            if (!boolean_field("", &value)) return false;
-            parameter->integer = value;
-            return true;
+            parameter->integer = *start == 't';
+            return check(*start == 't' ? json::skip_word(c_, "true", 4) : json::skip_word(c_, "false", 5));
         }
         if (*start == '{' || *start == '[')
             return fail_type("a parameter", "a string, a number, true or false");
@@ -126,54 +245,6 @@ private:
         return fail(HEADER_NUMBER, start);
     }
 
-    bool request_parameter(const Text &key, bool *handled, unsigned *seen) {
-        fault_.name = key;
-        *handled = true;
-        if (key.is("binary_data_output", 18))
-            return once(seen, 1, key) && boolean_field("'binary_data_output'", &out_.binary_output);
-        if (key.is("timeout", 7))
-            return once(seen, 2, key) && unsigned_field("'timeout'", &out_.timeout_us);
-        if (key.is("priority", 8))
-            return once(seen, 4, key) && unsigned_field("'priority'", &out_.priority);
-        if (key.is("triton_enable_empty_final_response", 34))
-            return once(seen, 8, key) &&
-                   boolean_field("'triton_enable_empty_final_response'", &out_.mark_final);
-        if (key.length >= 7 && std::memcmp(key.data, "triton_", 7) == 0) return fail(HEADER_RESERVED);
-        *handled = false;  // checked here, but still passed to the handler
-        const char *start = c_.at;
-        std::uint64_t number = 0;
-        int flag = 0;
-        bool good = true;
-        if (key.is("sequence_id", 11)) {
-            if (*start != '"') good = unsigned_field("'sequence_id'", &number);
-            if (!good && fault_.error == HEADER_TYPE)
-                fault_.wanted = "an unsigned integer or a string";
-        } else if (key.is("sequence_start", 14)) {
-            good = boolean_field("'sequence_start'", &flag);
-        } else if (key.is("sequence_end", 12)) {
-            good = boolean_field("'sequence_end'", &flag);
-        }
-        if (good) c_.at = start;
-        return good;
-    }
-
-    bool shared_memory(const Text &key, bool *handled, unsigned *seen, SharedMemory *shared) {
-        if (key.is("shared_memory_region", 20)) {
-            *handled = shared->given = true;
-            return once(seen, 1u << 8, key) && string_field("'shared_memory_region'", &shared->region);
-        }
-        if (key.is("shared_memory_offset", 20)) {
-            *handled = true;
-            return once(seen, 1u << 9, key) && unsigned_field("'shared_memory_offset'", &shared->offset);
-        }
-        if (key.is("shared_memory_byte_size", 23)) {
-            *handled = true;
-            return once(seen, 1u << 10, key) &&
-                   unsigned_field("'shared_memory_byte_size'", &shared->byte_size);
-        }
-        return true;
-    }
-
     bool data_size(InputHeader *input) {
         const char *start = c_.at;
         fault_.field = "'binary_data_size'";
@@ -188,9 +259,9 @@ private:
             input->size_form = SIZE_NUMBER;
             return true;
         }
-        Text text;
+        std::string_view text;
         if (!string(&text)) return false;
-        json::Cursor list{text.data, text.data + text.length};
+        json::Cursor list{text.data(), text.data() + text.size()};
         input->size_form = SIZE_LIST;
         input->sizes_first = out_.sizes.size();
         const auto blanks = [&list]() {
@@ -248,36 +319,28 @@ private:
         if (*c_.at != '{') return fail_type("an entry of 'inputs'", "an object");
         const char *start = c_.at;
         InputHeader input;
-        unsigned seen = 0, reserved_seen = 0;
+        unsigned seen = 0;
         fault_.place = AT_INPUT;
         fault_.index = out_.inputs.size();
         fault_.owner = {};
-        const bool read = object([&](const Text &key) {
-            if (key.is("name", 4)) {
+        const bool read = object([&](std::string_view key) {
+            if (key == "name") {
                 if (!once(&seen, NAME, key) || !string_field("'name'", &input.name)) return false;
                 fault_.owner = input.name;
                 return true;
             }
-            if (key.is("shape", 5)) return once(&seen, SHAPE, key) && shape(&input);
-            if (key.is("datatype", 8)) {
+            if (key == "shape") return once(&seen, SHAPE, key) && shape(&input);
+            if (key == "datatype") {
                 const char *at = c_.at;
-                Text text;
+                std::string_view text;
                 if (!once(&seen, DATATYPE, key) || !string_field("'datatype'", &text)) return false;
-                input.datatype = datatype_of(text.data, text.length);
+                input.datatype = datatype_of(text.data(), text.size());
                 fault_.name = text;
                 return input.datatype != DT_INVALID || fail(HEADER_DATATYPE, at);
             }
-            if (key.is("parameters", 10))
-                return once(&seen, PARAMETERS, key) &&
-                       parameters(&input.parameters_first, &input.parameters_count,
-                                  [&](const Text &name, bool *handled) {
-                                      if (!name.is("binary_data_size", 16))
-                                          return shared_memory(name, handled, &reserved_seen,
-                                                               &input.shared);
-                                      *handled = true;
-                                      return once(&reserved_seen, 1, name) && data_size(&input);
-                                  });
-            if (key.is("data", 4)) {
+            if (key == "parameters")
+                return once(&seen, PARAMETERS, key) && parameters(&input.parameters, &input);
+            if (key == "data") {
                 bool absent = false;
                 if (!once(&seen, DATA, key) || !null(&absent)) return false;
                 if (absent) return true;
@@ -294,7 +357,7 @@ private:
         if (!(seen & NAME)) return missing("'name'", start);
         if (!(seen & DATATYPE)) return missing("'datatype'", start);
         if (!(seen & SHAPE)) return missing("'shape'", start);
-        if (input.shared.given && (input.has_data || input.size_form != SIZE_ABSENT))
+        if (input.shared && (input.has_data || input.size_form != SIZE_ABSENT))
             return fail(HEADER_DATA_AND_SHARED, start);
         if (input.has_data && input.size_form != SIZE_ABSENT) return fail(HEADER_DATA_AND_SIZE, start);
         if (!named_once(out_.inputs, input.name, start)) return false;
@@ -321,33 +384,18 @@ private:
         if (*c_.at != '{') return fail_type("an entry of 'outputs'", "an object");
         const char *start = c_.at;
         OutputHeader output;
-        unsigned seen = 0, reserved_seen = 0;
+        unsigned seen = 0;
         fault_.place = AT_OUTPUT;
         fault_.index = out_.outputs.size();
         fault_.owner = {};
-        const bool read = object([&](const Text &key) {
-            if (key.is("name", 4)) {
+        const bool read = object([&](std::string_view key) {
+            if (key == "name") {
                 if (!once(&seen, NAME, key) || !string_field("'name'", &output.name)) return false;
                 fault_.owner = output.name;
                 return true;
             }
-            if (!key.is("parameters", 10)) return skip();
-            return once(&seen, PARAMETERS, key) &&
-                   parameters(&output.parameters_first, &output.parameters_count,
-                              [&](const Text &name, bool *handled) {
-                                  if (name.is("binary_data", 11) && *c_.at != '"') {  // "base64" is read in Python
-                                      *handled = true;
-                                      return once(&reserved_seen, 1, name) &&
-                                             boolean_field("'binary_data'", &output.binary);
-                                  }
-                                  if (name.is("classification", 14)) {
-                                      *handled = true;
-                                      return once(&reserved_seen, 2, name) &&
-                                             unsigned_field("'classification'",
-                                                            &output.classification);
-                                  }
-                                  return shared_memory(name, handled, &reserved_seen, &output.shared);
-                              });
+            if (key != "parameters") return skip();
+            return once(&seen, PARAMETERS, key) && parameters(&output.parameters);
         });
         if (!read) return false;
         if (!(seen & NAME)) return missing("'name'", start);
@@ -360,10 +408,10 @@ private:
     bool request() {
         enum : unsigned { ID = 1, PARAMETERS = 2, INPUTS = 4, OUTPUTS = 8 };
         const char *start = c_.at;
-        unsigned seen = 0, reserved_seen = 0;
+        unsigned seen = 0;
         bool absent = false;
-        const bool read = object([&](const Text &key) {
-            if (key.is("inputs", 6)) {
+        const bool read = object([&](std::string_view key) {
+            if (key == "inputs") {
                 if (!once(&seen, INPUTS, key)) return false;
                 if (*c_.at != '[') return fail_type("'inputs'", "an array");
                 return array([&]() {
@@ -371,7 +419,7 @@ private:
                                                                : too_many("inputs", limits_.inputs);
                 });
             }
-            if (key.is("outputs", 7)) {
+            if (key == "outputs") {
                 if (!once(&seen, OUTPUTS, key) || !null(&absent)) return false;
                 if (absent) return true;
                 if (*c_.at != '[') return fail_type("'outputs'", "an array");
@@ -381,29 +429,81 @@ private:
                                : too_many("outputs", limits_.inputs);
                 });
             }
-            if (key.is("id", 2)) {
+            if (key == "id") {
                 if (!once(&seen, ID, key) || !null(&absent)) return false;
                 return absent || string_field("'id'", &out_.id);
             }
-            if (key.is("parameters", 10))
-                return once(&seen, PARAMETERS, key) &&
-                       parameters(&out_.parameters_first, &out_.parameters_count,
-                                  [&](const Text &name, bool *handled) {
-                                      return request_parameter(name, handled, &reserved_seen);
-                                  });
+            if (key == "parameters") return once(&seen, PARAMETERS, key) && parameters(&out_.request_parameters);
             return skip();
         });
         return read && ((seen & INPUTS) || missing("'inputs'", start));
     }
 
+    const char *begin_;
+    json::Cursor c_;
+    const HeaderLimits &limits_;
+    InferHeader &out_;
+    HeaderFault &fault_;
+    unsigned depth_ = 0;
 };
+
+// Assigns a block of the body to every input without JSON data. A size is derived from the shape or given by the client.
+// If both exist they must agree, and the sizes together must use up the body exactly.
+HeaderError split_blocks(InferHeader *header, std::size_t json_length, std::size_t body_length,
+                         HeaderFault *fault) noexcept {
+    std::size_t offset = json_length;
+    const auto fail = [&](HeaderError error, std::uint64_t expected, std::uint64_t received) {
+        fault->error = error;
+        fault->offset = offset;
+        fault->expected = expected;
+        fault->received = received;
+        return error;
+    };
+    for (std::size_t i = 0; i < header->inputs.size(); ++i) {
+        InputHeader &input = header->inputs[i];
+        if (input.has_data || input.shared) continue;
+        fault->place = AT_INPUT;
+        fault->index = i;
+        fault->owner = input.name;
+        const std::size_t left = body_length - offset;
+        const bool bytes = input.datatype == DT_BYTES;
+        std::uint64_t length = input.size;
+        if (input.size_form == SIZE_ABSENT) {
+            if (!bytes) {
+                length = input.nbytes;
+            } else if (input.elements == 0) {
+                length = 0;
+            } else if (header->inputs.size() == 1 && input.elements == 1) {
+                length = left;
+            } else {
+                return fail(left ? HEADER_BYTES_UNSIZED : HEADER_NO_DATA, 0, left);
+            }
+            if (left == 0 && input.elements != 0) return fail(HEADER_NO_DATA, length, 0);
+        } else if (!bytes && length != input.nbytes) {
+            return fail(HEADER_SIZE_MISMATCH, input.nbytes, length);
+        } else if (bytes && input.size_form == SIZE_LIST && input.sizes_count != input.elements) {
+            return fail(HEADER_SIZE_LIST_COUNT, input.elements, input.sizes_count);
+        } else if (bytes && input.size_form == SIZE_NUMBER && length == 0 && input.elements != 0) {
+            return fail(HEADER_SIZE_ZERO, input.elements, 0);
+        }
+        if (length > left) return fail(HEADER_SHORT, length, left);
+        input.offset = offset;
+        input.length = static_cast<std::size_t>(length);
+        offset += input.length;
+    }
+    fault->place = AT_REQUEST;
+    if (offset != body_length)
+        return fail(HEADER_SURPLUS, offset - json_length, body_length - json_length);
+    return HEADER_OK;
+}
 
 }  // namespace
 
-HeaderError scan_infer_header(const char *data, std::size_t length, const HeaderLimits &limits,
-                              InferHeader *header, HeaderFault *fault) noexcept {
+HeaderError read_infer_header(const char *body, std::size_t json_length, std::size_t body_length,
+                              const HeaderLimits &limits, InferHeader *header, HeaderFault *fault) noexcept {
     try {
-        return HeaderReader(data, length, limits, header, fault).run() ? HEADER_OK : fault->error;
+        if (!HeaderReader(body, json_length, limits, header, fault).run()) return fault->error;
+        return split_blocks(header, json_length, body_length, fault);
     } catch (const std::bad_alloc &) {
         fault->error = HEADER_MEMORY;
         return HEADER_MEMORY;

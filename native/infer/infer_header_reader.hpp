@@ -1,4 +1,4 @@
-// Reads the JSON header of an infer request, strictly and in one pass.
+// Reads the body of an infer request: the JSON header, strictly and in one pass, and the tensors after it.
 //
 // Strategy: a recursive-descent reader for the levels of nesting that the protocol has. Other nested values from the
 // client are skipped without recursion. Every size is computed by `checked_nbytes`, every count is checked while it
@@ -14,8 +14,9 @@
 
 namespace ksrv {
 
-// Reads the JSON header in `data[0:length]`. On failure, `*fault` describes the fault and its position.
-HeaderError scan_infer_header(const char *data, std::size_t length, const HeaderLimits &limits,
-                              InferHeader *header, HeaderFault *fault) noexcept;
+// Reads the first `json_length` bytes of `body` as the JSON header, and finds the tensors in the bytes after it. On
+// failure, `*fault` describes the fault and its position.
+HeaderError read_infer_header(const char *body, std::size_t json_length, std::size_t body_length,
+                              const HeaderLimits &limits, InferHeader *header, HeaderFault *fault) noexcept;
 
 }  // namespace ksrv

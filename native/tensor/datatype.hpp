@@ -111,4 +111,14 @@ inline bool checked_nbytes(const std::int64_t *shape, std::size_t rank, std::siz
     return true;
 }
 
+// The index of the first byte of a BOOL tensor that is neither 0 nor 1, or `length`.
+inline std::size_t find_not_bool(const unsigned char *data, std::size_t length) noexcept {
+    unsigned char all = 0;
+    for (std::size_t i = 0; i < length; ++i) all |= data[i];
+    if (all <= 1) return length;
+    std::size_t i = 0;
+    while (data[i] <= 1) ++i;
+    return i;
+}
+
 }  // namespace ksrv

@@ -71,13 +71,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
         ksrv::InferHeader header;
         ksrv::HeaderFault fault;
         const char *text = reinterpret_cast<const char *>(body);
-        require(ksrv::scan_infer_header(text, json_length, signature.limits, &header, &fault) ==
+        require(ksrv::read_infer_header(text, json_length, length, signature.limits, &header, &fault) ==
                 ksrv::HEADER_OK);
         require(layout.rows >= 1 && (signature.max_rows == 0 || layout.rows <= signature.max_rows));
         std::size_t sent = json_length, end = length;
         for (std::size_t i = 0; i < header.inputs.size(); ++i) {
-            const ksrv::Text &name = header.inputs[i].name;
-            const std::size_t place = signature.inputs[0].name == std::string(name.data, name.length) ? 0 : 1;
+            const std::size_t place = header.inputs[i].name == signature.inputs[0].name ? 0 : 1;
             const ksrv::InputSignature &declared = signature.inputs[place];
             const std::size_t bytes = declared.bytes_of_row(layout.row_length) * layout.rows, offset = layout.offsets[place];
             if (layout.images[place]) {

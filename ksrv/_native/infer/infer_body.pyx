@@ -13,32 +13,24 @@ from cpython.buffer cimport (
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 cimport cython
-from libc.stdint cimport int64_t, uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uintptr_t
 from libc.string cimport memcpy
-from libcpp cimport bool as cbool
+from libcpp.string_view cimport string_view
 
 from native.infer.infer_header cimport (
-    HEADER_BYTES_UNSIZED, HEADER_CONTROL, HEADER_DATATYPE, HEADER_DATA_AND_SHARED,
-    HEADER_DATA_AND_SIZE, HEADER_DEPTH, HEADER_DIMENSION, HEADER_DUPLICATE_NAME, HEADER_EMPTY,
-    HEADER_END, HEADER_ESCAPE, HEADER_MEMORY, HEADER_MISSING, HEADER_NEGATIVE, HEADER_NO_DATA,
-    HEADER_NUMBER, HEADER_OK, HEADER_OVERFLOW, HEADER_RESERVED, HEADER_SHORT, HEADER_SIZE_INVALID,
-    HEADER_SIZE_LIST_COUNT, HEADER_SIZE_MISMATCH, HEADER_SIZE_ZERO, HEADER_SURPLUS, HEADER_SYNTAX,
-    HEADER_TOO_MANY, HEADER_TRAILING, HEADER_TWICE, HEADER_TYPE, HEADER_UTF8, HeaderError,
-    HeaderFault, HeaderLimits, InferHeader, InputHeader, OutputHeader, PARAM_FLOAT, PARAM_INT,
-    PARAM_STRING, PARAM_UINT, Parameter, SIZE_LIST, SharedMemory, Text,
+    HEADER_ERROR_NAMES, HEADER_MEMORY, HEADER_OK, HeaderError, HeaderFault, HeaderLimits,
+    InferHeader, InputHeader, PARAM_FLOAT, PARAM_INT, PARAM_STRING, PARAM_UINT, Parameter,
+    Parameters, SIZE_LIST,
 )
-from native.infer.infer_header_reader cimport scan_infer_header
-from native.infer.tensor_blocks cimport find_not_bool, split_blocks
-from native.json.scanner cimport Cursor, parse_digits
+from native.infer.infer_header_reader cimport read_infer_header
 from native.memory.buffer_pool cimport count_copy as count_copied
-from native.tensor.datatype cimport (
-    DT_BOOL, DT_BYTES, DT_INVALID, Datatype, datatype_of, item_size_of,
-)
+from native.tensor.datatype cimport DT_BOOL, DT_BYTES, Datatype, find_not_bool, item_size_of
 
 from ksrv._native.memory.exported_bytes cimport ExportedBytes
 
-import numpy as np
+from dataclasses import dataclass
 
+import numpy as np
 
 from ksrv._native.memory.buffer_pool import block_under
 from ksrv._native.tensor.datatype import DTYPES as DATATYPE_DTYPES
@@ -63,39 +55,8 @@ cdef object empty = np.empty
 cdef list NAMES = list(DATATYPE_NAMES)
 cdef tuple DTYPES = DATATYPE_DTYPES
 
-cdef dict CODES = {
-    <int>HEADER_EMPTY: "empty",
-    <int>HEADER_END: "end",
-    <int>HEADER_SYNTAX: "syntax",
-    <int>HEADER_DEPTH: "depth",
-    <int>HEADER_CONTROL: "control",
-    <int>HEADER_ESCAPE: "escape",
-    <int>HEADER_UTF8: "utf8",
-    <int>HEADER_TRAILING: "trailing",
-    <int>HEADER_TYPE: "type",
-    <int>HEADER_TWICE: "twice",
-    <int>HEADER_MISSING: "missing",
-    <int>HEADER_TOO_MANY: "too_many",
-    <int>HEADER_DATATYPE: "datatype",
-    <int>HEADER_DIMENSION: "dimension",
-    <int>HEADER_NEGATIVE: "negative",
-    <int>HEADER_OVERFLOW: "overflow",
-    <int>HEADER_NUMBER: "number",
-    <int>HEADER_RESERVED: "reserved",
-    <int>HEADER_DUPLICATE_NAME: "duplicate_name",
-    <int>HEADER_SIZE_INVALID: "size_invalid",
-    <int>HEADER_DATA_AND_SIZE: "data_and_size",
-    <int>HEADER_DATA_AND_SHARED: "data_and_shared",
-    <int>HEADER_SIZE_MISMATCH: "size_mismatch",
-    <int>HEADER_SIZE_LIST_COUNT: "size_list_count",
-    <int>HEADER_SIZE_ZERO: "size_zero",
-    <int>HEADER_BYTES_UNSIZED: "bytes_unsized",
-    <int>HEADER_NO_DATA: "no_data",
-    <int>HEADER_SHORT: "short",
-    <int>HEADER_SURPLUS: "surplus",
-}
 
-
+@dataclass(eq=False)
 class BodyError(ValueError):
     """A fault in a body, as numbers and names.
 
@@ -120,31 +81,6 @@ class BodyError(ValueError):
     name: str
     expected: int
     received: int
-
-    def __init__(
-        self,
-        code: str,
-        offset: int,
-        place: str = "request",
-        index: int = 0,
-        owner: str = "",
-        field: str = "",
-        wanted: str = "",
-        name: str = "",
-        expected: int = 0,
-        received: int = 0,
-    ):
-        super().__init__(code)
-        self.code = code
-        self.offset = offset
-        self.place = place
-        self.index = index
-        self.owner = owner
-        self.field = field
-        self.wanted = wanted
-        self.name = name
-        self.expected = expected
-        self.received = received
 
 
 cdef class Bounds:
@@ -184,7 +120,7 @@ cdef class Input:
         data: Begin and end of the JSON `data` array in the body, or None.
         offset: The first byte of the binary block of `length` bytes.
         sizes: The list form of binary_data_size, or None.
-        shared_memory: Region, offset and size, or None.
+        in_shared_memory: Whether the parameters name shared memory.
         array: The tensor, if it is binary and its datatype has a fixed size.
     """
 
@@ -197,7 +133,7 @@ cdef class Input:
     cdef readonly size_t offset
     cdef readonly size_t length
     cdef readonly object sizes
-    cdef readonly object shared_memory
+    cdef readonly bint in_shared_memory
     cdef readonly object array
 
     shape: tuple[int, ...]
@@ -205,7 +141,6 @@ cdef class Input:
     parameters: dict[str, bool | int | float | str]
     data: tuple[int, int] | None
     sizes: tuple[int, ...] | None
-    shared_memory: tuple[str, int, int] | None
     array: npt.NDArray[Any] | None
 
 
@@ -215,15 +150,9 @@ cdef class Output:
     """One requested output of the header."""
 
     cdef readonly str name
-    cdef readonly object binary
-    cdef readonly object classification
     cdef readonly dict parameters
-    cdef readonly object shared_memory
 
-    binary: bool | None
-    classification: int
     parameters: dict[str, bool | int | float | str]
-    shared_memory: tuple[str, int, int] | None
 
 
 @cython.final
@@ -232,37 +161,24 @@ cdef class Header:
     """The JSON header of an infer request.
 
     Attributes:
-        binary_output: The parameter binary_data_output, or None.
-        mark_final: The parameter triton_enable_empty_final_response.
         json_length: The bytes of the JSON object.
     """
 
     cdef readonly str id
     cdef readonly dict parameters
-    cdef readonly object binary_output
-    cdef readonly bint mark_final
-    cdef readonly object timeout_us
-    cdef readonly object priority
     cdef readonly size_t json_length
     cdef readonly list inputs
     cdef readonly list outputs
 
     parameters: dict[str, bool | int | float | str]
-    binary_output: bool | None
-    timeout_us: int
-    priority: int
     inputs: list[Input]
     outputs: list[Output]
 
 
-cdef inline str _text(const Text &text):
-    if text.length == 0:
+cdef inline str _text(string_view text):
+    if text.empty():
         return ""
-    return PyUnicode_DecodeUTF8(text.data, <Py_ssize_t>text.length, NULL)
-
-
-cdef object _flag(int value):
-    return None if value < 0 else value == 1
+    return PyUnicode_DecodeUTF8(text.data(), <Py_ssize_t>text.size(), NULL)
 
 
 cdef object _value(const Parameter &parameter):
@@ -277,18 +193,12 @@ cdef object _value(const Parameter &parameter):
     return parameter.integer == 1
 
 
-cdef dict _parameters(InferHeader &header, size_t first, size_t count):
+cdef dict _parameters(InferHeader &header, const Parameters &owner):
     cdef dict found = {}
     cdef size_t i
-    for i in range(first, first + count):
+    for i in range(owner.first, owner.first + owner.count):
         found[_text(header.parameters[i].key)] = _value(header.parameters[i])
     return found
-
-
-cdef object _shared(const SharedMemory &shared):
-    if not shared.given:
-        return None
-    return (_text(shared.region), shared.offset, shared.byte_size)
 
 
 cdef object _view(
@@ -304,7 +214,7 @@ cdef object _view(
         bad = find_not_bool(start, length)
         if bad != length:
             raise BodyError(
-                "not_bool", offset + bad, "input", index, name, expected=bad, received=start[bad]
+                "not_bool", offset + bad, "input", index, name, "", "", "", bad, start[bad]
             )
     if length == 0:
         return empty(shape, DTYPES[<int>datatype])
@@ -334,8 +244,8 @@ cdef Input _input(object buffer, const ExportedBytes &body, InferHeader &header,
         PyTuple_SET_ITEM(shape, <Py_ssize_t>i, dimension)
     made.shape = shape
     made.elements = entry.elements
-    made.parameters = _parameters(header, entry.parameters_first, entry.parameters_count)
-    made.shared_memory = _shared(entry.shared)
+    made.parameters = _parameters(header, entry.parameters)
+    made.in_shared_memory = entry.shared
     if entry.has_data:
         made.data = (entry.data_begin, entry.data_end)
         return made
@@ -343,7 +253,7 @@ cdef Input _input(object buffer, const ExportedBytes &body, InferHeader &header,
     made.length = entry.length
     if entry.size_form == SIZE_LIST:
         made.sizes = tuple([header.sizes[entry.sizes_first + i] for i in range(entry.sizes_count)])
-    if entry.datatype == DT_BYTES or entry.shared.given:
+    if entry.datatype == DT_BYTES or entry.shared:
         return made
     made.array = _view(
         buffer, body, entry.offset, entry.length, entry.datatype, shape, made.name, index
@@ -352,13 +262,9 @@ cdef Input _input(object buffer, const ExportedBytes &body, InferHeader &header,
 
 
 cdef Output _output(InferHeader &header, size_t index):
-    cdef const OutputHeader *entry = &header.outputs[index]
     cdef Output made = Output.__new__(Output)
-    made.name = _text(entry.name)
-    made.binary = _flag(entry.binary)
-    made.classification = entry.classification
-    made.parameters = _parameters(header, entry.parameters_first, entry.parameters_count)
-    made.shared_memory = _shared(entry.shared)
+    made.name = _text(header.outputs[index].name)
+    made.parameters = _parameters(header, header.outputs[index].parameters)
     return made
 
 
@@ -366,7 +272,7 @@ cdef object _error(const HeaderFault &fault):
     if fault.error == HEADER_MEMORY:
         return MemoryError()
     return BodyError(
-        CODES[<int>fault.error],
+        HEADER_ERROR_NAMES[<int>fault.error].decode().lower(),
         fault.offset,
         ("request", "input", "output")[<int>fault.place],
         fault.index,
@@ -377,58 +283,6 @@ cdef object _error(const HeaderFault &fault):
         fault.expected,
         fault.received,
     )
-
-
-def digits(str text not None, uint64_t limit) -> int:
-    """Return the number that `text` writes in 1 to 10 ASCII digits without anything else.
-
-    Returns:
-        The number; -1 if the text has another form, -2 if it is longer or exceeds the limit.
-    """
-    cdef bytes encoded = text.encode("utf-8", "surrogatepass")
-    cdef Cursor cursor
-    cdef uint64_t value = 0
-    cdef cbool too_large = False
-    cursor.at = encoded
-    cursor.end = cursor.at + len(encoded)
-    if parse_digits(cursor, 10, limit, &value, &too_large):
-        return value if cursor.at == cursor.end else -1
-    return -2 if too_large and encoded.isdigit() else -1
-
-
-def view(
-    buffer: Buffer,
-    size_t offset,
-    str datatype not None,
-    tuple shape not None: tuple[int, ...],
-    str name not None="",
-    size_t index=0,
-) -> npt.NDArray[np.generic]:
-    """Return the tensor at `offset` of the buffer.
-
-    Args:
-        datatype: A KServe v2 datatype of fixed size.
-
-    Returns:
-        An array over the buffer's memory, or a counted copy if the bytes are not aligned.
-
-    Raises:
-        BodyError: A BOOL byte is neither 0 nor 1.
-        ValueError: The datatype is unknown, or the tensor exceeds the buffer.
-    """
-    cdef bytes encoded = datatype.encode("utf-8", "surrogatepass")
-    cdef Datatype found = datatype_of(encoded, <size_t>len(encoded))
-    cdef ExportedBytes body
-    cdef object elements = 1
-    if found == DT_INVALID or found == DT_BYTES:
-        raise ValueError(f"{datatype} is not a datatype of fixed size")
-    for dimension in shape:
-        elements *= dimension
-    body.take(buffer)
-    nbytes = elements * item_size_of(found)
-    if nbytes < 0 or offset + nbytes > body.length:
-        raise ValueError(f"{nbytes} bytes at {offset} do not lie within {body.length} bytes")
-    return _view(buffer, body, offset, nbytes, found, shape, name, index)
 
 
 def read(buffer: Buffer, size_t json_length, Bounds bounds=None) -> Header:
@@ -460,20 +314,16 @@ def read(buffer: Buffer, size_t json_length, Bounds bounds=None) -> Header:
     text = <const char *>body.data
     if json_length > JSON_WITHOUT_GIL_BYTES:
         with nogil:
-            error = scan_infer_header(text, json_length, limits[0], &scanned, &fault)
+            error = read_infer_header(
+                text, json_length, body.length, limits[0], &scanned, &fault
+            )
     else:
-        error = scan_infer_header(text, json_length, limits[0], &scanned, &fault)
-    if error == HEADER_OK:
-        error = split_blocks(&scanned, json_length, body.length, &fault)
+        error = read_infer_header(text, json_length, body.length, limits[0], &scanned, &fault)
     if error != HEADER_OK:
         raise _error(fault)
     header = Header.__new__(Header)
     header.id = _text(scanned.id)
-    header.parameters = _parameters(scanned, scanned.parameters_first, scanned.parameters_count)
-    header.binary_output = _flag(scanned.binary_output)
-    header.mark_final = scanned.mark_final == 1
-    header.timeout_us = scanned.timeout_us
-    header.priority = scanned.priority
+    header.parameters = _parameters(scanned, scanned.request_parameters)
     header.json_length = scanned.json_length
     header.inputs = [_input(buffer, body, scanned, i) for i in range(scanned.inputs.size())]
     header.outputs = [_output(scanned, i) for i in range(scanned.outputs.size())]

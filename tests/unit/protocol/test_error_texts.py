@@ -12,12 +12,17 @@ from tests.support.paths import ROOT
 BODY = memoryview(b'{"inputs":[] }')
 
 
-def codes(source):
-    text = (ROOT / "ksrv" / "_native" / source).read_text()
-    return sorted(set(re.findall(r'^    <int>\w+: "(\w+)",$', text, re.MULTILINE)))
+def codes(source, pattern):
+    return sorted(set(re.findall(pattern, (ROOT / source).read_text(), re.MULTILINE)))
 
 
-@pytest.mark.parametrize("code", [*codes("infer/infer_body.pyx"), "not_bool"])
+HEADER_CODES = [
+    code.lower() for code in codes("native/infer/infer_header.hpp", r"^    row\((\w+)\)")
+]
+NUMBERS_CODES = codes("ksrv/_native/json/number_array.pyx", r'^    <int>\w+: "(\w+)",$')
+
+
+@pytest.mark.parametrize("code", [*HEADER_CODES, "not_bool"])
 @pytest.mark.parametrize("place", ["request", "input", "output"])
 def test_every_code_has_a_sentence(code, place):
     error = BodyError(code, 3, place, 1, "x" * 5000, "'shape'", "an array", "\x1b" * 5000, 7, 5)
@@ -26,20 +31,24 @@ def test_every_code_has_a_sentence(code, place):
     assert len(answer.message) < 600 and not answer.message.endswith(("...", " "))
 
 
-@pytest.mark.parametrize("code", [*codes("json/number_array.pyx"), "count"])
+@pytest.mark.parametrize("code", [*NUMBERS_CODES, "count"])
 def test_every_numbers_code_has_a_sentence(code):
     answer = numbers_fault(NumbersError(code, 2, 6), BODY, 1, "x", 3, "INT8", 9)
     assert answer.message.startswith("input 'x' (index 3)")
 
 
+def fault(code, offset, *, field="", wanted="", received=0):
+    return BodyError(code, offset, "request", 0, "", field, wanted, "", 0, received)
+
+
 def test_faults_at_the_very_end():
-    assert "ends inside a value" in body_fault(BodyError("syntax", len(BODY)), BODY).message
-    error = BodyError("type", len(BODY), field="'id'", wanted="a string")
+    assert "ends inside a value" in body_fault(fault("syntax", len(BODY)), BODY).message
+    error = fault("type", len(BODY), field="'id'", wanted="a string")
     assert "ends inside a value at byte 14" in body_fault(error, BODY).message
 
 
 def test_white_space_before_trailing_bytes_is_not_part_of_the_object():
-    answer = body_fault(BodyError("trailing", 12, received=1), memoryview(b'{"inputs":[]  x'))
+    answer = body_fault(fault("trailing", 12, received=1), memoryview(b'{"inputs":[]  x'))
     assert "offset 12;" in answer.message
-    answer = body_fault(BodyError("trailing", 14, received=1), memoryview(b'{"inputs":[]} x'))
+    answer = body_fault(fault("trailing", 14, received=1), memoryview(b'{"inputs":[]} x'))
     assert "offset 13;" in answer.message
