@@ -7,10 +7,10 @@ import numpy as np
 from ksrv._native.images.image_header import Header
 from ksrv._native.images.jpeg_batch import PlanTable, RowPlan
 from ksrv._native.images.row_resize import resizes_by_rows
-from ksrv._native.tensor.datatype import dtype_string
 from ksrv.images import jpeg
 from ksrv.images.geometry import LETTERBOX_GREY, Size
 from ksrv.images.image_input import ImageInput
+from ksrv.model.datatypes import DTYPES
 from ksrv.model.spec import ImageSpec
 from ksrv.request import Array
 
@@ -54,7 +54,7 @@ class RowPlans:
     def _new_plan(
         self, shape: tuple[int, ...], height: int, width: int, channels: int
     ) -> RowPlan | None:
-        slot = np.empty(shape, dtype_string(self._input.spec.datatype))
+        slot = np.empty(shape, DTYPES[self._input.spec.datatype])
         target: Size = (shape[0], shape[1])
         order = jpeg_order(self._input.image, channels, shape[2])
         if not order or not (self._input.resizable or (height, width) == target):

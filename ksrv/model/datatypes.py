@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ksrv._native.tensor.datatype import CONTENTS, NAMES, TENSOR_NAMES, dtype_string
+from ksrv._native.tensor import datatype
+from ksrv._native.tensor.datatype import CONTENTS, NAMES, TENSOR_NAMES
 
 FLOATING = tuple(name for name, shown in TENSOR_NAMES.items() if "float" in shown)
 
@@ -16,7 +17,7 @@ BINARY_ONLY = frozenset(NAMES).difference(CONTENTS)
 """The datatypes that neither JSON nor the typed fields of a message can carry."""
 
 DTYPES: dict[str, np.dtype[Any]] = {
-    name: np.dtype(dtype_string(name)) for name in NAMES if name != "BYTES"
+    name: dtype for name, dtype in zip(NAMES, datatype.DTYPES, strict=True) if dtype is not None
 }
 """The dtype of each datatype's arrays; BF16 travels as the 16-bit patterns of its values."""
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ksrv._native.memory.buffer_pool import block_under, count_copy
 from ksrv._native.tensor import bytes_tensor
-from ksrv._native.tensor.datatype import NAMES, ShapeError, is_datatype, sizes
+from ksrv._native.tensor.datatype import NAMES, ShapeError, sizes
 from ksrv.errors import InvalidRequest, quote
 from ksrv.limits import Limits
 from ksrv.model.datatypes import DTYPES, NAME_BY_DTYPE
@@ -49,7 +49,7 @@ def measure(
     Raises:
         InvalidRequest: The datatype is unknown, or the shape has no size within the limits.
     """
-    if not is_datatype(datatype):
+    if datatype not in NAMES:
         raise InvalidRequest(no_datatype(subject(name, index), datatype))
     try:
         return sizes(datatype, shape, limits.body)

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from ksrv._native.tensor import bytes_tensor
-from ksrv._native.tensor.datatype import ShapeError, is_datatype, sizes
+from ksrv._native.tensor.datatype import NAMES, ShapeError, sizes
 from ksrv.model.datatypes import DTYPES
 from ksrv.request import Array, Element, Parameters, Tensor
 
@@ -42,14 +42,14 @@ class RecordedTensor(msgspec.Struct, frozen=True, omit_defaults=True):
             raise ValueError(
                 f"the tensor {self.name!r} is an image that was left out of the record"
             )
-        if not is_datatype(self.datatype):
+        if self.datatype not in NAMES:
             raise ValueError(f"the tensor {self.name!r} has the unknown datatype {self.datatype!r}")
         try:
             count, nbytes = sizes(self.datatype, self.shape)
         except ShapeError as error:
             raise ValueError(f"the tensor {self.name!r}: {error}") from None
         if self.datatype == "BYTES":
-            elements: list[Element] = bytes_tensor.decode(self.raw, count, self.name)
+            elements: list[Element] = bytes_tensor.read(self.raw, count, None, False, self.name)
             return Tensor(self.name, self.datatype, self.shape, elements)
         if len(self.raw) != nbytes:
             raise ValueError(

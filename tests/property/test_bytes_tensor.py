@@ -91,4 +91,4 @@ def test_encoded_items_decode_to_the_same(items):
     raw = [item.encode() if isinstance(item, str) else item for item in items]
     encoded = bytes_tensor.encode(items)
     assert encoded == prefixed(raw)
-    assert bytes_tensor.decode(encoded, len(items)) == raw
+    assert bytes_tensor.read(encoded, len(items), None, False, "x") == raw

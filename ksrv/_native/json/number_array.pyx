@@ -25,7 +25,7 @@ import numpy as np
 
 
 from ksrv._native.memory import buffer_pool
-from ksrv._native.tensor.datatype import dtype_string
+from ksrv._native.tensor.datatype import DTYPES
 
 if not cython.compiled:
     from typing import Any
@@ -100,7 +100,7 @@ def read(
         capacity = count
     # A large block can be lent to a handler process, like the memory of a body.
     block = buffer_pool.lease_body(capacity * item_size_of(found))
-    array = np.ndarray(capacity, dtype_string(datatype), block)
+    array = np.ndarray(capacity, DTYPES[<int>found], block)
     PyObject_GetBuffer(array, &target, PyBUF_SIMPLE | PyBUF_WRITABLE)
     start = <const char *>text.data + begin
     out = target.buf

@@ -1,5 +1,4 @@
-# Safe without the GIL: local variables only. An exported buffer cannot be resized, and a second
-# pass checks for room.
+# Safe without the GIL: local variables only. An exported buffer cannot be resized.
 # cython: freethreading_compatible = True
 """Reads BYTES tensors into lists of elements, and writes them.
 
@@ -8,33 +7,22 @@ elements are `bytes`, which cost less to make than a view. bytes_tensor.hpp has 
 reading.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer, Py_buffer
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.list cimport PyList_New, PyList_SET_ITEM
-from cpython.memoryview cimport PyMemoryView_FromObject
-from cpython.ref cimport Py_INCREF
-from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from cpython.bytes cimport PyBytes_FromStringAndSize
 cimport cython
 from libc.stdint cimport uint64_t
-from libc.string cimport memcpy
 
 from native.tensor.bytes_tensor cimport (
     BYTES_BARE, BYTES_PREFIXED, BytesForm, ElementFault, PREFIX_BYTES, bytes_form, element_length,
-    walk_prefixed, write_element_length,
+    write_element_length,
 )
 from native.tensor.image_signature cimport image_format_name, image_signature
+
+from ksrv._native.memory.exported_bytes cimport ExportedBytes
 
 if not cython.compiled:
     from collections.abc import Iterable, Sequence
 
     from typing_extensions import Buffer
-
-cdef extern from "Python.h":
-    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
-    bint PyBytes_Check(object item)
-    bint PyUnicode_Check(object item)
-
-VIEW_BYTES = 65536
 
 cdef enum:
     VIEW_FROM = 65536
@@ -56,38 +44,15 @@ cdef str _quote(str name):
     return f"'{shown}'"
 
 
-cdef class _Received:
-    """Holds an exported buffer."""
-
-    cdef Py_buffer export
-    cdef object source
-    cdef object view
-    cdef bint open
-
-    def __cinit__(self, buffer):
-        PyObject_GetBuffer(buffer, &self.export, PyBUF_SIMPLE)
-        self.open = True
-        self.source = buffer
-        self.view = None
-
-    def __dealloc__(self):
-        if self.open:
-            PyBuffer_Release(&self.export)
-
-    cdef const unsigned char *data(self):
-        return <const unsigned char *>self.export.buf
-
-    cdef size_t length(self):
-        return <size_t>self.export.len
-
-    cdef object element(self, size_t offset, size_t length, bint as_view):
-        if not as_view and length < VIEW_FROM:
-            return PyBytes_FromStringAndSize(<char *>self.export.buf + offset, <Py_ssize_t>length)
-        if self.view is None:
-            self.view = PyMemoryView_FromObject(self.source)
-            if self.view.ndim != 1 or self.view.itemsize != 1 or self.view.format != "B":
-                self.view = self.view.cast("B")
-        return self.view[offset:offset + length]
+cdef object _element(
+    object buffer, const ExportedBytes &body, size_t offset, size_t length, bint as_view
+):
+    if not as_view and length < VIEW_FROM:
+        return PyBytes_FromStringAndSize(<const char *>body.data + offset, <Py_ssize_t>length)
+    view = memoryview(buffer)
+    if view.ndim != 1 or view.format != "B":
+        view = view.cast("B")
+    return view[offset:offset + length]
 
 
 cdef str _explain(const ElementFault *fault, uint64_t count, str name):
@@ -116,86 +81,38 @@ cdef str _explain(const ElementFault *fault, uint64_t count, str name):
     return start + reason
 
 
-cdef list _prefixed(_Received received, uint64_t count, bint as_views):
-    cdef list elements = PyList_New(<Py_ssize_t>count)
-    cdef const unsigned char *data = received.data()
+cdef list _prefixed(object buffer, const ExportedBytes &body, uint64_t count, bint as_views):
+    cdef list elements = []
     cdef size_t offset = 0
     cdef size_t length
-    cdef uint64_t i
-    cdef object element
-    for i in range(count):
-        length = element_length(data + offset)
+    cdef uint64_t _
+    for _ in range(count):
+        length = element_length(body.data + offset)
         offset += PREFIX_BYTES
-        if as_views or length >= VIEW_FROM:
-            element = received.element(offset, length, True)
-        else:
-            element = PyBytes_FromStringAndSize(<const char *>data + offset, <Py_ssize_t>length)
-        Py_INCREF(element)
-        PyList_SET_ITEM(elements, <Py_ssize_t>i, element)
+        elements.append(_element(buffer, body, offset, length, as_views))
         offset += length
     return elements
 
 
 def signature(buffer: Buffer) -> str | None:
     """Return the image format of the signature at the start ("jpeg", "png", ...), or None."""
-    cdef _Received received = _Received(buffer)
-    cdef const char *found = image_format_name(
-        image_signature(received.data(), received.length())
-    )
+    cdef ExportedBytes body
+    body.take(buffer)
+    cdef const char *found = image_format_name(image_signature(body.data, body.length))
     return None if found == NULL else found.decode("ascii")
 
 
-def decode(buffer: Buffer, uint64_t count, str name not None="") -> list[bytes | memoryview]:
-    """Return exactly `count` length-prefixed elements, which must use up the buffer.
-
-    Args:
-        name: The input's name, for the error text.
-
-    Raises:
-        ElementsError: The bytes are not `count` prefixed elements.
-    """
-    cdef _Received received = _Received(buffer)
-    cdef ElementFault fault
-    if not walk_prefixed(received.data(), received.length(), count, &fault):
-        raise ElementsError(_explain(&fault, count, name))
-    return _prefixed(received, count, False)
-
-
-def split_sizes(
-    buffer: Buffer,
-    sizes: Sequence[int],
-    bint is_image=False,
-    str name not None="",
-) -> list[bytes | memoryview]:
-    """Return bare elements that follow each other with the given sizes.
-
-    Args:
-        sizes: One size for each element. The sum must be the buffer's length.
-        is_image: Whether every element is a memoryview, however small.
-        name: The input's name, for the error text.
-
-    Raises:
-        ElementsError: A size is negative, or the sizes do not add up to the buffer's length.
-    """
-    cdef _Received received = _Received(buffer)
-    cdef tuple checked = tuple(sizes)
-    cdef object total = 0
+cdef list _sized(object buffer, const ExportedBytes &body, tuple sizes, bint is_image, str name):
     cdef size_t offset = 0
-    cdef size_t length
     cdef list elements = []
-    for size in checked:
-        if size < 0:
-            raise ElementsError(f"BYTES data of input {_quote(name)}: {size} is not a size")
-        total += size
-    if total != received.length():
+    if sum(sizes) != body.length:
         raise ElementsError(
-            f"BYTES data of input {_quote(name)}: the {len(checked)} sizes add up to {total} "
-            f"bytes, but there are {received.length()}"
+            f"BYTES data of input {_quote(name)}: the {len(sizes)} sizes add up to {sum(sizes)} "
+            f"bytes, but there are {body.length}"
         )
-    for size in checked:
-        length = size
-        elements.append(received.element(offset, length, is_image))
-        offset += length
+    for size in sizes:
+        elements.append(_element(buffer, body, offset, size, is_image))
+        offset += size
     return elements
 
 
@@ -224,74 +141,44 @@ def read(
     Raises:
         ElementsError: The bytes are not `count` elements in any accepted form.
     """
-    cdef _Received received
+    cdef ExportedBytes body
     cdef ElementFault fault
     cdef BytesForm form
+    body.take(buffer)
     if sizes is not None:
         if <uint64_t>len(sizes) != count:
             raise ElementsError(
                 f"BYTES data of input {_quote(name)}: 'binary_data_size' lists {len(sizes)} sizes, "
                 f"but the shape has {count} elements"
             )
-        return split_sizes(buffer, sizes, is_image, name)
-    received = _Received(buffer)
-    form = bytes_form(received.data(), received.length(), count, is_image, &fault)
+        return _sized(buffer, body, tuple(sizes), is_image, name)
+    form = bytes_form(body.data, body.length, count, is_image, &fault)
     if form == BYTES_BARE:
-        return [received.element(0, received.length(), True)]
+        return [_element(buffer, body, 0, body.length, True)]
     if form == BYTES_PREFIXED:
-        return _prefixed(received, count, is_image)
+        return _prefixed(buffer, body, count, is_image)
     raise ElementsError(_explain(&fault, count, name))
 
 
-cdef Py_ssize_t _size_of(object item, Py_ssize_t index) except -1:
-    cdef Py_ssize_t size
-    cdef Py_buffer export
-    if PyBytes_Check(item):
-        size = PyBytes_GET_SIZE(item)
-    elif PyUnicode_Check(item):
+cdef object _encoded(object item, Py_ssize_t index):
+    """Return an element as an object that exports its bytes."""
+    if isinstance(item, bytes):
+        return item
+    if isinstance(item, str):
         try:
-            PyUnicode_AsUTF8AndSize(item, &size)
+            return (<str>item).encode()
         except UnicodeEncodeError as error:
             raise ElementsError(f"element {index} is a string that has no UTF-8 form") from error
-    elif type(item) is memoryview or type(item) is bytearray:
-        try:
-            PyObject_GetBuffer(item, &export, PyBUF_SIMPLE)
-        except BufferError as error:
-            raise ElementsError(f"element {index} is a view with gaps") from error
-        size = export.len
-        PyBuffer_Release(&export)
-    else:
-        raise TypeError(
-            f"element {index} is a {type(item).__name__}; a BYTES element is bytes, a bytearray, "
-            f"a memoryview or a str"
-        )
-    if <uint64_t>size > LONGEST:
-        raise ElementsError(f"element {index} has {size} bytes; its length must fit into 32 bits")
-    return size
-
-
-cdef Py_ssize_t _copy_into(object item, unsigned char *target, Py_ssize_t room) except -1:
-    # `room` is the result of the first pass. A bytearray that has grown since must not overflow.
-    cdef Py_ssize_t size
-    cdef Py_buffer export
-    cdef const char *text
-    if PyBytes_Check(item):
-        size = PyBytes_GET_SIZE(item)
-        if size <= room:
-            memcpy(target, PyBytes_AS_STRING(item), <size_t>size)
-    elif PyUnicode_Check(item):
-        text = PyUnicode_AsUTF8AndSize(item, &size)
-        if size <= room:
-            memcpy(target, text, <size_t>size)
-    else:
-        PyObject_GetBuffer(item, &export, PyBUF_SIMPLE)
-        size = export.len
-        if size <= room:
-            memcpy(target, export.buf, <size_t>size)
-        PyBuffer_Release(&export)
-    if size > room:
-        raise RuntimeError("an element grew while it was being encoded")
-    return size
+    if type(item) is bytearray:
+        return bytes(item)  # which cannot grow meanwhile
+    if type(item) is memoryview:
+        if not item.c_contiguous:
+            raise ElementsError(f"element {index} is a view with gaps")
+        return item
+    raise TypeError(
+        f"element {index} is a {type(item).__name__}; a BYTES element is bytes, a bytearray, "
+        f"a memoryview or a str"
+    )
 
 
 def encode(elements: Iterable[bytes | bytearray | memoryview | str]) -> bytes:
@@ -304,39 +191,19 @@ def encode(elements: Iterable[bytes | bytearray | memoryview | str]) -> bytes:
         TypeError: An element is something else.
         ElementsError: A string has no UTF-8 form, or an element is longer than 32 bits can say.
     """
-    cdef tuple items = tuple(elements)
-    cdef Py_ssize_t count = PyTuple_GET_SIZE(items)
-    cdef Py_ssize_t total = 4 * count
-    cdef Py_ssize_t i, size
-    cdef object item
-    cdef bytes encoded
-    cdef unsigned char *target
-    cdef unsigned char *end
-    for i in range(count):
-        item = <object>PyTuple_GET_ITEM(items, i)
-        if type(item) is bytes:
-            size = PyBytes_GET_SIZE(item)
-            if <uint64_t>size > LONGEST:
-                size = _size_of(item, i)
-            total += size
-        else:
-            total += _size_of(item, i)
-    encoded = PyBytes_FromStringAndSize(NULL, total)
-    target = <unsigned char *>PyBytes_AS_STRING(encoded)
-    end = target + total
-    for i in range(count):
-        item = <object>PyTuple_GET_ITEM(items, i)
-        if end - target < 4:
-            raise RuntimeError("an element grew while it was being encoded")
-        if type(item) is bytes:
-            size = PyBytes_GET_SIZE(item)
-            if size > end - target - 4:
-                raise RuntimeError("an element grew while it was being encoded")
-            memcpy(target + 4, PyBytes_AS_STRING(item), <size_t>size)
-        else:
-            size = _copy_into(item, target + 4, end - target - 4)
-        write_element_length(target, <unsigned int>size)
-        target += 4 + size
-    if target != end:
-        raise RuntimeError("an element shrank while it was being encoded")
-    return encoded
+    cdef list parts = []
+    cdef Py_ssize_t index = 0
+    cdef uint64_t size
+    cdef unsigned char prefix[PREFIX_BYTES]
+    for item in elements:
+        item = _encoded(item, index)
+        size = len(item) if type(item) is bytes else memoryview(item).nbytes
+        if size > LONGEST:
+            raise ElementsError(
+                f"element {index} has {size} bytes; its length must fit into 32 bits"
+            )
+        write_element_length(prefix, <unsigned int>size)
+        parts.append(PyBytes_FromStringAndSize(<char *>prefix, PREFIX_BYTES))
+        parts.append(item)
+        index += 1
+    return b"".join(parts)

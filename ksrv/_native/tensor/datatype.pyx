@@ -23,14 +23,15 @@ NAMES: tuple[str, ...] = tuple([
     (<bytes>DATATYPES[i].name).decode() for i in range(<int>DT_COUNT)
 ])
 
-cdef dict _DTYPES = {
-    name: (<bytes>DATATYPES[i].dtype).decode()
-    for i, name in enumerate(NAMES) if DATATYPES[i].dtype[0]
-}
+DTYPES: tuple[numpy.dtype[Any] | None, ...] = tuple([
+    numpy.dtype((<bytes>DATATYPES[i].dtype).decode()) if DATATYPES[i].dtype[0] else None
+    for i in range(<int>DT_COUNT)
+])
+"""The numpy dtypes in the order of NAMES: for BF16 of its bit patterns, for BYTES None."""
 
 TENSOR_NAMES: dict[str, str] = {
     name: (<bytes>DATATYPES[i].tensor_name).decode()
-    for i, name in enumerate(NAMES) if name in _DTYPES
+    for i, name in enumerate(NAMES) if DTYPES[i] is not None
 }
 """The names of the datatypes in torch and ONNX, without BYTES."""
 
@@ -39,45 +40,9 @@ CONTENTS: dict[str, int] = {
 }
 """The fields of InferTensorContents. FP16 and BF16 have no field, and no JSON form."""
 
-DTYPES: tuple[numpy.dtype[Any] | None, ...] = tuple([
-    numpy.dtype(_DTYPES[name]) if name in _DTYPES else None for name in NAMES
-])
-"""The numpy dtypes in the order of NAMES. None for BYTES."""
-
 
 class ShapeError(ValueError):
     """The shape has too many dimensions, an invalid dimension, or a size above the limit."""
-
-
-cdef Datatype _lookup(str name):
-    cdef bytes encoded = name.encode("utf-8", "surrogatepass")
-    return datatype_of(encoded, <size_t>len(encoded))
-
-
-def is_datatype(str name not None) -> bool:
-    """Return whether `name` is a KServe v2 datatype."""
-    return _lookup(name) != DT_INVALID
-
-
-def item_size(str name not None) -> int:
-    """Return the bytes of one element; 0 for BYTES.
-
-    Raises:
-        KeyError: Unknown datatype.
-    """
-    cdef Datatype datatype = _lookup(name)
-    if datatype == DT_INVALID:
-        raise KeyError(name)
-    return item_size_of(datatype)
-
-
-def dtype_string(str name not None) -> str:
-    """Return the little-endian numpy dtype string. For BF16, the dtype of its bit patterns.
-
-    Raises:
-        KeyError: BYTES, or an unknown datatype.
-    """
-    return _DTYPES[name]
 
 
 def sizes(
@@ -99,7 +64,8 @@ def sizes(
         KeyError: Unknown datatype.
         ShapeError: The shape is invalid or exceeds the limits.
     """
-    cdef Datatype dt = _lookup(datatype)
+    cdef bytes encoded = datatype.encode("utf-8", "surrogatepass")
+    cdef Datatype dt = datatype_of(encoded, <size_t>len(encoded))
     cdef int64_t dims[RANK_LIMIT]
     cdef uint64_t elements = 0
     cdef uint64_t nbytes = 0

@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from ksrv._native.tensor import datatype
+from ksrv._native.tensor.datatype import NAMES
 from ksrv.errors import HandlerFailed, quote
-from ksrv.model.datatypes import NAME_BY_DTYPE, cast
+from ksrv.model.datatypes import DTYPES, NAME_BY_DTYPE, cast
 from ksrv.model.input_rules import Length, lengths_of, padding_element
 from ksrv.model.spec import Dimension, ModelSpec, TensorSpec
 from ksrv.records.reading import SUFFIX, read_records
@@ -53,7 +53,7 @@ def generated(spec: ModelSpec) -> InferRequest | None:
         shape = tuple(_lowest(size) for size in entry.shape)
         if entry.batched:
             shape = (1, *shape[1:])
-        data = np.zeros(shape, np.dtype(datatype.dtype_string(entry.datatype)))
+        data = np.zeros(shape, DTYPES[entry.datatype])
         tensors.append(Tensor(entry.name, entry.datatype, shape, data))
     return InferRequest(spec.name, spec.version, WARM_UP, tensors, calls_nobody=True)
 
@@ -76,7 +76,7 @@ def unpadded_ones(spec: ModelSpec) -> InferRequest | None:
         if entry.datatype == "BYTES" or not entry.batched or min(shape) < 0:
             return None
         other = 0 if entry.pad is not None and entry.pad.value == 1 else 1
-        data = np.full(shape, other, np.dtype(datatype.dtype_string(entry.datatype)))
+        data = np.full(shape, other, DTYPES[entry.datatype])
         tensors.append(Tensor(entry.name, entry.datatype, tuple(shape), data))
     return InferRequest(spec.name, spec.version, WARM_UP, tensors, calls_nobody=True)
 
@@ -142,7 +142,7 @@ def turned(spec: ModelSpec, request: InferRequest) -> ExecutorInputs | None:
             shape = (rows, channels, height, width)
             if entry.image.model_layout == "NCHW":
                 shape = (rows, width, channels, height)  # so that the view of it is NHWC
-            data = np.zeros(shape, np.dtype(datatype.dtype_string(tensor.datatype)))
+            data = np.zeros(shape, DTYPES[tensor.datatype])
             tensor = Tensor(tensor.name, tensor.datatype, shape, data)
         tensors.append(tensor)
     return single_request(tensors, 1, request)
@@ -233,7 +233,7 @@ def _json_tensor(fields: dict[str, Any]) -> Tensor:
         if len(elements) != math.prod(shape):
             raise ValueError(f"the input {quote(name)} has {len(elements)} texts for {list(shape)}")
         return Tensor(name, kind, shape, elements)
-    if not datatype.is_datatype(kind):
+    if kind not in NAMES:
         raise ValueError(f"the input {quote(name)} has the unknown datatype {quote(kind)}")
     data = _cast(name, np.asarray(fields["data"]), kind).reshape(shape)
     return Tensor(name, kind, shape, data)

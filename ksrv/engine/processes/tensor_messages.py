@@ -16,9 +16,9 @@ from msgspec import Meta
 
 from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.buffer_pool import Block
-from ksrv._native.tensor.datatype import DTYPES, NAMES
 from ksrv.engine.processes.link import INLINE_BYTES, Frame, Link, Part
 from ksrv.errors import HandlerFailed
+from ksrv.model.datatypes import DTYPES
 from ksrv.request import Parameter, Tensor
 
 MOST_TENSORS = 65_536
@@ -32,7 +32,6 @@ _COPIED_BYTES = 4096
 """Shorter arrays are copied: to refer to them would take longer."""
 _ALIGNMENT = 64
 
-_DTYPES = {name: dtype for name, dtype in zip(NAMES, DTYPES, strict=True) if dtype is not None}
 
 Dimension: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Content: TypeAlias = bytes | Part
@@ -113,7 +112,7 @@ class TensorWriter:
             made.shape = list(tensor.shape)
             made.data = list(map(self._element, data))
             return made
-        dtype = _DTYPES.get(made.datatype)
+        dtype = DTYPES.get(made.datatype)
         if dtype is None or data.dtype != dtype:
             raise TypeError(
                 f"tensor {tensor.name!r} has the datatype {tensor.datatype} and an array of {data.dtype}"
@@ -203,7 +202,7 @@ def _read(one: TensorMessage, frame: Frame) -> Tensor:
             raise ValueError(f"a BYTES tensor of shape {one.shape} has other elements")
         data = [_read_element(content, frame) for content in one.data]
         return Tensor(one.name, "BYTES", tuple(one.shape), data, one.parameters)
-    dtype = _DTYPES.get(one.datatype)
+    dtype = DTYPES.get(one.datatype)
     if dtype is None or isinstance(one.data, list):
         raise ValueError(f"a tensor has the datatype {one.datatype!a} and {type(one.data)}")
     nbytes = one.data.nbytes if isinstance(one.data, Part) else len(one.data)

@@ -93,7 +93,7 @@ class Datatype(str, Custom):
     @classmethod
     def read(cls, value: object) -> "Datatype":
         """Return the datatype that a YAML value names."""
-        if isinstance(value, str) and datatype.is_datatype(value):
+        if value in datatype.NAMES:
             return cls(value)
         raise ValueError(
             f"expected one of {', '.join(datatype.NAMES)}, found {describe(value)}"

@@ -10,12 +10,12 @@ import pytest
 
 from ksrv._native.images.decode_pool import DecodePool
 from ksrv._native.memory import buffer_pool
-from ksrv._native.tensor import datatype
 from ksrv.errors import HandlerFailed, InvalidRequest, Overloaded
 from ksrv.images import image_input
 from ksrv.images.geometry import Geometry
 from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import Limits
+from ksrv.model.datatypes import DTYPES
 from ksrv.model.spec import ImageSpec, TensorSpec
 from tests.support.images import files, oracle
 
@@ -29,7 +29,7 @@ def preparer(shape, datatype_name="FP32", limits=None, **keys):
 
 def rows_for(prepare, elements, dirt=0xA5):
     shape = prepare.check(elements, len(elements)).shape
-    dtype = np.dtype(datatype.dtype_string(prepare.input.spec.datatype))
+    dtype = DTYPES[prepare.input.spec.datatype]
     out = buffer_pool.array(buffer_pool.lease(int(np.prod(shape)) * dtype.itemsize), dtype, shape)
     out.view(np.uint8)[...] = dirt
     return out
@@ -325,9 +325,7 @@ def test_float_samples_are_refused(kind, datatype_name):
     with pytest.raises(
         InvalidRequest, match=f"image 0 of the input 'pixels' has samples of {kind}"
     ):
-        raise prepare.prepare(
-            [encoded], np.empty((1, 4, 4, 1), datatype.dtype_string(datatype_name))
-        )[0]
+        raise prepare.prepare([encoded], np.empty((1, 4, 4, 1), DTYPES[datatype_name]))[0]
 
 
 def test_rows_are_nhwc_in_memory_for_any_layout():

@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ksrv._native.tensor import datatype
 from ksrv.dialects.triton.declarations import (
     BoundTensor,
     ControlTensor,
@@ -25,6 +24,7 @@ from ksrv.errors import InvalidRequest, quote
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.devices.device import torch_tensor
 from ksrv.handlers.sequences import Sequence as OpenSequence
+from ksrv.model.datatypes import DTYPES
 from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.request import SequenceRequest
 
@@ -195,7 +195,7 @@ def replace_tensors(
 
 def dtype_of(name: str) -> np.dtype[Any]:
     """Return numpy's dtype of a datatype; BYTES are objects."""
-    return np.dtype(object if name == "BYTES" else datatype.dtype_string(name))
+    return np.dtype(object) if name == "BYTES" else DTYPES[name]
 
 
 def _id_value(name: int | str, control: ControlTensor) -> Any:
