@@ -163,11 +163,13 @@ SHARED = {
     ),
 }
 """Files whose tests run in one process with the tests of another file, because both use its server."""
+SPLIT = {"tests/integration/docs/test_tutorials.py", "tests/integration/cli/test_cli_init.py"}
+"""Files of minutes whose tests share nothing: each test runs in the next free process."""
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Distribute the tests by file, and files that share an expensive server together."""
+    """Distribute the tests by file, files that share an expensive server together, and the longest files by test."""
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
@@ -175,7 +177,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file: str = super()._split_scope(nodeid)
-            return SHARED.get(file, file)
+            return nodeid if file in SPLIT else SHARED.get(file, file)
 
     return Scheduling(config, log)
 

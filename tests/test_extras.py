@@ -1,14 +1,13 @@
 """The extras of pyproject.toml: what a user installs with them is used."""
 
 import ast
+import functools
 import re
 import tomllib
 
 import pytest
 
 from tests.support.paths import ROOT
-
-pytestmark = pytest.mark.long
 
 MODULES = {"swagger-ui-bundle-v2": "swagger_ui_bundle"}
 """The modules of distributions that have another name."""
@@ -24,6 +23,7 @@ def extras():
                 yield extra, re.match(r"[A-Za-z0-9-]+", requirement)[0]
 
 
+@functools.cache
 def imported():
     names = set()
     for file in (ROOT / "ksrv").rglob("*.py"):
