@@ -12,6 +12,7 @@ from typing import Annotated, Any, NamedTuple, Self, get_type_hints
 import msgspec
 
 from ksrv._native.queue.stats import Stats
+from ksrv.descriptions import attribute_descriptions
 
 BOUNDS_COUNTED = ("full", "bytes_in_flight")
 """The reasons for which a queue refuses a request that is right."""
@@ -43,20 +44,20 @@ class Row(NamedTuple):
 
     Attributes:
         name: The metric's name, without the `_total` of a counter.
-        help: The metric's description.
+        help: The metric's description; "" for the description of the field in the docstring of its class.
         present: Whether it is a gauge: it describes a living worker.
         labels: The labels of a field that is a dictionary; its keys are their values, joined by a space.
         unit: The field's value for 1 of the metric.
     """
 
     name: str
-    help: str
+    help: str = ""
     present: bool = False
     labels: tuple[str, ...] = ()
     unit: float = 1
 
 
-def gauge(name: str, help: str) -> Row:
+def gauge(name: str, help: str = "") -> Row:
     """Return a metric that describes a living worker."""
     return Row(name, help, present=True)
 
@@ -82,22 +83,31 @@ class Counts(msgspec.Struct):
 @functools.cache
 def rows(kind: type[Counts]) -> Mapping[str, tuple[Row, ...]]:
     """Return the metrics of each field."""
-    hints = get_type_hints(kind, include_extras=True)
+    descriptions = attribute_descriptions(kind)
     return {
-        name: tuple(one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Row))
-        for name, hint in hints.items()
+        name: tuple(
+            one._replace(help=descriptions.get(name, ""))
+            for one in getattr(hint, "__metadata__", ())
+            if isinstance(one, Row)
+        )
+        for name, hint in get_type_hints(kind, include_extras=True).items()
     }
 
 
 class LazyCounts(Counts):
-    """The counts of models that their first requests load."""
+    """The counts of models that their first requests load.
 
-    loads: Annotated[int, Row("ksrv_lazy_loads", "Models that a request has loaded.")] = 0
-    put_away: Annotated[int, Row("ksrv_models_put_away", "Models put away for want of memory.")] = 0
-    loaded: Annotated[int, gauge("ksrv_models_loaded", "Models that are loaded.")] = 0
-    held: Annotated[
-        int, gauge("ksrv_models_memory_bytes", "Memory that the loaded models take.")
-    ] = 0
+    Attributes:
+        loads: Models that a request has loaded.
+        put_away: Models put away for want of memory.
+        loaded: Models that are loaded.
+        held: Memory that the loaded models take.
+    """
+
+    loads: Annotated[int, Row("ksrv_lazy_loads")] = 0
+    put_away: Annotated[int, Row("ksrv_models_put_away")] = 0
+    loaded: Annotated[int, gauge("ksrv_models_loaded")] = 0
+    held: Annotated[int, gauge("ksrv_models_memory_bytes")] = 0
 
 
 @dataclass(frozen=True, slots=True)

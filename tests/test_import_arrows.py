@@ -32,7 +32,7 @@ ARROWS = {
     "machine": set(),
     "model": {"_native"},
     "request": {"errors", "_native"},
-    "statistics": {"_native"},
+    "statistics": {"descriptions", "_native"},
     "torch_interop": set(),
     "client": {"protocol", "model", "_native"},
     "protocol": FOUNDATION,

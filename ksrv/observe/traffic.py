@@ -20,32 +20,27 @@ class Traffic(Counts):
     """Connections, refusals and error answers; the keys of dictionaries are the labels, joined by a space.
 
     A field that has the name of a counter of the native servers (native/reactor/counters.hpp) is that counter.
+
+    Attributes:
+        refused: Requests that were turned away, of every model and route.
+        errors: Answers with an error.
+        accepted: HTTP connections so far.
+        recycled: Idle connections that were closed for others.
+        accept_pauses: Times that no further connection could be held.
+        lost_lines: Lines of the log and of the access log that were dropped.
+        open: Open HTTP connections.
     """
 
     refused: Annotated[
-        dict[str, int],
-        Row(
-            "ksrv_refused_requests",
-            "Requests that were turned away, of every model and route.",
-            labels=("protocol", "reason"),
-        ),
+        dict[str, int], Row("ksrv_refused_requests", labels=("protocol", "reason"))
     ] = {}
-    errors: Annotated[
-        dict[str, int],
-        Row("ksrv_error_answers", "Answers with an error.", labels=("protocol", "status")),
-    ] = {}
-    accepted: Annotated[int, Row("ksrv_accepted_connections", "HTTP connections so far.")] = 0
-    recycled: Annotated[
-        int, Row("ksrv_recycled_connections", "Idle connections that were closed for others.")
-    ] = 0
-    accept_pauses: Annotated[
-        int, Row("ksrv_accept_pauses", "Times that no further connection could be held.")
-    ] = 0
+    errors: Annotated[dict[str, int], Row("ksrv_error_answers", labels=("protocol", "status"))] = {}
+    accepted: Annotated[int, Row("ksrv_accepted_connections")] = 0
+    recycled: Annotated[int, Row("ksrv_recycled_connections")] = 0
+    accept_pauses: Annotated[int, Row("ksrv_accept_pauses")] = 0
     lacked_descriptors: int = 0
-    lost_lines: Annotated[
-        int, Row("ksrv_lost_log_lines", "Lines of the log and of the access log that were dropped.")
-    ] = 0
-    open: Annotated[int, gauge("ksrv_connections", "Open HTTP connections.")] = 0
+    lost_lines: Annotated[int, Row("ksrv_lost_log_lines")] = 0
+    open: Annotated[int, gauge("ksrv_connections")] = 0
 
 
 _lock = threading.Lock()
