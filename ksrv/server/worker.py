@@ -8,7 +8,6 @@ state.
 """
 
 import os
-import select
 import ssl
 import sys
 import threading
@@ -87,14 +86,14 @@ class KsrvWorker(Worker):  # type: ignore[misc]
 
     alive: bool
     http_server: HttpServer | None = None
-    _wake: int = -1
+    _wake: threading.Event
     _routes: Sequence[tuple[str, str, int, bool]] = ()
     _routes_state = 0
     _publishing: threading.Lock
 
     def init_process(self) -> None:
         """Prepare the process, and run."""
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._wake = threading.Event()
         super().init_process()
 
     def run(self) -> None:
@@ -108,7 +107,7 @@ class KsrvWorker(Worker):  # type: ignore[misc]
         self.http_server.accept(True)
         while self.alive:
             self._beat()
-            self._wait(TICK_SECONDS)
+            self._wake.wait(TICK_SECONDS)
             if self.ppid != os.getppid():
                 self.log.info("Parent changed, shutting down: %s", self)
                 break
@@ -117,18 +116,10 @@ class KsrvWorker(Worker):  # type: ignore[misc]
             self._leave_lost_device()
         self._leave()
 
-    def _wait(self, seconds: float) -> None:
-        """Wait until the worker is asked to leave, or the time is over."""
-        poller = select.poll()
-        poller.register(self._wake, select.POLLIN)
-        if poller.poll(seconds * 1000):
-            os.eventfd_read(self._wake)
-
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Have the main loop end; called by a signal, or by the thread that waits for one."""
+        """Have the main loop end; called by the thread that waits for signals."""
         self.alive = False
-        if self._wake >= 0:
-            os.eventfd_write(self._wake, 1)
+        self._wake.set()
 
     def handle_quit(self, sig: int, frame: Any) -> None:
         """Leave as on SIGTERM; gunicorn's own would end the process within a signal handler."""
@@ -312,7 +303,7 @@ class KsrvWorker(Worker):  # type: ignore[misc]
         deadline = time.monotonic() + self.cfg.graceful_timeout
         while http_server.open_connections > 0 and time.monotonic() < deadline:
             self._beat()
-            self._wait(0.05)
+            time.sleep(0.05)
         if left := http_server.open_connections:
             self.log.warning("%d connections were still open after graceful_timeout", left)
         http_server.stop()
