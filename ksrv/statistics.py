@@ -40,7 +40,7 @@ class StageTimes:
 
 
 class Row(NamedTuple):
-    """A metric that shows a field of `Counts`.
+    """A metric that shows a field of `Counts` or `ModelStatistics`.
 
     Attributes:
         name: The metric's name, without the `_total` of a counter.
@@ -81,7 +81,7 @@ class Counts(msgspec.Struct):
 
 
 @functools.cache
-def rows(kind: type[Counts]) -> Mapping[str, tuple[Row, ...]]:
+def rows(kind: type) -> Mapping[str, tuple[Row, ...]]:
     """Return the metrics of each field."""
     descriptions = attribute_descriptions(kind)
     return {
@@ -127,6 +127,9 @@ PRESENT = ("name", "version", "pending", "open_sequences", "ready")
 class ModelStatistics:
     """One model version's statistics, in the terms of the protocol's statistics extension.
 
+    Fields that a model does not have, such as a cache without `cache:`, are empty or None. As in `Counts`, the
+    annotations are the metrics that show a field.
+
     Attributes:
         last_inference_ms: Milliseconds since the epoch of the last answer; 0 for none.
         inference_count: Rows that were run.
@@ -140,16 +143,15 @@ class ModelStatistics:
         batches: The batches that were run, by their number of rows.
         failed: Requests whose handler or images failed.
         invalid: Requests that did not fit the model.
-        rejected: Requests that a bound refused, by reason.
+        rejected: Requests that a bound refused.
         expired: Requests whose deadline passed.
         cancelled: Requests that were cancelled.
-        pending: Requests that wait now.
-        restarts: How often executors were started anew.
-        cached: Requests that asked its response cache and how long that took, by "hit" and "miss"; empty
-            without a cache.
-        open_sequences: How many sequences are open; None where the model serves none.
-        ended_sequences: How many sequences have ended, by reason.
-        records: How many records of requests were written or dropped, by what became of them.
+        pending: Requests that wait for a handler.
+        restarts: Instances whose handler was started anew.
+        cached: Requests that the response cache answered (hit) or not (miss).
+        open_sequences: Sequences whose state an instance keeps for further requests.
+        ended_sequences: Sequences that ended: end, start (begun anew), idle_timeout, not_run, process, reload.
+        records: Records of sampled requests: written, or dropped (queue_full, too_large, disk).
         ready: Whether the version serves.
         stages: The times of each stage, and of whole requests as "request".
     """
@@ -157,7 +159,7 @@ class ModelStatistics:
     name: str
     version: str
     last_inference_ms: int = 0
-    inference_count: int = 0
+    inference_count: Annotated[int, Row("ksrv_rows")] = 0
     execution_count: int = 0
     success: Duration = Duration()
     fail: Duration = Duration()
@@ -168,15 +170,23 @@ class ModelStatistics:
     batches: dict[int, SizeStatistics] = field(default_factory=dict)
     failed: int = 0
     invalid: int = 0
-    rejected: dict[str, int] = field(default_factory=dict)
+    rejected: Annotated[dict[str, int], Row("ksrv_rejected_requests", labels=("reason",))] = field(
+        default_factory=dict
+    )
     expired: int = 0
     cancelled: int = 0
-    pending: int = 0
-    restarts: int = 0
-    cached: dict[str, Duration] = field(default_factory=dict)
-    open_sequences: int | None = None
-    ended_sequences: dict[str, int] = field(default_factory=dict)
-    records: dict[str, int] = field(default_factory=dict)
+    pending: Annotated[int, gauge("ksrv_pending_requests")] = 0
+    restarts: Annotated[int, Row("ksrv_instance_restarts")] = 0
+    cached: Annotated[
+        dict[str, Duration], Row("ksrv_response_cache_requests", labels=("result",))
+    ] = field(default_factory=dict)
+    open_sequences: Annotated[int | None, gauge("ksrv_open_sequences")] = None
+    ended_sequences: Annotated[dict[str, int], Row("ksrv_ended_sequences", labels=("reason",))] = (
+        field(default_factory=dict)
+    )
+    records: Annotated[dict[str, int], Row("ksrv_records", labels=("result",))] = field(
+        default_factory=dict
+    )
     ready: bool = False
     stages: dict[str, StageTimes] = field(default_factory=dict)
 

@@ -6,7 +6,6 @@ only from loaded models. Nothing here is on a request's path.
 
 import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from operator import attrgetter
 from typing import Any, TypeAlias
 
 from prometheus_client.core import (
@@ -23,7 +22,7 @@ from ksrv._native.queue.stats import BOUNDS_NS
 from ksrv.observe.handler_metrics import exposition
 from ksrv.observe.process import ServerValues
 from ksrv.observe.worker_statistics import WorkerStatistics
-from ksrv.statistics import Counts, ModelStatistics, Row, StageTimes, gauge, rows
+from ksrv.statistics import Counts, Duration, ModelStatistics, Row, StageTimes, gauge, rows
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -39,57 +38,7 @@ BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _BOUNDS = [repr(bound / 1e9) for bound in BOUNDS_NS]
 
 
-MODEL_ROWS: tuple[tuple[Row, Callable[[ModelStatistics], Any]], ...] = (
-    (
-        Row("ksrv_requests", "Requests by how they ended.", labels=("outcome",)),
-        ModelStatistics.outcomes,
-    ),
-    (
-        Row("ksrv_rejected_requests", "Requests that a bound refused.", labels=("reason",)),
-        attrgetter("rejected"),
-    ),
-    (Row("ksrv_rows", "Rows that were run."), attrgetter("inference_count")),
-    (
-        gauge("ksrv_pending_requests", "Requests that wait for a handler."),
-        attrgetter("pending"),
-    ),
-    (
-        Row("ksrv_instance_restarts", "Instances whose handler was started anew."),
-        attrgetter("restarts"),
-    ),
-    (
-        Row(
-            "ksrv_response_cache_requests",
-            "Requests that the response cache answered (hit) or not (miss).",
-            labels=("result",),
-        ),
-        lambda one: {result: lookups.count for result, lookups in one.cached.items()},
-    ),
-    (
-        gauge(
-            "ksrv_open_sequences", "Sequences whose state an instance keeps for further requests."
-        ),
-        attrgetter("open_sequences"),
-    ),
-    (
-        Row(
-            "ksrv_ended_sequences",
-            "Sequences that ended: end, start (begun anew), idle_timeout, not_run, process, reload.",
-            labels=("reason",),
-        ),
-        attrgetter("ended_sequences"),
-    ),
-    (
-        Row(
-            "ksrv_records",
-            "Records of sampled requests: written, or dropped (queue_full, too_large, disk).",
-            labels=("result",),
-        ),
-        attrgetter("records"),
-    ),
-)
-"""The metrics of each model version, and the value of each; None is not shown."""
-
+OUTCOMES = Row("ksrv_requests", "Requests by how they ended.", labels=("outcome",))
 READY = gauge("ksrv_model_ready", "Whether a model serves.")
 UNKNOWN = Row("ksrv_unknown_model_requests", "Requests for an unknown model or version.")
 REFUSED = Row(
@@ -119,9 +68,12 @@ class ValuesCollector(Collector):
         """Return the metrics."""
         values = self._statistics
         versions = [([one.name, one.version], one) for one in values.models]
-        for row, value in MODEL_ROWS:
-            samples = [(labels, value(one)) for labels, one in versions]
-            yield _family(row, samples, MODEL_LABELS)
+        outcomes = [(labels, one.outcomes()) for labels, one in versions]
+        yield _family(OUTCOMES, outcomes, MODEL_LABELS)
+        for field, shown in rows(ModelStatistics).items():
+            for row in shown:
+                samples = [(labels, getattr(one, field)) for labels, one in versions]
+                yield _family(row, samples, MODEL_LABELS)
         ready = [(labels, int(one.ready)) for labels, one in versions]
         unserved = [(list(named), 0) for named in self._unserved]
         yield _family(READY, [*ready, *unserved], MODEL_LABELS)
@@ -192,7 +144,8 @@ def _family(
     family = kind(row.name, row.help, labels=[*labels, *row.labels])
     for named, value in samples:
         if isinstance(value, dict):
-            for key, count in value.items():
+            for key, counted in value.items():
+                count = counted.count if isinstance(counted, Duration) else counted
                 family.add_metric([*named, *key.split(" ", len(row.labels) - 1)], count)
         elif value is not None:
             family.add_metric(named, value / row.unit)
