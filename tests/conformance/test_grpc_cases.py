@@ -117,7 +117,8 @@ def test_k50_wrong_field(stub):
     ("UINT8", "uint_contents", 256), ("UINT16", "uint_contents", 65536),
 ])  # fmt: skip
 def test_k50_out_of_range(stub, datatype, field, value):
-    refused(stub, message(f"echo_{datatype}", datatype, [1, 4], **{field: [value, 0, 0, 0]}))
+    text = refused(stub, message(f"echo_{datatype}", datatype, [1, 4], **{field: [0, value, 0, 0]}))
+    assert f"value 1 of {field} is out of range, {value}; {datatype} takes " in text
 
 
 def test_k51_contradictions(stub):

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import requests
 import tritonclient.grpc as triton_grpc
-import tritonclient.http as triton_http
 
 from ksrv.client import Client
-from ksrv.testing import Server, load
+from ksrv.testing import Server
 
 HANDLER = """
 from ksrv import BaseHandler, Bytes, Float32
@@ -87,24 +86,13 @@ def over_binary(server, model, inputs):
     return output.ravel().tolist()
 
 
-def with_tritonclient(library, address, model, inputs):
+def over_grpc(server, model, inputs):
     asked = []
     for name, array in inputs.items():
-        asked.append(library.InferInput(name, array.shape, "FP32"))
+        asked.append(triton_grpc.InferInput(name, array.shape, "FP32"))
         asked[-1].set_data_from_numpy(array)
-    client = library.InferenceServerClient(address)
-    try:
+    with triton_grpc.InferenceServerClient(server.grpc) as client:
         return client.infer(model, asked).as_numpy("output").ravel().tolist()
-    finally:
-        client.close()
-
-
-def over_triton_http(server, model, inputs):
-    return with_tritonclient(triton_http, server.http, model, inputs)
-
-
-def over_grpc(server, model, inputs):
-    return with_tritonclient(triton_grpc, server.grpc, model, inputs)
 
 
 def over_v1(server, model, inputs):
@@ -121,7 +109,7 @@ def over_plain_json(server, model, inputs):
     return np.ravel(answer["output"]).tolist()
 
 
-WAYS = [over_json, over_binary, over_triton_http, over_grpc, over_v1, over_plain_json]
+WAYS = [over_json, over_binary, over_grpc, over_v1, over_plain_json]
 
 
 @pytest.mark.parametrize("model", NUMBERS)
@@ -204,10 +192,3 @@ def test_metadata_configuration_and_openapi_say_which_are_optional(server):
     body = document["paths"]["/v2/models/scale/infer"]["post"]["requestBody"]["content"]
     schema = body["application/json"]["schema"]["properties"]["inputs"]
     assert (schema["minItems"], schema["maxItems"]) == (1, 2)
-
-
-def test_in_a_test_of_the_handler(tmp_path):
-    (tmp_path / "handlers.py").write_text(HANDLER)
-    with load(tmp_path / "handlers.py:Scale") as model:
-        assert model.infer([1.0, 2.0])["output"].tolist() == [[1.0, 2.0]]
-        assert model.infer({"x": X, "k": K})["output"].tolist() == [[3.0, 6.0]]

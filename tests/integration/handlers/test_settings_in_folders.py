@@ -6,7 +6,7 @@ import pytest
 
 from ksrv.client import Client
 from ksrv.repository.layout import Repository
-from ksrv.repository.model_yaml import ConfigError, load_model_config
+from ksrv.repository.model_yaml import load_model_config
 from ksrv.testing import LoadFailed, Server, load
 
 COUNTS = """
@@ -52,14 +52,6 @@ def test_a_served_folder_has_the_settings_of_its_handler(folder, yaml):
     assert load_model_config(made).queue_size == (9 if yaml and "9" in yaml else 7)
 
 
-def test_model_yaml_wins(folder):
-    made = folder(COUNTS, "handler: handler.py\nparameters: {by: 5}\nsequences: {max: 8}\n")
-    config = load_model_config(made)
-    assert config.parameters == {"by": 5}
-    assert config.sequences.max == 8
-    assert config.queue_size == 7
-
-
 def test_each_version_has_its_handlers_settings(folder):
     made = folder(COUNTS)
     for version, size in (("1", 11), ("2", 12)):
@@ -79,26 +71,6 @@ def test_an_installed_handler_brings_its_settings(folder, tmp_path, monkeypatch,
     (package / "part.py").write_text(COUNTS)
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     assert load_model_config(folder("", f"handler: {target}\n")).queue_size == 7
-
-
-@pytest.mark.parametrize(
-    ("key", "line", "words"),
-    [
-        ("instanses=2", 3, "unknown key (did you mean instances"),
-        ("labels='missing.txt'", 3, "labels: the file 'missing.txt' is not in"),
-        ("version_policy='all'", 3, "model.yaml names the versions"),
-        ("instances=len('ab')", 3, "expected a literal"),
-    ],
-)
-def test_a_mistake_names_the_line_of_the_handler(folder, key, line, words):
-    made = folder(
-        f"from ksrv import settings\n\n@settings({key})\ndef inference(x): return x\n",
-        "handler: handler.py\n",
-    )
-    with pytest.raises(ConfigError) as caught:
-        load_model_config(made)
-    assert f"handler.py, line {line}: " in str(caught.value)
-    assert words in str(caught.value)
 
 
 BASE = """

@@ -58,12 +58,6 @@ def test_unknown_form_of_pt2_is_an_error(section, word):
         read_plan(section)
 
 
-def test_settings_are_not_modified():
-    section = {"compile": {"enable": True, "backend": "eager"}, "required": False}
-    read_plan(section)
-    assert section == {"compile": {"enable": True, "backend": "eager"}, "required": False}
-
-
 class Doubled(torch.nn.Module):
     def forward(self, x):
         return x * 2

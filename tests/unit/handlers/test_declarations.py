@@ -244,14 +244,6 @@ def test_an_input_that_may_be_none_is_optional(runner_of, hint, future):
     assert optional(spec.inputs) == ["k"]
 
 
-def test_settings_and_model_yaml_declare_optional_inputs(runner_of):
-    source = f"{HEAD}@settings(inputs={{'x': Int64, 'k': Float32[2] | None}})\ndef inference(x, k): return x"
-    assert optional(runner_of(source).spec.inputs) == ["k"]
-    yaml = "inputs: [{name: k, datatype: FP32, shape: [-1], optional: true}]"
-    assert optional(runner_of("def inference(k=None): return k", yaml, "n").spec.inputs) == ["k"]
-    assert (Float32[2] | None).entry("k")["optional"] is True
-
-
 @pytest.mark.parametrize(
     "hint",
     [

@@ -149,6 +149,28 @@ def test_cast_to_another_kind_is_refused(value, datatype, words):
         one(value, 1, declared(("x", datatype, (-1,))))
 
 
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda array: [array],
+        lambda array: [list(array)],
+        lambda array: [array.tolist()],
+        lambda array: [torch.from_numpy(array)],
+        lambda array: [torch.from_numpy(array).requires_grad_()],
+        lambda array: torch.from_numpy(array)[None],
+    ],
+)
+def test_rows_in_any_form_are_cast_by_the_rule_of_arrays(form):
+    exact = np.array([0.1, 1e300, 1 / 3])
+    assert one(form(exact), 1, declared(("x", "FP64", (-1, 3)))).data.tolist() == [exact.tolist()]
+    for datatype in ("FP32", "FP16", "BF16"):
+        with pytest.raises(HandlerFailed, match=f"too large for {datatype}"):
+            one(form(exact), 1, declared(("x", datatype, (-1, 3))))
+    edge = np.array([np.inf, -np.inf, 65519.0])
+    found = one(form(edge), 1, declared(("x", "FP16", (-1, 3)))).data
+    assert found.tolist() == [[np.inf, -np.inf, 65504.0]]
+
+
 def test_bfloat16_rounds_to_nearest_even_and_keeps_nan():
     values = np.array([1.00390625, 1.01171875, np.nan, -np.inf, 3.3895314e38], np.float32)
     bits = one(values, 5, declared(("x", "BF16", (-1,)))).data

@@ -193,14 +193,6 @@ def test_a_pickle_is_refused_and_its_code_does_not_run(folder, serve, reference)
     assert not (folder / "ran").exists()
 
 
-def test_a_state_that_does_not_fit_names_what_is_missing(folder, serve, reference):
-    state = state_of(reference[0])
-    del state["second.bias"]
-    torch.save(state, folder / "weights.pt")
-    with pytest.raises(HandlerLoadError, match=r"weights.pt does not fit its class.*second.bias"):
-        serve("model: weights.pt\nclass: net.py:Net", reference[1])
-
-
 def test_state_dict_without_a_class_is_not_taken_for_torchscript(folder, serve, reference):
     torch.save(state_of(reference[0]), folder / "weights.pt")
     with pytest.raises(
@@ -410,12 +402,6 @@ def test_files_without_a_state_dict_are_refused(folder, serve, reference, conten
         torch.save(content, folder / "w.pth")
     with pytest.raises(HandlerLoadError, match=words):
         serve("model: w.pth\nclass: net.py:Net", reference[1])
-
-
-def test_malformed_safetensors_file_is_refused(folder, serve, reference):
-    (folder / "w.safetensors").write_bytes(b"\xff" * 64)
-    with pytest.raises(HandlerLoadError, match=r"w\.safetensors is no safetensors file"):
-        serve("model: w.safetensors\nclass: net.py:Net", reference[1])
 
 
 @pytest.mark.parametrize(

@@ -31,17 +31,6 @@ def write_relu(path):
     write_graph(path, [("Relu", ["in-1"], ["out.1"], {})], {"in-1": row}, {"out.1": row})
 
 
-def test_onnx(tmp_path):
-    write_relu(tmp_path / "relu.onnx")
-    spec, answer = run(tmp_path / "relu.onnx", np.array([[-1, 0, 2]], np.float32))
-    assert [(one.name, one.datatype, one.shape) for one in spec.inputs] == [
-        ("in-1", "FP32", (-1, 3))
-    ]
-    assert [one.name for one in spec.outputs] == ["out.1"]
-    assert answer.tensors[0].name == "out.1"
-    assert answer.tensors[0].data.tolist() == [[0, 0, 2]]
-
-
 def test_an_onnx_model_does_not_import_torch(tmp_path):
     write_relu(tmp_path / "relu.onnx")
     code = f"""

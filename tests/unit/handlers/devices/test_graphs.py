@@ -93,13 +93,6 @@ def test_a_handler_that_keeps_outputs_has_copies_of_them(graphed):
     assert counted(runner) == (1, 4)
 
 
-def test_replay_without_copies_overwrites_outputs(graphed):
-    runner, run = graphed(KEEPS)
-    runner.handler.model.clones = False
-    run(1)
-    assert [run(value)[0][0] for value in (2, 3, 4, 5)] != [2, 4, 6, 8]
-
-
 def test_graphs_wait_once_per_batch(graphed):
     runner, run = graphed()
     run(1)

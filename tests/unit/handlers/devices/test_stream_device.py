@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ksrv._native.memory import buffer_pool
-from ksrv.errors import DeviceLost, HandlerFailed, Overloaded
+from ksrv.errors import HandlerFailed, Overloaded
 from ksrv.handlers.devices.device import Device
 from tests.support.devices.fake_device import LOST, NO_MEMORY, PINS, FakeDevice
 from tests.support.devices.nets import DEFAULT, NET
@@ -262,15 +262,6 @@ def test_a_full_device_refuses_the_batch_and_serves_the_next(net_of, batch_of):
     assert runner.run(batch_of(np.ones((1, 4), np.float32))).tensors[0].data.tolist() == [[2] * 4]
 
 
-def test_lost_device_is_reported(net_of, batch_of):
-    runner = net_of(FAILING)
-    lost = []
-    runner.on_device_lost = lost.append
-    with pytest.raises(DeviceLost, match="can be used no more"):
-        runner.run(batch_of(np.ones((1, 5), np.float32)))
-    assert lost == ["cpu"]
-
-
 def test_asynchronous_kernel_error_fails_the_batch(net_of, batch_of, monkeypatch):
     runner = net_of(CONSTANT)
 
@@ -284,13 +275,6 @@ def test_asynchronous_kernel_error_fails_the_batch(net_of, batch_of, monkeypatch
         runner.run(batch_of(np.ones((1, 4), np.float32)))
     monkeypatch.undo()
     assert runner.run(batch_of(np.ones((1, 4), np.float32))).tensors[0].data.tolist() == [[0.0]]
-
-
-def test_a_handler_that_fails_leaves_the_stream(net_of, batch_of):
-    runner = net_of(DEFAULT)
-    with pytest.raises(HandlerFailed):
-        runner.run(batch_of(np.ones((1, 4), np.float32), y=np.ones((1, 2), np.float32)))
-    assert runner.device.events[-1] == "leave"
 
 
 def test_an_executors_memory_takes_the_answer(net_of, batch_of):
