@@ -3,13 +3,12 @@
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import CancelledError, Future, InvalidStateError
-from concurrent.futures import wait as wait_for
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ksrv._native.queue.request_handle import NO_DEADLINE, NativeHandle
-from ksrv.engine.requests.handle import QueuedRequest
+from ksrv.engine.requests.handle import FutureHandle, QueuedRequest
 from ksrv.errors import Cancelled, InferenceError, NotLoaded, NotReady, Overloaded
 from ksrv.handlers.models import SERVER
 from ksrv.observe.tracing import TRACEPARENT, current_traceparent
@@ -66,7 +65,7 @@ class ForwardedCall:
         self._handle.add_done_callback(lambda _: callback(self))
 
 
-class ThreadedCall:
+class ThreadedCall(FutureHandle):
     """A call of a handler that a separate thread makes, because it takes as long as the load of a model.
 
     Args:
@@ -77,7 +76,7 @@ class ThreadedCall:
     """
 
     def __init__(self, call: Callable[[Callable[[], bool]], InferResponse]) -> None:
-        self._answer: Future[InferResponse] = Future()
+        super().__init__(Future())
         thread = threading.Thread(
             target=self._run, args=(call,), name="ksrv-handler-call", daemon=True
         )
@@ -94,34 +93,6 @@ class ThreadedCall:
                 raise
             except BaseException as error:  # noqa: BLE001  it is raised where the call is waited for
                 self._answer.set_exception(error)
-
-    def wait(self) -> InferResponse:
-        """See `RequestHandle.wait`."""
-        try:
-            return self._answer.result()
-        except CancelledError:
-            raise Cancelled("the call was cancelled") from None
-
-    def join(self, until_ns: int) -> bool:
-        """Sleep until the call has ended, or until a time of `time.monotonic_ns`; return whether it has ended."""
-        return bool(wait_for((self._answer,), (until_ns - time.monotonic_ns()) / 1e9).done)
-
-    def cancel(self) -> bool:
-        """See `RequestHandle.cancel`. A load that has begun is not cancelled."""
-        return not self._answer.done() and self._answer.cancel()
-
-    def done(self) -> bool:
-        """See `RequestHandle.done`."""
-        return self._answer.done()
-
-    def add_done_callback(self, callback: Callable[[RequestHandle], object]) -> None:
-        """See `RequestHandle.add_done_callback`."""
-
-        def ended(_: "Future[InferResponse]") -> None:
-            with suppress(RuntimeError):  # the event loop that waited is closed
-                callback(self)
-
-        self._answer.add_done_callback(ended)
 
 
 class ModelCalls:

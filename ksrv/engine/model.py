@@ -17,14 +17,11 @@ from ksrv.engine.instances.instance import Instance
 from ksrv.engine.instances.prefetch import Prefetcher
 from ksrv.engine.instances.warmup import WarmUp
 from ksrv.engine.lifetime_counters import LifetimeCounters
-from ksrv.engine.requests.handle import (
-    QueuedRequest,
-    SplitRequest,
-)
+from ksrv.engine.requests.handle import FutureHandle, QueuedRequest, SplitRequest
 from ksrv.engine.requests.parts import bytes_of, rows_of
 from ksrv.engine.requests.rate_limits import RateLimits
 from ksrv.engine.requests.refusals import deadline_exceeded, refusal, too_many_parts
-from ksrv.engine.requests.response_cache import CachedAnswer, ResponseCache
+from ksrv.engine.requests.response_cache import ResponseCache
 from ksrv.engine.requests.validation import RequestValidator, check_batching
 from ksrv.engine.sequences.table import SequenceTable
 from ksrv.engine.settings import EngineSettings
@@ -238,7 +235,7 @@ class ModelVersion(InstanceHost):
             self.queue.count("invalid")
             raise
 
-    def _known_answer(self, cache: ResponseCache, request: InferRequest) -> CachedAnswer | None:
+    def _known_answer(self, cache: ResponseCache, request: InferRequest) -> FutureHandle | None:
         """Return the answer to a request where it is cached; else have its answer remembered."""
         request.remember = None
         if self.queue.closed:

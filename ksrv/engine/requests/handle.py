@@ -2,7 +2,11 @@
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future
+from concurrent.futures import wait as wait_for
+from contextlib import suppress
 
 from ksrv._native.queue.request_handle import NativeHandle
 from ksrv.engine.requests.refusals import deadline_exceeded
@@ -128,3 +132,38 @@ class SplitRequest:
 
         for part in self.parts:
             part.add_done_callback(ended)
+
+
+class FutureHandle:
+    """A request whose answer is in a future: from the response cache, or of a separate thread."""
+
+    def __init__(self, answer: Future[InferResponse]) -> None:
+        self._answer = answer
+
+    def wait(self) -> InferResponse:
+        """See `RequestHandle.wait`."""
+        try:
+            return self._answer.result()
+        except CancelledError:
+            raise Cancelled("the call was cancelled") from None
+
+    def join(self, until_ns: int) -> bool:
+        """Sleep until the call has ended, or until a time of `time.monotonic_ns`; return whether it has ended."""
+        return bool(wait_for((self._answer,), (until_ns - time.monotonic_ns()) / 1e9).done)
+
+    def cancel(self) -> bool:
+        """See `RequestHandle.cancel`. A load that has begun is not cancelled."""
+        return not self._answer.done() and self._answer.cancel()
+
+    def done(self) -> bool:
+        """See `RequestHandle.done`."""
+        return self._answer.done()
+
+    def add_done_callback(self, callback: Callable[[RequestHandle], object]) -> None:
+        """See `RequestHandle.add_done_callback`."""
+
+        def ended(_: "Future[InferResponse]") -> None:
+            with suppress(RuntimeError):  # the event loop that waited is closed
+                callback(self)
+
+        self._answer.add_done_callback(ended)

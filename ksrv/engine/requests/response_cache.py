@@ -9,41 +9,15 @@ import hashlib
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 
 import numpy as np
 
+from ksrv.engine.requests.handle import FutureHandle
 from ksrv.handlers.diagnostics.debugging import PARAMETER as PROFILE
 from ksrv.model.config import Cache
-from ksrv.request import Element, InferRequest, InferResponse, RequestHandle, Tensor
-
-
-class CachedAnswer:
-    """A request that was answered when it came; see `RequestHandle`."""
-
-    def __init__(self, response: InferResponse) -> None:
-        self._response = response
-
-    def wait(self) -> InferResponse:
-        """Return the answer."""
-        return self._response
-
-    def join(self, until_ns: int | None = None) -> bool:
-        """Return True: it has ended."""
-        return True
-
-    def cancel(self) -> bool:
-        """Return False: it has ended."""
-        return False
-
-    def done(self) -> bool:
-        """Return True."""
-        return True
-
-    def add_done_callback(self, callback: Callable[[RequestHandle], object]) -> None:
-        """Call the function at once."""
-        callback(self)
+from ksrv.request import Element, InferRequest, InferResponse, Tensor
 
 
 class ResponseCache:
@@ -98,7 +72,7 @@ class ResponseCache:
                 digest.update(element)
         return digest.digest()
 
-    def find(self, key: bytes, request: InferRequest) -> CachedAnswer | None:
+    def find(self, key: bytes, request: InferRequest) -> FutureHandle | None:
         """Return the answer to a request if it is known and fresh.
 
         Args:
@@ -114,9 +88,11 @@ class ResponseCache:
                 return None
             self._known.move_to_end(key)
         known = found[2]
-        return CachedAnswer(
+        answer: Future[InferResponse] = Future()
+        answer.set_result(
             replace(known, id=request.id, timings={}, parameters=dict(known.parameters))
         )
+        return FutureHandle(answer)
 
     def keep(self, key: bytes, generation: int, response: InferResponse) -> None:
         """Remember an answer; the oldest answers make room.
