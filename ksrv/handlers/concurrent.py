@@ -268,7 +268,7 @@ class ConcurrentLoop:
             runner.read_chunk,
             context.made_batch,
             partial(self._fail_request, inputs=inputs, context=context),
-            sender and Offering(sender),
+            waits=False,
         )
         async with aclosing(iterated(chunks, stream)) as running:
             async for chunk in running:
@@ -294,22 +294,6 @@ class ConcurrentLoop:
                 await asyncio.wait_for(room.wait(), STALL_SECONDS)
             except TimeoutError:
                 sender.give_up(index)
-
-
-class Offering:
-    """An emitter that never waits."""
-
-    def __init__(self, sender: Any) -> None:
-        self._sender = sender
-
-    def __call__(self, outputs: ExecutorOutputs) -> None:
-        """Hand one chunk on without waiting for slow clients."""
-        self._sender.offer(outputs)
-
-    def listening(self) -> frozenset[int]:
-        """See `ksrv.request.Emitter.listening`."""
-        found: frozenset[int] = self._sender.listening()
-        return found
 
 
 async def _settled(result: Any) -> Any:

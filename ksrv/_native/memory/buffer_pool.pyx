@@ -15,7 +15,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 from native.memory.buffer_pool cimport (
     ADOPT_OK, ADOPT_SEALS, ADOPT_SIZE, AdoptError, BACKEND_HEAP, BACKEND_MEMFD, BACKEND_PAGES,
     BufferPoolStatistics, PinFunction, UnpinFunction, count_copy as count_copied,
-    holders_of, process_pool, take_pages,
+    process_pool, take_pages,
 )
 from native.memory.malloc_tuning cimport (
     keep_freed as c_keep_freed, trim_malloc as c_trim_malloc, tune_malloc as c_tune_malloc,
@@ -92,11 +92,6 @@ cdef class Block:
             with nogil:
                 pinned = process_pool().pin(block)
         return pinned
-
-    @property
-    def holders(self) -> int:
-        """The number of references to the memory: from this object and from native code."""
-        return holders_of(self._leased())
 
     def lend(self) -> bool:
         """Let another process map this block, read-only. False if that is impossible."""

@@ -70,7 +70,7 @@ class ChunkStream:
 
     Args:
         batch: Returns the batch as the handler has seen it, whose requests may have failed; or None.
-        emit: Takes the chunks; by default the batch's emitter.
+        waits: Whether sending a chunk waits for slow clients.
     """
 
     def __init__(
@@ -80,11 +80,12 @@ class ChunkStream:
         read: Read,
         batch: Callable[[], "Batch | None"],
         fail: Callable[[int, BaseException], None],
-        emit: Any = None,
+        waits: bool = True,
     ) -> None:
         self._fail = fail
         self._inputs = inputs
-        self._emit = emit or inputs.emit
+        self._emit = inputs.emit
+        self._send = self._emit if waits or self._emit is None else self._emit.offer
         self._read = read
         self._batch = batch
         self._joined = [JoinedChunks(outputs) for _ in inputs.requests]
@@ -114,7 +115,7 @@ class ChunkStream:
                 if batch is not None:
                     made.headers.update(headers_so_far(batch))
                 self._emitted = True
-                self._emit(made)
+                self._send(made)
         if self._emit is None:
             return len(self._refused) < len(self._joined)
         return self._send_ended_rows()
@@ -177,7 +178,7 @@ class ChunkStream:
         if ended:
             self._told |= ended
             self._emitted = True
-            self._emit(ExecutorOutputs([], failed, only=ended))
+            self._send(ExecutorOutputs([], failed, only=ended))
 
     def row_ended(self, row: int) -> None:
         """Note that a row gets nothing more."""
@@ -198,7 +199,7 @@ class ChunkStream:
         if self._emit is None:
             return self._joined_answer()
         if not self._emitted:  # a chunk for nobody tells that the handler streams
-            self._emit(ExecutorOutputs([], only=frozenset()))
+            self._send(ExecutorOutputs([], only=frozenset()))
         return ExecutorOutputs([])
 
     def _joined_answer(self) -> ExecutorOutputs:
