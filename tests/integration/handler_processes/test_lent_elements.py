@@ -7,11 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-import ksrv.client
 from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.memory_budget import PROCESS
-from ksrv.testing import Server
-from tests.support.models import write_model
 from tests.support.native.fast_path import ask, opened, serving, status
 from tests.support.wait_until import wait_until
 
@@ -98,13 +95,3 @@ def test_a_batch_holds_the_elements_of_several_bodies(address):
 
     with ThreadPoolExecutor(2) as pool:
         assert all(pool.map(is_echoed, range(2)))
-
-
-def test_elements_come_over_grpc_as_well(tmp_path):
-    write_model(tmp_path, "m", HANDLER, SETTINGS)
-    elements = np.array(elements_of(b"echo"), dtype=object)
-    with (
-        Server(tmp_path, grpc="127.0.0.1:0") as server,
-        ksrv.client.Client(f"grpc://{server.grpc}") as client,
-    ):
-        assert list(client.infer("m", {"x": elements})["y"]) == list(elements)

@@ -44,27 +44,20 @@ class Chunks(list[Any]):
     deadline_ns = NO_DEADLINE
     headers: Mapping[str, str] = {}
 
-    def __init__(self, leaves_after: int = 1000) -> None:
-        self.leaves_after = leaves_after
-        self.callbacks: list[Any] = []
-
     def offer(self, outputs: Any) -> None:
         self.append(outputs)
-        if self.done():
-            for callback in self.callbacks:
-                callback(self)
 
     def listening(self) -> Any:
-        return frozenset(() if self.done() else {0})
+        return frozenset({0})
 
     def without_room(self) -> list[int]:
         return []
 
     def done(self) -> bool:
-        return len(self) >= self.leaves_after
+        return False
 
     def add_done_callback(self, callback: Any) -> None:
-        self.callbacks.append(callback)
+        pass
 
 
 def batch_of(*arrays: np.ndarray, datatype: str = "FP32", **fields: Any) -> ExecutorInputs:

@@ -12,7 +12,7 @@ from ksrv.engine.batches import streaming as streaming_module
 from ksrv.engine.executor import ExecutorDied
 from ksrv.engine.requests import response_stream
 from ksrv.engine.requests.response_stream import MOST_WAITING, ResponseStream
-from ksrv.errors import Cancelled, HandlerFailed, Overloaded
+from ksrv.errors import HandlerFailed, Overloaded
 from ksrv.request import ExecutorOutputs
 from tests.support.engine.engine_models import FunctionExecutor, engine, request, source, tensor
 
@@ -50,26 +50,6 @@ def values(responses):
     return [response.outputs[0].data.ravel().tolist() for response in responses]
 
 
-def test_request_that_has_ended_gets_no_more_chunks():
-    entered, go = threading.Event(), threading.Event()
-
-    def run(batch):
-        batch.emit(chunk(batch, 1))
-        entered.set()
-        go.wait(30)
-        batch.emit(chunk(batch, 2))
-        return chunk(batch, 3)
-
-    with streamed(run) as (made, asked):
-        handle = made.submit(asked)
-        assert entered.wait(30)
-        handle.cancel()
-        go.set()
-        with pytest.raises(Cancelled):
-            handle.wait()
-    assert values(taken(asked.stream)) == [[1]]
-
-
 def test_handler_sees_who_left_and_can_answer_requests_individually():
     entered, go = threading.Event(), threading.Event()
     waiting = []
@@ -99,20 +79,6 @@ def test_handler_sees_who_left_and_can_answer_requests_individually():
         made.close()
     assert waiting == [frozenset({0, 2})]
     assert [values(taken(one)) for one in streams] == [[[2]], [], [[1]]]
-
-
-def test_chunk_that_is_kept_does_not_change_under_the_handler():
-    kept = np.zeros((1, 1), np.float32)
-
-    def run(batch):
-        for value in (1, 2):
-            kept[:] = value
-            batch.emit(ExecutorOutputs([tensor("y", kept)]))
-        return chunk(batch, 3)
-
-    with streamed(run) as (made, asked):
-        made.submit(asked, caller_blocks=True).wait()
-    assert values(taken(asked.stream)) == [[1], [2]]
 
 
 def test_batch_with_sent_chunks_is_not_retried():

@@ -12,9 +12,7 @@ import pytest
 from ksrv._native.memory import buffer_pool
 from ksrv.engine.executor import ExecutorDied
 from ksrv.engine.processes.process import ProcessExecutor
-from ksrv.errors import HandlerFailed, InferenceError
 from ksrv.request import ExecutorInputs, RequestPart, Tensor
-from ksrv.statistics import MetricRecord
 from tests.support.engine.process_models import Chunks, batch_of, running, source
 
 ECHO = """
@@ -79,12 +77,6 @@ def test_transposed_view_stays_a_view_in_the_handler(tmp_path):
     with running(tmp_path, handler) as executor:
         (output,) = executor.run(batch_of(nhwc.transpose(0, 3, 1, 2)), None).tensors
     assert np.array_equal(output.data, nhwc.transpose(0, 3, 1, 2))
-
-
-def test_a_strided_array_is_copied_in_order(echo):
-    array = np.arange(24, dtype="f4").reshape(4, 6)[::2, ::3]
-    (output,) = echo.run(batch_of(array), None).tensors
-    assert np.array_equal(output.data, array)
 
 
 @pytest.mark.parametrize(
@@ -183,35 +175,6 @@ def test_more_tensors_than_descriptors_arrive(tmp_path):
             answer = executor.run(batch_of(*arrays), None)
             for place, tensor in enumerate(answer.tensors):
                 assert (tensor.data == place).all()
-
-
-def test_errors_of_the_handler_keep_status_headers_and_text(tmp_path):
-    handler = """
-    from ksrv.errors import InferenceError
-    class H(BaseHandler):
-        def handle(self, batch, context):
-            if batch["x0"][0, 0] == 1:
-                raise InferenceError("no such breed", 422, {"x-why": "breed"})
-            if batch["x0"][0, 0] == 2:
-                raise ValueError("secret")
-            batch.fail(1, "row 1 is bad", 409)
-            return {"y": batch["x0"]}
-    """
-    with running(tmp_path, handler) as executor:
-        with pytest.raises(InferenceError, match="no such breed") as caught:
-            executor.run(batch_of(np.full((1, 1), 1, "f4")), None)
-        assert (caught.value.http_status, caught.value.headers) == (422, {"x-why": "breed"})
-        with pytest.raises(HandlerFailed, match="ValueError") as failed:
-            executor.run(batch_of(np.full((1, 1), 2, "f4")), None)
-        assert "secret" not in failed.value.message
-        array = np.zeros((2, 1), "f4")
-        requests = [RequestPart(slice(0, 1)), RequestPart(slice(1, 2))]
-        answer = executor.run(
-            ExecutorInputs({"x0": Tensor("x0", "FP32", (2, 1), array)}, 2, requests), None
-        )
-        assert list(answer.failures) == [1]
-        assert (answer.failures[1].message, answer.failures[1].http_status) == ("row 1 is bad", 409)
-        assert executor.alive
 
 
 def test_the_process_has_the_folder_the_environment_and_the_threads(tmp_path):
@@ -320,39 +283,6 @@ def test_handler_may_write_to_its_input_only(tmp_path):
     assert (array == 0).all()
 
 
-def test_intermediate_answers_arrive_in_order(tmp_path):
-    with running(tmp_path, ECHO, config={"runner": "chunking:Runner"}) as executor:
-        chunks = Chunks()
-        batch = batch_of(np.zeros((1, 1), "f4"), emit=chunks)
-        answer = executor.run(batch, None)
-    assert [int(chunk.tensors[0].data[0]) for chunk in chunks] == [0, 1, 2]
-    assert int(answer.tensors[0].data[0]) == 3
-
-
-STREAMS = """
-class H(BaseHandler):
-    def handle(self, batch, context):
-        sent = 0
-        while sent < 20_000 and batch.send({"y": np.zeros((1, 1), "f4")}):
-            sent += 1
-            time.sleep(0.001)
-        return [str([sent, batch.listening(0)])]
-"""
-
-
-def test_handler_learns_that_its_clients_left(tmp_path):
-    with running(tmp_path, STREAMS) as executor:
-        chunks = Chunks(leaves_after=2)
-        batch = batch_of(np.zeros((1, 1), "f4"), emit=chunks)
-        batch.handles = [chunks]
-        sent, listening = eval(executor.run(batch, None).tensors[0].data[0])
-        assert 1 <= sent < 20_000
-        assert not listening
-        assert len(chunks) >= 2
-        plain = executor.run(batch_of(np.zeros((1, 1), "f4")), None)
-        assert plain.tensors[0].data == [b"[0, True]"]  # no client wants intermediate answers
-
-
 def test_chunks_after_the_answer_are_dropped(tmp_path):
     handler = """
     import threading
@@ -379,24 +309,6 @@ def test_chunks_after_the_answer_are_dropped(tmp_path):
         answer = executor.run(batch_of(np.zeros((1, 1), "f4"), emit=chunks), None)
         assert answer.tensors[0].data == [b"(False, frozenset(), None)"]
         assert (executor.pid, chunks) == (pid, [])
-
-
-@pytest.fixture(autouse=True)
-def _chunking_runner(tmp_path):
-    (tmp_path / "chunking.py").write_text(
-        "import numpy as np\n"
-        "from ksrv.request import ExecutorOutputs, Tensor\n"
-        "from ksrv.model.spec import ModelSpec\n"
-        "class Runner:\n"
-        "    def __init__(self, source, **_): pass\n"
-        "    def load(self): return ModelSpec('m')\n"
-        "    def close(self): pass\n"
-        "    def serve(self, receive): receive()\n"
-        "    def run(self, inputs):\n"
-        "        out = lambda i: ExecutorOutputs([Tensor('y', 'INT32', (1,), np.array([i], 'i4'))])\n"
-        "        for i in range(3): inputs.emit(out(i))\n"
-        "        return out(3)\n"
-    )
 
 
 def test_output_and_log_records_reach_the_worker(tmp_path, caplog):
@@ -444,23 +356,6 @@ def test_verbose_handler_is_not_blocked_and_its_log_is_limited(tmp_path, caplog)
     lines = [record.getMessage() for record in caplog.records]
     assert sum("chatter" in line for line in lines) < 30_000
     assert any("lines were left out" in line for line in lines)
-
-
-def test_reported_values_reach_the_worker(tmp_path):
-    handler = """
-    class H(BaseHandler):
-        def handle(self, batch, context):
-            context.metrics.counter("seen", 2.0, kind="cat")
-            context.metrics.gauge("odd", float("nan"))
-            return {"y": batch["x0"]}
-    """
-    reported = []
-    with running(tmp_path, handler, emit=reported.append) as executor:
-        executor.run(batch_of(np.zeros((1, 1), "f4")), None)
-    seen, odd = reported
-    labels = (("model", "m"), ("version", "1"), ("kind", "cat"))
-    assert seen == MetricRecord("seen", "counter", "", 2.0, labels)
-    assert (odd.name, odd.kind) == ("odd", "gauge") and odd.value != odd.value
 
 
 def test_close_lets_the_handler_clean_up_and_leaves_no_process(tmp_path):

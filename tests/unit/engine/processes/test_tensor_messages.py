@@ -3,12 +3,9 @@
 import numpy as np
 import pytest
 
-from ksrv._native.memory import buffer_pool
 from ksrv.engine.processes.link import INLINE_BYTES, Frame, Link
 from ksrv.engine.processes.tensor_messages import TensorWriter, read_tensors
 from ksrv.request import Tensor
-
-LENT = 1 << 20
 
 
 def written(*tensors):
@@ -23,20 +20,6 @@ def test_elements_added_during_the_copy_are_not_written():
     elements.append(b"e")
     (read,) = read_tensors([made], Frame(1, 1, b""))
     assert (read.shape, read.data, blocks) == ((2,), [b"a", b"bc"], [])
-
-
-def test_long_element_of_a_body_is_lent():
-    buffer_pool.configure(lendable_above=LENT - 1)
-    try:
-        body = memoryview(buffer_pool.lease_body(LENT))
-    finally:
-        buffer_pool.configure(lendable_above=(1 << 64) - 1)
-    (made,), blocks = written(Tensor("x", "BYTES", (3,), [body[64:100_064], b"x", body[64:]]))
-    assert blocks == [body.obj]
-    assert [(one.block, one.offset, one.nbytes) for one in (made.data[0], made.data[2])] == [
-        (0, 64, 100_000),
-        (0, 64, LENT - 64),
-    ]
 
 
 def test_small_arrays_are_in_the_message_and_the_others_in_one_block():

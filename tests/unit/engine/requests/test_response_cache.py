@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from ksrv import BaseHandler
-from ksrv.engine.composition import CallGraph
 from ksrv.engine.requests.response_cache import ResponseCache
 from ksrv.model.config import Cache
 from ksrv.request import InferRequest, InferResponse, Tensor
@@ -46,16 +45,6 @@ def test_the_id_of_the_request_that_was_answered_is_not_kept(cache):
     gc.collect()
     assert seen() is None
     assert cache.find(cache.key(REQUEST), REQUEST).wait().id == REQUEST.id
-
-
-def test_callers_include_indirect_callers():
-    graph = CallGraph()
-    edges = [("top", "middle"), ("middle", "leaf"), ("other", "leaf"), ("leaf", "far"), ("a", "b")]
-    assert [graph.note(*edge) for edge in edges] == [True] * 5
-    assert not graph.note("top", "middle")
-    assert graph.callers_of("leaf") == {"middle", "other", "top"}
-    assert graph.callers_of("far") == {"leaf", "middle", "other", "top"}
-    assert graph.callers_of("top") == set()
 
 
 def test_answer_is_cached_before_it_is_delivered(monkeypatch):

@@ -1,6 +1,5 @@
 """The bounded queue between a handler and the client of its stream."""
 
-import threading
 import time
 
 from ksrv._native.memory.memory_budget import MemoryBudget
@@ -14,7 +13,6 @@ from ksrv.engine.requests.response_stream import (
     ResponseStream,
 )
 from ksrv.request import InferResponse, Tensor
-from tests.support.wait_until import wait_until
 
 
 def response(nbytes=1):
@@ -47,43 +45,6 @@ def test_answers_after_the_end_are_dropped_and_earlier_answers_delivered():
     assert stream.finished
     assert stream.take() is None
     assert stream.has_room()
-
-
-def test_end_wakes_a_blocked_writer():
-    stream = ResponseStream()
-    for _ in range(MOST_WAITING):
-        stream.put(response())
-    released = []
-    waiting = threading.Thread(
-        target=lambda: released.append(stream.wait_room(time.monotonic_ns() + 60 * 10**9))
-    )
-    waiting.start()
-    stream.call_with_room(lambda: released.append("called"))
-    assert not released
-    stream.end()
-    waiting.join(60)
-    wait_until(lambda: sorted(map(str, released)) == ["True", "called"])
-
-
-def test_blocked_writer_is_called_once_when_room_is_free():
-    stream = ResponseStream()
-    for _ in range(MOST_WAITING):
-        stream.put(response())
-    called = []
-    stream.call_with_room(lambda: called.append(1))
-    stream.take()
-    stream.take()
-    assert called == [1]
-    stream.call_with_room(lambda: called.append(2))
-    assert called == [1, 2]
-
-
-def test_reader_is_notified_of_answers_and_of_the_end():
-    told = []
-    stream = ResponseStream(lambda: told.append(1))
-    stream.put(response())
-    stream.end()
-    assert len(told) == 2
 
 
 def test_a_client_is_far_behind_by_answers_or_by_bytes_of_several():
@@ -139,40 +100,3 @@ def test_leaving_reader_frees_waiting_answers_and_writers(monkeypatch):
     assert budget.held == 0
     assert stream.has_room()
     assert stream.finished
-
-
-def test_stream_knows_the_last_read_time():
-    stream = ResponseStream()
-    for take in (stream.take, stream.take_all):
-        stream.put(response())
-        before = time.monotonic_ns()
-        while time.monotonic_ns() == before:
-            pass
-        assert not stream.taken_since(before + 1)
-        take(0)
-        assert stream.taken_since(before + 1)
-        after = time.monotonic_ns() + 1
-        take(0)  # nothing to take
-        assert not stream.taken_since(after)
-
-
-def test_answers_are_gathered_until_full_or_idle():
-    for last in (lambda stream: stream.put(response()), lambda stream: stream.end()):
-        stream = ResponseStream()
-        for _ in range(MOST_WAITING - 1):
-            stream.put(response())
-        gathering = threading.Thread(target=stream.gather, args=(3600,))
-        gathering.start()
-        wait_until(lambda: stream._gathers)  # noqa: B023 - it ends before the next thread begins
-        assert gathering.is_alive()
-        last(stream)
-        gathering.join(60)
-        assert not gathering.is_alive()
-        stream.gather(3600)  # nothing to wait for
-
-
-def test_gathering_is_limited_in_time():
-    stream = ResponseStream()
-    stream.put(response())
-    stream.gather(0.001)
-    assert len(stream.take_all(0)) == 1
