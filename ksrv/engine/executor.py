@@ -56,8 +56,8 @@ class Executor(Protocol):
     def start(self) -> ModelSpec:
         """Load the handler.
 
-        After a death it may be called again and waits for the replacement, which comes once the
-        pause that the earlier deaths ask for is over. On a living executor it changes nothing.
+        After a death it may be called again, and waits for the pause that the earlier deaths ask for. On a living
+        executor it changes nothing.
 
         Returns:
             The model's description, completed by what the model file says.

@@ -155,11 +155,6 @@ class Instance(InstanceRunner):
         return self._restarts.count
 
     @property
-    def keeps_deadlines(self) -> bool:
-        """Whether an inline execution returns at its deadline."""
-        return self.executor.keeps_deadlines
-
-    @property
     def _ring(self) -> WorkerRing | None:
         """The executor's ring; None while batches are traced, because only messages carry the span."""
         return None if self.trace_of is not None else self.executor.ring

@@ -11,7 +11,7 @@ from ksrv.model.spec import ModelSpec
 
 log = logging.getLogger("ksrv.engine")
 
-STARTS_IN_A_ROW = 5
+STARTS_IN_A_ROW = 10
 FIRST_STARTS = 3
 """Of a handler process that is killed while it loads; with `Backoff`'s pauses."""
 
@@ -41,7 +41,7 @@ class ExecutorRestarts:
 
     @property
     def due(self) -> bool:
-        """Whether the executor is dead, or was replaced by an executor that is not warmed up."""
+        """Whether the executor is dead, or was started again without a warm-up."""
         return self._deaths != self._answered_deaths or not self._executor.alive
 
     def first_start(self) -> ModelSpec:

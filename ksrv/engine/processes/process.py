@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 
 from msgspec.structs import replace
 
@@ -155,8 +155,8 @@ class ProcessExecutor:
     def start(self) -> ModelSpec:
         """Start the process and have it load the handler; see `Executor.start`.
 
-        A process that had loaded the handler and ends is replaced without being asked, between
-        batches as well; then this waits for the replacement, or returns at once when it is there.
+        If the process has ended, this starts another, after the pause that earlier deaths ask for. It changes nothing
+        while the process lives.
 
         Returns:
             The model's description, completed by what the model file says.
@@ -231,7 +231,7 @@ class ProcessExecutor:
         events.most_received = messages.EVENT_BYTES
         descriptors = [link_end.fileno(), events_end.fileno(), ring.fileno()]
         process = HandlerProcess(
-            [*interpreter.program, *map(str, [*descriptors, os.getpid()])],
+            command=[*interpreter.program, *map(str, [*descriptors, os.getpid()])],
             folder=self._source.folder,
             environment=handler_environment(
                 os.environ, config.env, self._threads, finds_ksrv=interpreter.is_servers
@@ -314,10 +314,8 @@ class ProcessExecutor:
         """
         if deadline_ns is not None and time.monotonic_ns() >= deadline_ns:
             raise DeadlineExceeded("the request's deadline passed before its batch ran")
-        # This thread does not wait while the process is replaced.
-        beside_others = self._living().has_coroutines
-        with nullcontext() if beside_others else self._lock:
-            batches = self._living()
+        batches = self._living()
+        with nullcontext() if batches.has_coroutines else self._lock:
             self._backoff.served()
             return batches.run(batch, deadline_ns)
 
@@ -422,20 +420,3 @@ class ProcessExecutor:
             self._backoff.ended()
             for callback in self._callbacks:
                 callback(f"{self._label} {ending}")
-            name = f"ksrv-replace-{self._source.name}-{self._instance}"
-            with suppress(
-                RuntimeError
-            ):  # without a thread, the instance's thread replaces the process
-                threading.Thread(target=self._replace, name=name, daemon=True).start()
-
-    def _replace(self) -> None:
-        """Start a process until one has loaded the handler or the executor is closed."""
-        while not self._closing.is_set():
-            try:
-                self.start()
-                return
-            except FilesChanged:
-                return  # the instance's thread gets the error too, and gives the instance up
-            except KsrvError as error:
-                if not self._closing.is_set():
-                    self._log.say(logging.ERROR, f"it cannot be replaced yet: {error.message}")

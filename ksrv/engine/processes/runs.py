@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -54,6 +55,7 @@ LOST = "the result of the call is lost"
 _OF_CALLS = (MessageType.CALL, MessageType.CANCEL_CALL)
 
 
+@dataclass(eq=False)
 class Run:
     """A batch that a process runs.
 
@@ -68,46 +70,34 @@ class Run:
         failure: The outcome if it is decided before the process answers.
     """
 
-    def __init__(
-        self,
-        number: int,
-        inputs: Callable[[], ExecutorInputs],
-        done: Done | None = None,
-        due_ns: int | None = None,
-    ) -> None:
-        self.number = number
-        self._inputs = inputs
-        self._caller: ExecutorInputs | None = None
-        self._inherited: Any = None
-        self.done = done
-        self.due_ns = due_ns
-        self.calls: dict[int, RequestHandle] = {}
-        self.failure: KsrvError | None = None
-        self.outcome: ExecutorOutputs | KsrvError | None = None
-        self.lock = threading.Lock()
-        self.owed_bytes = 0  # of passed on chunks, for which the process has not got ROOM yet
-        self.awaits_room = False
+    number: int
+    inputs: Callable[[], ExecutorInputs]
+    done: Done | None = None
+    due_ns: int | None = None
+    calls: dict[int, RequestHandle] = field(default_factory=dict)
+    failure: KsrvError | None = None
+    outcome: ExecutorOutputs | KsrvError | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    owed_bytes: int = 0  # of passed on chunks, for which the process has not got ROOM yet
+    awaits_room: bool = False
+    _caller: ExecutorInputs | None = None
 
     def caller(self) -> ExecutorInputs:
         """Return the batch."""
         batch = self._caller
         if batch is None:
-            batch = self._caller = self._inputs()
-            batch.inherited = self._inherited
+            batch = self._caller = self.inputs()
         return batch
 
     def hold(self, batch: ExecutorInputs) -> None:
         """Keep the batch itself, because the dispatcher has handed it over and runs the next batch."""
-        before = self._caller  # read once: another thread that ends a call may release it
-        batch.inherited = self._inherited if before is None else before.inherited
-        self._inputs = lambda: batch
+        self.inputs = lambda: batch
         self._caller = batch
 
     def rest(self) -> None:
         """Release the batch if none of its calls is under way."""
-        batch = self._caller  # read once: another thread that ends a call may release it
-        if not self.calls and batch is not None:
-            self._inherited, self._caller = batch.inherited, None
+        if not self.calls:
+            self._caller = None
 
     def cancel_calls(self, numbers: Iterable[int] | None = None) -> None:
         """Cancel calls without a result, by default all. Each still gets a result: an error."""
@@ -297,9 +287,6 @@ class ProcessRuns:
                 return ExecutorOutputs(
                     dispatched.outputs, timings=dispatched.timings, exclusive=True
                 )
-            # This thread does not wait while the process is replaced.
-            if self._process.ending is not None:
-                raise self._process.died()
             with self._link_lock:
                 if self._process.ending is not None:
                     raise self._process.died()

@@ -16,7 +16,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ksrv.engine.executor import ExecutorDied
@@ -58,6 +58,7 @@ class ProcessExit:
         return f"was killed by {name}"
 
 
+@dataclass(eq=False, kw_only=True)
 class HandlerProcess:
     """A process that a separate thread starts, watches and reaps.
 
@@ -70,35 +71,22 @@ class HandlerProcess:
         on_end: Called once with how it ended, from the watching thread.
     """
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        *,
-        folder: Path,
-        environment: Mapping[str, str],
-        descriptors: Sequence[int],
-        label: str,
-        log: ProcessLog,
-        events: Link,
-        on_event: Callable[[Frame], None],
-        on_end: Callable[[ProcessExit], None],
-    ) -> None:
-        self._command = list(command)
-        self._folder = folder
-        self._environment = dict(environment)
-        self._descriptors = list(descriptors)
-        self._label = label
-        self._log = log
-        self._events = events
-        self._on_event = on_event
-        self._on_end = on_end
-        self._lock = threading.Lock()
-        self._pidfd = -1
-        self._killed = False
-        self._spawned: Future[None] = Future()
-        self._ended = threading.Event()
-        self.pid = 0
-        self.ending: ProcessExit | None = None
+    command: Sequence[str]
+    folder: Path
+    environment: Mapping[str, str]
+    descriptors: Sequence[int]
+    label: str
+    log: ProcessLog
+    events: Link
+    on_event: Callable[[Frame], None]
+    on_end: Callable[[ProcessExit], None]
+    pid: int = field(default=0, init=False)
+    ending: ProcessExit | None = field(default=None, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _pidfd: int = field(default=-1, init=False)
+    _killed: bool = field(default=False, init=False)
+    _spawned: Future[None] = field(default_factory=Future, init=False)
+    _ended: threading.Event = field(default_factory=threading.Event, init=False)
 
     def start(self) -> None:
         """Start the process.
@@ -111,7 +99,7 @@ class HandlerProcess:
         try:
             threading.Thread(target=self._watch, name="ksrv-handler-process", daemon=True).start()
         except RuntimeError:
-            self._events.close()
+            self.events.close()
             raise
         self._spawned.result()
 
@@ -126,7 +114,7 @@ class HandlerProcess:
     def kill_because(self, why: str) -> None:
         """End the process at once, with a reason for the log."""
         if self.ending is None:
-            self._log.say(logging.ERROR, f"the process is killed: {why}")
+            self.log.say(logging.ERROR, f"the process is killed: {why}")
             self.kill()
             self.wait(_EXIT_STATUS_WAIT_S)
 
@@ -137,20 +125,20 @@ class HandlerProcess:
             self.kill_because("it closed its socket")
             ending = self.wait(_EXIT_STATUS_WAIT_S)
         killed = ending is not None and not ending.killed and -ending.status in _KILLS
-        text = f"{self._label} {ending or 'closed its socket'} {when}"
+        text = f"{self.label} {ending or 'closed its socket'} {when}"
         return ExecutorDied(text, killed=killed)
 
     def violated(self, error: ChannelError) -> ExecutorDied:
         """Kill the process, which sent an invalid message, and return the error for its batches."""
         self.kill_because(str(error))
-        return ExecutorDied(f"{self._label} sent an answer that cannot be read, and was ended")
+        return ExecutorDied(f"{self.label} sent an answer that cannot be read, and was ended")
 
     def tell(self, kind: int, packed: Packed) -> None:
         """Send a message the way that events come; it is dropped where the process does not read."""
         with self._lock:
             if self._pidfd >= 0:
                 with contextlib.suppress(ChannelClosed):
-                    self._events.send(kind, packed)
+                    self.events.send(kind, packed)
 
     def wait(self, timeout: float | None = None) -> ProcessExit | None:
         """Wait for the end and for everything it entails.
@@ -165,12 +153,12 @@ class HandlerProcess:
         try:
             process = self._spawn()
         except Exception as error:  # noqa: BLE001  raised by `start`, which waits
-            self._events.close()
+            self.events.close()
             self._ended.set()
             self._spawned.set_exception(error)
             return
         self.pid = process.pid
-        self._log.started(process.pid)
+        self.log.started(process.pid)
         self._spawned.set_result(None)
         try:
             self._read(process)
@@ -179,10 +167,10 @@ class HandlerProcess:
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
-            self._command,
-            cwd=self._folder,
-            env=self._environment,
-            pass_fds=self._descriptors,
+            self.command,
+            cwd=self.folder,
+            env=self.environment,
+            pass_fds=self.descriptors,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -200,11 +188,11 @@ class HandlerProcess:
     def _read(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None and process.stderr is not None
         pipes = {
-            process.stdout.fileno(): LineSplitter(self._log, logging.INFO),
-            process.stderr.fileno(): LineSplitter(self._log, logging.WARNING),
+            process.stdout.fileno(): LineSplitter(self.log, logging.INFO),
+            process.stderr.fileno(): LineSplitter(self.log, logging.WARNING),
         }
         poll = select.poll()
-        for descriptor in (self._pidfd, self._events.fileno(), *pipes):
+        for descriptor in (self._pidfd, self.events.fileno(), *pipes):
             poll.register(descriptor, select.POLLIN)
         for descriptor in pipes:
             os.set_blocking(descriptor, False)
@@ -228,16 +216,16 @@ class HandlerProcess:
         for descriptor, splitter in pipes.items():
             _read_pipe(descriptor, splitter)
             splitter.finish()
-        self._log.flush()
+        self.log.flush()
 
     def _take_event(self) -> bool:
         """Handle one event that is there; False when none is, or none will be."""
         try:
-            self._on_event(self._events.receive(deadline_ns=0))
+            self.on_event(self.events.receive(deadline_ns=0))
         except (TimeoutError, ChannelClosed):
             return False
         except ChannelError as error:
-            self._log.say(logging.ERROR, f"its events are no longer read: {error}")
+            self.log.say(logging.ERROR, f"its events are no longer read: {error}")
             return False
         return True
 
@@ -250,10 +238,10 @@ class HandlerProcess:
         for pipe in (process.stdout, process.stderr):
             if pipe is not None:
                 pipe.close()
-        self._events.close()
+        self.events.close()
         self.ending = ProcessExit(status, self._killed)
         try:
-            self._on_end(self.ending)
+            self.on_end(self.ending)
         finally:
             self._ended.set()
 

@@ -150,7 +150,6 @@ def test_a_batch_of_the_ring_may_be_answered_in_a_message(process):
 def test_the_answer_to_a_batch_that_called_belongs_to_that_batch(process):
     """It may arrive after the dispatcher has handed the batch over and runs another batch, or none."""
     process.call(1)
-    process.batch.inherited = "of this batch"
     process.cancel(1)
     handed_over, process.batch = batch_of(np.zeros((1, 1), "f4")), ExecutorInputs({}, 0, [])
     answer = ExecutorOutputs([], headers={0: {"a": "b"}})
@@ -159,7 +158,6 @@ def test_the_answer_to_a_batch_that_called_belongs_to_that_batch(process):
     dispatched = SimpleNamespace(batch_number=1, deadline_ns=None, fault="", outputs=None)
     found = process.batches.collect(dispatched, handed_over)
     assert found.headers == {0: {"a": "b"}}
-    assert handed_over.inherited == "of this batch"
 
 
 def test_message_is_sent_once_the_socket_has_room(ends):
