@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ksrv._native.queue.request_handle import NO_DEADLINE, NativeHandle
@@ -27,6 +28,7 @@ VIA = "ksrv"
 """The header `via` of a call for a batch with a request that came through a proxy."""
 
 
+@dataclass(eq=False)
 class ForwardedCall:
     """A request of a handler to another model: given up once nobody waits for it any more.
 
@@ -34,9 +36,8 @@ class ForwardedCall:
         is_abandoned: Tells whether nobody waits for it.
     """
 
-    def __init__(self, handle: Any, is_abandoned: Callable[[], bool]) -> None:
-        self._handle = handle
-        self._is_abandoned = is_abandoned
+    handle: Any
+    is_abandoned: Callable[[], bool]
 
     def wait(self) -> InferResponse:
         """See `RequestHandle.wait`.
@@ -44,25 +45,25 @@ class ForwardedCall:
         Raises:
             Cancelled: Nobody waits for it any more.
         """
-        while not (self._handle.done() or self._handle.join(time.monotonic_ns() + LOOK_NS)):
-            if self._is_abandoned():
-                self._handle.cancel()
+        while not (self.handle.done() or self.handle.join(time.monotonic_ns() + LOOK_NS)):
+            if self.is_abandoned():
+                self.handle.cancel()
                 raise Cancelled(_ABANDONED)
-        answer: InferResponse = self._handle.wait()
+        answer: InferResponse = self.handle.wait()
         return answer
 
     def cancel(self) -> bool:
         """See `RequestHandle.cancel`."""
-        ended: bool = self._handle.cancel()
+        ended: bool = self.handle.cancel()
         return ended
 
     def done(self) -> bool:
         """See `RequestHandle.done`; a call that nobody waits for any more has ended."""
-        return self._handle.done() or self._is_abandoned()
+        return self.handle.done() or self.is_abandoned()
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
         """See `RequestHandle.add_done_callback`."""
-        self._handle.add_done_callback(lambda _: callback(self))
+        self.handle.add_done_callback(lambda _: callback(self))
 
 
 class ThreadedCall(FutureHandle):
@@ -95,6 +96,7 @@ class ThreadedCall(FutureHandle):
                 self._answer.set_exception(error)
 
 
+@dataclass(eq=False)
 class ModelCalls:
     """Submits what the handlers of one model call; see `ksrv.handlers.models.Submit`.
 
@@ -104,18 +106,10 @@ class ModelCalls:
         instances: Of the calling model, which may call itself as long as one of them is left to answer.
     """
 
-    def __init__(
-        self,
-        submit: Callable[..., Any],
-        name: str,
-        ask: Callable[[InferRequest], RequestHandle] | None = None,
-        *,
-        instances: int = 1,
-    ) -> None:
-        self._submit = submit
-        self._name = name
-        self._instances = instances
-        self._ask = ask
+    submit: Callable[..., Any]
+    name: str
+    ask: Callable[[InferRequest], RequestHandle] | None = None
+    instances: int = 1
 
     def __call__(self, request: InferRequest, caller: ExecutorInputs | None) -> RequestHandle:
         """Submit a request on behalf of a batch.
@@ -127,20 +121,20 @@ class ModelCalls:
         Raises:
             KsrvError: It is refused.
         """
-        if request.model_name == SERVER and self._ask is not None:
-            return self._ask(request)
+        if request.model_name == SERVER and self.ask is not None:
+            return self.ask(request)
         handles: Sequence[NativeHandle] = (caller.handles if caller is not None else None) or ()
         if caller is None:
-            inherited = Inherited((self._name,), {}, None)
+            inherited = Inherited((self.name,), {}, None)
         else:
             inherited = caller.inherited
             if inherited is None:
-                inherited = caller.inherited = inherit(caller, self._name)
+                inherited = caller.inherited = inherit(caller, self.name)
             span = request.headers.get(TRACEPARENT) or current_traceparent()
             request.headers = inherited.headers | ({TRACEPARENT: span} if span else {})
         request.callers = inherited.callers
         depth = inherited.callers.count(request.model_name)
-        if depth and not (request.model_name == self._name and depth < self._instances):
+        if depth and not (request.model_name == self.name and depth < self.instances):
             chain = " -> ".join([*inherited.callers, request.model_name])
             raise InferenceError(f"models call each other in a circle: {chain}", 500)
         own, given = request.deadline_ns, inherited.deadline_ns
@@ -154,11 +148,11 @@ class ModelCalls:
             return bool(handles) and all(handle.done() for handle in handles)
 
         try:
-            handle = self._submit(request, allow_inline=alone, waits=False)
+            handle = self.submit(request, allow_inline=alone, waits=False)
         except NotLoaded:
             handle = ThreadedCall(
                 lambda is_cancelled: ForwardedCall(
-                    self._submit(request), lambda: is_cancelled() or is_abandoned()
+                    self.submit(request), lambda: is_cancelled() or is_abandoned()
                 ).wait()
             )
         return ForwardedCall(handle, is_abandoned)

@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -72,6 +73,7 @@ SHOWN_FILES = 4
 """How many changed files the log names."""
 
 
+@dataclass(eq=False)
 class ModelRegistry:
     """The table of models.
 
@@ -89,34 +91,25 @@ class ModelRegistry:
             files had changed; by name and version.
     """
 
-    def __init__(
-        self,
-        repository: Repository,
-        make: Callable[[ModelSource], ModelVersion],
-        drain_seconds: float,
-        parallel_loads: int,
-        *,
-        lazy: bool = False,
-        changed: Callable[[str], object] = lambda name: None,
-        notes: str = "",
-    ) -> None:
-        self._repository = repository
-        self._make = make
-        self._drain_seconds = drain_seconds
+    repository: Repository
+    make: Callable[[ModelSource], ModelVersion]
+    drain_seconds: float
+    parallel_loads: int
+    lazy: bool = False
+    changed: Callable[[str], object] = lambda name: None
+    notes: str = ""
+    refused_replacements: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
         self._table: dict[str, ModelVersions] = {}
         self._has_read_repository = False
         self._table_lock = threading.Lock()  # while the table is replaced
         # Weak references, because callers name unknown models: a lock lives while it is held or waited for.
         self._locks: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
         self._applied: dict[str, int] = {}  # by model, the order of the last change that was made
-        self._parallel_loads = parallel_loads
-        self._lazy = lazy
-        self._changed = changed
-        self._load_slots = threading.BoundedSemaphore(parallel_loads)
+        self._load_slots = threading.BoundedSemaphore(self.parallel_loads)
         self._retiring: list[threading.Thread] = []
         self._closing = False
-        self._notes = notes
-        self.refused_replacements: dict[tuple[str, str], int] = {}
 
     # ---- reading ----------------------------------------------------------------------------
 
@@ -220,15 +213,15 @@ class ModelRegistry:
         with self._table_lock:
             self._table = {**known, **self._table}  # a load may have been asked for already
         self._has_read_repository = True
-        if self._lazy:
+        if self.lazy:
             for name in known:
-                self._changed(name)
+                self.changed(name)
             return
         wanted = [entry for name, entry in entries.items() if name not in unloaded]
         self._side_by_side(self._load_first, wanted)
 
     def _before_load(self, entry: ModelEntry) -> ModelVersions:
-        if self._lazy:
+        if self.lazy:
             return dormant_versions(entry, _fingerprints(entry))
         return loading_versions(entry.name, entry.versions)
 
@@ -369,7 +362,7 @@ class ModelRegistry:
 
     def outdated(self) -> list[RepositoryChange]:
         """Look at the disk, and return the changes that bring the models up to date with it."""
-        entries = self._repository.scan()
+        entries = self.repository.scan()
         table = self._table
         gone = [RepositoryChange(kind="remove", name=name) for name in table if name not in entries]
         return gone + [
@@ -387,7 +380,7 @@ class ModelRegistry:
         versions = {
             version: source
             if source.loaded is not None
-            else replace(source, loaded=read_files(source, self._notes))
+            else replace(source, loaded=read_files(source, self.notes))
             for version, source in entry.versions.items()
         }
         return dataclasses.replace(entry, versions=versions)
@@ -408,7 +401,7 @@ class ModelRegistry:
             return [
                 HandlerFailed(one.reason) for one in served.states.values() if not served.dormant
             ]
-        if self._lazy and (served is None or served.dormant):
+        if self.lazy and (served is None or served.dormant):
             self._put(entry.name, dormant_versions(entry, _fingerprints(entry)))
             return []
         began = time.monotonic()
@@ -450,7 +443,7 @@ class ModelRegistry:
 
         threads = [
             threading.Thread(target=work, name=f"ksrv-load-{number}", daemon=True)
-            for number in range(min(self._parallel_loads, len(left)))
+            for number in range(min(self.parallel_loads, len(left)))
         ]
         for thread in threads:
             thread.start()
@@ -559,7 +552,7 @@ class ModelRegistry:
                 f"the model {source.name} was served by a worker that has ended and cannot be loaded again, because its "
                 f"file {file} changed since it was loaded; load the model again"
             )
-        model = self._make(source)
+        model = self.make(source)
         model.note_refused = partial(self._count_refused, source)
         subject = f"the model {source.name}" + (
             f" version {source.version}" if source.version else ""
@@ -585,7 +578,7 @@ class ModelRegistry:
             else:
                 table[name] = served
             self._table = table
-        self._changed(name)
+        self.changed(name)
 
     def _retire(
         self, models: Iterable[ModelVersion], *, collects: bool = True
@@ -597,7 +590,7 @@ class ModelRegistry:
         for model in models:
             thread = threading.Thread(
                 target=model.retire,
-                args=(self._drain_seconds,),
+                args=(self.drain_seconds,),
                 kwargs={"collects": collects},
                 name="ksrv-retire",
                 daemon=True,

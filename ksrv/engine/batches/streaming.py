@@ -10,6 +10,7 @@ shows that the handler streams.
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from ksrv._native.queue.request_queue import Queue
 from ksrv.engine.batches.split import split
@@ -25,6 +26,7 @@ STALL_SECONDS = 10.0
 """A client that takes no answer for so long, with a full stream, is given up: the handler waits for it."""
 
 
+@dataclass(eq=False)
 class ChunkSender:
     """The emitter of one batch, `ExecutorInputs.emit`.
 
@@ -36,15 +38,14 @@ class ChunkSender:
         ended: The answers of requests that ended before their batch, by index.
     """
 
-    def __init__(
-        self, spec: ModelSpec, handles: Sequence[QueuedRequest], queue: Queue | None = None
-    ) -> None:
-        self._spec = spec
-        self._handles = handles
-        self._streams = [handle.request.stream for handle in handles]
-        self._queue = queue
-        self.sent = False
-        self.ended: dict[int, InferResponse | KsrvError] = {}
+    spec: ModelSpec
+    handles: Sequence[QueuedRequest]
+    queue: Queue | None = None
+    sent: bool = False
+    ended: dict[int, InferResponse | KsrvError] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._streams = [handle.request.stream for handle in self.handles]
 
     def __call__(self, outputs: ExecutorOutputs) -> None:
         """Hand one chunk to every request that still wants one, and wait for clients that are slow."""
@@ -57,7 +58,7 @@ class ChunkSender:
 
         A request whose client is far behind is ended instead.
         """
-        for index, (handle, stream) in enumerate(zip(self._handles, self._streams, strict=True)):
+        for index, (handle, stream) in enumerate(zip(self.handles, self._streams, strict=True)):
             if stream is not None and stream.is_far_behind() and not handle.done():
                 self._finish(
                     index,
@@ -76,9 +77,9 @@ class ChunkSender:
             for index in outputs.only or ():
                 self._end(index, outputs)
             return
-        answers = split(self._spec, self._handles, outputs, {}, None)
+        answers = split(self.spec, self.handles, outputs, {}, None)
         for index, answer in enumerate(answers):
-            handle, stream = self._handles[index], self._streams[index]
+            handle, stream = self.handles[index], self._streams[index]
             if stream is None or handle.done():
                 continue
             if outputs.only is not None and index not in outputs.only:
@@ -96,14 +97,14 @@ class ChunkSender:
                 log.error("an intermediate answer is dropped: %s", answer.message)
 
     def _end(self, index: int, outputs: ExecutorOutputs) -> None:
-        handle = self._handles[index]
+        handle = self.handles[index]
         answer = outputs.failures.get(index) or InferResponse(
-            self._spec.name, self._spec.version, handle.request.id, []
+            self.spec.name, self.spec.version, handle.request.id, []
         )
         self._finish(index, answer)
 
     def _finish(self, index: int, answer: InferResponse | KsrvError) -> None:
-        if self._queue is not None and self._queue.finish([self._handles[index]], [answer])[0]:
+        if self.queue is not None and self.queue.finish([self.handles[index]], [answer])[0]:
             self.ended[index] = answer
             self.sent = self.sent or isinstance(answer, InferResponse)
 
@@ -112,7 +113,7 @@ class ChunkSender:
         return [
             index
             for index, stream in enumerate(self._streams)
-            if stream is not None and not stream.has_room() and not self._handles[index].done()
+            if stream is not None and not stream.has_room() and not self.handles[index].done()
         ]
 
     def call_with_room(self, index: int, callback: Callable[[], object]) -> None:
@@ -146,7 +147,7 @@ class ChunkSender:
 
     def listening(self) -> frozenset[int]:
         """See `ksrv.request.Emitter.listening`."""
-        return frozenset(index for index, handle in enumerate(self._handles) if not handle.done())
+        return frozenset(index for index, handle in enumerate(self.handles) if not handle.done())
 
 
 def chunk_sender(

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 from ksrv._native.server.instance_runner import FIRST_UNSHARED_KEY, InstanceRunner
@@ -18,6 +19,7 @@ from ksrv.request import ExecutorOutputs
 MOST_JOINED = 1024
 
 
+@dataclass(eq=False)
 class ConcurrentInstance:
     """The work of an instance's thread.
 
@@ -25,33 +27,27 @@ class ConcurrentInstance:
         most: Batches that may be under way at a time.
     """
 
-    def __init__(
-        self,
-        instance: InstanceRunner,
-        host: InstanceHost,
-        executor: Executor,
-        restarts: ExecutorRestarts,
-        most: int,
-    ) -> None:
-        self._instance = instance
-        self._host = host
-        self._executor = executor
-        self._restarts = restarts
-        self._most = most
-        self._room = threading.Semaphore(most)
+    instance: InstanceRunner
+    host: InstanceHost
+    executor: Executor
+    restarts: ExecutorRestarts
+    most: int
+
+    def __post_init__(self) -> None:
+        self._room = threading.Semaphore(self.most)
         # After a process died, its batches run again one at a time. So a batch that killed the process
         # cannot fail the others a second time.
         self._again = threading.Semaphore(1)
 
     def serve(self) -> None:
         """Take batches until the model's queue is closed and empty, and wait for those under way."""
-        host, instance = self._host, self._instance
+        host, instance = self.host, self.instance
         queue = host.queue
         rows = host.spec.max_batch_size
         joined = MOST_JOINED if rows else 1
         while True:
             self._room.acquire()
-            if self._restarts.due and not self._restart():
+            if self.restarts.due and not self._restart():
                 break
             taken: Any = queue.take(instance.slot, joined, rows, host.delay_ns)
             batch: Any = None
@@ -67,22 +63,22 @@ class ConcurrentInstance:
             if batch is None or not self._begin(batch):
                 self._room.release()
             del taken, batch
-        for _ in range(self._most - 1):
+        for _ in range(self.most - 1):
             self._room.acquire()
 
     def _restart(self) -> bool:
         """Start the executor again once the batches of the dead process have ended."""
-        for _ in range(self._most - 1):
+        for _ in range(self.most - 1):
             self._room.acquire()
-        restarted = self._restarts.restart()
-        for _ in range(self._most - 1):
+        restarted = self.restarts.restart()
+        for _ in range(self.most - 1):
             self._room.release()
         return restarted
 
     def _begin(self, batch: RequestBatch) -> bool:
         """Start a batch; return False if none of its requests still waits, or it cannot be started."""
         handles = batch.handles
-        queue, instance, spec = self._host.queue, self._instance, self._host.spec
+        queue, instance, spec = self.host.queue, self.instance, self.host.spec
         trace: RequestSpans | None = None
         if batch.attempts:
             self._again.acquire()
@@ -102,7 +98,7 @@ class ConcurrentInstance:
 
             inputs = batch.inputs()
             with nullcontext() if trace is None else trace.begin(inputs):
-                cancel = self._executor.begin(inputs, done, instance._deadline(alive, began))
+                cancel = self.executor.begin(inputs, done, instance._deadline(alive, began))
         except BaseException as error:  # noqa: BLE001  it is the batch's failure, not the thread's
             self._fail(batch, error)
             _end_trace(trace, error)
@@ -117,12 +113,12 @@ class ConcurrentInstance:
         return False
 
     def _end(self, batch: RequestBatch, outputs: ExecutorOutputs | KsrvError) -> None:
-        instance = self._instance
+        instance = self.instance
         try:
             if isinstance(outputs, KsrvError):
                 self._fail(batch, outputs)
             else:
-                batch.answer(outputs, self._host.queue, instance.stats, later=False)
+                batch.answer(outputs, self.host.queue, instance.stats, later=False)
         except BaseException as error:  # noqa: BLE001  it is the batch's failure, not the loop's
             instance._fail(batch.handles, error)
         finally:
@@ -132,9 +128,9 @@ class ConcurrentInstance:
 
     def _fail(self, batch: RequestBatch, error: BaseException) -> None:
         """Answer the requests of a batch with an error, or queue them again."""
-        failure = self._instance._failure_of(batch, error)
+        failure = self.instance._failure_of(batch, error)
         if failure is not None:
-            self._instance._answer_failed(batch, failure, later=False)
+            self.instance._answer_failed(batch, failure, later=False)
 
 
 def _end_trace(trace: RequestSpans | None, result: ExecutorOutputs | BaseException) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,7 @@ TOLERANCE = 1e-3
 """The largest difference between a padded row and the row alone, relative and absolute."""
 
 
+@dataclass(eq=False)
 class WarmUp:
     """Runs the requests of `warmup_requests` on an instance.
 
@@ -44,20 +46,12 @@ class WarmUp:
         error: Why zeros fail, where the model serves nevertheless; else "".
     """
 
-    def __init__(
-        self,
-        spec: ModelSpec,
-        config: ModelConfig,
-        folder: Path,
-        timeout_ns: int,
-        validator: RequestValidator,
-    ) -> None:
-        self.error = ""
-        self._spec = spec
-        self._wanted = config.warmup
-        self._folder = folder
-        self._timeout_ns = timeout_ns
-        self._validator = validator
+    spec: ModelSpec
+    config: ModelConfig
+    folder: Path
+    timeout_ns: int
+    validator: RequestValidator
+    error: str = field(default="", init=False)
 
     def __call__(self, instance: Instance) -> None:
         """Warm an instance up.
@@ -65,8 +59,8 @@ class WarmUp:
         Raises:
             KsrvError: The model cannot serve.
         """
-        spec = self._spec
-        wanted = self._wanted
+        spec = self.spec
+        wanted = self.config.warmup
         if isinstance(wanted, bool):
             if wanted and not spec.calls_models:
                 self._run_zeros(instance)
@@ -74,7 +68,7 @@ class WarmUp:
                     self._check_padding(instance, ones)
             return
         for name in wanted:
-            requests = warmup_requests.samples(spec, self._folder / name)
+            requests = warmup_requests.samples(spec, self.folder / name)
             try:
                 for request in requests:
                     self._run_sizes(instance, request)
@@ -91,10 +85,10 @@ class WarmUp:
         A model that fails serves nevertheless if its handler may not take zeros: the handler's code refuses them,
         or raises what other values may not raise, at the smallest and at the largest size.
         """
-        request = warmup_requests.generated(self._spec)
+        request = warmup_requests.generated(self.spec)
         if request is None:
             return
-        sizes = warmup_requests.sizes(self._spec)
+        sizes = warmup_requests.sizes(self.spec)
         error, passed = None, 0
         for size in sizes:
             error = self._failure(instance, request, size)
@@ -118,13 +112,13 @@ class WarmUp:
                 raise ModelFailed(f"{name}. It fails with {size} rows, and not with {most}")
         self.error = f"the warm-up failed: {error.message}"
         log.warning(
-            "the model %s was not warmed up: zeros fail with: %s", self._spec.name, error.message
+            "the model %s was not warmed up: zeros fail with: %s", self.spec.name, error.message
         )
 
     def _run_sizes(self, instance: Instance, request: InferRequest) -> None:
         """Run a request on an instance, at every batch size that will be used."""
-        rows = max(1, self._validator.validate(request).rows)
-        sizes = warmup_requests.sizes(self._spec)
+        rows = max(1, self.validator.validate(request).rows)
+        sizes = warmup_requests.sizes(self.spec)
         for count in sorted({max(1, size // rows) for size in sizes}):
             error = self._failure(instance, request, count)
             if error is not None:
@@ -132,7 +126,7 @@ class WarmUp:
 
     def _failure(self, instance: Instance, request: InferRequest, count: int) -> KsrvError | None:
         """Run a request so many times in one batch, and return its error."""
-        rows, batch_key = self._validator.validate(request)
+        rows, batch_key = self.validator.validate(request)
         batch = instance.new_batch()
         failed = batch.add([QueuedRequest(request, rows, batch_key) for _ in range(count)])
         errors = [error for _, error in failed]
@@ -146,10 +140,10 @@ class WarmUp:
 
     def _check_padding(self, instance: Instance, request: InferRequest) -> None:
         """Raise if the answers of a model whose `pad` says `exact` depend on the padding."""
-        self._validator.validate(request)  # which notes the lengths
+        self.validator.validate(request)  # which notes the lengths
         answers = []
         for times in (1, 2):
-            inputs = warmup_requests.padded(self._spec, request, times)
+            inputs = warmup_requests.padded(self.spec, request, times)
             if inputs is None:
                 return
             try:
@@ -161,21 +155,21 @@ class WarmUp:
                     return
                 _raise_if_broken(f"pad: {{exact: true}} was checked: {error.message}", error)
                 self.error = f"pad: {{exact: true}} could not be checked: {error.message}"
-                log.warning("the model %s: %s", self._spec.name, self.error)
+                log.warning("the model %s: %s", self.spec.name, self.error)
                 return
             # The handler may use the memory of its outputs again.
             answers.append([_copied(one) for one in outputs.tensors])
         for alone, padded in zip(*answers, strict=True):
-            padded = cut_back(padded, self._spec.output(padded.name), request.lengths)
+            padded = cut_back(padded, self.spec.output(padded.name), request.lengths)
             if not _are_alike(alone, padded):
                 raise ModelFailed(
-                    f"the model {self._spec.name} says pad: {{exact: true}}, and its output {alone.name!r} depends on the "
+                    f"the model {self.spec.name} says pad: {{exact: true}}, and its output {alone.name!r} depends on the "
                     f"padding; name an input as mask, or leave pad out"
                 )
 
     def _check_layout(self, instance: Instance, request: InferRequest) -> None:
         """Raise where the zeros that failed are taken in the other order of channels."""
-        spec = self._spec
+        spec = self.spec
         turned = warmup_requests.turned(spec, request)
         if turned is None or not instance.available:
             return
@@ -187,7 +181,7 @@ class WarmUp:
             raise ModelFailed(f"the warm-up with zeros: {warmup_requests.layout_sentence(spec)}")
 
     def _deadline(self) -> int | None:
-        return time.monotonic_ns() + self._timeout_ns if self._timeout_ns else None
+        return time.monotonic_ns() + self.timeout_ns if self.timeout_ns else None
 
 
 def _raise_if_broken(text: str, error: KsrvError) -> None:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import InitVar, dataclass, field
 from typing import Literal, TypeAlias
 
 from ksrv._native.queue import request_queue as native
@@ -31,6 +32,7 @@ ENDINGS: tuple[Ending, ...] = ("end", "start", "idle_timeout", "not_run", "proce
 MILLISECOND = 1_000_000
 
 
+@dataclass(eq=False)
 class SequenceTable:
     """The open sequences of a model version.
 
@@ -43,19 +45,14 @@ class SequenceTable:
         ended: How many sequences have ended, by reason.
     """
 
-    def __init__(
-        self,
-        model: str,
-        limits: SequenceLimits,
-        *,
-        slots: Iterable[int],
-        is_available: Callable[[int], bool],
-        end_sequences: Callable[[int, Sequence[int]], None],
-    ) -> None:
-        self._model = model
-        self._limits = limits
-        self._is_available = is_available
-        self._end_sequences = end_sequences
+    model: str
+    limits: SequenceLimits
+    slots: InitVar[Iterable[int]]
+    is_available: Callable[[int], bool]
+    end_sequences: Callable[[int, Sequence[int]], None]
+    ended: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ENDINGS, 0))
+
+    def __post_init__(self, slots: Iterable[int]) -> None:
         self._changed = threading.Condition(threading.Lock())
         self._numbers = itertools.count(1)
         self._open: dict[SequenceId, OpenSequence] = {}
@@ -65,7 +62,6 @@ class SequenceTable:
         self._forgotten: OrderedDict[SequenceId, str] = OrderedDict()  # why they have ended
         self._thread: threading.Thread | None = None
         self._closed = False
-        self.ended: dict[str, int] = dict.fromkeys(ENDINGS, 0)
 
     @property
     def open(self) -> int:
@@ -88,7 +84,7 @@ class SequenceTable:
             Overloaded: It begins a sequence, and too many are open.
         """
         request = handle.request
-        name, start, end = read_parameters(self._model, request.parameters)
+        name, start, end = read_parameters(self.model, request.parameters)
         replaced = None
         with self._changed:
             known = self._open.get(name)
@@ -125,7 +121,7 @@ class SequenceTable:
                 self._end(sequence, "not_run")
             if not sequence.last:
                 self._idle[sequence] = (
-                    time.monotonic_ns() + self._limits.idle_timeout_ms * MILLISECOND
+                    time.monotonic_ns() + self.limits.idle_timeout_ms * MILLISECOND
                 )
                 if len(self._idle) == 1 or self._thread is None:
                     self._watch()
@@ -162,16 +158,16 @@ class SequenceTable:
     # ---- beginning and ending; the caller holds the lock ----------------------------------------
 
     def _new(self, name: SequenceId, known: OpenSequence | None) -> OpenSequence:
-        most = self._limits.max
+        most = self.limits.max
         if known is None and len(self._open) >= most:
             raise Overloaded(
-                f"the model {self._model} has {len(self._open)} open sequences: "
+                f"the model {self.model} has {len(self._open)} open sequences: "
                 f"{show_limit('sequences.max', most)}",
                 "sequences_full",
             )
         slot = min(
             self._counts,
-            key=lambda one: (not self._is_available(one), self._counts[one]),
+            key=lambda one: (not self.is_available(one), self._counts[one]),
         )
         return OpenSequence(name, next(self._numbers), slot)
 
@@ -182,7 +178,7 @@ class SequenceTable:
         if forgotten is not None:
             raise SequenceEnded(forgotten)
         raise InvalidRequest(
-            f"the model {self._model} has no open sequence {shown(name)}: the first request of a sequence needs "
+            f"the model {self.model} has no open sequence {shown(name)}: the first request of a sequence needs "
             f"the parameter 'sequence_start'"
         )
 
@@ -199,12 +195,12 @@ class SequenceTable:
 
     def _forget(self, name: SequenceId, why: str) -> str:
         text = (
-            f"the sequence {shown(name)} of the model {self._model} has ended: {why}; begin it anew with "
+            f"the sequence {shown(name)} of the model {self.model} has ended: {why}; begin it anew with "
             f"'sequence_start'"
         )
         self._forgotten[name] = text
         self._forgotten.move_to_end(name)
-        while len(self._forgotten) > self._limits.max:
+        while len(self._forgotten) > self.limits.max:
             self._forgotten.popitem(last=False)
         return text
 
@@ -214,18 +210,18 @@ class SequenceTable:
         for sequence in sequences:
             by_slot.setdefault(sequence.order.slot, []).append(sequence.number)
         for slot, numbers in by_slot.items():
-            self._end_sequences(slot, numbers)
+            self.end_sequences(slot, numbers)
 
     # ---- time-outs ------------------------------------------------------------------------------
 
     def _watch(self) -> None:
         if self._thread is None and not self._closed:
-            name = f"ksrv-sequences-{self._model}"
+            name = f"ksrv-sequences-{self.model}"
             thread = threading.Thread(target=self._live, name=name, daemon=True)
             try:
                 thread.start()
             except RuntimeError as error:  # it is tried again with the next request that ends
-                log.warning("sequences of the model %s are not timed out: %s", self._model, error)
+                log.warning("sequences of the model %s are not timed out: %s", self.model, error)
                 return
             self._thread = thread
         self._changed.notify_all()
@@ -246,7 +242,7 @@ class SequenceTable:
     def _take_idle(self) -> list[OpenSequence]:
         now = time.monotonic_ns()
         ended = list(itertools.takewhile(lambda one: self._idle[one] <= now, self._idle))
-        limit = show_limit("sequences.idle_timeout_ms", self._limits.idle_timeout_ms)
+        limit = show_limit("sequences.idle_timeout_ms", self.limits.idle_timeout_ms)
         for sequence in ended:
             self._end(sequence, "idle_timeout", f"no request came for it in time: {limit}")
         return ended

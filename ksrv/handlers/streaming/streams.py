@@ -12,6 +12,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing, closing, suppress
+from dataclasses import dataclass, field
 from types import AsyncGeneratorType, CodeType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,7 @@ def _has_parts(code: CodeType) -> bool:
     return any(_has_parts(one) for one in code.co_consts if isinstance(one, CodeType))
 
 
+@dataclass(eq=False)
 class ChunkStream:
     """The chunks of one batch on their way from the handler to the requests.
 
@@ -73,26 +75,21 @@ class ChunkStream:
         waits: Whether sending a chunk waits for slow clients.
     """
 
-    def __init__(
-        self,
-        inputs: ExecutorInputs,
-        outputs: Sequence[TensorSpec],
-        read: Read,
-        batch: Callable[[], "Batch | None"],
-        fail: Callable[[int, BaseException], None],
-        waits: bool = True,
-    ) -> None:
-        self._fail = fail
-        self._inputs = inputs
-        self._emit = inputs.emit
-        self._send = self._emit if waits or self._emit is None else self._emit.offer
-        self._read = read
-        self._batch = batch
-        self._joined = [JoinedChunks(outputs) for _ in inputs.requests]
-        self._emitted = False
-        self._told: set[int] = set()
-        self._refused: set[int] = set()
-        self._ended_rows: set[int] = set()
+    inputs: ExecutorInputs
+    outputs: Sequence[TensorSpec]
+    read: Read
+    batch: Callable[[], "Batch | None"]
+    fail: Callable[[int, BaseException], None]
+    waits: bool = True
+    _emitted: bool = field(default=False, init=False)
+    _told: set[int] = field(default_factory=set, init=False)
+    _refused: set[int] = field(default_factory=set, init=False)
+    _ended_rows: set[int] = field(default_factory=set, init=False)
+
+    def __post_init__(self) -> None:
+        self._emit = self.inputs.emit
+        self._send = self._emit if self.waits or self._emit is None else self._emit.offer
+        self._joined = [JoinedChunks(self.outputs) for _ in self.inputs.requests]
 
     def take(self, chunk: Any) -> bool:
         """Hand one chunk on.
@@ -104,14 +101,14 @@ class ChunkStream:
             KsrvError: The chunk does not fit the batch.
         """
         absent = absent_rows(chunk)
-        if len(absent) < self._inputs.rows:
-            made = self._read(chunk, self._inputs, absent)
+        if len(absent) < self.inputs.rows:
+            made = self.read(chunk, self.inputs, absent)
             for index, failure in made.failures.items():
                 self._refuse(index, failure)
             if self._emit is None:
                 self._join(made, absent)
             elif made.only is None or made.only:
-                batch = self._batch()
+                batch = self.batch()
                 if batch is not None:
                     made.headers.update(headers_so_far(batch))
                 self._emitted = True
@@ -123,7 +120,7 @@ class ChunkStream:
     def _join(self, made: ExecutorOutputs, absent: Collection[int]) -> None:
         """Add a chunk to the answers of the requests that it is for."""
         for index, (request, joined) in enumerate(
-            zip(self._inputs.requests, self._joined, strict=True)
+            zip(self.inputs.requests, self._joined, strict=True)
         ):
             if index in self._refused or (made.only is not None and index not in made.only):
                 continue
@@ -143,13 +140,13 @@ class ChunkStream:
 
     def _refuse(self, index: int, error: BaseException) -> None:
         """Fail a request, whose generators are closed and which gets no further chunk."""
-        rows = self._inputs.requests[index].slice
-        self._fail(index, error)
+        rows = self.inputs.requests[index].slice
+        self.fail(index, error)
         self._refused.add(index)
         self._ended_rows.update(range(rows.start, rows.stop))
 
     def _send_ended_rows(self) -> bool:
-        batch, emit = self._batch(), self._emit
+        batch, emit = self.batch(), self._emit
         if emit is None:
             return True
         if batch is not None and (batch.ended_rows or batch.failures):
@@ -157,7 +154,7 @@ class ChunkStream:
             failed = checked_failures(batch)
             failed = {i: error for i, error in failed.items() if i not in self._told}
             self._end(failed.keys(), failed)
-        requests = self._inputs.requests
+        requests = self.inputs.requests
         if self._ended_rows:
             done = [
                 index
@@ -186,8 +183,8 @@ class ChunkStream:
 
     def row_failed(self, row: int, error: BaseException) -> None:
         """Fail the request of a row whose generator raised."""
-        requests = enumerate(self._inputs.requests)
-        self._fail(next(index for index, one in requests if row < one.slice.stop), error)
+        requests = enumerate(self.inputs.requests)
+        self.fail(next(index for index, one in requests if row < one.slice.stop), error)
         self._ended_rows.add(row)
 
     def wants(self, row: int) -> bool:
@@ -206,7 +203,7 @@ class ChunkStream:
         tensors: list[Tensor] = []
         parts: dict[int, tuple[int, int]] = {}
         for index, (request, joined) in enumerate(
-            zip(self._inputs.requests, self._joined, strict=True)
+            zip(self.inputs.requests, self._joined, strict=True)
         ):
             if index in self._refused:
                 continue

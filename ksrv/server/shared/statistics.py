@@ -13,6 +13,7 @@ import struct
 import threading
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -92,6 +93,7 @@ class StatisticsFile:
         return found
 
 
+@dataclass(eq=False)
 class ServerStatistics:
     """The statistics of this worker and of the whole server.
 
@@ -101,25 +103,20 @@ class ServerStatistics:
         slot: This worker's.
     """
 
-    def __init__(
-        self,
-        engine: "Engine",
-        file: StatisticsFile | None = None,
-        table: WorkerTable | None = None,
-        slot: int = 0,
-    ) -> None:
-        self._engine = engine
-        self._file = file or StatisticsFile(1)
-        self._table = table
-        self._slot = slot
-        self._inherited = self._file.read(slot) or WorkerStatistics()
+    engine: "Engine"
+    file: StatisticsFile = field(default_factory=lambda: StatisticsFile(1))
+    table: WorkerTable | None = None
+    slot: int = 0
+
+    def __post_init__(self) -> None:
+        self._inherited = self.file.read(self.slot) or WorkerStatistics()
         self._publishing = threading.Lock()
 
     def publish(self) -> None:
         """Write this worker's statistics where the other workers read them."""
         try:
             with self._publishing:
-                own = worker_statistics(self._engine)
+                own = worker_statistics(self.engine)
                 known = {(one.name, one.version) for one in own.models}
                 own.models += [
                     ModelStatistics(one.name, one.version)
@@ -127,7 +124,7 @@ class ServerStatistics:
                     if (one.name, one.version) not in known
                 ]
                 own.add(self._inherited, lives=False)
-                self._file.write(self._slot, own)
+                self.file.write(self.slot, own)
         except Exception:
             log.exception(
                 "the statistics of this worker could not be written for the others; it is tried again"
@@ -136,9 +133,9 @@ class ServerStatistics:
     def _others(self) -> Iterator[tuple[WorkerStatistics, bool]]:
         """Yield the statistics of all other workers and of this slot's earlier workers, and whether the worker lives."""
         yield self._inherited, False
-        for slot in range(self._file.slots):
-            if slot != self._slot and (found := self._file.read(slot)) is not None:
-                yield found, self._table is not None and self._table.alive(slot)
+        for slot in range(self.file.slots):
+            if slot != self.slot and (found := self.file.read(slot)) is not None:
+                yield found, self.table is not None and self.table.alive(slot)
 
     def models(self, name: str = "", version: str = "") -> list[ModelStatistics]:
         """Return counts and times of the versions that serve, summed over all workers.
@@ -151,7 +148,7 @@ class ServerStatistics:
             NotFound: The model or version is unknown.
             NotReady: The version named does not serve.
         """
-        found = self._engine.statistics(name, version)
+        found = self.engine.statistics(name, version)
         for worker, lives in self._others():
             add_models(found, worker.models, lives=lives)
         self.publish()
@@ -159,7 +156,7 @@ class ServerStatistics:
 
     def total(self) -> WorkerStatistics:
         """Return the sums over all workers, with the model versions that serve here."""
-        sums = worker_statistics(self._engine)
+        sums = worker_statistics(self.engine)
         for worker, lives in self._others():
             sums.add(worker, lives=lives)
         return sums
@@ -170,7 +167,7 @@ class ServerStatistics:
         Args:
             other_names: See `ksrv.observe.metrics.metrics_page`.
         """
-        table = self._table
+        table = self.table
         server = None
         if table is not None:
             server = ServerValues(
@@ -180,7 +177,7 @@ class ServerStatistics:
                 table.certificate_expiry or None,
                 table.started,
             )
-        page = metrics_page(self.total(), self._engine.unserved(), server, other_names)
+        page = metrics_page(self.total(), self.engine.unserved(), server, other_names)
         # The next page, from another worker, must not have smaller totals: Prometheus would take them for a restart.
         self.publish()
         return page

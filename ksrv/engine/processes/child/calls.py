@@ -7,6 +7,7 @@ handler receives, and no message about calls is on its way.
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 from ksrv._native.process.batch_ring import ProcessRing
@@ -153,7 +154,7 @@ class WorkerCalls:
 
     def cancel(self, call: "PendingCall") -> bool:
         """Give a call up; return whether this ended it."""
-        return self._give_up(call, Cancelled(f"the call to {call.model} was given up"))
+        return self._give_up(call, Cancelled(f"the call to {call.request.model_name} was given up"))
 
     def _give_up(self, call: "PendingCall", why: KsrvError) -> bool:
         with self._lock:
@@ -186,36 +187,35 @@ class WorkerCalls:
             return not self._has_receiver
 
 
+@dataclass(eq=False)
 class PendingCall:
     """A call to another model that the worker runs for this process: a `RequestHandle`.
 
     Attributes:
-        model: The name of the called model.
+        request: The call's request.
         batch_number: The batch of the call.
         number: The call's number.
     """
 
-    def __init__(
-        self, calls: WorkerCalls, request: InferRequest, batch_number: int, number: int
-    ) -> None:
-        self._calls = calls
-        self._version = request.model_version
-        self._lock = threading.Lock()
-        self._callbacks: list[Callable[[Any], object]] = []
-        self._outcome: InferResponse | KsrvError | None = None
-        self._stream = request.stream
-        self.model = request.model_name
-        self.batch_number = batch_number
-        self.number = number
+    calls: WorkerCalls
+    request: InferRequest
+    batch_number: int
+    number: int
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _callbacks: list[Callable[[Any], object]] = field(default_factory=list)
+    _outcome: InferResponse | KsrvError | None = None
 
     def take_chunk(self, outputs: ExecutorOutputs) -> None:
         """Hand an intermediate answer to the handler."""
-        if self._stream is not None:
-            self._stream.put(self._response(outputs))
+        if self.request.stream is not None:
+            self.request.stream.put(self._response(outputs))
 
     def _response(self, outputs: ExecutorOutputs) -> InferResponse:
         parameters = outputs.parameters.get(0, {})
-        return InferResponse(self.model, self._version, "", outputs.tensors, parameters)
+        request = self.request
+        return InferResponse(
+            request.model_name, request.model_version, "", outputs.tensors, parameters
+        )
 
     def settle(self, outcome: ExecutorOutputs | KsrvError) -> None:
         """Set the result or the error of the call; `tell` follows."""
@@ -238,7 +238,7 @@ class PendingCall:
     def wait(self) -> InferResponse:
         """See `RequestHandle.wait`."""
         if self._outcome is None:
-            self._calls.wait(self)
+            self.calls.wait(self)
         outcome = self._outcome
         assert outcome is not None, "a call that was waited for has a result"
         if isinstance(outcome, KsrvError):
@@ -247,12 +247,12 @@ class PendingCall:
 
     def cancel(self) -> bool:
         """See `RequestHandle.cancel`."""
-        return self._calls.cancel(self)
+        return self.calls.cancel(self)
 
     def done(self) -> bool:
         """See `RequestHandle.done`."""
         if self._outcome is None:
-            self._calls.receive_for(self)  # for a handler that asks again and again
+            self.calls.receive_for(self)  # for a handler that asks again and again
         return self._outcome is not None
 
     def settled(self) -> bool:
@@ -266,6 +266,6 @@ class PendingCall:
             if waits:
                 self._callbacks.append(callback)
         if waits:
-            self._calls.receive_for(self)
+            self.calls.receive_for(self)
         else:
             callback(self)

@@ -7,6 +7,7 @@ one: batches of the ring in a compiled loop, batches of messages here.
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
 from time import monotonic
@@ -79,6 +80,7 @@ class Answers:
         self.link.send(MessageType.FAILED, note, batch_number=batch_number)
 
 
+@dataclass(eq=False)
 class Chunks:
     """The emitter of one batch, `ExecutorInputs.emit`. Sends chunks to the worker, until the batch has its answer.
 
@@ -93,20 +95,17 @@ class Chunks:
         is_abandoned: Whether no client is left. The last client may leave before the task has begun.
     """
 
-    def __init__(self, batch_number: int, answers: Answers, inbox: Inbox) -> None:
-        self.cancel: Callable[[], object] = bool
-        self.is_abandoned = False
-        self._batch_number = batch_number
-        self._answers = answers
-        self._inbox = inbox
-        self._waiting = Lock()  # held by a thread that waits for room
-        self._lock = Lock()
-        self._bytes_under_way = 0
-        self._callbacks: list[Callable[[], object]] = []
-        self._listening: frozenset[int] | None = (
-            None  # None until the batch begins, or a client leaves
-        )
-        self._ended = False
+    batch_number: int
+    answers: Answers
+    inbox: Inbox
+    cancel: Callable[[], object] = bool
+    is_abandoned: bool = False
+    _waiting: Lock = field(default_factory=Lock)  # held by a thread that waits for room
+    _lock: Lock = field(default_factory=Lock)
+    _bytes_under_way: int = 0
+    _callbacks: list[Callable[[], object]] = field(default_factory=list)
+    _listening: frozenset[int] | None = None  # until the batch begins, or a client leaves
+    _ended: bool = False
 
     def begin(self, requests: int) -> None:
         """Note that all clients of a batch listen, unless a message of the worker has named them already."""
@@ -121,7 +120,7 @@ class Chunks:
             return
         give_up = monotonic() + STALL_SECONDS
         with self._waiting:
-            while not self._inbox.wait_for(lambda: not self._is_full(), _WAIT_S):
+            while not self.inbox.wait_for(lambda: not self._is_full(), _WAIT_S):
                 if monotonic() >= give_up:
                     self.give_up(0)
                     return
@@ -130,14 +129,14 @@ class Chunks:
         """Send one chunk without waiting."""
         with self._lock:
             if not self._ended:
-                self._answers.send(MessageType.CHUNK, self._batch_number, outputs)
+                self.answers.send(MessageType.CHUNK, self.batch_number, outputs)
                 self._bytes_under_way += chunk_bytes(outputs)
 
     def listening(self) -> frozenset[int]:
         """See `ksrv.request.Emitter.listening`."""
         if self._ended:
             return frozenset()
-        self._inbox.receive_waiting()
+        self.inbox.receive_waiting()
         return self._listening or frozenset()
 
     def without_room(self) -> list[int]:
@@ -169,7 +168,7 @@ class Chunks:
         """
         with self._lock:
             if not self._ended:
-                self._answers.link.send(MessageType.GIVE_UP, batch_number=self._batch_number)
+                self.answers.link.send(MessageType.GIVE_UP, batch_number=self.batch_number)
 
     def hear(self, listening: frozenset[int]) -> None:
         """Note which clients still listen."""
@@ -195,11 +194,12 @@ class Chunks:
         with self._lock:
             self._ended = True
         # A handler's thread that outlives the batch must not receive messages for the next batch.
-        self._inbox.wake()
+        self.inbox.wake()
         with self._waiting:
             pass
 
 
+@dataclass(eq=False)
 class RunLoop:
     """Runs batches until the worker sends CLOSE.
 
@@ -211,24 +211,18 @@ class RunLoop:
         is_concurrent: Whether the handler has coroutines.
     """
 
-    def __init__(
-        self,
-        runner: Runner,
-        answers: Answers,
-        inbox: Inbox,
-        calls: WorkerCalls,
-        is_concurrent: bool,
-    ) -> None:
-        self._runner = runner
-        self._inbox = inbox
-        self._answers = answers
-        self._calls = calls
-        self._is_concurrent = is_concurrent
-        self._received: dict[int, Chunks] = {}
-        calls.always_receiving = is_concurrent
-        inbox.on(MessageType.RUN, self._receive)
-        inbox.on(MessageType.LISTENING, self._update_listening)
-        inbox.on(MessageType.ROOM, self._add_room)
+    runner: Runner
+    answers: Answers
+    inbox: Inbox
+    calls: WorkerCalls
+    is_concurrent: bool
+    _received: dict[int, Chunks] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.calls.always_receiving = self.is_concurrent
+        self.inbox.on(MessageType.RUN, self._receive)
+        self.inbox.on(MessageType.LISTENING, self._update_listening)
+        self.inbox.on(MessageType.ROOM, self._add_room)
 
     def serve(self) -> None:
         """Run batches.
@@ -242,7 +236,7 @@ class RunLoop:
                 return
             if frame.kind == MessageType.END_SEQUENCES:
                 note = messages.load(EndSequences, frame)
-                self._runner.sequences.end(note.sequence_ids)
+                self.runner.sequences.end(note.sequence_ids)
             elif frame.kind == MessageType.RUN:
                 self._begin(frame)
             else:
@@ -250,22 +244,22 @@ class RunLoop:
 
     def _next(self) -> Frame:
         """Run the batches of the ring until a message for this thread has arrived, and return the message."""
-        if self._calls.ring is None:
-            return self._inbox.take()
-        while (frame := self._inbox.taken()) is None:
-            self._calls.ring.serve(
-                self._runner.run,
-                partial(self._answers.send, MessageType.ANSWER),
-                self._answers.fail_batch,
+        if self.calls.ring is None:
+            return self.inbox.take()
+        while (frame := self.inbox.taken()) is None:
+            self.calls.ring.serve(
+                self.runner.run,
+                partial(self.answers.send, MessageType.ANSWER),
+                self.answers.fail_batch,
             )
-            self._inbox.receive_waiting()
+            self.inbox.receive_waiting()
         return frame
 
     def _receive(self, frame: Frame) -> None:
         """Note a batch before it is run, because messages about its clients may arrive before that."""
         number = frame.batch_number
-        self._received[number] = Chunks(number, self._answers, self._inbox)
-        self._inbox.keep(frame)
+        self._received[number] = Chunks(number, self.answers, self.inbox)
+        self.inbox.keep(frame)
 
     def _update_listening(self, frame: Frame) -> None:
         heard = messages.load(ListeningMessage, frame)
@@ -285,23 +279,23 @@ class RunLoop:
             batch, span = messages.unpack_batch(frame, chunks)
         except MemoryError as error:
             self._end(number, chunks)
-            self._answers.fail_batch(number, error)
+            self.answers.fail_batch(number, error)
             return
         chunks.begin(len(batch.requests))
-        self._calls.begin(batch, number)
-        if self._is_concurrent:
+        self.calls.begin(batch, number)
+        if self.is_concurrent:
             self._begin_beside_others(number, batch, span, chunks)
             return
         outputs: ExecutorOutputs | BaseException
         try:
             with continued(span):
-                outputs = self._runner.run(batch)
+                outputs = self.runner.run(batch)
         except SystemExit:
             raise
         except BaseException as error:  # noqa: BLE001  sent to the worker
             outputs = error
         self._end(number, chunks)
-        self._calls.finish(batch)
+        self.calls.finish(batch)
         del batch  # so that its slots are released before the worker fills the next
         self._finish(number, outputs)
 
@@ -311,14 +305,14 @@ class RunLoop:
         def done(outputs: ExecutorOutputs | KsrvError) -> None:
             """Answer the batch. Runs on the event loop."""
             self._end(number, chunks)
-            self._calls.end(batch)
+            self.calls.end(batch)
             with suppress(
                 ChannelClosed
             ):  # the main thread gets the same error, and ends the process
                 self._finish(number, outputs)
 
         with continued(span):
-            chunks.cancel = self._runner.begin(batch, done)
+            chunks.cancel = self.runner.begin(batch, done)
         if chunks.is_abandoned:  # the last client left before `cancel` was set
             chunks.cancel()
 
@@ -331,8 +325,8 @@ class RunLoop:
         try:
             if isinstance(outputs, BaseException):
                 raise outputs
-            self._answers.send(MessageType.ANSWER, number, outputs)
+            self.answers.send(MessageType.ANSWER, number, outputs)
         except ChannelClosed:
             raise
         except BaseException as error:  # noqa: BLE001  sent to the worker
-            self._answers.fail_batch(number, error)
+            self.answers.fail_batch(number, error)
