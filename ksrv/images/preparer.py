@@ -184,7 +184,7 @@ class ImagePreparer:
         ):
             return None
         return FastImages(
-            self._decoder.plans.table((height, width, channels)),
+            self._decoder.plans.of_rows((height, width, channels)),
             self.pool,
             shape=(height, width, channels),
             strict=self.input.image.channels == "strict",

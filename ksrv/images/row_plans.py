@@ -1,11 +1,12 @@
 """How JPEGs become rows of a batch while they are decoded: worked out once for each size of picture."""
 
+from collections.abc import Callable
 from functools import lru_cache, partial
 
 import numpy as np
 
 from ksrv._native.images.image_header import Header
-from ksrv._native.images.jpeg_batch import PlanTable, RowPlan
+from ksrv._native.images.row_plan import RowPlan
 from ksrv._native.images.row_resize import resizes_by_rows
 from ksrv.images import jpeg
 from ksrv.images.geometry import LETTERBOX_GREY, Size
@@ -37,9 +38,9 @@ class RowPlans:
             return None
         return self._plan(shape, *size, header.channels)
 
-    def table(self, shape: tuple[int, int, int]) -> PlanTable:
-        """Return the plans for 8-bit JPEGs of one or three channels and rows of one shape."""
-        return PlanTable(partial(self._plan, shape))
+    def of_rows(self, shape: tuple[int, int, int]) -> Callable[[int, int, int], RowPlan | None]:
+        """Return the plans for rows of one shape, by the height, width and channels of an 8-bit JPEG."""
+        return partial(self._plan, shape)
 
     def _border(self, slot: Array) -> bytes:
         """Return one pixel of what lies around the picture in a letterbox; empty for no letterbox."""

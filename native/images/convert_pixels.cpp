@@ -70,7 +70,7 @@ KSRV_INLINE float round_even(float value) noexcept {
 
 template <typename I>
 KSRV_INLINE I saturate(float value) noexcept {
-    // The largest float below 2^31 stands for the largest int32.
+    // int32 saturates at the largest float below 2^31.
     constexpr float low = static_cast<float>(std::numeric_limits<I>::min());
     constexpr float high = sizeof(I) == 4 ? 2147483520.0f : static_cast<float>(std::numeric_limits<I>::max());
     value = value > low ? value : low;  // NaN becomes the smallest value

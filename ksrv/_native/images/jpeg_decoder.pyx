@@ -10,7 +10,7 @@ cimport cython
 from libc.stdint cimport uint32_t, uint8_t
 
 from native.images.decode.jpeg_decoder cimport (
-    Decoded, JpegJob, PixelOrder, WholePicture, decode_jpeg, has_jpeg_decoder, jpeg_decoder_version,
+    Decoded, JpegJob, PixelOrder, WholePicture, decode_jpeg, jpeg_decoder_version,
 )
 
 from ksrv._native.images.convert_pixels cimport Plane
@@ -20,7 +20,7 @@ if not cython.compiled:
     from ksrv.request import Array, Element
 
 
-VERSION: str = jpeg_decoder_version().decode() if has_jpeg_decoder() else ""
+VERSION: str = jpeg_decoder_version().decode()
 """libjpeg-turbo's version. "" if ksrv was built without it."""
 
 ORDERS: dict[str, int] = {

@@ -1,6 +1,6 @@
 # Safe without the GIL: each call has a separate job, and the row memory is thread-local.
 # cython: freethreading_compatible = True
-"""Resizes pictures in memory. `jpeg_batch` resizes JPEGs while they are decoded.
+"""Resizes pictures in memory. `row_plan` resizes JPEGs while they are decoded.
 
 The functions release the GIL while they work, and write into memory of the caller.
 """

@@ -1,12 +1,17 @@
 """The images of fast-path requests, for the batches that they join."""
 
+from libc.stdint cimport uint32_t
+
 from native.images.image_input cimport ImageRules
+from native.images.resize.jpeg_batch cimport RowPlans
 
 from ksrv._native.images.decode_pool cimport DecodePool
-from ksrv._native.images.jpeg_batch cimport PlanTable
 
 
 cdef class FastImages:
     cdef ImageRules rules
-    cdef PlanTable plans
+    cdef RowPlans plans
+    cdef object make
     cdef DecodePool pool
+
+    cdef int plan(self, uint32_t height, uint32_t width, uint32_t channels) except -1

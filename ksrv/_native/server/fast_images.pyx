@@ -1,14 +1,24 @@
-# Needs the GIL, because the table of plans does.
+# Safe without the GIL: a mutex guards the plans, and nothing else changes.
+# cython: freethreading_compatible = True
 """The encoded images of one input, for batches that are built without Python."""
 
+cimport cython
 from libc.stdint cimport uint32_t, uint64_t
+
+from native.images.resize.jpeg_batch cimport JpegRow
+
+from ksrv._native.images.row_plan cimport RowPlan
+
+if not cython.compiled:
+    from collections.abc import Callable
 
 
 cdef class FastImages:
     """The images of one input of fast-path requests.
 
     Args:
-        plans: How JPEGs become rows, by image size.
+        make: Returns the `RowPlan` for the height, width and channels (1 or 3) of an image, or None
+            if it cannot be decoded row by row. Keeps the plans' conversions alive.
         shape: Height, width and channels of a row.
         strict: Whether an image must have the row's channels.
         upright: Whether images are turned as EXIF says.
@@ -21,7 +31,7 @@ cdef class FastImages:
 
     def __init__(
         self,
-        PlanTable plans not None,
+        make not None: Callable[[int, int, int], RowPlan | None],
         DecodePool pool not None,
         *,
         shape: tuple[int, int, int],
@@ -33,7 +43,7 @@ cdef class FastImages:
         uint32_t scans,
         uint32_t scans_per_component,
     ):
-        self.plans = plans
+        self.make = make
         self.pool = pool
         self.rules.accepted = True
         self.rules.strict = strict
@@ -44,5 +54,12 @@ cdef class FastImages:
         self.rules.request_pixels = request_pixels
         self.rules.scans = scans
         self.rules.scans_per_component = scans_per_component
-        self.rules.plans = &plans.native
+        self.rules.plans = &self.plans
         self.rules.pool = pool.pool
+
+    cdef int plan(self, uint32_t height, uint32_t width, uint32_t channels) except -1:
+        """Plan an image size for the batches."""
+        cdef JpegRow no_plan
+        made = self.make(height, width, channels)
+        self.plans.keep(height, width, channels, no_plan if made is None else (<RowPlan?>made).job)
+        return 0

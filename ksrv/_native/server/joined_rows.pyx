@@ -157,7 +157,7 @@ cdef int ksrv_plan_images(ModelEndpoint endpoint, RowWriter &writer) except -1:
     cdef PictureSize size
     for size in writer.missing:
         try:
-            (<FastImages>endpoint.images[<Py_ssize_t>size.input]).plans.add(
+            (<FastImages>endpoint.images[<Py_ssize_t>size.input]).plan(
                 size.height, size.width, size.channels
             )
         except Exception:

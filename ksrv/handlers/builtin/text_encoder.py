@@ -22,7 +22,7 @@ import numpy as np
 
 from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.batch import Batch, utf8_texts
-from ksrv.handlers.builtin.ranking import to_array
+from ksrv.handlers.builtin.ranking import primary_output, to_array
 from ksrv.handlers.context import Context
 from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.request import Array
@@ -127,7 +127,7 @@ class TextEncoder(BaseHandler):
         wanted = [name for name in ARGUMENTS if name in known]
         given = {name: self._on_device(named[name]) for name in wanted or ARGUMENTS[:2]}
         outputs = self.model(**given) if wanted else self.model(*given.values())
-        answer: Array = to_array(_first(outputs)).astype(np.float32, copy=False)
+        answer: Array = to_array(primary_output(outputs)).astype(np.float32, copy=False)
         tokens = mask.sum(axis=1)
         if self.context.spec.role == "rerank":
             scores: Array = answer.reshape(len(mask), -1)[:, 0]
@@ -163,12 +163,6 @@ class TextEncoder(BaseHandler):
         weights = mask[:, :, None].astype(np.float32)
         pooled: Array = (answer * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1e-9)
         return pooled
-
-
-def _first(outputs: Any) -> Any:
-    if isinstance(outputs, dict):
-        return next(iter(outputs.values()))
-    return outputs[0] if isinstance(outputs, (tuple, list)) else outputs
 
 
 def _one_of(name: str, value: object, known: Sequence[str]) -> str:

@@ -8,8 +8,8 @@
 #include <jerror.h>
 #endif
 
-// Defined only by libjpeg-turbo. Older libraries of the same name do not support BGR.
-#ifdef JCS_EXTENSIONS
+// Defined only by libjpeg-turbo. From this version on, skipping and cropping do not change the remaining pixels.
+#if LIBJPEG_TURBO_VERSION_NUMBER >= 2001000
 
 #include <csetjmp>
 
@@ -77,9 +77,6 @@ bool lacks_coefficients(const jpeg_decompress_struct &state) noexcept {
     return false;
 }
 
-// From this version on, skipping and cropping do not change the remaining pixels.
-#if LIBJPEG_TURBO_VERSION_NUMBER >= 2001000
-
 // Makes the decoder skip columns outside of the box if there are many. Returns the first column that it outputs. One
 // more block is kept on each side, because chroma upsampling reads neighbours.
 JDIMENSION crop_columns(j_decompress_ptr state, const PixelBox &box, unsigned width) noexcept {
@@ -99,22 +96,6 @@ void skip_rows(j_decompress_ptr state, unsigned count) noexcept {
         count -= skipped;
     }
 }
-
-PixelBox decoded_box(const RowReceiver &receiver, unsigned height, unsigned width) noexcept {
-    return receiver.box(height, width);
-}
-
-#else
-
-JDIMENSION crop_columns(j_decompress_ptr, const PixelBox &, unsigned) noexcept { return 0; }
-
-void skip_rows(j_decompress_ptr, unsigned) noexcept {}
-
-PixelBox decoded_box(const RowReceiver &, unsigned height, unsigned width) noexcept {
-    return {0, 0, height, width};
-}
-
-#endif
 
 // Between setjmp and its return no object with a destructor may be created here.
 Decoded decode_with(Decompressor &one, const JpegJob &job, RowReceiver &receiver) noexcept {
@@ -147,7 +128,7 @@ Decoded decode_with(Decompressor &one, const JpegJob &job, RowReceiver &receiver
     const unsigned channels = static_cast<unsigned>(state->output_components);
     if (height != job.height || width != job.width || channels != (job.order == PixelOrder::grey ? 1 : 3))
         leave(reinterpret_cast<j_common_ptr>(state));
-    const PixelBox box = decoded_box(receiver, height, width);
+    const PixelBox box = receiver.box(height, width);
     const JDIMENSION left = crop_columns(state, box, width);
     const std::size_t stride =
         (static_cast<std::size_t>(width) * channels + VECTOR - 1) / VECTOR * VECTOR;
@@ -180,8 +161,6 @@ Decoded decode_with(Decompressor &one, const JpegJob &job, RowReceiver &receiver
 
 }  // namespace
 
-bool has_jpeg_decoder() noexcept { return true; }
-
 const char *jpeg_decoder_version() noexcept {
 #define KSRV_TEXT_OF(number) #number
 #define KSRV_TEXT(number) KSRV_TEXT_OF(number)
@@ -199,11 +178,9 @@ Decoded decode_jpeg(const JpegJob &job, RowReceiver &receiver) noexcept {
 
 }  // namespace ksrv
 
-#else  // without libjpeg-turbo
+#else  // without libjpeg-turbo 2.1
 
 namespace ksrv {
-
-bool has_jpeg_decoder() noexcept { return false; }
 
 const char *jpeg_decoder_version() noexcept { return ""; }
 

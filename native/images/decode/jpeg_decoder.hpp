@@ -46,9 +46,6 @@ class WholePicture final : public RowReceiver {
     std::ptrdiff_t row_bytes_;
 };
 
-// Whether ksrv was built with the library.
-bool has_jpeg_decoder() noexcept;
-
 // The library's version, such as "2.1.5"; empty without the library.
 const char *jpeg_decoder_version() noexcept;
 

@@ -46,25 +46,11 @@ class RowMemory {
     std::size_t size_ = 0;
 };
 
-// The row memory of the calling thread.
-class ThreadRowMemory {
-  public:
-    std::uint8_t *reserve(std::size_t nbytes) noexcept {
-        RowMemory *const own = threads_.get();
-        return own ? own->reserve(nbytes) : nullptr;
-    }
-    void trim() noexcept {
-        if (RowMemory *const own = threads_.get()) own->trim();
-    }
-
-  private:
-    PerThread<RowMemory> threads_;
-};
-
-// The memory for the rows of an `Owner`, which holds one at a time on a thread.
-template <typename Owner> ThreadRowMemory &row_memory() noexcept {
-    static ThreadRowMemory kept;
-    return kept;
+// Memory for the rows of an `Owner`, which holds one at a time on a thread; null if memory is short.
+template <typename Owner> std::uint8_t *reserve_rows(std::size_t nbytes) noexcept {
+    static PerThread<RowMemory> threads;
+    RowMemory *const own = threads.get();
+    return own ? own->reserve(nbytes) : nullptr;
 }
 
 }  // namespace ksrv

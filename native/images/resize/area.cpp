@@ -1,7 +1,6 @@
 #include "images/resize/area.hpp"
 
 #include <algorithm>
-#include <cfloat>
 #include <cmath>
 #include <cstring>
 
@@ -22,12 +21,6 @@ constexpr std::size_t SLACK_FLOATS = 4;
 
 double scale_of(std::size_t from, std::size_t to) noexcept {
     return 1.0 / (static_cast<double>(to) / static_cast<double>(from));
-}
-
-// The factor by which a side shrinks if it is an integer, else 0.
-std::size_t whole_scale(std::size_t from, std::size_t to) noexcept {
-    const double scale = scale_of(from, to), rounded = std::nearbyint(scale);
-    return std::fabs(scale - rounded) < DBL_EPSILON ? static_cast<std::size_t>(rounded) : 0;
 }
 
 // The most shares of the results [start, start + count). Each result has whole pixels and one pixel at each end.
@@ -119,9 +112,6 @@ AreaResize::AreaResize(const ResizeWindow &window, const PixelTarget &target,
                        const Coefficients &coefficients) noexcept
     : window_(window), values_(window.out_width * window.channels),
       rows_out_(window, PIXEL_U8, target, coefficients) {
-    whole_x_ = whole_scale(window.width, window.full_width);
-    whole_y_ = whole_scale(window.height, window.full_height);
-    if (!whole_x_ || !whole_y_) whole_x_ = whole_y_ = 0;
     const auto reach = [](std::size_t start, std::size_t count, std::size_t from, std::size_t to) {
         const double scale = scale_of(from, to);
         const auto first = static_cast<std::size_t>(static_cast<double>(start) * scale);
@@ -138,17 +128,12 @@ bool AreaResize::prepare() noexcept {
     const std::size_t row = (values_ + SLACK_FLOATS) * sizeof(float);
     const std::size_t columns = most_shares(window_.width, window_.full_width, window_.out_width);
     const std::size_t rows = most_shares(window_.height, window_.full_height, window_.out_height);
-    const std::size_t shares = whole_x_ ? 0 : (columns + rows) * sizeof(Share);
-    std::uint8_t *const start = row_memory<AreaResize>().reserve(shares + 2 * row + rows_out_.nbytes());
+    const std::size_t shares = (columns + rows) * sizeof(Share);
+    std::uint8_t *const start = reserve_rows<AreaResize>(shares + 2 * row + rows_out_.nbytes());
     if (!start) return false;
     row_ = reinterpret_cast<float *>(start + shares);
     sum_ = row_ + values_ + SLACK_FLOATS;
-    sums_ = reinterpret_cast<std::int32_t *>(row_);
     rows_out_.use(reinterpret_cast<std::uint8_t *>(sum_ + values_ + SLACK_FLOATS));
-    if (whole_x_) {
-        std::fill_n(sums_, values_, 0);
-        return true;
-    }
     Share *const made = reinterpret_cast<Share *>(start);
     columns_ = made;
     column_count_ = make_shares(window_.width, window_.full_width, window_.left, window_.out_width, made);
@@ -159,34 +144,6 @@ bool AreaResize::prepare() noexcept {
 }
 
 void AreaResize::take(std::uint32_t row, const std::uint8_t *pixels) noexcept {
-    if (whole_x_)
-        take_whole(row, pixels);
-    else
-        take_shares(row, pixels);
-}
-
-void AreaResize::take_whole(std::uint32_t row, const std::uint8_t *pixels) noexcept {
-    const std::size_t channels = window_.channels;
-    if (next_ == window_.out_height || row < (window_.top + next_) * whole_y_) return;
-    const std::uint8_t *from = pixels + window_.left * whole_x_ * channels;
-    for (std::size_t x = 0; x < window_.out_width; ++x)
-        for (std::size_t i = 0; i < whole_x_; ++i)
-            for (std::size_t c = 0; c < channels; ++c) sums_[x * channels + c] += *from++;
-    if (row + 1 != (window_.top + next_ + 1) * whole_y_) return;
-    std::uint8_t *const out = rows_out_.place(next_);
-    if (whole_x_ == 2 && whole_y_ == 2) {  // here OpenCV rounds halves up, elsewhere to even
-        for (std::size_t i = 0; i < values_; ++i)
-            out[i] = static_cast<std::uint8_t>((sums_[i] + 2) >> 2);
-    } else {
-        const float part = 1.0f / static_cast<float>(whole_x_ * whole_y_);
-        for (std::size_t i = 0; i < values_; ++i) sum_[i] = static_cast<float>(sums_[i]) * part;
-        store_sum(sum_, values_, out);
-    }
-    std::fill_n(sums_, values_, 0);
-    rows_out_.done(next_++);
-}
-
-void AreaResize::take_shares(std::uint32_t row, const std::uint8_t *pixels) noexcept {
     if (next_share_ == row_count_ || rows_[next_share_].source != row) return;
     std::size_t quick = 0;
 #ifdef KSRV_SSE41

@@ -1,8 +1,8 @@
 // OpenCV's area resize of bytes to a smaller picture, bit for bit, row by row during decoding.
 //
 // Strategy: a value of the result is the weighted sum of the pixels that it covers, with weights by the covered area:
-// first along a row, then down the rows, in floats and in OpenCV's order. If both sides shrink by integer factors, the
-// pixels are added as integers instead, as OpenCV does.
+// first along a row, then down the rows, in floats and in OpenCV's order. If both sides shrink by integer factors,
+// OpenCV adds the pixels as integers instead: such pictures are left to it.
 
 #pragma once
 
@@ -30,20 +30,15 @@ class AreaResize final : public RowResize {
     PixelBox box(std::uint32_t, std::uint32_t) const noexcept override { return box_; }
 
   private:
-    void take_whole(std::uint32_t row, const std::uint8_t *pixels) noexcept;
-    void take_shares(std::uint32_t row, const std::uint8_t *pixels) noexcept;
-
     ResizeWindow window_;
     std::size_t values_;  // in a row of the result
     ResultRows rows_out_;
     PixelBox box_;
-    std::size_t whole_x_ = 0, whole_y_ = 0;  // the factors by which the sides shrink, if both are integers
     const Share *columns_ = nullptr, *rows_ = nullptr;
     std::size_t column_count_ = 0, row_count_ = 0;
     std::size_t next_share_ = 0;  // index in `rows_`
     std::size_t next_ = 0;        // the next row of the window to compute
     float *row_ = nullptr, *sum_ = nullptr;
-    std::int32_t *sums_ = nullptr;
 };
 
 }  // namespace ksrv

@@ -140,7 +140,7 @@ template <typename Value> bool LinearResize<Value>::prepare() noexcept {
     const std::size_t row = values_ + SLACK_VALUES, columns = window_.out_width;
     const std::size_t nbytes =
         columns * (sizeof(std::uint32_t) + 2 * sizeof(Value)) + 2 * row * sizeof(Value) + results_.nbytes();
-    std::uint8_t *const start = row_memory<LinearResize>().reserve(nbytes);
+    std::uint8_t *const start = reserve_rows<LinearResize>(nbytes);
     if (!start) return false;
     std::uint32_t *const offsets = reinterpret_cast<std::uint32_t *>(start);
     Value *const weights = reinterpret_cast<Value *>(offsets + columns);

@@ -29,7 +29,7 @@ class RowCopies final : public RowResize {
         : window_(window), rows_out_(window, PIXEL_U8, target, coefficients) {}
 
     bool prepare() noexcept override {
-        std::uint8_t *const rows = row_memory<RowCopies>().reserve(rows_out_.nbytes());
+        std::uint8_t *const rows = reserve_rows<RowCopies>(rows_out_.nbytes());
         rows_out_.use(rows);
         return rows != nullptr;
     }
@@ -54,7 +54,9 @@ class RowCopies final : public RowResize {
 }  // namespace
 
 bool resizes_by_rows(ResizeKind kind, const ResizeWindow &window) noexcept {
-    return kind != ResizeKind::area || (window.full_height <= window.height && window.full_width <= window.width);
+    if (kind != ResizeKind::area) return true;
+    const bool shrinks = window.full_height <= window.height && window.full_width <= window.width;
+    return shrinks && (window.height % window.full_height != 0 || window.width % window.full_width != 0);
 }
 
 std::unique_ptr<RowResize> make_row_resize(ResizeKind kind, const ResizeWindow &window, int sample,

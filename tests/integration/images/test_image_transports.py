@@ -102,16 +102,6 @@ def test_every_way_gives_the_same_pixels(server, model, send, way):
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize(("send", "way"), WAYS)
-@pytest.mark.parametrize("stray", [b"\0", b"\xff\0", b"\xff\xfe\0\0"])
-def test_every_way_reads_stray_bytes_between_segments(server, model, send, way, stray):
-    image = files.jpeg(30, 40, seed=1)
-    odd = files.before_frame(image, stray)
-    clean = over_rest(server, "inline", [image], "plain")
-    assert send(server, model, [odd, image, odd], way) == clean * 3
-
-
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize(("send", "way"), WAYS)
 @pytest.mark.parametrize(
     ("bad", "words"),
     [

@@ -37,16 +37,12 @@ URLENCODED = "application/x-www-form-urlencoded"
 CAT, DOG = files.jpeg(60, 90, seed=1), files.png(33, 57, seed=5)
 
 
-def write_all(root, executor=""):
+def write_all(root):
     write_mean(root)
     write_model(root, "pair", PAIR, TWO_IMAGES)
     write_model(root, "any", ANY, "")
     write_model(root, "planes", MEAN.replace("image", "x").replace("mean", "y"), PLANES)
     write_text(root)
-    for folder in root.iterdir():
-        with (folder / "model.yaml").open("a") as yaml:
-            yaml.write(executor)
-    return root
 
 
 class Client:
@@ -85,12 +81,12 @@ def error(answer, status=400):
     return answer.json()["error"]
 
 
-@pytest.fixture(scope="module", params=["inline", "process"])
-def client(request, tmp_path_factory):
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
     folder = tmp_path_factory.mktemp("uploads")
     models = folder / "models"
     models.mkdir()
-    write_all(models, "executor: process\n" if request.param == "process" else "")
+    write_all(models)
     with Server(models) as server, requests.Session() as session:
         yield Client(server, session)
 

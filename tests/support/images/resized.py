@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from ksrv._native.images.convert_pixels import Conversion
-from ksrv._native.images.jpeg_batch import RowPlan
+from ksrv._native.images.row_plan import RowPlan
 from ksrv._native.images.row_resize import resize_rows
 
 
@@ -17,7 +17,7 @@ def decoded(
     offset: tuple[int, int] = (0, 0),
     *,
     conversion: Conversion | None = None,
-    kind: str = "area",
+    kind: str = "linear bytes",
     order: str = "BGR",
 ) -> bool:
     """Decode a JPEG into a window of the resized picture; return whether it was decoded row by row."""

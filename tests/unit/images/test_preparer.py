@@ -538,14 +538,3 @@ def test_scratch_memory_is_freed():
     out = np.empty((3, 64, 64, 3), np.float32)
     prepare.prepare([files.jpeg(200, 300), files.png(10, 10), b"broken"], out)
     assert buffer_pool.statistics()["leased"] == before
-
-
-def test_more_picture_sizes_than_cached_plans_are_prepared(monkeypatch):
-    monkeypatch.setattr("ksrv.images.row_plans.MOST_PLANS", 3)
-    prepare = preparer((9, 9, 3), "UINT8")
-    sent = [files.jpeg(20 + size % 7, 30 + size, seed=size) for size in range(10)]
-    out = np.empty((10, 9, 9, 3), np.uint8)
-    assert prepare.prepare(sent, out) == [None] * 10
-    for row, file in enumerate(sent):
-        wanted = oracle.prepare(file, ImageSpec(), (9, 9, 3), "UINT8")
-        np.testing.assert_array_equal(out[row], wanted)

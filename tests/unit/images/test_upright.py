@@ -15,16 +15,6 @@ from ksrv.model.spec import ImageSpec, TensorSpec
 from tests.support.images import files
 
 POOL = DecodePool(2)
-RESIZES = [
-    {},
-    {"resize": "letterbox", "scale": 255.0, "color": "RGB"},
-    {"shorter_side": 20},
-    {"resize": "area"},
-    {"resize": "pillow", "shorter_side": 20},
-    {"resize": "letterbox", "color": "RGB"},
-    {"color": "GRAY", "channels": "convert"},
-    {"reduced": "auto"},
-]
 
 
 def prepared(sent, shape, datatype="FP32", **keys):
@@ -42,27 +32,6 @@ def test_pixels_equal_cv2s(orientation, size):
     assert wanted.shape[:2] == (size[::-1] if orientation >= 5 else size)
     got = prepared([data], wanted.shape, "UINT8", resize="none")
     np.testing.assert_array_equal(got[0], wanted)
-
-
-@pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("size", [(12, 18), (18, 12), (5, 300), (1, 1), (700, 3), (13, 19)])
-@pytest.mark.parametrize("datatype", ["FP32", "UINT8"])
-def test_linear_resize_of_a_turned_picture_equals_cv2s(monkeypatch, orientation, size, datatype):
-    """Smaller, larger, the same size, and a size that differs by a row."""
-    sent = [files.oriented(*size, orientation, form="JPEG"), files.oriented(90, 41, orientation)]
-    got = prepared(sent, (12, 18, 3), datatype)
-    monkeypatch.setattr(jpeg, "decoder", lambda: "cv2")
-    np.testing.assert_array_equal(got, prepared(sent, (12, 18, 3), datatype))
-
-
-@pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("keys", RESIZES, ids=str)
-def test_every_decoder_resizes_the_upright_picture(monkeypatch, orientation, keys):
-    sent = [files.oriented(130, 90, orientation), files.oriented(81, 200, orientation)]
-    shape = (12, 18, 1 if "channels" in keys else 3)
-    got = prepared(sent, shape, **keys)
-    monkeypatch.setattr(jpeg, "decoder", lambda: "cv2")
-    np.testing.assert_array_equal(got, prepared(sent, shape, **keys))
 
 
 def segment(marker, content):

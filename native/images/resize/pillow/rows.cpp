@@ -71,7 +71,7 @@ std::size_t PillowRows::lay_out(unsigned char *data) noexcept {
 }
 
 bool PillowRows::prepare() noexcept {
-    unsigned char *const data = row_memory<PillowRows>().reserve(lay_out(nullptr));
+    unsigned char *const data = reserve_rows<PillowRows>(lay_out(nullptr));
     if (!data) return false;
     lay_out(data);
     pillow::make_axis(&across_, window_.width, window_.full_width, window_.left, weights_);

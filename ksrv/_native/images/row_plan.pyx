@@ -1,9 +1,8 @@
-# Safe without the GIL: plans do not change, each call has a separate job, and a mutex guards tables.
+# Safe without the GIL: plans do not change, and each call has a separate job.
 # cython: freethreading_compatible = True
 """JPEGs that are resized into a row of a batch while they are decoded, without the GIL."""
 
 cimport cython
-from libc.stdint cimport uint32_t
 from libc.string cimport memcpy
 
 from native.images.decode.jpeg_decoder cimport Decoded, PixelOrder
@@ -18,7 +17,7 @@ from ksrv._native.images.jpeg_decoder import ORDERS
 from ksrv._native.images.row_resize import KINDS, resizes_by_rows
 
 if not cython.compiled:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from ksrv.request import Array, Element
 
@@ -111,25 +110,3 @@ cdef class RowPlan:
         with nogil:
             decode_jpeg_row(job)
         return job.result == Decoded.whole
-
-
-cdef class PlanTable:
-    """The plans of one image input for rows of one shape, by picture size.
-
-    Args:
-        make: Returns the `RowPlan` for the height, width and channels of a picture, or None if the
-            picture cannot be decoded row by row. Keeps the plans' conversions alive.
-    """
-
-    def __init__(self, make not None: Callable[[int, int, int], RowPlan | None]):
-        self.make = make
-
-    def add(self, uint32_t height, uint32_t width, uint32_t channels) -> None:
-        """Plan a picture size.
-
-        Args:
-            channels: 1 or 3.
-        """
-        cdef JpegRow no_plan
-        made = self.make(height, width, channels)
-        self.native.keep(height, width, channels, no_plan if made is None else (<RowPlan?>made).job)
