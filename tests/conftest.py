@@ -65,7 +65,7 @@ LONG_FILES = (
     "integration/handler_processes/test_server.py",
     "dialects/torchserve/archive/test_import.py",
     "unit/engine/processes/test_process_faults.py",
-    "sanitizers/connections/test_http2_turns.py",
+    "sanitizers/connections/test_turns.py",
     "property/wire/test_request_head.py",
     "property/wire/test_protobuf.py",
 )

@@ -168,34 +168,6 @@ def test_module_can_use_what_its_headers_declare(folder, tool):
     assert '#include "box/queue.hpp"' in made
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "cdef enum Kind:\n        KIND_ROUND\n        KIND_SQUARE\n        KINDS\n",
-        "cdef enum class Lid(uint8_t):\n        open\n        shut\n",
-        "const size_t LONGEST\n",
-        "const char * NAMES [ KINDS ]\n",
-        "ctypedef void ( * Opened ) ( Queue * queue , int times ) noexcept\n",
-        "cdef cppclass Box(Base):\n        Box(Size room) except + nogil\n",
-        "@staticmethod\n        Box * make() noexcept nogil\n",
-        "bool push(const Queue * queue) noexcept nogil\n",
-        "bool push(const Queue * queue, int times, bool now) noexcept nogil\n",
-        "void grow(vector [ Size ] & sizes) except + nogil\n",
-        "uint64_t count\n        uint64_t * other\n",
-        "char text [ LONGEST + 1 ]\n",
-        "atomic [ bool ] closed\n",
-        "shared_ptr [ const Base ] base\n",
-        "Few [ Base , number_4 ] few\n",
-        'int from_ "from"\n',
-        "void free(Box * box) noexcept nogil\n",
-        "bool put[T](const T * items, Size count) except + nogil\n",
-    ],
-)  # fmt: skip
-def test_declaration_has_its_form_in_cython(folder, tool, line):
-    tool.write_declarations()
-    assert f" {line}" in declared(folder, "box/box")
-
-
 @pytest.mark.parametrize("name", ["hidden", "unused", "opened"])
 def test_members_that_are_private_or_not_used_are_left_out(folder, tool, name):
     tool.write_declarations()
