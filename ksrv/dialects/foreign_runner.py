@@ -1,4 +1,4 @@
-"""What the runners of handlers that are written for other servers have in common."""
+"""The base of the runners of handlers that are written for other servers."""
 
 import logging
 import queue

@@ -94,7 +94,7 @@ class HandlerContext(RunContext, Context):
     def _runtime(self) -> str:
         """The loader that reads the model file, "" without a file."""
         suffix = self.model_file.suffix if self.model_file is not None else ""
-        return self.config.runtime or LOADERS.get(suffix, "")
+        return LOADERS.get(suffix, "")
 
     def apply_torch_settings(self) -> None:
         """Set torch's process-wide settings: threads, and the matmul precision of model.yaml.

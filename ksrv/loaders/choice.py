@@ -36,18 +36,17 @@ def load_model(request: LoadRequest) -> LoadedModel:
     """
     suffix = request.path.suffix if request.path is not None else ""
     name = "eager" if request.model_class is not None else LOADERS.get(suffix)
-    name = request.runtime or name
-    if name is None:
+    if name is None and not request.runtime:
         raise ModelLoadError(
             f"{request.path} has the suffix {suffix!r}; model files end with {', '.join(LOADERS)}"
         )
-    if request.properties and name != "openvino":
+    if request.properties and name != "openvino" and not request.runtime:
         raise ModelLoadError(
             f"runtime_properties: is for OpenVINO, which does not read {request.path}; leave it out"
         )
     if request.path is not None and request.path.is_file():
         _check_content(request.path)
-    module = import_module(f"ksrv.loaders.{name}")
+    module = import_module(request.runtime or f"ksrv.loaders.{name}")
     load: Callable[[LoadRequest], LoadedModel] = module.load
     return load(request)
 

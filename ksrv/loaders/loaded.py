@@ -25,7 +25,7 @@ class LoadRequest:
         model_class: For a state_dict: makes the module to fill.
         inputs: The declared inputs, in order; names for positional calls come from them.
         passes_inputs: Whether the handler passes the declared inputs on to the file.
-        runtime: The name of the loader that reads the file whatever its suffix; "" chooses by the suffix.
+        runtime: The module that loads the file whatever its suffix; "" chooses by the suffix.
         properties: Properties of the runtime that reads the file.
         dialect: `ModelConfig.dialect`, for the loader that knows it.
         onnx: How ONNX Runtime runs the file.

@@ -3,16 +3,15 @@
 These are OpenVINO's IR (`.xml` with a `.bin` beside it), ONNX, TensorFlow Lite (`.tflite`) and TensorFlow's
 `saved_model.pb` with the variables beside it.
 
-If model.yaml, or the config.json of an OpenVINO Model Server, gives an input another shape, the model is
-reshaped to it. An input that the file, or that config.json, lays out as NHWC takes encoded images.
+If model.yaml gives an input another shape, the model is reshaped to it. An input that the file lays out as NHWC takes
+encoded images.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-import msgspec
 import numpy as np
 
 from ksrv.errors import LEADS_OUT
@@ -34,8 +33,8 @@ DATATYPES = {
     "string": "BYTES",
 }
 PLATFORM = "OpenVINO"
-DIALECT = "openvino"
-"""The name under which `ModelConfig.dialect` has the options."""
+Adapt: TypeAlias = Callable[[Any, LoadRequest], Any]
+"""Changes an `openvino.Model` before it is compiled, and returns it."""
 
 RUN_BYTES = 1 << 16
 """The padding that a block of texts may have, on top of twice the texts' bytes."""
@@ -51,39 +50,7 @@ _FORGOTTEN = (
     "the model has variables, which begin anew with each batch of requests; 'stateful': true in a config.json, or a "
     "handler with sequences that calls states() and set_states(), keeps them"
 )
-_LOOPS = "; 'low_latency_transformation' makes variables of its loops"
 _WHERE = re.compile(r"(Exception from|Check '[^']*' failed at) \S+:\d+:?")
-
-
-class OpenVinoOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The settings of a model in the config.json of an OpenVINO Model Server.
-
-    Attributes:
-        batch: The size of the batch dimension of every input, -1 for any; 0 leaves it.
-        shapes: The shapes of inputs by their names in the file; "" is the only one. An empty shape
-            leaves every size open.
-        layouts: The layouts of tensors for clients, and after a colon in the file: "NHWC:NCHW".
-        names: The names for clients by the names in the file, if they differ.
-        stateful: Whether its variables are a state of each sequence.
-        low_latency: Whether its loops become such variables.
-    """
-
-    batch: Dimension = 0
-    shapes: dict[str, tuple[Dimension, ...]] = {}
-    layouts: dict[str, str] = {}
-    names: dict[str, str] = {}
-    stateful: bool = False
-    low_latency: bool = False
-
-    def mapping(self) -> dict[str, Any]:
-        """Return this as `ModelConfig.dialect` has it."""
-        return {DIALECT: msgspec.to_builtins(self)}
-
-    @staticmethod
-    def of(dialect: Mapping[str, Any]) -> "OpenVinoOptions | None":
-        """Return what `mapping` wrote; None for models that no config.json names."""
-        found = dialect.get(DIALECT)
-        return None if found is None else msgspec.convert(found, OpenVinoOptions)
 
 
 class OpenVinoModel(NamedModel):
@@ -154,11 +121,12 @@ class OpenVinoModel(NamedModel):
         return _texts(tensor) if kind == "BYTES" else _plain(np.array(tensor.data), kind)
 
 
-def load(request: LoadRequest) -> LoadedModel:
+def load(request: LoadRequest, adapt: Adapt | None = None) -> LoadedModel:
     """Load a model by OpenVINO.
 
     Args:
         request: The file, the thread budget and the options.
+        adapt: Changes the model before it is compiled; None gives its inputs the declared shapes.
 
     Returns:
         The model with the inputs and outputs that the file declares, reshaped as wanted.
@@ -177,21 +145,15 @@ def load(request: LoadRequest) -> LoadedModel:
         import openvino
     except ModuleNotFoundError:
         raise missing_dependency("openvino", f"the model {path}") from None
-    options = OpenVinoOptions.of(request.dialect) or OpenVinoOptions()
     core = openvino.Core()
     # A weights file that is replaced while it serves must not change under the model.
     core.set_property({"ENABLE_MMAP": False})
     try:
         model = _read(core, path, request.root)
-        names = [_name(port) for port in model.inputs]
-        _reshape(model, names, request, options, openvino)
-        model = _laid_out(model, names, options, openvino)
-        if options.low_latency:
-            _make_loops_variables(model)
-        if options.stateful and not model.get_variables():
-            raise ModelLoadError(
-                f"{path} has no variables that could be a state{_LOOPS if not options.low_latency else ''}"
-            )
+        if adapt is None:
+            reshape(model, _declared(request, {name_of(port): port for port in model.inputs}))
+        else:
+            model = adapt(model, request)
         # The plugin would compute FP32 in BF16 on processors that have it, which changes answers.
         properties: dict[str, Any] = {
             "PERFORMANCE_HINT": "LATENCY",
@@ -208,19 +170,16 @@ def load(request: LoadRequest) -> LoadedModel:
             f"{path} cannot be loaded by OpenVINO {openvino.__version__}: {' '.join(reason.split())[:300]}; copy the "
             f"file with all that belongs to it, or convert the model again"
         ) from None
-    inputs = tuple(
-        _input(port, options.names.get(name, name), name, path, options)
-        for port, name in zip(compiled.inputs, names, strict=True)
-    )
-    outputs = [options.names.get(name, name) for name in map(_name, compiled.outputs)]
+    inputs = tuple(_input(port, path) for port in compiled.inputs)
+    outputs = list(map(name_of, compiled.outputs))
     made = OpenVinoModel(compiled, inputs, outputs, [one.name for one in request.inputs])
-    forgets = bool(model.get_variables()) and not options.stateful
+    forgets = bool(model.get_variables())
     return LoadedModel(
         made,
         False,
         PLATFORM,
         inputs,
-        _outputs(compiled.outputs, outputs, path),
+        _outputs(compiled.outputs, path),
         note=_FORGOTTEN if forgets else None,
         forget=made.forget if forgets else None,
     )
@@ -256,35 +215,15 @@ def _weights(path: Path, root: Path) -> Path:
     return weights
 
 
-def _reshape(
-    model: Any, names: Sequence[str], request: LoadRequest, options: OpenVinoOptions, openvino: Any
-) -> None:
-    """Give inputs the shapes that are declared, or that the options name."""
-    wanted = dict(options.shapes)
-    if "" in wanted and len(names) == 1:
-        wanted[names[0]] = wanted.pop("")
-    unknown = [name for name in wanted if name not in names]
-    if unknown:
-        raise ModelLoadError(
-            f"{request.path} has no input {unknown[0]!r} to give a shape; it has {', '.join(names)}"
-        )
-    if OpenVinoOptions.of(request.dialect) is None:
-        wanted = _declared(request, dict(zip(names, model.inputs, strict=True)))
+def reshape(model: Any, wanted: Mapping[str, tuple[Dimension, ...]]) -> None:
+    """Give inputs of a model other shapes, by their names."""
+    import openvino
+
     shapes = {}
-    for port, name in zip(model.inputs, names, strict=True):
-        own = port.get_partial_shape()
-        shape = wanted.get(name)
-        if shape is None and options.batch and own.rank.is_static and len(own):
-            layout = port.get_node().get_layout()
-            place = layout.get_index_by_name("N") if layout.has_name("N") else 0
-            sizes = [_dimension(size) for size in own]
-            sizes[place] = options.batch
-            shape = tuple(sizes)
-        if shape == ():  # "auto"
-            shape = tuple(-1 for _ in own) if own.rank.is_static else None
-        if shape is not None:
+    for port in model.inputs:
+        if (shape := wanted.get(name_of(port))) is not None:
             partial = openvino.PartialShape([_partial(size, openvino) for size in shape])
-            if partial != own:
+            if partial != port.get_partial_shape():
                 shapes[port] = partial
     if shapes:
         model.reshape(shapes)
@@ -309,45 +248,18 @@ def _declared(request: LoadRequest, ports: Mapping[str, Any]) -> dict[str, tuple
             shape = (shape[0], shape[3], shape[1], shape[2])
         own = port.get_partial_shape()
         is_own = _kind(port) == spec.datatype and (
-            own.rank.is_dynamic or tuple(map(_dimension, own))[1:] == shape[1:]
+            own.rank.is_dynamic or tuple(map(dimension, own))[1:] == shape[1:]
         )
         if request.passes_inputs or is_own:
             shapes[name] = shape
     return shapes
 
 
-def _laid_out(model: Any, names: Sequence[str], options: OpenVinoOptions, openvino: Any) -> Any:
-    """Return the model with the layouts that clients use, as the options name them."""
-    if not options.layouts:
-        return model
-    prepost = openvino.preprocess.PrePostProcessor(model)
-    known = [*names, *map(_name, model.outputs)]
-    for name, layout in options.layouts.items():
-        if name and name not in known:
-            raise ModelLoadError(f"unknown tensor {name!r} in layout; known are {', '.join(known)}")
-        outer, _, inner = layout.partition(":")
-        place = name or names[0]
-        side = prepost.input(place) if place in names else prepost.output(place)
-        side.tensor().set_layout(openvino.Layout(outer))
-        if inner:
-            side.model().set_layout(openvino.Layout(inner))
-    return prepost.build()
-
-
-def _make_loops_variables(model: Any) -> None:
-    """Turn the state of the model's loops into variables, so that a run continues where the last run ended."""
-    from openvino.passes import LowLatency2, Manager
-
-    manager = Manager()
-    manager.register_pass(LowLatency2())
-    manager.run_passes(model)
-
-
 def _partial(size: Dimension, openvino: Any) -> Any:
     return openvino.Dimension(*size) if isinstance(size, tuple) else openvino.Dimension(size)
 
 
-def _dimension(size: Any) -> Dimension:
+def dimension(size: Any) -> Dimension:
     if size.is_static:
         return int(size.get_length())
     low, high = size.get_min_length(), size.get_max_length()
@@ -356,13 +268,13 @@ def _dimension(size: Any) -> Dimension:
 
 def _shape(port: Any) -> tuple[Dimension, ...]:
     """Return a port's shape; a first dimension that is open is the batch."""
-    sizes = [_dimension(size) for size in port.get_partial_shape()]
+    sizes = [dimension(size) for size in port.get_partial_shape()]
     if sizes and isinstance(sizes[0], tuple):
         sizes[0] = -1
     return tuple(sizes)
 
 
-def _name(port: Any) -> str:
+def name_of(port: Any) -> str:
     name: str = port.get_any_name() if port.get_names() else port.get_node().get_friendly_name()
     return name
 
@@ -379,23 +291,23 @@ def _datatype(port: Any, name: str, path: Path) -> str:
     return kind
 
 
-def _input(port: Any, name: str, own: str, path: Path, options: OpenVinoOptions) -> TensorSpec:
+def _input(port: Any, path: Path) -> TensorSpec:
+    name = name_of(port)
     kind = _datatype(port, name, path)
     if port.get_partial_shape().rank.is_dynamic:
         raise ModelLoadError(
             f"{path}: the input {name!r} has any number of dimensions; declare its shape under inputs:"
         )
     shape = _shape(port)
-    layout = options.layouts.get(own, options.layouts.get("", "")).partition(":")[0]
-    if not layout:
-        layout = re.sub(r"[\[\],]", "", port.get_node().get_layout().to_string())
+    layout = re.sub(r"[\[\],]", "", port.get_node().get_layout().to_string())
     image = default_image(kind, shape) if layout in ("NHWC", "N...HWC", "N?HWC") else None
     return TensorSpec(name, kind, shape, image)
 
 
-def _outputs(ports: Sequence[Any], names: Sequence[str], path: Path) -> tuple[TensorSpec, ...]:
+def _outputs(ports: Sequence[Any], path: Path) -> tuple[TensorSpec, ...]:
     if any(port.get_partial_shape().rank.is_dynamic for port in ports):
         return ()
+    names = map(name_of, ports)
     return tuple(
         TensorSpec(name, _datatype(port, name, path), _shape(port))
         for port, name in zip(ports, names, strict=True)

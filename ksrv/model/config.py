@@ -157,7 +157,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         matmul_precision: torch.set_float32_matmul_precision, for the whole process.
         runner: `package.module:NAME` of the class that drives the handler.
         own_version: The version that the files name themselves; "" leaves it to the folder's name.
-        runtime: The name of the loader that reads the model file whatever its suffix; "" chooses by the suffix.
+        runtime: The module that loads the model file whatever its suffix; "" chooses by the suffix.
         dialect: Further settings of the format in which the model is written, as JSON values, by
             the format's name; only the format's code reads them.
         platform: The platform that metadata shows, or None for the loader's platform.

@@ -21,9 +21,9 @@ from ksrv.dialects.openvino.config_keys import (
     VersionPolicyKeys,
 )
 from ksrv.dialects.openvino.json_document import read_json
+from ksrv.dialects.openvino.options import LOADER, OpenVinoOptions
 from ksrv.dialects.openvino.stateful import STATEFUL_HANDLER, read_sequences
 from ksrv.errors import LEADS_OUT
-from ksrv.loaders.openvino import OpenVinoOptions
 from ksrv.model.config import ModelConfig, ModelSource, VersionPolicy
 from ksrv.model.fault import ConfigError, Fault, KeyPath
 from ksrv.model.spec import LARGEST_SIZE, Dimension, read_dimension
@@ -146,7 +146,7 @@ class _Model:
             # The variables of a saved_model.pb are in a folder beside it.
             found = [*folder.iterdir(), *folder.glob("variables/*")]
             files += tuple(sorted(str(one) for one in found if one.is_file()))
-            options = OpenVinoOptions.of(config.dialect) or OpenVinoOptions()
+            options = OpenVinoOptions.of(config.dialect)
             if (folder / MAPPING_NAME).is_file():
                 options = msgspec.structs.replace(options, names=_names(folder / MAPPING_NAME))
             model = str(_model_file(folder, root))
@@ -201,7 +201,7 @@ class _Model:
             sequences=sequences,
             device="cpu",
             instances=instances,
-            runtime="openvino",
+            runtime=LOADER,
             runtime_properties=properties,
             dialect=options.mapping(),
             version_policy=self._version_policy(keys.model_version_policy),

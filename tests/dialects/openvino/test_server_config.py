@@ -8,8 +8,8 @@ from click.testing import CliRunner
 
 from ksrv.cli.main import main
 from ksrv.dialects.openvino.config_keys import IGNORED, REFUSED
+from ksrv.dialects.openvino.options import OpenVinoOptions
 from ksrv.dialects.registry import formats
-from ksrv.loaders.openvino import OpenVinoOptions
 from ksrv.model.config import VersionPolicy
 from ksrv.model.spec import SequenceLimits
 from ksrv.repository.layout import Repository, RepositoryError

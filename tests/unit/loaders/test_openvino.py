@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("openvino", reason="make test-openvino installs it")
 
+from ksrv.dialects.openvino.options import LOADER, OpenVinoOptions
 from ksrv.loaders.choice import load_model
 from ksrv.loaders.loaded import LoadRequest, ModelLoadError
-from ksrv.loaders.openvino import OpenVinoOptions
 from ksrv.model.spec import ImageSpec, TensorSpec
 from ksrv.testing import LoadFailed
 from ksrv.testing import load as load_folder
@@ -28,7 +28,7 @@ from tests.support.model_files.openvino_models import (
 
 def load(path, options=None, **settings):
     if options is not None:
-        settings |= {"runtime": "openvino", "dialect": options.mapping()}
+        settings |= {"runtime": LOADER, "dialect": options.mapping()}
     return load_model(LoadRequest(path, settings.pop("root", path.parent), **settings))
 
 

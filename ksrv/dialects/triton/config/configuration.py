@@ -1,10 +1,14 @@
 """The configuration with which a model of Triton's answers: its config.pbtxt with Triton's defaults filled in."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ksrv.dialects.triton.config.backends import ENSEMBLE, Backend
+import numpy as np
+
+from ksrv.dialects.triton.config.backends import BACKENDS, ENSEMBLE, Backend
 from ksrv.dialects.triton.config.model_keys import Keys, MapEntry
 from ksrv.dialects.triton.config.sequence_batching import IDLE_MICROSECONDS
+from ksrv.protocol.metadata import Document
 
 
 def configuration(keys: Keys, name: str, backend: Backend, max_batch_size: int) -> dict[str, Any]:
@@ -39,6 +43,9 @@ def configuration(keys: Keys, name: str, backend: Backend, max_batch_size: int) 
         {"name": f"{name}_{index}", "kind": "KIND_AUTO", "count": 1} | group
         for index, group in enumerate(groups)
     ]
+    if backend is BACKENDS["python"]:
+        pinned = {"input_pinned_memory": {"enable": True}, "output_pinned_memory": {"enable": True}}
+        shown["optimization"] = pinned | shown.get("optimization", {})
     return shown
 
 
@@ -50,4 +57,29 @@ def plain(value: Any) -> Any:
         if value and isinstance(value[0], MapEntry):
             return {entry.key: plain(entry.value) for entry in value}
         return [plain(one) for one in value]
+    return value
+
+
+def as_document(message: Any) -> Document:
+    """Return a message in the JSON form of Triton: 64-bit integers as numbers, unset messages and choices left out."""
+    document: Document = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if isinstance(value, Mapping):
+            entry = field.message_type.fields_by_name["value"]
+            document[field.name] = {str(key): _value(entry, value[key]) for key in value}
+        elif isinstance(value, Sequence) and not isinstance(value, str):
+            document[field.name] = [_value(field, one) for one in value]
+        elif not field.has_presence or message.HasField(field.name):
+            document[field.name] = _value(field, value)
+    return document
+
+
+def _value(field: Any, value: Any) -> Any:
+    if field.message_type is not None:
+        return as_document(value)
+    if field.enum_type is not None:
+        return field.enum_type.values_by_number[value].name
+    if field.cpp_type == field.CPPTYPE_FLOAT:
+        return float(str(np.float32(value)))  # 0.1, not the double next to the float
     return value

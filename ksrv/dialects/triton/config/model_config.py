@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from ksrv.dialects.openvino.options import LOADER, OpenVinoOptions
 from ksrv.dialects.triton.config.backends import (
     BACKENDS,
     ENSEMBLE,
@@ -18,22 +19,22 @@ from ksrv.dialects.triton.config.backends import (
     Backend,
 )
 from ksrv.dialects.triton.config.call_config import merge_call_config
-from ksrv.dialects.triton.config.configuration import configuration
+from ksrv.dialects.triton.config.configuration import as_document, configuration
 from ksrv.dialects.triton.config.ensembles import read_steps
 from ksrv.dialects.triton.config.instance_groups import instances_of
 from ksrv.dialects.triton.config.model_keys import Keys
 from ksrv.dialects.triton.config.onnx_settings import note_ignored, read_onnx
 from ksrv.dialects.triton.config.python_models import PYTHON_PARAMETERS, python_settings
-from ksrv.dialects.triton.config.sequence_batching import read_sequence_batching, with_delay
+from ksrv.dialects.triton.config.sequence_batching import read_sequence_batching
 from ksrv.dialects.triton.config.tensors import Tensors, read_tensors
 from ksrv.dialects.triton.config.text_format import read_text_format
 from ksrv.dialects.triton.declarations import TritonDeclarations
 from ksrv.errors import LEADS_OUT
-from ksrv.loaders.openvino import OpenVinoOptions
 from ksrv.machine.cgroups import usable_cores
 from ksrv.model.config import Cache, JoinPolicy, ModelConfig, ModelSource, VersionPolicy
 from ksrv.model.fault import ConfigError, Fault, KeyPath
 from ksrv.model.spec import Dimension
+from ksrv.protocol.metadata import to_message
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.report import Report
 from ksrv.repository.settings.labels import read_labels
@@ -202,9 +203,11 @@ class _Settings:
             note_ignored(keys.optimization, self.report, all_keys=True)
         sequences = read_sequence_batching(keys, self.report, self.backend.name)
         if sequences is not None:
-            batching = with_delay(batching, sequences.delay_ms)
+            batching = batching and replace(batching, max_delay_ms=sequences.delay_ms)
             settings |= {"sequences": sequences.limits, "row_limit": 1 if batching else 0}
         settings |= instances_of(keys.instance_group, self.report)
+        if self.backend.name == "openvino" and settings["device"] == "auto":
+            settings["device"] = "cpu"  # where OpenVINO's models run
         if queue_size is not None:
             settings["queue_size"] = queue_size
         if (threads := self._threads()) is not None:
@@ -219,7 +222,7 @@ class _Settings:
             platform=self.backend.platform,
             inputs=tensors.inputs,
             outputs=tensors.outputs,
-            runtime=self.backend.name if self.backend.name == "openvino" else "",
+            runtime=LOADER if self.backend.name == "openvino" else "",
             dialect=TritonDeclarations(
                 inputs=tensors.bound_inputs,
                 outputs=tensors.bound_outputs,
@@ -477,7 +480,10 @@ class _Settings:
         )
 
     def _configuration(self, max_batch_size: int) -> dict[str, Any]:
-        return configuration(self.keys, self._name, self.backend, max_batch_size)
+        found = configuration(self.keys, self._name, self.backend, max_batch_size)
+        if self.backend.name != "python":
+            return found
+        return as_document(to_message("inference.ModelConfig", found))  # the model gets all keys
 
     def _refuse(self, key: str, reason: str) -> None:
         self.report.refused[key] = reason

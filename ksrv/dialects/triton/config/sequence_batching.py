@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 from ksrv.dialects.triton.config.model_keys import DATA_TYPES, Keys
 from ksrv.dialects.triton.declarations import ControlTensor, StateTensor
-from ksrv.model.config import JoinPolicy
 from ksrv.model.fault import Fault, KeyPath
 from ksrv.model.spec import SequenceLimits
 from ksrv.repository.report import Report
@@ -79,13 +78,6 @@ def read_sequence_batching(keys: Keys, report: Report, backend: str) -> Sequence
         kept = ", ".join(f"{one.output} -> {one.input}" for one in states)
         report.applied[f"{_KEY}.state"] = f"kept for each sequence: {kept}"
     return SequenceSettings(limits, controls, states, _delay_ms(section, report))
-
-
-def with_delay(batching: JoinPolicy | None, delay_ms: float) -> JoinPolicy | None:
-    """Return the batching of a model with sequences."""
-    if batching is None:
-        return None
-    return JoinPolicy(max_batch_size=batching.max_batch_size, max_delay_ms=delay_ms)
 
 
 def _limits(section: Keys, keys: Keys, report: Report) -> SequenceLimits:

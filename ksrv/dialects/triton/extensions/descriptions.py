@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ksrv._native.grpc.grpc_call import Call
+from ksrv.dialects.triton.config.configuration import as_document
 from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.protocol.metadata import SERVER_NAME, Document, to_message
 from ksrv.protocol.openapi import Operation
@@ -160,29 +159,4 @@ def _duration(duration: Duration) -> dict[str, int]:
 
 def configuration_document(spec: ModelSpec) -> Document:
     """Describe a model as Triton's REST route does: with every field that is no message, set or not."""
-    return _document(to_message("inference.ModelConfig", configuration(spec)))
-
-
-def _document(message: Any) -> Document:
-    """Return a message in the JSON form of Triton: 64-bit integers as numbers, unset messages and choices left out."""
-    document: Document = {}
-    for field in message.DESCRIPTOR.fields:
-        value = getattr(message, field.name)
-        if isinstance(value, Mapping):
-            entry = field.message_type.fields_by_name["value"]
-            document[field.name] = {str(key): _value(entry, value[key]) for key in value}
-        elif isinstance(value, Sequence) and not isinstance(value, str):
-            document[field.name] = [_value(field, one) for one in value]
-        elif not field.has_presence or message.HasField(field.name):
-            document[field.name] = _value(field, value)
-    return document
-
-
-def _value(field: Any, value: Any) -> Any:
-    if field.message_type is not None:
-        return _document(value)
-    if field.enum_type is not None:
-        return field.enum_type.values_by_number[value].name
-    if field.cpp_type == field.CPPTYPE_FLOAT:
-        return float(str(np.float32(value)))  # 0.1, not the double next to the float
-    return value
+    return as_document(to_message("inference.ModelConfig", configuration(spec)))

@@ -9,66 +9,20 @@ from ksrv.dialects.triton.python_backend.api.errors import TritonModelException
 from ksrv.model.config import ModelConfig
 from ksrv.model.spec import ANY_SIZE_OR_NONE, LARGEST_SIZE, Dimension, ModelSpec, TensorSpec
 
-_TENSOR = {
-    "input": {
-        "data_type": "TYPE_INVALID",
-        "format": "FORMAT_NONE",
-        "dims": [],
-        "is_shape_tensor": False,
-        "allow_ragged_batch": False,
-        "optional": False,
-    },
-    "output": {
-        "data_type": "TYPE_INVALID",
-        "dims": [],
-        "label_filename": "",
-        "is_shape_tensor": False,
-    },
-}
-_DEFAULTS: dict[str, Any] = {
-    "platform": "",
-    "backend": "python",
-    "runtime": "",
-    "version_policy": {"latest": {"num_versions": 1}},
-    "max_batch_size": 0,
-    "input": [],
-    "output": [],
-    "batch_input": [],
-    "batch_output": [],
-    "optimization": {
-        "priority": "PRIORITY_DEFAULT",
-        "input_pinned_memory": {"enable": True},
-        "output_pinned_memory": {"enable": True},
-        "gather_kernel_buffer_threshold": 0,
-        "eager_batching": False,
-    },
-    "instance_group": [],
-    "default_model_filename": "model.py",
-    "cc_model_filenames": {},
-    "metric_tags": {},
-    "parameters": {},
-    "model_warmup": [],
-}
-"""Triton's defaults for keys that config.pbtxt leaves out."""
 
-
-def full_configuration(name: str, own: Mapping[str, Any], device: str) -> dict[str, Any]:
-    """Return a configuration with Triton's defaults, for `args["model_config"]`.
+def full_configuration(own: Mapping[str, Any], device: str) -> dict[str, Any]:
+    """Return a configuration for `args["model_config"]`.
 
     Args:
-        own: The contents of config.pbtxt, under Triton's names.
+        own: The contents of config.pbtxt with Triton's defaults.
         device: The instance's device, such as "cpu" or "cuda:0".
     """
-    found = {"name": name, **_DEFAULTS, **own}
-    for side, defaults in _TENSOR.items():
-        found[side] = [{**defaults, **tensor} for tensor in own.get(side, ())]
     kind = f"KIND_{kind_of(device)}"
-    groups = own.get("instance_group") or [{"name": f"{name}_0", "count": 1}]
-    found["instance_group"] = [
-        {"gpus": [], **group, "kind": group.get("kind", kind).replace("KIND_AUTO", kind)}
-        for group in groups
+    groups = [
+        {**group, "kind": group["kind"].replace("KIND_AUTO", kind)}
+        for group in own["instance_group"]
     ]
-    return found
+    return {**own, "instance_group": groups}
 
 
 def kind_of(device: str) -> str:
@@ -95,30 +49,16 @@ def completed_spec(
         TritonModelException: The model's declarations cannot be served.
     """
     rows = _whole(configuration.get("max_batch_size", 0), "max_batch_size", 0)
-    inputs = spec.inputs or _tensors("input", configuration, rows > 0)
-    outputs = spec.outputs or _tensors("output", configuration, rows > 0)
-    counts_rows = rows > 0
-    if not spec.counts_rows and counts_rows:
-        inputs = _tensors("input", configuration, True)
-        outputs = _tensors("output", configuration, True)
-    own = {
-        key: value for key, value in configuration.items() if key in (config.configuration or {})
-    }
-    own |= {
-        key: configuration[key]
-        for key in ("max_batch_size", "input", "output")
-        if key in configuration
-    }
-    for key in ("dynamic_batching", "model_transaction_policy"):
-        if key in configuration:
-            own[key] = configuration[key]
+    inputs, outputs = (_tensors(side, configuration, rows > 0) for side in ("input", "output"))
+    known = {*(config.configuration or {}), "dynamic_batching", "model_transaction_policy"}
+    own = {key: value for key, value in configuration.items() if key in known}
     return replace(
         spec,
         platform="python",
         inputs=inputs,
         outputs=outputs,
         max_batch_size=rows if config.sequences is None or config.batching else 0,
-        counts_rows=counts_rows,
+        counts_rows=rows > 0,
         accepts_any_inputs=not inputs,
         configuration=own,
     )

@@ -69,8 +69,8 @@ class PythonModelRunner(ForeignRunner):
         if self._threads and "OMP_NUM_THREADS" not in os.environ:
             os.environ["OMP_NUM_THREADS"] = str(self._threads)
         kind = self._import(config)
-        own = config.configuration or {}
-        configuration = completed(kind, json.dumps(full_configuration(name, own, device)))
+        own = full_configuration(config.configuration or {}, device)
+        configuration = completed(kind, json.dumps(own))
         spec = completed_spec(config.spec(name, self.source.version), config, configuration)
         model = kind()
         if not callable(getattr(model, "execute", None)):
