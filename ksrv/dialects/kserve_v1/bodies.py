@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypedDict
 import orjson
 from msgspec import Meta
 
+from ksrv.dialects.json_rows import orjson_form, shaped_values
 from ksrv.errors import InvalidRequest, quote
 from ksrv.limits import Limits
 from ksrv.model.spec import ModelSpec, TensorSpec
@@ -24,8 +25,6 @@ from ksrv.protocol.rest import (
     RenderedBody,
     file_body,
     file_type,
-    orjson_form,
-    shaped_values,
 )
 from ksrv.protocol.tensors import subject
 from ksrv.request import InferRequest, InferResponse, Tensor

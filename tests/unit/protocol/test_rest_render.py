@@ -7,9 +7,10 @@ import orjson
 import pytest
 
 from ksrv._native.memory import buffer_pool
+from ksrv.dialects.json_rows import orjson_form, shaped_values
 from ksrv.dialects.triton.extensions.shared_memory.tensors import CallerMemory
 from ksrv.errors import InvalidRequest
-from ksrv.protocol.rest import orjson_form, render_infer, shaped_values
+from ksrv.protocol.rest import render_infer
 from ksrv.request import InferRequest, InferResponse, RequestedOutput, SharedMemoryRef, Tensor
 
 Y = np.arange(6, dtype=np.float32).reshape(2, 3)

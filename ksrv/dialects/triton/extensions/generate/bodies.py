@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from ksrv.dialects.json_rows import orjson_form, shaped_values
 from ksrv.errors import InvalidRequest, quote
 from ksrv.limits import Limits
 from ksrv.model.spec import ModelSpec, TensorSpec
@@ -257,7 +258,7 @@ def render_generate(response: InferResponse, spec: ModelSpec, *, form: AnswerFor
 
 def _records(response: InferResponse) -> list[dict[str, Any]]:
     """Return an object for each row of an answer."""
-    values = {one.name: rest.shaped_values(one) for one in response.outputs}
+    values = {one.name: shaped_values(one) for one in response.outputs}
     rows = {one.shape[0] if one.shape else 1 for one in response.outputs}
     if len(rows) > 1:
         raise InvalidRequest(
@@ -265,8 +266,7 @@ def _records(response: InferResponse) -> list[dict[str, Any]]:
             "with a list for each input"
         )
     return [
-        {name: rest.orjson_form(value[row]) for name, value in values.items()}
-        for row in range(*rows)
+        {name: orjson_form(value[row]) for name, value in values.items()} for row in range(*rows)
     ]
 
 
@@ -275,9 +275,9 @@ def _value(tensor: Tensor, spec: ModelSpec, form: AnswerForm) -> Any:
     if math.prod(tensor.shape) == 1 and not form.has_rows:
         flat: Any = rest.json_values(tensor, as_base64=form.as_base64)
         return flat[0]
-    values = rest.shaped_values(tensor, as_base64=form.as_base64)
+    values = shaped_values(tensor, as_base64=form.as_base64)
     if form.has_rows:
-        return rest.orjson_form(values)
+        return orjson_form(values)
     declared = spec.output(tensor.name)
     one_row = tensor.shape[:1] == (1,) and (declared is None or declared.batched)
-    return rest.orjson_form(values[0] if one_row else values)
+    return orjson_form(values[0] if one_row else values)

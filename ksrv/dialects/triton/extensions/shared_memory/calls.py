@@ -1,18 +1,17 @@
 """The calls that register regions of shared memory, of the system and of CUDA, in both protocols."""
 
-from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NoReturn
 
 import falcon
 import msgspec
 
 from ksrv._native.grpc.grpc_call import Call
-from ksrv.dialects.triton.extensions.shared_memory.regions import CudaMemory, MemoryUser, Regions
+from ksrv.dialects.triton.extensions.shared_memory.regions import Regions
 from ksrv.dialects.triton.extensions.shared_memory.tensors import ServerMemory
-from ksrv.errors import NotImplementedByKsrv
+from ksrv.errors import InvalidRequest, NotImplementedByKsrv, quote
 from ksrv.protocol.documents import Unsigned, read_document
+from ksrv.protocol.metadata import to_message
 from ksrv.protocol.protobuf import message_class
 from ksrv.server.credentials import Access
 from ksrv.server.grpc.calls import Behavior
@@ -21,8 +20,6 @@ from ksrv.server.http.answers import send_json
 from ksrv.server.rest.json_resource import DocumentReader, JsonResource
 from ksrv.server.rest.route_guard import Needs
 from ksrv.server.rest.route_guard import control_user as rest_user
-
-MemoryUserOf: TypeAlias = Callable[[Call], MemoryUser | None]
 
 
 class RegisterRequest(msgspec.Struct):
@@ -49,30 +46,29 @@ class RegisterResource:
         send_json(resp, {})
 
 
-def _status(regions: Regions | CudaMemory, region: str = "") -> list[dict[str, Any]]:
-    return [asdict(found) for found in regions.status(region)]
-
-
-def _unregister(
-    regions: Regions | CudaMemory, document: object, region: str = ""
-) -> dict[str, Any]:
+def _unregister(regions: Regions, document: object, region: str = "") -> dict[str, Any]:
     regions.unregister(region)
     return {}
 
 
-def _refuse_cuda(document: object, region: str) -> None:
-    CudaMemory().register(region)
+def _refuse_cuda(region: str) -> NoReturn:
+    """Answer as Triton without GPU support. Clients unregister all CUDA regions before they begin, so only this fails."""
+    raise InvalidRequest(
+        f"failed to register CUDA shared memory region: {quote(region)}, GPUs not supported; register system "
+        f"shared memory, which works also for models on a GPU"
+    )
 
 
 def add_routes(
     app: "falcon.App[Any, Any]", memory: ServerMemory, reader: DocumentReader, access: Access
 ) -> None:
     """Add the REST routes to an app."""
+    cuda = JsonResource(None, lambda document, region: _refuse_cuda(region), reader)
     for prefix, known, register in (
         ("/v2/systemsharedmemory", memory.regions, RegisterResource(memory, reader, access)),
-        ("/v2/cudasharedmemory", CudaMemory(), JsonResource(None, _refuse_cuda, reader)),
+        ("/v2/cudasharedmemory", Regions(0, "cuda"), cuda),
     ):
-        status = JsonResource(partial(_status, known))
+        status = JsonResource(lambda region="", known=known: known.status(region))
         unregister = JsonResource(None, partial(_unregister, known), reader)
         for path, resource in (
             ("/status", status),
@@ -86,48 +82,36 @@ def add_routes(
 
 def calls(memory: ServerMemory | None, access: Access) -> dict[str, Behavior]:
     """Return the gRPC calls by their names; they refuse if shared memory is off."""
-    found: dict[str, Behavior] = {}
-    for kind in ("System", "Cuda"):
-        if memory is None:
-            made: dict[str, Behavior] = dict.fromkeys(("Status", "Register", "Unregister"), _refuse)
-        elif kind == "Cuda":
-            made = _calls(kind, CudaMemory(), lambda call: None)
-        else:
-            made = _calls(
-                kind, memory.regions, lambda call: memory.memory_user(grpc_user(access, call))
-            )
-        found |= {f"{kind}SharedMemory{name}": behavior for name, behavior in made.items()}
-    return found
-
-
-def _calls(
-    kind: str, regions: Regions | CudaMemory, memory_user: MemoryUserOf
-) -> dict[str, Behavior]:
-    """Return the calls of a kind of shared memory."""
-
-    def made(call: str) -> Any:
-        return message_class(f"inference.{kind}SharedMemory{call}Response")()
-
-    def status(request: Any, call: Call) -> Any:
-        answer = made("Status")
-        for found in regions.status(request.name):
-            entry = answer.regions[found.name]
-            entry.name, entry.key = found.name, found.key
-            entry.offset, entry.byte_size = found.offset, found.byte_size
-        return answer
+    if memory is None:
+        acts = ("Status", "Register", "Unregister")
+        names = [f"{kind}SharedMemory{act}" for kind in ("System", "Cuda") for act in acts]
+        return dict.fromkeys(names, _refuse)
 
     def register(request: Any, call: Call) -> Any:
-        if isinstance(regions, CudaMemory):
-            regions.register(request.name)
+        user = memory.memory_user(grpc_user(access, call))
         place = request.offset, request.byte_size
-        regions.register(request.name, request.key, *place, memory_user(call))
-        return made("Register")
+        memory.regions.register(request.name, request.key, *place, user)
+        return message_class("inference.SystemSharedMemoryRegisterResponse")()
+
+    return {
+        **_calls("System", memory.regions, register),
+        **_calls("Cuda", Regions(0, "cuda"), lambda request, call: _refuse_cuda(request.name)),
+    }
+
+
+def _calls(kind: str, regions: Regions, register: Behavior) -> dict[str, Behavior]:
+    """Return the calls of a kind of shared memory."""
+
+    def status(request: Any, call: Call) -> Any:
+        found = {one["name"]: one for one in regions.status(request.name)}
+        return to_message(f"inference.{kind}SharedMemoryStatusResponse", {"regions": found})
 
     def unregister(request: Any, call: Call) -> Any:
         regions.unregister(request.name)
-        return made("Unregister")
+        return message_class(f"inference.{kind}SharedMemoryUnregisterResponse")()
 
-    return {"Status": status, "Register": register, "Unregister": unregister}
+    acts = {"Status": status, "Register": register, "Unregister": unregister}
+    return {f"{kind}SharedMemory{name}": act for name, act in acts.items()}
 
 
 def _refuse(request: Any, call: Call) -> Any:

@@ -13,7 +13,7 @@ import os
 import stat
 import threading
 from dataclasses import dataclass
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from ksrv._native.memory import buffer_pool
 from ksrv.errors import InvalidRequest, NotFound, quote
@@ -66,19 +66,20 @@ class _Descriptor:
 
 
 @dataclass(frozen=True)
-class RegionStatus:
-    """A registered region, as status calls tell it."""
-
+class _Region:
     name: str
     key: str
     offset: int
     byte_size: int
-
-
-@dataclass(frozen=True)
-class _Region:
-    status: RegionStatus
     descriptor: _Descriptor
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "key": self.key,
+            "offset": self.offset,
+            "byte_size": self.byte_size,
+        }
 
 
 def _open(key: str, user: MemoryUser | None) -> _Descriptor:
@@ -127,10 +128,12 @@ class Regions:
 
     Args:
         most: How many may be registered at a time; each holds a descriptor.
+        kind: "system", or "cuda", whose regions are never registered.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, kind: str = "system") -> None:
         self._most = most
+        self._kind = kind
         self._lock = threading.Lock()
         self._regions: dict[str, _Region] = {}
 
@@ -155,29 +158,29 @@ class Regions:
             )
         descriptor = _open(key, user)
         try:
-            self._add(RegionStatus(name, key, offset, byte_size), descriptor)
+            self._add(_Region(name, key, offset, byte_size, descriptor))
         except InvalidRequest:
             descriptor.close()  # the error's traceback would hold it open for a while
             raise
 
-    def _add(self, status: RegionStatus, descriptor: _Descriptor) -> None:
-        size = descriptor.size
-        if status.byte_size < 1 or status.offset + status.byte_size > size:
+    def _add(self, region: _Region) -> None:
+        size = region.descriptor.size
+        if region.byte_size < 1 or region.offset + region.byte_size > size:
             raise InvalidRequest(
-                f"a region of {status.byte_size} bytes from offset {status.offset} does not fit into "
-                f"the {size} bytes of the shared memory {quote(status.key)}"
+                f"a region of {region.byte_size} bytes from offset {region.offset} does not fit into "
+                f"the {size} bytes of the shared memory {quote(region.key)}"
             )
         with self._lock:
-            if status.name in self._regions:
+            if region.name in self._regions:
                 raise InvalidRequest(
-                    f"shared memory region {quote(status.name)} is already registered"
+                    f"shared memory region {quote(region.name)} is already registered"
                 )
             if len(self._regions) >= self._most:
                 raise InvalidRequest(
-                    f"shared memory region {quote(status.name)}: {len(self._regions)} regions are "
+                    f"shared memory region {quote(region.name)}: {len(self._regions)} regions are "
                     f"registered, which reaches the {show_limit('regions', self._most)}"
                 )
-            self._regions[status.name] = _Region(status, descriptor)
+            self._regions[region.name] = region
 
     def unregister(self, name: str = "") -> None:
         """Forget a region, or all of them; an unknown name is no error.
@@ -191,8 +194,8 @@ class Regions:
             else:
                 self._regions.clear()
 
-    def status(self, name: str = "") -> list[RegionStatus]:
-        """Return the registered regions.
+    def status(self, name: str = "") -> list[dict[str, Any]]:
+        """Return the registered regions, with their fields by name.
 
         Args:
             name: A region's name, or "" for all.
@@ -202,11 +205,11 @@ class Regions:
         """
         with self._lock:
             if not name:
-                return [region.status for region in self._regions.values()]
+                return [region.status() for region in self._regions.values()]
             found = self._regions.get(name)
         if found is None:
-            raise NotFound(f"Unable to find system shared memory region: {quote(name)}")
-        return [found.status]
+            raise NotFound(f"Unable to find {self._kind} shared memory region: {quote(name)}")
+        return [found.status()]
 
     def _place(self, ref: SharedMemoryRef, user: MemoryUser | None) -> tuple[_Descriptor, int]:
         """Return the descriptor of a reference and where in its file it begins."""
@@ -218,16 +221,15 @@ class Regions:
             raise InvalidRequest(
                 f"Unable to find shared memory region: {quote(ref.region)}; register it first"
             )
-        region = found.status
         end = ref.offset + ref.byte_size
-        if end > region.byte_size:
+        if end > found.byte_size:
             raise InvalidRequest(
                 f"Invalid offset + byte size for shared memory region: {quote(ref.region)}; "
-                f"{ref.offset} + {ref.byte_size} exceed its {region.byte_size} bytes"
+                f"{ref.offset} + {ref.byte_size} exceed its {found.byte_size} bytes"
             )
-        if region.offset + end > found.descriptor.size:
+        if found.offset + end > found.descriptor.size:
             raise _shrunk(ref)
-        return found.descriptor, region.offset + ref.offset
+        return found.descriptor, found.offset + ref.offset
 
     def read(self, ref: SharedMemoryRef, user: MemoryUser | None = None) -> memoryview:
         """Return a copy of the bytes of a reference.
@@ -277,37 +279,3 @@ def _shrunk(ref: SharedMemoryRef) -> InvalidRequest:
         f"the memory of shared memory region {quote(ref.region)} has shrunk since it was "
         f"registered and no longer holds {ref.byte_size} bytes at offset {ref.offset}"
     )
-
-
-class CudaMemory:
-    """The regions of CUDA memory, which is not supported: answers are as from Triton without GPU support.
-
-    Clients unregister all of them before they begin, whether they use any or not.
-    """
-
-    def register(self, name: str) -> NoReturn:
-        """Refuse a region.
-
-        Raises:
-            InvalidRequest: Always.
-        """
-        raise InvalidRequest(
-            f"failed to register CUDA shared memory region: {quote(name)}, GPUs not supported; register system "
-            f"shared memory, which works also for models on a GPU"
-        )
-
-    def unregister(self, name: str = "") -> None:
-        """Forget a region, or all of them; as for system shared memory, an unknown name is no error."""
-
-    def status(self, name: str = "") -> list[RegionStatus]:
-        """Return no regions.
-
-        Args:
-            name: A region's name, or "" for all.
-
-        Raises:
-            NotFound: A region is named.
-        """
-        if name:
-            raise NotFound(f"Unable to find cuda shared memory region: {quote(name)}")
-        return []
