@@ -4,12 +4,7 @@ The engine carries both as the opaque facts of a dialect (`InferRequest.facts`, 
 and read them here, and so does the handler's process.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
-import msgspec
-
-from ksrv.request import RequestPart
+from typing import TypedDict
 
 FORMAT = "torchserve"
 """The name under which `ModelConfig.dialect` has an archive's manifest and model-config.yaml."""
@@ -23,51 +18,29 @@ ROUTES_V1 = "torchserve-v1"
 """The dialect of KServe's protocol v1, whose body is a JSON document that the handler reads."""
 
 
-class TorchServeCall(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The facts of a request, beside its headers.
+class TorchServeCall(TypedDict, total=False):
+    """The facts of a request, beside its headers; empty over KServe v2.
 
     Attributes:
         content_types: The content types of its parts, by their names.
-        explain: The handler's request header `explain`; None on routes that do not set it.
-        url_path: The handler's request header `url_path`; None on routes that do not set it.
+        explain: The handler's request header `explain`, if the route sets it.
+        url_path: The handler's request header `url_path`, if the route sets it.
         describe: Whether the client asks for the handler's description of its model.
     """
 
-    content_types: dict[str, str] = {}
-    explain: str | None = None
-    url_path: str | None = None
-    describe: bool = False
-
-    def facts(self) -> dict[str, Any]:
-        """Return the call as the engine carries it."""
-        facts: dict[str, Any] = msgspec.to_builtins(self)
-        return facts
-
-    @staticmethod
-    def of(request: RequestPart) -> "TorchServeCall | None":
-        """Return the facts of a request of a batch; None over KServe v2."""
-        if request.dialect not in (ROUTES, ROUTES_V1):
-            return None
-        return msgspec.convert(request.facts, TorchServeCall)
+    content_types: dict[str, str]
+    explain: str
+    url_path: str
+    describe: bool
 
 
-class TorchServeAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+class TorchServeAnswer(TypedDict, total=False):
     """The head of an answer.
 
     Attributes:
         content_type: The content type that fits the handler's item.
-        status: The status line that the handler set, "404 Not Found"; "" where it set none.
+        status: The status line that the handler set, "404 Not Found", if it set one.
     """
 
-    content_type: str = ""
-    status: str = ""
-
-    def facts(self) -> dict[str, Any]:
-        """Return the head as the engine carries it."""
-        facts: dict[str, Any] = msgspec.to_builtins(self)
-        return facts
-
-    @staticmethod
-    def of(facts: Mapping[str, Any]) -> "TorchServeAnswer":
-        """Return the head that `facts` wrote."""
-        return msgspec.convert(facts, TorchServeAnswer)
+    content_type: str
+    status: str

@@ -26,9 +26,9 @@ class Chunks(list):
 
 
 def run(runner, bodies, streamed):
-    call = TorchServeCall({"body": "application/json"})
+    call = TorchServeCall(content_types={"body": "application/json"})
     requests = [
-        RequestPart(slice(row, row + 1), f"id{row}", dialect=ROUTES, facts=call.facts())
+        RequestPart(slice(row, row + 1), f"id{row}", dialect=ROUTES, facts=call)
         for row in range(len(bodies))
     ]
     elements = [json.dumps(body).encode() for body in bodies]

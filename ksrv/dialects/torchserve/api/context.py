@@ -143,7 +143,7 @@ class Context:
     ) -> None:
         self.model_name = model_name
         self.manifest = manifest
-        self._system_properties = {
+        self.system_properties = {
             "model_dir": model_dir,
             "gpu_id": gpu,
             "batch_size": batch_size,
@@ -152,8 +152,7 @@ class Context:
             "limit_max_image_pixels": limit_max_image_pixels,
         }
         self.newest = RunFields()
-        self._metrics = metrics
-        self._limit_max_image_pixels = limit_max_image_pixels
+        self.metrics = metrics
         self.model_yaml_config = {} if model_yaml_config is None else model_yaml_config
         self.stopping_criteria: list[Any] | None = None
         self.header_key_sequence_id = os.environ.get(
@@ -179,18 +178,6 @@ class Context:
             raise no_batch()
         fields: RunFields = bound.made
         return fields
-
-    @property
-    def system_properties(self) -> dict[str, Any]:
-        return self._system_properties
-
-    @property
-    def metrics(self) -> Metrics | None:
-        return self._metrics
-
-    @metrics.setter
-    def metrics(self, metrics: Metrics) -> None:
-        self._metrics = metrics
 
     def get_request_id(self, idx: int = 0) -> str | None:
         return self.request_ids.get(idx) if self.request_ids else None

@@ -96,14 +96,13 @@ class Archives:
 
     def _describe(self, model: "ModelVersion") -> Any:
         """Return a handler's own description of its model."""
-        call = TorchServeCall(describe=True)
         spec = model.spec
         request = InferRequest(
             spec.name,
             spec.version,
             str(uuid.uuid4()),
             dialect=ROUTES,
-            facts=call.facts(),
+            facts=TorchServeCall(describe=True),
             target=model,
         )
         exchange = answers.Exchange(self.engine, lambda find: request)

@@ -46,7 +46,7 @@ SEQUENCE_ID = "ts_request_sequence_id"
 
 def torchserve_methods(services: Services, engine: "Engine") -> dict[str, Method]:
     """Return the methods of both services by their paths."""
-    return PredictionCalls(services, engine).methods() | ManagementCalls(services, engine).methods()
+    return PredictionCalls(services, engine).methods() | _management_methods(services, engine)
 
 
 class PredictionCalls:
@@ -109,7 +109,6 @@ class PredictionCalls:
         metadata = call.metadata()
         if self._services.access.hides_tokens:
             metadata.pop("authorization", None)
-        facts = TorchServeCall(content_types=dict.fromkeys(received.input, ""))
         request = InferRequest(
             name,
             version,
@@ -118,7 +117,7 @@ class PredictionCalls:
             headers={key.title(): value for key, value in {**metadata, **headers}.items()},
             nbytes=received.ByteSize(),
             dialect=ROUTES,
-            facts=facts.facts(),
+            facts=TorchServeCall(content_types=dict.fromkeys(received.input, "")),
             client=self._services.access.client_of(call.authorization),
             target=target,
         )
@@ -172,49 +171,34 @@ class PredictionCalls:
             exchange.cancel()
 
 
-class ManagementCalls:
-    """The management service.
+def _management_methods(services: Services, engine: "Engine") -> dict[str, Method]:
+    """Return the methods of the management service by their paths."""
+    archives = Archives(engine)
 
-    Args:
-        services: The parts shared with KServe's methods.
-    """
-
-    def __init__(self, services: Services, engine: "Engine") -> None:
-        self._services = services
-        self._archives = Archives(engine)
-
-    def methods(self) -> dict[str, Method]:
-        """Return the methods by their paths."""
-        services = self._services
-        pool = services.pool("torchserve", bounds.CONTROL_THREADS)
-        questions: dict[str, Callable[[Any], str]] = {
-            "DescribeModel": self._describe,
-            "ListModels": self._list,
-        }
-        changes: dict[str, Callable[[Any], str]] = {
-            "RegisterModel": lambda request: self._archives.register(_given(request)),
-            "ScaleWorker": lambda request: self._archives.scale(
-                _name(request), request.model_version, _given(request)
-            ),
-            "SetDefault": lambda request: self._archives.set_default(
-                _name(request), request.model_version
-            ),
-            "UnregisterModel": lambda request: self._archives.unregister(
-                _name(request), request.model_version
-            ),
-        }
-        return {
-            **services.unary(MANAGEMENT, _behaviors(questions), pool, small=True),
-            **services.unary(MANAGEMENT, _behaviors(changes), pool, small=True, control=True),
-        }
-
-    def _describe(self, request: Any) -> str:
+    def described(request: Any) -> str:
         name, version = _name(request), request.model_version
-        listed = self._archives.described(name, version, customized=request.customized)
+        listed = archives.described(name, version, customized=request.customized)
         return errors.render(listed).decode()
 
-    def _list(self, request: Any) -> str:
-        return errors.render(self._archives.listed(_given(request))).decode()
+    pool = services.pool("torchserve", bounds.CONTROL_THREADS)
+    questions: dict[str, Callable[[Any], str]] = {
+        "DescribeModel": described,
+        "ListModels": lambda request: errors.render(archives.listed(_given(request))).decode(),
+    }
+    changes: dict[str, Callable[[Any], str]] = {
+        "RegisterModel": lambda request: archives.register(_given(request)),
+        "ScaleWorker": lambda request: archives.scale(
+            _name(request), request.model_version, _given(request)
+        ),
+        "SetDefault": lambda request: archives.set_default(_name(request), request.model_version),
+        "UnregisterModel": lambda request: archives.unregister(
+            _name(request), request.model_version
+        ),
+    }
+    return {
+        **services.unary(MANAGEMENT, _behaviors(questions), pool, small=True),
+        **services.unary(MANAGEMENT, _behaviors(changes), pool, small=True, control=True),
+    }
 
 
 def _behaviors(acts: Mapping[str, Callable[[Any], str]]) -> dict[str, Behavior]:

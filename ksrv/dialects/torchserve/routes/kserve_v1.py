@@ -63,7 +63,7 @@ class PredictResource(predict.PredictResource):
             explain=explain,
             nbytes=len(body),
             dialect=ROUTES_V1,
-            facts=TorchServeCall(content_types={"body": JSON}, explain=str(explain)).facts(),
+            facts=TorchServeCall(content_types={"body": JSON}, explain=str(explain)),
         )
 
     def _send(

@@ -1,20 +1,18 @@
 """TorchServe's management API over REST: register, list, scale, set the default version, unregister."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
 import falcon
 
+from ksrv.dialects.dialect import AppParts
 from ksrv.dialects.torchserve.routes import responses as answers
 from ksrv.dialects.torchserve.routes.archives import REFUSED, Archives
 from ksrv.errors import InvalidRequest, quote
 from ksrv.server.audit import CONTROL_CALL, ControlCall
-from ksrv.server.credentials import Access
 from ksrv.server.http.answers import status_line
-from ksrv.server.rest.route_guard import Needs, check_control
-
-ReadDocument = Callable[[falcon.Request], Mapping[str, Any]]
+from ksrv.server.rest.route_guard import check_control
 
 REGISTER_KEYS = (
     "url",
@@ -29,26 +27,20 @@ REGISTER_KEYS = (
 )
 
 
-class ManagementRoutes:
-    """The state that the resources share: the archives, and the rights of callers.
+class ManagementResource:
+    """The routes for what is served, and for the health of the server.
 
     Args:
-        read_document: Reads the JSON of a request.
+        archives: The models, as TorchServe's clients know them.
     """
 
-    def __init__(self, archives: Archives, access: Access, read_document: ReadDocument) -> None:
-        self.archives = archives
-        self._access = access
-        self.read_document = read_document
+    def __init__(self, parts: AppParts, archives: Archives) -> None:
+        self._engine = parts.engine
+        self._access = parts.access
+        self._read_document = parts.read_document
+        self._archives = archives
 
-    def add_routes(self, app: "falcon.App[Any, Any]") -> None:
-        """Add the routes that TorchServe's clients of this server do not only read."""
-        app.add_route("/models", ModelsResource(self), needs=Needs.TOKEN)
-        app.add_route(
-            "/models/{name}/{version}/set-default", DefaultResource(self), needs=Needs.CONTROL
-        )
-
-    def check(self, req: falcon.Request, action: str, subject: str) -> None:
+    def _check(self, req: falcon.Request, action: str, subject: str) -> None:
         """Let a caller pass who may change what is served; on a path that others may read.
 
         Args:
@@ -58,29 +50,20 @@ class ManagementRoutes:
         req.env[CONTROL_CALL] = ControlCall(action, subject)
         check_control(self._access, req.env)
 
-
-class _Resource:
-    def __init__(self, routes: ManagementRoutes) -> None:
-        self._routes = routes
-
     def _answer(self, resp: falcon.Response, document: object) -> None:
         answers.prepare(resp)
         answers.send_document(resp, document)
 
+    def on_get_list(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """GET /models: answer a page of the list of the models that serve."""
+        self._answer(resp, self._archives.listed(query_of(req)))
 
-class ModelsResource(_Resource):
-    """GET /models: the models that serve; POST /models: register an archive of the store."""
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Answer a page of the list."""
-        self._answer(resp, self._routes.archives.listed(query_of(req)))
-
-    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Register an archive; the answer comes once it serves, whatever `synchronous` says."""
+    def on_post_list(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """POST /models: register an archive; the answer comes once it serves, whatever `synchronous` says."""
         given: dict[str, Any] = query_of(req)
-        self._routes.check(req, "register", given.get("url", ""))
+        self._check(req, "register", given.get("url", ""))
         if (req.content_type or "").startswith("application/json") and req.content_length:
-            document = self._routes.read_document(req)
+            document = self._read_document(req)
             if not isinstance(document, dict):
                 raise InvalidRequest('the body must be a JSON object, such as {"url": "model.mar"}')
             given.update({key: _text(value) for key, value in document.items()})
@@ -90,10 +73,47 @@ class ModelsResource(_Resource):
             raise InvalidRequest(
                 f"the parameter {quote(unknown[0])} is unknown; registering takes {', '.join(REGISTER_KEYS)}"
             )
-        told = self._routes.archives.register(given)
+        told = self._archives.register(given)
         if given.get("initial_workers", "0") != "0":
             resp.status = _status(given)
         self._answer(resp, {"status": told})
+
+    def on_put_default(
+        self, req: falcon.Request, resp: falcon.Response, name: str, version: str
+    ) -> None:
+        """PUT /models/{name}/{version}/set-default: set the version that serves requests without a version."""
+        self._answer(resp, {"status": self._archives.set_default(name, version)})
+
+    def on_get(
+        self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""
+    ) -> None:
+        """GET /models/{name}[/{version}]: describe a model."""
+        customized = req.get_param("customized", default="").lower() == "true"
+        self._answer(resp, self._archives.described(name, version, customized=customized))
+
+    def on_put(
+        self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""
+    ) -> None:
+        """Scale a model; the answer comes once the workers are there, whatever `synchronous` says."""
+        self._check(req, "scale", name)
+        given = query_of(req)
+        told = self._archives.scale(name, version, given)
+        resp.status = _status(given)
+        self._answer(resp, {"status": told})
+
+    def on_delete(
+        self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""
+    ) -> None:
+        """Unregister a model or a version."""
+        self._check(req, "unregister", name)
+        self._answer(resp, {"status": self._archives.unregister(name, version)})
+
+    def on_get_ping(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """GET /ping: answer whether the server is ready, without credentials."""
+        healthy = self._engine.ready()
+        self._answer(resp, {"status": "Healthy" if healthy else "Unhealthy"})
+        if not healthy:
+            resp.status = falcon.HTTP_500
 
 
 def query_of(req: falcon.Request) -> dict[str, str]:
@@ -111,32 +131,3 @@ def _status(given: Mapping[str, Any]) -> str:
 
 def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-class DefaultResource(_Resource):
-    """PUT /models/{name}/{version}/set-default."""
-
-    def on_put(self, req: falcon.Request, resp: falcon.Response, name: str, version: str) -> None:
-        """Set the version that serves requests without one."""
-        self._answer(resp, {"status": self._routes.archives.set_default(name, version)})
-
-
-class ChangingResource(_Resource):
-    """PUT and DELETE /models/{name}[/{version}], beside the GET that describes it."""
-
-    def on_put(
-        self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""
-    ) -> None:
-        """Scale a model; the answer comes once the workers are there, whatever `synchronous` says."""
-        self._routes.check(req, "scale", name)
-        given = query_of(req)
-        told = self._routes.archives.scale(name, version, given)
-        resp.status = _status(given)
-        self._answer(resp, {"status": told})
-
-    def on_delete(
-        self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""
-    ) -> None:
-        """Unregister a model or a version."""
-        self._routes.check(req, "unregister", name)
-        self._answer(resp, {"status": self._routes.archives.unregister(name, version)})

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import falcon
 
-from ksrv.dialects.torchserve.calls import TorchServeAnswer
 from ksrv.dialects.torchserve.routes.errors import JSON, TorchServeError, queue_full, render
 from ksrv.errors import KsrvError, Overloaded
 from ksrv.request import InferRequest, InferResponse
@@ -138,10 +137,6 @@ def _item(response: InferResponse) -> bytes | memoryview:
     return data[0]
 
 
-def _head(response: InferResponse) -> TorchServeAnswer:
-    return TorchServeAnswer.of(response.facts)
-
-
 def send_stream(resp: falcon.Response, exchange: Exchange, chunk: InferResponse) -> None:
     """Answer with a chunked body.
 
@@ -149,7 +144,7 @@ def send_stream(resp: falcon.Response, exchange: Exchange, chunk: InferResponse)
         chunk: The first chunk, which is there already.
     """
     resp.status = status_line(HTTPStatus.OK)
-    resp.content_type = _head(chunk).content_type or falcon.MEDIA_TEXT
+    resp.content_type = chunk.facts.get("content_type") or falcon.MEDIA_TEXT
     resp.set_header(STREAMED, "true")
     resp.stream = _Streamed(exchange, chunk)
 
@@ -157,9 +152,8 @@ def send_stream(resp: falcon.Response, exchange: Exchange, chunk: InferResponse)
 def send_answer(resp: falcon.Response, response: InferResponse, environ: dict[str, Any]) -> None:
     """Answer with the item that the handler returned, its status and its headers."""
     headers = dict(response.headers)
-    head = _head(response)
-    resp.status = _status(head.status)
-    resp.content_type = head.content_type or falcon.MEDIA_TEXT
+    resp.status = _status(response.facts.get("status", ""))
+    resp.content_type = response.facts.get("content_type") or falcon.MEDIA_TEXT
     for name in list(headers):
         if name.lower() == "content-type":
             usable = usable_headers({"x": headers.pop(name)})

@@ -8,10 +8,9 @@ them. A request becomes one row whose parts are BYTES tensors; the route's facts
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import falcon
-from msgspec.structs import replace
 
 from ksrv.dialects.dialect import AppParts
 from ksrv.dialects.torchserve.calls import ROUTES, TorchServeCall
@@ -19,7 +18,7 @@ from ksrv.dialects.torchserve.routes import errors
 from ksrv.dialects.torchserve.routes import responses as answers
 from ksrv.dialects.torchserve.routes.archives import Archives
 from ksrv.dialects.torchserve.routes.form_parts import Part, read_parts
-from ksrv.dialects.torchserve.routes.management import ChangingResource, ManagementRoutes, query_of
+from ksrv.dialects.torchserve.routes.management import ManagementResource, query_of
 from ksrv.errors import KsrvError
 from ksrv.model.spec import ModelSpec
 from ksrv.request import InferRequest, Tensor
@@ -30,9 +29,6 @@ from ksrv.server.http.request_ids import REQUEST_ID
 from ksrv.server.http.wsgi_calls import find_before_body
 from ksrv.server.rest.inference_resource import InferenceResource
 from ksrv.server.rest.route_guard import Needs
-
-if TYPE_CHECKING:
-    from ksrv.engine.engine import Engine
 
 KSERVE_PATHS = ("/v2", "/v1", "/metrics")
 """Paths below these are not TorchServe's, whatever goes wrong on them."""
@@ -59,38 +55,30 @@ def send_error(
 def add_routes(app: "falcon.App[Any, Any]", parts: AppParts) -> None:
     """Add the routes to an app, and the form of their errors."""
     archives = Archives(parts.engine)
-    management = ManagementRoutes(archives, parts.access, parts.read_document)
-    prediction, explanation = (
-        PredictionResource(parts, archives),
-        ExplanationResource(parts, archives),
-    )
-    older, described = OlderResource(parts, archives), DescribeResource(management)
-    for path, resource in (
-        ("/predictions/{name}", prediction),
-        ("/predictions/{name}/{version}", prediction),
-        ("/predictions/{name}/{version}/{url_path:path}", prediction),
-        ("/explanations/{name}", explanation),
-        ("/explanations/{name}/{version}", explanation),
-        ("/explanations/{name}/{version}/{url_path:path}", explanation),
-        ("/invocations", older),
-        ("/models/{name}/invoke", older),
-        ("/{name}/predict", older),
-        ("/{name}/{version}/predict", older),
-        ("/models/{name}", described),
-        ("/models/{name}/{version}", described),
+    inference, management = InferenceRoutes(parts, archives), ManagementResource(parts, archives)
+    for path, resource, suffix, needs in (
+        ("/predictions/{name}", inference, "", Needs.TOKEN),
+        ("/predictions/{name}/{version}", inference, "", Needs.TOKEN),
+        ("/predictions/{name}/{version}/{url_path:path}", inference, "", Needs.TOKEN),
+        ("/explanations/{name}", inference, "explain", Needs.TOKEN),
+        ("/explanations/{name}/{version}", inference, "explain", Needs.TOKEN),
+        ("/explanations/{name}/{version}/{url_path:path}", inference, "explain", Needs.TOKEN),
+        ("/invocations", inference, "older", Needs.TOKEN),
+        ("/models/{name}/invoke", inference, "older", Needs.TOKEN),
+        ("/{name}/predict", inference, "older", Needs.TOKEN),
+        ("/{name}/{version}/predict", inference, "older", Needs.TOKEN),
+        ("/models", management, "list", Needs.TOKEN),
+        ("/models/{name}", management, "", Needs.TOKEN),
+        ("/models/{name}/{version}", management, "", Needs.TOKEN),
+        ("/models/{name}/{version}/set-default", management, "default", Needs.CONTROL),
+        ("/ping", management, "ping", Needs.NOTHING),
     ):
-        app.add_route(path, resource, needs=Needs.TOKEN)
-    management.add_routes(app)
-    app.add_route("/ping", PingResource(parts.engine), needs=Needs.NOTHING)
+        app.add_route(path, resource, suffix=suffix or None, needs=needs)
     parts.error_forms.append(send_error)
 
 
-class _RequestResource(InferenceResource):
-    """The base of the routes for inference.
-
-    Args:
-        parts: See `AppParts`.
-    """
+class InferenceRoutes(InferenceResource):
+    """The routes for inference."""
 
     def __init__(self, parts: AppParts, archives: Archives) -> None:
         super().__init__(parts)
@@ -149,7 +137,7 @@ class _RequestResource(InferenceResource):
                 explain=explain,
                 nbytes=len(body),
                 dialect=ROUTES,
-                facts=replace(call, content_types=content_types).facts(),
+                facts={**call, "content_types": content_types},
                 client=self._access.client_of(req.get_header("Authorization")),
                 target=target or self._archives.find(named, version, find),
             )
@@ -162,19 +150,6 @@ class _RequestResource(InferenceResource):
         else:
             answers.send_answer(resp, exchange.response(), req.env)
 
-
-def _named_by(parts: Sequence[Part]) -> str:
-    for part in parts:
-        if part.name == "model_name":
-            return bytes(part.value).decode("utf-8", "replace")
-    raise errors.bad_request("Parameter model_name is required.")
-
-
-class PredictionResource(_RequestResource):
-    """POST, GET and PUT /predictions/{name}[/{version}[/any/path]]."""
-
-    _explain = False
-
     def on_post(
         self,
         req: falcon.Request,
@@ -182,58 +157,36 @@ class PredictionResource(_RequestResource):
         name: str,
         version: str = "",
         url_path: str = "",
+        *,
+        explain: bool = False,
     ) -> None:
-        """Answer one request; the query is dropped."""
-        call = TorchServeCall(explain=str(self._explain), url_path=url_path)
-        self._answer(req, resp, name, version, call=call, explain=self._explain)
+        """Answer a prediction; the query is dropped."""
+        call = TorchServeCall(explain=str(explain), url_path=url_path)
+        self._answer(req, resp, name, version, call=call, explain=explain)
 
     on_get = on_post
     on_put = on_post
 
+    def on_post_explain(self, req: falcon.Request, resp: falcon.Response, **fields: str) -> None:
+        """Answer an explanation."""
+        self.on_post(req, resp, **fields, explain=True)
 
-class ExplanationResource(PredictionResource):
-    """The same below /explanations, for the handler's explanation."""
+    on_get_explain = on_post_explain
+    on_put_explain = on_post_explain
 
-    _explain = True
-
-
-class OlderResource(_RequestResource):
-    """/invocations, /models/{name}/invoke and /{name}[/{version}]/predict: the query is kept."""
-
-    def on_post(
+    def on_post_older(
         self, req: falcon.Request, resp: falcon.Response, name: str = "", version: str = ""
     ) -> None:
-        """Answer one request."""
+        """Answer a prediction of the older routes, whose query is part of the input."""
         query = list(query_of(req).items())
         self._answer(req, resp, name, version, call=TorchServeCall(), query=query)
 
-    on_get = on_post
-    on_put = on_post
+    on_get_older = on_post_older
+    on_put_older = on_post_older
 
 
-class DescribeResource(ChangingResource):
-    """GET /models/{name}[/{version}|/all][?customized=true], beside what changes the model."""
-
-    def on_get(
-        self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""
-    ) -> None:
-        """Answer a list of descriptions."""
-        customized = req.get_param("customized", default="").lower() == "true"
-        answers.prepare(resp)
-        listed = self._routes.archives.described(name, version, customized=customized)
-        answers.send_document(resp, listed)
-
-
-class PingResource:
-    """GET /ping: health, without credentials."""
-
-    def __init__(self, engine: "Engine") -> None:
-        self._engine = engine
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Answer "Healthy" when the server is ready."""
-        answers.prepare(resp)
-        healthy = self._engine.ready()
-        answers.send_document(resp, {"status": "Healthy" if healthy else "Unhealthy"})
-        if not healthy:
-            resp.status = falcon.HTTP_500
+def _named_by(parts: Sequence[Part]) -> str:
+    for part in parts:
+        if part.name == "model_name":
+            return bytes(part.value).decode("utf-8", "replace")
+    raise errors.bad_request("Parameter model_name is required.")

@@ -13,7 +13,7 @@ from ksrv.dialects.torchserve.api import answers
 from ksrv.dialects.torchserve.api.context import DEFAULT_STATUS, Context, RequestHeaders
 from ksrv.dialects.torchserve.api.entry import Entry
 from ksrv.dialects.torchserve.api.envelopes import BARE_ENVELOPES, INSTANCE_ENVELOPES
-from ksrv.dialects.torchserve.calls import KSERVE_V2, TorchServeAnswer, TorchServeCall
+from ksrv.dialects.torchserve.calls import KSERVE_V2, TorchServeAnswer
 from ksrv.dialects.torchserve.runner import rows
 from ksrv.dialects.torchserve.runner.kserve_outputs import kserve_tensors
 from ksrv.errors import HandlerFailed, InferenceError, InvalidRequest, KsrvError, cut, quote
@@ -42,15 +42,28 @@ class Call(NamedTuple):
     refused: Mapping[int, KsrvError] = MappingProxyType({})
 
 
-class CallForm(ABC):
-    """One dialect, for one loaded handler.
-
-    Args:
-        enveloped: The entry point of its envelope; `bare` where it has none.
+class LoadedHandler(NamedTuple):
+    """A handler as the forms call it.
 
     Attributes:
-        bare: As given.
+        model: The model's name.
+        bare: The handler's entry point.
+        enveloped: The entry point of its envelope; `bare` without an envelope.
+        envelope: The name of its envelope, or "".
+        decode: Whether parts of requests are decoded by their content types.
+        most_rows: Rows of a batch at most.
     """
+
+    model: str
+    bare: Entry
+    enveloped: Entry
+    envelope: str = ""
+    decode: bool = True
+    most_rows: int = 1
+
+
+class CallForm(ABC):
+    """One dialect, for one loaded handler."""
 
     too_large = 413
     """The status for a 413 that the handler itself returns."""
@@ -58,10 +71,10 @@ class CallForm(ABC):
     out_of_resources = 503
     """The status where the handler's memory does not suffice."""
 
-    def __init__(self, model: str, bare: Entry, enveloped: Entry) -> None:
-        self._model = model
-        self.bare = bare
-        self._enveloped = enveloped
+    def __init__(self, handler: LoadedHandler) -> None:
+        self.handler = handler
+        self._model = handler.model
+        self._opens_instances = not handler.envelope
 
     @abstractmethod
     def call(self, inputs: ExecutorInputs) -> Call:
@@ -73,9 +86,8 @@ class CallForm(ABC):
         shown |= {
             name: value for name, value in request.headers.items() if name.lower() not in ROUTE_KEYS
         }
-        call = TorchServeCall.of(request)
-        if call is not None and call.url_path is not None:
-            shown["url_path"] = call.url_path
+        if "url_path" in request.facts:
+            shown["url_path"] = request.facts["url_path"]
         return shown
 
     @abstractmethod
@@ -169,34 +181,30 @@ class RoutesForm(CallForm):
 
     too_large = out_of_resources = 507
 
-    def __init__(self, model: str, bare: Entry, enveloped: Entry, *, decode: bool) -> None:
-        super().__init__(model, bare, enveloped)
-        self._decode = decode
-
     def call(self, inputs: ExecutorInputs) -> Call:
         """See `CallForm.call`."""
-        data = [rows.torchserve_row(inputs, one, self._decode) for one in inputs.requests]
-        return Call(self._enveloped, data, list(range(len(data))))
+        data = [rows.torchserve_row(inputs, one, self.handler.decode) for one in inputs.requests]
+        return Call(self.handler.enveloped, data, list(range(len(data))))
 
     def _route_headers(self, request: RequestPart, inputs: ExecutorInputs) -> dict[str, Any]:
-        call = TorchServeCall.of(request)
-        assert call is not None
+        kinds = request.facts.get("content_types", {})
         shown: dict[str, Any] = {
-            name: {"content-type": rows.media_type(call.content_types.get(name, ""))}
-            for name in inputs.tensors
+            name: {"content-type": rows.media_type(kinds.get(name, ""))} for name in inputs.tensors
         }
-        return shown if call.explain is None else shown | {"explain": call.explain}
+        if "explain" in request.facts:
+            shown["explain"] = request.facts["explain"]
+        return shown
 
     def _add_item(self, item: Any, index: int, outputs: ExecutorOutputs) -> Element:
         element, content_type = answers.torchserve_item(item)
-        outputs.facts[index] = TorchServeAnswer(content_type).facts()
+        outputs.facts[index] = TorchServeAnswer(content_type=content_type)
         return element
 
     def _set_status(
         self, code: int, phrase: str, index: int, element: Element, outputs: ExecutorOutputs
     ) -> None:
-        kind = TorchServeAnswer.of(outputs.facts.get(index, {})).content_type
-        outputs.facts[index] = TorchServeAnswer(kind, f"{code} {phrase}".rstrip()).facts()
+        head: TorchServeAnswer = outputs.facts.setdefault(index, {})
+        head["status"] = f"{code} {phrase}".rstrip()
 
     def _failure(self, error: BaseException) -> KsrvError:
         if isinstance(error, answers.AnswerError):
@@ -220,34 +228,20 @@ class KServeV1Form(RoutesForm):
     too_large = CallForm.too_large
     out_of_resources = CallForm.out_of_resources
 
-    def __init__(
-        self,
-        model: str,
-        bare: Entry,
-        enveloped: Entry,
-        *,
-        decode: bool,
-        envelope: str,
-        most_rows: int,
-    ) -> None:
-        super().__init__(model, bare, enveloped, decode=decode)
-        self._most_rows = most_rows
-        self._opens_instances = not envelope
-        self._needs_instances = envelope in ("", *INSTANCE_ENVELOPES)
-
     def call(self, inputs: ExecutorInputs) -> Call:
         """See `CallForm.call`."""
         data: list[Any] = []
         owners: list[int] = []
         refused: dict[int, KsrvError] = {}
+        needs_instances = self.handler.envelope in ("", *INSTANCE_ENVELOPES)
         for index, request in enumerate(inputs.requests):
-            row = rows.torchserve_row(inputs, request, self._decode)
+            row = rows.torchserve_row(inputs, request, self.handler.decode)
             try:
-                document = rows.predict_document(row, needs_instances=self._needs_instances)
+                document = rows.predict_document(row, needs_instances=needs_instances)
                 instances = document.get("instances")
-                if isinstance(instances, list) and 1 < self._most_rows < len(instances):
+                if isinstance(instances, list) and 1 < self.handler.most_rows < len(instances):
                     raise InvalidRequest(
-                        f"the request has {len(instances)} instances, above the batchSize ({self._most_rows}) of the "
+                        f"the request has {len(instances)} instances, above the batchSize ({self.handler.most_rows}) of the "
                         f"model {self._model}"
                     )
                 own = rows.instance_rows(document) if self._opens_instances else [row]
@@ -256,7 +250,7 @@ class KServeV1Form(RoutesForm):
                 continue
             data += own
             owners += [index] * len(own)
-        return Call(self._enveloped, data, owners, refused)
+        return Call(self.handler.enveloped, data, owners, refused)
 
     def outputs(self, call: Call, items: list[Any], context: Context) -> ExecutorOutputs:
         """See `CallForm.outputs`."""
@@ -279,7 +273,7 @@ class KServeV1Form(RoutesForm):
     def _add_item(self, item: Any, index: int, outputs: ExecutorOutputs) -> Element:
         if not self._opens_instances and isinstance(item, (str, bytes, bytearray)):
             return super()._add_item(item, index, outputs)  # an envelope's finished text
-        outputs.facts[index] = TorchServeAnswer("application/json").facts()
+        outputs.facts[index] = TorchServeAnswer(content_type="application/json")
         return answers.json_item(item)
 
     _failure = CallForm._failure
@@ -292,18 +286,14 @@ class KServeForm(CallForm):
         envelope: The envelope's name, or ""; the others as of `CallForm`.
     """
 
-    def __init__(self, model: str, bare: Entry, enveloped: Entry, *, envelope: str) -> None:
-        super().__init__(model, bare, enveloped)
-        # The tensor's rows are the instances that these envelopes unwrap from JSON.
-        self._skips_envelope = envelope in BARE_ENVELOPES
-
     def call(self, inputs: ExecutorInputs) -> Call:
         """See `CallForm.call`."""
         owned = rows.kserve_rows(inputs)
         owners = [index for index, _ in owned]
-        if self._skips_envelope:
-            return Call(self.bare, [value for _, value in owned], owners)
-        return Call(self._enveloped, [{"body": value} for _, value in owned], owners)
+        # The tensor's rows are the instances that these envelopes unwrap from JSON.
+        if self.handler.envelope in BARE_ENVELOPES:
+            return Call(self.handler.bare, [value for _, value in owned], owners)
+        return Call(self.handler.enveloped, [{"body": value} for _, value in owned], owners)
 
     def _route_headers(self, request: RequestPart, inputs: ExecutorInputs) -> dict[str, Any]:
         return {"body": {"content-type": ""}, "explain": str(inputs.explain)}
@@ -334,7 +324,7 @@ class KServeEnvelopeForm(KServeForm):
                 f"requests to the model {self._model}, which has the {KSERVE_V2} envelope,"
                 f" cannot be joined: leave out its batching"
             )
-        return Call(self._enveloped, [{"body": rows.kserve_document(inputs)}], [0])
+        return Call(self.handler.enveloped, [{"body": rows.kserve_document(inputs)}], [0])
 
     def outputs(self, call: Call, items: list[Any], context: Context) -> ExecutorOutputs:
         """See `CallForm.outputs`."""

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from ksrv.dialects.torchserve.base64_text import without_base64
-from ksrv.dialects.torchserve.calls import TorchServeCall
 from ksrv.errors import InvalidRequest
 from ksrv.model.datatypes import widen_bfloat16
 from ksrv.request import Array, Element, ExecutorInputs, RequestPart, Tensor
@@ -22,8 +21,7 @@ from ksrv.request import Array, Element, ExecutorInputs, RequestPart, Tensor
 
 def is_description(inputs: ExecutorInputs) -> bool:
     """Tell whether the batch is a request for the handler's description of its model."""
-    call = TorchServeCall.of(inputs.requests[0])
-    return len(inputs.requests) == 1 and call is not None and call.describe
+    return len(inputs.requests) == 1 and inputs.requests[0].facts.get("describe", False)
 
 
 def described(answer: bytes) -> Any:
@@ -38,8 +36,7 @@ def torchserve_row(inputs: ExecutorInputs, request: RequestPart, decode: bool) -
     Args:
         decode: Whether JSON and text are decoded.
     """
-    call = TorchServeCall.of(request)
-    kinds = call.content_types if decode and call is not None else {}
+    kinds = request.facts.get("content_types", {}) if decode else {}
     return {
         name: decoded_part(tensor.data[request.slice.start], kinds.get(name, ""))
         for name, tensor in inputs.tensors.items()

@@ -29,6 +29,7 @@ from ksrv.dialects.torchserve.runner.call_forms import (
     KServeEnvelopeForm,
     KServeForm,
     KServeV1Form,
+    LoadedHandler,
     RoutesForm,
 )
 from ksrv.dialects.torchserve.settings.metrics_file import DEFAULT_METRICS
@@ -52,7 +53,7 @@ UNDECLARED_OUTPUT = TensorSpec(answers.OUTPUT, "BYTES", (-1,))
 class TorchServeRunner(ForeignRunner):
     """One instance of an archive's handler."""
 
-    _dialects: Mapping[str, CallForm] = {}
+    _forms: Mapping[str, CallForm] = {}
     _context: Context | None = None
 
     def _load(self, config: ModelConfig) -> ModelSpec:
@@ -75,20 +76,14 @@ class TorchServeRunner(ForeignRunner):
         enveloped = bare
         if self._envelope:
             enveloped = find_envelope(self._envelope, folder)(bare).handle
-        name, decode = self.source.name, self._archive.get("decode", True)
-        envelope = self._envelope
-        kserve = KServeEnvelopeForm if envelope == KSERVE_V2 else KServeForm
-        self._dialects = {
-            ROUTES: RoutesForm(name, bare, enveloped, decode=decode),
-            ROUTES_V1: KServeV1Form(
-                name,
-                bare,
-                enveloped,
-                decode=decode,
-                envelope=envelope,
-                most_rows=config.batching.max_batch_size if config.batching else 1,
-            ),
-            "": kserve(name, bare, enveloped, envelope=envelope),
+        most_rows = config.batching.max_batch_size if config.batching else 1
+        decode = self._archive.get("decode", True)
+        name, envelope = self.source.name, self._envelope
+        loaded = LoadedHandler(name, bare, enveloped, envelope, decode, most_rows)
+        self._forms = {
+            ROUTES: RoutesForm(loaded),
+            ROUTES_V1: KServeV1Form(loaded),
+            "": (KServeEnvelopeForm if envelope == KSERVE_V2 else KServeForm)(loaded),
         }
         spec = config.spec(name, self.source.version)
         outputs = () if envelope == KSERVE_V2 else (UNDECLARED_OUTPUT,)
@@ -122,7 +117,7 @@ class TorchServeRunner(ForeignRunner):
         )
 
     def _run(self, inputs: ExecutorInputs) -> ExecutorOutputs:
-        dialect = self._dialects.get(inputs.requests[0].dialect)
+        dialect = self._forms.get(inputs.requests[0].dialect)
         if self._context is None or dialect is None:
             raise self._not_loaded()
         if rows.is_description(inputs):
@@ -143,7 +138,7 @@ class TorchServeRunner(ForeignRunner):
     ) -> ExecutorOutputs:
         assert self._context is not None
         self._begin(inputs, call.owners, dialect)
-        self._context.rows_are_requests = call.entry is dialect.bare
+        self._context.rows_are_requests = call.entry is dialect.handler.bare
         start = time.perf_counter_ns()
         try:
             items = answers.checked_items(call.entry(call.rows, self._context), len(call.rows))
@@ -200,7 +195,7 @@ class TorchServeRunner(ForeignRunner):
     def close(self) -> None:
         """Let the handler go."""
         self._service = self._context = None
-        self._dialects = {}
+        self._forms = {}
 
 
 class _Chunks:

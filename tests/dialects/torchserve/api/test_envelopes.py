@@ -29,7 +29,7 @@ class Reversed(BaseEnvelope):
 
 def batch(*bodies):
     """Requests over /predictions, each with a JSON body."""
-    call = TorchServeCall({"body": "application/json"})
+    call = TorchServeCall(content_types={"body": "application/json"})
     return ExecutorInputs(
         {
             "body": Tensor(
@@ -38,7 +38,7 @@ def batch(*bodies):
         },
         len(bodies),
         [
-            RequestPart(slice(row, row + 1), f"id{row}", dialect=ROUTES, facts=call.facts())
+            RequestPart(slice(row, row + 1), f"id{row}", dialect=ROUTES, facts=call)
             for row in range(len(bodies))
         ],
     )

@@ -12,7 +12,7 @@ from typing import Any
 from ksrv.dialects.torchserve.api.handlers.base_handler import BaseHandler
 from ksrv.dialects.torchserve.api.handlers.layer_gradients import layer_integrated_gradients
 from ksrv.dialects.torchserve.api.labels import map_class_to_label
-from ksrv.handlers.builtin import tokenizer
+from ksrv.handlers.builtin import tokenizer as cleaning
 from ksrv.handlers.builtin.tokenizer import UNKNOWN, basic_english
 
 
@@ -33,7 +33,7 @@ def get_tokenizer(name: str | None, language: str = "en") -> Callable[[str], lis
 
 def ngrams_iterator(tokens: Sequence[str], ngrams: int) -> Any:
     """Yield the tokens, then their n-grams up to the given length, joined by blanks."""
-    return tokenizer.ngrams(tokens, ngrams)
+    return cleaning.ngrams(tokens, ngrams)
 
 
 class TextHandler(BaseHandler):
@@ -49,18 +49,10 @@ class TextHandler(BaseHandler):
         self.source_vocab = load_vocabulary(context.system_properties["model_dir"], name)
         self.initialized = True
 
-    def _remove_html_tags(self, text: str) -> str:
-        return tokenizer.remove_html(text)
-
-    def _expand_contractions(self, text: str) -> str:
-        return tokenizer.expand_contractions(text)
-
-    def _remove_accented_characters(self, text: str) -> str:
-        return tokenizer.remove_accents(text)
-
-    def _remove_punctuation(self, text: str) -> str:
-        return tokenizer.remove_punctuation(text)
-
+    _remove_html_tags = staticmethod(cleaning.remove_html)
+    _expand_contractions = staticmethod(cleaning.expand_contractions)
+    _remove_accented_characters = staticmethod(cleaning.remove_accents)
+    _remove_punctuation = staticmethod(cleaning.remove_punctuation)
     _remove_puncutation = _remove_punctuation  # the name that TorchServe's handlers know
 
     def _tokenize(self, text: str) -> list[str]:
