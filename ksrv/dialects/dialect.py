@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from ksrv.engine.engine import Engine
     from ksrv.protocol.shared_memory import SharedMemory
+    from ksrv.request import InferRequest, RequestHandle
     from ksrv.server.credentials import Access
     from ksrv.server.grpc.services import Method, Services
     from ksrv.server.rest.json_resource import DocumentReader
@@ -159,6 +160,10 @@ class Dialect:
         Args:
             access: The checks of callers.
         """
+        return None
+
+    def server_call(self, engine: "Engine", request: "InferRequest") -> "RequestHandle | None":
+        """Begin a call of a handler to the server itself, or return None for other servers' handlers."""
         return None
 
     def read_settings(self, path: Path) -> ForeignSettings:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
     from ksrv.protocol.shared_memory import SharedMemory
     from ksrv.repository.format import Formats
+    from ksrv.request import InferRequest, RequestHandle
     from ksrv.server.credentials import Access
     from ksrv.server.grpc.services import Method, Services
     from ksrv.server.rest.json_resource import DocumentReader
@@ -144,3 +145,8 @@ def grpc_methods(services: "Services", engine: "Engine") -> "dict[str, Method]":
     for one in installed():
         found |= one.grpc_methods(services, engine)
     return found
+
+
+def server_call(engine: "Engine", request: "InferRequest") -> "RequestHandle":
+    """Begin a call of a handler to the server itself; see `Dialect.server_call`."""
+    return next(filter(None, (one.server_call(engine, request) for one in installed())))

@@ -24,7 +24,6 @@ from ksrv.engine.model_versions import ModelState
 from ksrv.engine.readiness import outage_of, why_not_ready
 from ksrv.engine.registry import ModelRegistry
 from ksrv.engine.requests.rate_limits import GiveBack, RateLimits
-from ksrv.engine.server_calls import begin_server_call
 from ksrv.engine.settings import EngineSettings
 from ksrv.errors import (
     Forbidden,
@@ -65,6 +64,7 @@ class Engine:
 
     Args:
         make_executor: Makes the executor of an instance; by default what the model's settings say.
+        server_call: Answers what handlers ask of the server itself.
 
     Attributes:
         handler_metrics: The values that handlers report.
@@ -81,6 +81,7 @@ class Engine:
         settings: EngineSettings | None = None,
         *,
         make_executor: ExecutorFactory | None = None,
+        server_call: "Callable[[Engine, InferRequest], RequestHandle] | None" = None,
     ) -> None:
         self.repository = repository
         self.settings = settings or EngineSettings()
@@ -90,7 +91,7 @@ class Engine:
             emit=self.handler_metrics.record,
             limits=self.settings.limits,
             submit=self.submit,
-            ask=partial(begin_server_call, self),
+            ask=server_call and partial(server_call, self),
             debug=self.settings.debug,
         )
 

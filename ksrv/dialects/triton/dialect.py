@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from ksrv.dialects.triton.extensions.shared_memory.tensors import ServerMemory
     from ksrv.engine.engine import Engine
+    from ksrv.request import InferRequest, RequestHandle
     from ksrv.server.credentials import Access
     from ksrv.server.grpc.services import Method, Services
     from ksrv.server.settings import ServerSettings
@@ -72,6 +73,12 @@ class Triton(Dialect):
         from ksrv.dialects.triton.extensions.shared_memory.tensors import ServerMemory
 
         return ServerMemory(Regions(settings.limits.regions), access)
+
+    def server_call(self, engine: "Engine", request: "InferRequest") -> "RequestHandle":
+        """See `Dialect.server_call`; only models of the Python backend make such calls."""
+        from ksrv.dialects.triton.python_backend.server_calls import begin_server_call
+
+        return begin_server_call(engine, request)
 
     def add_routes(self, app: "falcon.App[Any, Any]", parts: AppParts) -> None:
         """See `Dialect.add_routes`."""

@@ -21,7 +21,7 @@ def executor_for(
     emit: Emit,
     limits: Limits,
     submit: Callable[..., RequestHandle],
-    ask: Callable[[InferRequest], RequestHandle],
+    ask: Callable[[InferRequest], RequestHandle] | None,
     debug: bool,
 ) -> Executor:
     """Return the executor that a model's settings ask for.

@@ -163,7 +163,11 @@ class Service:
         if settings.trace == "otlp":
             tracing.start()
         workers = self._table.target_count
-        engine = Engine(repository, engine_settings(settings, workers, self.notes))
+        engine = Engine(
+            repository,
+            engine_settings(settings, workers, self.notes),
+            server_call=registry.server_call,
+        )
         replicator = ChangeReplicator(
             self._change_log,
             self._table,

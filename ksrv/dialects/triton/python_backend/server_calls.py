@@ -1,27 +1,17 @@
-"""Handlers' calls to the server itself: ask whether a model serves, load a model, unload a model."""
+"""The models' calls to the server itself: ask whether a model serves, load a model, unload a model."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ksrv.engine.composition import ThreadedCall
 from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError
 from ksrv.request import InferRequest, InferResponse, RequestHandle
 
-
-class ModelControl(Protocol):
-    """The calls of the engine that handlers may make."""
-
-    def model_ready(self, name: str, version: str) -> bool:
-        """Return whether a model serves."""
-
-    def load(self, name: str, config: str | None) -> None:
-        """Load a model, with the configuration of the call or with the model's."""
-
-    def unload(self, name: str) -> None:
-        """Unload a model."""
+if TYPE_CHECKING:
+    from ksrv.engine.engine import Engine
 
 
-def begin_server_call(engine: ModelControl, request: InferRequest) -> RequestHandle:
+def begin_server_call(engine: "Engine", request: InferRequest) -> RequestHandle:
     """Begin a handler's request to `ksrv.handlers.models.SERVER`. Clients cannot make such requests."""
 
     def call(_: Callable[[], bool]) -> InferResponse:
@@ -37,7 +27,7 @@ def begin_server_call(engine: ModelControl, request: InferRequest) -> RequestHan
     return ThreadedCall(call)
 
 
-def _answer(engine: ModelControl, parameters: Any) -> bool:
+def _answer(engine: "Engine", parameters: Any) -> bool:
     name = str(parameters.get("model", ""))
     match parameters.get("call"):
         case "ready":
