@@ -42,7 +42,7 @@ RUN_BY = {
 
 NOT_RUN = {
     "docs/benchmarks.md": "make bench-peers, which writes it, takes half an hour and ten installations",
-    "docs/compatibility.md": "the checkouts are not here: tests/unit/foreign holds what runs them",
+    "docs/compatibility.md": "the checkouts are not here",
     "docs/http.md": "it listens on every interface: native_server/test_proxy_protocol.py serves with its options",
     "docs/production.md": "docker, systemd and Kubernetes are not here: tests/unit/deploy holds their files and flags",
     "docs/security.md": "it listens on every interface: integration/access serves with its options",

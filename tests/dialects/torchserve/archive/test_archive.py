@@ -3,12 +3,9 @@ import json
 import os
 import stat
 import tarfile
-import warnings
 import zipfile
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ksrv.dialects.torchserve.archive.archive import (
     ArchiveError,
@@ -18,7 +15,6 @@ from ksrv.dialects.torchserve.archive.archive import (
     read_manifest,
 )
 from ksrv.dialects.torchserve.archive.model_config import archived_config
-from tests.support.examples import examples
 
 MANIFEST = json.dumps(
     {
@@ -152,40 +148,6 @@ def test_the_default_cache_is_private(monkeypatch, tmp_path):
     os.chmod(folder.parent, 0o777)
     with pytest.raises(ArchiveError, match="only this user"):
         default_cache()
-
-
-NAMES = (
-    st.lists(
-        st.sampled_from(["a", "b", "..", ".", "", "c.txt", "/", "\\", "x" * 20]),
-        min_size=1,
-        max_size=5,
-    )
-    .map("/".join)
-    .filter(bool)
-)
-
-
-@examples(150)
-@given(st.lists(st.tuples(NAMES, st.binary(max_size=20)), max_size=6))
-def test_no_archive_writes_outside_its_folder(tmp_path_factory, files):
-    base = tmp_path_factory.mktemp("property")
-    path = base / "any.mar"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("MAR-INF/MANIFEST.json", MANIFEST)
-        for name, content in files:
-            info = zipfile.ZipInfo("placeholder")
-            info.filename = name
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # two entries of one name
-                archive.writestr(info, content)
-    before = {path}
-    try:
-        folder = open_archive(path, base / "cache")
-    except ArchiveError:
-        assert [p for p in base.rglob("*") if p.is_file()] == [path]
-        return
-    outside = {p for p in base.rglob("*") if p.is_file() and folder not in p.parents} - before
-    assert not outside
 
 
 @pytest.mark.parametrize(

@@ -1,48 +1,13 @@
 """Reading a config.pbtxt: the values that protobuf prints, the line of each key, and any text."""
 
 import pytest
-from google.protobuf import json_format, text_format
 from hypothesis import given
 from hypothesis import strategies as st
-from tritonclient.grpc import model_config_pb2
 
-from ksrv.dialects.triton.config.configuration import plain
 from ksrv.dialects.triton.config.text_format import read_text_format
 from ksrv.model.fault import ConfigError
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
-groups = st.fixed_dictionaries(
-    {},
-    optional={
-        "name": texts,
-        "kind": st.sampled_from(["KIND_CPU", "KIND_GPU"]),
-        "count": st.integers(1, 1024),
-        "gpus": st.lists(st.integers(0, 9999), min_size=1, max_size=3),
-        "profile": st.lists(texts, min_size=1, max_size=3),
-    },
-)
-messages = st.fixed_dictionaries(
-    {},
-    optional={
-        "name": texts,
-        "max_batch_size": st.integers(1, 1_000_000),
-        "instance_group": st.lists(groups, min_size=1, max_size=3),
-        "parameters": st.dictionaries(
-            texts, st.fixed_dictionaries({"string_value": texts}), min_size=1, max_size=3
-        ),
-        "response_cache": st.just({"enable": True}),
-    },
-)
-
-
-@given(messages, st.booleans(), st.booleans(), st.booleans())
-def test_what_protobuf_prints_is_read_alike(tmp_path_factory, values, one_line, utf8, brackets):
-    message = json_format.ParseDict(values, model_config_pb2.ModelConfig())
-    text = text_format.MessageToString(
-        message, as_one_line=one_line, as_utf8=utf8, pointy_brackets=brackets
-    )
-    keys, _ = read_text_format(tmp_path_factory.getbasetemp() / "config.pbtxt", text)
-    assert plain(keys) == values
 
 
 LINES = """\
