@@ -6,13 +6,15 @@ where serving without it would give wrong answers.
 
 import logging
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any
 
 import msgspec
 import yaml
+from msgspec import Meta
 from msgspec.structs import replace
 
 from ksrv.dialects.torchserve.archive.archive import (
@@ -26,20 +28,16 @@ from ksrv.dialects.torchserve.archive.archive import (
 from ksrv.dialects.torchserve.archive.defaults import ArchiveDefaults
 from ksrv.dialects.torchserve.calls import FORMAT, KSERVE_V2, RUNNER
 from ksrv.model.config import JoinPolicy, ModelConfig, ModelSource
+from ksrv.model.fault import ConfigError, KeyPath
+from ksrv.model.spec import LARGEST_SIZE
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.report import Report
-from ksrv.repository.yaml_document import MAX_BYTES, MAX_DEPTH, MAX_NODES, describe
+from ksrv.repository.yaml_document import MAX_BYTES, MAX_DEPTH, MAX_NODES, Document, describe
 
 log = logging.getLogger("ksrv.repository")
 
 RUNTIMES = ("python", "python3", "")
 DEFAULT_BATCH_DELAY_MS = 100
-SERVER_KEYS = (
-    "minWorkers", "maxWorkers", "batchSize", "maxBatchDelay", "responseTimeout", "startupTimeout",
-    "clientTimeoutInMills", "deviceType", "deviceIds", "jobQueueSize", "envelope", "ksrv",
-)  # fmt: skip
-
-HANDLER_KEYS = ("pt2", "handler", "micro_batching", "deepspeed", "pippy")
 PYTHON_HINT = "make an environment with the requirements and name it in python: of model.yaml (ksrv import --to)"
 IGNORED = {
     "maxRetryTimeoutInSec": "a process that keeps dying is restarted with growing pauses instead",
@@ -58,6 +56,44 @@ REFUSED = {
     "asyncCommunication": "asynchronous handlers are not served",
     "useJobTicket": "job tickets are not served",
 }
+
+
+Whole = Annotated[int, Meta(ge=0, le=LARGEST_SIZE)]
+Positive = Annotated[int, Meta(ge=1, le=LARGEST_SIZE)]
+
+
+class _StandIns(msgspec.Struct):
+    torchvision: bool = True
+
+
+class ServerKeys(msgspec.Struct, rename="camel"):
+    """The keys of model-config.yaml that are for the server; None for a key that is left out."""
+
+    min_workers: Whole | None = None
+    max_workers: Positive | None = None
+    batch_size: Positive | None = None
+    max_batch_delay: Whole | None = None
+    response_timeout: Positive | None = None
+    startup_timeout: Positive | None = None
+    client_timeout_in_mills: Whole | None = None
+    job_queue_size: Positive | None = None
+    device_type: Any = None
+    device_ids: list[Whole] | None = None
+    envelope: Annotated[str, Meta(min_length=1)] | None = None
+    ksrv: _StandIns | None = None
+
+
+_MEANINGS = {
+    "minWorkers": "processes",
+    "maxWorkers": "processes at most",
+    "batchSize": "requests in a batch at most",
+    "maxBatchDelay": "ms wait for a full batch",
+    "responseTimeout": "s for one batch",
+    "startupTimeout": "s for a process to get ready",
+    "clientTimeoutInMills": "ms from a request's arrival",
+    "jobQueueSize": "requests may wait",
+}
+_SERVER_KEYS = [one.encode_name for one in msgspec.structs.fields(ServerKeys)]
 
 
 @dataclass(slots=True)
@@ -142,56 +178,65 @@ def archived_config(
             f"{MANIFEST} names no handler; make the archive again with torch-model-archiver --handler"
         )
     defaults = defaults or ArchiveDefaults()
-    document, lines = _model_config(folder, model.config_file)
+    own, lines = _model_config(folder, model.config_file)
     report = ArchiveReport(handler=model.handler)
+    document = Document.of(Path(model.config_file), {**own}, lines)
     given = defaults.models.get(model.model_name, {}).get(model.model_version, {})
-    settings = _Settings({**given, **document}, report, model.config_file, lines)
-    envelope = settings.envelope(defaults.envelope)
-    batch_size, batching = settings.batching(envelope)
-    settings.rest()
-    raw = _raw_manifest(folder)
+    document.take(Document.of(Path("models of config.properties"), given, {}), fill=True)
+    try:
+        keys = document.convert(
+            ServerKeys, {key: document.value[key] for key in _SERVER_KEYS if key in document.value}
+        )
+        device = _device(keys, document, report)
+    except ConfigError as error:
+        raise ArchiveError(str(error)) from None
+    _report_keys(document.value, lines, report)
+    if (envelope := keys.envelope or defaults.envelope) is not None:
+        report.applied["envelope"] = f"{envelope} around the handler"
+    batch_size = keys.batch_size or 1
+    if batch_size > 1 and envelope == KSERVE_V2:
+        for key in ("batchSize", "maxBatchDelay"):
+            if report.applied.pop(key, None):
+                report.ignored[key] = "requests with this envelope run one by one"
+    delay = DEFAULT_BATCH_DELAY_MS if keys.max_batch_delay is None else keys.max_batch_delay
+    stand_ins = keys.ksrv or _StandIns()
+    if keys.ksrv is not None:
+        report.applied["ksrv"] = f"torchvision stand-in {'on' if stand_ins.torchvision else 'off'}"
+    least = defaults.workers if keys.min_workers is None else keys.min_workers
     report.missing_packages = missing_packages(folder, model.requirements_file)
     config = ModelConfig(
         handler=model.handler,
         model=str(folder / model.serialized_file) if model.serialized_file else None,
-        device=settings.device(),
-        batching=batching,
+        device=device,
+        batching=_batching(batch_size, delay, envelope),
         executor="process",
         # TorchServe tells a request at once that its worker died; trying it again is the client's
         # choice there.
         retry=False,
-        instances=settings.instances(defaults.workers),
-        timeout_ms=settings.number("clientTimeoutInMills", 0, "ms from a request's arrival", 0),
-        run_timeout_ms=1000
-        * settings.number("responseTimeout", defaults.response_timeout_s, "s for one batch"),
-        start_timeout_s=settings.number(
-            "startupTimeout", defaults.startup_timeout_s, "s for a process to get ready"
-        ),
-        queue_size=settings.number("jobQueueSize", defaults.queue_size, "requests may wait"),
+        instances=max(1, min(least, keys.max_workers or least)),
+        timeout_ms=keys.client_timeout_in_mills or 0,
+        run_timeout_ms=1000 * (keys.response_timeout or defaults.response_timeout_s),
+        start_timeout_s=keys.startup_timeout or defaults.startup_timeout_s,
+        queue_size=keys.job_queue_size or defaults.queue_size,
         warmup=False,
-        pt2=document.get("pt2"),
+        pt2=own.get("pt2"),
         envelope=envelope,
         runner=RUNNER,
         own_version=model.model_version,
         dialect={
             FORMAT: {
-                "manifest": raw,
-                "config": document,
+                "manifest": msgspec.json.decode(read_settings(folder, str(MANIFEST))),
+                "config": own,
                 "archive": archive,
                 "batch_size": batch_size,
-                "device_ids": settings.device_ids(),
+                "device_ids": keys.device_ids or [],
                 "decode": defaults.decode,
                 "metrics": list(defaults.metrics),
-                "torchvision": settings.stand_in(),
+                "torchvision": stand_ins.torchvision,
             }
         },
     )
     return config, report
-
-
-def _raw_manifest(folder: Path) -> dict[str, Any]:
-    manifest: dict[str, Any] = msgspec.json.decode(read_settings(folder, str(MANIFEST)))
-    return manifest
 
 
 def _check_aliases(root: yaml.Node) -> None:
@@ -229,7 +274,7 @@ def _check_aliases(root: yaml.Node) -> None:
             )
 
 
-def _model_config(folder: Path, name: str) -> tuple[dict[str, Any], dict[str, int]]:
+def _model_config(folder: Path, name: str) -> tuple[dict[str, Any], dict[KeyPath, int]]:
     """Return the YAML as TorchServe's handlers know it, and the lines of its keys."""
     if not name:
         return {}, {}
@@ -259,103 +304,41 @@ def _model_config(folder: Path, name: str) -> tuple[dict[str, Any], dict[str, in
     if not isinstance(document, dict):
         raise ArchiveError(f"{name}, line 1: expected keys and values, found {describe(document)}")
     assert isinstance(tree, yaml.MappingNode)  # what becomes a dict is one
-    lines = {key.value: key.start_mark.line + 1 for key, _ in tree.value}
+    lines: dict[KeyPath, int] = {(key.value,): key.start_mark.line + 1 for key, _ in tree.value}
     return {str(key): value for key, value in document.items()}, lines
 
 
-class _Settings:
-    """Reads the keys of model-config.yaml and fills the report meanwhile.
+def _device(keys: ServerKeys, document: Document, report: ArchiveReport) -> str:
+    given = keys.device_type
+    if given in (None, ""):
+        return "auto"
+    kind = str(given).lower()
+    if kind not in ("cpu", "gpu", "neuron"):
+        document.fail(("deviceType",), f"expected cpu or gpu, found {describe(given)}")
+    report.applied["deviceType"] = kind
+    if kind == "cpu":
+        return "cpu"
+    ids = keys.device_ids or []
+    if ids:
+        report.applied["deviceIds"] = ", ".join(map(str, ids))
+    return f"cuda:{ids[0]}" if len(ids) == 1 else "auto"
 
-    Args:
-        lines: The lines of the keys in model-config.yaml; other keys are from a config.properties.
-    """
 
-    def __init__(
-        self, document: dict[str, Any], report: ArchiveReport, file: str, lines: dict[str, int]
-    ) -> None:
-        self._document = document
-        self._report = report
-        self._file = file
-        self._lines = lines
-
-    def fail(self, key: str, expected: str) -> NoReturn:
-        line = self._lines.get(key)
-        where = f"{self._file}, line {line}" if line else "models of config.properties"
-        raise ArchiveError(
-            f"{where}: {key}: expected {expected}, found {describe(self._document[key])}"
-        )
-
-    def number(self, key: str, default: int, meaning: str, least: int = 1) -> int:
-        if key not in self._document:
-            return default
-        value = self._document[key]
-        if type(value) is not int or value < least:
-            self.fail(key, f"a whole number from {least}")
-        self._report.applied[key] = f"{value} {meaning}"
-        return value
-
-    def envelope(self, default: str | None) -> str | None:
-        value = self._document.get("envelope", default)
-        if value is not None and not (isinstance(value, str) and value):
-            self.fail("envelope", "a name")
-        if value is not None:
-            self._report.applied["envelope"] = f"{value} around the handler"
-        return value
-
-    def batching(self, envelope: str | None) -> tuple[int, JoinPolicy | None]:
-        size = self.number("batchSize", 1, "requests in a batch at most")
-        delay = self.number("maxBatchDelay", DEFAULT_BATCH_DELAY_MS, "ms wait for a full batch", 0)
-        if size > 1 and envelope == KSERVE_V2:
-            for key in ("batchSize", "maxBatchDelay"):
-                if self._report.applied.pop(key, None):
-                    self._report.ignored[key] = "requests with this envelope run one by one"
-        return size, _batching(size, delay, envelope)
-
-    def instances(self, default: int) -> int:
-        least = self.number("minWorkers", default, "processes", 0)
-        most = self.number("maxWorkers", max(least, 1), "processes at most")
-        return max(1, min(least, most))
-
-    def stand_in(self) -> bool:
-        section = self._document.get("ksrv", {})
-        wanted = section.get("torchvision", True) if isinstance(section, dict) else None
-        if not isinstance(wanted, bool) or set(section) - {"torchvision"}:
-            self.fail("ksrv", "{torchvision: true or false}")
-        if section:
-            self._report.applied["ksrv"] = f"torchvision stand-in {'on' if wanted else 'off'}"
-        return wanted
-
-    def device_ids(self) -> list[int]:
-        ids = self._document.get("deviceIds") or []
-        if not isinstance(ids, list) or any(type(entry) is not int or entry < 0 for entry in ids):
-            self.fail("deviceIds", "a list of numbers")
-        return ids
-
-    def device(self) -> str:
-        given = self._document.get("deviceType")
-        if given in (None, ""):
-            return "auto"
-        kind = str(given).lower()
-        if kind not in ("cpu", "gpu", "neuron"):
-            self.fail("deviceType", "cpu or gpu")
-        self._report.applied["deviceType"] = kind
-        if kind == "cpu":
-            return "cpu"
-        if ids := self.device_ids():
-            self._report.applied["deviceIds"] = ", ".join(map(str, ids))
-        return f"cuda:{ids[0]}" if len(ids) == 1 else "auto"
-
-    def rest(self) -> None:
-        for key, value in self._document.items():
-            if key in REFUSED:
-                if value not in (None, False, 0, ""):
-                    line = self._lines.get(key)
-                    self._report.refused[key] = REFUSED[key] + (f" (line {line})" if line else "")
-            elif key in IGNORED:
-                if value is not False:
-                    self._report.ignored[key] = IGNORED[key]
-            elif key in HANDLER_KEYS or key not in SERVER_KEYS:
-                self._report.passed_through.append(key)
+def _report_keys(
+    given: Mapping[str, Any], lines: Mapping[KeyPath, int], report: ArchiveReport
+) -> None:
+    for key, value in given.items():
+        if key in REFUSED:
+            if value not in (None, False, 0, ""):
+                line = lines.get((key,))
+                report.refused[key] = REFUSED[key] + (f" (line {line})" if line else "")
+        elif key in IGNORED:
+            if value is not False:
+                report.ignored[key] = IGNORED[key]
+        elif key not in _SERVER_KEYS:
+            report.passed_through.append(key)
+        elif key in _MEANINGS and value is not None:
+            report.applied[key] = f"{value} {_MEANINGS[key]}"
 
 
 def with_batches(config: ModelConfig, size: int, delay_ms: int) -> ModelConfig:
