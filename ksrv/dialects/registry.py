@@ -1,9 +1,11 @@
 """The dialects of this process, built in and of third parties. The core imports no other module of `ksrv.dialects`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 
     from ksrv.dialects.dialect import Dialect, ErrorForm, ForeignSettings
     from ksrv.engine.engine import Engine
+    from ksrv.model.config import ModelSource
     from ksrv.protocol.shared_memory import SharedMemory
     from ksrv.repository.format import Formats
     from ksrv.request import InferRequest, RequestHandle
@@ -79,6 +82,25 @@ def formats(files: "Mapping[str, ForeignSettings]" = MappingProxyType({})) -> "F
         files[one.settings_key].format if one.settings_key in files else one.format
         for one in installed()
     )
+
+
+def read_foreign_settings(values: Mapping[str, Any]) -> "dict[str, ForeignSettings]":
+    """Return the settings files of other servers, by the setting that names the file.
+
+    Args:
+        values: The values of settings by key.
+
+    Raises:
+        SettingsError: A file cannot be read, or a value in it is not possible.
+    """
+    found = {}
+    for dialect in installed():
+        if named := values.get(dialect.settings_key):
+            try:
+                found[dialect.settings_key] = dialect.read_settings(Path(named))
+            except ValueError as error:
+                raise SettingsError(f"setting {dialect.settings_key!r}: {error}") from error
+    return found
 
 
 def add_routes(
@@ -150,3 +172,20 @@ def grpc_methods(services: "Services", engine: "Engine") -> "dict[str, Method]":
 def server_call(engine: "Engine", request: "InferRequest") -> "RequestHandle":
     """Begin a call of a handler to the server itself; see `Dialect.server_call`."""
     return next(filter(None, (one.server_call(engine, request) for one in installed())))
+
+
+def forget_modules(sources: "Iterable[ModelSource]") -> None:
+    """Take the modules that a dialect's runner imports by bare name out of this process.
+
+    Args:
+        sources: The models; others leave no module behind.
+    """
+    from ksrv.model.config import ModelConfig
+
+    plain = ModelConfig().runner
+    for folder in [str(one.folder) for one in sources if one.config and one.config.runner != plain]:
+        sys.path[:] = [one for one in sys.path if one != folder]
+        for name, module in list(sys.modules.items()):
+            file = getattr(module, "__file__", None)
+            if file and Path(file).is_relative_to(folder):
+                del sys.modules[name]

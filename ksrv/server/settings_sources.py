@@ -16,19 +16,16 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 import yaml
 
 from ksrv.descriptions import attribute_descriptions
-from ksrv.dialects.registry import installed
+from ksrv.dialects.registry import read_foreign_settings
 from ksrv.errors import did_you_mean
 from ksrv.limits import Limits
 from ksrv.server.settings import ServerSettings, SettingsError
-
-if TYPE_CHECKING:
-    from ksrv.dialects.dialect import ForeignSettings
 
 PREFIX = "KSRV_"
 BUILD_VARIABLES = frozenset({"KSRV_SANITIZE", "KSRV_SYMBOLS", "KSRV_TRACE", "KSRV_WITHOUT"})
@@ -196,25 +193,6 @@ def _from_file(path: str, known: Mapping[str, Field]) -> dict[str, _Given]:
         if key not in known:
             raise SettingsError(_unknown(key, source, known))
     return {key: _Given(value, source) for key, value in given.items()}
-
-
-def read_foreign_settings(values: Mapping[str, Any]) -> "dict[str, ForeignSettings]":
-    """Return the settings files of other servers, by the setting that names the file.
-
-    Args:
-        values: The values of settings by key.
-
-    Raises:
-        SettingsError: A file cannot be read, or a value in it is not possible.
-    """
-    found = {}
-    for dialect in installed():
-        if named := values.get(dialect.settings_key):
-            try:
-                found[dialect.settings_key] = dialect.read_settings(Path(named))
-            except ValueError as error:
-                raise SettingsError(f"setting {dialect.settings_key!r}: {error}") from error
-    return found
 
 
 def parse_size(text: str) -> int:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from ksrv.client.tensors import Declared
 from ksrv.client.tensors import Tensor as Encoded
 from ksrv.client.tensors import encode as encode_input
-from ksrv.dialects.registry import formats
+from ksrv.dialects.registry import forget_modules, formats
 from ksrv.engine.composition import ModelCalls
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.engine.instances.inline import InlineExecutor
@@ -338,23 +338,6 @@ def _source_of(handler: Handler, name: str | None, settings: Mapping[str, Any]) 
     return ModelSource(
         name=served_as, version="", folder=file.parent, root=file.parent, config=config
     )
-
-
-def forget_modules(sources: Sequence[ModelSource]) -> None:
-    """Take the modules that a dialect's runner imports by bare name out of this process.
-
-    Args:
-        sources: The models; others leave no module behind.
-    """
-    plain = ModelConfig().runner
-    others = [one for one in sources if one.config and one.config.runner != plain]
-    for folder in [str(one.folder) for one in others]:
-        while folder in sys.path:
-            sys.path.remove(folder)
-        for name, module in list(sys.modules.items()):
-            file = getattr(module, "__file__", None)
-            if file and Path(file).is_relative_to(folder):
-                sys.modules.pop(name, None)
 
 
 def _as_request_tensor(encoded: Encoded) -> Tensor:

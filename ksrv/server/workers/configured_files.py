@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ksrv.dialects.registry import read_foreign_settings
 from ksrv.server.credentials import Access
 from ksrv.server.launch.tls import Certificates, read_certificates
 from ksrv.server.settings import ServerSettings
-from ksrv.server.settings_sources import read_foreign_settings
 
 if TYPE_CHECKING:
     from ksrv.dialects.dialect import ForeignSettings
