@@ -22,7 +22,7 @@ MODULES = (
     *(
         f"ts.torch_handler.{name}"
         for name in (
-            "base_handler", "densenet_handler", "vision_handler", "image_classifier", "image_segmenter", "object_detector",
+            "base_handler", "vision_handler", "image_classifier", "image_segmenter", "object_detector",
             "text_handler", "text_classifier", "contractions", "request_envelope", "request_envelope.base",
             "request_envelope.body", "request_envelope.json", "request_envelope.kserve", "request_envelope.kservev2",
             "unit_tests", "unit_tests.test_utils", "unit_tests.test_utils.mock_context", "unit_tests.test_utils.model_dir",
@@ -51,7 +51,6 @@ HOMES = {
     "frames": ("create_predict_response",),
     "handlers.base_handler": ("BaseHandler", "setup_ort_session", "timed", "timeit"),
     "handlers.batch_streamer": ("TextIteratorStreamerBatch",),
-    "handlers.densenet_handler": ("DenseNetHandler",),
     "handlers.micro_batching": ("MicroBatching", "get_micro_batch_idx"),
     "handlers.text_handler": ("TextClassifier", "TextHandler", "get_tokenizer", "ngrams_iterator"),
     "handlers.vision_handler": ("ImageClassifier", "ImageSegmenter", "ObjectDetector", "VisionHandler"),

@@ -1,6 +1,5 @@
 """Model files of TorchServe's base handler: each format, and every form of `pt2`."""
 
-import io
 import json
 import logging
 
@@ -119,17 +118,3 @@ def test_pt2_of_another_form_fails_the_model(ts_runner, tmp_path, pt2):
         ts_runner(
             HANDLER, files=eager(tmp_path), manifest=manifest, archive={"config": {"pt2": pt2}}
         )
-
-
-def test_densenet_handler_runs_the_rows_saved_tensors_as_one_batch():
-    from ksrv.dialects.torchserve.api.handlers.densenet_handler import DenseNetHandler
-
-    def saved(value):
-        content = io.BytesIO()
-        torch.save(torch.full((2,), value), content)
-        return content.getvalue()
-
-    handler = DenseNetHandler()
-    handler.device, handler.model = torch.device("cpu"), lambda tensor: tensor * 2
-    answers = handler.handle([{"data": saved(1.0)}, {"body": saved(3.0)}], None)
-    assert [answer.tolist() for answer in answers] == [[[2.0, 2.0], [6.0, 6.0]]]

@@ -11,6 +11,7 @@ from ksrv.handlers.models import array_of
 from ksrv.model.datatypes import NAME_BY_DTYPE
 from ksrv.request import Array, Element
 from ksrv.request import Tensor as WireTensor
+from ksrv.torch_interop import array_over, numpy_dtype
 
 _CPU = (1, 0)
 """DLPack's device of the memory of CPUs."""
@@ -155,13 +156,18 @@ class Tensor:
     def _take_torch(self, name: str, found: Any) -> None:
         if not found.is_contiguous():
             raise TritonModelException(_NOT_CONTIGUOUS)
-        if found.device.type != "cpu":
-            self._fill(name, _torch_datatype(name, found), None, found)
-        elif found.dtype == _torch().bfloat16:
-            patterns = found.view(_torch().int16).numpy().view(np.uint16)
-            self._fill(name, "BF16", patterns)
+        dtype = numpy_dtype(found.dtype)
+        datatype = None if dtype is None else NAME_BY_DTYPE.get(dtype)
+        if found.dtype == _torch().bfloat16:
+            datatype = "BF16"
+        if datatype is None:
+            raise TritonModelException(
+                f"the tensor {name!r} is of {found.dtype}, which has no datatype in Triton"
+            )
+        if found.device.type == "cpu":
+            self._fill(name, datatype, array_over(found))
         else:
-            self._fill(name, _torch_datatype(name, found), found.detach().numpy())
+            self._fill(name, datatype, None, found)
 
     def _take_numpy(self, name: str, source: Any) -> None:
         if source.__dlpack_device__()[0] not in _HOST_DEVICES:
@@ -180,15 +186,8 @@ class Tensor:
 
     def on_wire(self) -> WireTensor:
         """Return the tensor as an answer, or a call, carries it; values on a GPU are copied from there."""
-        array = self._array
-        if array is None:
-            copied = self._torch.cpu()
-            if self._datatype == "BF16":
-                copied = copied.view(_torch().int16)
-            array = copied.numpy()
+        array = array_over(self._torch.cpu()) if self._array is None else self._array
         if self._datatype != "BYTES":
-            if self._datatype == "BF16":
-                array = array.view(np.uint16)
             return WireTensor(self._name, self._datatype, array.shape, array)
         elements: list[Element] = [_element(self._name, one) for one in array.reshape(-1)]
         return WireTensor(self._name, "BYTES", array.shape, elements)
@@ -218,18 +217,6 @@ def _torch() -> Any:
             "BF16 and tensors on a GPU need torch in the environment of the model"
         ) from error
     return torch
-
-
-def _torch_datatype(name: str, tensor: Any) -> str:
-    if tensor.dtype == _torch().bfloat16:
-        return "BF16"
-    text = str(tensor.dtype).removeprefix("torch.")
-    found = NAME_BY_DTYPE.get(np.dtype(text)) if hasattr(np, text) or text == "bool" else None
-    if found is None:
-        raise TritonModelException(
-            f"the tensor {name!r} is of {tensor.dtype}, which has no datatype in Triton"
-        )
-    return found
 
 
 def _element(name: str, value: Any) -> bytes:
