@@ -17,7 +17,7 @@ from ksrv._native.json.number_array import NumbersError
 from ksrv.errors import InvalidRequest, quote
 from ksrv.limits import Limits, show_limit
 from ksrv.model.datatypes import BINARY_ONLY, FLOATING, OutOfRange, cast
-from ksrv.model.spec import TensorSpec
+from ksrv.model.spec import TensorSpec, fits
 from ksrv.protocol.error_texts import numbers_fault
 from ksrv.protocol.json_data import B64, to_element
 from ksrv.protocol.tensors import subject
@@ -64,9 +64,9 @@ def read_value(declared: TensorSpec, value: Any, index: int, limits: Limits) -> 
     shape = [1] * missing + given
     has_rows = declared.batched and not missing
     # [40, 31] for the shape [-1, 1]: a value for each row, not one row of two values.
-    if missing and given and declared.batched and not _fits(shape, declared):
+    if missing and given and declared.batched and not fits(tuple(shape), declared.shape):
         by_row = [given[0], *[1] * missing, *given[1:]]
-        if _fits(by_row, declared):
+        if fits(tuple(by_row), declared.shape):
             shape, has_rows = by_row, True
     tensor = read_tensor(declared.name, declared, shape, values, index, limits)
     return PlainValue(tensor, has_rows)
@@ -193,10 +193,3 @@ def _check_filled(name: str, given: list[int], values: list[Any]) -> None:
         raise InvalidRequest(
             f"the input {quote(name)} holds an object; expected a text, a number, or a list of them"
         )
-
-
-def _fits(shape: list[int], declared: TensorSpec) -> bool:
-    return len(shape) == len(declared.shape) and all(
-        size in (-1, given) or (isinstance(size, tuple) and size[0] <= given <= size[1])
-        for given, size in zip(shape, declared.shape, strict=True)
-    )

@@ -15,7 +15,7 @@ import orjson
 
 from ksrv.dialects.torchserve.api.errors import PredictionException
 from ksrv.request import Element
-from ksrv.torch_interop import imported_torch
+from ksrv.torch_interop import is_tensor
 
 OUTPUT = "output"
 PREDICTION_FAILED = "Prediction failed"
@@ -70,7 +70,7 @@ def torchserve_item(item: Any) -> tuple[bytes, str]:
         return bytes(item), "application/octet-stream"
     if isinstance(item, str):
         return item.encode("utf-8", "surrogatepass"), "text/plain; charset=utf-8"
-    if _is_tensor(item):
+    if is_tensor(item):
         import torch
 
         buffer = io.BytesIO()
@@ -112,7 +112,7 @@ def _plain(value: Any) -> Any:
     """Return a value that JSON knows for one inside of an item that it does not know."""
     if isinstance(value, (bytes, bytearray)):
         return value.decode("utf-8")
-    if _is_tensor(value) or isinstance(value, (np.ndarray, np.generic)):
+    if is_tensor(value) or isinstance(value, (np.ndarray, np.generic)):
         # orjson itself takes no array of texts, of objects or in Fortran order.
         return value.tolist()
     raise TypeError
@@ -151,8 +151,3 @@ def _unsupported(item: Any) -> AnswerError:
         "Unsupported model output data type.",
         f"JSON cannot express an item of the type {type(item).__name__}",
     )
-
-
-def _is_tensor(item: Any) -> bool:
-    torch = imported_torch()
-    return torch is not None and isinstance(item, torch.Tensor)

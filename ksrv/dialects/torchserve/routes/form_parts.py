@@ -1,6 +1,6 @@
 """The parts of a request to TorchServe's routes: raw, urlencoded and multipart bodies."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
@@ -62,14 +62,7 @@ def read_parts(
         parts.append(Part(BODY, as_element(body), content_type or ""))
     if len(parts) > PARTS:
         raise InvalidRequest(f"the request has more than {PARTS} parts; send several requests")
-    return list(_last_of_each_name(parts))
-
-
-def _last_of_each_name(parts: Iterable[Part]) -> Iterable[Part]:
-    by_name: dict[str, Part] = {}
-    for part in parts:
-        by_name[part.name] = part
-    return by_name.values()
+    return list({part.name: part for part in parts}.values())  # the last of each name
 
 
 def _form(body: memoryview) -> list[Part]:

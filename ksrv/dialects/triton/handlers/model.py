@@ -16,7 +16,7 @@ from ksrv.errors import HandlerFailed
 from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.context import Context
 from ksrv.loaders.loaded import LoadedModel, ModelLoadError
-from ksrv.model.spec import Dimension, ModelSpec, TensorSpec
+from ksrv.model.spec import Dimension, ModelSpec, TensorSpec, allows, fits
 
 
 class TritonModel(BaseHandler):
@@ -186,10 +186,7 @@ def to_client(array: Any, bound: BoundTensor) -> Any:
     if bound.model_shape is None:
         return array
     shape = tuple(array.shape)
-    fits = len(shape) == len(bound.model_shape)
-    if not fits or not all(
-        want in (-1, size) for want, size in zip(bound.model_shape, shape, strict=True)
-    ):
+    if not fits(shape, bound.model_shape):
         raise HandlerFailed(
             f"the model returned the output {bound.name!r} in the shape {list(shape)}; the reshape "
             f"of config.pbtxt expects {list(bound.model_shape)}"
@@ -259,13 +256,10 @@ def check_side(
 
 
 def _agree(declared: Sequence[int], own: Sequence[Dimension]) -> bool:
-    if len(declared) != len(own):
-        return False
-    for one, other in zip(declared, own, strict=True):
-        low, high = other if isinstance(other, tuple) else (other, other)
-        if one != -1 and other != -1 and not low <= one <= high:
-            return False
-    return True
+    pairs = zip(own, declared, strict=False)
+    return len(declared) == len(own) and all(
+        one == -1 or allows(other, one) for other, one in pairs
+    )
 
 
 def _differs(tensors: TritonDeclarations, loaded: LoadedModel) -> bool:

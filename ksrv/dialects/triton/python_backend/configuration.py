@@ -30,11 +30,6 @@ def kind_of(device: str) -> str:
     return "GPU" if device.startswith("cuda") else "CPU"
 
 
-def is_decoupled(configuration: Mapping[str, Any]) -> bool:
-    """Tell whether a model answers a request with any number of responses."""
-    return bool((configuration.get("model_transaction_policy") or {}).get("decoupled"))
-
-
 def completed_spec(
     spec: ModelSpec, config: ModelConfig, configuration: Mapping[str, Any]
 ) -> ModelSpec:

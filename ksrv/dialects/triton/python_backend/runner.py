@@ -22,6 +22,9 @@ from ksrv.dialects.foreign_runner import ForeignRunner
 from ksrv.dialects.triton.declarations import TritonDeclarations
 from ksrv.dialects.triton.handlers.sequence_model import control_value, dtype_of
 from ksrv.dialects.triton.python_backend import utils_module
+from ksrv.dialects.triton.python_backend.api.datatypes import (
+    using_decoupled_model_transaction_policy,
+)
 from ksrv.dialects.triton.python_backend.api.model import RunningModel, enter
 from ksrv.dialects.triton.python_backend.api.model_config import completed
 from ksrv.dialects.triton.python_backend.api.request import (
@@ -34,7 +37,6 @@ from ksrv.dialects.triton.python_backend.api.tensor import Tensor
 from ksrv.dialects.triton.python_backend.configuration import (
     completed_spec,
     full_configuration,
-    is_decoupled,
     kind_of,
 )
 from ksrv.dialects.triton.python_backend.execution import Done, Executions, client_error_of
@@ -83,7 +85,7 @@ class PythonModelRunner(ForeignRunner):
         self._finalize = getattr(model, "finalize", None)
         self._outputs = [one.name for one in spec.outputs]
         self._counts_rows = spec.counts_rows
-        decoupled = is_decoupled(configuration)
+        decoupled = using_decoupled_model_transaction_policy(configuration)
         self._executions = Executions(
             model,
             self._instance_name,
