@@ -127,7 +127,7 @@ $(OLDEST_VENV)/.installed: $(VENV)/.built pyproject.toml
 	$(PYTHON) tools/oldest_dependencies.py > $(OLDEST)
 	$(PYTHON) -m venv --clear $(OLDEST_VENV)
 	$(OLDEST_VENV)/bin/python -m pip install -q --disable-pip-version-check -c $(OLDEST) $$(sed 's/=.*//' $(OLDEST)) \
-		googleapis-common-protos h2 httpx hypothesis ml_dtypes Pillow pytest pytest-benchmark pytest-timeout requests \
+		googleapis-common-protos hpack httpx hypothesis ml_dtypes Pillow pytest pytest-benchmark pytest-timeout requests \
 		'tritonclient[http]'
 	@touch $@
 
@@ -177,7 +177,7 @@ $(RAY_VENV)/.installed: $(VENV)/.built pyproject.toml
 	$(PYTHON) -m venv $(RAY_VENV)
 	$(RAY_VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt setuptools wheel Cython numpy
 	$(RAY_VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[ray,otel]' \
-		pytest pytest-benchmark pytest-timeout h2 hypothesis requests 'tritonclient[grpc,http]'
+		pytest pytest-benchmark pytest-timeout hpack hypothesis requests 'tritonclient[grpc,http]'
 	@touch $@
 
 test-ray: $(RAY_VENV)/.installed ## replicas under Ray Serve on two nodes, one of them killed; minutes

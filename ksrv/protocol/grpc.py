@@ -158,8 +158,8 @@ def parse_infer(
 
 def _outputs(found: Request, memory: CallerMemory | None) -> list[RequestedOutput]:
     outputs = []
-    for index, output in enumerate(found.outputs):
-        wanted = take_requested_output(output.name, index, output.parameters)
+    for index, (name, parameters) in enumerate(found.outputs):
+        wanted = take_requested_output(name, index, parameters)
         if wanted.shared_memory is not None:
             enabled(memory, f"output {quote(wanted.name)} (index {index})")
         outputs.append(wanted)

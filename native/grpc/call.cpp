@@ -44,10 +44,8 @@ void Call::enter(Life next) noexcept {
 
 void Call::free_untaken() noexcept {
     ASSERT_LOCKED(lock);
-    while (messages.size()) {
-        Message left = messages.take();
-        free_message(&left, connection->budget());
-    }
+    for (Message &left : messages) free_message(&left, connection->budget());
+    messages.clear();
 }
 
 void Call::note_model(const std::string &model, const std::string &version) noexcept {
@@ -128,7 +126,8 @@ Next Call::next_message(Message *taken, int64_t until_ns) noexcept {
             changed.wait_until(guard, until_ns);
         }
         if (life != Life::open) return Next::ended;
-        *taken = messages.take();
+        *taken = messages[0];
+        messages.drop_first(1);
     }
     connection->mail(this);  // to open its window
     return Next::message;
@@ -137,7 +136,8 @@ Next Call::next_message(Message *taken, int64_t until_ns) noexcept {
 bool Call::take_message(Message *taken) noexcept {
     std::lock_guard<std::mutex> guard(lock);
     if (!messages.size()) return false;
-    *taken = messages.take();
+    *taken = messages[0];
+    messages.clear();
     return true;
 }
 

@@ -16,6 +16,7 @@
 #include "base/assertions.hpp"
 #include "base/clock.hpp"
 #include "base/monotonic_condition.hpp"
+#include "base/small_vector.hpp"
 #include "grpc/call_head.hpp"
 #include "grpc/messages.hpp"
 #include "grpc/payload.hpp"
@@ -195,7 +196,7 @@ class Call {
     // ---- guarded by the mutex ----
     std::mutex lock;
     MonotonicCondition changed;
-    MessageQueue messages;
+    SmallVector<Message, 1> messages;  // complete, in order
     bool peer_over = false;  // the client sends nothing more
     Life life = Life::open;
     PayloadQueue out;

@@ -30,6 +30,8 @@ void CallHead::add(std::string_view name, std::string_view value) noexcept {
     try {
         if (name == ":method") {
             verb = value;
+        } else if (name == ":path") {
+            unknown_path = value;
         } else if (name == ":authority") {
             authority = value;
         } else if (name == "content-type") {
@@ -41,14 +43,6 @@ void CallHead::add(std::string_view name, std::string_view value) noexcept {
         } else if (name[0] != ':' && name != "te" && !begins(name, "grpc-")) {
             add_line(name, value);
         }
-    } catch (const std::bad_alloc &) {
-        fault = &fault::HEAD_LOST;
-    }
-}
-
-void CallHead::keep_unknown_path(std::string_view path) noexcept {
-    try {
-        unknown_path = path;
     } catch (const std::bad_alloc &) {
         fault = &fault::HEAD_LOST;
     }

@@ -18,9 +18,8 @@ enum class Encoding : uint8_t { identity, gzip, deflate, other };
 struct CallHead {
     static constexpr uint64_t NO_TIMEOUT = UINT64_MAX;
 
-    // Takes a field other than `:path`. If memory is short, sets `fault`, and drops further fields.
+    // Takes a field; `:path` only if no method has it. If memory is short, sets `fault`, and drops further fields.
     void add(std::string_view name, std::string_view value) noexcept;
-    void keep_unknown_path(std::string_view path) noexcept;
     // Chooses the call's id.
     void identify() noexcept;
 

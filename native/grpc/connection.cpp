@@ -31,7 +31,6 @@ void Connection::begin(bool watched, uint32_t events) noexcept {
     limits.head = server_->config.head;
     // Before Python has checked a token, a caller may send no more than a small message.
     limits.stream_window = server_->config.checks_callers ? 65535 : 1u << 20;
-    socket_.open();
     if (!streams_.session.open(limits) || !watched) close_now();
     owner.end();
     note(events);
@@ -83,7 +82,7 @@ void Connection::drain_mailbox() noexcept {
         first = call->links.next_mail;
         call->links.mailed.store(false, std::memory_order_release);
         if (call->stream > 0) streams_.answer(call);
-        if (call->stream > 0) streams_.flow.open_window(call);
+        if (call->stream > 0) streams_.open_window(call);
         call->release();
     }
 }
@@ -209,7 +208,7 @@ void Connection::tick() noexcept {
 // Pings a silent peer that has open calls. False if it has sent nothing since the last ping for too long.
 bool Connection::answers_pings() noexcept {
     const ServerConfig &config = server_->config;
-    const uint64_t received_ns = streams_.flow.received_ns();
+    const uint64_t received_ns = streams_.received_ns();
     if (is_idle() || !config.ping_ns) return true;
     if (ping_sent_ns_ && received_ns < ping_sent_ns_) return now_ - ping_sent_ns_ < config.ping_timeout_ns;
     ping_sent_ns_ = 0;

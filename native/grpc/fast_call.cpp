@@ -15,6 +15,7 @@ namespace ksrv::grpc {
 namespace {
 
 constexpr size_t TENSOR_BYTES = 65536;  // limit for the copied tensors of an answer
+constexpr size_t ID_BYTES = 4096;  // limit for the request's id, which the answer repeats
 constexpr size_t PARAMETERS = 1;  // limit for a call's parameters: one may be present that does not affect the answer
 
 Call *call_of(const FastRequest &request) noexcept { return static_cast<Call *>(request.call); }
@@ -98,7 +99,7 @@ bool read_message(const message::Request &found, const unsigned char *body, cons
                   FastRequestLayout *layout) noexcept {
     const size_t count = found.inputs.size();
     const bool all_raw = found.raw.size() == count, all_typed = found.raw.size() == 0;
-    if (count > signature.inputs.size() || !(all_raw || all_typed)) return false;
+    if (count > signature.inputs.size() || !(all_raw || all_typed) || found.id.length > ID_BYTES) return false;
     for (size_t i = 0; i < found.parameters.size(); ++i)
         if (!is_about_streams(body, found.parameters[i])) return false;
     for (size_t i = 0; i < count; ++i)
@@ -167,10 +168,9 @@ void send(FastRequest *request, const ReplyPart *parts, int part_count, int64_t 
         fail_fast_request(request);
         return;
     }
-    // Small, so that it is counted even if the budget does not allow it.
-    payload->count_in(call->connection->budget(), out.size());
     payload->copy(out.data(), out.size());
     payload->close();
+    payload->count(call->connection->budget());
     std::string none;
     Metadata nothing;
     call->finish(OK, none, nothing, payload);
@@ -220,7 +220,7 @@ const FastAnswers ANSWERS = {fits, send, fail, ended, freed};
 }  // namespace
 
 FastRequest *make_fast_call(Call *call, const RouteTable &routes, uint64_t now) noexcept {
-    Message &message = call->messages.first();
+    Message &message = call->messages[0];
     if (!message.block) return nullptr;
     const unsigned char *body = message.block->data + message.offset;
     message::Request found;
@@ -261,7 +261,7 @@ FastRequest *make_fast_call(Call *call, const RouteTable &routes, uint64_t now) 
 }
 
 void undo_fast_call(FastRequest *request) noexcept {
-    Message &message = call_of(*request)->messages.first();
+    Message &message = call_of(*request)->messages[0];
     message.block = request->block;
     message.offset = request->body_offset;
     message.length = request->body_length;

@@ -1,7 +1,9 @@
-#include "grpc/flow_control.hpp"
+// How much a peer may send: the windows of its streams, the bytes of messages in the memory budget, and its resets.
 
 #include <algorithm>
 
+#include "grpc/connection.hpp"
+#include "grpc/faults.hpp"
 #include "grpc/server.hpp"
 
 namespace ksrv::grpc {
@@ -19,7 +21,7 @@ constexpr uint64_t LATEST_NS = 100'000'000u;   // if a connection was not read f
 
 }  // namespace
 
-void FlowControl::open_window(Call *call) noexcept {
+void Streams::open_window(Call *call) noexcept {
     IncomingMessage &incoming = call->incoming;
     if (!incoming.unconsumed) return;
     const bool large = incoming.has_prefix() && incoming.message.length > COUNTED_STEP;
@@ -28,38 +30,47 @@ void FlowControl::open_window(Call *call) noexcept {
         std::lock_guard<std::mutex> guard(call->lock);
         if (call->messages.size() >= MESSAGES_AHEAD) return;
     }
-    if (large) session_->widen(call->stream, std::min(incoming.left() + PREFIX + COUNTED_STEP, AHEAD));
-    session_->consume(call->stream, incoming.unconsumed);
+    if (large) session.widen(call->stream, std::min(incoming.left() + PREFIX + COUNTED_STEP, AHEAD));
+    session.consume(call->stream, incoming.unconsumed);
     incoming.unconsumed = 0;
 }
 
-size_t FlowControl::count(Call *call, size_t more) noexcept {
+// Counts bytes of a message before memory is allocated for them. If the budget does not allow them, refuses the call
+// and returns false.
+bool Streams::count(Call *call, size_t more) noexcept {
+    MemoryBudget &budget = *server_.budget;
     Message &message = call->incoming.message;
     const size_t overhead = call->method->streams ? MESSAGE_OVERHEAD : 0;
     const size_t wanted = call->incoming.got + more;
-    if (wanted + overhead <= message.counted) return 0;
+    if (wanted + overhead <= message.counted) return true;
     const size_t rounded = (wanted + COUNTED_STEP - 1) / COUNTED_STEP * COUNTED_STEP;
     const size_t target = std::min(message.length, rounded) + overhead;
     const size_t missing = target - message.counted;
-    const bool is_probe = call->method->small && message.length <= PROBE_BYTES;
-    if (is_probe) budget_->take(missing);
-    if (!is_probe && !budget_->reserve(missing, message.length <= SMALL_REQUEST_BYTES)) return missing;
+    if (call->method->small && message.length <= PROBE_BYTES) {
+        budget.take(missing);
+    } else if (!budget.reserve(missing, message.length <= SMALL_REQUEST_BYTES)) {
+        refuse(call, fault::IN_FLIGHT_FULL, static_cast<double>(missing), static_cast<double>(budget.held() + missing),
+               static_cast<double>(budget.bound()));
+        return false;
+    }
     message.counted = target;
-    return 0;
+    return true;
 }
 
 // If nothing was read for long, for example because this server got no CPU, streams may have been opened and reset in
 // that time after a normal life, but look young. Therefore as many resets are forgiven as streams could have lived in
 // sequence, minus the open streams. A peer gains nothing by it: it could have had as many resets by waiting for its
 // streams to live.
-void FlowControl::note_received(uint64_t now, uint32_t open) noexcept {
-    const uint64_t lives = std::min(now - received_ns_, LATEST_NS) / LIVED_NS * config_->streams;
-    if (lives > open) session_->forgive_resets(static_cast<uint32_t>(lives - open));
+void Streams::note_received() noexcept {
+    const uint64_t now = connection_.now(), open = counts.open.load(std::memory_order_relaxed);
+    const uint64_t lives = std::min(now - received_ns_, LATEST_NS) / LIVED_NS * server_.config.streams;
+    if (lives > open) session.forgive_resets(static_cast<uint32_t>(lives - open));
     received_ns_ = now;
 }
 
-bool FlowControl::has_lived(const Call &call, uint64_t now) noexcept {
-    return call.answering != Answering::none || now - call.opened_ns >= LIVED_NS;
+bool Streams::has_lived(void *stream) noexcept {
+    const Call &call = *static_cast<const Call *>(stream);
+    return call.answering != Answering::none || connection_.now() - call.opened_ns >= LIVED_NS;
 }
 
 }  // namespace ksrv::grpc

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <cstring>
 
-#include "base/small_vector.hpp"
 #include "memory/buffer_pool.hpp"
 #include "memory/memory_budget.hpp"
 
@@ -27,27 +26,6 @@ inline void free_message(Message *message, MemoryBudget *budget) noexcept {
     budget->give_back(message->counted);
     *message = Message{};
 }
-
-// Complete messages, in order.
-class MessageQueue {
-  public:
-    size_t size() const noexcept { return all_.size() - taken_; }
-    void add(const Message &message) { all_.push_back(message); }  // may throw std::bad_alloc
-    Message &first() noexcept { return all_[taken_]; }
-    Message take() noexcept {
-        const Message found = all_[taken_++];
-        if (size() == 0 || taken_ == FORGOTTEN_TOGETHER) {
-            all_.drop_first(taken_);
-            taken_ = 0;
-        }
-        return found;
-    }
-
-  private:
-    static constexpr size_t FORGOTTEN_TOGETHER = 1024;  // taken messages are erased together
-    SmallVector<Message, 1> all_;
-    size_t taken_ = 0;
-};
 
 // The message that arrives: its prefix, then its bytes. Used only by the connection's owner.
 struct IncomingMessage {

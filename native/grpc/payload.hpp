@@ -39,20 +39,17 @@ class Payload final : public http2::Keeper {
         return made;
     }
 
-    // Counts bytes in a budget, even if it does not allow them.
-    void count_in(MemoryBudget *its, size_t bytes) noexcept {
-        budget = its;
-        budget->take(bytes);
-        counted = bytes;
-        room = AnswerRoom::shared;
-    }
-
-    // The same for an answer, unless the budget does not allow it.
-    bool count_answer(MemoryBudget *its, uint64_t bytes) noexcept {
-        room = its->reserve_answer(bytes);
+    // Counts the bytes in a budget. False if the budget does not allow them; it always allows a small message.
+    bool count(MemoryBudget *its) noexcept {
+        if (size > SMALL) {
+            room = its->reserve_answer(size);
+        } else {
+            room = AnswerRoom::shared;
+            its->take(size);
+        }
         if (room == AnswerRoom::none) return false;
         budget = its;
-        counted = bytes;
+        counted = size;
         return true;
     }
 
@@ -120,6 +117,8 @@ class Payload final : public http2::Keeper {
     size_t size = 0, taken = 0;  // including the prefix
 
   private:
+    static constexpr size_t SMALL = 80u << 10;  // all answers of the fast path are smaller
+
     Payload(Server *server, int most) noexcept : server_(server), most_(most) { add(prefix(), PREFIX); }
     ~Payload() = default;
 

@@ -43,17 +43,14 @@ bool would_block() noexcept { return errno == EAGAIN || errno == EWOULDBLOCK; }
 
 SessionSocket::SessionSocket(Connection *connection, Streams *streams, int fd) noexcept
     : connection_(*connection), server_(*connection->server()), streams_(*streams) {
-    transport_.fd = fd;
-}
-
-void SessionSocket::open() noexcept {
     const int on = 1;
-    setsockopt(transport_.fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    transport_.fd = fd;
 }
 
 bool SessionSocket::is_agreed() const noexcept { return !server_.tls || transport_.tls.agreed; }
 
-bool SessionSocket::may_read() const noexcept { return readable_ && streams_.flow.may_read(); }
+bool SessionSocket::may_read() const noexcept { return readable_ && streams_.may_read(); }
 
 Handshake SessionSocket::shake_hands(bool may_run) noexcept {
     TlsSession &tls = transport_.tls;
@@ -109,7 +106,7 @@ bool SessionSocket::read_once(bool *more) noexcept {
         return false;
     }
     const size_t whole = static_cast<size_t>(got), first = place ? std::min(direct, whole) : 0;
-    streams_.flow.note_received(connection_.now(), streams_.counts.open.load(std::memory_order_relaxed));
+    streams_.note_received();
     // A short read has emptied the socket, and an event will report more bytes. But the event of the end may have
     // arrived with these bytes. Under TLS a short read may be the rest of a record, or come from the library's buffer.
     *more = hung_up_ || whole >= FULL_BYTES || (tls && (tls.unread || tls.socket_unread || whole >= FULL_BYTES / 2));

@@ -44,9 +44,8 @@ size_t first_tensor(const unsigned char *message, size_t length) noexcept {
 }  // namespace
 
 Streams::Streams(Connection *connection, http2::OutgoingBytes *out, uint64_t now) noexcept
-    : session(this, out), flow(&session, &connection->server()->config, connection->budget(), now),
-      connection_(*connection), server_(*connection->server()), out_(*out),
-      requests_left_(server_.config.most_requests()) {
+    : session(this, out), connection_(*connection), server_(*connection->server()), out_(*out),
+      requests_left_(server_.config.most_requests()), received_ns_(now) {
     counts.idle_since_ns.store(now, std::memory_order_relaxed);
 }
 
@@ -73,14 +72,13 @@ void Streams::field(void *stream, const char *name, size_t name_length, const ch
     Call *call = static_cast<Call *>(stream);
     if (call->receiving != Receiving::head) return;  // trailers from a client have no meaning in gRPC
     const std::string_view named(name, name_length), text(value, value_length);
-    if (named != ":path") {
-        call->head.add(named, text);
-        return;
+    if (named == ":path") {
+        // Clients usually call the same method again.
+        if (!last_method_ || last_method_->path != text) last_method_ = server_.method(text);
+        call->method = last_method_;
+        if (call->method) return;
     }
-    // Clients usually call the same method again.
-    if (!last_method_ || last_method_->path != text) last_method_ = server_.method(text);
-    call->method = last_method_;
-    if (!call->method) call->head.keep_unknown_path(text);
+    call->head.add(named, text);
 }
 
 void Streams::fields_over(void *stream, bool whole) noexcept {
@@ -163,7 +161,7 @@ void Streams::data(void *stream, const unsigned char *data, size_t length) noexc
         }
         end_message(call);
     }
-    if (call->stream > 0) flow.open_window(call);
+    if (call->stream > 0) open_window(call);
 }
 
 unsigned char *Streams::place_of_data(size_t *length) noexcept {
@@ -208,16 +206,6 @@ bool Streams::place_message(Call *call, const unsigned char *first, size_t lengt
     return message.block;
 }
 
-// Counts bytes of a message. If the budget does not allow them, refuses the call and returns false.
-bool Streams::count(Call *call, size_t more) noexcept {
-    const size_t missing = flow.count(call, more);
-    if (!missing) return true;
-    const MemoryBudget &budget = *server_.budget;
-    refuse(call, fault::IN_FLIGHT_FULL, static_cast<double>(missing), static_cast<double>(budget.held() + missing),
-           static_cast<double>(budget.bound()));
-    return false;
-}
-
 void Streams::end_message(Call *call) noexcept {
     const bool streams = call->method->streams;
     const ServerConfig &config = server_.config;
@@ -233,7 +221,7 @@ void Streams::end_message(Call *call) noexcept {
             if (call->messages.size() >= most) {
                 fault = &fault::TOO_MANY_MESSAGES;
             } else {
-                call->messages.add(call->incoming.message);
+                call->messages.push_back(call->incoming.message);
             }
         } catch (const std::bad_alloc &) {
             fault = &fault::MESSAGE_LOST;
@@ -253,7 +241,7 @@ void Streams::end_message(Call *call) noexcept {
 // Adds a complete message to its model's queue, or to the run queue. False if it is left to the general path.
 bool Streams::submit_fast(Call *call) noexcept {
     const std::shared_ptr<const RouteTable> routes = server_.routes.get();
-    if (!routes || server_.budget != &process_budget() || call->messages.first().compressed ||
+    if (!routes || server_.budget != &process_budget() || call->messages[0].compressed ||
         !call->admitted.load(std::memory_order_acquire))
         return false;
     FastRequest *request = make_fast_call(call, *routes, connection_.now());
@@ -334,10 +322,6 @@ void Streams::refuse(Call *call, const Fault &fault, double first, double second
         // The status is sufficient.
     }
     call->finish(fault.status, words, trailing, body);
-}
-
-bool Streams::has_lived(void *stream) noexcept {
-    return FlowControl::has_lived(*static_cast<const Call *>(stream), connection_.now());
 }
 
 void Streams::closed(void *stream, uint32_t error) noexcept {

@@ -6,7 +6,6 @@
 #include <cstdint>
 
 #include "grpc/call.hpp"
-#include "grpc/flow_control.hpp"
 #include "http2/session.hpp"
 
 namespace ksrv::grpc {
@@ -37,13 +36,22 @@ class Streams final : public http2::SessionEvents {
     void close_all() noexcept;
     // The place in their message for the next bytes of a DATA frame. Null unless they may be received directly.
     unsigned char *place_of_data(size_t *length) noexcept;
+    // Lets the peer send more on a stream if it is wanted.
+    void open_window(Call *call) noexcept;
+    // Called when bytes arrive.
+    void note_received() noexcept;
+    // When bytes arrived last.
+    uint64_t received_ns() const noexcept { return received_ns_; }
+    // False if the peer does not read the answers to its frames (resets, acknowledgements, refusals).
+    bool may_read() const noexcept { return session.queued() <= UNREAD_FRAMES; }
 
     CallCounts counts;
     http2::Session session;
-    FlowControl flow;
     bool had_call = false;  // a complete head has arrived
 
   private:
+    static constexpr size_t UNREAD_FRAMES = 256;  // reading pauses while this many frames wait for the peer
+
     // ---- streams.cpp: receives calls ----
     void *opened(int32_t stream_id) noexcept override;
     void field(void *stream, const char *name, size_t name_length, const char *value,
@@ -57,7 +65,6 @@ class Streams final : public http2::SessionEvents {
     bool is_admitted(const Call &call) const noexcept;
     bool begin_message(Call *call) noexcept;
     bool place_message(Call *call, const unsigned char *first, size_t length) noexcept;
-    bool count(Call *call, size_t more) noexcept;
     void end_message(Call *call) noexcept;
     bool submit_fast(Call *call) noexcept;
     void record(Call *call) noexcept;  // for the access log
@@ -65,6 +72,9 @@ class Streams final : public http2::SessionEvents {
     void stop_receiving(Call *call) noexcept;
     // The numbers of the fault's text.
     void refuse(Call *call, const Fault &fault, double first = 0, double second = 0, double third = 0) noexcept;
+
+    // ---- flow_control.cpp ----
+    bool count(Call *call, size_t more) noexcept;
 
     // ---- answer_call.cpp ----
     size_t offer(void *stream, size_t most, http2::Behind *behind) noexcept override;
@@ -86,7 +96,7 @@ class Streams final : public http2::SessionEvents {
     const http2::OutgoingBytes &out_;
     Call *newest_ = nullptr;
     const Method *last_method_ = nullptr;
-    uint64_t requests_left_;
+    uint64_t requests_left_, received_ns_;
 };
 
 }  // namespace ksrv::grpc

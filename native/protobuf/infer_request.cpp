@@ -13,16 +13,12 @@ class Scanner {
         : base_(base), size_(size), limits_(limits), request_(request) {}
 
     Outcome run() noexcept {
-        bool seen[4] = {};
+        Span *const texts[] = {&request_.model_name, &request_.model_version, &request_.id};
+        bool seen[3] = {};
         const Span message{0, size_};
         return parts(message, 7, [&](const Cursor &, std::uint64_t field, const Span &part) {
+            if (field <= 3) return once(part, texts[field - 1], &seen[field - 1]);
             switch (field) {
-            case 1:
-                return once(part, &request_.model_name, &seen[1]);
-            case 2:
-                return once(part, &request_.model_version, &seen[2]);
-            case 3:
-                return once(part, &request_.id, &seen[3]);
             case 4:
                 return parameter(part, request_.parameters);
             case 5:
@@ -57,8 +53,9 @@ class Scanner {
     }
 
     // Calls `take` for each field of `within` with a number up to `last`. All of these are length-delimited.
+    // `unpacked`: counts the dimensions of a shape that is not packed. They are counted, but not read.
     template <typename Take>
-    Outcome parts(const Span &within, std::uint64_t last, Take &&take) noexcept {
+    Outcome parts(const Span &within, std::uint64_t last, Take &&take, std::size_t *unpacked = nullptr) noexcept {
         Cursor c(base_, within.offset, within.offset + within.length);
         while (!c.done()) {
             std::uint64_t field;
@@ -66,6 +63,8 @@ class Scanner {
             if (!c.tag(&field, &type, &request_.unsure)) return malformed(c);
             if (type != protobuf::BYTES || field == 0 || field > last) {
                 if (!unknown(c, field, type)) return malformed(c);
+                const bool is_dimension = unpacked && field == 3 && type == protobuf::VARINT;
+                if (is_dimension && ++*unpacked > limits_.rank) return limit(RANK, *unpacked);
                 continue;
             }
             Span part;
@@ -140,49 +139,27 @@ class Scanner {
         Input *made = request_.inputs.add();
         if (!made) return MEMORY;
         made->first_parameter = request_.inner_parameters.size();
-        Cursor c(base_, entry.offset, entry.offset + entry.length);
         bool has_name = false, has_datatype = false, has_shape = false;
-        while (!c.done()) {
-            std::uint64_t field;
-            unsigned type;
-            if (!c.tag(&field, &type, &request_.unsure)) return malformed(c);
-            if (field == 3 && type == protobuf::VARINT) {  // unpacked: counted, but not read
-                request_.unsure = true;
-                if (!c.skip(field, type)) return malformed(c);
-                if (++made->rank > limits_.rank) return limit(RANK, made->rank);
-                continue;
-            }
-            if (type != protobuf::BYTES || field == 0 || field > 5) {
-                if (!unknown(c, field, type)) return malformed(c);
-                continue;
-            }
-            Span part;
-            if (!c.span(&part, &request_.unsure)) return malformed(c);
-            Outcome outcome = OK;
+        const auto take = [&](const Cursor &, std::uint64_t field, const Span &part) {
             switch (field) {
             case 1:
-                outcome = once(part, &made->name, &has_name);
-                break;
+                return once(part, &made->name, &has_name);
             case 2:
-                outcome = once(part, &made->datatype, &has_datatype);
-                break;
+                return once(part, &made->datatype, &has_datatype);
             case 3:
                 if (has_shape) request_.unsure = true;
                 has_shape = true;
-                outcome = shape(part, made);
-                break;
+                return shape(part, made);
             case 4:
-                outcome = parameter(part, request_.inner_parameters);
                 ++made->parameters;
-                break;
+                return parameter(part, request_.inner_parameters);
             default:
                 if (made->has_contents) request_.unsure = true;
                 made->has_contents = true;
-                outcome = contents(part, made);
+                return contents(part, made);
             }
-            if (outcome != OK) return outcome;
-        }
-        return OK;
+        };
+        return parts(entry, 5, take, &made->rank);
     }
 
     Outcome shape(const Span &part, Input *made) noexcept {

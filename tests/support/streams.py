@@ -12,7 +12,7 @@ from typing import Any
 from ksrv.testing import Server
 from tests.support.models import write_model
 from tests.support.wire.grpc_calls import infer_request
-from tests.support.wire.http2_client import Http2Client
+from tests.support.wire.http2_wire import Wire
 
 WORDS = '''
 import itertools
@@ -208,14 +208,13 @@ def ask_rest_unread(server: Server, model: str, parameters: dict[str, Any]) -> S
     return StreamedResponse(server, f"/v2/models/{model}/infer", asked, receive_buffer=4096)
 
 
-def ask_grpc_unread(server: Server, model: str, parameters: dict[str, Any]) -> Http2Client:
+def ask_grpc_unread(server: Server, model: str, parameters: dict[str, Any]) -> Wire:
     """The same over gRPC; the window of the stream stays as it is."""
     raw = [struct.pack("<f", 1)]
     asked = infer_request(model, ("x", "FP32", [1, 1]), raw=raw, parameters=parameters)
     message = asked.SerializeToString()
-    client = Http2Client(server.grpc, window=1 << 16, reads=False)
-    fields = [("content-type", "application/grpc"), ("te", "trailers")]
-    stream = client.begin("POST", "/inference.GRPCInferenceService/ModelStreamInfer", fields)
+    client = Wire(server.grpc)
+    stream = client.call("/inference.GRPCInferenceService/ModelStreamInfer")
     client.send(stream, b"\0" + struct.pack(">I", len(message)) + message)
     return client
 

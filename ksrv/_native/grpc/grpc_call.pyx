@@ -31,7 +31,6 @@ CODE_OF: dict[str, int] = {name: number for number, name in enumerate(CODES)}
 
 cdef enum:
     COPIED_BYTES = 16384    # longer answers are not copied
-    COUNTED = 65536         # shorter answers are not counted in the memory budget
     UNSENT = 1048576        # limit for a stream's answers that wait for the client
 
 
@@ -319,11 +318,11 @@ cdef class Call:
         except BaseException:
             payload.destroy()
             raise
-        if total > COUNTED and not payload.count_answer(self.server.budget, total):
+        payload.close()
+        if not payload.count(self.server.budget):
             payload.destroy()
             return NULL
         if not copies:
             payload.owner = <void *>views
             Py_INCREF(views)
-        payload.close()
         return payload

@@ -40,6 +40,8 @@ if not cython.compiled:
 
     from ksrv.request import InferRequest
 
+MODEL_INFER = "/inference.GRPCInferenceService/ModelInfer"
+
 log: logging.Logger = logging.getLogger(__name__)
 
 
@@ -147,7 +149,7 @@ cdef class GrpcServer:
 
     Args:
         loop: The event loop.
-        methods: The fields of native/grpc/call.hpp's `Method` for each method.
+        methods: The `ksrv.server.grpc.services.Method` of each path.
         handler: Called with a `Call` that is ready: its message is complete, or it takes messages
             one by one. It must not block.
         check: Called with a `Call` whose caller is unknown. It admits the call or ends it.
@@ -174,7 +176,7 @@ cdef class GrpcServer:
     def __cinit__(
         self,
         EventLoop loop not None,
-        methods: Sequence[dict[str, Any]],
+        dict methods: dict[str, Any],
         handler: Callable[[Call], object],
         check: Callable[[Call], object],
         answered: Callable[[Call, InferRequest, object], object],
@@ -210,13 +212,13 @@ cdef class GrpcServer:
         if tls is not None:
             self.server.tls = tls.context
         self.server.misdirected_body = misdirected_body
-        for declared in methods:
-            method.path = (<str>declared["path"]).encode("ascii")
-            method.streams = declared["streams"]
-            method.small = declared["small"]
-            method.infer = declared["infer"]
-            method.is_open = declared["is_open"]
-            method.control = declared["control"]
+        for path, declared in methods.items():
+            method.path = (<str>path).encode("ascii")
+            method.streams = declared.stream is not None
+            method.small = declared.small
+            method.infer = path == MODEL_INFER
+            method.is_open = declared.is_open
+            method.control = declared.control
             self.server.add_method(method)
 
     def __dealloc__(self):
@@ -289,16 +291,6 @@ cdef class GrpcServer:
         if self.server.connections.count():
             return time.monotonic()
         return self.server.listeners.last_seen_ns() / 1e9
-
-    @property
-    def open_calls(self) -> int:
-        """The number of unary calls in progress."""
-        return self.server.open_calls.load()
-
-    @property
-    def unfinished(self) -> int:
-        """The number of calls whose message is incomplete."""
-        return self.server.unfinished.load()
 
     def records(self) -> list[tuple[str, float, str, int, str, str, str, str, bytes]]:
         """Return and remove the records of calls that have ended, for the access log.

@@ -10,9 +10,6 @@ in wire_format.hpp.
 from cpython.buffer cimport (
     PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer, Py_buffer,
 )
-from cpython.bytes cimport PyBytes_FromStringAndSize
-from cpython.list cimport PyList_New, PyList_SET_ITEM
-from cpython.ref cimport Py_INCREF
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
@@ -39,7 +36,6 @@ if not cython.compiled:
 
 cdef enum:
     VIEW_FROM = 65536
-    RELEASE_FROM = 65536  # packed values of this size or more are decoded without the GIL
     FP32_FIELD = 6
     BYTES_FIELD = 8
 
@@ -83,7 +79,6 @@ cdef class Input:
     cdef readonly uint64_t elements
     cdef readonly bint has_contents
     cdef readonly tuple packed
-    cdef Span _packed
     cdef Span _contents
 
     shape: tuple[int, ...]
@@ -92,20 +87,11 @@ cdef class Input:
 
 
 @cython.final
-cdef class Output:
-    """One entry of a request's `outputs`."""
-
-    cdef readonly str name
-    cdef readonly dict parameters
-
-    parameters: Parameters
-
-
-@cython.final
 cdef class Request:
     """The result of a scan.
 
     Attributes:
+        outputs: The name and the parameters of every entry of `outputs`.
         raw: Offset and length of every entry of raw_input_contents.
     """
 
@@ -122,7 +108,7 @@ cdef class Request:
     message: bytes | memoryview
     parameters: Parameters
     inputs: list[Input]
-    outputs: list[Output]
+    outputs: list[tuple[str, Parameters]]
     raw: list[tuple[int, int]]
 
     def decode(
@@ -143,7 +129,7 @@ cdef class Request:
         """
         cdef bytes encoded = entry.datatype.encode()
         cdef Datatype datatype = datatype_of(encoded, <size_t>len(encoded))
-        cdef const unsigned char *p = self.base + entry._packed.offset
+        cdef const unsigned char *p = self.base + <size_t>entry.packed[0]
         cdef Py_buffer target
         cdef size_t done
         cdef size_t count = entry.elements
@@ -175,25 +161,14 @@ cdef class Request:
         cdef size_t at = entry._contents.offset
         cdef size_t end = at + entry._contents.length
         cdef Span part
-        cdef uint64_t count = 0
-        cdef object element
         cdef object whole = memoryview(self.message)
         cdef uint64_t expected = (
             entry.elements if entry.fields == <unsigned>(1 << BYTES_FIELD) else 0
         )
-        cdef list found = PyList_New(<Py_ssize_t>expected)
-        while count < expected and next_element(base, &at, end, &part):
-            if views or part.length >= VIEW_FROM:
-                element = whole[part.offset:part.offset + part.length]
-            else:
-                element = PyBytes_FromStringAndSize(
-                    <const char *>base + part.offset, <Py_ssize_t>part.length
-                )
-            Py_INCREF(element)
-            PyList_SET_ITEM(found, <Py_ssize_t>count, element)
-            count += 1
-        if count != expected:
-            raise RuntimeError(f"{count} elements where the scan had counted {expected}")
+        cdef list found = []
+        while <uint64_t>len(found) < expected and next_element(base, &at, end, &part):
+            element = whole[part.offset:part.offset + part.length]
+            found.append(element if views or part.length >= VIEW_FROM else bytes(element))
         return found
 
 
@@ -229,23 +204,16 @@ cdef dict _parameters(const char *base, const CParameters &notes, size_t first, 
 
 cdef Input _input(const char *base, const CRequest &notes, const CInput *source):
     cdef Input made = Input.__new__(Input)
-    cdef list shape = PyList_New(<Py_ssize_t>source.rank)
-    cdef object dimension
     cdef size_t i
-    for i in range(source.rank):
-        dimension = source.shape[i]
-        Py_INCREF(dimension)
-        PyList_SET_ITEM(shape, <Py_ssize_t>i, dimension)
     made.name = _text(base, source.name)
     made.datatype = _text(base, source.datatype)
-    made.shape = tuple(shape)
+    made.shape = tuple([source.shape[i] for i in range(source.rank)])
     made.parameters = _parameters(
         base, notes.inner_parameters, source.first_parameter, source.parameters
     )
     made.fields = source.fields
     made.elements = source.elements
     made.has_contents = source.has_contents
-    made._packed = source.packed
     made._contents = source.contents
     made.packed = (source.packed.offset, source.packed.length)
     return made
@@ -308,7 +276,6 @@ def scan(
     cdef const char *base
     cdef Outcome outcome
     cdef Request made = Request.__new__(Request)
-    cdef Output output
     cdef size_t i
     limits.inputs = inputs
     limits.rank = rank if rank < RANK_LIMIT else <size_t>RANK_LIMIT
@@ -322,10 +289,7 @@ def scan(
     # whose buffer is exported, which crashes CPython 3.11. A received message is never resized or
     # released.
     PyBuffer_Release(&view)
-    if size >= RELEASE_FROM:
-        with nogil:
-            outcome = c_scan(<const unsigned char *>base, size, limits, notes)
-    else:
+    with nogil:
         outcome = c_scan(<const unsigned char *>base, size, limits, notes)
     if outcome != OUTCOME_OK:
         raise _refusal(outcome, notes, limits)
@@ -340,14 +304,10 @@ def scan(
     made.inputs = [_input(base, notes, &notes.inputs[i]) for i in range(notes.inputs.size())]
     made.outputs = []
     for i in range(notes.outputs.size()):
-        output = Output.__new__(Output)
-        output.name = _text(base, notes.outputs[i].name)
-        output.parameters = _parameters(
-            base,
-            notes.inner_parameters,
-            notes.outputs[i].first_parameter,
-            notes.outputs[i].parameters,
+        output = &notes.outputs[i]
+        parameters_of = _parameters(
+            base, notes.inner_parameters, output.first_parameter, output.parameters
         )
-        made.outputs.append(output)
+        made.outputs.append((_text(base, output.name), parameters_of))
     made.raw = [(notes.raw[i].offset, notes.raw[i].length) for i in range(notes.raw.size())]
     return made

@@ -2,10 +2,6 @@
 
 import resource
 
-from ksrv.protocol.protobuf import INFERENCE
-
-MODEL_INFER = f"/{INFERENCE}/ModelInfer"
-
 MAX_STREAMS = 64
 """Open streams of inference and reflection together; each holds a thread, an inference stream two."""
 

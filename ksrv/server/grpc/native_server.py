@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from ksrv._native.grpc.grpc_call import Call
-from ksrv._native.grpc.grpc_server import GrpcServer
+from ksrv._native.grpc.grpc_server import MODEL_INFER, GrpcServer
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv._native.queue.request_handle import NativeHandle
 from ksrv._native.reactor.connection_limits import ConnectionLimits
@@ -86,7 +86,7 @@ class NativeGrpcServer:
         self._listener = listener
         core = self._core = GrpcServer(
             self._loop,
-            [self._declared(path, method) for path, method in self._methods.items()],
+            self._methods,
             self._ready,
             self._admit,
             self._deliver,
@@ -114,17 +114,6 @@ class NativeGrpcServer:
     def last_connected(self) -> float:
         """When a client was last connected, on the clock of `time.monotonic`; 0 if none ever was."""
         return 0.0 if self._core is None else self._core.last_connected
-
-    def _declared(self, path: str, method: Method) -> dict[str, Any]:
-        """Return the facts about a method that the native server needs."""
-        return {
-            "path": path,
-            "streams": method.stream is not None,
-            "small": method.small,
-            "infer": path == bounds.MODEL_INFER,
-            "is_open": method.is_open,
-            "control": method.control,
-        }
 
     def _config(self) -> dict[str, Any]:
         settings = self._settings
@@ -250,7 +239,7 @@ class NativeGrpcServer:
 
     def _deliver(self, call: Call, request: InferRequest, answer: object) -> None:
         """Answer a request of the fast path whose answer needs Python."""
-        infer = NativeInferCall(self._methods[bounds.MODEL_INFER], call, request=request)
+        infer = NativeInferCall(self._methods[MODEL_INFER], call, request=request)
         if isinstance(answer, InferResponse):
             deliver(infer, answer)
         else:

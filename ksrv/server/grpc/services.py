@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from ksrv._native.grpc.grpc_server import MODEL_INFER
 from ksrv.errors import KsrvError, Overloaded
 from ksrv.limits import Limits
 from ksrv.protocol.protobuf import (
@@ -125,7 +126,7 @@ class Services:
         # A few threads more than permits, so that a stream too many is refused and does not wait.
         self._stream_pool = self.pool("stream", bounds.MAX_STREAMS + bounds.SPARE_THREADS)
         self.methods: dict[str, Method] = {
-            bounds.MODEL_INFER: Method(self._token, settings.limits, infer=self.calls),
+            MODEL_INFER: Method(self._token, settings.limits, infer=self.calls),
             **self._state_methods(),
             **self._health_methods(),
             **self._reflection_methods(),

@@ -10,7 +10,6 @@ import requests
 
 from ksrv.testing import Server
 from tests.support.certificates import self_signed
-from tests.support.wire.http2_client import Http2Client
 from tests.support.wire.http_reader import open_connection, read_all
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -114,13 +113,6 @@ def test_answer_is_sent_over_cleartext_http2(server, method, status):
     text, code = answer.stdout.decode().rsplit(" ", 1)
     assert code == status
     assert json.loads(text) == {"error": f"{SPEAKS}REST is at {server.url}"}
-
-
-def test_head_over_http2_is_answered_without_a_body(server):
-    """A body in the answer to HEAD is a protocol error (RFC 9110 9.3.2)."""
-    with Http2Client(server.grpc) as client:
-        answer = client.request("HEAD", "/v2")
-    assert (answer.status, answer.body, answer.error) == (405, b"", None)
 
 
 @pytest.mark.parametrize(

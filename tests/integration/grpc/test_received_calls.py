@@ -89,6 +89,8 @@ def test_invalid_heads_get_a_status(address, changes, status, told):
         assert told in fields
         assert (b"grpc-status" in fields) == (status is not None)
         assert status is None or b"grpc-status: %d\n" % status in fields + b"\n"
+        # A body in the answer to HEAD is a protocol error (RFC 9110 9.3.2).
+        assert not wire.data or changes.get(":method") != "HEAD"
 
 
 @pytest.mark.parametrize(

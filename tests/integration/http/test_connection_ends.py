@@ -12,7 +12,7 @@ from ksrv.client import Client
 from ksrv.testing import Server
 from tests.support.certificates import self_signed
 from tests.support.models import write_double, write_slow
-from tests.support.wire.http2_client import Http2Client
+from tests.support.wire.http2_wire import Wire
 from tests.support.wire.http_reader import (
     infer_message,
     open_connection,
@@ -131,43 +131,31 @@ def test_reconnecting_clients_lose_no_request(models):
 
 
 PING = "/inference.GRPCInferenceService/ServerLive"
-CALL = [("content-type", "application/grpc"), ("te", "trailers")]
-
-
-def begin_call(client):
-    stream = client.begin("POST", PING, CALL)
-    client.send(stream, bytes(5), end=True)
-    return stream
 
 
 class TestGrpc:
     def test_goaway_follows_the_last_call(self, models):
         with (
             Server(models, max_connection_requests=3, head_timeout=1.0) as server,
-            Http2Client(server.grpc) as client,
+            Wire(server.grpc) as client,
         ):
-            streams = [begin_call(client) for _ in range(3)]
-            client.until_over()
-            assert [client.answers[stream].trailers["grpc-status"] for stream in streams] == [
-                "0"
-            ] * 3
-            assert client.goodbye is not None
-            assert client.goodbye.error_code == 0
+            streams = [client.call(PING, message=b"") for _ in range(3)]
+            client.until_closed()
+            assert all(b"grpc-status: 0" in client.ended[stream] for stream in streams)
+            assert client.goodbye == 0
 
     def test_connection_ends_at_its_maximum_age(self, models):
         settings = {"max_connection_age": 0.3, "head_timeout": 1.0}
-        with Server(models, **settings) as server, Http2Client(server.grpc) as client:
-            client.until_over()
-            assert client.goodbye is not None
-            assert client.goodbye.error_code == 0
+        with Server(models, **settings) as server, Wire(server.grpc) as client:
+            client.until_closed()
+            assert client.goodbye == 0
 
 
 def test_grpcio_ends_connections_at_their_age(models):
     with Server(models, max_connection_age=0.3, grpc_server="grpcio") as server:
-        with Http2Client(server.grpc) as client:
-            client.until_over()
-            assert client.goodbye is not None
-            assert client.goodbye.error_code == 0
+        with Wire(server.grpc) as client:
+            client.until_closed()
+            assert client.goodbye == 0
         with Client("grpc://" + server.grpc) as client:
             for _ in range(50):
                 assert client.infer("double", {"x": ROW})["y"].tolist() == (ROW * 2).tolist()

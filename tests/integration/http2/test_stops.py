@@ -2,14 +2,14 @@
 
 import signal
 
-import h2.errors
 import pytest
 
 from ksrv.testing import Server
 from tests.support.models import write_all
-from tests.support.wire.http2_client import Http2Client
+from tests.support.wire.http2_wire import Wire
 
-FIELDS = [("content-type", "application/grpc"), ("te", "trailers")]
+LIVE = "/inference.GRPCInferenceService/ServerLive"
+INFER = "/inference.GRPCInferenceService/ModelInfer"
 PATIENT = {"head_timeout": 300, "stop_timeout": 300, "transfer_grace": 300}
 
 
@@ -21,28 +21,24 @@ def models(tmp_path_factory):
 def test_stop_does_not_wait_for_the_first_look_at_a_young_connection(models):
     with (
         Server(models, **PATIENT) as server,
-        Http2Client(server.grpc) as silent,
-        Http2Client(server.grpc) as idle,
+        Wire(server.grpc) as silent,
+        Wire(server.grpc) as idle,
     ):
-        stream = idle.begin("POST", "/inference.GRPCInferenceService/ServerLive", FIELDS)
-        idle.send(stream, bytes(5), end=True)
-        assert idle.wait(stream).status == 200
+        assert b"grpc-status: 0" in idle.until_ended(idle.call(LIVE, message=b""))
         server.process.send_signal(signal.SIGTERM)
         for client in (idle, silent):
-            client.until_over()
-            assert client.goodbye.error_code == h2.errors.ErrorCodes.NO_ERROR
+            client.until_closed()
+            assert client.goodbye == 0
         assert server.process.wait(60) == 0
 
 
 @pytest.mark.parametrize("sent", [0, 7])
 def test_stop_does_not_wait_for_calls_whose_message_stops(models, sent):
-    with Server(models, **PATIENT) as server, Http2Client(server.grpc) as client:
-        call = client.begin("POST", "/inference.GRPCInferenceService/ModelInfer", FIELDS)
+    with Server(models, **PATIENT) as server, Wire(server.grpc) as client:
+        call = client.call(INFER)
         client.send(call, bytes([0, 0, 0, 0, 90, 1, 1])[:sent])
-        live = client.begin("POST", "/inference.GRPCInferenceService/ServerLive", FIELDS)
-        client.send(live, bytes(5), end=True)
-        assert client.wait(live).status == 200
+        assert b"grpc-status: 0" in client.until_ended(client.call(LIVE, message=b""))
         server.process.send_signal(signal.SIGTERM)
-        assert client.wait(call).fields["grpc-status"] == "14"
-        client.until_over()
+        client.until_closed()
+        assert b"grpc-status: 14" in client.ended[call]
         assert server.process.wait(60) == 0

@@ -19,7 +19,7 @@ from ksrv.protocol.protobuf import INFERENCE, message_class, methods
 from ksrv.testing import Server
 from tests.support.models import write_model
 from tests.support.wire.grpc_calls import connect, infer_request, stub_infer
-from tests.support.wire.http2_client import Http2Client
+from tests.support.wire.http2_wire import WINDOW_UPDATE, Wire, frame
 from tests.support.wire.http_reader import read_message
 
 HANDLER = '''
@@ -289,19 +289,21 @@ class LateGrpc:
     def __init__(self, server, asked):
         self.asked = asked
         message = asked.message().SerializeToString()
-        self.client = Http2Client(server.grpc, window=1 << 16, reads=False, timeout=120)
-        fields = [("content-type", "application/grpc"), ("te", "trailers"), *asked.fields.items()]
-        self.stream = self.client.begin("POST", f"/{INFERENCE}/ModelInfer", fields)
-        self.client.send(self.stream, b"\0" + struct.pack(">I", len(message)) + message, end=True)
+        self.client = Wire(server.grpc)
+        self.stream = self.client.call(f"/{INFERENCE}/ModelInfer", fields=asked.fields)
+        self.client.send(self.stream, b"\0" + struct.pack(">I", len(message)) + message, last=True)
 
     def faults(self):
         with self.client:
-            self.client.h2.increment_flow_control_window(1 << 24)
-            self.client.h2.increment_flow_control_window(1 << 24, self.stream)
-            self.client.flush()
-            answer = self.client.wait(self.stream)
-        message = message_class("inference.ModelInferResponse").FromString(answer.body[5:])
-        return self.asked.faults(*grpc_answer(message, answer.trailers))
+            for stream in (0, self.stream):
+                self.client.socket.sendall(
+                    frame(WINDOW_UPDATE, 0, stream, struct.pack(">I", 1 << 24))
+                )
+            lines = self.client.until_ended(self.stream).decode().split("\n")
+        content = b"".join(self.client.data)[5:]
+        message = message_class("inference.ModelInferResponse").FromString(content)
+        trailers = dict(line.split(": ", 1) for line in lines)
+        return self.asked.faults(*grpc_answer(message, trailers))
 
 
 class Client:

@@ -44,6 +44,7 @@ class Wire:
         ended: The last fields of every call that the server ended, as text by its stream.
         begun: The status of every answer that has begun, by its stream.
         over: Whether the server closed the connection, or said that it will.
+        closed: Whether the server closed the connection.
         goodbye: The error code of GOAWAY, or None.
         resets: The error code of RST_STREAM, by its stream.
         data: The frames of data of the answers, in the order in which they came.
@@ -57,7 +58,7 @@ class Wire:
         self.socket.sendall(PREFACE)
         self.ended: dict[int, Any] = {}
         self.begun: dict[int, int] = {}
-        self.over = False
+        self.over = self.closed = False
         self.goodbye: int | None = None
         self.resets: dict[int, int] = {}
         self.data: list[bytes] = []
@@ -82,11 +83,12 @@ class Wire:
         authorization: Any = None,
         timeout: str | None = None,
         encoding: str | None = None,
+        fields: Any = (),
     ) -> Any:
         """Open a call, and end it if it has a message; return its stream."""
         stream, self._next = self._next, self._next + 2
         self._windows[stream] = self._initial
-        names = GRPC_HEAD | {":path": path}
+        names = GRPC_HEAD | {":path": path, **dict(fields)}
         if authorization:
             names["authorization"] = authorization
         if timeout:
@@ -141,13 +143,18 @@ class Wire:
         while not self.over:
             self.read()
 
+    def until_closed(self) -> None:
+        """Read what the server sends after its GOAWAY, too."""
+        while not self.closed:
+            self.read()
+
     def read(self) -> None:
         try:
             got = self.socket.recv(65_536)
         except ConnectionError:
             got = b""
         if not got:
-            self.over = True
+            self.over = self.closed = True
         self._buffer += got
         while len(self._buffer) >= 9:
             length = int.from_bytes(self._buffer[:3], "big")
