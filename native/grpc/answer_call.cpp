@@ -10,8 +10,6 @@ namespace ksrv::grpc {
 
 namespace {
 
-using http2::field_of;
-
 template <size_t N, size_t M> http2::Field fixed(const char (&name)[N], const char (&value)[M]) noexcept {
     return field_of(name, N - 1, value, M - 1, http2::FIELD_NO_COPY);
 }
@@ -120,8 +118,7 @@ void Streams::reset(Call *call, uint32_t error) noexcept {
     session.reset(call->stream, error);
 }
 
-size_t Streams::offer(void *stream, size_t most, http2::Behind *behind) noexcept {
-    Call *call = static_cast<Call *>(stream);
+size_t Streams::offer(Call *call, size_t most, Behind *behind) noexcept {
     size_t offered;
     bool is_end;
     {
@@ -132,7 +129,7 @@ size_t Streams::offer(void *stream, size_t most, http2::Behind *behind) noexcept
     if (!is_end || call->answering != Answering::body) return offered;
     call->enter(Answering::trailers);
     note_taken(call);
-    *behind = is_http(*call) ? http2::Behind::end : http2::Behind::trailers;
+    *behind = is_http(*call) ? Behind::end : Behind::trailers;
     if (is_http(*call)) return offered;
     try {
         Fields fields;
@@ -145,13 +142,11 @@ size_t Streams::offer(void *stream, size_t most, http2::Behind *behind) noexcept
 }
 
 // RST_STREAM tells a peer that still sends to stop (RFC 9113 8.1).
-void Streams::answer_over(void *stream) noexcept {
-    Call *call = static_cast<Call *>(stream);
+void Streams::answer_over(Call *call) noexcept {
     if (!call->peer_over) session.reset(call->stream, http2::NO_ERROR);
 }
 
-bool Streams::take(void *stream, size_t length, http2::OutgoingBytes *out) noexcept {
-    Call *call = static_cast<Call *>(stream);
+bool Streams::take(Call *call, size_t length, http2::OutgoingBytes *out) noexcept {
     call->sending.sent += length;
     std::lock_guard<std::mutex> guard(call->lock);
     call->changed.notify_all();

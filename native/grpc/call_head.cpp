@@ -3,7 +3,7 @@
 #include <cstring>
 #include <new>
 
-#include "grpc/faults.hpp"
+#include "grpc/status.hpp"
 
 namespace ksrv::grpc {
 

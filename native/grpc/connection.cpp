@@ -26,12 +26,8 @@ MemoryBudget *Connection::budget() const noexcept { return server_->budget; }
 
 void Connection::begin(bool watched, uint32_t events) noexcept {
     retain();  // closing releases the server's reference
-    http2::SessionLimits limits;
-    limits.streams = server_->config.streams;
-    limits.head = server_->config.head;
-    // Before Python has checked a token, a caller may send no more than a small message.
-    limits.stream_window = server_->config.checks_callers ? 65535 : 1u << 20;
-    if (!streams_.session.open(limits) || !watched) close_now();
+    socket_.open();
+    if (!streams_.session.open(server_->config) || !watched) close_now();
     owner.end();
     note(events);
     own();

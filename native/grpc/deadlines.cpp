@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "grpc/connection.hpp"
-#include "grpc/faults.hpp"
+#include "grpc/status.hpp"
 #include "grpc/server.hpp"
 
 namespace ksrv::grpc {

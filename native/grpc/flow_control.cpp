@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "grpc/connection.hpp"
-#include "grpc/faults.hpp"
 #include "grpc/server.hpp"
 
 namespace ksrv::grpc {
@@ -68,8 +67,7 @@ void Streams::note_received() noexcept {
     received_ns_ = now;
 }
 
-bool Streams::has_lived(void *stream) noexcept {
-    const Call &call = *static_cast<const Call *>(stream);
+bool Streams::has_lived(const Call &call) const noexcept {
     return call.answering != Answering::none || connection_.now() - call.opened_ns >= LIVED_NS;
 }
 

@@ -43,9 +43,12 @@ bool would_block() noexcept { return errno == EAGAIN || errno == EWOULDBLOCK; }
 
 SessionSocket::SessionSocket(Connection *connection, Streams *streams, int fd) noexcept
     : connection_(*connection), server_(*connection->server()), streams_(*streams) {
-    const int on = 1;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     transport_.fd = fd;
+}
+
+void SessionSocket::open() noexcept {
+    const int on = 1;
+    setsockopt(transport_.fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
 bool SessionSocket::is_agreed() const noexcept { return !server_.tls || transport_.tls.agreed; }

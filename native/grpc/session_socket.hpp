@@ -22,6 +22,7 @@ class SessionSocket {
     static constexpr uint64_t LINGER_NS = 2'000'000'000u;  // how long the peer may take to receive the last frames
 
     SessionSocket(Connection *connection, Streams *streams, int fd) noexcept;
+    void open() noexcept;
     ~SessionSocket() { close_transport(&transport_); }
 
     // Runs a step of the TLS handshake, in its turn (`may_run`), once the client has sent something: a silent client

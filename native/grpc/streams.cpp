@@ -9,7 +9,6 @@
 #include "base/own_host.hpp"
 #include "grpc/connection.hpp"
 #include "grpc/fast_call.hpp"
-#include "grpc/faults.hpp"
 #include "grpc/server.hpp"
 #include "protobuf/wire_format.hpp"
 
@@ -51,7 +50,7 @@ Streams::Streams(Connection *connection, http2::OutgoingBytes *out, uint64_t now
 
 // ---- the head -------------------------------------------------------------------------------
 
-void *Streams::opened(int32_t stream_id) noexcept {
+Call *Streams::opened(int32_t stream_id) noexcept {
     if (connection_.is_gone()) return nullptr;
     Call *call = new (std::nothrow) Call(&connection_, stream_id, connection_.now());
     if (!call) return nullptr;
@@ -67,22 +66,18 @@ void *Streams::opened(int32_t stream_id) noexcept {
     return call;
 }
 
-void Streams::field(void *stream, const char *name, size_t name_length, const char *value,
-                    size_t value_length) noexcept {
-    Call *call = static_cast<Call *>(stream);
+void Streams::field(Call *call, std::string_view name, std::string_view value) noexcept {
     if (call->receiving != Receiving::head) return;  // trailers from a client have no meaning in gRPC
-    const std::string_view named(name, name_length), text(value, value_length);
-    if (named == ":path") {
+    if (name == ":path") {
         // Clients usually call the same method again.
-        if (!last_method_ || last_method_->path != text) last_method_ = server_.method(text);
+        if (!last_method_ || last_method_->path != value) last_method_ = server_.method(value);
         call->method = last_method_;
         if (call->method) return;
     }
-    call->head.add(named, text);
+    call->head.add(name, value);
 }
 
-void Streams::fields_over(void *stream, bool whole) noexcept {
-    Call *call = static_cast<Call *>(stream);
+void Streams::fields_over(Call *call, bool whole) noexcept {
     if (call->receiving != Receiving::head) return;  // trailers, or the call was refused before its head was complete
     had_call = true;
     call->head.identify();
@@ -128,8 +123,7 @@ bool Streams::is_admitted(const Call &call) const noexcept {
 
 // ---- messages -------------------------------------------------------------------------------
 
-void Streams::data(void *stream, const unsigned char *data, size_t length) noexcept {
-    Call *call = static_cast<Call *>(stream);
+void Streams::data(Call *call, const unsigned char *data, size_t length) noexcept {
     IncomingMessage &incoming = call->incoming;
     incoming.progress_ns = connection_.now();
     incoming.unconsumed += length;
@@ -165,7 +159,7 @@ void Streams::data(void *stream, const unsigned char *data, size_t length) noexc
 }
 
 unsigned char *Streams::place_of_data(size_t *length) noexcept {
-    Call *call = static_cast<Call *>(session.stream_in_data(length));
+    Call *call = session.stream_in_data(length);
     if (!call || call->receiving != Receiving::message || !call->incoming.message.block) return nullptr;
     *length = std::min(*length, call->incoming.left());
     return *length >= DIRECT_BYTES && count(call, *length) ? call->incoming.end() : nullptr;
@@ -268,8 +262,7 @@ bool Streams::submit_fast(Call *call) noexcept {
 
 // ---- the end --------------------------------------------------------------------------------
 
-void Streams::peer_over(void *stream) noexcept {
-    Call *call = static_cast<Call *>(stream);
+void Streams::peer_over(Call *call) noexcept {
     // A stream's reader must not see the end before the fault, because it would answer OK.
     if (call->receiving == Receiving::message) {
         if (call->incoming.has_begun()) {
@@ -324,8 +317,7 @@ void Streams::refuse(Call *call, const Fault &fault, double first, double second
     call->finish(fault.status, words, trailing, body);
 }
 
-void Streams::closed(void *stream, uint32_t error) noexcept {
-    Call *call = static_cast<Call *>(stream);
+void Streams::closed(Call *call, uint32_t error) noexcept {
     ASSERT_OWNED(connection_.owner);
     const uint64_t now = connection_.now();
     const bool has_head = call->receiving != Receiving::head;

@@ -4,9 +4,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <string_view>
 
 #include "grpc/call.hpp"
-#include "http2/session.hpp"
+#include "grpc/session.hpp"
 
 namespace ksrv::grpc {
 
@@ -20,8 +21,11 @@ struct CallCounts {
     std::atomic<uint64_t> idle_since_ns{0};
 };
 
+// The continuation of an answer after the offered bytes.
+enum class Behind : uint8_t { more, trailers, end };
+
 // Used only by the connection's owner.
-class Streams final : public http2::SessionEvents {
+class Streams final {
   public:
     Streams(Connection *connection, http2::OutgoingBytes *out, uint64_t now) noexcept;
 
@@ -46,21 +50,22 @@ class Streams final : public http2::SessionEvents {
     bool may_read() const noexcept { return session.queued() <= UNREAD_FRAMES; }
 
     CallCounts counts;
-    http2::Session session;
+    Session session;
     bool had_call = false;  // a complete head has arrived
 
   private:
+    friend class Session;  // which reports events
+
     static constexpr size_t UNREAD_FRAMES = 256;  // reading pauses while this many frames wait for the peer
 
     // ---- streams.cpp: receives calls ----
-    void *opened(int32_t stream_id) noexcept override;
-    void field(void *stream, const char *name, size_t name_length, const char *value,
-               size_t value_length) noexcept override;
-    void fields_over(void *stream, bool whole) noexcept override;
-    void data(void *stream, const unsigned char *data, size_t length) noexcept override;
-    void peer_over(void *stream) noexcept override;
-    void closed(void *stream, uint32_t error) noexcept override;
-    bool has_lived(void *stream) noexcept override;
+    Call *opened(int32_t stream_id) noexcept;  // null refuses the stream
+    void field(Call *call, std::string_view name, std::string_view value) noexcept;
+    // `whole`: the header list is within its limit, so that no field was dropped.
+    void fields_over(Call *call, bool whole) noexcept;
+    void data(Call *call, const unsigned char *data, size_t length) noexcept;
+    void peer_over(Call *call) noexcept;  // the peer sends nothing more
+    void closed(Call *call, uint32_t error) noexcept;
     const Fault *fault_of_head(const Call &call, bool whole) const noexcept;
     bool is_admitted(const Call &call) const noexcept;
     bool begin_message(Call *call) noexcept;
@@ -75,11 +80,14 @@ class Streams final : public http2::SessionEvents {
 
     // ---- flow_control.cpp ----
     bool count(Call *call, size_t more) noexcept;
+    // Whether the answer has begun, or the stream is old enough that the peer may reset it.
+    bool has_lived(const Call &call) const noexcept;
 
     // ---- answer_call.cpp ----
-    size_t offer(void *stream, size_t most, http2::Behind *behind) noexcept override;
-    bool take(void *stream, size_t length, http2::OutgoingBytes *out) noexcept override;
-    void answer_over(void *stream) noexcept override;
+    // How many bytes of the answer, at most `most`, can be sent now. 0 with Behind::more: none yet.
+    size_t offer(Call *call, size_t most, Behind *behind) noexcept;
+    bool take(Call *call, size_t length, http2::OutgoingBytes *out) noexcept;
+    void answer_over(Call *call) noexcept;  // all of the answer was passed to the socket
     void begin_answer(Call *call, bool empty) noexcept;
     void reset(Call *call, uint32_t error) noexcept;
     void note_untaken(Call *call) noexcept;

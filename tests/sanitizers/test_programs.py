@@ -28,13 +28,6 @@ PROGRAMS = {
         (),
         "watched again",
     ),
-    # CVE-2026-27135 of libnghttp2.
-    "second_fault_on_a_connection_aborts_no_session": (
-        ("sanitize",),
-        "http2/faults_in_a_row.cpp",
-        (),
-        "27440 sessions end without an abort",
-    ),
     "empty_decref_list_asks_for_no_visit": (
         ("thread",),
         "reactor/pending_decrefs.cpp",

@@ -3,7 +3,6 @@
 import select
 import socket
 import ssl
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
@@ -77,7 +76,7 @@ class Wire:
 
     def call(
         self,
-        path: Path,
+        path: str,
         *,
         message: Any = None,
         authorization: Any = None,

@@ -1,16 +1,20 @@
-#include "http2/session.hpp"
+#include "grpc/session.hpp"
 
 #include <algorithm>
 #include <cstring>
 #include <mutex>
 #include <new>
 
-namespace ksrv::http2 {
+#include "grpc/server.hpp"
+#include "grpc/streams.hpp"
+
+namespace ksrv::grpc {
 
 namespace {
 
 constexpr size_t FRAME_HEAD = 9, LONGEST_FRAME = 256u << 10;
 constexpr uint32_t MOST_CREATED = 100'000;
+constexpr int32_t CONNECTION_WINDOW = 16 << 20;
 
 Session *self_of(void *user) noexcept { return static_cast<Session *>(user); }
 
@@ -51,18 +55,19 @@ Session::~Session() {
     if (session_) nghttp2.session_del(session_);
 }
 
-bool Session::open(const SessionLimits &limits) noexcept {
-    most_list_ = limits.head;
+bool Session::open(const ServerConfig &config) noexcept {
+    most_list_ = config.head;
     if (!library() || !make_shared() || nghttp2.session_server_new2(&session_, callbacks_, this, options_) != 0)
         return false;
     const Setting settings[] = {
-        {SETTING_MAX_STREAMS, limits.streams},
-        {SETTING_WINDOW, limits.stream_window},
-        {SETTING_FRAME_SIZE, limits.frame_size},
-        {SETTING_HEADER_LIST, limits.head},
+        {SETTING_MAX_STREAMS, config.streams},
+        // Before Python has checked a token, a caller may send no more than a small message.
+        {SETTING_WINDOW, config.checks_callers ? 65535 : 1u << 20},
+        {SETTING_FRAME_SIZE, 1u << 20},
+        {SETTING_HEADER_LIST, config.head},
     };
     return nghttp2.submit_settings(session_, 0, settings, sizeof settings / sizeof *settings) == 0 &&
-           nghttp2.session_set_local_window_size(session_, 0, 0, static_cast<int32_t>(limits.connection_window)) == 0;
+           nghttp2.session_set_local_window_size(session_, 0, 0, CONNECTION_WINDOW) == 0;
 }
 
 bool Session::receive(const unsigned char *data, size_t length, uint64_t now) noexcept {
@@ -140,10 +145,10 @@ void Session::go_away(uint32_t error, const char *why) noexcept {
 }
 
 // The stream of an id, or null. Most callbacks are about the same stream as the previous callback.
-void *Session::stream_of(int32_t stream_id) noexcept {
+Call *Session::stream_of(int32_t stream_id) noexcept {
     if (seen_id_ != stream_id) {
         seen_id_ = stream_id;
-        seen_ = nghttp2.session_get_stream_user_data(session_, stream_id);
+        seen_ = static_cast<Call *>(nghttp2.session_get_stream_user_data(session_, stream_id));
     }
     return seen_;
 }
@@ -171,7 +176,7 @@ int Session::on_begin_headers(NgSession *session, const FrameHead *frame, void *
         self->allowance_ = std::min(ALLOWANCE, self->allowance_ + REFUSED_STREAM_COST);
         return 0;
     }
-    void *stream = self->events_->opened(frame->stream_id);
+    Call *stream = self->streams_->opened(frame->stream_id);
     if (!stream) return RESULT_STREAM_FAILURE;
     self->allowance_ = std::min(ALLOWANCE, self->allowance_ + REFUSED_STREAM_COST);  // the stream is accepted: refund
     nghttp2.session_set_stream_user_data(session, frame->stream_id, stream);
@@ -183,13 +188,13 @@ int Session::on_begin_headers(NgSession *session, const FrameHead *frame, void *
 int Session::on_header(NgSession *, const FrameHead *frame, const uint8_t *name, size_t name_length,
                        const uint8_t *value, size_t value_length, uint8_t, void *user) {
     Session *self = self_of(user);
-    void *stream = self->stream_of(frame->stream_id);
+    Call *stream = self->stream_of(frame->stream_id);
     const size_t most = self->most_list_, before = std::max(self->list_bytes_, most);
     self->list_bytes_ += name_length + value_length + FIELD_BYTES;
     if (self->list_bytes_ <= most) {
         if (stream)
-            self->events_->field(stream, reinterpret_cast<const char *>(name), name_length,
-                                 reinterpret_cast<const char *>(value), value_length);
+            self->streams_->field(stream, {reinterpret_cast<const char *>(name), name_length},
+                                  {reinterpret_cast<const char *>(value), value_length});
         return 0;
     }
     if (!self->spend(self->list_bytes_ / BYTES_OF_UNIT - before / BYTES_OF_UNIT)) return RESULT_FAILURE;
@@ -215,7 +220,7 @@ int Session::on_begin_frame(NgSession *, const FrameHead *frame, void *user) {
     self->data_came_ = false;
     switch (frame->type) {
     case FRAME_DATA: {
-        void *stream = self->stream_of(frame->stream_id);
+        Call *stream = self->stream_of(frame->stream_id);
         if (frame->length == 0 && !(frame->flags & FLAG_END_STREAM)) cost = 1;
         if (!(frame->flags & FLAG_PADDED)) {
             self->data_stream_ = stream;
@@ -239,8 +244,8 @@ int Session::on_begin_frame(NgSession *, const FrameHead *frame, void *user) {
         cost = frame->flags & FLAG_ACK ? 0 : 20;
         break;
     case FRAME_RST_STREAM: {
-        void *stream = self->stream_of(frame->stream_id);
-        if (stream && self->events_->has_lived(stream)) break;
+        Call *stream = self->stream_of(frame->stream_id);
+        if (stream && self->streams_->has_lived(*stream)) break;
         cost = cost_of(EARLY_RESET_COST, &self->free_resets_);
         break;
     }
@@ -258,11 +263,11 @@ int Session::on_begin_frame(NgSession *, const FrameHead *frame, void *user) {
 int Session::on_frame(NgSession *, const FrameHead *frame, void *user) {
     Session *self = self_of(user);
     if (frame->type != FRAME_HEADERS && frame->type != FRAME_DATA) return 0;
-    void *stream = self->stream_of(frame->stream_id);
+    Call *stream = self->stream_of(frame->stream_id);
     if (!stream) return 0;
     const bool over = frame->flags & FLAG_END_STREAM;
-    if (frame->type == FRAME_HEADERS) self->events_->fields_over(stream, self->list_bytes_ <= self->most_list_);
-    if (over) self->events_->peer_over(stream);
+    if (frame->type == FRAME_HEADERS) self->streams_->fields_over(stream, self->list_bytes_ <= self->most_list_);
+    if (over) self->streams_->peer_over(stream);
     return 0;
 }
 
@@ -281,7 +286,7 @@ int Session::on_sent(NgSession *, const FrameHead *frame, void *user) {
     const bool answers = frame->type == FRAME_HEADERS || frame->type == FRAME_DATA;
     if (!answers || !(frame->flags & FLAG_END_STREAM)) return 0;
     self->forgive_resets(1);
-    if (void *stream = self->stream_of(frame->stream_id)) self->events_->answer_over(stream);
+    if (Call *stream = self->stream_of(frame->stream_id)) self->streams_->answer_over(stream);
     return 0;
 }
 
@@ -291,14 +296,14 @@ int Session::on_data(NgSession *, uint8_t, int32_t stream_id, const uint8_t *dat
     self->data_came_ = true;
     self->data_left_ = self->data_left_ > length ? self->data_left_ - length : 0;
     self->consume_connection(length);
-    if (void *stream = self->stream_of(stream_id))
-        self->events_->data(stream, data, length);
+    if (Call *stream = self->stream_of(stream_id))
+        self->streams_->data(stream, data, length);
     return 0;
 }
 
 int Session::on_close(NgSession *session, int32_t stream_id, uint32_t error, void *user) {
     Session *self = self_of(user);
-    void *stream = self->stream_of(stream_id);
+    Call *stream = self->stream_of(stream_id);
     if (!stream) return 0;
     if (self->data_stream_ == stream) {
         self->data_stream_ = nullptr;
@@ -306,7 +311,7 @@ int Session::on_close(NgSession *session, int32_t stream_id, uint32_t error, voi
     }
     nghttp2.session_set_stream_user_data(session, stream_id, nullptr);
     self->seen_ = nullptr;
-    self->events_->closed(stream, error);
+    self->streams_->closed(stream, error);
     return 0;
 }
 
@@ -319,7 +324,7 @@ ssize_t Session::read_length(NgSession *, uint8_t, int32_t, int32_t connection_w
 ssize_t Session::read_data(NgSession *, int32_t, uint8_t *, size_t length, uint32_t *flags, DataSource *source,
                            void *user) {
     Behind behind = Behind::more;
-    const size_t offered = self_of(user)->events_->offer(source->ptr, length, &behind);
+    const size_t offered = self_of(user)->streams_->offer(static_cast<Call *>(source->ptr), length, &behind);
     if (behind != Behind::more) *flags |= DATA_EOF;
     if (behind == Behind::trailers) *flags |= DATA_NO_END_STREAM;
     if (offered == 0) return behind != Behind::more ? 0 : RESULT_DEFERRED;
@@ -335,7 +340,7 @@ int Session::on_send_data(NgSession *, const FrameHead *, const uint8_t *head, s
     } catch (const std::bad_alloc &) {
         return RESULT_FAILURE;
     }
-    return self->events_->take(source->ptr, length, self->out_) ? 0 : RESULT_FAILURE;
+    return self->streams_->take(static_cast<Call *>(source->ptr), length, self->out_) ? 0 : RESULT_FAILURE;
 }
 
-}  // namespace ksrv::http2
+}  // namespace ksrv::grpc

@@ -16,7 +16,14 @@
 #include "http2/library.hpp"
 #include "http2/outgoing_bytes.hpp"
 
-namespace ksrv::http2 {
+namespace ksrv::grpc {
+
+class Call;
+class Streams;
+struct ServerConfig;
+
+using namespace http2;
+
 
 inline Field field_of(const char *name, size_t name_length, const char *value, size_t value_length,
                       uint8_t flags) noexcept {
@@ -24,46 +31,14 @@ inline Field field_of(const char *name, size_t name_length, const char *value, s
             value_length, flags};
 }
 
-struct SessionLimits {
-    uint32_t streams = 128;
-    uint32_t stream_window = 65535;
-    uint32_t connection_window = 16u << 20;
-    uint32_t frame_size = 1u << 20;
-    uint32_t head = 16384;  // limit for a header list, in bytes
-};
-
-// The continuation of an answer after the offered bytes.
-enum class Behind : uint8_t { more, trailers, end };
-
-// The events on streams. `stream` is the pointer that `opened` returned.
-struct SessionEvents {
-    virtual void *opened(int32_t stream_id) noexcept = 0;  // null refuses the stream
-    virtual void field(void *stream, const char *name, size_t name_length, const char *value,
-                       size_t value_length) noexcept = 0;
-    // `whole`: the header list is within its limit, so that no field was dropped.
-    virtual void fields_over(void *stream, bool whole) noexcept = 0;
-    virtual void data(void *stream, const unsigned char *data, size_t length) noexcept = 0;
-    virtual void peer_over(void *stream) noexcept = 0;  // the peer sends nothing more
-    virtual void answer_over(void *stream) noexcept = 0;  // all of the answer was passed to the socket
-    virtual void closed(void *stream, uint32_t error) noexcept = 0;
-    // Whether the answer has begun, or the stream is old enough that the peer may reset it.
-    virtual bool has_lived(void *stream) noexcept = 0;
-    // How many bytes of the answer, at most `most`, can be sent now. 0 with Behind::more: none yet.
-    virtual size_t offer(void *stream, size_t most, Behind *behind) noexcept = 0;
-    virtual bool take(void *stream, size_t length, OutgoingBytes *out) noexcept = 0;
-
-  protected:
-    ~SessionEvents() = default;
-};
-
 class Session {
   public:
-    Session(SessionEvents *events, OutgoingBytes *out) noexcept : events_(events), out_(out) {}
+    Session(Streams *streams, OutgoingBytes *out) noexcept : streams_(streams), out_(out) {}
     Session(const Session &) = delete;
     Session &operator=(const Session &) = delete;
     ~Session();
 
-    bool open(const SessionLimits &limits) noexcept;
+    bool open(const ServerConfig &config) noexcept;
 
     // Takes bytes from the peer. False if the connection must be closed, after `produce` has made the last frames.
     bool receive(const unsigned char *data, size_t length, uint64_t now) noexcept;
@@ -79,7 +54,7 @@ class Session {
 
     // The stream of the next bytes of a DATA frame without padding, and how many bytes follow. Null between frames, and
     // if that is unknown.
-    void *stream_in_data(size_t *left) const noexcept {
+    Call *stream_in_data(size_t *left) const noexcept {
         *left = data_left_;
         return data_left_ ? data_stream_ : nullptr;
     }
@@ -121,7 +96,7 @@ class Session {
     static ssize_t read_length(NgSession *, uint8_t, int32_t, int32_t, int32_t, uint32_t, void *);
     static ssize_t read_data(NgSession *, int32_t, uint8_t *, size_t, uint32_t *, DataSource *, void *);
     static bool make_shared() noexcept;
-    void *stream_of(int32_t stream_id) noexcept;
+    Call *stream_of(int32_t stream_id) noexcept;
     // If memory is short for a frame, the frame is lost and its stream would wait for ever. Therefore the connection
     // ends.
     void note(int result) noexcept { failed_ = failed_ || result == RESULT_NO_MEMORY; }
@@ -130,14 +105,14 @@ class Session {
 
     inline static NgCallbacks *callbacks_ = nullptr;
     inline static NgOption *options_ = nullptr;
-    SessionEvents *const events_;
+    Streams *const streams_;
     OutgoingBytes *const out_;
     NgSession *session_ = nullptr;
-    void *data_stream_ = nullptr;
+    Call *data_stream_ = nullptr;
     size_t data_left_ = 0;
     bool data_came_ = false;  // bytes of the current frame arrived in the current call
     int32_t seen_id_ = 0;
-    void *seen_ = nullptr;  // the stream of `seen_id_`
+    Call *seen_ = nullptr;  // the stream of `seen_id_`
     uint64_t allowance_ = ALLOWANCE, allowed_at_ = 0, now_ = 0;
     size_t most_list_ = 0;              // limit for a header list, in bytes
     size_t list_bytes_ = 0;             // of the current header list
@@ -149,4 +124,4 @@ class Session {
     bool failed_ = false;  // memory was short for a frame
 };
 
-}  // namespace ksrv::http2
+}  // namespace ksrv::grpc
