@@ -66,8 +66,11 @@ LONG_FILES = (
     "dialects/torchserve/archive/test_import.py",
     "unit/engine/processes/test_process_faults.py",
     "sanitizers/connections/test_turns.py",
-    "property/wire/test_request_head.py",
-    "property/wire/test_protobuf.py",
+    "unit/native/images/test_image_header.py",
+    "unit/loaders/test_formats.py",
+    "unit/images/test_decode_memory.py",
+    "unit/images/test_foreign_files.py",
+    "property/test_kept_memory.py",
 )
 
 missing = [name for name in LONG_FILES if not (Path(__file__).parent / name).exists()]
