@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -109,19 +109,15 @@ def search(
     if batches:
         sizes = [2**power for power in range(1, MOST_BATCH.bit_length())]
         current = best.candidate
-        best = _while_better([_with(current, max_batch_size=one) for one in sizes], attempt, best)
+        best = _while_better([replace(current, max_batch_size=one) for one in sizes], attempt, best)
         if best.candidate.max_batch_size > 1:
             current = best.candidate
             delays = [one for one in DELAYS_MS if one <= goal_ms / 4]
             best = _while_better(
-                [_with(current, max_delay_ms=one) for one in delays], attempt, best
+                [replace(current, max_delay_ms=one) for one in delays], attempt, best
             )
             best = _among(_layouts(best.candidate, cores), attempt, best)
     return best, list(done.values())
-
-
-def _with(candidate: Candidate, **changes: Any) -> Candidate:
-    return Candidate(**({**vars(candidate), **changes}))
 
 
 def _layouts(candidate: Candidate, cores: int) -> list[Candidate]:
@@ -129,9 +125,9 @@ def _layouts(candidate: Candidate, cores: int) -> list[Candidate]:
     found = []
     instances = 1
     while instances <= max(cores, 2):
-        found.append(_with(candidate, instances=instances, threads=0))
+        found.append(replace(candidate, instances=instances, threads=0))
         if cores // instances > 1:
-            found.append(_with(candidate, instances=instances, threads=1))
+            found.append(replace(candidate, instances=instances, threads=1))
         instances *= 2
     return found
 

@@ -82,17 +82,12 @@ def credential_options(command: Command) -> Command:
     return token(ca(command))
 
 
-def url_option(command: Command) -> Command:
-    """Add --url to a command.
-
-    Args:
-        command: The command's function, which takes `url`.
-    """
-    return click.option(
-        "--url",
-        default=DEFAULT_URL,
-        show_default=True,
-        envvar="KSRV_URL",
-        show_envvar=True,
-        help="The server: http://, https://, grpc:// or grpcs://HOST:PORT.",
-    )(command)
+url_option = click.option(
+    "--url",
+    default=DEFAULT_URL,
+    show_default=True,
+    envvar="KSRV_URL",
+    show_envvar=True,
+    help="The server: http://, https://, grpc:// or grpcs://HOST:PORT.",
+)
+"""Adds --url to a command, whose function takes `url`."""

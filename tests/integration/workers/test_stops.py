@@ -117,8 +117,7 @@ def test_a_stop_ends_whatever_signals_come(tmp_path, attempt):
         assert_ended_in_order(server)
 
 
-@pytest.mark.parametrize("carrier", ["native", "grpcio"])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(("carrier", "workers"), [("native", 2), ("grpcio", 1)])
 def test_both_ports_refuse_connections_while_the_last_requests_run(tmp_path, carrier, workers):
     folder = write_model(tmp_path, "held", HELD, f"{VECTOR}warmup: false\n")
     with Server(tmp_path, workers=workers, grpc_server=carrier, stop_timeout=60) as server:
@@ -226,8 +225,7 @@ def replace_workers(server):
     assert not set(before) & set(children(server.pid))
 
 
-@pytest.mark.parametrize("broken", ["", "# none\n", None], ids=["empty", "comments", "missing"])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(("workers", "broken"), [(1, "# none\n"), (2, None)])
 def test_a_token_file_that_breaks_leaves_the_old_tokens(tmp_path, workers, broken):
     write_double(tmp_path / "models")
     tokens = tmp_path / "tokens"
