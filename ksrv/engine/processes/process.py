@@ -12,6 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import KW_ONLY, dataclass, field
 
 from msgspec.structs import replace
 
@@ -69,6 +70,7 @@ def _log_level() -> int:
     return logging.getLogger("ksrv.handler").getEffectiveLevel()
 
 
+@dataclass(eq=False)
 class ProcessExecutor:
     """One instance of a model in a separate process.
 
@@ -83,29 +85,22 @@ class ProcessExecutor:
     any_thread = True
     keeps_deadlines = True
 
-    def __init__(
-        self,
-        source: ModelSource,
-        *,
-        instance: int = 0,
-        threads: int = 0,
-        start_timeout_s: float = START_TIMEOUT_S,
-        emit: Emit = discard,
-        limits: Limits | None = None,
-        submit: Submit = refuse_calls,
-    ) -> None:
-        self._source = source
-        self._submit = submit
-        self._limits = limits or Limits()
-        self._instance = instance
-        self._threads = threads
-        self._start_timeout_s = start_timeout_s
-        self._emit = emit
+    source: ModelSource
+    _: KW_ONLY
+    instance: int = 0
+    threads: int = 0
+    start_timeout_s: float = START_TIMEOUT_S
+    emit: Emit = discard
+    limits: Limits = field(default_factory=Limits)
+    submit: Submit = refuse_calls
+
+    def __post_init__(self) -> None:
+        source = self.source
         # Handlers of a foreign format choose all labels of their metrics.
         ours = (source.config or ModelConfig()).runner == ModelConfig().runner
         self._own_labels = own_labels(source.name, source.version) if ours else ()
         self._label = f"the process of model {quote(source.name)}"
-        self._log = ProcessLog(source.name, source.version, instance)
+        self._log = ProcessLog(source.name, source.version, self.instance)
         self._backoff = Backoff()
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -166,9 +161,9 @@ class ProcessExecutor:
             KsrvError: The handler's own error, the process's end, or that loading took too long.
         """
         interpreter = self._interpreter
-        if interpreter is None:  # without the lock: it may have to be built first
-            config = self._source.config or ModelConfig()
-            interpreter = interpreter_for(config.python, self._source.folder)
+        if interpreter is None:  # without the lock: an environment may have to be unpacked first
+            config = self.source.config or ModelConfig()
+            interpreter = interpreter_for(config.python, self.source.folder)
         with self._lock:
             self._interpreter = interpreter
             if self.alive and self._spec is not None:
@@ -176,7 +171,7 @@ class ProcessExecutor:
             self._drop_process()
             if self._closing.wait(self._backoff.pause()):
                 raise NotReady(f"{self._label} is being closed")
-            source = self._source
+            source = self.source
             if self._spec is not None:
                 source = self._loaded_before()
             self._backoff.started()
@@ -191,7 +186,7 @@ class ProcessExecutor:
                 self._batches = ring.batches = ProcessRuns(
                     link,
                     process,
-                    self._submit,
+                    self.submit,
                     self._lock,
                     has_coroutines=bool(self._spec.concurrency),
                     may_stream=self._spec.may_stream,
@@ -210,7 +205,7 @@ class ProcessExecutor:
         Raises:
             FilesChanged: A file that it would open is not what it was when the model was loaded.
         """
-        source = replace(self._source, again=True)
+        source = replace(self.source, again=True)
         if file := changed_file(source):
             raise FilesChanged(
                 f"the model {source.name} lost a handler process and cannot replace it, because its file {file} changed "
@@ -219,7 +214,7 @@ class ProcessExecutor:
         return source
 
     def _spawn(self, interpreter: Interpreter) -> tuple[Link, HandlerProcess, WorkerRing]:
-        config = self._source.config or ModelConfig()
+        config = self.source.config or ModelConfig()
         try:
             link, link_end = Link.pair("keep")
             events, events_end = Link.pair("drop")
@@ -227,14 +222,14 @@ class ProcessExecutor:
         except (OSError, MemoryError) as error:  # there may be descriptors and memory again later
             raise HandlerFailed(f"{self._label} cannot be started: {error}") from error
         link.shared = ring
-        link.most_received = messages.most_bytes(self._limits)
+        link.most_received = messages.most_bytes(self.limits)
         events.most_received = messages.EVENT_BYTES
         descriptors = [link_end.fileno(), events_end.fileno(), ring.fileno()]
         process = HandlerProcess(
             command=[*interpreter.program, *map(str, [*descriptors, os.getpid()])],
-            folder=self._source.folder,
+            folder=self.source.folder,
             environment=handler_environment(
-                os.environ, config.env, self._threads, finds_ksrv=interpreter.is_servers
+                os.environ, config.env, self.threads, finds_ksrv=interpreter.is_servers
             ),
             descriptors=descriptors,
             label=self._label,
@@ -257,13 +252,13 @@ class ProcessExecutor:
     def _load(self, link: Link, process: HandlerProcess, source: ModelSource) -> ModelSpec:
         note = LoadMessage(
             source=source.to_json().decode(),
-            instance=self._instance,
-            threads=self._threads,
+            instance=self.instance,
+            threads=self.threads,
             level=_log_level(),
-            limits=self._limits,
+            limits=self.limits,
             protocol=messages.PROTOCOL,
         )
-        deadline_ns = time.monotonic_ns() + int(self._start_timeout_s * 1e9)
+        deadline_ns = time.monotonic_ns() + int(self.start_timeout_s * 1e9)
         try:
             link.send(MessageType.LOAD, messages.dump(note))
             frame = link.receive(deadline_ns)
@@ -273,7 +268,7 @@ class ProcessExecutor:
         except TimeoutError as error:
             process.kill()
             raise HandlerFailed(
-                f"{self._label} did not get ready within {self._start_timeout_s:g} s"
+                f"{self._label} did not get ready within {self.start_timeout_s:g} s"
             ) from error
         except ChannelClosed as error:
             raise process.died("while it loaded the model") from error
@@ -403,7 +398,7 @@ class ProcessExecutor:
             own = self._own_labels
             # The process cannot report for another model, because the worker writes these labels.
             labels = own + record.labels[len(own) :]
-            self._emit(MetricRecord(record.name, record.kind, record.unit, record.value, labels))
+            self.emit(MetricRecord(record.name, record.kind, record.unit, record.value, labels))
         else:
             raise ChannelError(f"a message of the kind {frame.kind} is no event")
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -113,6 +113,7 @@ class Run:
             self.cancel_calls()
 
 
+@dataclass(eq=False)
 class ProcessRuns:
     """The batches of one process, and the calls that they make.
 
@@ -123,22 +124,15 @@ class ProcessRuns:
         may_stream: Whether the handler's code can answer in parts. Only such a handler can end a batch early.
     """
 
-    def __init__(
-        self,
-        link: Link,
-        process: HandlerProcess,
-        submit: Submit,
-        lock: threading.Lock,
-        *,
-        has_coroutines: bool,
-        may_stream: bool,
-    ) -> None:
-        self.link = link
-        self.has_coroutines = has_coroutines
-        self._may_stream = may_stream
-        self._submit = submit
-        self._link_lock = lock
-        self._process = process
+    link: Link
+    process: HandlerProcess
+    submit: Submit
+    lock: threading.Lock
+    _: KW_ONLY
+    has_coroutines: bool
+    may_stream: bool
+
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._open: dict[int, Run] = {}
         self._ring_batch: Run | None = None
@@ -150,7 +144,7 @@ class ProcessRuns:
         self._began_ns = time.monotonic_ns()
         self._last_number = 0
         self._thread: threading.Thread | None = None
-        if has_coroutines:
+        if self.has_coroutines:
             self._thread = threading.Thread(
                 target=self._serve, args=(lambda: False,), name="ksrv-process-batches", daemon=True
             )
@@ -269,7 +263,7 @@ class ProcessRuns:
         Returns:
             Whether the batch continues; False if it has its answer, or its process has ended.
         """
-        with self._link_lock:
+        with self.lock:
             run = self._in_ring(number, inputs)
             return self._receive(0) is None and run.outcome is None
 
@@ -282,14 +276,14 @@ class ProcessRuns:
         try:
             if dispatched.fault:
                 fault = ChannelError(f"an answer is malformed: {dispatched.fault}")
-                raise self._process.violated(fault)
+                raise self.process.violated(fault)
             if dispatched.outputs is not None:
                 return ExecutorOutputs(
                     dispatched.outputs, timings=dispatched.timings, exclusive=True
                 )
-            with self._link_lock:
-                if self._process.ending is not None:
-                    raise self._process.died()
+            with self.lock:
+                if self.process.ending is not None:
+                    raise self.process.died()
                 run = self._in_ring(dispatched.batch_number, lambda: batch)
                 run.hold(batch)
                 run.due_ns = dispatched.deadline_ns
@@ -330,12 +324,12 @@ class ProcessRuns:
         try:
             self._step(until_ns)
         except ChannelClosed:
-            return self._process.died()
+            return self.process.died()
         except ChannelError as error:
-            return self._process.violated(error)
+            return self.process.violated(error)
         except BaseException as error:
             log.error("the answers of a handler process cannot be received", exc_info=error)
-            self._process.kill_because("its answers cannot be received")
+            self.process.kill_because("its answers cannot be received")
             return HandlerFailed(
                 f"the answer of the handler's process cannot be received: {type(error).__name__}"
             )
@@ -382,13 +376,13 @@ class ProcessRuns:
             if run.failure is None:
                 text = "the request's deadline passed while the handler ran"
                 run.failure = DeadlineExceeded(text)
-                streams = self._may_stream and run.caller().emit is not None
+                streams = self.may_stream and run.caller().emit is not None
                 if streams or self.has_coroutines:
                     run.due_ns += CANCEL_GRACE_NS
                     self._cancel(run)
                     continue
             run.due_ns = None
-            self._process.kill_because("it had not answered when the deadline passed")
+            self.process.kill_because("it had not answered when the deadline passed")
 
     def _take(self, frame: Frame) -> None:
         number, kind = frame.batch_number, frame.kind
@@ -454,7 +448,7 @@ class ProcessRuns:
         if len(self._calls) + not_taken >= MOST_CALLS:
             raise ChannelError(f"it made more than {MOST_CALLS} calls without taking their results")
         try:
-            pending = self._submit(request, run.caller())
+            pending = self.submit(request, run.caller())
         except KsrvError as error:
             run.rest()
             self.send_result(run.number, number, error)

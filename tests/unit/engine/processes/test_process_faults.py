@@ -461,7 +461,7 @@ def test_a_process_reports_metrics_for_its_own_model_alone(tmp_path):
     with running(tmp_path, EVENTS, emit=reported.append) as executor:
         executor.run(way(6), soon(60))
         wait_until(lambda: len(reported) == 2)
-        own = (("model", executor._source.name), ("version", executor._source.version))
+        own = (("model", executor.source.name), ("version", executor.source.version))
     assert [one.labels for one in reported] == [(*own, ("kind", "mine")), own]
 
 
