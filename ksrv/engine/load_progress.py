@@ -16,23 +16,18 @@ EVERY_SECONDS = 10.0
 
 
 @contextmanager
-def progress_logged(
-    subject: str,
-    step: Callable[[], str],
-    wait: Callable[[threading.Event, float], bool] = threading.Event.wait,
-) -> Iterator[None]:
+def progress_logged(subject: str, step: Callable[[], str]) -> Iterator[None]:
     """Write a line after two seconds, and every ten seconds from then on, until the block ends.
 
     Args:
         step: Returns what the load is at now.
-        wait: Waits for an event as `threading.Event.wait` does.
     """
     begun = time.monotonic()
     ended = threading.Event()
 
     def tell() -> None:
         pause = FIRST_SECONDS
-        while not wait(ended, pause):
+        while not ended.wait(pause):
             log.info("%s is %s, for %.0f s so far", subject, step(), time.monotonic() - begun)
             pause = EVERY_SECONDS
 

@@ -349,20 +349,3 @@ def test_requests_after_a_hang_run_in_the_other_process(served):
         assert done == [True] * 800
         assert first.is_alive()
     first.join()
-
-
-@pytest.mark.parametrize("model", ["apart", "joined"])
-@pytest.mark.parametrize("way", [1, -8, -10, -12, -13])
-def test_calls_over_grpc(served, model, way):
-    triton = pytest.importorskip("tritonclient.grpc")
-
-    def called(name: str) -> str:
-        x = triton.InferInput("x", [2, 4], "FP32").set_data_from_numpy(row(way, 2, rows=2))
-        try:
-            answer = client.infer(name, [x], request_id="an-id", headers={"x-mine": "abc"})
-        except triton.InferenceServerException as error:
-            return f"{error.status()} {error.message()}".replace(model, "here")
-        return repr(answer.as_numpy("y"))
-
-    with triton.InferenceServerClient(served.grpc) as client:
-        assert called(model) == called("here")

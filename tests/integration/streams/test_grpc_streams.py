@@ -122,13 +122,3 @@ def test_the_generator_is_closed_when_the_call_is_cancelled(channel, behind, tmp
     answers.cancel()
     feed.put(None)
     wait_until(closed.exists)
-
-
-def test_a_client_that_reads_slowly_is_waited_for(channel, behind, tmp_path):
-    closed = tmp_path / "closed"
-    asked = text("words" + behind, "x" * 60_000, times=500, closed=str(closed))
-    answers = stream(channel, iter([asked]))
-    next(answers)
-    assert not closed.exists()
-    assert len(list(answers)) == 499
-    assert closed.exists()

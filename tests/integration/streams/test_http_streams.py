@@ -1,6 +1,5 @@
 """Generators as handlers over HTTP: events, lines, joined answers, the generate routes, failures, clients that leave."""
 
-import itertools
 import threading
 
 import pytest
@@ -233,15 +232,6 @@ def test_asynchronous_generators_stream(server, behind):
         assert pieces(found.lines()) == ["ab"]
 
 
-@pytest.mark.parametrize("model", ["words", "joined", "later"])
-def test_the_generator_is_closed_when_its_client_leaves(server, behind, tmp_path, model):
-    closed = tmp_path / "closed"
-    asked = text_request("x y z " * 1000, closed=str(closed), pause=0.01)
-    with infer(server, model + behind, asked) as found:
-        assert next(found.events())
-    wait_until(closed.exists)
-
-
 def test_the_generator_is_closed_at_the_deadline(server, behind, tmp_path):
     closed = tmp_path / "closed"
     asked = text_request("x " * 1000, closed=str(closed), pause=0.02, timeout=300_000)
@@ -253,18 +243,6 @@ def test_the_generator_is_closed_at_the_deadline(server, behind, tmp_path):
     wait_until(closed.exists)
     with infer(server, "words" + behind, text_request("still there")) as found:
         assert len(list(found.events())) == 2
-
-
-def test_a_slow_client_is_waited_for_and_blocks_no_other_model(server, behind, tmp_path):
-    """The waiting part of a stream is bounded if its client reads nothing: its generator pauses."""
-    asked = text_request("x" * 60_000, times=2000, closed=str(tmp_path / "closed"))
-    with infer(server, "words" + behind, asked, receive_buffer=4096) as slow:
-        with infer(server, "later" + behind, text_request("abc")) as found:
-            assert len(list(found.events())) == 3
-        assert not (tmp_path / "closed").exists()
-        events = slow.events()
-        assert len(list(itertools.islice(events, 300))) == 300
-    wait_until((tmp_path / "closed").exists)
 
 
 def test_the_requested_outputs_and_binary_flags_do_not_break_a_stream(server):

@@ -193,34 +193,6 @@ def test_custom_handle_is_timed_as_inference(runner_of, batch_of):
     assert set(runner.run(batch_of(ones(1))).timings) == {"inference"}
 
 
-def test_reported_values_reach_the_metrics(runner_of, batch_of):
-    records = []
-    runner = runner_of(
-        """
-        from ksrv import BaseHandler
-        class Counts(BaseHandler):
-            def inference(self, x):
-                metrics = self.context.metrics
-                metrics.counter("seen", 2, kind="row")
-                metrics.gauge("level", 0.5)
-                metrics.histogram("size", 3)
-                try:
-                    metrics.counter("seen", -1)
-                except ValueError:
-                    return x
-        """,
-        emit=records.append,
-    )
-    runner.run(batch_of(ones(1)))
-    shown = [(one.kind, one.name, one.value, one.labels[2:]) for one in records]
-    assert shown == [
-        ("counter", "seen", 2.0, (("kind", "row"),)),
-        ("gauge", "level", 0.5, ()),
-        ("histogram", "size", 3.0, ()),
-    ]
-    assert records[0].labels[:2] == (("model", "m"), ("version", ""))
-
-
 def test_handler_sees_which_clients_remain(runner_of, batch_of, chunks):
     runner = runner_of(
         """

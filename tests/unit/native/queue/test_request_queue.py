@@ -10,11 +10,8 @@ import time
 
 import pytest
 
-from ksrv._native.memory.memory_budget import PROCESS
 from ksrv._native.queue import request_queue as native
 from ksrv._native.queue.request_handle import NativeHandle, wake_waiters
-
-MILLISECOND = 1_000_000
 
 
 class Interrupted(Exception):
@@ -47,18 +44,6 @@ def interrupting(handle):
             raise Interrupted
 
     return act
-
-
-def test_wait_ends_at_its_deadline():
-    queue = native.Queue(10)
-    handle = NativeHandle("a", 1, 0)
-    assert queue.push(handle) == native.OK
-    until = time.monotonic_ns() + 20 * MILLISECOND
-    assert handle.join(until) is False
-    assert time.monotonic_ns() >= until
-    assert handle.join(0) is False, "a time that has passed"
-    assert handle.state == "queued" and not handle.done()
-    assert handle.cancel() and handle.join(0)
 
 
 def test_a_signal_handler_runs_while_a_handle_is_waited_for(alarm):
@@ -110,36 +95,6 @@ def test_handles_are_made_and_pushed_once():
         queue.finish([handle], [1, 2])
     queue.finish([handle], [1])
     assert handle.answer == 1 and queue.waiting == queue.open == 0
-
-
-def test_a_nudge_wakes_an_instance_without_work():
-    queue = native.Queue(2)
-    slot = queue.add_slot()
-    found = []
-    thread = threading.Thread(target=lambda: found.append(queue.take(slot, 1, 1)))
-    thread.start()
-    while queue.idle == 0:
-        time.sleep(0.001)
-    queue.nudge(slot)
-    thread.join(60)
-    assert found == [[]]
-
-
-def test_blocked_caller_claims_a_slot():
-    queue = native.Queue(2)
-    queue.inline_for_all = True
-    slot = queue.add_slot()
-    thread = threading.Thread(target=lambda: queue.take(slot, 1, 1))
-    thread.start()
-    while queue.idle == 0:
-        time.sleep(0.001)
-    handle = NativeHandle("a", 1, 0)
-    assert queue.push_inline(handle) == -1 - slot
-    assert queue.finish([handle], ["mine"]) == [True] and handle.join(0)
-    queue.return_slot(slot)
-    queue.close()
-    thread.join(60)
-    assert not thread.is_alive() and handle.answer == "mine"
 
 
 @pytest.mark.parametrize("ends", ["inline", "queued"])
@@ -209,24 +164,6 @@ def test_a_callback_added_before_the_waiters_are_woken_is_called():
     assert seen == [(True, "answer")]
     wake_waiters()
     assert seen == [(True, "answer")]
-
-
-def test_batch_finished_twice_is_answered_once():
-    queue = native.Queue(10)
-    slot = queue.add_slot()
-    for count in (3, 1):
-        handles = [NativeHandle(str(number), 1, 0, nbytes=10) for number in range(count)]
-        late = NativeHandle("late", 1, 0, nbytes=10)
-        for handle in (*handles, late):
-            assert queue.push(handle) == native.OK
-        batch = queue.take(slot, 10, 10)
-        assert late.cancel()
-        assert queue.finish(batch[:1], ["first"]) == [True]
-        assert queue.finish(batch, ["second"] * len(batch)) == [False, *[True] * (count - 1), False]
-        assert queue.finish(batch, ["third"] * len(batch)) == [False] * len(batch)
-        assert queue.start(batch) == []
-        assert [handle.answer for handle in handles] == ["first", *["second"] * (count - 1)]
-        assert (queue.open, queue.waiting, PROCESS.held) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("end", ["cancel", "join"])
