@@ -74,22 +74,6 @@ def test_a_grey_png_fills_a_model_of_one_channel():
     assert got[0, :, :, 0].tobytes() == wanted.tobytes()
 
 
-@pytest.mark.parametrize("kind", sorted(oracle.NUMPY))
-@pytest.mark.parametrize(
-    "data",
-    [
-        pytest.param(files.jpeg(40, 60), id="jpeg"),
-        pytest.param(files.png(40, 60), id="png"),
-        pytest.param(files.png16(40, 60, 3), id="png16"),
-    ],
-)
-@pytest.mark.parametrize("size", [(40, 60), (23, 31), (80, 90)])
-def test_every_datatype_is_cast_as_documented(kind, data, size):
-    spec = ImageSpec()
-    got = prepared(preparer((*size, 3), kind), data)
-    same(got[0], oracle.prepare(data, spec, (*size, 3), kind))
-
-
 def test_bfloat16_is_rounded_from_float32():
     data = files.jpeg(40, 60)
     got = prepared(preparer((20, 20, 3), "BF16", scale=255.0), data)
@@ -135,34 +119,6 @@ def test_files_that_keep_their_channels_are_taken():
 # ---- shapes -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("declared", "first", "target"),
-    [
-        ((-1, -1, 3), (50, 60), (50, 60)),
-        (((100, 200), (100, 200), 3), (90, 220), (100, 200)),
-        (((100, 200), (100, 200), 3), (150, 120), (150, 120)),
-        ((40, (10, 30), 3), (50, 60), (40, 30)),
-        ((40, 50, 3), (1, 1), (40, 50)),
-    ],
-)
-def test_free_sizes_are_the_first_images(declared, first, target):
-    prepare = preparer(declared)
-    data = files.png(*first)
-    assert prepare.check([data], 1).shape == (1, *target, 3)
-    got = prepared(prepare, data)
-    same(got[0], oracle.prepare(data, ImageSpec(), (*target, 3), "FP32"))
-
-
-def test_resize_none_wants_the_declared_size():
-    prepare = preparer((30, 40, 3), resize="none")
-    same(
-        prepared(prepare, files.png(30, 40))[0],
-        oracle.prepare(files.png(30, 40), ImageSpec(resize="none"), (30, 40, 3), "FP32"),
-    )
-    with pytest.raises(InvalidRequest, match=r"image 0 .* is 41x30, and 40x30 is expected"):
-        prepare.check([files.png(30, 41)], 1)
-
-
 def test_free_channels_are_the_first_images():
     prepare = preparer((20, 20, -1))
     assert prepare.check([files.png(9, 9, "L")], 1).shape == (1, 20, 20, 1)
@@ -200,22 +156,6 @@ def convertible(resize, datatype_name="FP32"):
         for name, data in MIXED.items()
         if not (resize == "pillow" and name == "16 bits" and datatype_name == "UINT16")
     }
-
-
-@pytest.mark.parametrize("arithmetic", ["fast", "exact"])
-@pytest.mark.parametrize("resize", ["linear", "area", "pillow", "letterbox"])
-@pytest.mark.parametrize("color", ["RGB", "BGR"])
-@pytest.mark.parametrize("exif", ["ignore", "apply"])
-def test_keys_combine_as_documented(resize, color, exif, arithmetic):
-    keys = {
-        "channels": "convert", "resize": resize, "color": color, "exif": exif,
-        "arithmetic": arithmetic, **IMAGENET,
-    }  # fmt: skip
-    elements = list(convertible(resize).values())
-    got = prepared(preparer((32, 48, 3), **keys), *elements)
-    for row, data in enumerate(elements):
-        wanted = oracle.prepare(data, ImageSpec(**keys), (32, 48, 3), "FP32")
-        same(got[row], wanted)
 
 
 @pytest.mark.parametrize("color", ["RGB", "BGR"])
@@ -326,14 +266,6 @@ def test_float_samples_are_refused(kind, datatype_name):
         InvalidRequest, match=f"image 0 of the input 'pixels' has samples of {kind}"
     ):
         raise prepare.prepare([encoded], np.empty((1, 4, 4, 1), DTYPES[datatype_name]))[0]
-
-
-def test_rows_are_nhwc_in_memory_for_any_layout():
-    data = files.png(20, 30)
-    same(
-        prepared(preparer((20, 30, 3), model_layout="NCHW"), data),
-        prepared(preparer((20, 30, 3)), data),
-    )
 
 
 def test_pillow_refuses_sixteen_bits():

@@ -72,28 +72,6 @@ say(b"free;")
     assert run(PRELUDE + script) == "through;free;"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs glibc's stderr")
-def test_threads_capture_separately():
-    script = """
-import threading
-from ksrv._native.images import codec_stderr
-barrier = threading.Barrier(4)
-kept = {}
-def talk(number):
-    for _ in range(200):
-        barrier.wait()
-        codec_stderr.begin()
-        say(b"%d" % number * 3)
-        kept.setdefault(number, set()).add(codec_stderr.end())
-threads = [threading.Thread(target=talk, args=(n,)) for n in range(4)]
-[t.start() for t in threads]
-[t.join() for t in threads]
-assert kept == {n: {b"%d" % n * 3} for n in range(4)}, kept
-say(b"free;")
-"""
-    assert run(PRELUDE + script) == "free;"
-
-
 def test_only_the_first_bytes_are_captured():
     script = """
 from ksrv._native.images import codec_stderr

@@ -288,22 +288,6 @@ def test_scans_after_the_picture_are_not_counted():
     assert scans(SCAN, SCAN, SCAN, frame=0xC0) == 3
 
 
-def test_decoder_memory_is_estimated():
-    def told(data):
-        return image_header.probe(data).pixel_bytes
-
-    assert told(files.jpeg(8, 8)) == 2 * 3
-    assert told(files.jpeg(8, 8, progressive=True)) == 3 * 3
-    assert told(files.jpeg(8, 8, "L", progressive=True)) == 3
-    assert told(files.png(8, 8)) == 2 * 3
-    assert told(files.png16(8, 8, 4)) == 2 * 8
-    animated = files.rgba_png(8, 8)
-    assert (
-        told(animated[:33] + files.chunk(b"acTL", struct.pack(">II", 2, 0)) + animated[33:])
-        == 4 * 4
-    )
-
-
 PEAK = """
 import sys
 import cv2
@@ -393,12 +377,6 @@ def test_caller_and_helpers_share_the_work():
 
     pool.run(work, 3, 3)
     assert len(names) == 3 and threading.get_ident() in names
-
-
-def test_one_chunk_stays_on_the_callers_thread():
-    names = set()
-    DecodePool(4).run(lambda *_: names.add(threading.get_ident()), 10, 1)
-    assert names == {threading.get_ident()}
 
 
 def test_exception_is_raised_after_all_chunks_ran():
