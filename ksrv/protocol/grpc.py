@@ -29,7 +29,7 @@ from ksrv.protocol import protobuf
 from ksrv.protocol.parameters import (
     take_input_parameters,
     take_request_parameters,
-    take_requested_output,
+    take_requested_outputs,
 )
 from ksrv.protocol.protobuf import length_prefix, set_parameters
 from ksrv.protocol.shared_memory import CallerMemory, enabled
@@ -46,7 +46,6 @@ from ksrv.request import (
     InferRequest,
     InferResponse,
     Parameter,
-    RequestedOutput,
     SharedMemoryRef,
     Tensor,
 )
@@ -145,7 +144,7 @@ def parse_infer(
         model_version=found.model_version,
         id=found.id,
         inputs=inputs,
-        outputs=_outputs(found, memory) if found.outputs else [],
+        outputs=take_requested_outputs(found.outputs, memory),
         parameters=own.custom,
         binary_output=True,
         headers=metadata,
@@ -154,16 +153,6 @@ def parse_infer(
         mark_final=own.mark_final,
         nbytes=nbytes,
     )
-
-
-def _outputs(found: Request, memory: CallerMemory | None) -> list[RequestedOutput]:
-    outputs = []
-    for index, (name, parameters) in enumerate(found.outputs):
-        wanted = take_requested_output(name, index, parameters)
-        if wanted.shared_memory is not None:
-            enabled(memory, f"output {quote(wanted.name)} (index {index})")
-        outputs.append(wanted)
-    return outputs
 
 
 def _inputs(

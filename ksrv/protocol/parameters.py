@@ -4,11 +4,12 @@ A reserved name is understood or refused; every other scalar reaches the handler
 `native/infer/fast_request.cpp` takes the few names that need no Python.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ksrv._native.queue.request_handle import deadline_of
 from ksrv.errors import InvalidRequest, quote
+from ksrv.protocol.shared_memory import CallerMemory, enabled
 from ksrv.request import Parameter, RequestedOutput, SharedMemoryRef
 
 UINT64_MAX = 2**64 - 1
@@ -117,20 +118,31 @@ def take_input_parameters(
     return custom, _shared_memory_ref(subject, given)
 
 
-def take_requested_output(owner: str, index: int, given: Mapping[str, object]) -> RequestedOutput:
-    """Return a requested output.
+def take_requested_outputs(
+    given: Iterable[tuple[str, Mapping[str, object]]], memory: CallerMemory | None
+) -> list[RequestedOutput]:
+    """Return the requested outputs.
 
     Args:
-        given: Its parameters by name.
+        given: Their names, with their parameters by name.
+        memory: The shared memory that the request may name; None if that is off.
 
     Raises:
-        InvalidRequest: A value is not a scalar, or a reserved name has the wrong type.
+        InvalidRequest: A value is not a scalar, a reserved name has the wrong type, or shared memory is off.
     """
+    return [_requested(name, at, values, memory) for at, (name, values) in enumerate(given)]
+
+
+def _requested(
+    owner: str, index: int, given: Mapping[str, object], memory: CallerMemory | None
+) -> RequestedOutput:
     found = RequestedOutput(owner)
     if not given:
         return found
     subject = f"output {quote(owner)} (index {index})"
     found.shared_memory = _shared_memory_ref(subject, given)
+    if found.shared_memory is not None:
+        enabled(memory, subject)
     custom: dict[str, Parameter] = {}
     for name, value in given.items():
         if name == BINARY_DATA and value != BASE64:

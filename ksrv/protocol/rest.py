@@ -17,7 +17,7 @@ import numpy as np
 import orjson
 
 from ksrv._native.infer import infer_body as native
-from ksrv._native.infer.infer_body import BodyError, Bounds, Input, Output
+from ksrv._native.infer.infer_body import BodyError, Bounds, Input
 from ksrv._native.tensor import bytes_tensor
 from ksrv._native.tensor.bytes_tensor import ElementsError
 from ksrv.errors import BodyTooLarge, InvalidRequest, quote
@@ -33,7 +33,7 @@ from ksrv.protocol.parameters import (
     BINARY_DATA,
     take_input_parameters,
     take_request_parameters,
-    take_requested_output,
+    take_requested_outputs,
 )
 from ksrv.protocol.shared_memory import CallerMemory, enabled
 from ksrv.protocol.tensors import check_bool, contiguous, subject, tensor_bytes
@@ -45,7 +45,6 @@ from ksrv.request import (
     InferResponse,
     Parameter,
     Parameters,
-    RequestedOutput,
     SharedMemoryRef,
     Tensor,
 )
@@ -180,13 +179,6 @@ def file_body(response: InferResponse, request: InferRequest) -> RenderedBody | 
 def wants_base64(parameters: Mapping[str, Parameter]) -> bool:
     """Tell whether the parameters of a request or output ask for BYTES in base64."""
     return parameters.get(BINARY_DATA) == BASE64
-
-
-def _requested(entry: Output, index: int, memory: CallerMemory | None) -> RequestedOutput:
-    wanted = take_requested_output(entry.name, index, entry.parameters)
-    if wanted.shared_memory is not None:
-        enabled(memory, f"output {quote(entry.name)} (index {index})")
-    return wanted
 
 
 def _raw_shape(declared: TensorSpec, batches: bool, body_length: int) -> tuple[int, ...] | None:
@@ -356,7 +348,7 @@ def _document(
         model_name=spec.name,
         id=header.id,
         inputs=inputs,
-        outputs=[_requested(entry, index, memory) for index, entry in enumerate(header.outputs)],
+        outputs=take_requested_outputs(header.outputs, memory),
         parameters=own.custom,
         binary_output=own.binary_output,
         deadline_ns=own.deadline_ns,

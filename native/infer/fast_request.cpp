@@ -225,38 +225,25 @@ bool take_image_elements(const ModelSignature &signature, const unsigned char *b
                          std::size_t offset, std::size_t length, std::int64_t count, const std::uint64_t *sizes,
                          FastRequestLayout *layout) noexcept {
     if (count < 1) return false;
+    ElementFault fault;
+    const BytesForm form =
+        sizes ? BYTES_BARE : bytes_form(body + offset, length, static_cast<std::uint64_t>(count), true, &fault);
+    if (form == BYTES_INVALID) return false;
     std::size_t at = offset;
     const std::size_t end = offset + length;
-    const auto take = [&](std::uint64_t size, std::size_t *where, std::size_t *nbytes) {
+    const auto next = [&](std::size_t i, std::size_t *where, std::size_t *nbytes) {
+        std::uint64_t size = sizes ? sizes[i] : length;
+        if (form == BYTES_PREFIXED) {
+            size = element_length(body + at);  // `walk_prefixed` has checked it
+            at += PREFIX_BYTES;
+        }
         if (size > end - at) return false;
         *where = at;
         *nbytes = static_cast<std::size_t>(size);
         at += *nbytes;
         return true;
     };
-    if (sizes != nullptr) {
-        const auto listed = [&](std::size_t i, std::size_t *where, std::size_t *nbytes) {
-            return take(sizes[i], where, nbytes);
-        };
-        return take_images(signature, body, place, count, layout, listed) && at == end;
-    }
-    ElementFault fault;
-    const auto elements = static_cast<std::uint64_t>(count);
-    switch (bytes_form(body + offset, length, elements, true, &fault)) {
-    case BYTES_BARE:
-        return take_images(signature, body, place, count, layout,
-                           [&](std::size_t, std::size_t *where, std::size_t *nbytes) {
-                               return take(length, where, nbytes);
-                           });
-    case BYTES_PREFIXED:
-        return take_images(signature, body, place, count, layout,
-                           [&](std::size_t, std::size_t *where, std::size_t *nbytes) {
-                               const std::uint32_t size = element_length(body + at);  // `walk_prefixed` has checked it
-                               at += PREFIX_BYTES;
-                               return take(size, where, nbytes);
-                           });
-    default: return false;
-    }
+    return take_images(signature, body, place, count, layout, next) && at == end;
 }
 
 bool copy_inputs(const ModelSignature &signature, const FastRequestLayout &layout, unsigned char *body) noexcept {

@@ -19,8 +19,8 @@ from libcpp.string_view cimport string_view
 
 from native.infer.infer_header cimport (
     HEADER_ERROR_NAMES, HEADER_MEMORY, HEADER_OK, HeaderError, HeaderFault, HeaderLimits,
-    InferHeader, InputHeader, PARAM_FLOAT, PARAM_INT, PARAM_STRING, PARAM_UINT, Parameter,
-    Parameters, SIZE_LIST,
+    InferHeader, InputHeader, OutputHeader, PARAM_FLOAT, PARAM_INT, PARAM_STRING, PARAM_UINT,
+    Parameter, Parameters, SIZE_LIST,
 )
 from native.infer.infer_header_reader cimport read_infer_header
 from native.memory.buffer_pool cimport count_copy as count_copied
@@ -146,22 +146,12 @@ cdef class Input:
 
 @cython.final
 @cython.freelist(16)
-cdef class Output:
-    """One requested output of the header."""
-
-    cdef readonly str name
-    cdef readonly dict parameters
-
-    parameters: dict[str, bool | int | float | str]
-
-
-@cython.final
-@cython.freelist(16)
 cdef class Header:
     """The JSON header of an infer request.
 
     Attributes:
         json_length: The bytes of the JSON object.
+        outputs: The names of the requested outputs, with their parameters.
     """
 
     cdef readonly str id
@@ -172,7 +162,7 @@ cdef class Header:
 
     parameters: dict[str, bool | int | float | str]
     inputs: list[Input]
-    outputs: list[Output]
+    outputs: list[tuple[str, dict[str, bool | int | float | str]]]
 
 
 cdef inline str _text(string_view text):
@@ -261,11 +251,9 @@ cdef Input _input(object buffer, const ExportedBytes &body, InferHeader &header,
     return made
 
 
-cdef Output _output(InferHeader &header, size_t index):
-    cdef Output made = Output.__new__(Output)
-    made.name = _text(header.outputs[index].name)
-    made.parameters = _parameters(header, header.outputs[index].parameters)
-    return made
+cdef tuple _output(InferHeader &header, size_t index):
+    cdef const OutputHeader *entry = &header.outputs[index]
+    return _text(entry.name), _parameters(header, entry.parameters)
 
 
 cdef object _error(const HeaderFault &fault):

@@ -9,14 +9,20 @@ from ksrv.protocol.parameters import (
     check_priority,
     take_input_parameters,
     take_request_parameters,
-    take_requested_output,
+    take_requested_outputs,
 )
 from ksrv.request import SharedMemoryRef
 
+MEMORY = object()
 REGION = "shared_memory_region"
 OFFSET = "shared_memory_offset"
 SIZE = "shared_memory_byte_size"
 LARGEST = 2**64 - 1
+
+
+def take_requested_output(name, given):
+    (found,) = take_requested_outputs([(name, given)], MEMORY)
+    return found
 
 
 def test_defaults_apply_without_parameters():
@@ -24,7 +30,7 @@ def test_defaults_apply_without_parameters():
     assert (found.custom, found.deadline_ns, found.priority) == ({}, None, 0)
     assert not found.binary_output and not found.mark_final
     assert take_input_parameters("x", 0, {}) == ({}, None)
-    output = take_requested_output("y", 0, {})
+    output = take_requested_output("y", {})
     assert (output.binary, output.classification, output.parameters) == (None, 0, {})
     assert output.shared_memory is None
 
@@ -34,7 +40,7 @@ def test_custom_values_reach_the_handler(value):
     for found in (
         take_request_parameters({"mine": value}).custom,
         take_input_parameters("x", 0, {"mine": value})[0],
-        take_requested_output("y", 0, {"mine": value}).parameters,
+        take_requested_output("y", {"mine": value}).parameters,
     ):
         assert found == {"mine": value} and type(found["mine"]) is type(value)
 
@@ -44,7 +50,7 @@ def test_custom_values_are_scalars(value, said):
     for take, where in (
         (take_request_parameters, "the request"),
         (lambda given: take_input_parameters("x", 3, given), "input 'x' (index 3)"),
-        (lambda given: take_requested_output("y", 4, given), "output 'y' (index 4)"),
+        (lambda given: take_requested_output("y", given), "output 'y' (index 0)"),
     ):
         with pytest.raises(InvalidRequest) as refused:
             take({"mine": value})
@@ -115,7 +121,7 @@ def test_largest_priority_is_accepted():
 def test_shared_memory_parameters_are_read(given, ref):
     custom = {"mine": 1} if "mine" in given else {}
     assert take_input_parameters("x", 0, given) == (custom, ref)
-    output = take_requested_output("y", 0, given)
+    output = take_requested_output("y", given)
     assert (output.parameters, output.shared_memory) == (custom, ref)
 
 
@@ -134,13 +140,13 @@ def test_invalid_shared_memory_parameters_are_refused(given, sentence):
         take_input_parameters("x", 1, given)
     assert str(refused.value).startswith(f"input 'x' (index 1): {sentence}")
     with pytest.raises(InvalidRequest) as refused:
-        take_requested_output("y", 2, given)
-    assert str(refused.value).startswith(f"output 'y' (index 2): {sentence}")
+        take_requested_output("y", given)
+    assert str(refused.value).startswith(f"output 'y' (index 0): {sentence}")
 
 
 def test_reserved_output_parameters_are_read():
-    found = take_requested_output("y", 0, {"binary_data": False, "classification": LARGEST, "a": 1})
+    found = take_requested_output("y", {"binary_data": False, "classification": LARGEST, "a": 1})
     assert (found.binary, found.classification, found.parameters) == (False, LARGEST, {"a": 1})
     for given in ({"binary_data": 1}, {"classification": -1}, {"classification": True}):
         with pytest.raises(InvalidRequest, match=r"output 'y' \(index 0\): '[a-z_]+' must be"):
-            take_requested_output("y", 0, given)
+            take_requested_output("y", given)
