@@ -79,8 +79,7 @@ def copies(nbytes: int) -> dict[str, float]:
     import torch
 
     from ksrv._native.memory import buffer_pool
-    from ksrv.handlers.devices.cuda import CudaDevice
-    from ksrv.handlers.devices.stream_device import lease_pages
+    from ksrv.handlers.devices.cuda import CudaDevice, lease_pages
 
     device = CudaDevice("cuda:0")
     pageable = np.random.default_rng(0).integers(0, 255, nbytes, dtype=np.uint8)

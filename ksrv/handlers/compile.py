@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from ksrv.handlers.context import Context
+from ksrv.handlers.devices.cuda import CudaDevice
 from ksrv.handlers.devices.graphs import GraphedModel, clone
-from ksrv.handlers.devices.stream_device import StreamDevice
 from ksrv.loaders.arguments import NamedArguments
 from ksrv.loaders.loaded import LoadedModel
 from ksrv.loaders.torch_compiler import torch_compiler
@@ -59,7 +59,7 @@ def graphed_model(model: Any, loaded: LoadedModel, context: Context) -> Any:
         log.warning("the model %s: pt2 already records graphs", context.model_name)
         return model
     device = cast("HandlerContext", context).opened_device
-    if not isinstance(device, StreamDevice):
+    if not isinstance(device, CudaDevice):
         return model
     return GraphedModel(model, device, context.model_name)
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ksrv.handlers.devices.stream_device import StreamDevice
+from ksrv.handlers.devices.cuda import CudaDevice
 
 log = logging.getLogger("ksrv.handlers")
 
@@ -28,7 +28,7 @@ class Graph:
 
     def __init__(
         self,
-        device: StreamDevice,
+        device: CudaDevice,
         model: Callable[..., Any],
         args: tuple[Any, ...],
         named: Mapping[str, Any],
@@ -73,7 +73,7 @@ class GraphedModel:
         failure: Why the model is not recorded any more, or None.
     """
 
-    def __init__(self, model: Any, device: StreamDevice, name: str) -> None:
+    def __init__(self, model: Any, device: CudaDevice, name: str) -> None:
         self.eager = model
         self.clones = True
         self.failure: str | None = None

@@ -15,7 +15,7 @@ import torch
 from ksrv._native.memory import buffer_pool
 from ksrv.errors import DeviceLost, KsrvError, Overloaded
 from ksrv.handlers import handler_context
-from ksrv.handlers.devices.stream_device import StreamDevice
+from ksrv.handlers.devices.cuda import CudaDevice
 
 WAITING = {"cpu", "numpy", "tolist", "item", "__bool__", "__float__", "__int__", "__array__"}
 NO_MEMORY = "the fake device is full"
@@ -54,7 +54,7 @@ class Pins:
 PINS = Pins()
 
 
-class FakeDevice(StreamDevice):
+class FakeDevice(CudaDevice):
     """One instance's stream on the device.
 
     Attributes:
