@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from ksrv._native.memory import buffer_pool
-from ksrv.dialects.triton.extensions.shared_memory.tensors import CallerMemory
 from ksrv.errors import InvalidRequest, NotFound
 from ksrv.limits import Limits
 from ksrv.model.spec import ImageSpec, ModelSpec, TensorSpec
 from ksrv.protocol import grpc as protocol
 from ksrv.protocol.protobuf import message_class
+from tests.support.wire.fake_memory import caller_memory
 
 LIMITS = Limits()
 IMAGE = TensorSpec("image", "FP32", (-1, 8, 8, 3), ImageSpec())
@@ -50,14 +50,6 @@ def spec_of(name, version):
     if name != "m":
         raise NotFound(f"Request for unknown model: '{name}' is not found")
     return SPEC
-
-
-class Regions:
-    """Replaces shared memory: its only region has the numbers 0 to 3 as FP32."""
-
-    def read(self, ref, user):
-        values = np.arange(4, dtype=np.float32).tobytes()
-        return memoryview(values)[ref.offset : ref.offset + ref.byte_size]
 
 
 def parse(made, limits=LIMITS, **options):
@@ -220,7 +212,7 @@ def test_shared_memory_and_message_inputs_combine():
     for position in (0, 1):
         shapes = {position: [2], 1 - position: [1]}
         made = request(*((f"x{at}", "FP32", shapes[at], None) for at in (0, 1)), raw=[raw])
-        found = parse(in_region(made, position, 8), memory=CallerMemory(Regions(), lambda: None))
+        found = parse(in_region(made, position, 8), memory=caller_memory())
         assert found.inputs[position].data.tolist() == [0, 1]
         assert found.inputs[1 - position].data.tolist() == [9]
         assert found.nbytes == len(made.SerializeToString()) + 8
@@ -228,9 +220,9 @@ def test_shared_memory_and_message_inputs_combine():
         expected = (
             "1 inputs and 2 raw_input_contents; expected one for each input outside of shared"
         )
-        refused(made, expected, memory=CallerMemory(Regions(), lambda: None))
+        refused(made, expected, memory=caller_memory())
     typed = request(("x", "FP32", [2], None), ("y", "FP32", [1], {"fp32_contents": [9.0]}))
-    found = parse(in_region(typed, 0, 8), memory=CallerMemory(Regions(), lambda: None))
+    found = parse(in_region(typed, 0, 8), memory=caller_memory())
     assert [tensor.data.tolist() for tensor in found.inputs] == [[0, 1], [9]]
     many = request(("x", "FP32", [1], None), raw=[raw, raw])
     assert refused(many).endswith("expected one for each input")
@@ -241,7 +233,7 @@ def test_input_cannot_be_in_shared_memory_and_in_the_message():
     refused(
         in_region(made, 0, 4),
         "input 'x' (index 0) has a shared memory region and data too",
-        memory=CallerMemory(Regions(), lambda: None),
+        memory=caller_memory(),
     )
 
 

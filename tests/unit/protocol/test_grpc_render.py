@@ -5,11 +5,11 @@ import mmap
 import numpy as np
 import pytest
 
-from ksrv.dialects.triton.extensions.shared_memory.tensors import CallerMemory
 from ksrv.errors import HandlerFailed, InvalidRequest
 from ksrv.protocol import grpc as protocol
 from ksrv.protocol.protobuf import message_class
 from ksrv.request import InferRequest, InferResponse, RequestedOutput, SharedMemoryRef, Tensor
+from tests.support.wire.fake_memory import Regions, caller_memory
 
 
 def rendered(*outputs, id="", extra=None, **fields):
@@ -60,16 +60,6 @@ def test_tensors_are_sent_without_a_copy():
     assert any(np.shares_memory(np.frombuffer(part, np.uint8), values) for part in parts)
 
 
-class Regions:
-    """Replaces shared memory: records what is written."""
-
-    def __init__(self):
-        self.written = []
-
-    def write(self, ref, data, user):
-        self.written.append((ref, bytes(data)))
-
-
 def test_outputs_in_shared_memory_leave_their_raw_contents_empty():
     ref, y, z = SharedMemoryRef("r", 8, 16), np.arange(2, dtype=np.float32), np.array([1], np.int8)
     outputs = [Tensor("y", "FP32", (2,), y, {"k": 1}), Tensor("z", "INT8", (1,), z)]
@@ -78,7 +68,7 @@ def test_outputs_in_shared_memory_leave_their_raw_contents_empty():
     parts = protocol.render_infer(
         answer,
         InferRequest("m", outputs=wanted),
-        memory=CallerMemory(regions, lambda: None),
+        memory=caller_memory(regions),
     )
     found = message_class("inference.ModelInferResponse").FromString(b"".join(parts))
     assert regions.written == [(ref, y.tobytes())]
@@ -91,7 +81,7 @@ def test_outputs_in_shared_memory_leave_their_raw_contents_empty():
     wanted[0] = RequestedOutput("y", shared_memory=SharedMemoryRef("r", 0, y.nbytes - 1))
     with pytest.raises(InvalidRequest, match=f"at least {y.nbytes} bytes"):
         protocol.render_infer(
-            answer, InferRequest("m", outputs=wanted), memory=CallerMemory(regions, lambda: None)
+            answer, InferRequest("m", outputs=wanted), memory=caller_memory(regions)
         )
 
 

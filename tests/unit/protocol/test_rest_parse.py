@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from ksrv._native.infer import infer_body as native
-from ksrv.dialects.triton.extensions.shared_memory.tensors import CallerMemory
 from ksrv.errors import BodyTooLarge
 from ksrv.limits import Limits
 from ksrv.model.spec import ModelSpec
 from ksrv.protocol.json_data import read_data
 from ksrv.protocol.rest import parse_infer
+from tests.support.wire.fake_memory import caller_memory
 from tests.support.wire.rest_bodies import ADD, IMG, LIMITS, STR, X, one, parse, refusal
 
 
@@ -273,13 +273,6 @@ class TestTextsOfOpenShape:
         assert request.inputs[0].shape == (2,) and request.inputs[0].data == [b"a", b"b"]
 
 
-class Regions:
-    """Replaces shared memory: each region has the bytes of X."""
-
-    def read(self, ref, user):
-        return memoryview(X.tobytes())[ref.offset : ref.offset + ref.byte_size]
-
-
 class TestSharedMemory:
     def body(self, *sizes):
         body = one()
@@ -296,30 +289,21 @@ class TestSharedMemory:
 
     def test_what_lies_there_counts_as_the_request_does(self):
         text = json.dumps(self.body(16, 8)).encode()
-        request = parse_infer(text, None, ADD, LIMITS, memory=CallerMemory(Regions(), lambda: None))
+        request = parse_infer(text, None, ADD, LIMITS, memory=caller_memory())
         assert request.nbytes == len(text) + 24
         assert [tensor.data.tolist() for tensor in request.inputs] == [[[0, 1, 2, 3]], [[0, 1]]]
         alone = json.dumps(one(data=[1, 2, 3, 4])).encode()
-        assert parse_infer(
-            alone, None, ADD, LIMITS, memory=CallerMemory(Regions(), lambda: None)
-        ).nbytes == len(alone)
+        assert parse_infer(alone, None, ADD, LIMITS, memory=caller_memory()).nbytes == len(alone)
 
     def test_all_of_it_together_is_within_the_limit_of_a_body(self):
         text = json.dumps(self.body(16, 8)).encode()
         for body, fits in ((len(text) + 24, True), (len(text) + 23, False)):
             limits = Limits(body=body, json=len(text))
             if fits:
-                assert (
-                    len(
-                        parse_infer(
-                            text, None, ADD, limits, memory=CallerMemory(Regions(), lambda: None)
-                        ).inputs
-                    )
-                    == 2
-                )
+                assert len(parse_infer(text, None, ADD, limits, memory=caller_memory()).inputs) == 2
                 continue
             with pytest.raises(BodyTooLarge, match=f"shared memory have {len(text) + 24} bytes"):
-                parse_infer(text, None, ADD, limits, memory=CallerMemory(Regions(), lambda: None))
+                parse_infer(text, None, ADD, limits, memory=caller_memory())
 
 
 @pytest.mark.parametrize("kind", ["b", "c", "H"])

@@ -8,10 +8,10 @@ import pytest
 
 from ksrv._native.memory import buffer_pool
 from ksrv.dialects.json_rows import orjson_form, shaped_values
-from ksrv.dialects.triton.extensions.shared_memory.tensors import CallerMemory
 from ksrv.errors import InvalidRequest
 from ksrv.protocol.rest import render_infer
 from ksrv.request import InferRequest, InferResponse, RequestedOutput, SharedMemoryRef, Tensor
+from tests.support.wire.fake_memory import Regions, caller_memory
 
 Y = np.arange(6, dtype=np.float32).reshape(2, 3)
 Z = np.array([9007199254740993, -1])
@@ -156,23 +156,13 @@ def test_values_of_any_shape_are_rendered():
     assert orjson_form(3) == 3
 
 
-class Regions:
-    """Replaces shared memory: records what is written."""
-
-    def __init__(self):
-        self.written = []
-
-    def write(self, ref, data, user):
-        self.written.append((ref, bytes(data)))
-
-
 def test_shared_memory_output_has_no_data():
     ref = SharedMemoryRef("r", 8, 32)
     for binary in (None, True, False):
         regions = Regions()
         asked = [RequestedOutput("y", binary, shared_memory=ref), RequestedOutput("z", True)]
         body, joined = render(
-            tensor("y", Y), tensor("z", Z), asked=asked, memory=CallerMemory(regions, lambda: None)
+            tensor("y", Y), tensor("z", Z), asked=asked, memory=caller_memory(regions)
         )
         placed, other = document(body, joined)["outputs"]
         assert placed == {"name": "y", "datatype": "FP32", "shape": [2, 3]}
@@ -181,5 +171,5 @@ def test_shared_memory_output_has_no_data():
         assert regions.written == [(ref, Y.tobytes())]
     small = RequestedOutput("y", shared_memory=SharedMemoryRef("r", 0, Y.nbytes - 1))
     assert f"at least {Y.nbytes} bytes" in refusal(
-        tensor("y", Y), asked=[small], memory=CallerMemory(Regions(), lambda: None)
+        tensor("y", Y), asked=[small], memory=caller_memory()
     )
