@@ -1,6 +1,5 @@
 """A Triton model answers with its config.pbtxt. The test reads both with Triton's messages and compares them."""
 
-import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.http
@@ -154,13 +153,3 @@ def test_json_has_numbers_and_every_field_as_triton_prints_it(server):
     sequences = client.get_model_config("sums")["sequence_batching"]
     assert sequences["oldest"]["max_queue_delay_microseconds"] == 10000
     assert sequences["control_input"][0]["control"][0]["fp32_false_true"] == [0.0, 0.1]
-
-
-@pytest.mark.parametrize("module", [tritonclient.http, tritonclient.grpc])
-def test_the_configured_model_answers_with_its_labels(module, server):
-    tensor = module.InferInput("data", [1, 3, 2, 2], "FP32")
-    tensor.set_data_from_numpy(np.arange(12, dtype=np.float32).reshape(1, 3, 2, 2))
-    address = server.http if module is tritonclient.http else server.grpc
-    wanted = [module.InferRequestedOutput("scores", class_count=1)]
-    answer = module.InferenceServerClient(address).infer("images", [tensor], outputs=wanted)
-    assert answer.as_numpy("scores").reshape(-1)[0].endswith(b":11:l")

@@ -78,6 +78,7 @@ def test_a_configuration_holds_until_the_next_load(client, server):
     assert config(server, "bare")["backend"] == "ksrv"
 
 
+@pytest.mark.parametrize("server", [2], indirect=True)
 @pytest.mark.parametrize(
     ("model", "given", "said"),
     [
@@ -121,6 +122,8 @@ STRANGE = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("server", [1], indirect=True)
+@pytest.mark.parametrize("client", [tritonclient.http], indirect=True)
 @pytest.mark.parametrize("case", STRANGE)
 def test_texts_of_a_configuration_come_back_short(client, case):
     with pytest.raises(InferenceServerException) as caught:
@@ -129,6 +132,7 @@ def test_texts_of_a_configuration_come_back_short(client, case):
 
 
 @pytest.mark.parametrize("server", [1], indirect=True)
+@pytest.mark.parametrize("client", [tritonclient.http], indirect=True)
 @pytest.mark.parametrize("model", ["simple", "bare", "coded"])
 @pytest.mark.parametrize("backend", [{}, {"backend": "python"}])
 def test_a_call_runs_no_program(client, server, tmp_path, model, backend):

@@ -69,6 +69,10 @@ def triton(request, server):
         client.unregister_system_shared_memory()
 
 
+over_http = pytest.mark.parametrize("triton", ["http"], indirect=True)
+"""For checks of the regions themselves, which both protocols share."""
+
+
 @pytest.fixture
 def region():
     """Make regions; they are removed behind the test."""
@@ -182,6 +186,7 @@ def test_status_and_unregister(triton, region):
     assert not (left if module is triton_http else left.regions)
 
 
+@over_http
 @pytest.mark.parametrize(
     "key",
     ["", "/", ".", "..", "/..", "a/b", "../etc/passwd", "/../../etc/passwd", "//x", "x\x00y",
@@ -192,6 +197,7 @@ def test_keys_that_are_no_names(triton, key):
     refused(client.register_system_shared_memory, "bad", key, 16)
 
 
+@over_http
 def test_memory_of_another_user_is_no_region(triton, region):
     """A server that runs as root could open what any program keeps there."""
     _, client = triton
@@ -205,6 +211,7 @@ def test_memory_of_another_user_is_no_region(triton, region):
     client.register_system_shared_memory("r", key, 64)
 
 
+@over_http
 def test_links_folders_and_pipes_are_no_regions(triton, tmp_path, region):
     _, client = triton
     secret = tmp_path / "secret"
@@ -282,6 +289,7 @@ def test_a_region_that_shrinks_is_an_error_and_no_more(server, triton, region):
     os.truncate(path, size)
 
 
+@over_http
 def test_an_array_in_a_region_does_not_change_under_the_handler(triton, region):
     """The tensor is a copy, so its view is not the region's memory."""
     module, client = triton
@@ -293,6 +301,7 @@ def test_an_array_in_a_region_does_not_change_under_the_handler(triton, region):
     assert shm.get_contents_as_numpy(handle, np.float32, [1, 4]).tolist() == (ROW * 2).tolist()
 
 
+@over_http
 def test_regions_are_bounded_and_their_descriptors_given_back(server, triton, region):
     _, client = triton
     key, _, _ = region(64)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import requests
 import tritonclient.grpc
-import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
 from ksrv.testing import Server
@@ -16,7 +15,6 @@ from tests.support.models import write_model
 from tests.support.wait_until import wait_until
 
 pytestmark = pytest.mark.long
-both = pytest.mark.parametrize("module", [tritonclient.http, tritonclient.grpc])
 
 PYTHON = """
 import numpy as np
@@ -123,7 +121,6 @@ def server(tmp_path_factory):
         yield running
 
 
-@both
 @pytest.mark.parametrize(
     ("model", "wanted"),
     [
@@ -132,20 +129,18 @@ def server(tmp_path_factory):
         ("doubles", np.full(2, 1e300)),
     ],
 )
-def test_the_answer_has_the_shape_and_the_datatype_of_the_step(module, server, model, wanted):
-    answer = infer(module, server, model, {"x": np.array([1, 2, 3], np.float32)})
+def test_the_answer_has_the_shape_and_the_datatype_of_the_step(server, model, wanted):
+    answer = infer(tritonclient.grpc, server, model, {"x": np.array([1, 2, 3], np.float32)})
     found = answer.as_numpy("y")
     assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
     np.testing.assert_array_equal(found, wanted)
 
 
-@both
-def test_the_answer_may_have_more_rows_than_the_request(module, server):
-    answer = infer(module, server, "rows", {"x": np.array([[1, 2, 3]], np.float32)})
+def test_the_answer_may_have_more_rows_than_the_request(server):
+    answer = infer(tritonclient.grpc, server, "rows", {"x": np.array([[1, 2, 3]], np.float32)})
     assert answer.as_numpy("y").tolist() == [[6] * 3] * 2
 
 
-@both
 @pytest.mark.parametrize(
     ("model", "x", "wanted"),
     [
@@ -157,14 +152,13 @@ def test_the_answer_may_have_more_rows_than_the_request(module, server):
         ("whole_of_batches", [[1, 2], [3, 4]], [[4, 8], [12, 16]]),
     ],
 )
-def test_the_batch_dimension_is_added_and_taken_between_steps(module, server, model, x, wanted):
-    answer = infer(module, server, model, {"x": np.array(x, np.float32)})
+def test_the_batch_dimension_is_added_and_taken_between_steps(server, model, x, wanted):
+    answer = infer(tritonclient.grpc, server, model, {"x": np.array(x, np.float32)})
     assert answer.as_numpy("y").tolist() == wanted
 
 
-@both
-def test_an_output_that_a_step_leaves_out_is_left_out_of_the_answer(module, server):
-    answer = infer(module, server, "left_out", {"x": np.array([1, 2], np.float32)})
+def test_an_output_that_a_step_leaves_out_is_left_out_of_the_answer(server):
+    answer = infer(tritonclient.grpc, server, "left_out", {"x": np.array([1, 2], np.float32)})
     assert answer.as_numpy("first").tolist() == [1, 2]
     assert answer.as_numpy("second") is None
 

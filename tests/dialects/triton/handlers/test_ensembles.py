@@ -16,6 +16,7 @@ from tests.support.model_files.triton_repository import infer, write_folder
 from tests.support.models import ECHO, write_model
 
 both = pytest.mark.parametrize("module", [tritonclient.http, tritonclient.grpc])
+over_grpc = pytest.mark.parametrize("module", [tritonclient.grpc])
 
 SCALE = """
 platform: "onnxruntime_onnx" max_batch_size: 8
@@ -143,20 +144,20 @@ def test_metadata_and_configuration(server):
     assert (config["max_batch_size"], config["input"][0]["dims"]) == (6, [4])
 
 
-@both
+@over_grpc
 def test_only_wanted_outputs_are_answered(module, server):
     wanted = [module.InferRequestedOutput("SUM")]
     answer = infer(module, server, "diamond", {"IN": np.ones((1, 4), np.float32)}, wanted)
     assert answer.as_numpy("SUM").tolist() == [[5] * 4] and answer.as_numpy("THREEFOLD") is None
 
 
-@both
+@over_grpc
 def test_more_rows_than_the_ensemble_takes_are_refused(module, server):
     with pytest.raises(InferenceServerException, match=r"7 rows.*max_batch_size.*6"):
         infer(module, server, "diamond", {"IN": np.ones((7, 4), np.float32)})
 
 
-@both
+@over_grpc
 def test_bfloat16_stays_what_it_is(module, server):
     values = np.array([[0.5, -3e38]], ml_dtypes.bfloat16)
     tensor = module.InferInput("x", [1, 2], "BF16")
@@ -171,7 +172,7 @@ def test_bfloat16_stays_what_it_is(module, server):
         )
 
 
-@both
+@over_grpc
 def test_texts_pass_through_models_without_batches(module, server):
     text = np.array([b"one", "zwölf".encode(), b""], object)
     answer = infer(module, server, "texts", {"text": text})
@@ -242,18 +243,3 @@ def test_steps_behind_a_deadline_are_not_run(tmp_path, quick):
         assert answer.json()["outputs"][0]["data"] == [2, 4, 6, 8]
         after = requests.get(f"{running.url}/v2/models/by_two/stats").json()["model_stats"][0]
         assert after["inference_count"] == before["inference_count"] + 1
-
-
-def test_an_ensemble_of_a_model_that_is_unloaded_says_so(tmp_path):
-    write_scale(write_folder(tmp_path, "by_two", SCALE) / "1/model.onnx", 2)
-    write_scale(write_folder(tmp_path, "choosy", SCALE) / "1/model.onnx", 1)
-    write_folder(tmp_path, "guarded", GUARDED)
-    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
-    with Server(tmp_path) as running:
-        url = f"{running.url}/v2/models/guarded/infer"
-        assert requests.post(url, json={"inputs": [tensor]}).status_code == 200
-        requests.post(f"{running.url}/v2/repository/models/by_two/unload").raise_for_status()
-        answer = requests.post(url, json={"inputs": [tensor]})
-        assert answer.status_code in (400, 404, 503) and "by_two" in answer.json()["error"]
-        requests.post(f"{running.url}/v2/repository/models/by_two/load").raise_for_status()
-        assert requests.post(url, json={"inputs": [tensor]}).status_code == 200
