@@ -57,12 +57,12 @@ def write_encoder(folder, weights, settings, *, pooled=False):
     (folder / "model.yaml").write_text(settings)
 
 
-@pytest.fixture(scope="module", params=["inline", "process"])
-def server(tmp_path_factory, request):
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
     root = tmp_path_factory.mktemp("models")
-    common = f"handler: text_encoder\nmodel: model.onnx\nexecutor: {request.param}\n"
+    common = "handler: text_encoder\nmodel: model.onnx\n"
     common += "batching: {max_batch_size: 4, max_delay_ms: 1}\n"
-    write_encoder(root / "encoder", WEIGHTS, f"{common}role: embedding\n")
+    write_encoder(root / "encoder", WEIGHTS, f"{common}role: embedding\nexecutor: process\n")
     for pooling in ("cls", "last"):
         parameters = f"role: embedding\nparameters: {{pooling: {pooling}, normalize: false}}\n"
         write_encoder(root / pooling, WEIGHTS, common + parameters)

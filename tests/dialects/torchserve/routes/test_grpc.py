@@ -215,18 +215,9 @@ class TestManagement:
         [
             ("RegisterModel", {}, "INVALID_ARGUMENT", "Parameter url is required."),
             ("RegisterModel", {"url": "absent.mar"}, "NOT_FOUND", "Model not found at: absent.mar"),
-            (
-                "RegisterModel",
-                {"url": "two.mar", "initial_workers": -1},
-                "INVALID_ARGUMENT",
-                "whole",
-            ),
-            ("RegisterModel", {"url": "two.mar", "handler": "a"}, "INVALID_ARGUMENT", "handler"),
             ("ScaleWorker", {}, "INVALID_ARGUMENT", "Parameter model_name is required."),
-            ("ScaleWorker", {"model_name": "nope"}, "NOT_FOUND", "Model not found: nope"),
             ("SetDefault", {"model_name": "seen", "model_version": "9"}, "NOT_FOUND", "exist"),
             ("UnregisterModel", {}, "INVALID_ARGUMENT", "Parameter model_name is required."),
-            ("UnregisterModel", {"model_name": "nope"}, "NOT_FOUND", "Model not found: nope"),
             ("DescribeModel", {"model_name": "nope"}, "NOT_FOUND", "Model not found: nope"),
             ("ListModels", {"limit": -1}, "INVALID_ARGUMENT", "limit must be a whole number"),
         ],
