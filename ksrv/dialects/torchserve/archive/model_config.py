@@ -181,7 +181,9 @@ def archived_config(
     own, lines = _model_config(folder, model.config_file)
     report = ArchiveReport(handler=model.handler)
     document = Document.of(Path(model.config_file), {**own}, lines)
-    given = defaults.models.get(model.model_name, {}).get(model.model_version, {})
+    given = dict(defaults.models.get(model.model_name, {}).get(model.model_version, {}))
+    for key in ("defaultVersion", "marName"):  # they choose the archive
+        given.pop(key, None)
     document.take(Document.of(Path("models of config.properties"), given, {}), fill=True)
     try:
         keys = document.convert(

@@ -341,11 +341,11 @@ def _snapshot(text: str) -> tuple[dict[str, dict[str, dict[str, Any]]], list[str
                     f"the version {version} of the model {name!r} needs a marName, the archive's file"
                 )
             archives.append(archive)
-    return _settings(models), archives
+    return models, archives
 
 
 def _models(text: str) -> dict[str, dict[str, dict[str, Any]]]:
-    return _settings(_decoded(text, dict[str, dict[str, dict[str, Any]]]))
+    return _decoded(text, dict[str, dict[str, dict[str, Any]]])
 
 
 def _decoded(text: str, kind: type[T]) -> T:
@@ -353,17 +353,3 @@ def _decoded(text: str, kind: type[T]) -> T:
         return msgspec.json.decode(text, type=kind)
     except msgspec.DecodeError as error:
         raise ValueError(f"{error}; expected models, such as {_EXAMPLE}") from None
-
-
-def _settings(models: dict[str, dict[str, dict[str, Any]]]) -> dict[str, dict[str, dict[str, Any]]]:
-    return {
-        name: {
-            version: {
-                key: value
-                for key, value in keys.items()
-                if key not in ("defaultVersion", "marName")
-            }
-            for version, keys in versions.items()
-        }
-        for name, versions in models.items()
-    }
