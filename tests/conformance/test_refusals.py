@@ -9,11 +9,10 @@ import pytest
 import requests
 from grpc import RpcError
 
-from ksrv.protocol.protobuf import INFERENCE, methods
 from ksrv.testing import Server
 from tests.support.models import write_model
 from tests.support.wait_until import wait_until
-from tests.support.wire.grpc_calls import connect, infer_request, stub_infer
+from tests.support.wire.grpc_calls import connect, infer_request, method, stub_infer
 
 HANDLER = """
 import time
@@ -176,11 +175,9 @@ def grpc_unary(server, model, version, values):
 
 
 def grpc_stream(server, model, version, values):
-    kind, answer = methods(INFERENCE)["ModelStreamInfer"]
-    path = f"/{INFERENCE}/ModelStreamInfer"
     sent = iter([message(model, version, values)])
     with connect(server.grpc) as channel:
-        stream = channel.stream_stream(path, kind.SerializeToString, answer.FromString)
+        stream = method(channel, "ModelStreamInfer", kind="stream_stream")
         call = stream(sent, metadata=[("triton_grpc_error", "true")], timeout=60)
         with pytest.raises(RpcError) as caught:
             next(call)

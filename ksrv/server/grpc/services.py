@@ -25,7 +25,7 @@ from ksrv.protocol.protobuf import (
 )
 from ksrv.server.grpc import limits as bounds
 from ksrv.server.grpc import reflection
-from ksrv.server.grpc.audited_calls import audited, audited_check
+from ksrv.server.grpc.audited_calls import audited
 from ksrv.server.grpc.calls import (
     Behavior,
     Check,
@@ -186,8 +186,9 @@ class Services:
         for name, behavior in behaviors.items():
             allowed = check or self._token
             if control:
-                behavior = audited(name, behavior, self.proxies)
-                allowed = audited_check(name, needs_control(self.access), self.proxies)
+                behavior = audited(name, behavior, self.proxies, writes_success=True)
+                check_control = needs_control(self.access)
+                allowed = audited(name, check_control, self.proxies, writes_success=False)
             answer = answering(behavior, service, name)
             found[f"/{service}/{name}"] = Method(
                 allowed, limits, answer, pool=pool, small=small, control=control

@@ -13,6 +13,7 @@ import pytest
 from ksrv.protocol.protobuf import HEALTH, INFERENCE, REFLECTION, REFLECTION_ALPHA, methods
 from ksrv.testing import Server
 from tests.support.models import write_double
+from tests.support.wire.grpc_calls import call
 from tests.support.wire.http2_wire import END_HEADERS, HEADERS, Wire, field, frame
 
 CALLS = [
@@ -192,8 +193,4 @@ def test_odd_pseudo_headers_open_nothing(guarded, kind):
 def serves(guarded):
     """Whether the model that strangers tried to unload is still there."""
     with grpc.insecure_channel(guarded.grpc) as channel:
-        ready, answer = methods(INFERENCE)["ModelReady"]
-        ask = channel.unary_unary(
-            f"/{INFERENCE}/ModelReady", ready.SerializeToString, answer.FromString
-        )
-        assert ask(ready(name="double"), timeout=30, metadata=USER).ready
+        assert call(channel, "ModelReady", name="double", metadata=USER).ready

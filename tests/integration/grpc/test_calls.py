@@ -24,7 +24,9 @@ from tests.support.engine.held_engine import MODELS
 from tests.support.wire.grpc_calls import (
     call,
     connect,
+    method,
     new_server,
+    refused,
     row_request,
     running,
     stub_infer,
@@ -41,13 +43,6 @@ def address(engine):
 def channel(address):
     with connect(address) as found:
         yield found
-
-
-def refused(code, make):
-    with pytest.raises(grpc.RpcError) as caught:
-        make()
-    assert caught.value.code().name == code
-    return caught.value.details()
 
 
 def test_health_and_readiness_calls_answer(engine, channel):
@@ -171,9 +166,8 @@ def test_health_check_of_server_and_models(engine, channel):
 
 
 def watch(channel, service=""):
-    request, response = methods(HEALTH)["Watch"]
-    stub = channel.unary_stream(f"/{HEALTH}/Watch", request.SerializeToString, response.FromString)
-    return stub(request(service=service), timeout=60)
+    request, _ = methods(HEALTH)["Watch"]
+    return method(channel, "Watch", HEALTH, "unary_stream")(request(service=service), timeout=60)
 
 
 @pytest.mark.grpcio
@@ -227,10 +221,8 @@ def test_streams_beyond_the_limit_are_refused_until_others_end(engine, monkeypat
 
 @pytest.mark.parametrize("service", [REFLECTION, REFLECTION_ALPHA])
 def test_reflection_describes_every_service(channel, service):
-    request, response = methods(service)["ServerReflectionInfo"]
-    stub = channel.stream_stream(
-        f"/{service}/ServerReflectionInfo", request.SerializeToString, response.FromString
-    )
+    request, _ = methods(service)["ServerReflectionInfo"]
+    stub = method(channel, "ServerReflectionInfo", service, "stream_stream")
     asked = [
         request(list_services=""),
         request(file_containing_symbol="inference.GRPCInferenceService"),

@@ -5,20 +5,17 @@ import gc
 import os
 import signal
 import socket
-import ssl
 import threading
 import time
 
 import pytest
 
 from ksrv._native.memory.memory_budget import PROCESS
-from ksrv._native.tls.tls_context import TlsContext
 from ksrv.protocol.protobuf import INFERENCE, methods
 from ksrv.server.credentials import Access
 from ksrv.server.grpc.limits import CONTROL_THREADS
 from ksrv.server.settings import ServerSettings
 from ksrv.testing import Server
-from tests.support.certificates import self_signed
 from tests.support.engine.held_engine import was_cancelled
 from tests.support.models import write_double
 from tests.support.wait_until import wait_until
@@ -205,20 +202,9 @@ def test_early_resets_below_the_rate_are_no_flood(engine):
         assert b"grpc-status: 0" in wire.until_ended(wire.call(LIVE, message=b""))
 
 
-@pytest.fixture
-def encryption(tmp_path):
-    """The server's encryption, and the matching client."""
-    key, chain = self_signed(tmp_path)
-    client = ssl.create_default_context(cafile=chain)
-    client.set_alpn_protocols(["h2"])
-    client.check_hostname = False
-    return TlsContext(str(chain), str(key), protocols=("h2",)), client
-
-
-def test_a_client_that_measures_by_pings_is_served(engine, encryption):
+def test_a_client_that_measures_by_pings_is_served(engine):
     """gRPC's Go client sends a ping after each answer, however many calls it makes per second."""
-    server, client = encryption
-    with running(engine, tls=server) as address, Wire(address, client) as wire:
+    with running(engine) as address, Wire(address) as wire:
         wire.socket.sendall(frame(WINDOW_UPDATE, 0, 0, (1 << 20).to_bytes(4, "big")))
         for _ in range(240):
             streams = {wire.call(LIVE, message=b"") for _ in range(50)}

@@ -23,7 +23,15 @@ from ksrv.server.grpc.messages import encoding_of
 from ksrv.server.settings import ServerSettings
 from ksrv.testing import Server
 from tests.support.wait_until import wait_until
-from tests.support.wire.grpc_calls import call, connect, infer_request, running, stub_infer
+from tests.support.wire.grpc_calls import (
+    call,
+    connect,
+    infer_request,
+    method,
+    refused,
+    running,
+    stub_infer,
+)
 from tests.support.wire.http2_wire import Wire
 
 pytestmark = pytest.mark.long
@@ -48,13 +56,6 @@ def access(tmp_path):
 def guarded(engine, access):
     with running(engine, access=access) as address:
         yield address
-
-
-def refused(code, make):
-    with pytest.raises(grpc.RpcError) as caught:
-        make()
-    assert caught.value.code().name == code, caught.value.details()
-    return caught.value.details()
 
 
 def assert_serves(address, metadata=None):
@@ -152,7 +153,6 @@ def test_unfinished_messages_count_in_the_bytes_in_flight(engine):
 
 def test_unfinished_messages_can_use_up_the_budget(engine):
     big = infer_request("echo", ("x", "FP32", [1, 2 * MIB]), raw=[bytes(8 * MIB)], id="big")
-    request, response = methods(INFERENCE)["ModelStreamInfer"]
     budget = MemoryBudget(14 * MIB)
     with (
         running(engine, budget=budget) as address,
@@ -165,7 +165,7 @@ def test_unfinished_messages_can_use_up_the_budget(engine):
         wait_until(lambda: budget.held >= 8 * MIB)
         text = refused("RESOURCE_EXHAUSTED", lambda: stub_infer(channel)(big, timeout=60))
         assert "in-flight" in text
-        stub = channel.stream_stream(STREAM, request.SerializeToString, response.FromString)
+        stub = method(channel, "ModelStreamInfer", kind="stream_stream")
         try:  # the error arrives on the stream, or with its end if that was seen first
             told = next(stub(iter([big]), timeout=60)).error_message
         except grpc.RpcError as error:
@@ -219,10 +219,8 @@ def test_compressed_messages_are_read_by_every_call(engine, compression):
         assert model[:60] in refused(
             "NOT_FOUND", lambda: call(channel, "Check", HEALTH, service=model)
         )
-        kind, response = methods(REFLECTION)["ServerReflectionInfo"]
-        stub = channel.stream_stream(
-            f"/{REFLECTION}/ServerReflectionInfo", kind.SerializeToString, response.FromString
-        )
+        kind, _ = methods(REFLECTION)["ServerReflectionInfo"]
+        stub = method(channel, "ServerReflectionInfo", REFLECTION, "stream_stream")
         (answer,) = stub(iter([kind(file_containing_symbol=model)]), timeout=60)
         assert answer.error_response.error_code == 5
 
@@ -272,8 +270,8 @@ def test_health_of_a_model_needs_a_token(guarded):
 
 
 def watch(channel, service="", metadata=None):
-    request, response = methods(HEALTH)["Watch"]
-    stub = channel.unary_stream(f"/{HEALTH}/Watch", request.SerializeToString, response.FromString)
+    request, _ = methods(HEALTH)["Watch"]
+    stub = method(channel, "Watch", HEALTH, "unary_stream")
     return stub(request(service=service), timeout=60, metadata=metadata)
 
 
@@ -295,7 +293,6 @@ def test_open_calls_have_small_messages(guarded, name):
 def test_streams_and_watches_without_a_token_use_no_permits(engine, access, monkeypatch):
     monkeypatch.setattr(bounds, "MAX_STREAMS", 2)
     monkeypatch.setattr(bounds, "MAX_OPEN_WATCHES", 2)
-    request, response = methods(INFERENCE)["ModelStreamInfer"]
     with (
         running(engine, access=access) as address,
         connect(address) as channel,
@@ -308,7 +305,7 @@ def test_streams_and_watches_without_a_token_use_no_permits(engine, access, monk
         assert [next(found).status for found in watches] == [1, 1]
         refused("RESOURCE_EXHAUSTED", lambda: next(watch(channel)))
         assert next(watch(other, metadata=TOKEN)).status == 1
-        stub = other.stream_stream(STREAM, request.SerializeToString, response.FromString)
+        stub = method(other, "ModelStreamInfer", kind="stream_stream")
         answers = list(stub(iter([ADD]), timeout=60, metadata=TOKEN))
         assert [answer.infer_response.id for answer in answers] == ["7"]
 

@@ -38,11 +38,8 @@ def message(kind, /, **fields):
     return message_class(f"inference.{kind}")(**fields).SerializeToString()
 
 
-def infer(*tensors, model="double", outputs=(), **fields):
-    made = infer_request(model, *tensors, **fields)
-    for name in outputs:
-        made.outputs.add(name=name)
-    return made.SerializeToString()
+def infer(*tensors, model="double", **fields):
+    return infer_request(model, *tensors, **fields).SerializeToString()
 
 
 def with_contents():
@@ -61,29 +58,19 @@ def with_output(name, **parameters):
 
 CALLS = {
     "live": ("ServerLive", b""),
-    "ready": ("ServerReady", b""),
-    "server": ("ServerMetadata", b""),
     "model": ("ModelMetadata", message("ModelMetadataRequest", name="double")),
     "no model": ("ModelMetadata", message("ModelMetadataRequest", name="none")),
-    "model ready": ("ModelReady", message("ModelReadyRequest", name="double")),
-    "config": ("ModelConfig", message("ModelConfigRequest", name="double")),
-    "index": ("RepositoryIndex", b""),
     "raw": ("ModelInfer", infer(RAW, raw=[ROW.tobytes()])),
     "id": ("ModelInfer", infer(RAW, raw=[ROW.tobytes()], id="seven")),
     "parameters": ("ModelInfer", infer(RAW, raw=[ROW.tobytes()], parameters={"a": 1})),
     "contents": ("ModelInfer", with_contents()),
-    "output": ("ModelInfer", with_output("y")),
     "classes": ("ModelInfer", with_output("y", classification=2)),
-    "an output twice": ("ModelInfer", infer(RAW, raw=[ROW.tobytes()], outputs=["y", "y"])),
     "rows without values": (
         "ModelInfer",
         infer(("x", "FP32", [2**30, 0]), raw=[b""], model="echo"),
     ),
-    "no output": ("ModelInfer", with_output("none")),
     "no such model": ("ModelInfer", infer(RAW, raw=[ROW.tobytes()], model="none")),
     "short": ("ModelInfer", infer(RAW, raw=[ROW.tobytes()[:-1]])),
-    "shape": ("ModelInfer", infer(("x", "FP32", [2, 3]), raw=[bytes(24)])),
-    "datatype": ("ModelInfer", infer(("x", "INT8", [1, 4]), raw=[bytes(4)])),
     "malformed": ("ModelInfer", b"\xff\xff"),
     "empty": ("ModelInfer", b""),
     "memory": ("SystemSharedMemoryStatus", b""),

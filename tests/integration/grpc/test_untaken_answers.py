@@ -3,7 +3,6 @@
 import contextlib
 import re
 import socket
-import ssl
 
 import grpc
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from ksrv.protocol.protobuf import INFERENCE
 from ksrv.server.grpc.limits import CONCURRENT_STREAMS, MAX_CALLS
 from ksrv.testing import Server
-from tests.support.certificates import self_signed
 from tests.support.models import DOUBLE, VECTOR, write_model
 from tests.support.wait_until import wait_until
 from tests.support.wire.grpc_calls import call, connect, infer_request, stub_infer
@@ -40,11 +38,6 @@ def rows(count):
 
 
 ROW = rows(1).SerializeToString()
-
-
-def write_patient(folder):
-    """Write a model that accepts all of the calls."""
-    write_model(folder, "double", DOUBLE, f"{VECTOR}queue_size: {MAX_CALLS}\n")
 
 
 def window(size):
@@ -109,21 +102,12 @@ def used_up_connection(wire):
     return streams
 
 
-@pytest.fixture(params=["cleartext", "TLS"])
-def served(request, tmp_path):
-    """A server, its clients' TLS context, and a function that connects grpcio to it."""
-    write_patient(tmp_path / "models")
-    if request.param == "cleartext":
-        with Server(tmp_path / "models", **PATIENT) as server:
-            yield server, None, lambda: connect(server.grpc)
-        return
-    key, chain = self_signed(tmp_path)
-    client = ssl.create_default_context(cafile=chain)
-    client.set_alpn_protocols(["h2"])
-    client.check_hostname = False
-    credentials = grpc.ssl_channel_credentials(chain.read_bytes())
-    with Server(tmp_path / "models", tls_cert=str(chain), tls_key=str(key), **PATIENT) as server:
-        yield server, client, lambda: grpc.secure_channel(server.grpc, credentials)
+@pytest.fixture
+def server(tmp_path):
+    """A server whose model accepts all of the calls."""
+    write_model(tmp_path, "double", DOUBLE, f"{VECTOR}queue_size: {MAX_CALLS}\n")
+    with Server(tmp_path, **PATIENT) as running:
+        yield running
 
 
 @pytest.mark.parametrize(
@@ -131,18 +115,17 @@ def served(request, tmp_path):
     [no_window, small_calls, slow_reader, used_up_connection],
     ids=lambda one: one.__name__,
 )
-def test_unread_answers_leave_room_for_others(served, attack):
-    server, tls, connected = served
+def test_unread_answers_leave_room_for_others(server, attack):
     with contextlib.ExitStack() as stack:
-        honest = stack.enter_context(Wire(server.grpc, tls))
+        honest = stack.enter_context(Wire(server.grpc))
         honest.socket.sendall(window(0))
         slow = [honest.call(INFER, message=ROW) for _ in range(CONCURRENT_STREAMS // 4)]
         until_begun(honest, slow)
         hostile = []
         for _ in range(CROWD):
-            wire = stack.enter_context(Wire(server.grpc, tls))
+            wire = stack.enter_context(Wire(server.grpc))
             hostile.append((wire, attack(wire)))
-        with connected() as channel:
+        with connect(server.grpc) as channel:
             infer = stub_infer(channel)
             for _ in range(50):
                 assert infer(rows(1), timeout=60).outputs[0].name == "y"
@@ -158,14 +141,9 @@ def test_unread_answers_leave_room_for_others(served, attack):
         take_all(honest, slow)
 
 
-def test_late_reader_loses_no_answer(tmp_path):
+def test_late_reader_loses_no_answer(server):
     """The server keeps the answers as long as its limits allow, however many calls other clients make."""
-    write_patient(tmp_path)
-    with (
-        Server(tmp_path, **PATIENT) as server,
-        connect(server.grpc) as channel,
-        Wire(server.grpc) as late,
-    ):
+    with connect(server.grpc) as channel, Wire(server.grpc) as late:
         streams = no_window(late)
         infer = stub_infer(channel)
         for _ in range(40):
@@ -174,10 +152,9 @@ def test_late_reader_loses_no_answer(tmp_path):
         take_all(late, streams)
 
 
-def test_answers_wait_for_many_clients(tmp_path):
+def test_answers_wait_for_many_clients(server):
     """Clients that read their answers in time lose none, although more are in flight than calls are let in."""
-    write_patient(tmp_path)
-    with Server(tmp_path, **PATIENT) as server, contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
         wires = [stack.enter_context(Wire(server.grpc)) for _ in range(PEERS)]
         waiting = [(wire, no_window(wire)) for wire in wires]
         with connect(server.grpc) as channel:  # the server has then looked at the calls
@@ -188,7 +165,7 @@ def test_answers_wait_for_many_clients(tmp_path):
 
 def test_full_sockets_leave_room_for_others(tmp_path):
     """Flow control does not hold back the errors of calls, so they fill the socket of a client that reads nothing."""
-    write_patient(tmp_path)
+    write_model(tmp_path, "double", DOUBLE, f"{VECTOR}queue_size: {MAX_CALLS}\n")
     write_model(
         tmp_path,
         "large",
@@ -234,11 +211,10 @@ def held(server):
     return float(re.search(rb"^ksrv_bytes_in_flight (\S+)$", page, re.M)[1])
 
 
-def test_waiting_small_answers_count_in_the_budget(tmp_path):
-    write_patient(tmp_path)
+def test_waiting_small_answers_count_in_the_budget(server):
     calls, count = 8, 1000
     message = rows(count).SerializeToString()
-    with Server(tmp_path, **PATIENT) as server, Wire(server.grpc) as wire:
+    with Wire(server.grpc) as wire:
         wire.socket.sendall(window(0) + frame(WINDOW_UPDATE, 0, 0, (1 << 24).to_bytes(4, "big")))
         streams = []
         for _ in range(calls):
@@ -250,9 +226,8 @@ def test_waiting_small_answers_count_in_the_budget(tmp_path):
         wait_until(lambda: held(server) == 0)
 
 
-def test_dropped_answers_are_counted(tmp_path):
-    write_patient(tmp_path)
-    with Server(tmp_path, **PATIENT) as server, contextlib.ExitStack() as stack:
+def test_dropped_answers_are_counted(server):
+    with contextlib.ExitStack() as stack:
         wires = [stack.enter_context(Wire(server.grpc)) for _ in range(CROWD)]
         for wire in wires:
             no_window(wire)

@@ -15,10 +15,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from ksrv.protocol.protobuf import INFERENCE, message_class, methods
+from ksrv.protocol.protobuf import INFERENCE, message_class
 from ksrv.testing import Server
 from tests.support.models import write_model
-from tests.support.wire.grpc_calls import connect, infer_request, stub_infer
+from tests.support.wire.grpc_calls import connect, infer_request, method, stub_infer
 from tests.support.wire.http2_wire import WINDOW_UPDATE, Wire, frame
 from tests.support.wire.http_reader import read_message
 
@@ -324,10 +324,7 @@ class Client:
         try:
             with connect(self._server.grpc) as self._channel:
                 self._infer = stub_infer(self._channel)
-                request, response = methods(INFERENCE)["ModelStreamInfer"]
-                self._stream_infer = self._channel.stream_stream(
-                    f"/{INFERENCE}/ModelStreamInfer", request.SerializeToString, response.FromString
-                )
+                self._stream_infer = method(self._channel, "ModelStreamInfer", kind="stream_stream")
                 for number in self._numbers:
                     [way] = self._choice.choices(list(WAYS), list(WAYS.values()))
                     ask = getattr(self, "_" + way.replace(" ", "_"))

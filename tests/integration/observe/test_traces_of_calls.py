@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import requests
 
-from ksrv.protocol.protobuf import INFERENCE, methods
 from ksrv.testing import Server
 from tests.integration.observe.test_traces import TRACES_ITSELF, body, new_trace, over_http, tree
 from tests.support.certificates import self_signed
@@ -21,7 +20,7 @@ from tests.support.streams import (
     write_later,
 )
 from tests.support.wait_until import wait_until
-from tests.support.wire.grpc_calls import infer_request
+from tests.support.wire.grpc_calls import infer_request, method
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
 from tests.support.otlp_collector import collecting
@@ -175,14 +174,11 @@ def over_sse(server, model, parent):
 
 
 def over_grpc_stream(server, model, parent):
-    request, response = methods(INFERENCE)["ModelStreamInfer"]
     sent = infer_request(model, ("n", "INT64", [1, 1]), raw=[np.int64(3).tobytes()])
     if model == "later":
         sent = infer_request(model, ("text", "BYTES", [1]), raw=[b"\x03\x00\x00\x00abc"])
     with grpc.insecure_channel(server.grpc) as channel:
-        stream = channel.stream_stream(
-            f"/{INFERENCE}/ModelStreamInfer", request.SerializeToString, response.FromString
-        )
+        stream = method(channel, "ModelStreamInfer", kind="stream_stream")
         answers = list(stream(iter([sent]), metadata=[("traceparent", parent)], timeout=60))
     assert len(answers) == 3 and not any(answer.error_message for answer in answers)
 

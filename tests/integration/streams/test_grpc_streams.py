@@ -9,7 +9,7 @@ from ksrv.protocol.protobuf import INFERENCE, methods
 from ksrv.testing import Server
 from tests.support.streams import write_later, write_words
 from tests.support.wait_until import wait_until
-from tests.support.wire.grpc_calls import infer_request
+from tests.support.wire.grpc_calls import infer_request, method
 
 
 @pytest.fixture(scope="module")
@@ -41,11 +41,7 @@ def text(model, words, id="1", **parameters):
 
 
 def stream(channel, requests, timeout=60):
-    request, response = methods(INFERENCE)["ModelStreamInfer"]
-    stub = channel.stream_stream(
-        f"/{INFERENCE}/ModelStreamInfer", request.SerializeToString, response.FromString
-    )
-    return stub(requests, timeout=timeout)
+    return method(channel, "ModelStreamInfer", kind="stream_stream")(requests, timeout=timeout)
 
 
 def piece(answer):

@@ -9,12 +9,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from ksrv.protocol.protobuf import INFERENCE, methods
 from ksrv.testing import Server
 from tests.support.models import write_model
 from tests.support.streams import TEXT, StreamedResponse, text_request, write_words
 from tests.support.wait_until import wait_until
-from tests.support.wire.grpc_calls import infer_request
+from tests.support.wire.grpc_calls import infer_request, method
 
 pytestmark = pytest.mark.long
 
@@ -81,13 +80,10 @@ def count_events(server: Server, chunks: int, leaves: bool) -> int:
 
 def count_answers(server: Server, chunks: int, leaves: bool) -> int:
     """The same over gRPC; a client that leaves cancels its call."""
-    request, response = methods(INFERENCE)["ModelStreamInfer"]
     raw = (1).to_bytes(4, "little") + b"x"
     asked = infer_request("words", ("text", "BYTES", [1]), raw=[raw], parameters={"times": chunks})
     with grpc.insecure_channel(server.grpc) as channel:
-        stub = channel.stream_stream(
-            f"/{INFERENCE}/ModelStreamInfer", request.SerializeToString, response.FromString
-        )
+        stub = method(channel, "ModelStreamInfer", kind="stream_stream")
         call, count = stub(iter([asked]), timeout=PATIENCE_S), 0
         for answer in call:
             assert not answer.error_message

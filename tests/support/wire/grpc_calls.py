@@ -2,11 +2,12 @@
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import grpc
+import pytest
 from google.rpc import error_details_pb2, status_pb2
 
 from ksrv._native.reactor.event_loop import EventLoop
@@ -120,6 +121,15 @@ def call(
 ) -> Any:
     request, _ = methods(service)[name]
     return method(channel, name, service)(request(**fields), timeout=timeout, metadata=metadata)
+
+
+def refused(code: str, make: Callable[[], object]) -> str:
+    """Make a call that fails with a status; return the error's text."""
+    with pytest.raises(grpc.RpcError) as caught:
+        make()
+    error: Any = caught.value
+    assert error.code().name == code, error.details()
+    return str(error.details())
 
 
 def infer_request(

@@ -27,16 +27,6 @@ def test_work_runs_side_by_side_up_to_the_bound_and_all_of_it():
     wait_until(lambda: pool.threads == 0)
 
 
-def test_idle_threads_end_and_work_starts_others():
-    pool = IdleThreads(4, "x", idle_seconds=0.05)
-    for _ in range(3):
-        gate = threading.Barrier(4)
-        futures = [pool.submit(gate.wait) for _ in range(4)]
-        assert sorted(one.result() for one in futures) == [0, 1, 2, 3]
-        wait_until(lambda: pool.threads == 0)
-    pool.shutdown()
-
-
 def test_many_submitters_beside_threads_that_end():
     pool = IdleThreads(4, "x", idle_seconds=0.0001)
     done: list[int] = []
