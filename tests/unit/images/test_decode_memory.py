@@ -79,12 +79,12 @@ def test_images_that_are_decoded_by_rows_need_no_room_for_whole_pictures(resize,
         pytest.skip("ksrv was built without libjpeg-turbo")
     spec = TensorSpec("x", "UINT8", (-1, 32, 32, 3), ImageSpec(resize=resize, exif="apply"))
     prepare = ImagePreparer(spec, Limits(), pool=DecodePool(4))
-    sent = [files.jpeg(1500, 2000, seed=seed) for seed in range(4)]
+    sent = [files.jpeg(700, 1000, seed=seed) for seed in range(4)]
     wanted, out = np.empty((4, 32, 32, 3), np.uint8), np.empty((4, 32, 32, 3), np.uint8)
     PROCESS.bound, before = 1 << 40, PROCESS.held
     assert prepare.prepare(sent, wanted) == [None] * 4
     # Enough for one image at a time.
-    PROCESS.bound = before + 1_000_000
+    PROCESS.bound = before + 600_000
     monkeypatch.setattr(jpeg, "decoder", lambda: "libjpeg-turbo")
     assert prepare.prepare(sent, out) == [None] * 4
     np.testing.assert_array_equal(out, wanted)
