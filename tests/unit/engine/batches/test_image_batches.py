@@ -21,7 +21,6 @@ from tests.support.images import files
 from tests.support.wait_until import wait_until
 
 SMALL = TensorSpec("x", "FP32", (-1, 4, 6, 3), ImageSpec())
-OPEN = TensorSpec("x", "FP32", (-1, -1, -1, 3), ImageSpec())
 SCALE = TensorSpec("scale", "FP32", (-1, 1))
 
 
@@ -115,20 +114,6 @@ def test_the_header_of_an_image_is_read_once(serve, monkeypatch):
     assert first.wait().outputs[0].data.tolist() == [[1.0]]
     assert many.wait().outputs[0].data[:, 0].tolist() == list(range(10))
     assert len(read) == 11
-
-
-def test_open_shapes_share_a_batch_only_if_equal(serve):
-    gate = Gate()
-    served = serve(gate, OPEN, batch=8)
-    first = served.submit(images(png(1)))
-    wait_until(lambda: gate.batches)
-    handles = [served.submit(images(png(n, 8, 12 + n % 2))) for n in range(4)]
-    gate.event.set()
-    assert [one.wait().outputs[0].data[0, 0] for one in [first, *handles]] == [1, 0, 1, 2, 3]
-    assert [batch.tensors["x"].shape for batch in gate.batches[1:]] == [
-        (2, 8, 12, 3),
-        (2, 8, 13, 3),
-    ]
 
 
 def test_failed_image_drops_its_rows_of_other_inputs(serve):
@@ -329,28 +314,3 @@ def test_image_decoded_while_an_instance_ends_is_answered(serve, heavy, monkeypa
     ending.join(30)
     assert not ending.is_alive()
     assert long.wait().outputs[0].data.tolist() == [[7.0]]
-
-
-def test_slow_image_can_be_cancelled(serve, heavy):
-    decoder, picture = heavy
-    gate = Gate(opened=True)
-    served = serve(gate, batch=8)
-    first, second = (served.submit(images(picture)) for _ in range(2))
-    decoding(decoder, first)
-    second.cancel()
-    first.cancel()
-    decoder.go.set()
-    assert answer(served, png(3)) == [[3.0]]
-    served.close()
-    assert [batch.rows for batch in gate.batches] == [1]
-    assert decoder.decoded.count(7) <= 2
-
-
-def test_bad_slow_image_fails_its_request(serve, heavy):
-    decoder, _ = heavy
-    decoder.go.set()
-    gate = Gate(opened=True)
-    served = serve(gate, batch=8)
-    with pytest.raises(InvalidRequest, match="image 0 of the input 'x' is not a whole PNG"):
-        served.submit(images(files.damaged_png(600, 600)), caller_blocks=True).wait()
-    assert served.statistics()[0].failed == 1

@@ -7,11 +7,8 @@ import os
 import re
 import resource
 import signal
-import subprocess
-import sys
 import threading
 import time
-from textwrap import dedent
 
 import numpy as np
 import pytest
@@ -161,12 +158,6 @@ def test_death_between_batches_is_reported(ways):
     assert (ways.run(way(0), None).tensors[0].data == 0).all()
 
 
-def test_starting_a_live_process_does_nothing(ways):
-    spec, pid = ways.start(), ways.pid
-    assert ways.start() == spec
-    assert ways.pid == pid
-
-
 def test_batch_waits_for_the_replacement_process(ways):
     ways.start()  # replace a process that an earlier test ended
     early = buffer_pool.array(ways.lease(400), "<f4", (1, 100))
@@ -178,39 +169,6 @@ def test_batch_waits_for_the_replacement_process(ways):
     ways.start()
     for array in (early, late):
         assert (ways.run(batch_of(array), None).tensors[0].data == 0).all()
-
-
-def test_a_death_does_not_disturb_answers_given_before(ways):
-    ways.start()  # replace a process that an earlier test ended
-    answer = ways.run(batch_of(np.zeros((1, 300_000), "f4")), None).tensors[0].data
-    with pytest.raises(ExecutorDied):
-        ways.run(way(1), None)
-    assert (answer == 0).all()
-
-
-def test_runs_and_crashes_leak_no_descriptor_and_no_memory(tmp_path):
-    def cycle(executor):
-        for size in range(10):
-            executor.run(batch_of(np.zeros((1, 40_000 * size + 1), "f4")), None)
-        with pytest.raises(ExecutorDied):
-            executor.run(way(1), None)
-        executor.start()
-
-    with running(tmp_path, WAYS) as executor:
-        cycle(executor)  # loads everything that is loaded only once
-    before, memory = descriptors(), buffer_pool.statistics()["leased_bytes"]
-    threads = threading.active_count()
-    with running(tmp_path, WAYS) as executor:
-        for _ in range(6):
-            cycle(executor)
-        for _ in range(200):
-            executor.run(way(0), None)
-    give_up = time.monotonic() + 30
-    # The watching threads are about to end.
-    while descriptors() > before or threading.active_count() > threads + 1:
-        assert time.monotonic() < give_up, (descriptors(), before, threading.enumerate())
-        time.sleep(0.05)
-    assert buffer_pool.statistics()["leased_bytes"] == memory
 
 
 @pytest.mark.parametrize(
@@ -320,47 +278,6 @@ def test_close_interrupts_the_pause_before_a_start(tmp_path, monkeypatch):
     executor.close()
     thread.join(30)
     assert len(errors) == 1
-
-
-def test_a_process_ends_with_the_worker_that_is_killed(tmp_path):
-    program = f"""
-    import os, sys, time
-    import numpy as np
-    from pathlib import Path
-    from threading import Thread
-    from tests.support.engine.process_models import batch_of, source
-    from ksrv.engine.processes.process import ProcessExecutor
-    executor = ProcessExecutor(source(Path({str(tmp_path)!r}), {WAYS!r}))
-    starter = Thread(target=executor.start)  # a thread that ends: its process must not
-    starter.start()
-    starter.join()
-    executor.run(batch_of(np.zeros((1, 1), "f4")), None)
-    print(executor.pid, flush=True)
-    executor.run(batch_of(np.full((1, 1), 7, "f4")), None)
-    """
-    worker = subprocess.Popen(
-        [sys.executable, "-c", dedent(program)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    pid = int(worker.stdout.readline())
-    assert os.path.exists(f"/proc/{pid}")
-    worker.kill()
-    worker.wait()
-    worker.stdout.close()
-    give_up = time.monotonic() + 30
-    while _runs(pid) and time.monotonic() < give_up:
-        time.sleep(0.01)
-    assert not _runs(pid)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):  # it may end between open and read
-        return False
 
 
 def test_inconsistent_answer_ends_the_process(tmp_path):

@@ -52,30 +52,6 @@ def test_slot_is_filled_again_once_both_sides_have_released_it(links):
     assert free_slots(sender) == SLOTS
 
 
-def test_slot_returns_as_often_as_messages_named_it(links):
-    sender, receiver = links
-    packed = answer(sender)
-    for _ in range(3):
-        sender.send(MessageType.ANSWER, packed)
-    del packed
-    first = receiver.receive(0)
-    del first
-    assert free_slots(sender) == SLOTS - 1  # two messages are on their way
-    second, third = receiver.receive(0), receiver.receive(0)
-    del second
-    assert free_slots(sender) == SLOTS - 1
-    del third
-    assert free_slots(sender) == SLOTS
-
-
-def test_message_that_nobody_reads_returns_its_slots(links):
-    sender, receiver = links
-    sender.send(MessageType.ANSWER, Packed(b"\xc0", answer(sender).blocks))
-    with pytest.raises(ChannelError):
-        messages.unpack_answer(receiver.receive(0))
-    assert free_slots(sender) == SLOTS
-
-
 def test_message_that_is_dropped_keeps_no_slot():
     with linked("drop") as (sender, receiver):
         packed = answer(sender)
@@ -135,15 +111,6 @@ def test_process_cannot_map_memfds_without_end(links, monkeypatch):
     sender.send(MessageType.ANSWER, answer(sender, 2 * SIZE))
     with pytest.raises(ChannelError, match="one too many"):
         receiver.receive(0)
-
-
-def test_slots_outlive_their_link(links):
-    sender, receiver = links
-    sender.send(MessageType.ANSWER, answer(sender))
-    [tensor] = messages.unpack_answer(receiver.receive(0))[1].tensors
-    for link in links:
-        link.close()
-    assert (tensor.data == 1).all()
 
 
 def test_child_of_a_process_returns_none_of_its_slots(links):
