@@ -60,7 +60,7 @@ constexpr uint16_t ALLOWED_NEXT[PHASES] = {
     // Back to `head` once the caller is known, and to `body` if the app requests it.
     /* run */
     phases(Phase::head, Phase::body, Phase::awaiting_memory, Phase::run, Phase::send, Phase::linger, Phase::idle),
-    /* send */ phases(Phase::run, Phase::idle, Phase::head, Phase::linger),
+    /* send */ phases(Phase::idle, Phase::head, Phase::linger),
     /* linger */ phases(),
 };
 

@@ -14,9 +14,6 @@
 
 namespace ksrv {
 
-// For an answer that is sent in pieces: whether the thread that makes them waits for the peer.
-enum class StreamState : uint8_t { none, waiting, taken };
-
 struct Request;
 struct FastRequest;
 struct Connection;
@@ -49,7 +46,6 @@ struct Message {
     bool probed = false;          // an interim answer was sent to a client that may be gone
 
     Outgoing out;
-    std::atomic<StreamState> stream{StreamState::none};
     uint64_t answered_bytes = 0;
     uint64_t answer_counted = 0;  // bytes that the answer counts in the budget
     AnswerRoom answer_room = AnswerRoom::none;

@@ -63,6 +63,11 @@ Peer look_at_peer(Transport *transport) noexcept {
     return asked.revents & POLLRDHUP ? Peer::half_closed : Peer::open;
 }
 
+void await_writable(Transport *transport, int ms) noexcept {
+    pollfd waits{transport->fd, POLLOUT, 0};
+    poll(&waits, 1, ms);
+}
+
 bool is_peer_gone(Transport *transport, bool *probed) noexcept {
     const Peer peer = look_at_peer(transport);
     if (peer != Peer::half_closed || *probed) return peer == Peer::gone;

@@ -53,6 +53,9 @@ bool is_peer_gone(Transport *transport, bool *probed) noexcept;
 enum class Peer : uint8_t { open, half_closed, gone };
 Peer look_at_peer(Transport *transport) noexcept;
 
+// Waits until the socket may take bytes, or for `ms` milliseconds.
+void await_writable(Transport *transport, int ms) noexcept;
+
 // As sendmsg() on a non-blocking socket: returns the bytes sent, or -1 with errno. Under TLS small parts are sent
 // together in one record, and large parts without a copy; after EAGAIN the next call must start with the same bytes.
 ssize_t send_some(Transport *transport, const iovec *parts, int count) noexcept;

@@ -12,6 +12,8 @@ namespace ksrv {
 
 namespace {
 
+constexpr int STOP_LOOK_MS = 100;  // Between two looks of a waiting stream at whether the server stops.
+
 // The bytes of all answers on this connection that the peer has received. The kernel buffers megabytes, so bytes that
 // the peer has not acknowledged are subtracted from the sent bytes.
 uint64_t acknowledged(Connection *connection) noexcept {
@@ -130,17 +132,11 @@ bool AnswerSender::send_at_once(Connection *connection, uint64_t now) noexcept {
 }
 
 bool AnswerSender::go_on(Connection *connection, uint64_t now) noexcept {
-    const bool piece = connection->stream.load(std::memory_order_relaxed) == StreamState::waiting;
     const Sent sent = flush(connection);
     if (sent == Sent::blocked) {
         connections_->arm(connection, now);
     } else if (sent == Sent::broken) {
         connections_->drop(connection);
-    } else if (piece) {
-        process_budget().give_back_answer(connection->answer_counted, connection->answer_room);
-        connection->answer_room = AnswerRoom::none;
-        connections_->begin_run(connection);
-        connections_->stream_waits.resume(connection);
     } else {
         connections_->defer_decref(connection);
         return finish(connection, now);
@@ -171,8 +167,8 @@ bool AnswerSender::finish(Connection *connection, uint64_t now) noexcept {
     return true;
 }
 
-// The socket is full: the rest is sent when the peer has read.
-void AnswerSender::wait_for_reader(Connection *connection, uint64_t now) noexcept {
+// The socket is full: counts the bytes that wait for the peer, and begins to watch how fast it reads.
+void AnswerSender::await_reader(Connection *connection, uint64_t now) noexcept {
     if (connection->answer_room == AnswerRoom::none) {  // a small answer, or an error
         process_budget().take(connection->out.total);
         connection->answer_counted = connection->out.total;
@@ -180,50 +176,51 @@ void AnswerSender::wait_for_reader(Connection *connection, uint64_t now) noexcep
     }
     connection->stage_ns = now;
     connection->out.taken = acknowledged(connection);
+}
+
+// The rest is sent by the event loop when the peer has read.
+void AnswerSender::wait_for_reader(Connection *connection, uint64_t now) noexcept {
+    await_reader(connection, now);
     connection->enter(Phase::send);
     connections_->arm(connection, now);
 }
 
 // Whether the peer has read enough since the last check.
-void AnswerSender::look_at_reader(Connection *connection, uint64_t now) noexcept {
+bool AnswerSender::reads_enough(Connection *connection, uint64_t now) noexcept {
     Outgoing *out = &connection->out;
     const uint64_t before = std::exchange(out->taken, acknowledged(connection));
     const uint64_t since = out->taken > before ? out->taken - before : 0;
     const uint64_t elapsed = now - std::exchange(connection->stage_ns, now);
-    if (config_->keeps_up(since, elapsed, out->total)) {
+    if (config_->keeps_up(since, elapsed, out->total)) return true;
+    counts_->count(ServerCounter::too_slow);
+    return false;
+}
+
+void AnswerSender::look_at_reader(Connection *connection, uint64_t now) noexcept {
+    if (reads_enough(connection, now)) {
         connections_->arm(connection, now);
     } else {
-        counts_->count(ServerCounter::too_slow);
         connections_->drop(connection);
     }
 }
 
 bool AnswerSender::send_piece(Connection *connection) noexcept {
-    const Sent sent = flush(connection);
-    if (sent == Sent::all) return true;
-    if (sent == Sent::broken) {
-        connections_->drop(connection);
-        return false;
-    }
-    const uint64_t turn = connection->turn.load(std::memory_order_relaxed);
-    connection->stream.store(StreamState::waiting, std::memory_order_release);
-    wait_for_reader(connection, unsigned_now_ns());
-    const StreamWaits::Outcome outcome = connections_->stream_waits.wait(connection, turn);
-    if (outcome == StreamWaits::Outcome::stopped) return take_back_stopped(connection, turn);
-    return outcome == StreamWaits::Outcome::taken;
-}
-
-// The server stops: the caller owns the memory of unsent parts, so the connection is closed before the caller
-// continues. Returns false.
-bool AnswerSender::take_back_stopped(Connection *connection, uint64_t turn) noexcept {
-    while (connection->turn.load(std::memory_order_acquire) == turn) {
-        if (connection->stream.load(std::memory_order_acquire) == StreamState::taken ||
-            connection->claim_for_sweep()) {
-            connections_->drop(connection);
-            break;
+    Sent sent = flush(connection);
+    if (sent == Sent::blocked) {
+        uint64_t now = unsigned_now_ns();
+        await_reader(connection, now);
+        while (sent == Sent::blocked && !stopped_.load(std::memory_order_relaxed)) {
+            await_writable(connection, STOP_LOOK_MS);
+            sent = flush(connection);
+            now = unsigned_now_ns();
+            if (sent == Sent::blocked && now >= connection->stage_ns + config_->grace_ns && !reads_enough(connection, now))
+                break;
         }
-        sched_yield();  // an I/O thread is sending
+        process_budget().give_back_answer(connection->answer_counted, connection->answer_room);
+        connection->answer_room = AnswerRoom::none;
     }
+    if (sent == Sent::all) return true;
+    connections_->drop(connection);
     return false;
 }
 

@@ -49,9 +49,11 @@ class AnswerSender {
     void refuse(Connection *connection, PreparedAnswerIndex which, ServerCounter counter) noexcept {
         refuse(connection, prepared[which], counter);
     }
-    // Sends `connection->out`, which is a piece of an answer of unknown length, and waits until the peer has read it.
-    // False if the peer has gone or reads too slowly: the connection is then closed.
+    // Sends `connection->out`, which is a piece of an answer of unknown length. The thread that makes the pieces owns the
+    // connection, and waits here until the socket has taken the piece: so at most one piece of a stream is in memory.
+    // False if the peer has gone or reads too slowly, or the server stops: the connection is then closed.
     bool send_piece(Connection *connection) noexcept;
+    void stop() noexcept { stopped_.store(true, std::memory_order_relaxed); }  // ends the waits of streams
 
     // ---- for the event loop; true if the caller owns the connection and must continue with it ----
     bool send_at_once(Connection *connection, uint64_t now) noexcept;  // sends a prepared answer
@@ -71,12 +73,14 @@ class AnswerSender {
   private:
     bool is_last(const Connection *connection) const noexcept;
     bool finish(Connection *connection, uint64_t now) noexcept;
+    void await_reader(Connection *connection, uint64_t now) noexcept;
     void wait_for_reader(Connection *connection, uint64_t now) noexcept;
-    bool take_back_stopped(Connection *connection, uint64_t turn) noexcept;
+    bool reads_enough(Connection *connection, uint64_t now) noexcept;
 
     HttpConnections *const connections_;
     const HttpServerConfig *const config_;
     ServerCounters *const counts_;
+    std::atomic<bool> stopped_{false};
 };
 
 }  // namespace ksrv

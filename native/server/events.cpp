@@ -32,7 +32,7 @@ bool HttpServer::listen_on(const int *fds, size_t count) noexcept {
 void HttpServer::stop() noexcept {
     stopping_.store(true, std::memory_order_release);
     app_queue_.stop();
-    connections.stream_waits.stop();
+    answers.stop();
 }
 
 NextTurn HttpServer::next_turn() const noexcept {

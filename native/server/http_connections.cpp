@@ -187,7 +187,6 @@ void HttpConnections::drop(Connection *connection) noexcept {
     }
     if (connection->tls.flooded) counts_->count(ServerCounter::flood);
     disconnects.unwatch(connection);
-    stream_waits.end(connection);
     timers.set(connection->slot, Timers::NONE);
     connection->settle(MUTED);  // from here on no thread uses its descriptor
     close_transport(connection);

@@ -4,7 +4,7 @@
 // and http/connection.hpp says how threads claim it. The owner closes it with `drop`, on any thread.
 //
 // Owned by the HTTP server. All functions except `of`, `look` and the counters are for the owner of a connection.
-// Shared data is atomic; the table, `stream_waits` and `known_callers` have separate locks.
+// Shared data is atomic; the table and `known_callers` have separate locks.
 
 #pragma once
 
@@ -18,7 +18,6 @@
 #include "base/known_callers.hpp"
 #include "http/connection_table.hpp"
 #include "http/proxy_header.hpp"
-#include "http/stream_waits.hpp"
 #include "reactor/connection_limits.hpp"
 #include "reactor/counters.hpp"
 #include "reactor/event_loop.hpp"
@@ -98,7 +97,6 @@ class HttpConnections final : public Connections {
     Timers timers;
     PendingDecrefs<Owners> decrefs;
     DisconnectWatch disconnects;
-    StreamWaits stream_waits;
     KnownCallers known_callers;
     std::atomic<bool> draining{false};
 

@@ -529,6 +529,8 @@ extern "C" int ioctl(int fd, unsigned long request, ...) noexcept {
 extern "C" int poll(pollfd *those, nfds_t count, int timeout) {
     if (count == 0 || !ours(those->fd)) return static_cast<int>(syscall(SYS_poll, those, count, timeout));
     machine().seam();
+    if (timeout > 0 && !(network().ready(network().at(those->fd, "poll")) & static_cast<uint32_t>(those->events)))
+        machine().wait(sim::Thread::polling, &network().at(those->fd, "poll"), machine().now + timeout * sim::MS);
     int found = 0;
     for (nfds_t i = 0; i < count && those; ++i) {
         const uint32_t ready = network().ready(network().at(those[i].fd, "poll"));
