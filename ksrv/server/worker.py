@@ -29,7 +29,7 @@ from ksrv.observe.traffic import Traffic, counted_traffic, watch_connections
 from ksrv.server.http.access_log import access_log_of
 from ksrv.server.launch.tls import Certificates
 from ksrv.server.log_stream import lost_lines
-from ksrv.server.rest.app_messages import AppMessages, AppThreads
+from ksrv.server.rest.app_messages import AppMessages, start_threads
 from ksrv.server.rest.fast_path import (
     FastPath,
     endpoint_for,
@@ -45,7 +45,7 @@ MOST_REQUEST_LINE = 8190
 MOST_FIELDS = 32768
 MOST_FIELD_BYTES = 8190
 METADATA_THREADS = 32
-"""Threads for metadata and metrics, started as they are needed: slow inference never delays them."""
+"""Threads for metadata and metrics: slow inference never delays them."""
 
 
 def head_rules(cfg: Config, settings: ServerSettings, *, own_hosts: bool, mount: str) -> HeadRules:
@@ -174,19 +174,18 @@ class KsrvWorker(Worker):  # type: ignore[misc]
         service.last_connected = lambda: http_server.last_connected
         self._publish()
         self._threads = [
-            AppThreads(
-                f"ksrv-{name}",
-                most,
-                partial(http_server.next_app_message, questions=questions),
-                self._messages.serve,
-            )
-            for name, questions, most in (
+            thread
+            for name, questions, count in (
                 ("question", True, METADATA_THREADS),
                 ("request", False, self.cfg.threads),
             )
+            for thread in start_threads(
+                f"ksrv-{name}",
+                count,
+                partial(http_server.next_app_message, questions=questions),
+                self._messages.serve,
+            )
         ]
-        for thread in self._threads:
-            thread.start()
         self._access_log = access_log_of(http_server, self.log) if logs else None
         if self._access_log is not None:
             self._access_log.start()

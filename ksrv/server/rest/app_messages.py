@@ -12,7 +12,6 @@ not wanted, the app is called at once: it refuses the message by the head.
 import io
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 from wsgiref.util import is_hop_by_hop
@@ -76,78 +75,41 @@ class BodyInput(io.RawIOBase):
         return count
 
 
-class AppThreads:
-    """Threads that answer messages. One waits for the next message; there are more while more are busy.
+def start_threads(
+    name: str,
+    count: int,
+    next_message: Callable[[], AppMessage | None],
+    serve: Callable[[AppMessage], None],
+) -> list[threading.Thread]:
+    """Start threads that answer messages, and return them. Each waits for a message and answers it, in turn.
 
     Args:
         name: The prefix of their names.
-        most: How many threads there are at most.
         next_message: Waits for a message; None once no further message will arrive.
         serve: Answers a message, and raises nothing.
+
+    Raises:
+        RuntimeError: The system has no thread.
     """
 
-    def __init__(
-        self,
-        name: str,
-        most: int,
-        next_message: Callable[[], AppMessage | None],
-        serve: Callable[[AppMessage], None],
-    ) -> None:
-        self._name = name
-        self._most = most
-        self._next_message = next_message
-        self._serve = serve
-        self._lock = threading.Lock()
-        self._waiting = 0
-        self._threads: list[threading.Thread] = []
-
-    def start(self) -> None:
-        """Start the first thread.
-
-        Raises:
-            RuntimeError: The system has no thread.
-        """
-        with self._lock:
-            self._start_another()
-
-    def join(self, timeout: float) -> None:
-        """Wait for the threads without a message to answer, which end when `next_message` returns None."""
-        deadline = time.monotonic() + timeout
-        for thread in list(self._threads):  # the thread of a handler that hangs does not end
-            thread.join(timeout=max(0.0, deadline - time.monotonic()))
-
-    def _start_another(self) -> None:
-        name = f"{self._name}-{len(self._threads)}"
-        thread = threading.Thread(target=self._live, name=name, daemon=True)
-        thread.start()
-        self._threads.append(thread)
-        self._waiting += 1
-
-    def _live(self) -> None:
+    def work() -> None:
         while True:
             try:
-                message = self._next_message()
+                message = next_message()
             except Exception:
                 log.exception("a message could not be given to the app")
                 continue
             if message is None:
                 return
-            self._leave_to_others()
-            self._serve(message)
+            serve(message)
             del message  # do not keep it while the thread waits for the next message
-            with self._lock:
-                self._waiting += 1
 
-    def _leave_to_others(self) -> None:
-        """Make another thread wait for the next message while this thread answers."""
-        with self._lock:
-            self._waiting -= 1
-            if self._waiting or len(self._threads) == self._most:
-                return
-            try:
-                self._start_another()
-            except RuntimeError as error:  # the messages wait for the existing threads
-                log.warning("no thread for messages beside %d: %s", len(self._threads), error)
+    threads = [
+        threading.Thread(target=work, name=f"{name}-{index}", daemon=True) for index in range(count)
+    ]
+    for thread in threads:
+        thread.start()
+    return threads
 
 
 class AppMessages:
