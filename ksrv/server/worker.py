@@ -69,7 +69,6 @@ def head_rules(cfg: Config, settings: ServerSettings, *, own_hosts: bool, mount:
         compression=settings.compress_responses,
         origins=bool(settings.allowed_origins),
         own_hosts=own_hosts,
-        scheme_names=tuple(cfg.secure_scheme_headers),
         mount=mount,
     )
 

@@ -50,7 +50,7 @@ BodyProgress IncomingBody::begin(Transport *transport, const ReceiveBuffer &buff
     large = need > HEAD_BUFFER;
     slow = false;
     *used = head.length + taken;
-    return BodyProgress::comes;
+    return BodyProgress::more;
 }
 
 // ---- the memory budget --------------------------------------------------------------------------
@@ -108,14 +108,14 @@ BodyProgress IncomingBody::receive_announced(Transport *transport, const Head &h
             if (errno == EINTR) continue;
             if (errno != EAGAIN && errno != EWOULDBLOCK) return BodyProgress::broken;
             await_more(transport, need - got);
-            return BodyProgress::comes;
+            return BodyProgress::more;
         }
         if (came == 0) break;
         got += static_cast<size_t>(came);
         turn += static_cast<size_t>(came);
         if (got < need && turn >= TURN_BYTES) {  // let other connections have their turn
             await_more(transport, need - got);
-            return BodyProgress::comes;
+            return BodyProgress::more;
         }
     }
     set_low_water(transport, 1);
@@ -127,27 +127,14 @@ BodyProgress IncomingBody::receive_announced(Transport *transport, const Head &h
 BodyProgress IncomingBody::receive_chunks(Transport *transport, ReceiveBuffer *buffer, Head *head) noexcept {
     size_t turn = 0;
     for (;;) {
-        switch (decode_chunks(buffer, *head)) {
-        case Decoded::all:
-            break;
-        case Decoded::no_room:
-            return BodyProgress::no_room;
-        case Decoded::no_memory:
-            return BodyProgress::no_memory;
-        case Decoded::beyond:
-            return end(BodyState::too_long);
-        case Decoded::fault:
-            return end(BodyState::malformed);
-        case Decoded::end:
-            return end_unannounced(head);
-        }
-        if (turn >= TURN_BYTES) return BodyProgress::comes;  // let other connections have their turn
+        const BodyProgress decoded = decode_chunks(buffer, head);
+        if (decoded != BodyProgress::more) return decoded;
+        if (turn >= TURN_BYTES) return BodyProgress::more;  // let other connections have their turn
         ssize_t came;
         if (chunks.run() >= DIRECT_RUN) {  // the buffer is empty
             const uint64_t step = std::min<uint64_t>(chunks.run(), COUNTED_STEP * 4);
-            const Decoded room = make_room(*head, step);
-            if (room == Decoded::no_room) return BodyProgress::no_room;
-            if (room == Decoded::no_memory) return BodyProgress::no_memory;
+            const BodyProgress room = make_room(*head, step);
+            if (room != BodyProgress::more) return room;
             came = receive_some(transport, data() + got, static_cast<size_t>(step));
             if (came > 0) {
                 got += static_cast<size_t>(came);
@@ -164,7 +151,7 @@ BodyProgress IncomingBody::receive_chunks(Transport *transport, ReceiveBuffer *b
         } else if (came == 0) {
             return end(BodyState::cut_short);
         } else if (errno != EINTR) {
-            return errno == EAGAIN || errno == EWOULDBLOCK ? BodyProgress::comes : BodyProgress::broken;
+            return errno == EAGAIN || errno == EWOULDBLOCK ? BodyProgress::more : BodyProgress::broken;
         }
     }
 }
@@ -182,51 +169,50 @@ BodyProgress IncomingBody::end_unannounced(Head *head) noexcept {
 }
 
 // Makes room for `more` bytes of contents after the received contents: in the budget and in the block.
-IncomingBody::Decoded IncomingBody::make_room(const Head &head, uint64_t more) noexcept {
+// Returns BodyProgress::more if there is room.
+BodyProgress IncomingBody::make_room(const Head &head, uint64_t more) noexcept {
     const uint64_t contents = got + more;
-    if (counted < contents && !count(head, more)) return Decoded::no_room;
+    if (counted < contents && !count(head, more)) return BodyProgress::no_room;
     const uint64_t needed = offset + contents;
-    if (needed <= block->size) return Decoded::all;
+    if (needed <= block->size) return BodyProgress::more;
     const uint64_t doubled = std::max<uint64_t>(needed, 2 * block->size);
     const uint64_t room = std::max(needed, std::min<uint64_t>(doubled, offset + most));
     if (room <= block->capacity) {
         block->size = static_cast<size_t>(room);
-        return Decoded::all;
+        return BodyProgress::more;
     }
     Block *const larger = process_pool().lease_body(static_cast<size_t>(room));
-    if (!larger) return Decoded::no_memory;
+    if (!larger) return BodyProgress::no_memory;
     memcpy(larger->data + offset, data(), got);
     block->unwritten = !block->pooled_before && 2 * got < block->capacity;
     process_pool().release(std::exchange(block, larger));
     block->unwritten = !block->pooled_before;
-    return Decoded::all;
+    return BodyProgress::more;
 }
 
 // Decodes the data in the buffer. The rest stays there: it follows the body, or waits for memory.
-IncomingBody::Decoded IncomingBody::decode_chunks(ReceiveBuffer *buffer, const Head &head) noexcept {
-    const size_t start = head.length;
+BodyProgress IncomingBody::decode_chunks(ReceiveBuffer *buffer, Head *head) noexcept {
+    const size_t start = head->length;
     size_t at = start;
-    Decoded found = Decoded::all;
-    while (found == Decoded::all && !chunks.ended()) {
+    BodyProgress found = BodyProgress::more;
+    while (found == BodyProgress::more && !chunks.ended()) {
         at += chunks.read(buffer->buffer + at, buffer->filled - at);
-        if (chunks.fault() != ChunkFault::none) {
-            found = chunks.fault() == ChunkFault::length ? Decoded::beyond : Decoded::fault;
-            break;
-        }
-        if (chunks.announced() > most) {
-            found = Decoded::beyond;
-            break;
-        }
+        const ChunkFault fault = chunks.fault();
         const uint64_t run = std::min<uint64_t>(chunks.run(), buffer->filled - at);
-        if (run == 0) break;
-        found = make_room(head, run);
-        if (found != Decoded::all) break;
-        memcpy(data() + got, buffer->buffer + at, static_cast<size_t>(run));
-        got += static_cast<size_t>(run);
-        chunks.take(run);
-        at += static_cast<size_t>(run);
+        if (fault == ChunkFault::length || (fault == ChunkFault::none && chunks.announced() > most)) {
+            found = end(BodyState::too_long);
+        } else if (fault != ChunkFault::none) {
+            found = end(BodyState::malformed);
+        } else if (run == 0) {
+            break;
+        } else if ((found = make_room(*head, run)) == BodyProgress::more) {
+            memcpy(data() + got, buffer->buffer + at, static_cast<size_t>(run));
+            got += static_cast<size_t>(run);
+            chunks.take(run);
+            at += static_cast<size_t>(run);
+        }
     }
-    if (found == Decoded::all && chunks.ended()) found = Decoded::end;
+    if (found == BodyProgress::more && chunks.ended()) found = end_unannounced(head);
     const size_t rest = buffer->filled - at;
     if (rest && at != start) memmove(buffer->buffer + start, buffer->buffer + at, rest);
     buffer->filled = start + rest;

@@ -33,7 +33,7 @@ enum class BodyState : uint8_t {
 };
 
 enum class BodyProgress : uint8_t {
-    comes,      // the socket is empty, or the turn is over
+    more,       // the socket is empty, or the turn is over
     ended,      // nothing more will be received; `state` says how the body ended
     no_room,    // the next bytes exceed the budget now
     no_memory,
@@ -88,13 +88,12 @@ struct IncomingBody {
     void release() noexcept;    // also releases the block
 
   private:
-    enum class Decoded : uint8_t { all, end, beyond, fault, no_room, no_memory };
     BodyProgress receive_announced(Transport *transport, const Head &head) noexcept;
     BodyProgress receive_chunks(Transport *transport, ReceiveBuffer *buffer, Head *head) noexcept;
     BodyProgress end(BodyState how) noexcept;
     BodyProgress end_unannounced(Head *head) noexcept;
-    Decoded make_room(const Head &head, uint64_t more) noexcept;
-    Decoded decode_chunks(ReceiveBuffer *buffer, const Head &head) noexcept;
+    BodyProgress make_room(const Head &head, uint64_t more) noexcept;
+    BodyProgress decode_chunks(ReceiveBuffer *buffer, Head *head) noexcept;
     void await_more(Transport *transport, size_t left) noexcept;
 };
 

@@ -13,13 +13,16 @@ namespace {
 constexpr unsigned char SIGNATURE[PROXY_SIGNATURE + 1] = "\r\n\r\n\0\r\nQUIT\n";
 constexpr char WORD[] = "PROXY ";
 constexpr size_t WORD_LENGTH = sizeof WORD - 1;
+constexpr char BAD_LINE[] = "the header's line is not PROXY, a protocol, two addresses and two ports";
+constexpr char BAD_LINE_END[] = "the header's line does not end with CR LF within 107 bytes";
+constexpr char BAD_PROTOCOL[] = "the header names another protocol than TCP over IPv4 or IPv6";
 constexpr unsigned char MAPPED[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 
 bool accepts(ProxyVersions accepted, ProxyVersions version) noexcept {
     return (static_cast<uint8_t>(accepted) & static_cast<uint8_t>(version)) != 0;
 }
 
-ProxyVerdict refuse(ProxySource *source, ProxyFault fault) noexcept {
+ProxyVerdict refuse(ProxySource *source, const char *fault) noexcept {
     source->fault = fault;
     source->length = 0;  // only set for a complete header
     return ProxyVerdict::malformed;
@@ -80,9 +83,9 @@ ProxyVerdict read_line(const unsigned char *data, size_t filled, ProxySource *so
     const size_t room = std::min(filled, PROXY_LINE_MOST);
     const void *feed = memchr(data, '\n', room);
     if (!feed)
-        return filled < PROXY_LINE_MOST ? ProxyVerdict::incomplete : refuse(source, ProxyFault::line_end);
+        return filled < PROXY_LINE_MOST ? ProxyVerdict::incomplete : refuse(source, BAD_LINE_END);
     const size_t length = static_cast<size_t>(static_cast<const unsigned char *>(feed) - data) + 1;
-    if (data[length - 2] != '\r') return refuse(source, ProxyFault::line_end);
+    if (data[length - 2] != '\r') return refuse(source, BAD_LINE_END);
     source->length = length;
 
     Word words[5];  // protocol, two addresses, two ports, separated by single blanks
@@ -99,19 +102,19 @@ ProxyVerdict read_line(const unsigned char *data, size_t filled, ProxySource *so
             return ProxyVerdict::whole;
         }
         if (!blank) break;
-        if (count == 5) return refuse(source, ProxyFault::line);
+        if (count == 5) return refuse(source, BAD_LINE);
         at = stop + 1;
     }
     const bool ipv4 = words[0].is("TCP4");
-    if (!ipv4 && !words[0].is("TCP6")) return refuse(source, ProxyFault::protocol);
-    if (count != 5) return refuse(source, ProxyFault::line);
+    if (!ipv4 && !words[0].is("TCP6")) return refuse(source, BAD_PROTOCOL);
+    if (count != 5) return refuse(source, BAD_LINE);
     const int family = ipv4 ? AF_INET : AF_INET6;
     unsigned char from[16], to[16];
     if (!read_address(words[1], family, from) || !read_address(words[2], family, to))
-        return refuse(source, ProxyFault::address);
+        return refuse(source, "the header has an address that does not match its protocol");
     uint16_t port = 0, to_port = 0;
     if (!read_port(words[3], &port) || !read_port(words[4], &to_port))
-        return refuse(source, ProxyFault::port);
+        return refuse(source, "the header has a port that is not a number from 0 to 65535");
     set_peer(source, family, from, port);
     return ProxyVerdict::whole;
 }
@@ -121,15 +124,15 @@ ProxyVerdict read_binary(const unsigned char *data, size_t filled, ProxySource *
     const unsigned version = data[12] >> 4, command = data[12] & 15u;
     const unsigned family = data[13] >> 4, protocol = data[13] & 15u;
     const size_t length = static_cast<size_t>(data[14]) << 8 | data[15];
-    if (version != 2) return refuse(source, ProxyFault::version);
-    if (command > 1) return refuse(source, ProxyFault::command);
-    if (PROXY_V2_HEAD + length > PROXY_HEADER_MOST) return refuse(source, ProxyFault::too_long);
+    if (version != 2) return refuse(source, "the header's version is not 2");
+    if (command > 1) return refuse(source, "the header's command is neither LOCAL nor PROXY");
+    if (PROXY_V2_HEAD + length > PROXY_HEADER_MOST) return refuse(source, "the header is longer than 4096 bytes");
     const bool names_client = command == 1;           // otherwise LOCAL: the connection is the proxy's
     const bool known = family != 0 || protocol != 0;  // otherwise UNSPEC
     if (names_client && known) {
-        if (family == 0 || family > 3 || protocol != 1) return refuse(source, ProxyFault::protocol);
+        if (family == 0 || family > 3 || protocol != 1) return refuse(source, BAD_PROTOCOL);
         const size_t needed = family == 1 ? 12u : family == 2 ? 36u : 216u;
-        if (length < needed) return refuse(source, ProxyFault::too_short);
+        if (length < needed) return refuse(source, "the header is too short for the addresses of its protocol");
     }
     if (filled < PROXY_V2_HEAD + length) return ProxyVerdict::incomplete;
     source->length = PROXY_V2_HEAD + length;
@@ -175,38 +178,6 @@ ProxyVerdict read_proxy_header(const unsigned char *data, size_t filled, ProxyVe
     if (accepts(accepted, ProxyVersions::v1) && memcmp(data, WORD, std::min(filled, WORD_LENGTH)) == 0)
         return filled < WORD_LENGTH ? ProxyVerdict::incomplete : read_line(data, filled, source);
     return ProxyVerdict::absent;
-}
-
-const char *proxy_fault_text(ProxyFault fault) noexcept {
-    switch (fault) {
-    case ProxyFault::line_end:
-        return "the header's line does not end with CR LF within 107 bytes";
-    case ProxyFault::line:
-        return "the header's line is not PROXY, a protocol, two addresses and two ports";
-    case ProxyFault::protocol:
-        return "the header names another protocol than TCP over IPv4 or IPv6";
-    case ProxyFault::address:
-        return "the header has an address that does not match its protocol";
-    case ProxyFault::port:
-        return "the header has a port that is not a number from 0 to 65535";
-    case ProxyFault::version:
-        return "the header's version is not 2";
-    case ProxyFault::command:
-        return "the header's command is neither LOCAL nor PROXY";
-    case ProxyFault::too_short:
-        return "the header is too short for the addresses of its protocol";
-    case ProxyFault::too_long:
-        return "the header is longer than 4096 bytes";
-    case ProxyFault::missing:
-        return "the header is missing, but proxy_allow_ips lists this address";
-    case ProxyFault::untrusted:
-        return "the connection begins with a header, but proxy_allow_ips does not list this address";
-    case ProxyFault::slow:
-        return "the header did not arrive within head_timeout";
-    case ProxyFault::none:
-        break;
-    }
-    return "";
 }
 
 }  // namespace ksrv

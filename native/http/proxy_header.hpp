@@ -46,34 +46,15 @@ enum class ProxyVerdict : uint8_t {
     malformed,
 };
 
-enum class ProxyFault : uint8_t {
-    none,
-    line_end,   // v1: no CRLF within the longest line
-    line,       // v1: not PROXY, protocol, two addresses, two ports
-    protocol,   // v1: not TCP4, TCP6 or UNKNOWN; v2: not a stream over IPv4, IPv6 or a unix socket
-    address,    // v1: not an address of that protocol
-    port,       // v1: not a decimal number up to 65535 without leading zeros
-    version,    // v2: not 2
-    command,    // v2: not LOCAL or PROXY
-    too_short,  // v2: fewer bytes than the addresses of its family need
-    too_long,   // v2: longer than PROXY_HEADER_MOST
-    missing,    // a trusted peer begins without a header
-    untrusted,  // a peer that is not trusted begins with one
-    slow,       // the header did not arrive in time
-};
-
 struct ProxySource {
     size_t length = 0;   // of the complete header
     bool names_client = false;  // `peer` is the proxy's client, "::" if unknown; else the proxy connects itself
     sockaddr_storage peer{};
-    ProxyFault fault = ProxyFault::none;
+    const char *fault = nullptr;  // a sentence about a malformed header
 };
 
 // Parses the first bytes of a connection.
 ProxyVerdict read_proxy_header(const unsigned char *data, size_t filled, ProxyVersions accepted,
                                ProxySource *source) noexcept;
-
-// A sentence about the connection that describes the fault.
-const char *proxy_fault_text(ProxyFault fault) noexcept;
 
 }  // namespace ksrv

@@ -317,8 +317,8 @@ bool method(const unsigned char *&at, const unsigned char *end) noexcept {
     return length >= METHOD_LEAST && length <= METHOD_MOST && at < end && *at++ == ' ';
 }
 
-// Whether a target has the absolute form (RFC 9112 3.2.2): a scheme (RFC 3986 3.1) and an authority.
-bool is_absolute(const unsigned char *at, const unsigned char *end) noexcept {
+// Whether a target has the absolute form (RFC 9112 3.2.2): a scheme (RFC 3986 3.1) and an authority, to which `at` moves.
+bool is_absolute(const unsigned char *&at, const unsigned char *end) noexcept {
     const unsigned char *const start = at;
     while (at < end && (is(*at, FIELD) || *at == '+' || *at == '.')) ++at;
     return at > start && !is(*start, DIGIT) && *start != '-' && literal(at, end, "://");
@@ -372,7 +372,15 @@ class HeadReader {
         close_ = connects;
         if (*target != '/') {  // the other three forms of a target, RFC 9112 3.2
             const bool all = target_end - target == 1 && *target == '*';
-            if (all ? !is_method("OPTIONS", 7) : !connects && !is_absolute(target, target_end)) return HeadFault::target;
+            const unsigned char *authority = target;
+            if (is_absolute(authority, target_end)) {
+                const unsigned char *stop = authority;
+                while (stop < target_end && *stop != '/' && *stop != '?' && *stop != '#') ++stop;
+                const size_t length = static_cast<size_t>(stop - authority);
+                if (length == 0 || !is_host(authority, length)) return HeadFault::host;
+            } else if (all ? !is_method("OPTIONS", 7) : !connects) {
+                return HeadFault::target;
+            }
             native_ = false;
         }
         const unsigned char *path = target;
@@ -473,9 +481,6 @@ class HeadReader {
         default:
             break;
         }
-        for (size_t i = 0; i < limits_.scheme_count; ++i)
-            if (limits_.scheme_length[i] == width && same_name(name, limits_.scheme[i], width) && !first(SCHEME))
-                native_ = false;  // the two may contradict each other
         return HeadFault::none;
     }
 
@@ -532,7 +537,7 @@ class HeadReader {
   private:
     enum Once : unsigned {
         LENGTH = 1, CONTENT_TYPE = 2, CONNECTION = 4, EXPECT = 8, HOST_FIELD = 16, AUTHORIZATION = 32, TRACEPARENT = 64,
-        REQUEST_ID = 128, SCHEME = 256,
+        REQUEST_ID = 128,
     };
 
     // Whether none of the fields in `which` occurred before.

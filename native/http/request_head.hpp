@@ -17,33 +17,48 @@ namespace ksrv {
 // app, with a body of known framing. `refused`: the head has a fault, and the end of the message is unknown.
 enum class Verdict : uint8_t { incomplete, native, app, refused };
 
-// Why a head is refused. ksrv/server/http/head_faults.py has the statuses and sentences.
-enum class HeadFault : uint8_t {
-    none,
-    line_end,               // a line ends with LF alone, or the head holds NUL (RFC 9112 2.2)
-    too_long,               // the head has more bytes than `longest_head`
-    request_line_too_long,  // RFC 9112 3
-    too_many_fields,        // RFC 6585 5
-    field_too_long,         // RFC 6585 5
-    request_line,           // not method, target and version with one blank between them (RFC 9112 3)
-    method,                 // not a token without lower-case letters (RFC 9110 9.1)
-    target,                 // none of the four forms, or one that the method does not take (RFC 9112 3.2)
-    version,                // not HTTP/1.x (RFC 9112 2.3)
-    field_line,             // no colon, or nothing before it (RFC 9112 5)
-    field_name,             // not a token; a blank before the colon (RFC 9112 5.1)
-    folded,                 // obs-fold (RFC 9112 5.2)
-    field_value,            // a control character (RFC 9110 5.5)
-    length,                 // Content-Length is not a number (RFC 9112 6.3)
-    lengths,                // several Content-Length (RFC 9112 6.3)
-    length_and_coding,      // Content-Length and Transfer-Encoding (RFC 9112 6.1)
-    coding,                 // Transfer-Encoding is not chunked alone (RFC 9112 6.1)
-    old_coding,             // Transfer-Encoding in HTTP/1.0 (RFC 9112 6.1)
-    no_host,                // HTTP/1.1 without Host (RFC 9112 3.2)
-    hosts,                  // several Host (RFC 9112 3.2)
-    host,                   // Host is not a host with an optional port (RFC 9112 3.2)
-    content_types,          // several Content-Type (RFC 9110 8.3)
-    expectation,            // Expect is not 100-continue (RFC 9110 10.1.1)
+// Why a head is refused: a row for each fault, with the status and the end of the sentence that answers it. The sentence
+// for `too_long` names the limit, so that Python writes it.
+#define KSRV_HEAD_FAULTS(row)                                                                                         \
+    row(none, 0, "")                                                                                                   \
+    row(line_end, 400, "a line of the head does not end with CR LF, or holds a NUL") /* RFC 9112 2.2 */                \
+    row(too_long, 431, "")                                                                                             \
+    row(request_line_too_long, 414, "the request line is too large")                 /* RFC 9112 3 */                  \
+    row(too_many_fields, 431, "the head has too many header fields")                 /* RFC 6585 5 */                  \
+    row(field_too_long, 431, "a header field is too large")                          /* RFC 6585 5 */                  \
+    row(request_line, 400, "the first line is not a method, a target and a version") /* RFC 9112 3 */                  \
+    row(method, 400, "the method is not a word of 3 to 20 characters in upper case") /* RFC 9110 9.1 */                \
+    row(target, 400, "the target is neither a path that begins with '/' nor a URL, or holds a character that must "    \
+                     "be escaped")                                                   /* RFC 9112 3.2 */                \
+    row(version, 400, "the version is not HTTP/1.0 or HTTP/1.1")                     /* RFC 9112 2.3 */                \
+    row(field_line, 400, "a line of the head is not a name, a colon and a value")    /* RFC 9112 5 */                  \
+    row(field_name, 400, "the name of a header field holds a character that no name has") /* RFC 9112 5.1 */           \
+    row(folded, 400, "a header field is continued on a further line")                /* RFC 9112 5.2 */                \
+    row(field_value, 400, "the value of a header field holds a control character")   /* RFC 9110 5.5 */                \
+    row(length, 400, "Content-Length is not a number")                               /* RFC 9112 6.3 */                \
+    row(lengths, 400, "the head has several Content-Length fields; one is allowed")  /* RFC 9112 6.3 */                \
+    row(length_and_coding, 400, "the head has both Content-Length and Transfer-Encoding") /* RFC 9112 6.1 */           \
+    row(coding, 400, "Transfer-Encoding is not chunked alone; a compressed body has a Content-Encoding")               \
+    row(old_coding, 400, "HTTP/1.0 has no Transfer-Encoding")                        /* RFC 9112 6.1 */                \
+    row(no_host, 400, "a request of HTTP/1.1 needs a Host field")                    /* RFC 9112 3.2 */                \
+    row(hosts, 400, "the head has several Host fields; one is allowed")              /* RFC 9112 3.2 */                \
+    row(host, 400, "the Host field names no host with an optional port")             /* RFC 9112 3.2 */                \
+    row(content_types, 400, "the head has several Content-Type fields; one is allowed") /* RFC 9110 8.3 */             \
+    row(expectation, 417, "Expect is not 100-continue")                              /* RFC 9110 10.1.1 */
+
+#define KSRV_ROW(name, status, text) name,
+enum class HeadFault : uint8_t { KSRV_HEAD_FAULTS(KSRV_ROW) };
+#undef KSRV_ROW
+
+struct HeadRefusal {
+    uint16_t status;
+    const char *text;
 };
+
+// By fault.
+#define KSRV_ROW(name, status, text) {status, text},
+inline constexpr HeadRefusal HEAD_REFUSALS[] = {KSRV_HEAD_FAULTS(KSRV_ROW)};
+#undef KSRV_ROW
 
 // The first bytes of an HTTP/2 connection (RFC 9113 3.4).
 constexpr char HTTP2_PREFACE[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -55,9 +70,6 @@ enum class Route : uint8_t { none, infer, live, ready, server, metadata, model_r
 inline bool is_description(Route route) noexcept {
     return route == Route::server || route == Route::metadata || route == Route::model_ready;
 }
-
-constexpr int SCHEME_NAMES = 8;
-constexpr int SCHEME_NAME_BYTES = 48;
 
 constexpr int MOUNT_BYTES = 128;
 
@@ -73,9 +85,6 @@ struct HeadLimits {
     bool compression = false;     // answers may be compressed, so that Accept-Encoding matters
     bool origins = false;         // answers have CORS fields, so that Origin matters
     bool own_hosts = false;       // the app refuses foreign hosts (see is_foreign_host)
-    size_t scheme_count = 0;      // gunicorn's secure_scheme_headers, in lower case
-    char scheme[SCHEME_NAMES][SCHEME_NAME_BYTES] = {};
-    size_t scheme_length[SCHEME_NAMES] = {};
     size_t mount_length = 0;      // of the prefix of all paths; 0 for none
     char mount[MOUNT_BYTES] = {};
 };

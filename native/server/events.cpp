@@ -146,7 +146,7 @@ void HttpServer::expire(Connection *connection, uint64_t now) noexcept {
         return;
     case Phase::proxy_header:
         counts.count(ServerCounter::too_slow);
-        refuse_proxied(connection, ProxyFault::slow);
+        refuse_proxied(connection, "the header did not arrive within head_timeout");
         return;
     case Phase::handshake:
         counts.count(ServerCounter::too_slow);

@@ -11,6 +11,12 @@
 
 namespace ksrv {
 
+namespace {
+
+constexpr char UNTRUSTED[] = "the connection begins with a header, but proxy_allow_ips does not list this address";
+
+}  // namespace
+
 // Continues a connection in Phase::proxy_header. True if the caller owns it, in Phase::idle or Phase::head.
 bool HttpServer::take_proxy_header(Connection *connection, uint64_t now) noexcept {
     const bool trusted = config.proxy.trusts(connection->peer);
@@ -36,12 +42,12 @@ bool HttpServer::take_proxy_header(Connection *connection, uint64_t now) noexcep
         const ProxyVerdict verdict =
             read_proxy_header(connection->buffer, filled, config.proxy.versions, &source);
         if (verdict == ProxyVerdict::malformed) {
-            refuse_proxied(connection, trusted ? source.fault : ProxyFault::untrusted);
+            refuse_proxied(connection, trusted ? source.fault : UNTRUSTED);
             return false;
         }
         if (verdict == ProxyVerdict::absent) {
             if (!trusted) return begin_direct(connection, now);
-            refuse_proxied(connection, ProxyFault::missing);
+            refuse_proxied(connection, "the header is missing, but proxy_allow_ips lists this address");
             return false;
         }
         const size_t end = verdict == ProxyVerdict::whole ? source.length : filled;
@@ -53,7 +59,7 @@ bool HttpServer::take_proxy_header(Connection *connection, uint64_t now) noexcep
         connection->filled = end;
         if (verdict == ProxyVerdict::incomplete) continue;
         if (!trusted) {
-            refuse_proxied(connection, ProxyFault::untrusted);
+            refuse_proxied(connection, UNTRUSTED);
             return false;
         }
         connection->filled = 0;
@@ -85,9 +91,9 @@ bool HttpServer::begin_direct(Connection *connection, uint64_t now) noexcept {
 }
 
 // Closes a connection without an answer, and records the reason for the log.
-void HttpServer::refuse_proxied(Connection *connection, ProxyFault fault) noexcept {
+void HttpServer::refuse_proxied(Connection *connection, const char *fault) noexcept {
     counts.count(ServerCounter::proxy_header);
-    refusals.keep({connection->peer, "PROXY protocol", proxy_fault_text(fault)}, 0);
+    refusals.keep({connection->peer, "PROXY protocol", fault}, 0);
     connections.drop(connection);
 }
 

@@ -185,7 +185,7 @@ bool HttpServer::start_infer(Connection *connection, uint64_t now) noexcept {
 bool HttpServer::start_body(Connection *connection, uint64_t now) noexcept {
     const BodyProgress progress = connection->body.begin(connection, *connection, connection->head, config.limits,
                                                          &connection->message_end);
-    if (progress != BodyProgress::comes) {
+    if (progress != BodyProgress::more) {
         follow_body(connection, progress, now);
         return false;
     }
@@ -200,7 +200,7 @@ void HttpServer::receive_body(Connection *connection, uint64_t now) noexcept {
 
 void HttpServer::follow_body(Connection *connection, BodyProgress progress, uint64_t now) noexcept {
     switch (progress) {
-    case BodyProgress::comes:
+    case BodyProgress::more:
         connections.arm(connection, now);
         return;
     case BodyProgress::ended:

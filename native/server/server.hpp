@@ -93,7 +93,7 @@ class HttpServer final : public Protocol {
     // ---- proxied_connections.cpp ----
     bool take_proxy_header(Connection *connection, uint64_t now) noexcept;
     bool begin_direct(Connection *connection, uint64_t now) noexcept;
-    void refuse_proxied(Connection *connection, ProxyFault fault) noexcept;
+    void refuse_proxied(Connection *connection, const char *fault) noexcept;
 
     // ---- receive.cpp ----
     void refuse_http2(Connection *connection, uint64_t now) noexcept;

@@ -27,7 +27,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
     --size;
     ksrv::ProxySource whole, part;
     const ksrv::ProxyVerdict verdict = judge(data, size, accepted, &whole);
-    require((verdict == ksrv::ProxyVerdict::malformed) == (whole.fault != ksrv::ProxyFault::none));
+    require((verdict == ksrv::ProxyVerdict::malformed) == (whole.fault != nullptr));
     require((verdict == ksrv::ProxyVerdict::whole) == (whole.length != 0));
     require(whole.length <= size && whole.length <= ksrv::PROXY_HEADER_MOST);
     if (verdict == ksrv::ProxyVerdict::incomplete) require(size < ksrv::PROXY_HEADER_MOST);
@@ -43,6 +43,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
     ksrv::ProxyRules rules;
     rules.trusted.push_back({{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10}, 104});
     (void)rules.trusts(whole.peer);
-    require(*ksrv::proxy_fault_text(whole.fault) == 0);
     return 0;
 }

@@ -11,13 +11,11 @@ from libcpp cimport bool as cbool
 from native.http.incoming_body cimport BodyState
 from native.http.message cimport Turn
 from native.http.outgoing cimport Outgoing, add_part, forget_outgoing, reserve_parts
+from native.http.request_head cimport HEAD_REFUSALS, HeadFault
 from native.http.transport cimport look_at_peer
 
 from ksrv._native.memory.exported_bytes cimport ExportedBytes
 from ksrv._native.server.exchange cimport Exchange, ksrv_address, ksrv_fill_exchange
-
-from ksrv._native.http.request_head import FAULTS as HEAD_FAULTS
-
 
 if not cython.compiled:
     from typing import Any
@@ -44,7 +42,8 @@ cdef class AppMessage(Exchange):
         fault_at: The beginning of the faulty line.
         received: The bytes of the body that were received, or that its chunks announce.
         asked: Whether the app has requested the body.
-        head_fault: The fault in the head, one of `request_head.FAULTS`.
+        head_fault: If the head is refused, the status and the end of the sentence, which is "" for
+            a head that is too long.
         http_1_0: Whether the message is HTTP/1.0.
         closes: Whether the head asks to close the connection after the answer.
     """
@@ -56,7 +55,7 @@ cdef class AppMessage(Exchange):
     cdef readonly bytes fault_at
     cdef readonly object received
     cdef readonly bint asked
-    cdef readonly str head_fault
+    cdef readonly tuple head_fault
     cdef readonly bint http_1_0
     cdef readonly bint closes
     cdef CHttpServer *server
@@ -64,6 +63,7 @@ cdef class AppMessage(Exchange):
 
     peer: tuple[Any, ...] | str
     received: int
+    head_fault: tuple[int, str] | None
 
     def __dealloc__(self):
         if self.streaming != NULL:  # the peer must not take the last piece for the end of the body
@@ -216,7 +216,9 @@ cdef object ksrv_app_message(object owner, CHttpServer *server, Connection *conn
         message.fault_at = b""
         message.received = connection.body.got
         message.asked = connection.body.asked
-        message.head_fault = HEAD_FAULTS[<Py_ssize_t>connection.head.fault]
+        if connection.head.fault != HeadFault.none:
+            refusal = HEAD_REFUSALS[<int>connection.head.fault]
+            message.head_fault = refusal.status, (<bytes>refusal.text).decode()
         message.http_1_0 = connection.head.http_1_0
         message.closes = connection.head.close
         if connection.head.chunked and connection.body.block != NULL:

@@ -11,12 +11,10 @@ from urllib.parse import unquote_to_bytes
 
 from gunicorn.config import Config
 
-from ksrv._native.http.request_head import is_host
 from ksrv._native.server.app_message import AppMessage
 from ksrv._native.server.exchange import HeadFields
 from ksrv.errors import NotFound, quote
 from ksrv.server.http.callers import UNIX, TrustedProxies
-from ksrv.server.http.head_faults import RefusedHead
 from ksrv.server.http.received_body import MESSAGE
 
 Environ = dict[str, Any]
@@ -68,7 +66,6 @@ class Environs:
             message: The message.
 
         Raises:
-            RefusedHead: The head contradicts itself.
             NotFound: Its path is not below the mount prefix.
         """
         head = message.head.removeprefix(b"\r\n")
@@ -89,10 +86,7 @@ class Environs:
         """Set the query, and the host of a target with one; return the path."""
         absolute = _ABSOLUTE.match(target)
         if absolute is not None:  # its host replaces the Host field (RFC 9112 3.2.2)
-            host = absolute[1]
-            if not host or not is_host(host.encode("latin-1")):
-                raise RefusedHead("host")
-            environ["HTTP_HOST"] = host
+            environ["HTTP_HOST"] = absolute[1]
             target = target[absolute.end() :]
             if not target.startswith("/"):
                 target = "/" + target
@@ -130,13 +124,9 @@ class Environs:
 
     def _scheme_of(self, environ: Environ) -> str:
         """Return the scheme that a client has used, by what a trusted proxy says of it."""
-        given = {
-            "https" if environ[key] == secure else "http"
-            for key, secure in self._scheme_fields.items()
-            if key in environ
-        }
+        given = [
+            environ[key] == secure for key, secure in self._scheme_fields.items() if key in environ
+        ]
         if not given or not self._trusted.trust(environ["REMOTE_ADDR"]):
             return self._scheme
-        if len(given) > 1:
-            raise RefusedHead("scheme")
-        return given.pop()
+        return "https" if all(given) else "http"

@@ -18,7 +18,6 @@ from ksrv.server.settings import DEFAULT_WORKER_CLASS, SettingsError
 KNOWN_MAJOR = 27
 """The release of gunicorn whose classes ksrv overrides."""
 
-MOST_SCHEME_HEADERS = 8
 MOST_MOUNT_BYTES = 128
 _MOUNT = re.compile(r"(?:/(?!\.\.?(?:/|$))[A-Za-z0-9._~-]+)+")
 
@@ -81,11 +80,6 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported("casefold_http_method", _is_not_default, _STRICT),
     Unsupported("strip_header_spaces", _is_not_default, _STRICT),
     Unsupported("header_map", lambda cfg, name: cfg.header_map == "dangerous", _STRICT),
-    Unsupported(
-        "secure_scheme_headers",
-        lambda cfg, name: len(cfg.secure_scheme_headers) > MOST_SCHEME_HEADERS,
-        f"name at most {MOST_SCHEME_HEADERS} headers",
-    ),
 )
 
 

@@ -176,8 +176,8 @@ class AppMessages:
             environ: The environment that was kept while the body was received.
         """
         try:
-            if message.head_fault != "none":
-                raise head_error(message.head_fault, self._limits)
+            if message.head_fault is not None:
+                raise head_error(*message.head_fault, self._limits)
             environ = self._environs.make(message) if environ is None else environ
         except KsrvError as error:
             refusal = error

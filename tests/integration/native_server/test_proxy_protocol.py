@@ -144,6 +144,20 @@ def test_only_trusted_peers_may_send_a_header_and_others_need_none(models):
         assert 'ksrv_refused_requests_total{protocol="http",reason="proxy_header"} 2' in str(page)
 
 
+def test_listed_networks_must_send_a_header(models):
+    networks = ["127.1.0.0/16", "127.2.0.128/25", "127.3.0.1", "fd00::/9"]
+    with Server(models, grpc="off", proxy_protocol="v1", proxy_allow_ips=networks) as server:
+        for source, listed in (
+            ("127.1.255.1", True), ("127.2.0.129", True), ("127.3.0.1", True),
+            ("127.0.0.1", False), ("127.2.0.127", False), ("127.3.0.2", False),
+        ):  # fmt: skip
+            host, port = server.http.rsplit(":", 1)
+            with socket.create_connection((host, int(port)), 60, (source, 0)) as client:
+                client.sendall(LIVE)
+                with contextlib.suppress(ConnectionError):
+                    assert (source, client.recv(1) == b"") == (source, listed)
+
+
 @pytest.mark.parametrize("header", [line(), binary()], ids=["v1", "v2"])
 def test_tls_follows_the_header(models, tmp_path, header):
     key, cert = self_signed(tmp_path)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksrv._native.http.chunked_body import read_chunks
 from tests.support.examples import examples
+from tests.support.native.wire_parsers import read_chunks
 from tests.support.wire.gunicorn_parser import gunicorn_parser
 
 HEAD = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"

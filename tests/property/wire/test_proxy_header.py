@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksrv._native.http.proxy_header import read_proxy_header
 from tests.support.examples import examples
+from tests.support.native.wire_parsers import read_proxy_header
 from tests.support.wire import proxy_headers
 from tests.support.wire.proxy_headers import SIGNATURE, binary, line
 

@@ -14,13 +14,12 @@ from gunicorn.http.message import Request
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksrv._native.http.request_head import HeadRules, classify_head
 from tests.support.examples import examples
-from tests.support.wire.gunicorn_parser import CONFIG, gunicorn_parser
+from tests.support.native.wire_parsers import HeadRules, classify_head
+from tests.support.wire.gunicorn_parser import gunicorn_parser
 from tests.support.wire.http_heads import HOSTILE, INFER, NATIVE, PROBE, READY
 
-SCHEME_NAMES = tuple(CONFIG.secure_scheme_headers)
-RULES = HeadRules(body=4096, scheme_names=SCHEME_NAMES)
+RULES = HeadRules(body=4096)
 SECOND = b"GET /second HTTP/1.1\r\nHost: y\r\n\r\n"
 
 

@@ -1,11 +1,12 @@
 """The worker: gunicorn's limits on heads, and its app."""
 
+import pytest
 from gunicorn.config import Config
 
-from ksrv._native.http.request_head import classify_head
 from ksrv.limits import Limits
 from ksrv.server import worker
 from ksrv.server.settings import ServerSettings
+from tests.support.native.wire_parsers import HeadRules, classify_head
 from tests.support.wire.http_heads import INFER
 
 
@@ -14,6 +15,11 @@ def configured(**settings):
     for name, value in settings.items():
         cfg.set(name, value)
     return cfg
+
+
+@pytest.fixture(autouse=True)
+def _rules_of_tests(monkeypatch):
+    monkeypatch.setattr(worker, "HeadRules", HeadRules)
 
 
 def plain(cfg, head=16384, body=1000):
