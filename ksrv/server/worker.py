@@ -217,9 +217,7 @@ class KsrvWorker(Worker):  # type: ignore[misc]
         with self._publishing:  # threads that load models do it too
             why = self.wsgi.engine.why_not_ready(names=not self.wsgi.parts.access.needs_token)
             self._publish_routes()  # before it says that it is ready
-            self.http_server.set_health(
-                live=True, ready=not why, unready=render_unready(why) if why else None
-            )
+            self.http_server.set_health(ready=not why, unready=render_unready(why) if why else None)
 
     def _publish_routes(self) -> None:
         engine: Any = self.wsgi.engine

@@ -18,7 +18,6 @@ struct PreparedAnswer {
 
 enum PreparedAnswerIndex : int {
     ANSWER_LIVE,
-    ANSWER_NOT_LIVE,
     ANSWER_READY,
     ANSWER_TOO_SLOW,      // the head or the body did not arrive in time
     ANSWER_BYTES_IN_FLIGHT,       // the limit on bytes in flight is reached

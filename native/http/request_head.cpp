@@ -65,28 +65,23 @@ inline bool prefixed(const unsigned char *name, size_t length, const char (&lowe
     return length >= N - 1 && same_name(name, lower, N - 1);
 }
 
-// Parses one to 18 digits without leading zeros. "0" is allowed.
-bool number(const unsigned char *text, size_t length, uint64_t *value) noexcept {
-    if (length == 0 || length > 18 || (length > 1 && text[0] == '0')) return false;
-    uint64_t sum = 0;
-    for (size_t i = 0; i < length; ++i) {
-        if (!is(text[i], DIGIT)) return false;
-        sum = sum * 10 + (text[i] - '0');
-    }
-    *value = sum;
-    return true;
-}
-
-// Parses a length with surrounding blanks or leading zeros, which the grammar allows (RFC 9112 6.2). More than 18
-// digits are larger than any limit.
-bool loose_number(const unsigned char *at, const unsigned char *end, uint64_t *value) noexcept {
+// Moves the ends of a value past surrounding blanks.
+void trim(const unsigned char *&at, const unsigned char *&end) noexcept {
     while (at < end && (*at == ' ' || *at == '\t')) ++at;
     while (end > at && (end[-1] == ' ' || end[-1] == '\t')) --end;
+}
+
+// Parses a length (RFC 9112 6.2). More than 18 digits are larger than any limit.
+bool number(const unsigned char *at, const unsigned char *end, uint64_t *value) noexcept {
+    trim(at, end);
     if (at == end) return false;
     while (end - at > 1 && *at == '0') ++at;
-    for (const unsigned char *digit = at; digit < end; ++digit)
+    uint64_t sum = 0;
+    for (const unsigned char *digit = at; digit < end; ++digit) {
         if (!is(*digit, DIGIT)) return false;
-    if (!number(at, static_cast<size_t>(end - at), value)) *value = UINT64_MAX >> 1;
+        sum = sum * 10 + (*digit - '0');
+    }
+    *value = end - at > 18 ? UINT64_MAX >> 1 : sum;
     return true;
 }
 
@@ -117,8 +112,7 @@ const unsigned char *plain_end(const unsigned char *at, const unsigned char *end
 // Matches `token` between optional blanks, ignoring case.
 template <size_t N>
 inline bool single_word(const unsigned char *at, const unsigned char *end, const char (&lower)[N]) noexcept {
-    while (at < end && (*at == ' ' || *at == '\t')) ++at;
-    while (end > at && (end[-1] == ' ' || end[-1] == '\t')) --end;
+    trim(at, end);
     return named(at, static_cast<size_t>(end - at), lower);
 }
 
@@ -135,8 +129,7 @@ inline bool lists(const unsigned char *at, const unsigned char *end, const char 
 }
 
 Span trimmed(const unsigned char *at, const unsigned char *end, const unsigned char *data) noexcept {
-    while (at < end && (*at == ' ' || *at == '\t')) ++at;
-    while (end > at && (end[-1] == ' ' || end[-1] == '\t')) --end;
+    trim(at, end);
     return {static_cast<uint32_t>(at - data), static_cast<uint32_t>(end - at)};
 }
 
@@ -147,15 +140,9 @@ bool has_tab(const unsigned char *at, const unsigned char *end) noexcept {
 
 // Whether the content type is an image or a multipart form.
 bool is_upload(const unsigned char *at, const unsigned char *end) noexcept {
-    while (at < end && (*at == ' ' || *at == '\t')) ++at;
+    trim(at, end);
     const size_t length = static_cast<size_t>(end - at);
     return prefixed(at, length, "image/") || prefixed(at, length, "multipart/");
-}
-
-bool has_quality(const unsigned char *at, const unsigned char *end) noexcept {
-    for (; end - at >= 2; ++at)
-        if ((at[0] == 'q' || at[0] == 'Q') && (at[1] == '=' || at[1] == ' ' || at[1] == '\t')) return true;
-    return false;
 }
 
 // The fault in a field line that does not begin with a name and a colon. `at` follows the name.
@@ -396,12 +383,10 @@ class HeadReader {
                     const unsigned char *stop) noexcept {
         if (++count_ > limits_.fields) return HeadFault::too_many_fields;
         if (static_cast<size_t>(stop - name) + 2 > limits_.field_size) return HeadFault::field_too_long;
-        const unsigned char *text = value;
-        if (text < stop && *text == ' ') ++text;  // numbers may have one leading blank
         switch (name[0] | 0x20) {
         case 'a':
             if (named(name, width, "accept-encoding")) {
-                if (limits_.compression || has_quality(value, stop)) native_ = false;
+                if (limits_.compression) native_ = false;
             } else if (named(name, width, "accept")) {
                 if (names_stream(value, stop)) native_ = false;
             } else if (named(name, width, "authorization")) {
@@ -411,13 +396,11 @@ class HeadReader {
         case 'c':
             if (named(name, width, "content-length")) {
                 if (!first(LENGTH)) return HeadFault::lengths;
-                if (!number(text, static_cast<size_t>(stop - text), &head_.content_length)) {
-                    if (!loose_number(value, stop, &head_.content_length)) return HeadFault::length;
-                    native_ = false;
-                }
+                if (!number(value, stop, &head_.content_length)) return HeadFault::length;
+                if (has_tab(value, stop)) native_ = false;
             } else if (named(name, width, "content-type")) {
                 if (!first(CONTENT_TYPE)) return HeadFault::content_types;
-                upload_ = is_upload(text, stop);
+                upload_ = is_upload(value, stop);
             } else if (named(name, width, "connection")) {  // a list, and several such fields are one list (RFC 9110 5.3)
                 const bool one = single_word(value, stop, "keep-alive") || single_word(value, stop, "close");
                 if (!first(CONNECTION) || !one || (head_.http_1_0 && has_tab(value, stop))) native_ = false;
@@ -440,15 +423,13 @@ class HeadReader {
                 if (!first(HOST_FIELD)) return HeadFault::hosts;
                 if (!is_host(data_ + host.offset, host.length)) return HeadFault::host;
                 if (limits_.own_hosts && is_foreign_host(data_ + host.offset, host.length)) native_ = false;
-            } else if (prefixed(name, width, "http2-")) {
-                native_ = false;
             }
             break;
         case 'i':
             if (named(name, width, "inference-header-content-length")) {
                 if (head_.has_json_length) native_ = false;
                 head_.has_json_length = true;
-                if (!number(text, static_cast<size_t>(stop - text), &head_.json_length)) {
+                if (!number(value, stop, &head_.json_length)) {
                     head_.json_length = 0;  // malformed: Python's parser reports it
                     route_ = Route::none;
                 }
@@ -457,23 +438,17 @@ class HeadReader {
         case 'o':
             if (limits_.origins && named(name, width, "origin")) native_ = false;
             break;
-        case 'p':
-            if (prefixed(name, width, "proxy-")) native_ = false;
-            break;
         case 't':
             if (named(name, width, "transfer-encoding")) {
                 // Only "chunked", once. Other codings could be framed in two ways (RFC 9112 6.1).
                 if (head_.chunked || !single_word(value, stop, "chunked")) return HeadFault::coding;
                 if (has_tab(value, stop)) native_ = false;
                 head_.chunked = true;
-            } else if (prefixed(name, width, "transfer-") || named(name, width, "te") || named(name, width, "trailer")) {
+            } else if (named(name, width, "te")) {
                 native_ = false;
             } else if (named(name, width, "traceparent")) {
                 take_only(TRACEPARENT, value, stop, &head_.traceparent);
             }
-            break;
-        case 'u':
-            if (named(name, width, "upgrade")) native_ = false;
             break;
         case 'x':
             if (named(name, width, "x-request-id")) take_only(REQUEST_ID, value, stop, &head_.request_id);

@@ -1,4 +1,4 @@
-// Requests that are ready to run in Python, oldest first.
+// Messages that wait for a thread in Python, oldest first.
 
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace ksrv {
 
-// A list linked by the member `next`. Any thread pushes; the thread in Python pops.
+// A list linked by the member `next`. Any thread pushes and pops.
 template <typename Item, Item *Item::*next> class RunQueue {
   public:
     void push(Item *item) noexcept {

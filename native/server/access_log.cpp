@@ -20,20 +20,18 @@ std::string server_timing(const Outgoing &out) {
 
 }  // namespace
 
-bool AccessLog::keep(const Connection &connection, uint64_t now) noexcept {
+bool keep_record(LogRecords<AccessRecord> *log, const Connection &connection, uint64_t now) noexcept {
     const size_t length = std::min<size_t>(connection.head.length, connection.filled);
     try {
         AccessRecord made;
         made.duration_ns = now > connection.message_ns ? now - connection.message_ns : 0;
         made.answered_bytes = connection.answered_bytes;
         made.status = connection.status;
-        made.listener = connection.listener;
         made.head.assign(reinterpret_cast<const char *>(connection.buffer), length);
         made.request_id.assign(connection.request_id.text, connection.request_id.length);
         made.timing = server_timing(connection.out);
         made.peer = connection.peer;
-        clock_gettime(CLOCK_REALTIME, &made.at);
-        return records_.keep(std::move(made), length);
+        return log->keep(std::move(made), length);
     } catch (const std::bad_alloc &) {
         return false;
     }

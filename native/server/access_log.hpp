@@ -5,7 +5,6 @@
 #pragma once
 
 #include <sys/socket.h>
-#include <time.h>
 
 #include <cstdint>
 #include <string>
@@ -21,23 +20,13 @@ struct AccessRecord {
     uint64_t duration_ns;
     uint64_t answered_bytes;
     uint16_t status;
-    uint16_t listener;
     std::string head;
     std::string request_id;
     std::string timing;  // of the answer, or empty
     sockaddr_storage peer;
-    timespec at;
 };
 
-class AccessLog {
-  public:
-    // Adds a record of the answer that a connection sent at `now`. False if it is lost.
-    bool keep(const Connection &connection, uint64_t now) noexcept;
-
-    void take(std::vector<AccessRecord> *out) { records_.take(out); }
-
-  private:
-    LogRecords<AccessRecord> records_;
-};
+// Adds a record of the answer that a connection sent at `now`. False if it is lost.
+bool keep_record(LogRecords<AccessRecord> *log, const Connection &connection, uint64_t now) noexcept;
 
 }  // namespace ksrv

@@ -51,9 +51,8 @@ bool AnswerSender::put(Connection *connection, uint16_t status, const char *line
     connection->status = status;
     connection->close_after = connection->close_after || is_last(connection);
     if (!connection->request_id.length) make_request_id(&connection->request_id);  // the head is not complete
-    if (!put_head(out, line, line_length, fields, fields_length, config_->server_header.data(),
-                  config_->server_header.size(), connection->close_after,
-                  connection->head.http_1_0, connection->request_id, body, body_length))
+    if (!put_head(out, line, line_length, fields, fields_length, connection->close_after, connection->head.http_1_0,
+                  connection->request_id, body, body_length))
         return false;
     connection->answered_bytes = body_length;
     return true;
@@ -67,7 +66,7 @@ bool AnswerSender::put_prepared(Connection *connection, const PreparedAnswer &ma
 
 bool AnswerSender::put_health(Connection *connection) noexcept {
     if (connection->head.route == Route::live)
-        return put_prepared(connection, prepared[live.load(std::memory_order_relaxed) ? ANSWER_LIVE : ANSWER_NOT_LIVE]);
+        return put_prepared(connection, prepared[ANSWER_LIVE]);
     if (ready.load(std::memory_order_relaxed)) return put_prepared(connection, prepared[ANSWER_READY]);
     return put_prepared(connection, *unready.get());
 }
@@ -149,7 +148,7 @@ bool AnswerSender::go_on(Connection *connection, uint64_t now) noexcept {
 bool AnswerSender::finish(Connection *connection, uint64_t now) noexcept {
     counts_->count(ServerCounter::answered);
     counts_->count_status(connection->status);
-    if (config_->log && !log.keep(*connection, now)) counts_->count(ServerCounter::lost_lines);
+    if (config_->log && !keep_record(&log, *connection, now)) counts_->count(ServerCounter::lost_lines);
     connections_->release_buffers(connection);
     if (connection->close_after) {
         linger(connection, now);

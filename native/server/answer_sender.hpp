@@ -66,8 +66,8 @@ class AnswerSender {
     PreparedAnswer prepared[PREPARED_ANSWERS];
     // Of health routes while the server is not ready. It includes the reason, so it may change.
     Replaceable<PreparedAnswer> unready{std::make_shared<const PreparedAnswer>()};
-    std::atomic<bool> live{true}, ready{false};
-    AccessLog log;
+    std::atomic<bool> ready{false};
+    LogRecords<AccessRecord> log;
     std::atomic<uint64_t> open_fast_requests{0};  // requests that refer to this object
 
   private:

@@ -14,6 +14,7 @@
 #include <mutex>
 
 #include "http/connection.hpp"
+#include "reactor/run_queue.hpp"
 
 namespace ksrv {
 
@@ -22,27 +23,18 @@ enum class AppQueueKind : int { metadata, others };  // metadata: messages that 
 class AppQueue {
   public:
     void push(AppQueueKind kind, Connection *connection) noexcept {
-        std::lock_guard<std::mutex> guard(mutex_);
         List &list = lists_[static_cast<int>(kind)];
-        connection->next = nullptr;
-        (list.last ? list.last->next : list.first) = connection;
-        list.last = connection;
+        std::lock_guard<std::mutex> guard(mutex_);
+        list.messages.push(connection);
         list.come.notify_one();
     }
 
     // Waits for a message. Null once `stop` was called and the queue is empty.
     Connection *pop(AppQueueKind kind) noexcept {
-        std::unique_lock<std::mutex> lock(mutex_);
         List &list = lists_[static_cast<int>(kind)];
-        while (!list.first) {
-            if (stopped_) return nullptr;
-            list.come.wait(lock);
-        }
-        Connection *connection = list.first;
-        list.first = connection->next;
-        if (!list.first) list.last = nullptr;
-        connection->next = nullptr;
-        return connection;
+        std::unique_lock<std::mutex> lock(mutex_);
+        list.come.wait(lock, [&] { return stopped_ || !list.messages.empty(); });
+        return list.messages.pop();
     }
 
     void stop() noexcept {
@@ -53,7 +45,7 @@ class AppQueue {
 
   private:
     struct List {
-        Connection *first = nullptr, *last = nullptr;
+        RunQueue<Connection, &Connection::next> messages;
         std::condition_variable come;
     };
 

@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <string>
 
 #include "base/known_callers.hpp"
 #include "http/connection_table.hpp"
@@ -33,7 +32,6 @@ struct HttpServerConfig : ConnectionLimits {
     bool checks_callers = false;          // check callers before waiting for a body
     bool shared = false;  // other processes accept from the same listeners
     bool log = false;
-    std::string server_header = "gunicorn";
 };
 
 class HttpConnections final : public Connections {

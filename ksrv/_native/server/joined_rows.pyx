@@ -190,15 +190,13 @@ cdef bint _fits(const InputSignature &declared, cnp.ndarray array, uint64_t row_
 
 
 cdef bint _add_parsed(
-    JoinedRows self, RowWriter &writer, NativeHandle handle, list arrays, list strided
+    JoinedRows self, RowWriter &writer, NativeHandle handle, list arrays
 ) except -1:
     """Add a request that Python parsed. Return whether it has encoded images.
 
     Args:
         arrays: Keeps the arrays whose memory the writer reads.
-        strided: Receives arrays that numpy is to copy, with their input and their first row.
     """
-    cdef uint64_t row = self.count + writer.rows
     cdef RowSource *sources = writer.add(handle.native[0], handle.native.rows)
     cdef RowSource *source
     cdef const InputSignature *declared
@@ -223,14 +221,9 @@ cdef bint _add_parsed(
             source.apart = images = True
             source.rows = len(tensor.data)
         else:
-            array = tensor.data
-            if declared.padded:
-                array = cnp.PyArray_GETCONTIGUOUS(array)
+            array = cnp.PyArray_GETCONTIGUOUS(tensor.data)
             if not _fits(declared[0], array, source.row_length):
                 raise ValueError(f"the rows of {form[0]!r} do not fit the batch")
-            if not cnp.PyArray_IS_C_CONTIGUOUS(array):
-                source.apart = True
-                strided.append((i, row, array))
             arrays.append(array)
             source.data = <const unsigned char *>cnp.PyArray_DATA(array)
             source.tail = <const int64_t *>cnp.PyArray_DIMS(array) + 1
@@ -333,7 +326,7 @@ cdef class JoinedRows:
         cdef RowWriter writer
         cdef vector[unsigned char *] targets  # the first new row of each input
         cdef uint64_t first = self.count
-        cdef list arrays = [], strided = []
+        cdef list arrays = []
         cdef bint images = False
         cdef Py_ssize_t i
         if self.endpoint is None:
@@ -344,23 +337,17 @@ cdef class JoinedRows:
             if type(handle) is FastHandle:
                 writer.add(_fast(handle)[0])
             else:
-                images |= _add_parsed(self, writer, <NativeHandle>handle, arrays, strided)
+                images |= _add_parsed(self, writer, <NativeHandle>handle, arrays)
         if self.endpoint is not None and self.endpoint.signature.lengths.get() != NULL:
             self.row_length = self.endpoint.signature.lengths.get().padded(writer.row_length)
         writer.plan(self.row_length)
         if writer.missing.size():
             ksrv_plan_images(self.endpoint, writer)
             writer.plan(self.row_length)
-        # Copy and decode into the blocks. numpy copies arrays with gaps.
+        # Copy and decode into the blocks.
         _reserve(self, max(first + writer.rows, self.largest))
         for i in range(len(self.blocks)):
             targets.push_back(_row(self, i, first))
-        for i, row, array in strided:
-            _array(
-                self.signatures[0][<size_t>i], <uint64_t>len(array), self.row_length,
-                self.blocks[i], row * self.signatures[0][<size_t>i].bytes_of_row(self.row_length),
-            )[...] = array
-            count_copied(<size_t>array.nbytes)
         if writer.has_images() or writer.copied > WITHOUT_GIL_BYTES:
             with nogil:
                 writer.write(targets.data())

@@ -36,23 +36,7 @@ from ksrv._native.tensor.padding cimport LengthBuckets
 
 if not cython.compiled:
     from collections.abc import Callable, Sequence
-    from typing import Any, Protocol
-
-    from ksrv._native.server.exchange import Exchange
-
-    # Methods of `ksrv.server.rest.fast_path.FastPath`, which compiled modules must not import.
-    class FastPathCalls(Protocol):
-        def __call__(self, exchange: Exchange) -> None: ...
-
-        def fast_request(
-            self, spec: Any, body: memoryview, header_length: str, head: bytes
-        ) -> Any: ...
-
-        def fast_message(self, spec: Any, message: memoryview, head: bytes) -> Any: ...
-
-        def deliver(self, exchange: Exchange, request: Any, response: Any) -> None: ...
-
-        def refuse(self, exchange: Exchange, error: Exception) -> None: ...
+    from typing import Any
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -208,8 +192,7 @@ cdef class ModelEndpoint:
         spec: The model's description. Every input has fixed dimensions after the first, except for
             the length of padded rows.
         timeout_ns: How long a request may take. 0 for no limit.
-        route: Builds Python requests and answers of the general form; see
-            `ksrv.server.rest.fast_path.FastPath`.
+        route: The `ksrv.server.rest.fast_path.FastPath`, which builds Python requests and answers.
         runs: For each slot, the function to call with handles that run on it, after it was claimed.
         late: The answer after the deadline: status line, header lines except for the length, and
             the body in three parts: up to the milliseconds, then the text for a request that
@@ -233,7 +216,7 @@ cdef class ModelEndpoint:
         object spec not None,
         *,
         int64_t timeout_ns,
-        route: FastPathCalls,
+        object route: Any,
         runs: Sequence[Callable[[list[Any]], None]],
         tuple late: tuple[bytes, bytes, bytes, bytes, bytes],
         size_t json_limit,

@@ -57,8 +57,7 @@ PreparedAnswer: TypeAlias = tuple[int, bytes, bytes, bytes]
 Address: TypeAlias = tuple[Any, ...] | str
 
 PREPARED_ANSWERS_NEEDED = (
-    "live", "not_live", "ready", "too_slow", "bytes_in_flight", "failed", "server", "not_tls",
-    "not_ready",
+    "live", "ready", "too_slow", "bytes_in_flight", "failed", "server", "not_tls", "not_ready",
 )
 _NO_ANSWER = (0, b"", b"", b"")
 assert len(PREPARED_ANSWERS_NEEDED) == PREPARED_ANSWERS + 1
@@ -127,7 +126,6 @@ cdef class HttpServer:
         shared: Whether other processes accept from the same listeners. They then take turns.
         log: Whether to keep records for an access log.
         tls: Encrypts all connections. None for cleartext.
-        server: The value of the `Server` header.
         proxy: Which connections begin with a PROXY protocol header. None if no connection does.
 
     Raises:
@@ -147,7 +145,6 @@ cdef class HttpServer:
         bint shared=False,
         bint log=False,
         TlsContext tls=None,
-        str server="gunicorn",
         ProxyRules proxy=None,
     ):
         cdef HttpServerConfig config
@@ -159,7 +156,6 @@ cdef class HttpServer:
         config.checks_callers = check is not None
         config.shared = shared
         config.log = log
-        config.server_header = server.encode("ascii")
         self.handler = handler
         self.check = check
         self.endpoints = []
@@ -211,18 +207,16 @@ cdef class HttpServer:
         self.server.answers.unready.replace(shared)
         return 0
 
-    def set_health(self, *, bint live, bint ready, unready: PreparedAnswer | None = None) -> None:
-        """Set the answers of the health routes.
+    def set_health(self, *, bint ready, unready: PreparedAnswer | None = None) -> None:
+        """Set the answer of the route that tells whether the server is ready.
 
         Args:
-            live: Whether the server is live.
             ready: Whether it is ready.
             unready: The answer while the server is not ready, with the reason. None keeps the
                 current answer.
         """
         if unready is not None:
             self._set_unready(unready)
-        self.server.answers.live.store(live)
         self.server.answers.ready.store(ready)
 
     @property
@@ -311,20 +305,19 @@ cdef class HttpServer:
             return None
         return ksrv_app_message(self, self.server, connection)
 
-    def records(self) -> list[tuple[float, float, int, int, int, Address, bytes, str, str]]:
+    def records(self) -> list[tuple[float, int, int, Address, bytes, str, str]]:
         """Return and remove the records of answers, for the access log.
 
         Returns:
-            A list of (time of the answer, seconds, status, bytes of the body, listener's index,
-            peer's address, head, the request's id, the answer's `Server-Timing` or "").
+            A list of (seconds, status, bytes of the body, peer's address, head, the request's id,
+            the answer's `Server-Timing` or "").
         """
         cdef vector[AccessRecord] taken
         cdef size_t i
         self.server.answers.log.take(&taken)
         return [
             (
-                taken[i].at.tv_sec + taken[i].at.tv_nsec / 1e9, taken[i].duration_ns / 1e9,
-                taken[i].status, taken[i].answered_bytes, taken[i].listener,
+                taken[i].duration_ns / 1e9, taken[i].status, taken[i].answered_bytes,
                 ksrv_address(&taken[i].peer), <bytes>taken[i].head,
                 (<bytes>taken[i].request_id).decode("latin-1"),
                 (<bytes>taken[i].timing).decode("latin-1"),

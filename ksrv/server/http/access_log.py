@@ -47,7 +47,7 @@ def write_records(logger: Any, records: Iterable[tuple[Any, ...]]) -> None:
     Args:
         records: The records that `HttpServer.records` returned.
     """
-    for _, seconds, status, sent, _, peer, head, request_id, timing in records:
+    for seconds, status, sent, peer, head, request_id, timing in records:
         environ, fields = _environ(head, peer)
         shown = [("x-request-id", request_id), *([("server-timing", timing)] if timing else [])]
         response = SimpleNamespace(status=status_line(status), sent=sent, headers=shown)

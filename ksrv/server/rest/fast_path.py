@@ -90,7 +90,6 @@ def prepared_answers(
     refused = [("access-control-allow-origin", "*")] if to_pages else []
     return {
         "live": render_json({"live": True}, HTTPStatus.OK),
-        "not_live": render_json({"live": False}, HTTPStatus.SERVICE_UNAVAILABLE),
         "ready": render_json(server_health(""), HTTPStatus.OK),
         "not_ready": render_unready("the models are being loaded"),
         "too_slow": render_error(

@@ -91,7 +91,7 @@ WAYS = {
     "failing stream": lambda server, headers: streamed(server, headers, "refuse"),
     "fast path": lambda server, headers: requests.post(url(server), data=body(), headers=headers),
     "whole message": lambda server, headers: requests.post(
-        url(server), data=iter([body()] * 1), headers=headers | {"Accept-Encoding": "gzip;q=0.5"}
+        url(server), data=iter([body()] * 1), headers=headers | {"TE": "trailers"}
     ),
     "process": lambda server, headers: requests.post(
         url(server, "process"), data=body(), headers=headers

@@ -103,7 +103,7 @@ def classify_head(data: bytes, rules: HeadRules, pieces: Iterable[int] = ()) -> 
     parsers().classify(
         data, total, *_sizes(pieces, len(data)), ctypes.byref(rules), ctypes.byref(found)
     )
-    said = SimpleNamespace(**{name: getattr(found, name) for name, _ in found._fields_})
+    said = SimpleNamespace(**{field[0]: getattr(found, field[0]) for field in found._fields_})
     said.verdict, said.route = VERDICTS[said.verdict], ROUTES[said.route]
     said.fault = said.fault.decode().replace("_", " ")
     said.name = data[said.name : said.name + said.name_length].decode()
