@@ -8,14 +8,12 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "memory/buffer_pool.hpp"
 #include "memory/memory_budget.hpp"
 
 namespace ksrv {
 
 constexpr size_t ANSWER_HEAD = 768;
 constexpr int ANSWER_PARTS = 64;
-constexpr int ANSWER_BLOCKS = 4;
 
 // Python objects that own an answer's parts. A thread with the GIL releases them after the last byte was sent.
 struct Owners {
@@ -39,8 +37,6 @@ struct Outgoing {
     char head[ANSWER_HEAD];
     char *long_head = nullptr;  // allocated if the head is longer than `head`
     Owners *owners = nullptr;
-    Block *blocks[ANSWER_BLOCKS];  // parts in the buffer pool need no Python object
-    int block_count = 0;
     uint64_t total = 0;
     // On this connection, over all answers, because the kernel's buffer may have bytes of earlier answers.
     uint64_t sent = 0;

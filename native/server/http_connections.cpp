@@ -172,9 +172,6 @@ void HttpConnections::end_idle(uint64_t now) noexcept {
 
 void HttpConnections::release_buffers(Connection *connection) noexcept {
     connection->body.release();
-    for (int i = 0; i < connection->out.block_count; ++i)
-        process_pool().release(connection->out.blocks[i]);
-    connection->out.block_count = 0;
     process_budget().give_back_answer(connection->answer_counted, connection->answer_room);
     connection->answer_room = AnswerRoom::none;
     forget_outgoing(&connection->out);

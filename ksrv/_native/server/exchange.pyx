@@ -16,11 +16,11 @@ from native.base.request_id cimport (
     RequestId, choose_request_id as choose_id, identified_head_bytes, put_identified_head,
 )
 from native.base.unix_peer cimport UnixPeer, unix_peer
-from native.http.outgoing cimport ANSWER_BLOCKS, Outgoing, Owners, add_part
+from native.http.outgoing cimport Outgoing, Owners, add_part
 from native.http.prepared_answer cimport ANSWER_BYTES_IN_FLIGHT, ANSWER_FAILED
-from native.memory.buffer_pool cimport Block as CBlock, BufferPool
+from native.memory.buffer_pool cimport Block as CBlock
 
-from ksrv._native.memory.buffer_pool cimport Block, ksrv_wrap
+from ksrv._native.memory.buffer_pool cimport ksrv_wrap
 from ksrv._native.queue.request_handle cimport NativeHandle
 
 if not cython.compiled:
@@ -117,45 +117,6 @@ cdef class SentBuffers:
         for i in range(self.count):
             PyBuffer_Release(&self.views[i])
         free(self.views)
-
-
-cdef CBlock *_block_under(object part, const Py_buffer *view) noexcept:
-    """Return the block of the pool that contains a part's bytes, or NULL.
-
-    Follows a memoryview or an array to the object whose memory it shows, at most 8 times.
-    """
-    cdef CBlock *block
-    cdef const unsigned char *start = <const unsigned char *>view.buf
-    for _ in range(8):
-        if isinstance(part, Block):
-            block = (<Block>part).block
-            if (block == NULL or start < block.data
-                    or start + view.len > block.data + block.size):
-                return NULL
-            return block
-        part = part.obj if isinstance(part, memoryview) else getattr(part, "base", None)
-        if part is None:
-            return NULL
-    return NULL
-
-
-cdef void _hold_blocks(SentBuffers buffers, list parts, Outgoing *out) noexcept:
-    """Replace buffers of blocks of the pool by references to the blocks.
-
-    The native server releases these with the last byte, without Python. So the next message of the
-    same client can reuse the blocks.
-    """
-    cdef CBlock *block
-    cdef int i
-    for i in range(buffers.count):
-        if out.block_count == ANSWER_BLOCKS:
-            return
-        block = _block_under(parts[i], &buffers.views[i])
-        if block != NULL:
-            BufferPool.retain(block)
-            out.blocks[out.block_count] = block
-            out.block_count += 1
-            PyBuffer_Release(&buffers.views[i])  # __dealloc__ may release it again: it is empty now
 
 
 # The garbage collector must not clear `owner` before __dealloc__, which may answer with 500.
@@ -271,8 +232,6 @@ cdef class Exchange:
         connection.answered_bytes = total
         buffers.node.object = <void *>buffers
         Py_INCREF(buffers)
-        if total > SENT_WITH_GIL_BYTES:
-            pass  # _hold_blocks(buffers, parts, out)
         if total <= SENT_WITH_GIL_BYTES:
             over = answers.send(connection, &buffers.node)
         else:
