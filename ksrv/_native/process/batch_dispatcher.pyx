@@ -21,7 +21,7 @@ from ksrv._native.process.batch_ring cimport WorkerRing
 from ksrv._native.queue.request_handle cimport RaisingTaken
 from ksrv._native.queue.request_queue cimport Queue
 from ksrv._native.queue.stats cimport Stats
-from ksrv._native.server.joined_rows cimport ksrv_plan_images
+from ksrv._native.server.request_batch cimport ksrv_plan_images
 from ksrv._native.server.model_endpoint cimport ModelEndpoint
 from ksrv._native.tensor.new_array cimport new_array
 from ksrv._native.tensor.tensor cimport ksrv_tensor

@@ -12,9 +12,8 @@ from native.base.clock cimport now_ns
 from ksrv._native.queue.request_handle cimport NativeHandle
 from ksrv._native.queue.request_queue cimport Queue
 from ksrv._native.queue.stats cimport Stats
-from ksrv._native.server.joined_rows cimport ksrv_has_images
 from ksrv._native.server.model_endpoint cimport FastHandle
-from ksrv._native.server.request_batch cimport RequestBatch, ksrv_new_batch
+from ksrv._native.server.request_batch cimport RequestBatch, ksrv_has_images, ksrv_new_batch
 
 if not cython.compiled:
     from collections.abc import Callable

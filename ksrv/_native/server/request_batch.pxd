@@ -1,17 +1,29 @@
 """Batches of queued requests, for the other compiled modules."""
 
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint64_t
+from libcpp.vector cimport vector
+
+from native.infer.model_signature cimport InputSignature
+from native.server.fast_rows cimport RowWriter
 
 from ksrv._native.batch.batch cimport ExecutorInputs, ExecutorOutputs
 from ksrv._native.queue.request_queue cimport Queue
 from ksrv._native.queue.stats cimport Stats
-from ksrv._native.server.joined_rows cimport JoinedRows
+from ksrv._native.server.model_endpoint cimport ModelEndpoint
 
 
 cdef class RequestBatch(ExecutorInputs):
     cdef public Py_ssize_t room   # the most rows that it may grow to
-    cdef Py_ssize_t joined        # how many of its requests have their rows in `joined_rows`
-    cdef JoinedRows joined_rows
+    cdef Py_ssize_t joined        # how many of its requests have their rows in the blocks
+    cdef ModelEndpoint endpoint   # of the fast-path requests, or None
+    cdef list forms               # for each input its form, see `RowForm` in padding.py
+    cdef list blocks              # for each input its block, or None; None before rows are joined
+    # The native forms of the inputs: of the endpoint, or of `parsed_signatures`.
+    cdef const vector[InputSignature] *signatures
+    cdef vector[InputSignature] parsed_signatures
+    cdef uint64_t block_rows, count  # rows that the blocks have room for, and rows that they have
+    cdef uint64_t row_length      # of padded rows
+    cdef uint64_t largest         # of the first dimensions of arrays, which need not be batched
     cdef public object model
     cdef public object lease
     # The record of a batch that was dispatched to a handler process, else None.
@@ -36,3 +48,9 @@ cdef class RequestBatch(ExecutorInputs):
 
 
 cdef RequestBatch ksrv_new_batch(object model, object lease, list handles)
+
+# Makes resize plans for image sizes that occur for the first time.
+cdef int ksrv_plan_images(ModelEndpoint endpoint, RowWriter &writer) except -1
+
+# Whether a request has encoded images.
+cdef bint ksrv_has_images(object handle) except -1
