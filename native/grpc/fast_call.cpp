@@ -192,25 +192,12 @@ void fail(FastRequest *request) noexcept {
     finish(call_of(*request), INTERNAL, words, sizeof words - 1);
 }
 
-// The signature has the sentence as JSON: {"error":"..."}. Names of models need no escapes in JSON.
 void ended(FastRequest *request) noexcept {
-    static constexpr size_t BEFORE = 10, BEHIND = 2;
     if (request->state.load(std::memory_order_acquire) == STATE_CANCELLED) return;  // the client is gone
-    const ModelSignature &signature = *request->signature;
-    const bool running = request->ended_in == STATE_RUNNING;
-    const std::string &prefix = signature.late_prefix;
-    const std::string &rest = running ? signature.late_running : signature.late_waiting;
-    if (prefix.size() < BEFORE || rest.size() < BEHIND) {
-        fail(request);
-        return;
-    }
-    char text[4096];
-    const long long waited = (request->ended_ns - request->enqueued_ns) / 1'000'000;
-    const int length = snprintf(text, sizeof text, "%.*s%lld%.*s", static_cast<int>(prefix.size() - BEFORE),
-                                prefix.data() + BEFORE, waited, static_cast<int>(rest.size() - BEHIND), rest.data());
+    char text[LATE_BYTES];
     Call *call = call_of(*request);
     call->connection->server()->count(ServerCounter::late);
-    finish(call, DEADLINE_EXCEEDED, text, std::min(static_cast<size_t>(length), sizeof text - 1));
+    finish(call, DEADLINE_EXCEEDED, text, put_late_text(*request, text));
 }
 
 void freed(FastRequest *request) noexcept { call_of(*request)->release(); }

@@ -54,8 +54,8 @@ struct ModelSignature {
     bool nan_literals = false;         // write NaN in JSON answers as Python does
     bool hides_token = false;          // hide the header with the token from the handler
     Sampler recorded;                  // chooses the requests that Python records
-    // The answer after the deadline: {prefix}{milliseconds}{waiting or running}.
-    std::string late_status, late_fields, late_prefix, late_waiting, late_running;
+    // The answer after the deadline: the fields of its head, and its sentence as a format of printf for the milliseconds.
+    std::string late_fields, late_waiting, late_running;
 
     void retain() noexcept { refs.fetch_add(1, std::memory_order_relaxed); }
     void release() noexcept {

@@ -1,16 +1,44 @@
 #include "server/answer_sender.hpp"
 
 #include <errno.h>
+#include <locale.h>
 #include <sys/socket.h>
+#include <time.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
-#include "http/response_head.hpp"
 
 namespace ksrv {
 
 namespace {
+
+constexpr size_t DATE_BYTES = 29;
+
+// The texts of every head, besides the caller's texts. Add each field that `put` writes.
+constexpr char OWN_TEXT[] =
+    "HTTP/1.1 \r\nServer: gunicorn\r\nDate: \r\nConnection: keep-alive\r\nx-request-id: \r\n\r\n";
+constexpr size_t OWN_BYTES = sizeof OWN_TEXT - 1 + DATE_BYTES;
+
+struct Date {
+    time_t made_for = -1;
+    char text[DATE_BYTES + 1];
+};
+
+// Formatted once per second and thread.
+const char *http_date() noexcept {
+    static const locale_t english = newlocale(LC_ALL_MASK, "C", nullptr);
+    thread_local Date date;
+    Date &made = date;
+    const time_t now = time(nullptr);
+    if (now == made.made_for) return made.text;
+    tm parts;
+    gmtime_r(&now, &parts);
+    strftime_l(made.text, sizeof made.text, "%a, %d %b %Y %H:%M:%S GMT", &parts, english);
+    made.made_for = now;
+    return made.text;
+}
 
 constexpr int STOP_LOOK_MS = 100;  // Between two looks of a waiting stream at whether the server stops.
 
@@ -51,9 +79,35 @@ bool AnswerSender::put(Connection *connection, uint16_t status, const char *line
     connection->status = status;
     connection->close_after = connection->close_after || is_last(connection);
     if (!connection->request_id.length) make_request_id(&connection->request_id);  // the head is not complete
-    if (!put_head(out, line, line_length, fields, fields_length, connection->close_after, connection->head.http_1_0,
-                  connection->request_id, body, body_length))
-        return false;
+    const RequestId &id = connection->request_id;
+    const size_t most = line_length + fields_length + body_length + id.length + OWN_BYTES;
+    char *text = out->head;
+    if (most > ANSWER_HEAD) {
+        text = out->long_head = static_cast<char *>(malloc(most));
+        if (!text) return false;
+    }
+    char *at = text;
+    const auto put = [&at](const char *piece, size_t length) {
+        memcpy(at, piece, length);
+        at += length;
+    };
+    put(connection->head.http_1_0 ? "HTTP/1.0 " : "HTTP/1.1 ", 9);
+    put(line, line_length);
+    put("\r\nServer: gunicorn\r\nDate: ", 26);
+    put(http_date(), DATE_BYTES);
+    if (connection->close_after) {
+        put("\r\nConnection: close\r\n", 21);
+    } else {
+        put("\r\nConnection: keep-alive\r\n", 26);
+    }
+    put("x-request-id: ", 14);
+    put(id.text, id.length);
+    put("\r\n", 2);
+    put(fields, fields_length);
+    put("\r\n", 2);
+    out->head_bytes = static_cast<size_t>(at - text);
+    if (body_length) put(body, body_length);
+    add_part(out, text, static_cast<size_t>(at - text));
     connection->answered_bytes = body_length;
     return true;
 }

@@ -1,6 +1,7 @@
 #include "server/fast_path.hpp"
 
 #include <algorithm>
+#include <cstdio>
 #include <new>
 #include <utility>
 
@@ -25,20 +26,20 @@ void free_fast_request(Request *freed) noexcept {
 
 // Answers 504, with the time that the request has waited.
 void send_late(AnswerSender *sender, Connection *connection, const FastRequest &request) noexcept {
-    const ModelSignature &signature = *request.signature;
-    char room[4096], fields_room[1024];
-    TextWriter body(room, sizeof room), fields(fields_room, sizeof fields_room);
-    const std::string &rest = request.ended_in == STATE_RUNNING ? signature.late_running : signature.late_waiting;
-    body.put(signature.late_prefix.data(), signature.late_prefix.size());
-    body.number((request.ended_ns - request.enqueued_ns) / 1'000'000);
-    body.put(rest.data(), rest.size());
-    fields.put(signature.late_fields.data(), signature.late_fields.size());
+    static constexpr char line[] = "504 Gateway Timeout";
+    char text[LATE_BYTES], body_room[LATE_BYTES + 32], fields_room[1024];
+    TextWriter body(body_room, sizeof body_room), fields(fields_room, sizeof fields_room);
+    const std::string &more = request.signature->late_fields;
+    body.put("{\"error\":");
+    bool fits = body.quoted(text, put_late_text(request, text));
+    body.put("}");
+    fields.put(more.data(), more.size());
     fields.put("content-length: ");
     fields.number(static_cast<std::int64_t>(body.length()));
     fields.put("\r\n");
-    const bool fits = !body.full() && !fields.full();
-    if (fits && sender->put(connection, 504, signature.late_status.data(), signature.late_status.size(), fields.text(),
-                            fields.length(), body.text(), body.length())) {
+    fits = fits && !body.full() && !fields.full();
+    if (fits && sender->put(connection, 504, line, sizeof line - 1, fields.text(), fields.length(), body.text(),
+                            body.length())) {
         sender->send(connection, nullptr);
     } else {
         sender->send_prepared(connection, ANSWER_FAILED);
@@ -103,6 +104,14 @@ void set_deadline(FastRequest *request, std::uint64_t now, std::uint64_t wanted_
     if (wanted_ns && (!timeout || wanted_ns < timeout)) timeout = wanted_ns;
     if (timeout && timeout < static_cast<std::uint64_t>(NEVER) - now)
         request->deadline_ns = static_cast<std::int64_t>(now + timeout);
+}
+
+std::size_t put_late_text(const FastRequest &request, char (&text)[LATE_BYTES]) noexcept {
+    const ModelSignature &signature = *request.signature;
+    const std::string &form = request.ended_in == STATE_RUNNING ? signature.late_running : signature.late_waiting;
+    const long long waited = (request.ended_ns - request.enqueued_ns) / 1'000'000;
+    const int length = snprintf(text, sizeof text, form.c_str(), waited);
+    return std::min(static_cast<std::size_t>(length), sizeof text - 1);
 }
 
 void fail_fast_request(FastRequest *request) noexcept {

@@ -72,6 +72,10 @@ Turn undo_fast_request(FastRequest *request) noexcept;
 
 void fail_fast_request(FastRequest *request) noexcept;
 
+// Writes the sentence for a request whose deadline has passed. Returns its length.
+constexpr std::size_t LATE_BYTES = 2048;
+std::size_t put_late_text(const FastRequest &request, char (&text)[LATE_BYTES]) noexcept;
+
 // Whether a queued request is a FastRequest.
 bool is_fast_request(const Request *request) noexcept;
 

@@ -194,9 +194,9 @@ cdef class ModelEndpoint:
         timeout_ns: How long a request may take. 0 for no limit.
         route: The `ksrv.server.rest.fast_path.FastPath`, which builds Python requests and answers.
         runs: For each slot, the function to call with handles that run on it, after it was claimed.
-        late: The answer after the deadline: status line, header lines except for the length, and
-            the body in three parts: up to the milliseconds, then the text for a request that
-            waited, and the text for a request that was running.
+        late: The answer after the deadline: header lines except for the length, and the sentences
+            for a request that waited and for a request that was running, with %lld for the
+            milliseconds.
         json_limit: The most bytes of JSON in a request.
         hides_token: Whether to hide the header with the token from handlers.
         nan_literals: Whether JSON answers write NaN as a literal. Such answers are left to Python.
@@ -218,7 +218,7 @@ cdef class ModelEndpoint:
         int64_t timeout_ns,
         object route: Any,
         runs: Sequence[Callable[[list[Any]], None]],
-        tuple late: tuple[bytes, bytes, bytes, bytes, bytes],
+        tuple late: tuple[bytes, bytes, bytes],
         size_t json_limit,
         bint hides_token,
         unsigned depth,
@@ -299,8 +299,7 @@ cdef class ModelEndpoint:
             for place, name in enumerate(tensor.lengths):
                 cut |= (name is not None and name != "") << place
             self.signature.cut.push_back(cut)
-        (self.signature.late_status, self.signature.late_fields, self.signature.late_prefix,
-         self.signature.late_waiting, self.signature.late_running) = late
+        self.signature.late_fields, self.signature.late_waiting, self.signature.late_running = late
         self.queue = queue
         self.spec = spec
         self.route = route

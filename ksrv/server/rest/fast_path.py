@@ -117,17 +117,19 @@ def prepared_answers(
     }
 
 
-def late_answer(model: "ModelVersion") -> tuple[bytes, bytes, bytes, bytes, bytes] | None:
-    """Return the answer past the deadline in the parts that `ModelEndpoint` takes, if its text has them."""
+def late_answer(model: "ModelVersion") -> tuple[bytes, bytes, bytes] | None:
+    """Return the answer past the deadline in the parts that `ModelEndpoint` takes; None for a name that is too long."""
     mark = 10**17
-    _, line, fields, waiting = render_error(model.deadline_exceeded(mark, running=False))
-    running = render_error(model.deadline_exceeded(mark, running=True))[3]
-    prefix, found, behind_waiting = waiting.partition(b"%d" % mark)
-    behind_running = running.partition(b"%d" % mark)[2]
-    if not found or not running.startswith(prefix) or len(running) > 1000:
-        return None  # a name so long that the text is cut
-    fields = fields[: fields.rindex(b"content-length:")]
-    return line, fields, prefix, behind_waiting, behind_running
+    waiting = model.deadline_exceeded(mark, running=False)
+    running = model.deadline_exceeded(mark, running=True)
+    if len(running.message) > 1000:
+        return None
+    fields = render_error(waiting)[2]
+
+    def form(error: KsrvError) -> bytes:
+        return error.message.replace("%", "%%").replace(str(mark), "%lld").encode()
+
+    return fields[: fields.rindex(b"content-length:")], form(waiting), form(running)
 
 
 def endpoint_for(model: "ModelVersion", route: "FastPath", limits: Limits) -> ModelEndpoint | None:

@@ -22,7 +22,7 @@ inline ModelSignature *route_rows(HttpServer *server, Queue *queue, std::size_t 
     signature->json_limit = 4096;
     signature->inputs.push_back({"x", DT_FP32, {static_cast<std::int64_t>(columns)}, 4 * columns, {}});
     signature->outputs.push_back("y");
-    signature->late_status = "504 Gateway Timeout";
+    signature->late_waiting = signature->late_running = "%lld ms";
     ModelRoute route;
     route.name = "m";
     route.queue = queue;
