@@ -113,13 +113,7 @@ class Environs:
         environ["wsgi.url_scheme"] = scheme = self._scheme_of(environ)
         server = self._servers[message.listener]
         if isinstance(server, str):  # a unix socket, which has no name that a client could use
-            host, _, port = str(environ.get("HTTP_HOST", "")).rpartition(":")
-            if not host or not port.isdigit():
-                host, port = (
-                    environ.get("HTTP_HOST") or server,
-                    "443" if scheme == "https" else "80",
-                )
-            server = host, port
+            server = "localhost", 443 if scheme == "https" else 80
         environ["SERVER_NAME"], environ["SERVER_PORT"] = str(server[0]), str(server[1])
 
     def _scheme_of(self, environ: Environ) -> str:

@@ -169,24 +169,24 @@ CALLERS = {
 @pytest.mark.parametrize("kind", CALLERS)
 def test_each_route_admits_exactly_its_callers(kind, request, caller_of):
     caller = caller_of(request.getfixturevalue(kind))
-    for template in routes():
-        for method in METHODS:
-            for who, (headers, refusal) in CALLERS[kind].items():
-                for path in (written(template), written(template) + "/"):
-                    status = caller.status(method, path, headers)
-                    needs_token = kind == "token_server" and who != "user"
-                    refused = (
-                        CONTROL.match(template)
-                        or method in CHANGES.get(template, ())
-                        or (needs_token and not PUBLIC.match(template))
-                    )
-                    if who == "rebound page":
-                        # A target of two slashes is refused before anybody looks at the Host.
-                        assert status == (400 if path == "//" else 403), (who, method, path)
-                    elif refused:
-                        assert status == refusal, (who, method, path)
-                    else:
-                        assert status not in (401, 403), (who, method, path)
+    ends = itertools.cycle(("", "/"))  # either end leads to the route
+    for template, method in itertools.product(routes(), METHODS):
+        for who, (headers, refusal) in CALLERS[kind].items():
+            path = written(template) + next(ends)
+            status = caller.status(method, path, headers)
+            needs_token = kind == "token_server" and who != "user"
+            refused = (
+                CONTROL.match(template)
+                or method in CHANGES.get(template, ())
+                or (needs_token and not PUBLIC.match(template))
+            )
+            if who == "rebound page":
+                # A target of two slashes is refused before anybody looks at the Host.
+                assert status == (400 if path == "//" else 403), (who, method, path)
+            elif refused:
+                assert status == refusal, (who, method, path)
+            else:
+                assert status not in (401, 403), (who, method, path)
     for method in METHODS:
         status = caller.status(method, "/no/such/route", NOBODY)
         assert status == (401 if kind == "token_server" else 404)

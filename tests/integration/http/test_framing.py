@@ -31,24 +31,8 @@ REQUESTS = {
     "health": HEALTH,
     "infer": b"POST /v2/models/double/infer HTTP/1.1\r\n%s" + LENGTH + b"\r\n" + BODY,
     "app": b"GET /v2/models/double/stats HTTP/1.1\r\n%s\r\n",
-    "odd": b"GET /v2/health/live HTTP/1.1\r\nX_Odd: 1\r\n%s\r\n",
 }
-"""Requests that the native server answers itself, that it passes to the app, and whose head only gunicorn parses."""
-NO_HOSTS = {"none": b"", "two": b"Host: a\r\nHost: b\r\n", "a path": b"Host: a/b\r\n"}
-"""Faults of each kind, for each parser; test_http_probes.py has the other forms."""
-
-
-@pytest.mark.parametrize("host", NO_HOSTS.values(), ids=NO_HOSTS.keys())
-@pytest.mark.parametrize("request_", REQUESTS.values(), ids=REQUESTS.keys())
-def test_a_request_without_one_possible_host_is_refused(connect, request_, host):
-    connection = connect()
-    connection.sendall(request_ % host + GOOD)
-    connection.shutdown(socket.SHUT_WR)
-    (answer,) = parse_answers(read_all(connection))
-    assert (answer.status, answer.headers["connection"]) == (400, "close")
-    error = json.loads(answer.body)["error"]
-    check_text(error)
-    assert "Host" in error or "Invalid HTTP Header" in error  # gunicorn's error for two Host fields
+"""Requests that the native server answers itself, and that it passes to the app."""
 
 
 @pytest.mark.parametrize(

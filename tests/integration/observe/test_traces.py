@@ -76,7 +76,7 @@ def over_grpc(server, model, parent):
 
 WAYS = {
     "HTTP": over_http,
-    "HTTP in Python": lambda *given: over_http(*given, **{"TE": "trailers"}),
+    "HTTP in Python": lambda *given: over_http(*given, TE="trailers"),
     "gRPC": over_grpc,
 }
 
