@@ -64,7 +64,6 @@ struct Worker {
         for (PreparedAnswer &made : server.answers.prepared) made = {200, "200 OK", "content-length: 2\r\n", "ok"};
         const std::string length = "content-length: " + std::to_string(LARGE) + "\r\n";
         server.answers.prepared[ANSWER_LIVE] = {200, "200 OK", length, body};
-        server.answers.live.store(true);
         server.answers.ready.store(true);
         address.sun_family = AF_UNIX;  // and a name that the kernel chooses
         require(bind(listener, reinterpret_cast<sockaddr *>(&address), sizeof(sa_family_t)) == 0 &&
