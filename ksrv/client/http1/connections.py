@@ -3,8 +3,8 @@
 import os
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import TypeAlias
 
 import numpy as np
@@ -26,7 +26,7 @@ from ksrv.client.http1.messages import (
     pieces_with_progress,
     unanswered_text,
 )
-from ksrv.client.rest import HttpRequest, HttpResponse, whole
+from ksrv.client.rest import HttpRequest, HttpResponse
 from ksrv.client.tensors import Block
 
 _RECEIVE_BYTES = 65536
@@ -41,11 +41,16 @@ class Connection:
     Args:
         target: The server's address.
         channel: Its bytes.
+
+    Attributes:
+        reusable: Whether it can be used again: the last answer was read to its end.
     """
 
     def __init__(self, target: Target, channel: Channel) -> None:
         self._target = target
         self._channel = channel
+        self._keeps_open = False
+        self.reusable = False
         self._received = bytearray()
         self._arriving = memoryview(bytearray(_RECEIVE_BYTES))
         self.close = channel.close
@@ -56,8 +61,8 @@ class Connection:
         """Whether the server has closed it, or sent bytes without a request."""
         return bool(self._received) or self._channel.stale
 
-    async def begin(self, pieces: Iterable[Block], deadline: float) -> tuple[Head, bool]:
-        """Send a request and return the head of its answer, and whether it leaves the connection usable.
+    async def begin(self, pieces: Iterable[Block], deadline: float) -> Head:
+        """Send a request and return the head of its answer.
 
         Args:
             pieces: The request.
@@ -67,6 +72,7 @@ class Connection:
             BrokenConnection: The connection ended before an answer.
             OSError: The connection failed.
         """
+        self.reusable = False
         refused: OSError | None = None
         try:
             for piece in pieces:
@@ -81,7 +87,8 @@ class Connection:
             if refused is not None:
                 raise BrokenConnection(failure_text(refused, self._target)) from refused
             raise
-        return head, head.keeps_open and refused is None
+        self._keeps_open = head.keeps_open and refused is None
+        return head
 
     async def body_pieces(self, head: Head, deadline: float) -> AsyncIterator[Block]:
         """Yield the body of an answer as it arrives.
@@ -95,12 +102,13 @@ class Connection:
             OSError: The connection failed.
         """
         if not head.chunked:
-            yield await self._body(head, deadline)
+            yield await self.body(head, deadline)
             return
         while size := chunk_size(await self._until(b"\r\n", deadline)):
             yield (await self._exactly(size + 2, deadline))[:size]
         while await self._until(b"\r\n", deadline) != b"\r\n":
             pass  # trailers
+        self.reusable = self._keeps_open
 
     async def _head(self, deadline: float) -> Head:
         return parse_head(await self._until(b"\r\n\r\n", deadline))
@@ -148,7 +156,12 @@ class Connection:
             have += more
         return content
 
-    async def _body(self, head: Head, deadline: float) -> memoryview:
+    async def body(self, head: Head, deadline: float) -> memoryview:
+        """Return the whole body of an answer; see `body_pieces`."""
+        if head.chunked:
+            pieces = [piece async for piece in self.body_pieces(head, deadline)]
+            return memoryview(b"".join(pieces))
+        self.reusable = self._keeps_open  # the pool closes a connection that fails here
         if (length := head.length) is not None:
             return await self._exactly(length, deadline)
         while await self._receive(deadline):
@@ -184,8 +197,11 @@ class ConnectionPool:
             ConnectionFailed: No answer arrived.
             DeadlineExceeded: No answer arrived in time.
         """
-        async with self.open(request, deadline) as (response, pieces):
-            return whole(response, [piece async for piece in pieces])
+        connection, head = await self._begin(request, deadline)
+        with self._closed_on_failure(connection):
+            body = await connection.body(head, deadline)
+        self._leave(connection)
+        return HttpResponse(head.status, head.headers, body)
 
     @asynccontextmanager
     async def open(
@@ -203,41 +219,46 @@ class ConnectionPool:
             ConnectionFailed: No answer arrived, or it was cut off.
             DeadlineExceeded: The answer was not complete in time.
         """
-        connection = kept = self._take()
-        complete = reusable = False
+        connection, head = await self._begin(request, deadline)
+        with self._closed_on_failure(connection):
+            pieces = connection.body_pieces(head, deadline)
+            yield HttpResponse(head.status, head.headers, memoryview(b"")), pieces
+        self._leave(connection)
 
-        async def body(found: Connection, head: Head) -> AsyncIterator[Block]:
-            nonlocal complete
-            async for piece in found.body_pieces(head, deadline):
-                yield piece
-            complete = True
-
-        try:
-            while True:
-                connection = connection or await self._connect(deadline)
-                sent = pieces_with_progress(request, pieces_of(self._target, request))
-                try:
-                    head, reusable = await connection.begin(sent, deadline)
-                    break
-                except BrokenConnection:
-                    if connection is not kept or not self._repeats or not may_repeat(request):
-                        raise
-                    connection.close()
-                    connection = None
-            yield HttpResponse(head.status, head.headers, memoryview(b"")), body(connection, head)
-        except OSError as error:
-            raise failure(error, self._target) from error
-        finally:
-            if connection is not None:
-                self._leave(connection, reusable=reusable and complete)
+    async def _begin(self, request: HttpRequest, deadline: float) -> tuple[Connection, Head]:
+        """Send a request, and return its connection and the head of its answer."""
+        kept = self._take()
+        while True:
+            connection = kept or await self._connect(deadline)
+            sent = pieces_with_progress(request, pieces_of(self._target, request))
+            try:
+                with self._closed_on_failure(connection):
+                    return connection, await connection.begin(sent, deadline)
+            except BrokenConnection:
+                if connection is not kept or not self._repeats or not may_repeat(request):
+                    raise
+                kept = None
 
     async def _connect(self, deadline: float) -> Connection:
-        return Connection(self._target, await self._open_channel(self._target, deadline))
+        try:
+            return Connection(self._target, await self._open_channel(self._target, deadline))
+        except OSError as error:
+            raise failure(error, self._target) from error
 
-    def _leave(self, connection: Connection, *, reusable: bool) -> None:
+    @contextmanager
+    def _closed_on_failure(self, connection: Connection) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, OSError):
+                raise failure(error, self._target) from error
+            raise
+
+    def _leave(self, connection: Connection) -> None:
         """Keep a connection that can be used again, in place of the oldest if too many are kept."""
         left: Connection | None = connection
-        if reusable:
+        if connection.reusable:
             with self._lock:
                 left = self._idle.popleft() if len(self._idle) == IDLE_CONNECTIONS else None
                 self._idle.append(connection)
