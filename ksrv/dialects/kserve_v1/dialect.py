@@ -21,17 +21,17 @@ class KServeV1(Dialect):
 
     def add_routes(self, app: "falcon.App[Any, Any]", parts: AppParts) -> None:
         """See `Dialect.add_routes`."""
-        from ksrv.dialects.kserve_v1.models import V1ModelListResource, V1ModelResource
+        from ksrv.dialects.kserve_v1.models import V1ModelsResource
         from ksrv.dialects.kserve_v1.predict import PredictResource
         from ksrv.protocol.documents import Models
         from ksrv.protocol.openapi import Operation
         from ksrv.server.rest.route_guard import Needs
 
         described = {"get": Operation("The models", "v1", Models)}
-        listing = V1ModelListResource(parts.engine)
-        app.add_route("/v1/models", listing, needs=Needs.TOKEN, described=described)
+        models = V1ModelsResource(parts.engine)
+        app.add_route("/v1/models", models, suffix="list", needs=Needs.TOKEN, described=described)
         described = {"get": Operation("Whether the model serves")}
-        app.add_route(MODEL, V1ModelResource(parts.engine), needs=Needs.TOKEN, described=described)
+        app.add_route(MODEL, models, needs=Needs.TOKEN, described=described)
         add_predict(app, PredictResource(parts))
 
     def metric_lines(self, models: "Sequence[ModelStatistics]") -> Iterator[str]:

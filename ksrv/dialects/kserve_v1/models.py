@@ -31,27 +31,20 @@ def version_status(state: ModelState, name: str, fine: str = "") -> dict[str, An
     }
 
 
-class V1ModelListResource:
-    """GET /v1/models: the models in KServe's form and in OpenAI's."""
+class V1ModelsResource:
+    """The models in KServe's form, TensorFlow Serving's and OpenAI's."""
 
     def __init__(self, engine: "Engine") -> None:
         self._engine = engine
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Answer the names of all models of the repository."""
+    def on_get_list(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """GET /v1/models: answer the names of all models of the repository."""
         names = sorted({state.name for state in self._engine.index()})
         data = [_entry(name) for name in names]
         send_json(resp, {"models": names, "object": "list", "data": data})
 
-
-class V1ModelResource:
-    """GET /v1/models/{name}: whether it serves, in KServe's form, TensorFlow Serving's and OpenAI's."""
-
-    def __init__(self, engine: "Engine") -> None:
-        self._engine = engine
-
     def on_get(self, req: falcon.Request, resp: falcon.Response, name: str) -> None:
-        """Answer a model's state."""
+        """GET /v1/models/{name}: answer whether a model serves."""
         ready = self._engine.model_ready(name)
         versions = [
             version_status(state, "AVAILABLE" if state.state == "READY" else "LOADING")

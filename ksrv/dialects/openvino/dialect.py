@@ -23,11 +23,12 @@ class OpenVino(Dialect):
 
     def add_routes(self, app: "falcon.App[Any, Any]", parts: AppParts) -> None:
         """See `Dialect.add_routes`."""
-        from ksrv.dialects.openvino.routes import ConfigResource, ReloadResource
+        from ksrv.dialects.openvino.routes import ConfigResource
         from ksrv.server.rest.route_guard import Needs
 
-        app.add_route("/v1/config", ConfigResource(parts.engine), needs=Needs.TOKEN)
-        app.add_route("/v1/config/reload", ReloadResource(parts.engine), needs=Needs.CONTROL)
+        config = ConfigResource(parts.engine)
+        app.add_route("/v1/config", config, needs=Needs.TOKEN)
+        app.add_route("/v1/config/reload", config, suffix="reload", needs=Needs.CONTROL)
 
 
 DIALECT = OpenVino()

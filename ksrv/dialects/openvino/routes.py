@@ -27,23 +27,16 @@ def _status(engine: "Engine") -> dict[str, Any]:
 
 
 class ConfigResource:
-    """GET /v1/config."""
+    """The models of all config.json files."""
 
     def __init__(self, engine: "Engine") -> None:
         self._engine = engine
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Answer every model's versions in OVMS's form."""
+        """GET /v1/config: answer every model's versions in OVMS's form."""
         send_json(resp, _status(self._engine))
 
-
-class ReloadResource:
-    """POST /v1/config/reload."""
-
-    def __init__(self, engine: "Engine") -> None:
-        self._engine = engine
-
-    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Load what changed on disk: 201 when something was, 200 when nothing had to be."""
+    def on_post_reload(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """POST /v1/config/reload: load the changed files; 201 if files have changed, else 200."""
         changed = self._engine.reload_changed()
         send_json(resp, _status(self._engine), 201 if changed else 200)
