@@ -87,12 +87,12 @@ bool take_parameters(const InferHeader &header, FastRequestLayout *layout) noexc
     for (std::size_t i = 0; i < header.request_parameters.count; ++i) {
         const Parameter &one = header.parameters[header.request_parameters.first + i];
         const bool is_unsigned = one.kind == PARAM_INT && one.integer >= 0;
-        if (one.key == "timeout" && is_unsigned) {
+        if (is(one.key, "binary_data_output") && one.kind == PARAM_BOOL) {
+            std::memset(layout->binary, one.integer == 1, sizeof layout->binary);
+        } else if (is(one.key, "timeout") && is_unsigned) {
             layout->timeout_us = static_cast<std::uint64_t>(one.integer);
-        } else if (one.key == "priority" && is_unsigned && one.integer <= UINT32_MAX) {
+        } else if (is(one.key, "priority") && is_unsigned && one.integer <= UINT32_MAX) {
             layout->priority = static_cast<std::uint32_t>(one.integer);
-        } else if (one.key == "binary_data_output" && one.kind == PARAM_BOOL) {
-            for (bool &binary : layout->binary) binary = one.integer == 1;
         } else {
             return false;
         }
@@ -112,7 +112,7 @@ bool find_outputs(const InferHeader &header, const ModelSignature &signature,
         layout->wanted[i] = static_cast<std::uint8_t>(place);
         for (std::size_t j = 0; j < output.parameters.count; ++j) {
             const Parameter &one = header.parameters[output.parameters.first + j];
-            if (one.key != "binary_data" || one.kind != PARAM_BOOL) return false;
+            if (!is(one.key, "binary_data") || one.kind != PARAM_BOOL) return false;
             layout->binary[i] = one.integer == 1;
         }
     }

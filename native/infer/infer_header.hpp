@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <string_view>
 
@@ -15,6 +16,12 @@
 #include "tensor/datatype.hpp"
 
 namespace ksrv {
+
+// Whether a text is a literal. The compiler expands the comparison, because it knows the length; it does not for `==`.
+template <std::size_t N>
+bool is(std::string_view text, const char (&literal)[N]) noexcept {
+    return text.size() == N - 1 && std::memcmp(text.data(), literal, N - 1) == 0;
+}
 
 enum ParameterKind : int { PARAM_STRING, PARAM_INT, PARAM_UINT, PARAM_FLOAT, PARAM_BOOL };
 

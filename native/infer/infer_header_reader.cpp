@@ -179,16 +179,17 @@ private:
             bool nothing = false;
             if (!null(&nothing)) return false;
             if (nothing) return true;
-            bool repeated = input && input->size_form != SIZE_ABSENT && key == "binary_data_size";
+            const bool is_size = input && is(key, "binary_data_size");
+            bool repeated = is_size && input->size_form != SIZE_ABSENT;
             for (std::size_t i = found->first; i < out_.parameters.size(); ++i)
                 repeated |= out_.parameters[i].key == key;
             if (repeated) {
                 fault_.name = key;
                 return fail(HEADER_TWICE);
             }
-            if (input && key == "binary_data_size") return data_size(input);
-            if (input && (key == "shared_memory_region" || key == "shared_memory_offset" ||
-                          key == "shared_memory_byte_size"))
+            if (is_size) return data_size(input);
+            if (input && (is(key, "shared_memory_region") || is(key, "shared_memory_offset") ||
+                          is(key, "shared_memory_byte_size")))
                 input->shared = true;
             Parameter parameter;
             parameter.key = key;
@@ -324,13 +325,13 @@ private:
         fault_.index = out_.inputs.size();
         fault_.owner = {};
         const bool read = object([&](std::string_view key) {
-            if (key == "name") {
+            if (is(key, "name")) {
                 if (!once(&seen, NAME, key) || !string_field("'name'", &input.name)) return false;
                 fault_.owner = input.name;
                 return true;
             }
-            if (key == "shape") return once(&seen, SHAPE, key) && shape(&input);
-            if (key == "datatype") {
+            if (is(key, "shape")) return once(&seen, SHAPE, key) && shape(&input);
+            if (is(key, "datatype")) {
                 const char *at = c_.at;
                 std::string_view text;
                 if (!once(&seen, DATATYPE, key) || !string_field("'datatype'", &text)) return false;
@@ -338,9 +339,9 @@ private:
                 fault_.name = text;
                 return input.datatype != DT_INVALID || fail(HEADER_DATATYPE, at);
             }
-            if (key == "parameters")
+            if (is(key, "parameters"))
                 return once(&seen, PARAMETERS, key) && parameters(&input.parameters, &input);
-            if (key == "data") {
+            if (is(key, "data")) {
                 bool absent = false;
                 if (!once(&seen, DATA, key) || !null(&absent)) return false;
                 if (absent) return true;
@@ -389,12 +390,12 @@ private:
         fault_.index = out_.outputs.size();
         fault_.owner = {};
         const bool read = object([&](std::string_view key) {
-            if (key == "name") {
+            if (is(key, "name")) {
                 if (!once(&seen, NAME, key) || !string_field("'name'", &output.name)) return false;
                 fault_.owner = output.name;
                 return true;
             }
-            if (key != "parameters") return skip();
+            if (!is(key, "parameters")) return skip();
             return once(&seen, PARAMETERS, key) && parameters(&output.parameters);
         });
         if (!read) return false;
@@ -411,7 +412,7 @@ private:
         unsigned seen = 0;
         bool absent = false;
         const bool read = object([&](std::string_view key) {
-            if (key == "inputs") {
+            if (is(key, "inputs")) {
                 if (!once(&seen, INPUTS, key)) return false;
                 if (*c_.at != '[') return fail_type("'inputs'", "an array");
                 return array([&]() {
@@ -419,7 +420,7 @@ private:
                                                                : too_many("inputs", limits_.inputs);
                 });
             }
-            if (key == "outputs") {
+            if (is(key, "outputs")) {
                 if (!once(&seen, OUTPUTS, key) || !null(&absent)) return false;
                 if (absent) return true;
                 if (*c_.at != '[') return fail_type("'outputs'", "an array");
@@ -429,11 +430,11 @@ private:
                                : too_many("outputs", limits_.inputs);
                 });
             }
-            if (key == "id") {
+            if (is(key, "id")) {
                 if (!once(&seen, ID, key) || !null(&absent)) return false;
                 return absent || string_field("'id'", &out_.id);
             }
-            if (key == "parameters") return once(&seen, PARAMETERS, key) && parameters(&out_.request_parameters);
+            if (is(key, "parameters")) return once(&seen, PARAMETERS, key) && parameters(&out_.request_parameters);
             return skip();
         });
         return read && ((seen & INPUTS) || missing("'inputs'", start));

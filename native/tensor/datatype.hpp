@@ -74,10 +74,11 @@ template <class Function> bool with_number(Datatype datatype, Function function)
 }
 
 inline Datatype datatype_of(const char *name, std::size_t length) noexcept {
-    for (int i = 0; i < DT_COUNT; ++i) {
-        if (DATATYPES[i].name_length == length && std::memcmp(DATATYPES[i].name, name, length) == 0)
-            return static_cast<Datatype>(i);
-    }
+    // Written out, so that the compiler knows each length and expands the comparison.
+#define KSRV_ROW(row, ...) \
+    if (length == sizeof #row - 1 && std::memcmp(name, #row, sizeof #row - 1) == 0) return DT_##row;
+    KSRV_DATATYPES(KSRV_ROW)
+#undef KSRV_ROW
     return DT_INVALID;
 }
 
