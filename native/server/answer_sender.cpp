@@ -23,7 +23,7 @@ constexpr size_t OWN_BYTES = sizeof OWN_TEXT - 1 + DATE_BYTES;
 
 struct Date {
     time_t made_for = -1;
-    char text[DATE_BYTES + 1];
+    char text[DATE_BYTES + 1] = {};
 };
 
 // Formatted once per second and thread.

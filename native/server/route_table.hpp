@@ -7,9 +7,8 @@
 #pragma once
 
 #include <algorithm>
+#include <cstring>
 #include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
 #include "base/replaceable.hpp"
@@ -45,17 +44,31 @@ class RouteTable {
     void add(ModelRoute route) { routes_.push_back(std::move(route)); }
 
     void sort() {
-        std::sort(routes_.begin(), routes_.end(),
-                  [](const ModelRoute &a, const ModelRoute &b) { return key_of(a) < key_of(b); });
+        std::sort(routes_.begin(), routes_.end(), [](const ModelRoute &a, const ModelRoute &b) {
+            return a.name != b.name ? a.name < b.name : a.version < b.version;
+        });
     }
 
     const ModelRoute *find(const char *name, size_t name_length, const char *version,
                      size_t version_length) const noexcept {
-        const Key key({name, name_length}, {version, version_length});
-        const auto found = std::lower_bound(routes_.begin(), routes_.end(), key, [](const ModelRoute &route, const Key &than) {
-            return key_of(route) < than;
-        });
-        return found != routes_.end() && key_of(*found) == key ? &*found : nullptr;
+        const auto compare = [](const std::string &text, const char *with, size_t length) {
+            const int order = memcmp(text.data(), with, std::min(text.size(), length));
+            return order != 0 ? order : (text.size() > length) - (text.size() < length);
+        };
+        size_t low = 0, high = routes_.size();
+        while (low < high) {
+            const size_t middle = (low + high) / 2;
+            const ModelRoute &route = routes_[middle];
+            int order = compare(route.name, name, name_length);
+            if (order == 0) order = compare(route.version, version, version_length);
+            if (order == 0) return &route;
+            if (order < 0) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        return nullptr;
     }
 
     // The route of the model that a head names, or null. `data` is the begin of the head.
@@ -68,9 +81,6 @@ class RouteTable {
     const uint64_t state;
 
   private:
-    using Key = std::pair<std::string_view, std::string_view>;
-    static Key key_of(const ModelRoute &route) noexcept { return {route.name, route.version}; }
-
     std::vector<ModelRoute> routes_;
 };
 
