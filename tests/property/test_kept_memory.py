@@ -90,6 +90,29 @@ def test_reachable_new_array_is_copied(how, names, rows, first, declared):
     assert numbers(answers) == {1.0}
 
 
+@pytest.mark.parametrize("how", sorted(owners.HELD_TENSORS))
+@pytest.mark.parametrize("mode", [True, False], ids=["inference", "autograd"])
+@given(
+    rows=st.integers(1, 3), part=st.booleans(), dtype=st.sampled_from(["f4", "f8", "bf16", "u1"])
+)
+def test_reachable_new_tensor_is_copied(how, mode, rows, part, dtype):
+    kinds = {"f4": torch.float32, "f8": torch.float64, "bf16": torch.bfloat16, "u1": torch.uint8}
+    if how == "a graph" and (mode or dtype != "f4"):
+        return
+    with torch.inference_mode(mode):
+        value = torch.ones(rows * FLOATS, dtype=kinds[dtype])
+        if how == "its array" and dtype == "bf16":
+            return
+        find = owners.HELD_TENSORS[how](value)
+        value = rows_of(value[:] if part else value, rows)
+        before = numbers(answered([{"y": value.clone()}], rows, UNDECLARED))
+        results = [{"y": value}]
+        del value
+        answers = answered(results, rows, UNDECLARED)
+        overwritten(find)
+    assert numbers(answers) == before
+
+
 @given(
     names=views,
     rows=st.integers(1, 3),
@@ -144,7 +167,7 @@ def test_unreachable_array_is_not_copied(names, rows):
     for name in names:
         if name in known:
             value = owners.VIEWS[name](value)
-    results = [{"y": rows_of(value, rows)}]
+    results = [{"y": rows_of(value, rows), "t": torch.ones(rows, 3)}]
     address = value.__array_interface__["data"][0]
     del value
     answers = answered(results, rows, UNDECLARED)

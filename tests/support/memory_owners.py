@@ -253,7 +253,30 @@ def _in_circle(value: Any) -> Callable[[], Any]:
     return find
 
 
-HELD_ARRAYS: dict[str, Callable[[Any], Callable[[], Any]]] = {
+def _in_graph(value: Any) -> Callable[[], Any]:
+    with torch.inference_mode(False), torch.enable_grad():
+        other = torch.ones(len(value), requires_grad=True)
+        graph = other * value
+    return lambda: graph.grad_fn._saved_other
+
+
+def _in_module(value: Any) -> Callable[[], Any]:
+    module = torch.nn.Module()
+    module.register_buffer("kept", value)
+    return lambda: module.kept
+
+
+def _weak_storage(value: Any) -> Callable[[], Any]:
+    storage, dtype = weakref.ref(value.untyped_storage()), value.dtype
+
+    def find() -> Any:
+        found = storage()
+        return None if found is None else torch.tensor([], dtype=dtype).set_(found)
+
+    return find
+
+
+HELD: dict[str, Callable[[Any], Callable[[], Any]]] = {
     "itself": lambda value: lambda: value,
     "a slice": lambda value: (lambda part: lambda: part)(value[1:]),
     "every second": lambda value: (lambda part: lambda: part)(value[::2]),
@@ -261,13 +284,28 @@ HELD_ARRAYS: dict[str, Callable[[Any], Callable[[], Any]]] = {
     "a generator": _in_generator,
     "a thread": _in_thread,
     "a circle": _in_circle,
+}
+"""How a new array or tensor is held, and found again; it may be gone by then."""
+
+HELD_ARRAYS: dict[str, Callable[[Any], Callable[[], Any]]] = {
+    **HELD,
     "its iterator": lambda value: (lambda flat: lambda: flat.base)(value.flat),
     "a memoryview": lambda value: (lambda view: lambda: np.asarray(view))(memoryview(value)),
     "a capsule": lambda value: (lambda taken: lambda: taken)(np.from_dlpack(value)),
     "a tensor": lambda value: (lambda made: lambda: made)(torch.from_numpy(value)),
     "ctypes": lambda value: (lambda made: lambda: made._arr)(value.ctypes),
 }
-"""How a new array is held, and found again; it may be gone by then."""
+HELD_TENSORS: dict[str, Callable[[Any], Callable[[], Any]]] = {
+    **HELD,
+    "its array": lambda value: (lambda made: lambda: made)(value.numpy()),
+    "an alias": lambda value: (lambda made: lambda: made)(value.detach()),
+    "its storage": lambda value: (
+        lambda kept, dtype: lambda: torch.tensor([], dtype=dtype).set_(kept)
+    )(value.untyped_storage(), value.dtype),
+    "weak storage": _weak_storage,
+    "a graph": _in_graph,
+    "a module": _in_module,
+}
 
 
 def kept_elements(count: int) -> dict[str, tuple[Any, Any]]:

@@ -3,8 +3,9 @@
 
 An output is copied unless both conditions are proven:
 
-- The memory belongs to an array that owns its data, or to a block of the buffer pool. For any other
-owner (a torch tensor, a DLPack capsule, a memoryview) other writers may exist.
+- The memory belongs to an array that owns its data, to a block of the buffer pool, or to a storage
+that torch allocated. For any other owner (a DLPack capsule, a memoryview, an object with
+`__array_interface__`) other writers may exist.
 - Every reference to the owner, and to each array between the owner and the output, is accounted
 for. It belongs to the outputs, or it existed before the handler ran (`InputReferences`), because a
 handler may return its input. No weak references exist, because reference counts do not include
@@ -16,6 +17,7 @@ from cpython.object cimport PyObject
 cimport cython
 
 from ksrv._native.memory.buffer_pool import Block
+from ksrv.torch_interop import TorchMemory
 
 if not cython.compiled:
     from ksrv._native.tensor.tensor import Tensor
@@ -170,4 +172,6 @@ cdef bint _is_known(object owner) except -1:
     """Whether the owner's memory can be reached only through references to the owner."""
     if cnp.PyArray_CheckExact(owner):
         return cnp.PyArray_CHKFLAGS(owner, cnp.NPY_ARRAY_OWNDATA)
-    return type(owner) is Block
+    if type(owner) is Block:
+        return True
+    return type(owner) is TorchMemory and owner.is_exclusive()

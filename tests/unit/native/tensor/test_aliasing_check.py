@@ -5,6 +5,7 @@ import ctypes
 import numpy as np
 import pytest
 
+from ksrv import torch_interop
 from ksrv._native.tensor.aliasing_check import InputReferences, unshared
 from ksrv.handlers.outputs import as_tensor
 from ksrv.request import Tensor
@@ -51,6 +52,19 @@ def test_an_array_without_an_owner_is_shared():
     assert found == [False]
 
 
-def test_a_tensor_is_shared_because_others_may_have_its_storage():
-    assert judged(lambda x: [torch.ones(3, 4)], new()) == [False]
+def test_the_array_of_a_tensor_is_shared_for_it_does_not_tell_who_allocated_it():
+    kept = new()
     assert judged(lambda x: [torch.ones(3, 4).numpy()], new()) == [False]
+    assert judged(lambda x: [torch.from_numpy(kept).numpy()], new()) == [False]
+
+
+def test_where_torch_does_not_count_holders_every_tensor_is_shared(monkeypatch):
+    monkeypatch.delattr(torch._C, "_storage_Use_Count")
+    torch_interop._holders_of_one_tensor.cache_clear()
+    try:
+        assert judged(lambda x: [torch.ones(3, 4)], new()) == [False]
+        torch_interop._holders_of_one_tensor.cache_clear()
+        monkeypatch.setattr(torch._C, "_storage_Use_Count", lambda storage: 2, raising=False)
+        assert judged(lambda x: [torch.ones(3, 4)], new()) == [False]
+    finally:
+        torch_interop._holders_of_one_tensor.cache_clear()
