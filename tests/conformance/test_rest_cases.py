@@ -288,7 +288,22 @@ def test_k23_binary_without_header(rest):
 
 
 @pytest.mark.parametrize(
-    "value", ["100000", "-1", "abc", "12abc", "99999999999", "", "+5", "1_0", "٣", " 5 5", "0x10"]
+    "value",
+    [
+        "100000",
+        "-1",
+        "abc",
+        "12abc",
+        "99999999999",
+        "",
+        "+5",
+        "1_0",
+        "٣",
+        " 5 5",
+        "0x10",
+        "12,12",
+        "9" * 500,
+    ],
 )
 def test_k24_bad_header_length(rest, value):
     answer = rest.infer("add", sized(16), RAW, header=value.encode("utf-8").decode("latin-1"))

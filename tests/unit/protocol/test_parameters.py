@@ -6,7 +6,6 @@ import pytest
 
 from ksrv.errors import InvalidRequest
 from ksrv.protocol.parameters import (
-    check_priority,
     take_input_parameters,
     take_request_parameters,
     take_requested_outputs,
@@ -23,16 +22,6 @@ LARGEST = 2**64 - 1
 def take_requested_output(name, given):
     (found,) = take_requested_outputs([(name, given)], MEMORY)
     return found
-
-
-def test_defaults_apply_without_parameters():
-    found = take_request_parameters({})
-    assert (found.custom, found.deadline_ns, found.priority) == ({}, None, 0)
-    assert not found.binary_output and not found.mark_final
-    assert take_input_parameters("x", 0, {}) == ({}, None)
-    output = take_requested_output("y", {})
-    assert (output.binary, output.classification, output.parameters) == (None, 0, {})
-    assert output.shared_memory is None
 
 
 @pytest.mark.parametrize("value", ["", "s", 0, -1, LARGEST, 2**70, 1.5, True, False])
@@ -99,13 +88,6 @@ def test_reserved_request_parameters_are_read():
     assert take_request_parameters({"sequence_id": 0}).custom == {"sequence_id": 0}
     with pytest.raises(InvalidRequest, match="'triton_x' is unknown; names that begin with"):
         take_request_parameters({"triton_x": 1})
-
-
-def test_largest_priority_is_accepted():
-    assert check_priority(0) == 0
-    assert check_priority(2**32 - 1) == 2**32 - 1
-    with pytest.raises(InvalidRequest, match="from 0 to 4294967295, not '4294967296'"):
-        check_priority(2**32)
 
 
 @pytest.mark.parametrize(
