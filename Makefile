@@ -134,7 +134,8 @@ $(OLDEST_VENV)/.installed: $(VENV)/.built pyproject.toml
 # tritonclient's gRPC asks for a newer grpcio than ksrv does.
 test-oldest: $(OLDEST_VENV)/.installed ## tests of REST, gRPC, pictures and faults with the oldest dependencies that pyproject.toml allows
 	$(OLDEST_VENV)/bin/python -m pytest -m 'not slow' -k 'not clients_message_class' tests/integration/http/test_routes.py tests/integration/grpc/test_infer.py \
-		tests/conformance/test_rest_cases.py tests/integration/images/test_image_transports.py tests/faults/test_network.py
+		tests/conformance/test_rest_cases.py tests/integration/images/test_uploads.py tests/integration/images/test_grpc_fast_path.py \
+		tests/faults/test_network.py
 
 # Playwright is large and needs a browser, so `make test` skips what needs them where they are missing.
 $(VENV)/.page: $(VENV)/.built

@@ -91,6 +91,7 @@ CASES = {
     ),
 }
 
+IN_A_PROCESS = ("alone0", "combined1")
 SHAPED = {
     "free": "[-1, -1, -1, 3]",
     "ranged": "[-1, '100:200', '100:200', 3]",
@@ -109,7 +110,8 @@ def yaml_of(kind, shape, keys):
 def server(tmp_path_factory):
     root = tmp_path_factory.mktemp("images")
     for name, (kind, shape, keys) in CASES.items():
-        write_model(root, name, PIXELS, yaml_of(kind, json.dumps([-1, *shape]), keys))
+        executor = "executor: process\n" if name in IN_A_PROCESS else ""
+        write_model(root, name, PIXELS, yaml_of(kind, json.dumps([-1, *shape]), keys) + executor)
     for name, shape in SHAPED.items():
         write_model(root, name, PIXELS, yaml_of("FP32", shape, {}))
     any_channels = yaml_of("FP32", "[-1, 20, 20, -1]", {"channels": "strict"})

@@ -11,7 +11,7 @@ from ksrv._native.memory.memory_budget import PROCESS
 from ksrv.errors import BodyTooLarge
 from ksrv.images import decode_memory as memory
 from ksrv.images import jpeg
-from ksrv.images.decode_memory import NoRoom, TooLarge
+from ksrv.images.decode_memory import NoRoom
 from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import Limits
 from ksrv.model.spec import ImageSpec, TensorSpec
@@ -27,22 +27,6 @@ def bound():
     yield
     PROCESS.bound = before
     assert PROCESS.held == held
-
-
-def test_bytes_are_counted_until_given_back():
-    before = PROCESS.held
-    assert memory.take(60) and memory.take(40)
-    assert PROCESS.held == before + 100
-    memory.give_back(60)
-    memory.give_back(40)
-    assert PROCESS.held == before
-
-
-def test_too_large_image_is_refused_with_both_numbers():
-    with pytest.raises(
-        TooLarge, match=rf"needs 10000 bytes .* --limits-in-flight \({PROCESS.bound} bytes"
-    ):
-        memory.take(10_000)
 
 
 def test_reservation_fails_at_once_without_other_images():

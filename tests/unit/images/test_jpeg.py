@@ -9,14 +9,12 @@ import numpy as np
 import pytest
 
 from ksrv._native.images import jpeg_decoder
-from ksrv._native.images.convert_pixels import Conversion
 from ksrv._native.images.decode_pool import DecodePool
-from ksrv._native.images.image_header import probe
 from ksrv.images import jpeg
 from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import Limits
 from ksrv.model.spec import ImageSpec, TensorSpec
-from tests.support.images import files, oracle, resized
+from tests.support.images import files
 
 native = pytest.mark.skipif(not jpeg_decoder.VERSION, reason="ksrv was built without libjpeg-turbo")
 
@@ -75,22 +73,6 @@ def test_pixels_equal_cv2s(decoder, subsampling):
             np.testing.assert_array_equal(got, decoded_by_cv2(data, order))
 
 
-@native
-@pytest.mark.parametrize("reduction", [2, 4, 8])
-def test_reduced_pixels_equal_cv2s(reduction):
-    for height, width in SIZES:
-        data = encode(picture(height, width))
-        flags = getattr(cv2, f"IMREAD_REDUCED_COLOR_{reduction}")
-        wanted = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
-        got = np.empty(wanted.shape, np.uint8)
-        assert jpeg_decoder.decode_jpeg_into(data, got, "BGR", reduction)
-        np.testing.assert_array_equal(got, wanted)
-
-
-def segment(marker, content):
-    return b"\xff" + bytes([marker]) + (len(content) + 2).to_bytes(2, "big") + content
-
-
 def odd_files():
     """Files that a camera, an editor or an attacker may send, by name. All have 40 rows and 56 columns."""
     pixels = picture(40, 56)
@@ -109,12 +91,12 @@ def odd_files():
     wrong = bytearray(rows)
     wrong[restarts[1] + 1] = 0xD7
     dropped = rows[: restarts[0]] + rows[restarts[0] + 2 :]
-    adobe = segment(0xEE, b"Adobe\0\x64\0\0\0\0\x00")
+    adobe = files.segment(0xEE, b"Adobe\0\x64\0\0\0\0\x00")
     return {
         "plain": plain,
         "EXIF": exif,
-        "comments": plain[:2] + segment(0xFE, b"x" * 60_000) * 3 + plain[2:],
-        "ICC": plain[:2] + segment(0xE2, b"ICC_PROFILE\0\x01\x01" + bytes(500)) + plain[2:],
+        "comments": plain[:2] + files.segment(0xFE, b"x" * 60_000) * 3 + plain[2:],
+        "ICC": plain[:2] + files.segment(0xE2, b"ICC_PROFILE\0\x01\x01" + bytes(500)) + plain[2:],
         "fill bytes": plain[:frame] + b"\xff" * 30 + plain[frame:],
         "behind the end": plain + b"more" * 100,
         "two pictures": plain + plain,
@@ -124,7 +106,7 @@ def odd_files():
         "named RGB": bytes(swapped),
         "restart out of order": bytes(wrong),
         "restart dropped": dropped,
-        "wrong restart interval": plain[:scan] + segment(0xDD, b"\0\1") + plain[scan:],
+        "wrong restart interval": plain[:scan] + files.segment(0xDD, b"\0\1") + plain[scan:],
         "no tables": plain[:2] + plain[frame:],
         "progressive, cut": encode(pixels, progressive=True)[:-400],
     }
@@ -165,13 +147,6 @@ def test_a_picture_that_fails_leaves_no_pixels_of_another(monkeypatch, name, ori
             assert prepare.prepare([sent[index]], shown) == [None]
             np.testing.assert_array_equal(out[index], shown[0])
     assert sum(error is not None for error in errors) >= 6
-
-
-def test_every_cut_of_a_file_is_left_to_cv2(decoder):
-    data = encode(picture(33, 17), progressive=True)
-    got = np.empty((33, 17, 3), np.uint8)
-    for length in range(0, len(data) - 2, 7):
-        assert not jpeg_decoder.decode_jpeg_into(data[:length] or b"x", got, "BGR")
 
 
 def of_first_scans(data):
@@ -222,16 +197,6 @@ def test_a_progressive_file_cut_in_a_scan_gives_cv2s_pixels_or_is_left_to_it(
     np.testing.assert_array_equal(got, decoded_by_cv2(whole, order))
 
 
-@native
-def test_a_progressive_file_is_left_to_cv2_until_all_its_scans_are_there():
-    for pixels in (picture(100, 300), picture(100, 300, 1)):
-        *some, whole = of_first_scans(encode(pixels, progressive=True))
-        got = np.empty((100, 300, 3), np.uint8)
-        assert not any(jpeg_decoder.decode_jpeg_into(data, got, "BGR") for data in some)
-        assert jpeg_decoder.decode_jpeg_into(whole, got, "BGR")
-        np.testing.assert_array_equal(got, decoded_by_cv2(whole, "BGR"))
-
-
 def test_a_damaged_file_gives_cv2s_pixels_or_is_left_to_it(decoder):
     data = encode(picture(64, 64), restart=2)
     random = np.random.default_rng(5)
@@ -252,69 +217,6 @@ def test_size_that_differs_from_the_header_is_left_to_cv2():
     data = encode(picture(33, 17))
     for shape in ((33, 18, 3), (32, 17, 3), (66, 34, 3)):
         assert not jpeg_decoder.decode_jpeg_into(data, np.empty(shape, np.uint8), "BGR")
-
-
-@native
-def test_cmyk_and_rgb_files_are_left_to_cv2():
-    image = pytest.importorskip("PIL.Image")
-    import io
-
-    for mode, options in (("CMYK", {}), ("RGB", {"keep_rgb": True})):
-        file = io.BytesIO()
-        image.fromarray(picture(20, 20)).convert(mode).save(file, "JPEG", **options)
-        got = np.empty((20, 20, 3), np.uint8)
-        assert not jpeg_decoder.decode_jpeg_into(file.getvalue(), got, "BGR")
-
-
-@native
-@pytest.mark.parametrize("order", FLAGS)
-@pytest.mark.parametrize(
-    ("size", "full", "window"),
-    [
-        ((427, 640), (224, 224), None),
-        ((50, 60), (224, 224), None),
-        ((100, 80), (33, 111), None),
-        ((3, 5), (17, 2), None),
-        ((1, 1), (5, 5), None),
-        ((64, 48), (64, 48), None),
-        ((120, 90), (60, 45), ((10, 8), (40, 30))),
-    ],
-)
-def test_rows_are_resized_as_opencv_resizes_floats(size, full, window, order):
-    data = encode(picture(*size))
-    floats = decoded_by_cv2(data, order).astype(np.float32)
-    with oracle.opencv_arithmetic():
-        wanted = cv2.resize(floats, full[::-1]).reshape(*full, -1)
-    (top, left), shape = window or ((0, 0), full)
-    wanted = wanted[top : top + shape[0], left : left + shape[1]]
-    conversion = Conversion(scale=2.0, mean=(3.0,), std=(4.0,), exact=True)
-    for change in (Conversion(), conversion):
-        got = np.empty(wanted.shape, np.float32)
-        assert resized.decoded(
-            data, size, got, full, (top, left), conversion=change, kind="linear floats", order=order
-        )
-        converted = np.empty(wanted.shape, np.float32)
-        change(np.ascontiguousarray(wanted), converted)
-        np.testing.assert_array_equal(got, converted)
-
-
-@native
-def test_sizes_that_do_not_fit_are_refused():
-    data = encode(picture(20, 20))
-    target = np.empty((10, 10, 3), np.float32)
-    with pytest.raises(ValueError, match="lies outside"):
-        resized.decoded(data, (20, 20), target, (9, 10))
-    with pytest.raises(ValueError, match="channels"):
-        resized.decoded(data, (20, 20), target, (10, 10), order="GRAY")
-    with pytest.raises(ValueError, match="reduced by"):
-        jpeg_decoder.decode_jpeg_into(data, np.empty((7, 7, 3), np.uint8), "BGR", 3)
-
-
-def test_decoder_is_used_only_for_supported_files(decoder):
-    assert jpeg.decodes(probe(encode(picture(8, 8))))
-    several = probe(encode(picture(8, 8), progressive=True))
-    assert jpeg.decodes(several)
-    assert not jpeg.decodes(probe(cv2.imencode(".png", picture(8, 8))[1].tobytes()))
 
 
 def test_a_decoder_is_chosen_by_its_name(monkeypatch):

@@ -75,21 +75,6 @@ assert opencv.load().getNumThreads() == 1
     run(early)
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-@pytest.mark.parametrize("data", [files.jpeg(60, 80), files.png(60, 80)], ids=["jpeg", "png"])
-def test_truncated_file_is_refused(data, share):
-    assert opencv.decode(data[: int(len(data) * share)], UNCHANGED) is None
-
-
-def test_jpeg_without_its_last_byte_is_refused():
-    assert opencv.decode(files.jpeg(60, 80)[:-1], UNCHANGED) is None
-
-
-@pytest.mark.parametrize("junk", [b"x", b"\xff\xd8\xff", bytes(1000)])
-def test_junk_is_refused(junk):
-    assert opencv.decode(junk, UNCHANGED) is None
-
-
 def test_cv2_exception_refuses_the_picture(monkeypatch):
     def fail(*_):
         raise cv2.error("bad")
@@ -110,32 +95,6 @@ def test_out_of_memory_in_cv2_is_not_reported_as_damage(monkeypatch):
         opencv.decode(files.png(4, 4), UNCHANGED)
     assert opencv.is_out_of_memory(error) and opencv.is_out_of_memory(MemoryError())
     assert not opencv.is_out_of_memory(cv2.error("bad"))
-
-
-@pytest.mark.parametrize(
-    ("data", "flags", "shape", "dtype"),
-    [
-        (files.jpeg(20, 30), UNCHANGED, (20, 30, 3), "u1"),
-        (files.jpeg(20, 30, "L"), UNCHANGED, (20, 30), "u1"),
-        (files.rgba_png(20, 30), UNCHANGED, (20, 30, 4), "u1"),
-        (files.rgba_png(20, 30), cv2.IMREAD_COLOR, (20, 30, 3), "u1"),
-        (files.png16(20, 30, 3), UNCHANGED, (20, 30, 3), "u2"),
-        (files.png16(20, 30, 3), cv2.IMREAD_COLOR, (20, 30, 3), "u1"),
-        (files.png16(20, 30, 3), cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH, (20, 30, 3), "u2"),
-        (files.oriented(20, 30, 6), cv2.IMREAD_COLOR, (30, 20, 3), "u1"),
-        (files.oriented(20, 30, 6), UNCHANGED, (20, 30, 3), "u1"),
-        (files.oriented(20, 30, 6), cv2.IMREAD_COLOR | 128, (20, 30, 3), "u1"),
-    ],
-)
-def test_flags_select_channels_and_depth(data, flags, shape, dtype):
-    pixels = opencv.decode(data, flags)
-    assert pixels.shape == shape and pixels.dtype == dtype
-
-
-def test_alpha_is_dropped_without_blending():
-    data = files.rgba_png(20, 30)
-    unchanged = opencv.decode(data, UNCHANGED)
-    np.testing.assert_array_equal(opencv.decode(data, cv2.IMREAD_COLOR), unchanged[:, :, :3])
 
 
 def test_resize_into_new_memory_is_copied_to_the_target(monkeypatch):

@@ -2,8 +2,6 @@
 
 import importlib
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,79 +9,24 @@ import pytest
 from tests.support.paths import ROOT
 
 HEADER = """
-// A comment with `class Nothing;`.
 #pragma once
-
-#include <atomic>
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "box/size.hpp"
-
 namespace ksrv::box {
-
 class Queue;
-
-#define KSRV_KINDS(row) row(ROUND) row(SQUARE)
-#define KSRV_ROW(name) KIND_##name,
-enum Kind : int { KSRV_KINDS(KSRV_ROW) KINDS };
-#undef KSRV_ROW
-enum class Lid : std::uint8_t { open, shut = 4 };
-
-inline constexpr std::size_t LONGEST = 1 << 4;
-inline constexpr const char *NAMES[KINDS] = {"round", "square"};
-
-template <class T, std::size_t Room> class Few {
+class Box {
   public:
-    T &operator[](std::size_t index) noexcept { return all_[index]; }
-    const T &operator[](std::size_t index) const noexcept { return all_[index]; }
-
-  private:
-    T all_[Room];
-};
-
-using Opened = void (*)(Queue *queue, int times);
-
-struct Base {
-    std::string label{"a;b"};
-};
-
-class Box final : public Base, private Hidden {
-  public:
-    explicit Box(Size room) : room_(room), from{1} { label = "}"; }
-    Box(const Box &) = delete;
-    ~Box();
-
-    static Box *make() noexcept;
-    bool push(const Queue *queue, int times = 1, bool now = false) noexcept;
-    void grow(std::vector<Size> &sizes);
-    void unused(Unknown it);
-
-    std::uint64_t count = 0, *other = nullptr;
-    char text[LONGEST + 1] = {};
-    std::atomic<bool> closed{false};
-    std::shared_ptr<const Base> base;
-    Few<Base, 4> few;
+    Box() = default;
     Queue *queue = nullptr;
-    void (*opened)(Box *box) noexcept = nullptr;
-    int from = 2;
-
+    void unused(Unknown it);
   private:
     Size hidden;
 };
-
-inline void free(Box *box) noexcept { box->grow({}); }
-template <class T> bool put(const T *items, Size count);
-
-}  // namespace ksrv::box
+}
 """
 SIZE = """
 #pragma once
 #include <cstddef>
 namespace ksrv {
-struct Hidden {};
 using Size = std::size_t;
 }
 """
@@ -98,27 +41,13 @@ class Queue {
 }
 """
 MODULE = """
-from native.box.box cimport (
-    Box as CBox, KIND_SQUARE, LONGEST, Lid, NAMES, Opened,  # a comment
-    free, put,
-)
+from native.box.box cimport Box as CBox
 from native.box.queue cimport Queue
 
-cdef void opened(Queue *queue, int times) noexcept:
-    print(queue.waiting(), times)
-
 def use():
-    cdef CBox *box = CBox.make()
-    cdef Opened call = opened
-    cdef long number = 3
-    box.push(box.queue)
-    box.push(box.queue, 2, box.closed.load())
-    box.grow([box.count])
-    box.few[1].label = b"text"
-    box.from_ = box.queue.waiting() + box.base.get().label.size()
-    put(&number, 1)
-    free(box)
-    return LONGEST, <int>KIND_SQUARE, <int>Lid.shut, NAMES[0], box.text[0], box.other[0]
+    cdef CBox box
+    cdef Queue *queue = box.queue
+    return queue.waiting()
 """
 
 
@@ -141,44 +70,6 @@ def write(path: Path, text: str) -> None:
 def tool(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
     return importlib.import_module("native_declarations")
-
-
-def declared(folder: Path, header: str) -> str:
-    """Return the declarations of a header, with the types as C++ writes them."""
-    return (folder / f"build/native/declarations/native/{header}.pxd").read_text()
-
-
-def translated(folder: Path) -> str:
-    """Return the C++ that Cython makes of the module, or fail with what Cython says."""
-    command = [sys.executable, "-m", "cython", "-3", "--cplus", "-Ibuild/native/declarations"]
-    run = subprocess.run(
-        [*command, "ksrv/_native/box/box.pyx", "-o", "box.cpp"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    return (folder / "box.cpp").read_text()
-
-
-def test_module_can_use_what_its_headers_declare(folder, tool):
-    tool.write_declarations()
-    made = translated(folder)
-    assert "ksrv::box::Box::make()" in made
-    assert '#include "box/queue.hpp"' in made
-
-
-@pytest.mark.parametrize("name", ["hidden", "unused", "opened"])
-def test_members_that_are_private_or_not_used_are_left_out(folder, tool, name):
-    tool.write_declarations()
-    assert name not in declared(folder, "box/box")
-
-
-def test_class_without_its_header_is_incomplete_where_it_is_named(folder, tool):
-    tool.write_declarations()
-    assert 'cdef cppclass ksrv_box_Queue "ksrv::box::Queue"\n' in declared(folder, "shared")
-    for header in ("box/box", "box/queue"):
-        assert "from native.shared cimport ksrv_box_Queue as Queue\n" in declared(folder, header)
 
 
 def test_only_changed_declarations_are_written(folder, tool):

@@ -39,9 +39,3 @@ def test_every_position_is_checked(length):
         with pytest.raises(Base64Error, match=f"characters {place // 4 * 4} to"):
             decode(text)
         text[place] = kept
-
-
-@pytest.mark.parametrize("value", [None, 3, ["QUJD"]])
-def test_only_text_is_decoded(value):
-    with pytest.raises(TypeError):
-        decode(value)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ksrv._native.memory.memory_budget import PROCESS, SMALL_REQUEST, SMALL_SHARE, MemoryBudget
+from ksrv._native.memory.memory_budget import SMALL_REQUEST, SMALL_SHARE, MemoryBudget
 
 BOUND = 64 << 20
 
@@ -68,18 +68,3 @@ def test_reservation_above_the_limit_is_refused(nbytes):
     assert not budget.reserve(nbytes, small=True)
     assert not budget.reserve(nbytes)
     assert budget.held == 1
-
-
-def test_a_negative_number_is_refused():
-    with pytest.raises(OverflowError):
-        MemoryBudget(BOUND).reserve(-1)
-
-
-def test_the_processs_budget_can_be_bounded():
-    before = PROCESS.bound
-    try:
-        PROCESS.bound = BOUND
-        assert not PROCESS.reserve(BOUND + 1, small=True)
-        assert PROCESS.most() == BOUND - BOUND // SMALL_SHARE
-    finally:
-        PROCESS.bound = before

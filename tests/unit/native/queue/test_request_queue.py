@@ -80,23 +80,6 @@ def test_exception_of_a_signal_handler_ends_the_wait(alarm):
     assert handle.cancel()
 
 
-def test_handles_are_made_and_pushed_once():
-    queue = native.Queue(10)
-    handle = NativeHandle("a", 1, 0)
-    with pytest.raises(TypeError, match="made once"):
-        handle.__init__("b", 1, 0)
-    assert queue.push(handle) == native.OK
-    for call in (queue.push, queue.push_inline):
-        with pytest.raises(ValueError, match="pushed once"):
-            call(handle)
-    assert queue.take_all() == [handle]
-    assert queue.take_all() == []
-    with pytest.raises(ValueError, match="2 answers for 1 handles"):
-        queue.finish([handle], [1, 2])
-    queue.finish([handle], [1])
-    assert handle.answer == 1 and queue.waiting == queue.open == 0
-
-
 @pytest.mark.parametrize("ends", ["inline", "queued"])
 def test_unused_priority_uses_no_memory(ends):
     """Each request may name another of 2^32 priorities, and each search for a batch visits all lines."""

@@ -212,16 +212,3 @@ def test_unread_records_are_limited_in_bytes_and_losses_counted():
         assert abs(len(kept) + http_server.counters()["lost_lines"] - sent) <= 1
         exchange_once(client, LIVE)
         wait_until(lambda: len(http_server.records()) > 0)  # records are accepted again
-
-
-def test_error_answers_are_counted_by_status():
-    def refuse(exchange):
-        exchange.answer(422, b"422 Unprocessable", b"content-length: 0\r\n", [])
-
-    with opened(refuse) as (http_server, client):
-        for _ in range(3):
-            exchange_once(client)
-        exchange_once(client, LIVE)
-        http_server.set_health(ready=False)
-        exchange_once(client, READY)
-        wait_until(lambda: http_server.errors() == {422: 3, 500: 1})

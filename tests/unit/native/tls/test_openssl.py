@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ksrv._native.tls.tls_context import TlsContext, openssl_version
+from ksrv._native.tls.tls_context import TlsContext
 from tests.support.certificates import self_signed
 from tests.support.paths import ROOT
 
@@ -18,10 +18,6 @@ def test_declarations_match_the_headers():
     command = ["g++", "-std=c++17", "-fsyntax-only", f"-I{ROOT / 'native'}", str(source)]
     found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert found.returncode == 0, found.stderr
-
-
-def test_library_version_is_returned():
-    assert openssl_version().startswith("OpenSSL 3.")
 
 
 @pytest.fixture(scope="module")

@@ -104,14 +104,6 @@ def test_pixels_equal_the_librarys_at_any_size(kind):
         np.testing.assert_array_equal(got, wanted, f"{size} to {full}")
 
 
-def test_unsupported_row_resizes_are_reported():
-    assert not row_resize.resizes_by_rows("area", (10, 10), (20, 5))
-    assert not row_resize.resizes_by_rows("area", (90, 60), (30, 20))  # cv2 adds integers
-    assert row_resize.resizes_by_rows("pillow", (1000, 50), (10, 40))
-    assert row_resize.resizes_by_rows("pillow", (3000, 4000), (224, 224))
-    assert row_resize.resizes_by_rows("linear bytes", (10, 10), (20, 5))
-
-
 def sampled(subsampling, **options):
     return files.jpeg(427, 640, subsampling=subsampling, **options)
 
