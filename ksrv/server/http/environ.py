@@ -15,6 +15,7 @@ from ksrv._native.server.app_message import AppMessage
 from ksrv._native.server.exchange import HeadFields
 from ksrv.errors import NotFound, quote
 from ksrv.server.http.callers import UNIX, TrustedProxies
+from ksrv.server.http.head_faults import RefusedHead
 from ksrv.server.http.received_body import MESSAGE
 
 Environ = dict[str, Any]
@@ -66,6 +67,7 @@ class Environs:
             message: The message.
 
         Raises:
+            RefusedHead: Its header fields for the scheme contradict each other.
             NotFound: Its path is not below the mount prefix.
         """
         head = message.head.removeprefix(b"\r\n")
@@ -123,4 +125,6 @@ class Environs:
         ]
         if not given or not self._trusted.trust(environ["REMOTE_ADDR"]):
             return self._scheme
-        return "https" if all(given) else "http"
+        if len(set(given)) > 1:
+            raise RefusedHead(400, "the header fields for the scheme contradict each other")
+        return "https" if given[0] else "http"

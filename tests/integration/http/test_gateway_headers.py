@@ -42,3 +42,10 @@ def test_only_the_request_line_selects_the_route_on_a_unix_socket(tmp_path, repo
             connection.sendall(b"GET /v2 HTTP/1.1\r\nHost: x\r\nSCRIPT_NAME: /static\r\n\r\n")
             answer = read_answer(connection)
     assert (answer.status, json.loads(answer.body)["name"]) == (200, "ksrv")
+
+
+def test_schemes_of_a_proxy_that_contradict_each_other_are_refused(server):
+    headers = {"X-Forwarded-Proto": "https", "X-Forwarded-Ssl": "off"}
+    answer = requests.get(f"{server.url}/metrics", headers=headers)
+    assert (answer.status_code, "scheme contradict" in answer.text) == (400, True)
+    assert requests.get(f"{server.url}/metrics", headers={"X-Forwarded-Proto": "https"}).ok
