@@ -12,7 +12,7 @@ import pytest
 from ksrv.testing import Server
 from tests.integration.page.conftest import BROKEN
 from tests.integration.page.test_results import expect, open_model, send, send_file
-from tests.support.clients.browser import screenshot, watched_page
+from tests.support.clients.browser import watched_page
 from tests.support.models import DOUBLE, VECTOR, write_model
 
 PHONE = {"width": 360, "height": 740}
@@ -29,14 +29,13 @@ def violations(page):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_in_any_view(browser, page_server, photograph, tmp_path, scheme):
+def test_axe_finds_nothing_in_any_view(browser, page_server, photograph, scheme):
     looks = {"viewport": PHONE, "color_scheme": scheme, "bypass_csp": True}
     with watched_page(browser, page_server.url, **looks) as page:
         for name in ("classes", "bright", "boxes", "negative", "odd"):
             open_model(page, name)
             send_file(page, photograph)
             assert violations(page) == [], name
-            screenshot(page, tmp_path, f"{scheme}-{name}")
         for name in ("double", "shout", "words", "lengths"):
             open_model(page, name)
             page.get_by_role("button", name="Keep this request").click()
@@ -45,11 +44,9 @@ def test_axe_finds_nothing_in_any_view(browser, page_server, photograph, tmp_pat
                 page.get_by_label("Text", exact=True).fill("one two")
             send(page)
             assert violations(page) == [], name
-            screenshot(page, tmp_path, f"{scheme}-{name}")
         page.locator('#models a[href="#/broken"]').click()
         expect(page.get_by_role("button", name="Load it again")).to_be_visible()
         assert violations(page) == []
-        screenshot(page, tmp_path, f"{scheme}-broken")
 
 
 def test_a_stopped_server_is_told_at_once(browser, tmp_path):
@@ -176,23 +173,20 @@ def test_what_is_too_large_or_not_ours_is_not_kept(browser, page_server, tmp_pat
         send(page)
 
 
-def test_rows_of_a_batch_stand_side_by_side(browser, page_server, photograph, tmp_path):
+def test_rows_of_a_batch_stand_side_by_side(browser, page_server, photograph):
     with watched_page(browser, page_server.url, viewport={"width": 1200, "height": 900}) as page:
         open_model(page, "boxes")
         page.locator("input[type=file]").first.set_input_files([str(photograph)] * 3)
         expect(page.locator(".result")).to_have_count(3)
         first, second, third = (one.bounding_box() for one in page.locator(".result").all())
         assert first["y"] == second["y"] and first["x"] < second["x"]
-        screenshot(page, tmp_path, "side-by-side")
         page.set_viewport_size(PHONE)
         first, second, third = (one.bounding_box() for one in page.locator(".result").all())
         assert first["x"] == second["x"] == third["x"] and first["y"] < second["y"]
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
-def test_a_phone_shows_the_models_in_one_line_and_no_holes(
-    browser, page_server, photograph, tmp_path
-):
+def test_a_phone_shows_the_models_in_one_line_and_no_holes(browser, page_server, photograph):
     with watched_page(browser, page_server.url, viewport=PHONE) as page:
         expect(page.locator('#models a[href="#/broken"]')).to_contain_text("not available")
         open_model(page, "shout")
@@ -205,7 +199,6 @@ def test_a_phone_shows_the_models_in_one_line_and_no_holes(
         assert page.get_by_role("region", name="Inputs and outputs").evaluate(
             "(node) => node.scrollWidth <= node.clientWidth"
         )
-        screenshot(page, tmp_path, "phone")
 
 
 def test_the_stages_and_the_network_make_up_the_whole_time(browser, page_server, photograph):

@@ -4,7 +4,6 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -79,9 +78,3 @@ def pixel(canvas: Any, x: int, y: int) -> tuple[int, int, int]:
         [x, y],
     )
     return tuple(found[:3])
-
-
-def screenshot(page: Any, folder: Path, name: str) -> Path:
-    path = folder / f"{name}.png"
-    page.screenshot(path=str(path), full_page=True)
-    return path
