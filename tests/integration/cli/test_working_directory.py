@@ -1,5 +1,6 @@
 """A handler that changes the working directory does not move a repository whose path is relative."""
 
+import pytest
 import requests
 
 from ksrv.testing import Server
@@ -43,29 +44,21 @@ def infer(server, model):
     return answer.json()["outputs"][0]["data"]
 
 
-def test_load_call_after_chdir_serves_the_same_repository(tmp_path, monkeypatch):
+@pytest.mark.parametrize("settings", [{}, {"poll_interval": 0.2}], ids=["load call", "poll"])
+def test_the_same_repository_is_read_after_a_chdir(tmp_path, monkeypatch, settings):
     other = tmp_path / "other"
     for place, number in ((tmp_path, 1), (other, 666)):
         write_model(place / "models", "number", NUMBER.format(number=number), SETTINGS)
     write_model(tmp_path / "models", "moves", MOVES.format(folder=str(other)), SETTINGS)
     monkeypatch.chdir(tmp_path)
-    with Server("models") as server:
+    with Server("models", **settings) as server:
         infer(server, "moves")
-        for name in ("number", "moves"):
-            url = f"{server.url}/v2/repository/models/{name}/load"
-            assert requests.post(url, json={}, timeout=60).status_code == 200
-        assert infer(server, "number") == [1]
-
-
-def test_poll_after_chdir_looks_at_the_same_repository(tmp_path, monkeypatch):
-    other = tmp_path / "other"
-    for place, number in ((tmp_path, 1), (other, 666)):
-        write_model(place / "models", "number", NUMBER.format(number=number), SETTINGS)
-    write_model(tmp_path / "models", "moves", MOVES.format(folder=str(other)), SETTINGS)
-    monkeypatch.chdir(tmp_path)
-    with Server("models", poll_interval=0.2) as server:
-        infer(server, "moves")
-        # The poll that finds this model has also looked at `number`.
-        write_model(tmp_path / "models", "later", NUMBER.format(number=2), SETTINGS)
-        wait_until(lambda: requests.get(f"{server.url}/v2/models/later/ready", timeout=60).ok)
+        if settings:
+            # The poll that finds this model has also looked at `number`.
+            write_model(tmp_path / "models", "later", NUMBER.format(number=2), SETTINGS)
+            wait_until(lambda: requests.get(f"{server.url}/v2/models/later/ready", timeout=60).ok)
+        else:
+            for name in ("number", "moves"):
+                url = f"{server.url}/v2/repository/models/{name}/load"
+                assert requests.post(url, json={}, timeout=60).status_code == 200
         assert infer(server, "number") == [1]

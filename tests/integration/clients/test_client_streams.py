@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import threading
-import time
 from contextlib import closing, contextmanager
 
 import numpy as np
@@ -22,6 +21,7 @@ from ksrv.client.operations import Operation
 from ksrv.client.rest import EventReader
 from ksrv.testing import Server
 from tests.support.models import write_model
+from tests.support.wait_until import wait_until
 
 COUNTER = """
 import time
@@ -143,7 +143,7 @@ def test_a_loop_that_is_left_ends_the_request(url, root):
         for part in client.stream("counter", [[2000]]):
             if part["number"][0, 0] == 3:
                 break
-        wait_for(closed.exists)
+        wait_until(closed.exists)
         assert client.ready("counter")
 
 
@@ -156,7 +156,7 @@ def test_a_loop_of_asyncio_that_is_left_ends_the_request(url, root):
             async for part in client.stream("counter", [[2000]]):
                 if part["number"][0, 0] == 3:
                     break
-            await asyncio.to_thread(wait_for, closed.exists)
+            await asyncio.to_thread(wait_until, closed.exists)
 
     asyncio.run(leave())
 
@@ -278,13 +278,6 @@ def test_progress_of_an_upload(url):
 def test_unknown_model_raises(url, ask):
     with Client(url) as client, pytest.raises(ClientError, match="nothing"):
         list(client.stream("nothing", {"x": np.zeros((1, 1))}))
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "the request has not ended"
-        time.sleep(0.02)
 
 
 PAIRS = "inputs: [{name: x, datatype: %s, shape: [-1, 2]}]\noutputs: [{name: y, datatype: %s, shape: [-1, 2]}]\n"

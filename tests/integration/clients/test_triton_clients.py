@@ -166,12 +166,6 @@ def test_every_option_at_once(driver):
         assert [output["name"] for output in response["outputs"]] == ["seen", "y"]
 
 
-def test_a_sequence_may_have_a_name(driver):
-    answer = driver.infer("witness", [driver.tensor(ROW)], sequence_id="abc", sequence_end=True)
-    assert seen(answer)["parameters"]["sequence_id"] == "abc"
-    assert seen(answer)["parameters"]["sequence_end"] is True
-
-
 def test_versions(driver):
     for version, factor in (("1", 1), ("2", 2), ("", 2)):
         answer = driver.infer("versioned", [driver.tensor(ROW)], model_version=version)

@@ -77,20 +77,6 @@ def test_the_addresses_are_for_callers_with_a_token(cluster, models, tmp_path):
         serve.delete("guarded")
 
 
-def test_the_ingress_below_a_prefix(cluster, models):
-    from ray import serve
-
-    import ksrv.ray
-
-    settings = {"insecure": True, "drain_delay": 0}
-    serve.run(ksrv.ray.app(models, settings=settings), name="second", route_prefix="/below")
-    try:
-        wait_until(lambda: len(ksrv.ray.addresses("second")) == 1)
-        assert len(requests.get(f"{cluster.url}/below/-/addresses").json()["replicas"]) == 1
-    finally:
-        serve.delete("second")
-
-
 def test_a_replica_that_cannot_start_says_why(cluster, tmp_path):
     import ray
     from ray import serve
