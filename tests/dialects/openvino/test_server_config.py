@@ -276,18 +276,6 @@ def test_import_prints_the_report(tmp_path):
     assert done.exit_code == 1 and "no JSON" in done.output
 
 
-def test_the_log_has_each_model_once(tmp_path, caplog):
-    write_models(tmp_path)
-    path = tmp_path / "config.json"
-    models = [{"config": {"name": name, "base_path": "m", "nireq": 2}} for name in ("a", "b")]
-    path.write_text(json.dumps({"model_config_list": models}))
-    repository = Repository([path], formats())
-    for _ in range(3):
-        repository.scan()
-    said = [one.getMessage() for one in caplog.records if "nireq: ignored" in one.getMessage()]
-    assert len(said) == 2
-
-
 def test_one_name_for_several_models_is_refused(tmp_path):
     write_models(tmp_path)
     scan(tmp_path, {})

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ksrv.dialects.torchserve.api.envelopes import ENVELOPES, JSONEnvelope
+from ksrv.dialects.torchserve.api.envelopes import JSONEnvelope
 from ksrv.dialects.torchserve.calls import ROUTES, TorchServeCall
 from ksrv.handlers.runner import HandlerLoadError
 from ksrv.request import ExecutorInputs, RequestPart, Tensor
@@ -50,19 +50,13 @@ def answers_of(runner, *bodies):
     return [json.loads(element) for element in outcome.tensors[0].data]
 
 
-def test_json_takes_the_instances_of_every_request(ts_runner):
-    runner = ts_runner(HANDLER, "envelope: json\n")
+@pytest.mark.parametrize("envelope", ["json", "kserve"])
+def test_the_instances_of_every_request_are_taken(ts_runner, envelope):
+    """TorchServe's kserve envelope reads the first request only, and fails every batch of two."""
+    runner = ts_runner(HANDLER, f"envelope: {envelope}\n")
     first, second = answers_of(runner, {"instances": [1, "a"]}, {"instances": [[2]]})
     assert first == {"predictions": [{"saw": "1", "of": 3}, {"saw": "'a'", "of": 3}]}
     assert second == {"predictions": [{"saw": "[2]", "of": 3}]}
-
-
-def test_kserve_takes_the_instances_of_every_request(ts_runner):
-    """TorchServe's envelope reads the first request only, and fails every batch of two."""
-    runner = ts_runner(HANDLER, "envelope: kserve\n")
-    first, second = answers_of(runner, {"instances": [1, 2]}, {"instances": ["b"]})
-    assert [one["saw"] for one in first["predictions"]] == ["1", "2"]
-    assert [one["saw"] for one in second["predictions"]] == ["'b'"]
 
 
 def test_body_unwraps_every_row(ts_runner):
@@ -115,18 +109,6 @@ def test_json_takes_a_row_that_is_the_document_itself():
     envelope = JSONEnvelope(lambda rows, context: [row.decode() for row in rows])
     [answer] = envelope.handle([{"instances": [{"b64": "YQ=="}]}], None)
     assert json.loads(answer) == {"predictions": ["a"]}
-
-
-@pytest.mark.parametrize("name", ENVELOPES)
-def test_nothing_is_handed_on_as_it_is(name):
-    assert ENVELOPES[name](lambda data, context: data).handle(None, None) is None
-
-
-def test_request_that_the_envelope_cannot_read_fails(ts_runner):
-    runner = ts_runner(HANDLER, "envelope: json\n")
-    outcome = runner.run(batch({"no": "instances"}))
-    assert outcome.failures[0].http_status == 503
-    assert outcome.failures[0].message == "Prediction failed"
 
 
 FAILS = """

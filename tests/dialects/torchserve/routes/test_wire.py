@@ -15,8 +15,6 @@ from ksrv.protocol.protobuf import message_class
 from tests.dialects.torchserve.handlers.test_handler_behaviours import (
     ANSWER,
     ONE_TO_FOUR,
-    TWO_INPUTS,
-    TWO_OUTPUTS,
     predict,
     wait_for,
 )
@@ -161,15 +159,6 @@ def test_a_wrong_answer_is_described(served, mode, words):
         wait_until(lambda: words in served.log)
 
 
-def test_values_behind_the_json_envelope(served):
-    unwrapped = [{"type": "list", "repr": "[1]"}, {"type": "list", "repr": "[2]"}]
-    answer = predict(served, "unwrapped", {"instances": [[1], [2]]})
-    assert answer.json() == {"predictions": unwrapped}
-    assert over_rest(served, "unwrapped", [b"a"]) == [
-        {"type": "bytearray", "repr": "bytearray(b'a')"}
-    ]
-
-
 def grpc_stream(served, *messages):
     with grpc.insecure_channel(served.grpc) as channel:
         stub = method(channel, "ModelStreamInfer", kind="stream_stream")
@@ -212,15 +201,3 @@ def over_rest_text(served, text):
     body = {"inputs": [{"name": "x", "datatype": "BYTES", "shape": [1], "data": [text]}]}
     answer = requests.post(f"{served.url}/v2/models/outcome/infer", json=body, timeout=30)
     return answer.json()["outputs"][0]["data"][0]
-
-
-def test_typed_outputs_over_grpc(served):
-    with triton.InferenceServerClient(served.grpc) as client:
-        tensors = []
-        for entry in TWO_INPUTS["inputs"]:
-            tensor = triton.InferInput(entry["name"], entry["shape"], entry["datatype"])
-            tensor.set_data_from_numpy(np.float32(entry["data"]).reshape(entry["shape"]))
-            tensors.append(tensor)
-        found = client.infer("typed", tensors)
-        for output in TWO_OUTPUTS:
-            assert found.as_numpy(output["name"]).tolist() == output["data"]

@@ -1,10 +1,7 @@
 """Repositories of Triton, served as they are; answers equal the runtime's."""
 
-import json
-
 import numpy as np
 import pytest
-import requests
 import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
@@ -118,24 +115,6 @@ def test_statistics_have_the_time_of_outputs(server, repository):
     assert durations()["compute_output"]["ns"] > 0
 
 
-def test_metadata_and_configuration_are_those_of_the_config(server):
-    client = tritonclient.http.InferenceServerClient(server.http)
-    metadata = client.get_model_metadata("add_sub")
-    assert metadata["platform"] == "onnxruntime_onnx"
-    assert metadata["versions"] == ["1", "3"]
-    assert metadata["inputs"] == [
-        {"name": "INPUT0", "datatype": "FP32", "shape": [-1, 4]},
-        {"name": "INPUT1", "datatype": "FP32", "shape": [-1, 4]},
-    ]
-    config = client.get_model_config("add_sub")
-    assert config["max_batch_size"] == 8
-    assert [one["dims"] for one in config["input"]] == [[4], [4]]
-    assert config["parameters"]["intra_op_thread_count"] == {"string_value": "1"}
-    grpc = tritonclient.grpc.InferenceServerClient(server.grpc)
-    assert grpc.get_model_metadata("add_sub").platform == "onnxruntime_onnx"
-    assert grpc.get_model_config("add_sub").config.max_batch_size == 8
-
-
 @both
 def test_classes_have_the_labels_of_the_file(module, server):
     row = np.float32([[1, 4, 3, 2]])
@@ -177,17 +156,3 @@ def test_more_rows_than_a_batch_holds_are_refused(module, server):
     rows = np.zeros((9, 4), np.float32)
     with pytest.raises(InferenceServerException, match="max_batch_size"):
         infer(module, server, "add_sub", {"INPUT0": rows, "INPUT1": rows})
-
-
-def test_json_requests_and_the_index(server):
-    body = {
-        "inputs": [
-            {"name": name, "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}
-            for name in ("INPUT0", "INPUT1")
-        ]
-    }
-    answer = requests.post(f"{server.url}/v2/models/add_sub/infer", json=body).json()
-    assert answer["model_version"] == "3"
-    assert [one["data"] for one in answer["outputs"]] == [[2, 4, 6, 8], [0, 0, 0, 0]]
-    index = requests.post(f"{server.url}/v2/repository/index").json()
-    assert {one["state"] for one in index} == {"READY"}, json.dumps(index)

@@ -135,15 +135,6 @@ def test_steps_run_in_the_order_of_their_tensors(module, server):
     np.testing.assert_array_equal(answer.as_numpy("SUM"), x * 2 + x * 3)
 
 
-def test_metadata_and_configuration(server):
-    client = tritonclient.http.InferenceServerClient(server.http)
-    metadata = client.get_model_metadata("diamond")
-    assert (metadata["platform"], metadata["versions"]) == ("ensemble", ["1"])
-    assert metadata["inputs"] == [{"name": "IN", "datatype": "FP32", "shape": [-1, 4]}]
-    config = client.get_model_config("diamond")
-    assert (config["max_batch_size"], config["input"][0]["dims"]) == (6, [4])
-
-
 @over_grpc
 def test_only_wanted_outputs_are_answered(module, server):
     wanted = [module.InferRequestedOutput("SUM")]

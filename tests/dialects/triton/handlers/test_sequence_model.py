@@ -32,12 +32,6 @@ def model_of(*states):
     return made, sequences
 
 
-def test_states_of_different_sizes_go_on():
-    made, sequences = model_of([1], [2, 3])
-    assert made.inference(x=np.float32([[7], [8]]))["y"].tolist() == [[7], [8]]
-    assert [one.state["before"].tolist() for one in sequences] == [[1, 7], [2, 3, 8]]
-
-
 def test_no_state_goes_on_where_a_row_fails():
     made, sequences = model_of([1], [2, 3])
     with pytest.raises(ValueError):

@@ -254,25 +254,6 @@ def write_torch_sums(path):
     torch.jit.script(Sums().eval()).save(str(path.with_suffix(".pt")))
 
 
-def write_torch_controlled(path):
-    """y = [start * 100 + ready * 10 + end, id], by TorchScript."""
-    torch = pytest.importorskip("torch")
-
-    class Controlled(torch.nn.Module):
-        def forward(
-            self,
-            x: torch.Tensor,
-            start: torch.Tensor,
-            ready: torch.Tensor,
-            end: torch.Tensor,
-            id: torch.Tensor,
-        ) -> torch.Tensor:
-            told = start.float() * 100 + ready * 10 + end.float()
-            return torch.cat([told, id.float()], 1) + x * 0
-
-    torch.jit.script(Controlled().eval()).save(str(path.with_suffix(".pt")))
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize(
     ("backend", "write"), [(OPENVINO, write_openvino_sums), (TORCH, write_torch_sums)]
@@ -286,14 +267,3 @@ def test_states_of_other_backends(tmp_path, backend, write):
         assert ask(server, "sums", 2, 1) == [12, 12]
         assert ask(server, "sums", 5, 2, end=True) == [105, 105]
         assert ask(server, "sums", 3, 1, end=True) == [15, 15]
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_control_inputs_of_torchscript(tmp_path):
-    controls = CONTROLS.replace("TYPE_UINT64", "TYPE_INT64")
-    text = f"{TORCH}max_batch_size: 4\n{TENSORS}sequence_batching {{ {controls} }}"
-    write_torch_controlled(write_folder(tmp_path, "controlled", text) / "1/model")
-    with Server(tmp_path) as server:
-        assert ask(server, "controlled", 1, 2**20, start=True) == [150, 2**20]
-        assert ask(server, "controlled", 1, 2**20) == [50, 2**20]
-        assert ask(server, "controlled", 1, 2**20, end=True) == [51, 2**20]
