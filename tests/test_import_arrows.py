@@ -148,12 +148,6 @@ def test_no_folders_of_a_package_import_in_a_circle(package):
         pytest.fail(f"folders of ksrv.{package} import in a circle: {' -> '.join(error.args[1])}")
 
 
-def test_the_engine_knows_no_server_and_no_other_worker():
-    for module, imported in module_graph().items():
-        if module.startswith("ksrv.engine"):
-            assert not [name for name in imported if name.startswith("ksrv.server")], module
-
-
 def test_the_core_imports_no_dialect():
     """The core knows the registry and the interface; everything else is given what the registry lists."""
     known = {

@@ -1,9 +1,6 @@
 """The search for settings on models that are formulas, and the copy of the model with the settings found."""
 
-import os
-
 import pytest
-import yaml
 
 from ksrv.bench.batching import (
     Candidate,
@@ -11,7 +8,6 @@ from ksrv.bench.batching import (
     copied_model,
     search,
     settings_of,
-    write_settings,
 )
 from ksrv.cli.main import main
 
@@ -71,31 +67,6 @@ def test_settings_that_cannot_be_loaded_are_never_the_best():
     assert best.candidate.instances == 1 and any(one.error for one in trials)
 
 
-def test_copy_leaves_the_model_unchanged(tmp_path):
-    folder = tmp_path / "cats"
-    folder.mkdir()
-    (folder / "weights.bin").write_bytes(b"w" * 100)
-    text = "handler: handler.py\nbatching: {split: true}\nparameters: {a: 1}\n"
-    (folder / "model.yaml").write_text(text)
-    (folder / "1").mkdir()
-    (folder / "1" / "x").write_text("x")
-    with copied_model(folder) as (copy, settings):
-        assert copy.name == "cats" and copy != folder
-        assert os.path.samefile(copy / "weights.bin", folder / "weights.bin")
-        write_settings(copy, settings, Candidate(8, 2, 2, 1))
-        written = yaml.safe_load((copy / "model.yaml").read_text())
-        assert written == {
-            "handler": "handler.py",
-            "batching": {"split": True, "max_batch_size": 8, "max_delay_ms": 2},
-            "parameters": {"a": 1},
-            "instances": 2,
-            "threads": 1,
-        }
-    assert not copy.exists()
-    assert (folder / "model.yaml").read_text() == text
-    assert [path.name for path in tmp_path.iterdir()] == ["cats"]
-
-
 def test_models_without_settings_get_some(tmp_path):
     (tmp_path / "a.onnx").write_bytes(b"")
     assert settings_of(tmp_path / "a.onnx") == {"model": "a.onnx"}
@@ -114,13 +85,6 @@ def test_path_without_a_model_is_refused(tmp_path, name):
     (tmp_path / "list" / "model.yaml").write_text("[1]")
     with pytest.raises(ValueError, match=name):
         settings_of(tmp_path / name)
-
-
-def test_section_is_valid_yaml():
-    section = Candidate(8, 2.5, 2, 1).section()
-    assert yaml.safe_load(section) == {
-        "batching": {"max_batch_size": 8, "max_delay_ms": 2.5}, "instances": 2, "threads": 1
-    }  # fmt: skip
 
 
 def test_a_goal_is_needed():

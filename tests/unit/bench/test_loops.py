@@ -44,19 +44,6 @@ def test_open_loop_measures_from_the_due_time():
     assert (closed.latencies > 0.1).sum() <= 1 + (closed.latencies > 0.02).sum() // 2
 
 
-def test_unsent_requests_count_with_their_waiting_time():
-    slow = Slow(lambda index: 0.2)
-    load = Load(1, rate=100, poisson=False, warm_up=0, seconds=0.5)
-    samples = open_loop([slow], due_times(load, 100, 0), load, begin())
-    assert len(samples.waits) >= 30
-    assert len(samples.latencies) + len(samples.waits) == 50
-    result = result_of("http://x", load, samples, 1)
-    assert result.latency_ms["p50"] > 300
-    assert (result.requests, result.unsent) == (len(samples.latencies), len(samples.waits))
-    assert result.throughput <= 6
-    assert "could not be sent" in "".join(remarks([result], 1))
-
-
 def test_a_closed_loop_shows_a_stall_at_its_end():
     """Twenty requests are answered at once, the next two after the measured time."""
     load = Load(2, warm_up=0, seconds=1.0)
@@ -82,13 +69,6 @@ def test_the_warm_up_does_not_count():
     slow = Slow(lambda index: 0.05)
     samples = closed_loop([slow], Load(1, warm_up=0.5, seconds=0.5), begin())
     assert 0 < len(samples.latencies) <= 11 < len(slow.numbers) + 2
-
-
-def test_connections_take_the_requests_in_turn():
-    both = [Slow(lambda index: 0.01), Slow(lambda index: 0.01)]
-    closed_loop(both, Load(2, warm_up=0, seconds=0.3), begin())
-    numbers = sorted(both[0].numbers + both[1].numbers)
-    assert numbers == list(range(len(numbers))) and all(one.numbers for one in both)
 
 
 def test_failures_are_counted_by_status_and_kind():

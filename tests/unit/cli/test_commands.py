@@ -68,18 +68,6 @@ def test_completion_after_an_unknown_command_is_empty():
     assert completed("ksrv sevre mod", 2) == set()
 
 
-def test_help_loads_no_numpy_and_no_server():
-    code = (
-        "import sys\n"
-        "from ksrv.cli.main import main\n"
-        "try: main(['--help'])\n"
-        "except SystemExit: pass\n"
-        "bad = {'numpy', 'msgspec', 'grpc', 'cv2', 'falcon', 'gunicorn'} & set(sys.modules)\n"
-        "assert not bad, bad\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, stdout=subprocess.DEVNULL)
-
-
 def test_unloadable_core_prints_one_sentence(tmp_path):
     broken = tmp_path / "_core.so"
     broken.write_bytes(b"no library\n" * 100)

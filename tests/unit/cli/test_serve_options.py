@@ -23,20 +23,6 @@ def test_every_setting_is_a_flag_of_serve(run):
             assert field.flag in text
 
 
-def test_flag_with_choices_lists_them(run, monkeypatch, tmp_path):
-    text = run("serve", "--help").output
-    for values in ("[all|any]", "[text|json]", "[debug|info|warning|error]"):
-        assert values in text
-    monkeypatch.setenv("KSRV_LOG_FORMAT", "xml")
-    assert "KSRV_LOG_FORMAT: setting 'log_format' cannot be 'xml': expected text or json" in (
-        run("serve", ".").output
-    )
-    monkeypatch.delenv("KSRV_LOG_FORMAT")
-    (tmp_path / "ksrv.yaml").write_text("ready_when: some\n")
-    done = run("serve", ".", "--config", str(tmp_path / "ksrv.yaml"))
-    assert "setting 'ready_when' cannot be 'some': expected all or any" in done.output
-
-
 @pytest.mark.parametrize(
     ("arguments", "http", "grpc"),
     [
@@ -64,22 +50,6 @@ def test_the_help_says_that_a_flag_takes_several_values(run, flag):
     _, _, behind = run("serve", "--help").output.partition(f"  {flag} ")
     own = " ".join(behind.partition("\n  --")[0].partition("\n\n")[0].split())
     assert own.endswith("May be repeated, or separated by commas.")
-
-
-def test_list_flags_split_at_commas(run):
-    lines = run(
-        "serve", ".", "--metrics-compat", "triton,kserve", "--load-model", "a,b", "--load-model", "c",
-        "--allowed-origins", "https://a,https://b", "--print-config",
-    ).output.splitlines()  # fmt: skip
-    assert "metrics_compat = ('triton', 'kserve')  (flag --metrics-compat)" in lines
-    assert "load_model = ('a', 'b', 'c')  (flag --load-model)" in lines
-    assert "allowed_origins = ('https://a', 'https://b')  (flag --allowed-origins)" in lines
-
-
-def test_the_version_is_the_packages(run):
-    import ksrv
-
-    assert ksrv.__version__ in run("--version").output
 
 
 def test_print_config_shows_values_and_sources(run, tmp_path, monkeypatch):

@@ -10,13 +10,11 @@ import numpy as np
 import pytest
 
 from ksrv.client import (
-    AccessDenied,
     AsyncClient,
     Client,
     ClientError,
     ConnectionFailed,
     DeadlineExceeded,
-    InvalidRequest,
     StatusError,
     Unavailable,
 )
@@ -267,17 +265,6 @@ def test_timeout_covers_the_whole_call(kind):
 
 
 @pytest.mark.parametrize(
-    ("status", "expected"),
-    [(400, InvalidRequest), (413, InvalidRequest), (401, AccessDenied), (500, StatusError)],
-)
-def test_errors_have_status_and_sentence(scripted, kind, status, expected):
-    reply = answer(b'{"error":"the input is wrong"}', f"{status} No")
-    with kind(scripted([reply]).url) as client, pytest.raises(expected) as caught:
-        client.metadata("m")
-    assert (caught.value.status, caught.value.message) == (status, "the input is wrong")
-
-
-@pytest.mark.parametrize(
     ("body", "text"), [(b"<h1>no</h1>", "<h1>no"), (b"", "Bad Gateway"), (b"[" * 60_000, r"\[\[")]
 )
 def test_an_error_of_another_server_is_shown_too(scripted, kind, body, text):
@@ -404,13 +391,6 @@ def test_a_large_answer_is_read_whole(scripted, kind):
     server = scripted([answer(), answer(document + values.tobytes(), fields=fields)])
     with kind(server.url) as client:
         np.testing.assert_array_equal(client.infer("m", {"x": [1]})["y"], values)
-
-
-def test_not_ready_is_not_an_error(scripted, kind):
-    with kind(scripted([BUSY, BUSY, answer(b'{"ready":true}')]).url) as client:
-        assert client.ready() is False
-        assert client.ready("m") is False
-        assert client.ready() is True
 
 
 def test_early_refusal_is_reported(kind):

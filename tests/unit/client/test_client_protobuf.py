@@ -1,8 +1,5 @@
 """The client's messages as mappings, compared with protobuf's classes."""
 
-import subprocess
-import sys
-
 import pytest
 
 from ksrv.client import protobuf
@@ -69,19 +66,3 @@ def test_broken_bytes_are_a_value_error(content):
 def test_a_parameter_of_another_type_is_refused():
     with pytest.raises(ValueError, match="a parameter is"):
         request_bytes(parameters={"a": [1]})
-
-
-@pytest.mark.parametrize(
-    "order", ["ksrv.client, tritonclient.grpc", "tritonclient.grpc, ksrv.client"]
-)
-def test_messages_coexist_with_another_client(order):
-    program = f"""
-import {order}
-from ksrv.client.protobuf import decode, encode
-from tritonclient.grpc import service_pb2
-content = encode("ModelInfer", {{"model_name": "m", "parameters": {{"a": 1}}}})
-assert service_pb2.ModelInferRequest.FromString(content).parameters["a"].int64_param == 1
-answer = service_pb2.ModelInferResponse(model_name="m").SerializeToString()
-assert decode("ModelInfer", answer)["model_name"] == "m"
-"""
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

@@ -6,9 +6,7 @@ import time
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ksrv.engine.engine import Engine
 from ksrv.errors import DeadlineExceeded, InferenceError, InvalidRequest, NotFound
-from ksrv.repository.layout import Repository
 from ksrv.request import ExecutorOutputs
 from ksrv.server.shared.statistics import ServerStatistics
 from ksrv.server.shared.worker_table import State, shared_table
@@ -56,33 +54,6 @@ def served():
         milliseconds *= 2
     yield made
     made.close()
-
-
-def test_statistics_count_every_request_once(served):
-    (found,) = served.statistics("m", "7")
-    assert (found.name, found.version) == ("m", "7")
-    assert found.success.count == 4
-    assert found.fail.count == 3
-    assert (found.failed, found.invalid, found.expired) == (1, 1, 1)
-    assert found.compute_infer.count == 4
-    assert found.compute_infer.ns == 4 * 2_000_000
-    assert found.execution_count == 6
-    assert found.inference_count == 1 + 1 + 3 + 1 + 1 + 2
-    sizes = {rows: batch.compute_infer.count for rows, batch in found.batches.items()}
-    assert sizes == {1: 4, 2: 1, 3: 1}
-    assert found.last_inference_ms >= (time.time() - 60) * 1000
-
-
-def test_unloadable_model_is_reported_as_not_ready(tmp_path):
-    (tmp_path / "m").mkdir()
-    (tmp_path / "m" / "model.yaml").write_text("handler: missing.py")
-    served = Engine(Repository([tmp_path]))
-    served.start()
-    model = (("model", "m"), ("version", ""))
-    assert samples(served)["ksrv_model_ready", *model] == 0
-    served.unload("m")  # no longer needed
-    assert ("ksrv_model_ready", *model) not in samples(served)
-    served.close()
 
 
 def test_counts_survive_a_reload(served):
