@@ -59,7 +59,7 @@ def assert_equal(found, expected):
         assert entry.fields == sum(1 << field for field in given)
         if len(given) == 1:
             assert_values(found, entry, FIELDS[given[0]], getattr(twin.contents, FIELDS[given[0]]))
-    assert [(out.name, len(out.parameters)) for out in found.outputs] == [
+    assert [(name, len(parameters)) for name, parameters in found.outputs] == [
         (out.name, len(out.parameters)) for out in expected.outputs
     ]
     assert [found.message[at : at + size] for at, size in found.raw] == list(
