@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from tests.support.models import write_model
+
 ADD_HANDLER = """
 import numpy as np
 
@@ -43,13 +45,6 @@ FIXED_DATATYPES = (
     "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",
     "FP16", "BF16", "FP32", "FP64",
 )  # fmt: skip
-
-
-def write_model(root: Path, name: str, handler: str, yaml: str) -> None:
-    folder = root / name
-    folder.mkdir(parents=True)
-    (folder / "handler.py").write_text(handler)
-    (folder / "model.yaml").write_text("handler: handler.py\n" + yaml)
 
 
 def tensor(name: str, datatype: str, shape: str, extra: str = "") -> str:

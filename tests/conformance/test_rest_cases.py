@@ -14,6 +14,7 @@ import orjson
 import pytest
 
 from tests.conformance.conformance_models import FIXED_DATATYPES
+from tests.support.images import files
 
 ROW = [1.0, 2.0, 3.0, 4.0]
 RAW = struct.pack("<4f", *ROW)
@@ -33,29 +34,14 @@ def flat(data):
     return np.asarray(data).ravel().tolist()
 
 
-def picture(height, width, channels=3, seed=0):
-    rng = np.random.default_rng(seed)
-    small = rng.integers(0, 256, (4, 4, channels), dtype=np.uint8)
-    big = cv2.resize(small, (width, height), interpolation=cv2.INTER_CUBIC)
-    return big if channels > 1 else big.reshape(height, width)
-
-
-def jpeg(height=30, width=40, channels=3, seed=0):
-    return cv2.imencode(".jpg", picture(height, width, channels, seed))[1].tobytes()
-
-
-def png(height=30, width=40, channels=3, seed=0):
-    return cv2.imencode(".png", picture(height, width, channels, seed))[1].tobytes()
-
-
 def oracle(file, side=8):
     pixels = cv2.imdecode(np.frombuffer(file, np.uint8), cv2.IMREAD_UNCHANGED)
     resized = cv2.resize(pixels.astype(np.float32), (side, side), interpolation=cv2.INTER_LINEAR)
     return resized.reshape(side, side, -1)
 
 
-def prefixed(*files):
-    return b"".join(struct.pack("<I", len(file)) + file for file in files)
+def prefixed(*parts):
+    return b"".join(struct.pack("<I", len(part)) + part for part in parts)
 
 
 def images(count, size=None, outputs=True):
@@ -322,7 +308,7 @@ def test_k25_raw_binary_request(rest):
 
 
 def test_k26_raw_image(rest):
-    assert rest.infer("img", jpeg(), header=0).status == 200
+    assert rest.infer("img", files.jpeg(30, 40), header=0).status == 200
 
 
 @pytest.mark.parametrize(("size", "status"), [(16, 200), (15, 400), (17, 400)])
@@ -394,18 +380,18 @@ def test_k32_empty_tensor(rest):
 
 
 def test_k33_prefixed_image(rest):
-    file = jpeg()
+    file = files.jpeg(30, 40)
     answer = rest.infer("pixels", images(1, len(file) + 4), prefixed(file))
     np.testing.assert_array_equal(pixels_of(answer, 1)[0], oracle(file))
 
 
 def test_k34_bare_image(rest):
-    file = jpeg()
+    file = files.jpeg(30, 40)
     answer = rest.infer("pixels", images(1, len(file)), file)
     np.testing.assert_array_equal(pixels_of(answer, 1)[0], oracle(file))
 
 
-FILES = [jpeg(30, 40, seed=1), png(17, 23, seed=2), jpeg(64, 9, seed=3)]
+FILES = [files.jpeg(30, 40, seed=1), files.png(17, 23, seed=2), files.jpeg(64, 9, seed=3)]
 SIZES = ",".join(str(len(file)) for file in FILES)
 
 
@@ -463,11 +449,11 @@ def test_k40_bad_image(rest, bad):
 
 
 def test_k41_channels(rest):
-    for file in (jpeg(channels=1), png(channels=4)):
+    for file in (files.jpeg(30, 40, "L"), files.rgba_png(30, 40)):
         answer = rest.infer("pixels", images(1, len(file)), file)
         assert answer.status == 400
         assert "channels" in answer.error
-    grey = jpeg(channels=1)
+    grey = files.jpeg(30, 40, "L")
     answer = rest.infer("grey", images(1, len(grey)), grey)
     np.testing.assert_array_equal(pixels_of(answer, 1, channels=1)[0], oracle(grey))
 

@@ -1,11 +1,9 @@
 """The built-in image handlers on a server: images of every kind, and one bad item among eight."""
 
 import io
-import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 import requests
 
@@ -18,17 +16,6 @@ ImageOps = pytest.importorskip("PIL.ImageOps")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 HEADER = b'{"inputs":[{"name":"image","shape":[1],"datatype":"BYTES"}]}'
-ROWS = """
-from ksrv import BaseHandler
-
-class Rows(BaseHandler):
-    def inference(self, x):
-        batch = self.context.batch
-        for row in range(batch.rows):
-            if x[row].sum() < 0:
-                batch.fail(row, f"the sum is {x[row].sum():g}", 422)
-        return {"y": x * 2, "together": [batch.rows] * batch.rows}
-"""
 
 
 class Segmenter(torch.nn.Module):
@@ -76,49 +63,19 @@ def served(tmp_path_factory):
         folder.mkdir(parents=True)
         torch.jit.script(module.eval()).save(str(folder / "m.pt"))
         (folder / "model.yaml").write_text(f"handler: {handler}\nmodel: m.pt\n{lines}")
-    (models / "rows").mkdir()
-    (models / "rows" / "handler.py").write_text(ROWS)
-    (models / "rows" / "model.yaml").write_text(
-        "handler: handler.py\ninputs: [{name: x, datatype: FP32, shape: [-1, 3]}]\n" + eight
-    )
     with Server(models, grpc="off", start_timeout=200) as server:
         yield server
 
 
-def picture(width=400, height=300):
-    y, x = np.mgrid[0:height, 0:width]
-    planes = [5 * x + 3 * y, x * y // 16, 200 * ((x // 8 + y // 8) % 2) + (x + 2 * y) % 56]
-    return Image.fromarray((np.stack(planes, axis=-1) % 256).astype(np.uint8))
-
-
-def encoded(image, kind="PNG", **options):
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    return file.getvalue()
-
-
-def turned(orientation):
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    return encoded(picture(), "JPEG", quality=92, exif=exif)
-
-
-def see_through():
-    alpha = Image.fromarray(np.tile(np.arange(400) % 256, (300, 1)).astype(np.uint8))
-    image = picture().convert("RGBA")
-    image.putalpha(alpha)
-    return image
-
-
 KINDS = {
-    "grey png": encoded(picture().convert("L")),
-    "grey jpeg": encoded(picture().convert("L"), "JPEG", quality=90),
-    "grey with alpha": encoded(picture().convert("LA")),
-    "rgba": encoded(see_through()),
-    "palette": encoded(picture().quantize(32)),
-    "palette with transparency": encoded(picture().quantize(32), transparency=3),
-    "one bit": encoded(picture().convert("1")),
-    **{f"orientation {number}": turned(number) for number in range(1, 9)},
+    "grey png": files.png(300, 400, "L"),
+    "grey jpeg": files.jpeg(300, 400, "L"),
+    "grey with alpha": files.png(300, 400, "LA"),
+    "rgba": files.rgba_png(300, 400),
+    "palette": files.png(300, 400, "P"),
+    "palette with transparency": files.png(300, 400, "P", transparency=3),
+    "one bit": files.png(300, 400, "1"),
+    **{f"orientation {number}": files.oriented(300, 400, number) for number in range(1, 9)},
 }
 
 
@@ -133,14 +90,14 @@ def ask(server, model, content):
 def test_every_kind_of_image_is_the_rgb_image_that_people_see(served, model, kind):
     content = KINDS[kind]
     plain = ImageOps.exif_transpose(Image.open(io.BytesIO(content))).convert("RGB")
-    found, wanted = ask(served, model, content), ask(served, model, encoded(plain))
+    found, wanted = ask(served, model, content), ask(served, model, files.encode(plain, "PNG"))
     assert (found.status_code, wanted.status_code) == (200, 200), found.text
     assert found.json()["outputs"] == wanted.json()["outputs"]
 
 
 def test_one_bad_file_among_eight_fails_alone(served):
     """The batch leaves when it is full: nobody waits for the delay."""
-    good = [encoded(picture(300 + 10 * number, 280)) for number in range(7)]
+    good = [files.png(280, 300 + 10 * number) for number in range(7)]
     corrupt = files.damaged_png(300, 280)  # only its decoder finds out, in the batch
     alone = [ask(served, "classifier", content).json()["outputs"] for content in good]
     with ThreadPoolExecutor(8) as pool:
@@ -155,28 +112,10 @@ def test_one_bad_file_among_eight_fails_alone(served):
                 assert found == wanted
 
 
-def test_one_bad_row_among_eight_fails_alone_and_the_others_are_exact(served):
-    rows = [[float(number), 0.25, 0.5] for number in range(7)] + [[-9.0, 0.0, 0.0]]
-
-    def infer(row):
-        tensor = {"name": "x", "datatype": "FP32", "shape": [1, 3], "data": row}
-        url = f"{served.url}/v2/models/rows/infer"
-        return requests.post(url, json={"inputs": [tensor]}, timeout=60)
-
-    with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(infer, rows))
-    assert [answer.status_code for answer in answers] == [200] * 7 + [422]
-    assert answers[-1].json() == {"error": "the sum is -9"}
-    for row, answer in zip(rows, answers[:7], strict=False):
-        outputs = {one["name"]: one["data"] for one in answer.json()["outputs"]}
-        assert outputs["y"] == [2 * value for value in row]
-        assert [json.loads(one) for one in outputs["together"]] == [8]
-
-
 def test_explanation_beside_infer(served):
     headers = {"Inference-Header-Content-Length": str(len(HEADER))}
     url = f"{served.url}/v2/models/classifier/explain"
-    answer = requests.post(url, HEADER + encoded(picture()), headers=headers, timeout=60)
+    answer = requests.post(url, HEADER + files.png(300, 400), headers=headers, timeout=60)
     assert answer.status_code == 200, answer.text
     [output] = answer.json()["outputs"]
     assert (output["name"], output["datatype"]) == ("attributions", "FP32")
@@ -187,7 +126,7 @@ def test_explanation_beside_infer(served):
     )
     refused = requests.post(
         f"{served.url}/v2/models/detector/explain",
-        HEADER + encoded(picture()),
+        HEADER + files.png(300, 400),
         headers=headers,
         timeout=60,
     )

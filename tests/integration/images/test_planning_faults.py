@@ -39,18 +39,9 @@ outputs: [{name: mean, datatype: FP32, shape: [-1, 3]}]
 
 
 def ask(url, picture):
-    head = json.dumps(
-        {
-            "inputs": [
-                {
-                    "name": "image",
-                    "datatype": "BYTES",
-                    "shape": [1],
-                    "parameters": {"binary_data_size": 4 + len(picture)},
-                }
-            ]
-        }
-    ).encode()
+    tensor = {"name": "image", "datatype": "BYTES", "shape": [1]}
+    tensor["parameters"] = {"binary_data_size": 4 + len(picture)}
+    head = json.dumps({"inputs": [tensor]}).encode()
     return requests.post(
         f"{url}/v2/models/m/infer",
         data=head + len(picture).to_bytes(4, "little") + picture,

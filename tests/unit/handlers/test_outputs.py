@@ -28,19 +28,6 @@ def one(value, rows, spec=NONE):
     return tensor
 
 
-@pytest.mark.parametrize(
-    ("dtype", "name"),
-    [("?", "BOOL"), ("u1", "UINT8"), ("u2", "UINT16"), ("u4", "UINT32"), ("u8", "UINT64"),
-     ("i1", "INT8"), ("i2", "INT16"), ("i4", "INT32"), ("i8", "INT64"), ("f2", "FP16"),
-     ("f4", "FP32"), ("f8", "FP64")],
-)  # fmt: skip
-def test_an_array_keeps_its_datatype_and_memory(dtype, name):
-    array = np.ones((2, 3), dtype)
-    tensor = one(array, 2)
-    assert (tensor.name, tensor.datatype, tensor.shape) == ("output", name, (2, 3))
-    assert tensor.data is array
-
-
 def test_mapping_keeps_its_order_or_takes_the_declared_order():
     result = {"b": np.ones((1, 1), np.float32), "a": np.ones((1, 2), np.float32)}
     assert [tensor.name for tensor in output_tensors(result, 1, NONE)] == ["b", "a"]
@@ -185,16 +172,6 @@ def test_a_wrong_number_of_rows_names_both(shape):
         one(np.ones(shape, np.float32), 3)
     assert "batch of 3 rows" in caught.value.message
     assert f"{shape[0] if shape else 'no'} rows" in caught.value.message
-
-
-def test_a_shape_that_is_not_declared_names_both():
-    spec = declared(("x", "FP32", (-1, (2, 3), 4)))
-    assert one(np.ones((1, 3, 4), np.float32), 1, spec).shape == (1, 3, 4)
-    for shape in ((1, 4, 4), (1, 3), (1, 3, 4, 1)):
-        with pytest.raises(HandlerFailed) as caught:
-            one(np.ones(shape, np.float32), 1, spec)
-        assert str(list(shape)) in caught.value.message
-        assert "[-1, -1, 4]" in caught.value.message
 
 
 def test_rows_are_not_counted_where_the_model_has_no_batch():

@@ -19,16 +19,6 @@ def run(states, number, *, start=False, end=False):
     return found, failures
 
 
-def test_state_exists_from_the_first_to_the_last_request():
-    states = SequenceStates()
-    first, _ = run(states, 1, start=True)
-    first.state["seen"] = 1
-    assert run(states, 1)[0].state is first.state
-    assert run(states, 1, end=True)[0].state is first.state
-    assert len(states) == 0
-    assert "begin it anew" in str(run(states, 1)[1][0])
-
-
 def test_a_sequence_that_ended_as_its_first_request_began_keeps_no_state():
     states = SequenceStates()
     states.end([7])

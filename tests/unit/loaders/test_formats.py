@@ -22,11 +22,9 @@ from tests.support.model_files.format_files import (
     compiled_package,
     exported,
     network,
-    shared_object,
     state_of,
     write_onnx,
 )
-from tests.support.model_files.onnx_models import write_graph
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.timeout(900)  # some tests compile the network
@@ -75,12 +73,6 @@ def check(serve, config, reference, platform):
     return spec
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_torchscript(folder, serve, reference):
-    torch.jit.script(reference[0]).save(str(folder / "net.pt"))
-    check(serve, "model: net.pt", reference, "pytorch_torchscript")
-
-
 @pytest.mark.parametrize("name", ["weights.pt", "weights.pth", "weights.safetensors"])
 def test_class_and_state(folder, serve, reference, name):
     state = state_of(reference[0])
@@ -89,17 +81,6 @@ def test_class_and_state(folder, serve, reference, name):
     else:
         torch.save(state, folder / name)
     check(serve, f"model: {name}\nclass: net.py:Net", reference, "pytorch_eager")
-
-
-def test_class_and_state_compiled_by_inductor(folder, serve, reference, caplog):
-    torch._dynamo.reset()
-    torch.save(state_of(reference[0]), folder / "weights.pt")
-    config = """
-        model: weights.pt
-        class: net.py:Net
-        pt2: {compile: {enable: true, backend: inductor, dynamic: true}, required: true}
-    """
-    check(serve, config, reference, "pytorch_eager")
 
 
 def test_onnx(folder, serve, reference):
@@ -113,11 +94,6 @@ def test_exported_program(folder, serve, reference):
     spec = check(serve, "model: net.pt2", reference, "pytorch_export")
     assert [(one.datatype, one.shape) for one in spec.inputs] == [("FP32", (-1, 4))]
     assert [(one.datatype, one.shape) for one in spec.outputs] == [("FP32", (-1, 3))]
-
-
-def test_compiled_package(folder, serve, reference):
-    (folder / "net.pt2").write_bytes(compiled_package().read_bytes())
-    check(serve, "model: net.pt2", reference, "pytorch_aotinductor")
 
 
 def test_a_compiled_package_is_loaded_without_the_compiler(tmp_path):
@@ -158,11 +134,6 @@ def test_a_package_for_another_cpu_is_refused(monkeypatch, needed, flags, missin
         return
     with pytest.raises(ModelLoadError, match=f"compiled for a CPU with {missing}, which this"):
         packages._check_instructions(Path("net.pt2"), needed)
-
-
-def test_compiled_shared_object(folder, serve, reference):
-    (folder / "net.so").write_bytes(shared_object(compiled_package()))
-    check(serve, "model: net.so", reference, "pytorch_aotinductor")
 
 
 def test_a_plain_function_needs_no_file(folder, serve, reference):
@@ -438,29 +409,6 @@ def test_onnx_on_a_device_without_a_provider(folder, serve, reference):
         HandlerLoadError, match=r"net\.onnx cannot run on mps: this ONNX Runtime offers"
     ):
         serve("model: net.onnx\ndevice: mps", reference[1])
-
-
-def test_onnx_texts(folder, loaded):
-    words = ("BYTES", ("N", 2))
-    write_graph(
-        folder / "s.onnx",
-        [("Identity", ["words"], ["same"], {})],
-        {"words": words},
-        {"same": words},
-    )
-    (folder / "model.yaml").write_text("model: s.onnx\n")
-    runner = loaded(folder)
-    assert [(one.datatype, one.shape) for one in runner.spec.inputs] == [("BYTES", (-1, 2))]
-    tensor = Tensor("words", "BYTES", (1, 2), [b"a", "\u00e9".encode()])
-    answer = runner.run(ExecutorInputs({"words": tensor}, 1, [RequestPart(slice(0, 1))]))
-    assert answer.tensors[0].data == [b"a", "\u00e9".encode()]
-    damaged = Tensor("words", "BYTES", (3, 2), [b"a", b"b", b"c", b"\xff", b"d", b"e"])
-    requests = [RequestPart(slice(0, 1)), RequestPart(slice(1, 2)), RequestPart(slice(2, 3))]
-    answer = runner.run(ExecutorInputs({"words": damaged}, 3, requests))
-    assert answer.tensors[0].data == [b"a", b"b", b"c", b"", b"d", b"e"]
-    assert {at: (one.message, one.http_status) for at, one in answer.failures.items()} == {
-        1: ("the text in row 1 of 'words' is not UTF-8", 400)
-    }
 
 
 def test_settings_of_torch_are_applied_once_the_model_is_loaded(serve, reference):

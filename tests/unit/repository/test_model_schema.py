@@ -75,10 +75,3 @@ def test_settings_of_docs_and_examples_are_valid(schema, text):
 )
 def test_what_the_server_refuses_is_invalid(schema, text, valid):
     assert fits(yaml.safe_load(text), schema) is valid
-
-
-def test_defaults_are_those_of_the_server(schema):
-    described = schema["$defs"]
-    assert described["ModelKeys"]["properties"]["queue_size"]["default"] == 100
-    assert described["ImageSection"]["properties"]["resize"]["default"] == "linear"
-    assert "default" not in described["UnpackedKeys"]["properties"]["queue_size"]

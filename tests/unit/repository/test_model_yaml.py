@@ -4,7 +4,7 @@ import textwrap
 
 import pytest
 
-from ksrv.model.config import JoinPolicy, ModelSource, VersionPolicy
+from ksrv.model.config import JoinPolicy, VersionPolicy
 from ksrv.model.spec import ImageSpec, OutputImageSpec, TensorSpec
 from ksrv.repository.model_yaml import ConfigError, load_model_config
 
@@ -117,24 +117,6 @@ def test_without_batching_shapes_are_whole(folder, off):
     assert [one.batched for one in (*config.inputs, *config.outputs)] == [False] * 4
     assert [one.wire_shape for one in config.inputs] == [[-1, 3], [2]]
     assert load(folder, f"handler: handler.py\ninputs: {tensors}\n").inputs[0].batched
-
-
-def test_a_source_travels_as_json(folder):
-    config = load(folder, EVERYTHING)
-    source = ModelSource(name="cats", version="", folder=folder, root=folder, config=config)
-    assert ModelSource.from_json(source.to_json()) == source
-
-
-def test_defaults(folder):
-    config = load(folder, "model: m.onnx\n")
-    assert config.handler is None
-    assert config.batching is None
-    assert (config.device, config.executor, config.retry) == ("auto", "inline", True)
-    assert (config.instances, config.timeout_ms, config.queue_size) == (1, 30_000, 100)
-    assert config.warmup is True
-    assert config.version_policy == VersionPolicy(latest=1)
-    assert config.parameters == {}
-    assert config.spec("m").max_batch_size == 0
 
 
 def test_an_image_batch_without_a_section_has_the_defaults(folder):

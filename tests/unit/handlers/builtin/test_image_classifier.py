@@ -9,6 +9,7 @@ import pytest
 from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import Limits
 from ksrv.request import ExecutorInputs, RequestPart, Tensor
+from tests.support.images import files
 
 torch = pytest.importorskip("torch")
 Image = pytest.importorskip("PIL.Image")
@@ -16,41 +17,21 @@ ImageOps = pytest.importorskip("PIL.ImageOps")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
-def picture(width, height, channels=3):
-    y, x = np.mgrid[0:height, 0:width]
-    noise = np.random.default_rng(width * height).integers(0, 80, (height, width, 4))
-    planes = [5 * x + 3 * y, x * y // 16, 200 * ((x // 8 + y // 8) % 2), 255 - x]
-    return ((np.stack(planes, axis=-1) + noise) % 256).astype(np.uint8)[..., :channels].squeeze()
-
-
-def encoded(image, kind="PNG", **options):
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    return file.getvalue()
-
-
-def turned(width, height, orientation):
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    return encoded(Image.fromarray(picture(width, height)), "JPEG", quality=92, exif=exif)
-
-
 IMAGES = {
-    "rgb png": encoded(Image.fromarray(picture(640, 480))),
-    "rgb jpeg": encoded(Image.fromarray(picture(720, 720)), "JPEG", quality=90),
-    "progressive 4:4:4": encoded(
-        Image.fromarray(picture(333, 512)), "JPEG", quality=95, subsampling=0, progressive=True
-    ),
-    "small": encoded(Image.fromarray(picture(100, 60))),
-    "already 256": encoded(Image.fromarray(picture(256, 300))),
-    "grey png": encoded(Image.fromarray(picture(400, 300, 1))),
-    "grey jpeg": encoded(Image.fromarray(picture(301, 420, 1)), "JPEG", quality=90),
-    "palette": encoded(Image.fromarray(picture(320, 400)).quantize(32)),
-    "one bit": encoded(Image.fromarray(picture(320, 280, 1)).convert("1")),
-    "opaque rgba": encoded(Image.fromarray(picture(500, 260)).convert("RGBA")),
-    "orientation 3": turned(300, 500, 3),
-    "orientation 6": turned(500, 280, 6),
-    "orientation 7": turned(280, 333, 7),
+    "rgb png": files.png(480, 640),
+    "rgb jpeg": files.jpeg(720, 720),
+    "progressive 4:4:4": files.jpeg(512, 333, quality=95, subsampling=0, progressive=True),
+    "small": files.png(60, 100),
+    "tall": files.png(1000, 33),
+    "already 256": files.png(300, 256),
+    "grey png": files.png(300, 400, "L"),
+    "grey jpeg": files.jpeg(420, 301, "L"),
+    "palette": files.png(400, 320, "P"),
+    "one bit": files.png(280, 320, "1"),
+    "opaque rgba": files.png(260, 500, "RGBA"),
+    "orientation 3": files.oriented(500, 300, 3),
+    "orientation 6": files.oriented(280, 500, 6),
+    "orientation 7": files.oriented(333, 280, 7),
 }
 
 
@@ -79,10 +60,10 @@ def runner(tmp_path, loaded):
     return loaded(tmp_path)
 
 
-def prepared(runner, files):
+def prepared(runner, images):
     preparer = ImagePreparer(runner.spec.inputs[0], Limits())
-    out = np.empty(preparer.check(files, len(files)).shape, np.float32)
-    assert preparer.prepare(files, out) == [None] * len(files)
+    out = np.empty(preparer.check(images, len(images)).shape, np.float32)
+    assert preparer.prepare(images, out) == [None] * len(images)
     return out
 
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from ksrv.handlers.builtin.tokenizer import clean_words, ngrams, read_vocabulary
+from ksrv.handlers.builtin.tokenizer import clean_words, read_vocabulary
 from ksrv.handlers.runner import HandlerLoadError
 from ksrv.request import ExecutorInputs, RequestPart, Tensor
 
@@ -146,8 +146,3 @@ def test_a_vocabulary_of_objects_is_refused(tmp_path):
 )
 def test_text_is_cleaned_as_in_torchserve(text, words):
     assert clean_words(text) == words
-
-
-def test_ngrams_are_built_from_words():
-    assert list(ngrams(["a", "b", "c"], 3)) == ["a", "b", "c", "a b", "b c", "a b c"]
-    assert list(ngrams(["a"], 3)) == ["a"]
