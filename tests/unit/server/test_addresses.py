@@ -5,7 +5,6 @@ import pytest
 from ksrv.server.addresses import (
     Address,
     AddressError,
-    check_exposure,
     check_free,
     is_loopback,
     parse_address,
@@ -25,10 +24,6 @@ from ksrv.server.addresses import (
 def test_addresses_are_read_and_written(text, address, shown):
     assert parse_address(text, "http") == address
     assert str(address) == shown
-
-
-def test_off_is_no_address():
-    assert parse_address("off", "http") is None
 
 
 @pytest.mark.parametrize("text", ["", "8080", "host:", "host:port", "h:65536", "::1:80", "unix:"])
@@ -55,16 +50,6 @@ def test_loopback_is_judged_without_a_name_service(host, own):
     assert is_loopback(host) is own
 
 
-def test_a_wide_address_needs_credentials_or_the_explicit_word():
-    wide = Address("0.0.0.0", 80)
-    with pytest.raises(AddressError, match=r"--token-file.*--insecure"):
-        check_exposure(wide, "http", insecure=False, credentials=False)
-    check_exposure(wide, "http", insecure=True, credentials=False)
-    check_exposure(wide, "http", insecure=False, credentials=True)
-    check_exposure(Address("::1", 80), "http", insecure=False, credentials=False)
-    check_exposure(Address(path="/s"), "http", insecure=False, credentials=False)
-
-
 @pytest.mark.parametrize(
     ("address", "says"),
     [
@@ -85,13 +70,6 @@ def test_a_wide_address_needs_credentials_or_the_explicit_word():
 def test_an_address_that_cannot_be_is_refused_with_what_to_do(address, says):
     with pytest.raises(AddressError, match=f"setting 'http': .*{says}"):
         check_free(address, "http")
-
-
-def test_a_port_in_use_is_refused_with_what_to_do():
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        address = Address(host="127.0.0.1", port=held.getsockname()[1])
-        with pytest.raises(AddressError, match="is in use; stop the server that listens there, or"):
-            check_free(address, "http")
 
 
 def test_a_unix_path_may_be_as_long_as_the_system_takes(tmp_path, monkeypatch):

@@ -26,24 +26,9 @@ def test_a_record_is_one_line_whatever_a_client_sent():
     assert line["time"].endswith("Z")
 
 
-def test_an_exception_is_part_of_its_record():
-    try:
-        raise ValueError("the cause")
-    except ValueError:
-        made = record("failed")
-        made.exc_info = sys.exc_info()
-    line = json.loads(JsonFormatter().format(made))
-    assert "ValueError: the cause" in line["exception"]
-
-
 def test_what_json_cannot_say_is_written_as_text():
     line = json.loads(JsonFormatter().format(record("x", path=object())))
     assert line["path"].startswith("<object")
-
-
-def test_the_settings_choose_the_form():
-    assert isinstance(make_formatter(ServerSettings(log_format="json")), JsonFormatter)
-    assert not isinstance(make_formatter(ServerSettings()), JsonFormatter)
 
 
 def test_a_text_record_is_one_line_whatever_a_client_sent():

@@ -29,25 +29,6 @@ def command(*handlers, server=None, **settings):
     return made[5:]
 
 
-def test_handlers_are_named_by_file_and_name():
-    assert command(Cats, score, "models/") == [f"{__file__}:Cats", f"{__file__}:score", "models/"]
-
-
-def test_settings_become_flags():
-    server = {
-        "http": "127.0.0.1:0",
-        "access_log": True,
-        "metrics": False,
-        "limits": {"body": "1M"},
-        "allowed_origins": ("a", "b"),
-    }
-    flags = command(Cats, server=server)[1:]
-    assert flags == [
-        *("--http", "127.0.0.1:0", "--access-log", "--no-metrics", "--limits-body", "1M"),
-        *("--allowed-origins", "a", "--allowed-origins", "b"),
-    ]
-
-
 def test_settings_of_the_handler_become_json():
     inputs = {"x": Float32[4], "y": Image[2, 2, 3].prepared(datatype="UINT8", resize="linear")}
     flag, text = command(score, batching={"max_batch_size": 2}, inputs=inputs)[1:]

@@ -1,17 +1,9 @@
 import pytest
 
 from ksrv.server.settings import SettingsError
-from ksrv.server.settings_sources import fields, parse_size, resolve
+from ksrv.server.settings_sources import parse_size, resolve
 
 MIB = 1024 * 1024
-
-
-def test_defaults_listen_on_loopback_with_one_worker():
-    settings = resolve({}, {}).settings
-    assert (settings.http, settings.grpc) == ("127.0.0.1:8080", "127.0.0.1:9000")
-    assert settings.workers == 1
-    assert settings.limits.body == 1024 * MIB
-    assert settings.insecure is False
 
 
 def test_a_flag_beats_the_environment_which_beats_the_file_which_beats_the_default(tmp_path):
@@ -33,27 +25,12 @@ def test_a_flag_beats_the_environment_which_beats_the_file_which_beats_the_defau
     assert "keepalive = 75.0  (default)" in resolved.describe()
 
 
-def test_toml_and_the_config_variable(tmp_path):
-    file = tmp_path / "ksrv.toml"
-    file.write_text('http = "off"\n[limits]\nbody = "64M"\n')
-    settings = resolve({}, {"KSRV_CONFIG": str(file)}).settings
-    assert settings.http == "off"
-    assert settings.limits.body == 64 * MIB
-
-
 def test_yaml_off_without_quotes_turns_an_address_off(tmp_path):
     file = tmp_path / "ksrv.yaml"
     file.write_text("grpc: off\nmetrics: off\n")
     settings = resolve({}, {}, str(file)).settings
     assert settings.grpc == "off"
     assert settings.metrics is False
-
-
-def test_lists_in_variables():
-    environment = {"KSRV_MODELS": "a:b", "KSRV_ALLOWED_ORIGINS": "http://x, http://y"}
-    settings = resolve({}, environment).settings
-    assert settings.models == ("a", "b")
-    assert settings.allowed_origins == ("http://x", "http://y")
 
 
 @pytest.mark.parametrize(
@@ -176,13 +153,6 @@ def test_sizes_have_units(text, size):
 def test_other_texts_are_no_sizes(text):
     with pytest.raises(ValueError, match="expected a size"):
         parse_size(text)
-
-
-def test_every_setting_says_what_it_is_and_has_a_flag_and_a_variable():
-    known = fields()
-    assert known["limits.json_depth"].flag == "--limits-json-depth"
-    assert known["limits.json_depth"].variable == "KSRV_LIMITS__JSON_DEPTH"
-    assert all(field.description.endswith(".") for field in known.values())
 
 
 def test_handlers_in_files_are_paths_of_a_variable():

@@ -1,10 +1,6 @@
-import falcon
-import numpy as np
 import pytest
 
 from ksrv.server.http.answers import (
-    send_parts,
-    status_line,
     usable_headers,
 )
 from ksrv.server.http.compression import chosen_encoding
@@ -31,12 +27,6 @@ def test_the_encoding_follows_the_weights(accept, encoding):
     assert chosen_encoding(accept) == encoding
 
 
-def test_other_servers_get_the_parts_as_one_piece():
-    resp = falcon.Response()
-    send_parts(resp, [b"head ", memoryview(np.arange(9, dtype=np.uint8))], 14, {})
-    assert resp.data == b"head " + bytes(range(9))
-
-
 def test_a_handler_cannot_break_the_message_with_a_header():
     given = {
         "X-Good": "yes",
@@ -46,8 +36,3 @@ def test_a_handler_cannot_break_the_message_with_a_header():
         "X-Split": "a\r\nSet-Cookie: b",
     }
     assert usable_headers(given) == [("X-Good", "yes")]
-
-
-def test_unknown_statuses_have_a_phrase_too():
-    assert status_line(404) == "404 Not Found"
-    assert status_line(599) == "599 Error"

@@ -5,7 +5,7 @@ import pytest
 
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import InvalidRequest, UnsupportedEncoding
-from ksrv.server.http.body import BodyReader, padding
+from ksrv.server.http.body import BodyReader
 from ksrv.server.settings import ServerSettings
 
 MIB = 1024 * 1024
@@ -17,11 +17,6 @@ def read(content, **more):
     reader = BodyReader(ServerSettings(**more), MemoryBudget(MIB))
     with reader.reserve() as reservation:
         return reader.read(environ, reservation)
-
-
-@pytest.mark.parametrize("text", [None, "", "-1", "abc", "+5", "1" * 19])
-def test_a_header_length_that_is_no_number_needs_no_padding(text):
-    assert padding(text) == 0
 
 
 def test_inflating_can_be_switched_off():

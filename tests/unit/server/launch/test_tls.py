@@ -42,17 +42,6 @@ def config(files, cert, key=None, ca=None, reqs=0):
     )
 
 
-@pytest.mark.parametrize(
-    "names", [{"cert": "cert", "key": "key"}, {"cert": "whole"}, {"cert": "whole", "ca": "cert"}]
-)
-def test_files_that_fit(files, names):
-    made = config(files, **names)
-    read = tls.read_certificates(made)
-    assert read.grpc_credentials() is not None
-    assert read.native_context("http/1.1") is not None
-    assert not tls.needs_certificate(made)
-
-
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("names", [{"cert": "pipe"}, {"cert": "cert", "key": "pipe"}])
 def test_a_pipe_without_a_writer_is_refused_at_once(files, tmp_path, names):
@@ -113,14 +102,6 @@ def test_when_the_servers_own_certificate_ends(files, tmp_path):
 def test_files_that_do_not(files, names, said):
     with pytest.raises(SettingsError, match=f"TLS: .*{said}"):
         tls.read_certificates(config(files, **names))
-
-
-def test_settings_become_gunicorn_s(files):
-    assert tls.gunicorn_options(ServerSettings()) == {}
-    assert tls.gunicorn_options(ServerSettings(tls_cert="c")) == {"certfile": "c", "keyfile": None}
-    with_clients = tls.gunicorn_options(ServerSettings(tls_cert="c", tls_client_ca="a"))
-    assert (with_clients["ca_certs"], with_clients["cert_reqs"]) == ("a", 2)
-    assert tls.needs_certificate(config(files, "whole", ca="cert", reqs=2))
 
 
 def test_what_the_native_openssl_refuses_is_told_as_the_files_are_read(files, monkeypatch):

@@ -4,42 +4,15 @@ import shlex
 import pytest
 
 from ksrv.model.spec import ImageSpec, ModelSpec, SequenceLimits, TensorSpec
-from ksrv.server.addresses import Address
 from ksrv.server.settings import ServerSettings
 from ksrv.server.workers.banner import (
-    COLUMNS,
     Row,
     example_line,
     local_url,
-    print_addresses,
     print_table,
-    show_tensors,
 )
 
 URL = "http://127.0.0.1:8080"
-
-
-def test_addresses_are_lines_of_their_own(capsys):
-    print_addresses([URL], Address("127.0.0.1", 9000), control="all")
-    assert capsys.readouterr().out.splitlines()[1:] == [
-        f"HTTP  {URL}",
-        "gRPC  127.0.0.1:9000",
-        "all",
-    ]
-    print_addresses(None, None, control="all")
-    assert capsys.readouterr().out.splitlines()[1:] == ["HTTP  off", "gRPC  off", "all"]
-
-
-def test_columns_line_up_and_an_error_follows_its_model(capsys):
-    rows = [
-        Row(("cats", "-", "handler.py", "cpu", "x FP32[-1,4]", "any", "0.10 s", "0.01 s", "yes")),
-        Row(("dogs", "2", *["-"] * 6, "no"), "the weights are gone"),
-    ]
-    print_table(rows)
-    head, cats, dogs, error = capsys.readouterr().out.splitlines()
-    assert head.split() == list(COLUMNS)
-    assert head.index("ready") == cats.index("yes") == dogs.index("no")
-    assert error == "  the weights are gone"
 
 
 def test_a_narrow_terminal_shows_every_shape(capsys, monkeypatch):
@@ -76,12 +49,6 @@ def test_the_line_shows_the_token_and_trusts_the_certificate(tmp_path):
     text = example_line(ModelSpec("m"), URL, settings)
     assert "--cacert /x/cert.pem" in text
     assert "Authorization: Bearer $(grep -v ^# '/a b/tokens' | head -n 1)" in text
-
-
-def test_tensors_are_shown_in_a_few_characters():
-    ranged = TensorSpec("image", "UINT8", (-1, (100, 200), 64, 3))
-    assert show_tensors([ranged]) == "image UINT8[-1,100:200,64,3]"
-    assert show_tensors([]) == "any"
 
 
 def line(*inputs):

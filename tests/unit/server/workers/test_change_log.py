@@ -9,7 +9,6 @@ from ksrv.engine.changes import RepositoryChange
 from ksrv.errors import NotReady
 from ksrv.model.config import FileMark, LoadedFiles, ModelConfig, ModelSource
 from ksrv.repository.entry import ModelEntry
-from ksrv.server.shared.parts import SettingChange
 from ksrv.server.workers import change_log
 from ksrv.server.workers.change_log import Cell, ChangeLog, LogEntry, entries_for_new_worker
 
@@ -28,14 +27,6 @@ def do(log, *entries, error="", by=0):
 
 def left(log):
     return [(one.kind, one.subject[1]) for one in entries_for_new_worker(log.read())]
-
-
-def test_the_last_change_of_each_model_is_left():
-    log = ChangeLog()
-    do(log, entry("load", "a"), entry("unload", "b"), entry("load", "b"), entry("unload", "a"))
-    do(log, LogEntry(kind="setting", slot=0, setting=SettingChange("log", "", "debug")))
-    do(log, LogEntry(kind="setting", slot=0, setting=SettingChange("log", "", "info")))
-    assert left(log) == [("load", "b"), ("unload", "a"), ("setting", "")]
 
 
 def test_what_failed_where_it_was_asked_for_is_not_left():
@@ -139,27 +130,6 @@ def fill(log):
     """Append until memory was freed."""
     while log._cells[Cell.KEPT_BEGIN] < 128 * 1024:
         do(log, entry("load", "a"), entry("load", "b"))
-
-
-def test_processes_append_whole_entries_in_one_order():
-    log = ChangeLog()
-    forked = multiprocessing.get_context("fork")
-
-    def append(slot):
-        for number in range(200):
-            log.append([entry("load", f"m{number}", slot)])
-
-    processes = [forked.Process(target=append, args=(slot,)) for slot in range(3)]
-    for one in processes:
-        one.start()
-    for one in processes:
-        one.join(60)
-        assert one.exitcode == 0
-    found = [one for _, one in log.read(0)]
-    assert len(found) == 600
-    for slot in range(3):
-        names = [one.change.name for one in found if one.slot == slot]
-        assert names == [f"m{number}" for number in range(200)]
 
 
 def test_a_stopped_worker_holds_the_lock_for_a_bounded_time(monkeypatch):
