@@ -8,12 +8,6 @@ import grpc
 import pytest
 import requests
 
-from ksrv.server.workers.banner import (
-    NEEDS_CONTROL_TOKEN,
-    NO_CONTROL,
-    OPEN_ON_SOCKET,
-    OPEN_TO_THIS_MACHINE,
-)
 from ksrv.testing import Server
 from tests.support.clients.forwarded_headers import NO_PROXY_HEADERS, PROXY_HEADERS
 from tests.support.models import VECTOR, write_model
@@ -87,16 +81,6 @@ def test_control_call_refuses_a_users_token_like_a_strangers(guarded):
     ]
     assert answers[0].text == answers[1].text
     assert answers[0].headers["WWW-Authenticate"] == answers[1].headers["WWW-Authenticate"]
-
-
-def test_start_prints_who_may_change_models(repository, guarded, tmp_path):
-    assert NEEDS_CONTROL_TOKEN in guarded.log
-    with Server(repository, grpc="off") as running:
-        assert OPEN_TO_THIS_MACHINE in running.log
-    with Server(repository, grpc="off", http=f"unix:{tmp_path}/http.sock") as running:
-        assert OPEN_ON_SOCKET in running.log
-    with Server(repository, grpc="off", model_control="none") as running:
-        assert NO_CONTROL.format("none") in running.log
 
 
 @pytest.mark.parametrize("worker_class", [None, "gthread"])

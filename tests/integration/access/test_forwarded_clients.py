@@ -97,12 +97,6 @@ def test_untrusted_proxy_cannot_name_a_client(models):
         assert record["peer"] == "127.0.0.1" and "proxy" not in record
 
 
-def test_a_line_of_text_begins_with_the_client(models):
-    with Server(models, grpc="off", access_log=True) as running:
-        requests.get(running.url + "/v2", headers=FORWARDED, timeout=30)
-        wait_until(lambda: f"{CLIENT} - - [" in running.log)
-
-
 def test_a_trusted_proxy_on_a_unix_socket_is_not_this_machine(models, tmp_path):
     """The proxy names its caller, who may be anywhere, so no control call is allowed."""
     path = tmp_path / "http.sock"

@@ -79,15 +79,6 @@ def test_calls_without_a_message_do_not_block_others(engine, monkeypatch):
         assert_serves(address)
 
 
-@pytest.mark.parametrize("sent", [None, b"\x00\x00\x00", b"\x00\x00\x00\x01\x00half"])
-def test_the_deadline_of_a_call_ends_its_wait_for_a_message(engine, sent):
-    with running(engine, head_timeout=3600) as address, Wire(address) as client:
-        stream = client.call(INFER, timeout="200m")
-        if sent is not None:
-            assert client.send(stream, sent) == len(sent)
-        assert b"grpc-status: 4\n" in client.until_ended(stream)
-
-
 @pytest.mark.parametrize(
     "path", [LIVE, f"/{HEALTH}/Check", f"/{HEALTH}/Watch", f"/{INFERENCE}/ModelMetadata"]
 )
@@ -202,27 +193,6 @@ def test_message_above_the_inflate_ratio_is_refused(engine, compression):
         stream = channel.stream_stream(STREAM, lambda made: made.SerializeToString())
         (answer,) = stream(iter([BOMB]), timeout=60, compression=compression)
         assert b"--limits-inflate-ratio" in answer
-
-
-@pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_compressed_messages_are_read_by_every_call(engine, compression):
-    with (
-        running(engine) as address,
-        connect(address, **{"grpc.default_compression_algorithm": compression.value}) as channel,
-    ):
-        model = "a" * 600  # long enough for compression to pay
-        with_zeros = infer_request("echo", ("x", "FP32", [1000]), raw=[bytes(4000)], id="z")
-        assert stub_infer(channel)(with_zeros, timeout=60).id == "z"
-        assert "is not found" in refused(
-            "NOT_FOUND", lambda: call(channel, "ModelMetadata", name=model)
-        )
-        assert model[:60] in refused(
-            "NOT_FOUND", lambda: call(channel, "Check", HEALTH, service=model)
-        )
-        kind, _ = methods(REFLECTION)["ServerReflectionInfo"]
-        stub = method(channel, "ServerReflectionInfo", REFLECTION, "stream_stream")
-        (answer,) = stub(iter([kind(file_containing_symbol=model)]), timeout=60)
-        assert answer.error_response.error_code == 5
 
 
 def test_compressed_messages_are_refused_if_inflating_is_off(engine):

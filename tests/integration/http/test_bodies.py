@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import time
 import zlib
 
 import numpy as np
@@ -127,25 +126,6 @@ def test_a_head_above_the_limit_is_431(small):
     assert "--limits-head" in refused.json()["error"]
 
 
-def test_bytes_in_flight_are_limited(repository, connect):
-    with Server(repository, limits={"in_flight": 1000}) as server:
-        url = f"{server.url}/v2/models/double/infer"
-        assert requests.post(url, data=double_body()).status_code == 200
-        alone = requests.post(url, data=double_body() + b" " * 1000)
-        assert alone.status_code == 413
-        assert "in-flight" in alone.json()["error"]
-        slow = connect(server.http)
-        slow.sendall(infer_head("echo", 950) + b" ")
-        deadline = time.monotonic() + 30
-        while (refused := requests.post(url, data=double_body())).status_code == 200:
-            assert time.monotonic() < deadline
-        assert refused.status_code == 503
-        assert refused.headers["Retry-After"] == "1"
-        slow.close()
-        while requests.post(url, data=double_body()).status_code != 200:
-            assert time.monotonic() < deadline
-
-
 def test_answers_are_compressed_only_with_the_setting(url, repository):
     values = np.zeros((1, 5000), np.float32)
     header, block = echo_parts(values)
@@ -166,10 +146,3 @@ def test_answers_are_compressed_only_with_the_setting(url, repository):
             )
             assert answer.headers.get("Content-Encoding") == encoding
             check_echo(answer, values)
-
-
-def test_the_stages_are_in_server_timing(server):
-    answer = requests.post(f"{server.url}/v2/models/double/infer", data=double_body())
-    stages = dict(entry.split(";dur=") for entry in answer.headers["Server-Timing"].split(", "))
-    assert "inference" in stages
-    assert all(float(milliseconds) >= 0 for milliseconds in stages.values())

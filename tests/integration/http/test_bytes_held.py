@@ -370,23 +370,6 @@ def test_json_at_its_limit_and_binary_above_it_are_served(terse):
         assert send(terse, 5 * JSON_LIMIT, fields=way).status == 200
 
 
-@pytest.mark.parametrize(
-    "start",
-    [
-        b"POST /v2/repository/index HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n",
-        b"POST /v2/repository/index HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-        + chunk(b" " * 70_000),
-    ],
-    ids=["announced", "chunked"],
-)
-def test_a_document_above_its_limit_is_refused_before_its_end(server, start):
-    with connected(server) as client:
-        client.sendall(start)
-        refused = read_answer(client)
-    assert refused.status == 413
-    assert "at most 65536 bytes" in refused.error
-
-
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory):
     folder = tmp_path_factory.mktemp("guarded")
@@ -423,22 +406,6 @@ def test_unauthorized_caller_is_refused_before_the_body(guarded, start, token, c
         refused = read_answer(client)
     assert refused.status == 401
     assert refused.headers["www-authenticate"] == challenge
-
-
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_authorized_caller_may_send_the_body_in_any_pieces(guarded, way):
-    for nbytes in (100, 30_000, 3 * MIB):
-        first, body = message(nbytes, fields=way)
-        first = authorized(first, b"good")
-        with connected(guarded) as client:
-            for _ in range(2):  # the connection stays usable
-                client.sendall(first[:-5])
-                client.sendall(first[-5:] + body[:10])
-                client.sendall(body[10:])
-                assert read_answer(client).status == 200
-            client.sendall(first + body + first + body)
-            assert read_answer(client).status == 200
-            assert read_answer(client).status == 200
 
 
 def test_a_probe_with_a_body_that_does_not_come_needs_no_token(guarded):

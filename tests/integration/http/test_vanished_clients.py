@@ -77,13 +77,6 @@ def divided_and_handed(value):
     return divided(value).replace(b"\r\n", b"\r\nTE: trailers\r\n", 1)
 
 
-def prediction(value):
-    """A request on a TorchServe route."""
-    text = f"{value:g}".encode()
-    head = f"POST /predictions/m HTTP/1.1\r\nHost: x\r\nContent-Length: {len(text)}\r\n\r\n"
-    return head.encode() + text
-
-
 def reset(client):
     """Close a connection with a reset, so that the peer notices at once."""
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -196,28 +189,3 @@ def test_every_part_of_a_split_request_is_cancelled(tmp_path, form):
     folder = write_model(tmp_path, "m", HANDLER, TENSORS + split)
     with Server(tmp_path) as server:
         assert leaves(Held(server, folder), form, 3) == [1, 5]
-
-
-SERVICE = """
-import time
-from pathlib import Path
-from ts.torch_handler.base_handler import BaseHandler
-
-class Handler(BaseHandler):
-    def initialize(self, context):
-        self.initialized = True
-
-    def handle(self, data, context):
-        value = float(data[0]["body"])
-        with Path(__file__).with_name("seen").open("a") as file:
-            file.write(f"{value:g} ")
-        while value == 1 and not Path(__file__).with_name("go").exists():
-            time.sleep(0.005)
-        return [f"{value:g}"]
-"""
-
-
-def test_a_client_of_torchserve_s_routes_frees_its_place(tmp_path):
-    folder = write_model(tmp_path, "m", SERVICE, "queue_size: 3\n")
-    with Server(tmp_path, torchserve_api=True) as server:
-        assert leaves(Held(server, folder, prediction), prediction, 1) == [1, 5]

@@ -7,7 +7,6 @@ client asserts that the answers belong to the bytes that it sent, again and agai
 
 import io
 import json
-import threading
 
 import grpc
 import numpy as np
@@ -36,7 +35,7 @@ class Writer(BaseHandler):
         x, y = batch["x"], batch["y"]
         others = y.copy()
         way = batch.requests[0].parameters.get("way", "numpy")
-        facts = [int(x.flags.writeable), buffer_pool.statistics()["leased"], len(batch.requests)]
+        facts = [int(x.flags.writeable), buffer_pool.statistics()["leased"]]
         if way == "torch":
             tensor = batch.tensor("x")
             before = x.copy()
@@ -64,14 +63,13 @@ class Writer(BaseHandler):
 MODEL = """
 handler: handler.py
 executor: {executor}
-batching: {{max_batch_size: {batch}, max_delay_ms: {delay}}}
 inputs:
   - {{name: x, datatype: FP32, shape: [-1, 999]}}
   - {{name: y, datatype: FP32, shape: [-1, 500]}}
 outputs:
   - {{name: x, datatype: FP32, shape: [-1, 999]}}
   - {{name: y, datatype: FP32, shape: [-1, 500]}}
-  - {{name: facts, datatype: INT64, shape: [-1, 3]}}
+  - {{name: facts, datatype: INT64, shape: [-1, 2]}}
 """
 PICTURE = """
 from ksrv import BaseHandler
@@ -100,9 +98,8 @@ WAYS = ("numpy", "torch")
 def server(tmp_path_factory):
     root = tmp_path_factory.mktemp("writers")
     models = {
-        "inline": (HANDLER, MODEL.format(executor="inline", batch=1, delay=0)),
-        "process": (HANDLER, MODEL.format(executor="process", batch=1, delay=0)),
-        "batched": (HANDLER, MODEL.format(executor="inline", batch=2, delay=20_000)),
+        "inline": (HANDLER, MODEL.format(executor="inline")),
+        "process": (HANDLER, MODEL.format(executor="process")),
         "picture": (PICTURE, PICTURE_MODEL),
     }
     for name, (handler, model) in models.items():
@@ -199,26 +196,6 @@ def test_over_grpc_with_typed_contents_and_in_a_stream(stub, way):
     for answer in stub.ModelStreamInfer(iter(requests_)):
         assert not answer.error_message
         check(arrays(answer.infer_response))
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_in_a_batch(server, way):
-    """Two requests joined into one batch: each gets the answer to its values."""
-    found = {}
-
-    def send(place):
-        x = X + 1000 * place
-        found[place] = x, over_rest(server, "batched", way, x)
-
-    threads = [threading.Thread(target=send, args=(place,)) for place in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert set(found) == {0, 1}
-    for x, answer in found.values():
-        check(answer, x)
-        assert answer[2][0, 2] == 2, "they were joined"
 
 
 @pytest.mark.parametrize("model", ["inline", "process"])

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from tests.support.native.fast_path import chunked
 from tests.support.native.gunicorn_server import GunicornServer, infer, infer_head
 from tests.support.wire.http_reader import read_all, read_message
 
@@ -24,16 +25,6 @@ def form(size):
     body = part + bytes(size) + b"\r\n--b--\r\n"
     fields = ("Content-Type: multipart/form-data; boundary=b",)
     return infer_head(None, len(body), *fields) + body
-
-
-def in_chunks(message):
-    head, _, body = message.partition(b"\r\n\r\n")
-    lines = [line for line in head.split(b"\r\n") if not line.startswith(b"Content-Length")]
-    head = b"\r\n".join([*lines, b"Transfer-Encoding: chunked"])
-    pieces = [body[at : at + 50_000] for at in range(0, len(body), 50_000)]
-    return (
-        head + b"\r\n\r\n" + b"".join(b"%x\r\n%b\r\n" % (len(p), p) for p in pieces) + b"0\r\n\r\n"
-    )
 
 
 def compressed(message):
@@ -59,8 +50,8 @@ def steps(server):
     [
         (infer(16, TE), 200),
         (infer(LONG // 4, TE), 200),
-        (in_chunks(infer(16, TE)), 200),
-        (in_chunks(infer(LONG // 4, TE)), 200),
+        (chunked(infer(16, TE)), 200),
+        (chunked(infer(LONG // 4, TE), *[50_000] * 5), 200),
         (compressed(infer(LONG // 4)), 200),
         (form(1000), 200),
         (form(LONG), 200),

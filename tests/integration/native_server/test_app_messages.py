@@ -164,25 +164,6 @@ def test_a_stream_waits_for_its_reader_and_keeps_the_connection():
             sent.clear()
 
 
-def test_the_thread_of_a_stream_learns_that_its_reader_has_gone():
-    told = threading.Event()
-
-    def answer(message):
-        message.begin_stream(200, b"200 OK", b"Transfer-Encoding: chunked\r\n")
-        while message.send(PIECE, chunked=True):
-            pass
-        told.set()
-        with pytest.raises(RuntimeError, match="a piece belongs to a stream"):
-            message.send(PIECE, chunked=True)
-
-    with native(answer) as (http_server, address):
-        with socket.create_connection(address, 60) as client:
-            client.sendall(POST + b"\r\n")
-            client.recv(1000)
-        assert told.wait(60)
-        wait_until(lambda: http_server.open_connections == 0)
-
-
 def test_broken_stream_is_not_a_complete_answer():
     def answer(message):
         message.begin_stream(200, b"200 OK", b"Transfer-Encoding: chunked\r\n")
@@ -194,21 +175,6 @@ def test_broken_stream_is_not_a_complete_answer():
         assert read_all(client).endswith(b"\r\n\r\n5\r\npiece\r\n")
 
 
-def test_a_stop_wakes_the_thread_of_a_stream():
-    ended = threading.Event()
-
-    def answer(message):
-        message.begin_stream(200, b"200 OK", b"Transfer-Encoding: chunked\r\n")
-        while message.send(PIECE, chunked=True):
-            pass
-        ended.set()
-
-    with native(answer) as (_, address), socket.create_connection(address, 60) as client:
-        client.sendall(POST + b"\r\n")
-        client.recv(1, socket.MSG_PEEK)
-    assert ended.is_set()
-
-
 def test_messages_that_nobody_answers_are_answered_500():
     def answer(message):
         assert message.state in ("none", "whole")
@@ -218,39 +184,6 @@ def test_messages_that_nobody_answers_are_answered_500():
             with socket.create_connection(address, 60) as client:
                 client.sendall(POST + body)
                 assert read_answer(client).status == 500
-
-
-def test_requested_body_arrives_with_its_message():
-    seen = []
-
-    def answer(message):
-        seen.append((message.state, message.received, message.asked))
-        if message.state == "unread":
-            message.receive(1 << 20)
-            with pytest.raises(RuntimeError, match="was answered before"):
-                message.receive(1)
-            return
-        body = bytes(message.body) if message.state == "whole" else message.state.encode()
-        message.answer(200, b"200 OK", b"content-length: %d\r\n" % len(body), [body])
-
-    body = bytes(range(256)) * 1000
-    chunked = b"".join(
-        b"%x\r\n%b\r\n" % (1000, body[at : at + 1000]) for at in range(0, len(body), 1000)
-    )
-    with native(answer) as (http_server, address), socket.create_connection(address, 60) as client:
-        client.sendall(POST + b"Content-Length: %d\r\n\r\n" % len(body) + body + LIVE)
-        assert read_answer(client).body == body
-        assert read_answer(client).body == b'{"live":true}'
-        client.sendall(POST + b"Transfer-Encoding: chunked\r\n\r\n" + chunked + b"0\r\n\r\n" + LIVE)
-        assert read_answer(client).body == body
-        assert read_answer(client).body == b'{"live":true}'
-        states = [state for state, *_ in seen]
-        assert states == ["unread", "whole", "unread", "whole"]
-        client.sendall(POST + b"Transfer-Encoding: chunked\r\n\r\n" + chunked)
-        client.shutdown(socket.SHUT_WR)
-        assert read_answer(client).body == b"cut short"
-        assert client.recv(1) == b""
-        assert http_server.counters()["app"] == 6
 
 
 def test_slow_stream_readers_do_not_block_other_messages():

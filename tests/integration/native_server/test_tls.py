@@ -6,26 +6,19 @@ import socket
 
 import pytest
 
+from tests.support.native.fast_path import chunked
 from tests.support.native.gunicorn_server import TlsServer, infer
 from tests.support.wait_until import wait_until
 from tests.support.wire.arrival_times import came_at, note_arrivals, stopped
 from tests.support.wire.client_hello import client_hello
 from tests.support.wire.http_reader import read_message
 
-
-def in_chunks(message):
-    head, _, body = message.partition(b"\r\n\r\n")
-    lines = [line for line in head.split(b"\r\n") if not line.startswith(b"Content-Length")]
-    head = b"\r\n".join([*lines, b"Transfer-Encoding: chunked"])
-    return head + b"\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
-
-
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 FORMS = [
     infer(16),
     infer(1 << 20),
-    in_chunks(infer(16)),
-    in_chunks(infer(1 << 16)),
+    chunked(infer(16)),
+    chunked(infer(1 << 16)),
     infer(16, "TE: trailers"),  # leaves the fast path
     infer(16).replace(b"HTTP/1.1", b"HTTP/1.0\r\nConnection: keep-alive", 1),
 ]

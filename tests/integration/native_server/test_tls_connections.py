@@ -130,18 +130,6 @@ def test_pipelined_messages_in_one_record_are_all_answered(address, files):
         assert rest == b""
 
 
-@pytest.mark.parametrize("rows", [1000, 1024 - 9, 1 << 20])
-def test_large_bodies_and_answers_are_complete(address, files, rows):
-    x = np.arange(rows * 4, dtype="<f4").reshape(rows, 4)
-    x[0, 0] = 1
-    with connect(address, client_context(files)) as client:
-        for _ in range(2):
-            client.sendall(message("one", {"x": x}))
-            head, body, _ = read_message(client)
-            assert head.startswith(b"HTTP/1.1 200 OK")
-            assert body[-x.nbytes :] == x.tobytes()
-
-
 @pytest.mark.parametrize("farewell", [True, False])
 def test_a_body_that_is_cut_short_is_not_served(address, files, farewell):
     data = message("one", {"x": row(1, 2)})
@@ -265,17 +253,6 @@ def test_session_resumes_at_every_worker_until_the_files_are_reread(engine, file
                 again.sendall(LIVE)
                 assert read_message(again)[0].startswith(b"HTTP/1.1 200 OK")
         assert one.counters()["tls_agreed"] == one.counters()["tls_resumed"] == 1
-
-
-@pytest.mark.parametrize("sent", [0, 1, 5, 100, None])
-def test_a_handshake_that_stalls_is_ended(impatient, files, sent):
-    _, address = impatient
-    with socket.create_connection(address, 60) as client:
-        client.sendall(client_hello(client_context(files))[:sent])
-        with contextlib.suppress(ConnectionResetError):
-            while client.recv(1 << 16):
-                pass
-    assert_serves(address, client_context(files))
 
 
 def test_a_handshake_in_trickling_bytes_is_ended_in_time(impatient, files):

@@ -276,10 +276,6 @@ def test_every_form_of_a_number_is_read(datatype):
     assert got.tobytes() == np.array(values, got.dtype).tobytes()
 
 
-def test_only_json_booleans_become_bool():
-    assert read("[true,false, true]", "BOOL", 3).tolist() == [True, False, True]
-
-
 def test_span_outside_of_the_text_is_refused():
     for begin, end in ((0, 4), (2, 1), (4, 4)):
         with pytest.raises(ValueError, match="does not lie within"):

@@ -1,4 +1,3 @@
-
 import pytest
 
 from ksrv.server.shared.worker_table import CAPACITY, State, shared_table
