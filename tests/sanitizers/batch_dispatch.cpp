@@ -5,7 +5,6 @@
 //
 // Arguments: requests of each client. Prints how many were answered and exits 1 when something is wrong.
 
-#include <arpa/inet.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -21,7 +20,7 @@
 #include "process/batch_dispatcher.hpp"
 #include "queue/deadline_timer.hpp"
 #include "server/server.hpp"
-#include "../support/native/checks.hpp"
+#include "../support/native/loopback.hpp"
 #include "../support/native/rows_model.hpp"
 
 using namespace ksrv;
@@ -93,8 +92,7 @@ struct World {
     const std::size_t columns;
     EventLoop events{2};
     HttpServer server;
-    int listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
-    sockaddr_in address{};
+    const Loopback listener;
     std::atomic<int> good{0}, failed{0}, lives{0};
     Sums sums;
 
@@ -104,20 +102,13 @@ struct World {
             made = {500, "500 Failed", "content-length: 0\r\n", ""};
         signature = route_rows(&server, queue, columns, max_rows, 60'000'000'000);
         check(process_timer().watch(queue), "deadlines are watched");
-        address.sin_family = AF_INET;
-        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        socklen_t length = sizeof address;
-        check(bind(listener, reinterpret_cast<sockaddr *>(&address), length) == 0 &&
-                  listen(listener, 64) == 0 && server.listen_on(&listener, 1),
-              "the server listens");
-        getsockname(listener, reinterpret_cast<sockaddr *>(&address), &length);
+        check(server.listen_on(&listener.fd, 1), "the server listens");
     }
 
     ~World() {
         process_timer().forget(queue);
         signature->release();
         release(queue);
-        close(listener);
     }
 
     // The part of an instance that is Python's: ends what `serve` brings home.
@@ -170,8 +161,7 @@ struct World {
     }
 
     void client(int number, int requests) {
-        const int fd = socket(AF_INET, SOCK_STREAM, 0);
-        check(connect(fd, reinterpret_cast<sockaddr *>(&address), sizeof address) == 0, "it connects");
+        const int fd = listener.connected();
         for (int turn = 0; turn < requests; ++turn) {
             std::vector<float> row(columns);
             row[0] = static_cast<float>(number);
@@ -253,43 +243,10 @@ void run(std::uint64_t max_rows, int instances, int requests, std::size_t column
         check(size.second.infer_ns <= world->sums.stages[STAGE_REQUEST].ns, "nor did batches of a size");
 }
 
-// Any bytes of an answer's head are read or refused.
-void mutate() {
-    std::unique_ptr<Ring> ring(Ring::make());
-    RingAnswer answer;
-    unsigned seed = 1;
-    int read = 0;
-    for (int turn = 0; turn < 200000; ++turn) {
-        RingAnswer *place = reinterpret_cast<RingAnswer *>(ring->answer(3));
-        std::memset(static_cast<void *>(place), 0, sizeof *place);
-        place->number = 3;
-        place->outputs = place->stages = 1;
-        std::strcpy(place->stage[0].name, "inference");
-        place->output[0] = {0, 32, {2, 4}, DT_FP32, 2, 1, {'y'}};
-        for (int i = rand_r(&seed) % 4; i > 0; --i) {
-            const std::size_t where = static_cast<std::size_t>(rand_r(&seed)) %
-                                      (offsetof(RingAnswer, output) + sizeof(RingOutput));
-            ring->answer(3)[where] = static_cast<unsigned char>(rand_r(&seed));
-        }
-        if (ring->read_answer(3, &answer) != nullptr || answer.form == RING_ON_CHANNEL) continue;
-        ++read;
-        check(answer.outputs <= RING_OUTPUTS && answer.stages <= RING_STAGES, "counts are bounded");
-        for (std::uint32_t i = 0; i < answer.outputs; ++i) {
-            const RingOutput &output = answer.output[i];
-            check(output.rank <= MAX_RANK && output.datatype < DT_BYTES &&
-                      output.name_length <= RING_NAME &&
-                      output.offset + output.nbytes <= RING_ANSWER_BYTES,
-                  "an output is in its place");
-        }
-    }
-    check(read > 1000, "some are read");
-}
-
 }  // namespace
 
 int main(int count, char **arguments) {
     const int requests = count > 1 ? std::atoi(arguments[1]) : 300;
-    mutate();
     run(0, 1, requests, 4);
     run(8, 1, requests, 4);
     run(8, 2, requests, 4);

@@ -10,16 +10,12 @@ from ksrv.limits import Limits
 from ksrv.server.rest.fast_path import prepared_answers
 from ksrv.testing import Server
 from tests.support.models import write_double
+from tests.support.wire.http_reader import double_body
 
 PAGE, OTHER = "http://localhost:3000", "http://elsewhere.example"
 TOKEN = {"Authorization": "Bearer secret"}
 INFER = "/v2/models/double/infer"
 ASK = {"Access-Control-Request-Method": "POST"}
-
-
-def body():
-    entry = {"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}
-    return json.dumps({"inputs": [entry]})
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +52,7 @@ def test_other_origins_get_no_cors_headers(page, origin):
     assert preflight(page, origin).status_code == 401
     for path, send in ((INFER, requests.post), ("/v2", requests.get)):
         headers = {"Origin": origin, **TOKEN}
-        answer = send(page.url + path, headers=headers, data=body(), timeout=30)
+        answer = send(page.url + path, headers=headers, data=double_body(), timeout=30)
         assert answer.status_code == 200
         assert "Access-Control-Allow-Origin" not in answer.headers
         assert answer.headers["Vary"] == "Origin"
@@ -74,11 +70,11 @@ def test_every_answer_names_the_origin(page):
     length = {"Inference-Header-Content-Length": str(len(header))}
     block = np.ones(4, np.float32).tobytes()
     for method, path, data, status, fields in [
-        ("POST", INFER, body(), 200, TOKEN),
+        ("POST", INFER, double_body(), 200, TOKEN),
         ("POST", INFER, header + block, 200, TOKEN | length),
-        ("POST", INFER, body(), 401, {}),
+        ("POST", INFER, double_body(), 401, {}),
         ("POST", INFER, "{", 400, TOKEN),
-        ("POST", "/v2/models/none/infer", body(), 404, TOKEN),
+        ("POST", "/v2/models/none/infer", double_body(), 404, TOKEN),
         ("POST", "/v1/models/double:predict", '{"instances": [[1, 2, 3, 4]]}', 200, TOKEN),
         ("GET", "/v2", None, 200, TOKEN),
         ("GET", "/v2/models/double", None, 200, TOKEN),
@@ -98,7 +94,7 @@ def test_every_answer_names_the_origin(page):
 
 
 def test_requests_of_no_page_stay_on_the_fast_path(page):
-    answer = requests.post(page.url + INFER, data=body(), headers=TOKEN, timeout=30)
+    answer = requests.post(page.url + INFER, data=double_body(), headers=TOKEN, timeout=30)
     assert answer.status_code == 200
     assert "Access-Control-Allow-Origin" not in answer.headers
 
@@ -108,7 +104,7 @@ def test_any_origin_may_read_but_only_allowed_origins_may_change(tmp_path):
     with Server(root, allowed_origins=["*"]) as server:
         assert preflight(server, OTHER).headers["Access-Control-Allow-Origin"] == "*"
         origin = {"Origin": OTHER}
-        answer = requests.post(server.url + INFER, data=body(), headers=origin, timeout=30)
+        answer = requests.post(server.url + INFER, data=double_body(), headers=origin, timeout=30)
         assert answer.headers["Access-Control-Allow-Origin"] == "*"
         load = f"{server.url}/v2/repository/models/double/load"
         refused = requests.post(load, headers=origin, timeout=30)

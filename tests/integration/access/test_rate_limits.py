@@ -1,6 +1,5 @@
 """Limits on rate and concurrency, for a model and for each token: refused with 429 and Retry-After."""
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -12,6 +11,7 @@ from tests.support.models import ECHO, SLOW, VECTOR, write_model
 from tests.support.streams import StreamedResponse, text_request, write_words
 from tests.support.wait_until import wait_until
 from tests.support.wire.grpc_calls import infer_request, retry_seconds, stub_infer
+from tests.support.wire.http_reader import double_body
 
 RARE = 0.001  # requests a second: one, and no other in this test's time
 
@@ -33,16 +33,11 @@ def serving(models, *names, **settings):
     return Server([models / "free", *(models / name for name in names)], **settings)
 
 
-def body():
-    entry = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
-    return json.dumps({"inputs": [entry]})
-
-
 def over_http(server, model, token="", **headers):
     if token:
         headers["Authorization"] = f"Bearer {token}"
     url = f"{server.url}/v2/models/{model}/infer"
-    return requests.post(url, data=body(), headers=headers, timeout=60)
+    return requests.post(url, data=double_body(), headers=headers, timeout=60)
 
 
 def over_grpc(server, model, token=""):

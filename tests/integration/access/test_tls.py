@@ -18,7 +18,7 @@ from tests.support.certificates import self_signed, short_lived
 from tests.support.models import DOUBLE, VECTOR, write_model
 from tests.support.processes import children
 from tests.support.wait_until import wait_until
-from tests.support.wire.http_reader import read_all
+from tests.support.wire.http_reader import double_body, read_all
 
 
 @pytest.fixture(scope="module")
@@ -40,11 +40,8 @@ def settings(files, **more):
 
 
 def over_rest(server, trusted, **options):
-    entry = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
     url = f"{server.url}/v2/models/double/infer"
-    answer = requests.post(
-        url, json={"inputs": [entry]}, verify=str(trusted), timeout=30, **options
-    )
+    answer = requests.post(url, double_body(), verify=str(trusted), timeout=30, **options)
     return answer.json()["outputs"][0]["data"]
 
 

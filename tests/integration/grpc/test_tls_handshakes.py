@@ -1,14 +1,15 @@
 """Simultaneous TLS handshakes of the gRPC server."""
 
 import contextlib
-import socket
 import ssl
 
 from ksrv.testing import Server
 from tests.support.certificates import self_signed
 from tests.support.models import write_double
+from tests.support.processes import children
 from tests.support.wire.arrival_times import came_at, note_arrivals, stopped
 from tests.support.wire.client_hello import client_hello
+from tests.support.wire.http_reader import open_connection
 
 
 def test_handshakes_are_served_in_order_of_arrival(tmp_path):
@@ -22,13 +23,11 @@ def test_handshakes_are_served_in_order_of_arrival(tmp_path):
     settings = {"tls_cert": str(cert), "tls_key": str(key)}
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(Server(models, **settings))
-        host, port = server.grpc.rsplit(":", 1)
-        with open(f"/proc/{server.pid}/task/{server.pid}/children") as file:
-            (worker,) = map(int, file.read().split())
+        [worker] = children(server.pid)
         with stopped(worker):
             peers = []
             for _ in range(40):
-                peer = stack.enter_context(socket.create_connection((host, int(port)), 60))
+                peer = stack.enter_context(open_connection(server.grpc, 60))
                 note_arrivals(peer)
                 peer.sendall(client_hello(context))
                 peers.append(peer)

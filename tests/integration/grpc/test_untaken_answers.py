@@ -1,7 +1,6 @@
 """Clients that make calls and do not read the answers: only their calls fail."""
 
 import contextlib
-import re
 import socket
 
 import grpc
@@ -10,6 +9,7 @@ import pytest
 from ksrv.protocol.protobuf import INFERENCE
 from ksrv.server.grpc.limits import CONCURRENT_STREAMS, MAX_CALLS
 from ksrv.testing import Server
+from tests.support.metrics import bytes_in_flight, metric
 from tests.support.models import DOUBLE, VECTOR, write_model
 from tests.support.wait_until import wait_until
 from tests.support.wire.grpc_calls import call, connect, infer_request, stub_infer
@@ -138,8 +138,8 @@ def test_unread_answers_leave_room_for_others(server, attack):
         for wire, streams in hostile:
             left = [stream for stream in streams if not wire.ended.get(stream)]
             assert sorted(wire.resets) == left[: len(wire.resets)], "the oldest"
-        page = server.get("/metrics")[1].decode()
-        assert f'{{protocol="grpc",reason="calls"}} {sum(ended)}.0' in page
+        refused = 'ksrv_refused_requests_total{protocol="grpc",reason="calls"}'
+        assert metric(server, refused) == sum(ended)
         take_all(honest, slow)
 
 
@@ -206,13 +206,6 @@ def fill_socket(wire, message):
         continue
 
 
-def held(server):
-    """The bytes of requests and answers in flight, from the metrics page."""
-    status, page = server.get("/metrics")
-    assert status == 200
-    return float(re.search(rb"^ksrv_bytes_in_flight (\S+)$", page, re.M)[1])
-
-
 def test_waiting_small_answers_count_in_the_budget(server):
     calls, count = 8, 1000
     message = rows(count).SerializeToString()
@@ -223,6 +216,6 @@ def test_waiting_small_answers_count_in_the_budget(server):
             streams.append(wire.call(INFER))
             wire.send(streams[-1], b"\0" + len(message).to_bytes(4, "big") + message, last=True)
         until_begun(wire, streams)
-        assert held(server) >= calls * count * 16
+        assert bytes_in_flight(server) >= calls * count * 16
         take_all(wire, streams)
-        wait_until(lambda: held(server) == 0)
+        wait_until(lambda: bytes_in_flight(server) == 0)

@@ -4,7 +4,6 @@ import contextlib
 import gzip
 import json
 import random
-import re
 import socket
 import time
 import zlib
@@ -14,8 +13,9 @@ import pytest
 import requests
 
 from ksrv.testing import Server
+from tests.support.metrics import bytes_in_flight, metric
 from tests.support.wait_until import wait_until
-from tests.support.wire.http_reader import read_answer
+from tests.support.wire.http_reader import open_connection, read_answer
 
 pytestmark = pytest.mark.long
 
@@ -70,26 +70,7 @@ def server(tmp_path_factory):
     with Server(write(folder), limits=limits, grpc="off") as running:
         running.folder = folder
         yield running
-        wait_until(lambda: in_flight(running) == 0)
-
-
-def in_flight(server):
-    """The gauge in the metrics."""
-    page = requests.get(f"{server.url}/metrics", timeout=30).text
-    return float(re.search(r"^ksrv_bytes_in_flight (\S+)$", page, re.M)[1])
-
-
-def pooled(server):
-    """The bytes that are pooled for later requests."""
-    page = requests.get(f"{server.url}/metrics", timeout=30).text
-    return float(re.search(r"^ksrv_buffer_pool_pooled_bytes (\S+)$", page, re.M)[1])
-
-
-@contextlib.contextmanager
-def connected(server):
-    host, port = server.http.rsplit(":", 1)
-    with socket.create_connection((host, int(port)), timeout=60) as client:
-        yield client
+        wait_until(lambda: bytes_in_flight(running) == 0)
 
 
 def message(nbytes, *, wanted=0, waits=False, fields=()):
@@ -121,7 +102,7 @@ def head(*lines):
 
 def send(server, nbytes, **more):
     """Send a complete request, return its answer and close the connection."""
-    with connected(server) as client:
+    with open_connection(server.http, 60) as client:
         client.sendall(b"".join(message(nbytes, **more)))
         return read_answer(client)
 
@@ -131,29 +112,29 @@ def send(server, nbytes, **more):
 def test_announced_length_is_not_charged(server, announced, upload):
     with contextlib.ExitStack() as stack:
         for _ in range(6):
-            client = stack.enter_context(connected(server))
+            client = stack.enter_context(open_connection(server.http, 60))
             client.sendall(
                 head(*announced, f"Content-Length: {BODY}", "Inference-Header-Content-Length: 100")
                 + b"{"
                 + b" " * 999
             )
-        wait_until(lambda: in_flight(server) >= 6000)
-        assert in_flight(server) < MIB
+        wait_until(lambda: bytes_in_flight(server) >= 6000)
+        assert bytes_in_flight(server) < MIB
         for _ in range(3):
             assert send(server, 20 * MIB, fields=upload).status == 200
-    wait_until(lambda: in_flight(server) == 0)
+    wait_until(lambda: bytes_in_flight(server) == 0)
 
 
 def test_announced_length_in_reused_memory_is_charged_briefly(server):
     for _ in range(2):
         assert send(server, 20 * MIB).status == 200
     first, body = message(20 * MIB)
-    with connected(server) as client:
+    with open_connection(server.http, 60) as client:
         client.sendall(first + body[:100_000])
-        wait_until(lambda: 100_000 <= in_flight(server) < MIB)
+        wait_until(lambda: 100_000 <= bytes_in_flight(server) < MIB)
         client.sendall(body[100_000:])
         assert read_answer(client).status == 200
-    wait_until(lambda: in_flight(server) == 0)
+    wait_until(lambda: bytes_in_flight(server) == 0)
 
 
 @pytest.mark.parametrize("upload", WAYS.values(), ids=WAYS)
@@ -162,13 +143,13 @@ def test_received_bytes_are_bounded_with_a_share_for_small_requests(server, uplo
     with contextlib.ExitStack() as stack:
         slow = []
         for number in (1, 2):
-            client = stack.enter_context(connected(server))
+            client = stack.enter_context(open_connection(server.http, 60))
             first, body = message(size, fields=upload)
             client.sendall(first + body[:-7])
             slow.append((client, body[-7:]))
             # Received bytes are counted in steps: the last few KiB of a body wait for more.
-            wait_until(lambda held=number * (size - 65_536): in_flight(server) >= held)
-        assert in_flight(server) < 2 * size + 2 * MIB
+            wait_until(lambda held=number * (size - 65_536): bytes_in_flight(server) >= held)
+        assert bytes_in_flight(server) < 2 * size + 2 * MIB
         for way in WAYS.values():
             refused = send(server, 8 * MIB, fields=way)
             assert refused.status == 503
@@ -177,39 +158,39 @@ def test_received_bytes_are_bounded_with_a_share_for_small_requests(server, uplo
         for client, rest in slow:
             client.sendall(rest)
             assert read_answer(client).status == 200
-    wait_until(lambda: in_flight(server) == 0)
+    wait_until(lambda: bytes_in_flight(server) == 0)
 
 
 def test_chunked_bodies_reuse_pooled_memory(server):
     """Their length is unknown at the start. If each body began with a small block, each would leave
     another large block."""
     choose = random.Random(1)
-    before = pooled(server)
+    before = metric(server, "ksrv_buffer_pool_pooled_bytes")
     for _ in range(100):
         assert (
             send(server, choose.randrange(300_000, 900_000), fields=WAYS["chunked"]).status == 200
         )
-    assert pooled(server) < before + 8 * MIB  # 60 MiB were sent
+    assert metric(server, "ksrv_buffer_pool_pooled_bytes") < before + 8 * MIB  # 60 MiB were sent
 
 
 @pytest.mark.parametrize("upload", WAYS.values(), ids=WAYS)
 def test_a_request_that_waits_for_its_handler_counts_once(server, upload):
     go = server.folder / "go"
-    with connected(server) as client:
+    with open_connection(server.http, 60) as client:
         client.sendall(b"".join(message(8 * MIB, waits=True, fields=upload)))
         try:
-            wait_until(lambda: 8 * MIB <= in_flight(server) < 9 * MIB)
+            wait_until(lambda: 8 * MIB <= bytes_in_flight(server) < 9 * MIB)
         finally:
             go.touch()
         assert read_answer(client).status == 200
-    wait_until(lambda: in_flight(server) == 0)
+    wait_until(lambda: bytes_in_flight(server) == 0)
     go.unlink()
 
 
 @pytest.mark.parametrize("way", [WAYS[name] for name in KNOWN], ids=KNOWN)
 def test_an_upload_that_can_never_fit_is_refused_at_its_head(tmp_path, way):
     with Server(write(tmp_path), limits={"in_flight": 8 * MIB}, grpc="off") as server:
-        with connected(server) as client:
+        with open_connection(server.http, 60) as client:
             client.sendall(
                 head(*way, f"Content-Length: {10 * MIB}", "Inference-Header-Content-Length: 100")
             )
@@ -221,11 +202,11 @@ def test_an_upload_that_can_never_fit_is_refused_at_its_head(tmp_path, way):
 @pytest.mark.differs_in_processes("an answer above the limit is refused in the process")
 @pytest.mark.parametrize("way", [WAYS[name] for name in KNOWN], ids=KNOWN)
 def test_answers_that_are_not_read_count_and_are_bounded(server, way):
-    with connected(server) as first, connected(server) as second:
+    with open_connection(server.http, 60) as first, open_connection(server.http, 60) as second:
         ask = b"".join(message(8, wanted=100 * MIB, fields=way))
         first.sendall(ask)
         assert first.recv(12) == b"HTTP/1.1 200"  # the budget has no room for a similar answer
-        wait_until(lambda: in_flight(server) >= 100 * MIB)
+        wait_until(lambda: bytes_in_flight(server) >= 100 * MIB)
         second.sendall(ask)
         refused = read_answer(second)
         assert refused.status == 503
@@ -239,16 +220,16 @@ def test_answers_that_are_not_read_count_and_are_bounded(server, way):
             piece = first.recv(MIB)
             assert piece
             received += len(piece)
-        wait_until(lambda: in_flight(server) == 0)
+        wait_until(lambda: bytes_in_flight(server) == 0)
     assert len(send(server, 8, wanted=100 * MIB, fields=way).body) > 100 * MIB
 
 
 @pytest.mark.parametrize("way", [WAYS[name] for name in KNOWN], ids=KNOWN)
 def test_answer_is_freed_if_its_reader_leaves(server, way):
-    with connected(server) as client:
+    with open_connection(server.http, 60) as client:
         client.sendall(b"".join(message(8, wanted=50 * MIB, fields=way)))
-        wait_until(lambda: in_flight(server) >= 50 * MIB)
-    wait_until(lambda: in_flight(server) == 0)
+        wait_until(lambda: bytes_in_flight(server) >= 50 * MIB)
+    wait_until(lambda: bytes_in_flight(server) == 0)
 
 
 @pytest.fixture(scope="module")
@@ -271,7 +252,7 @@ def closed_by_the_server(step):
 @pytest.mark.parametrize("way", [WAYS[name] for name in KNOWN], ids=KNOWN)
 def test_large_upload_must_be_faster_than_a_small_upload(impatient, way):
     announced = head(*way, f"Content-Length: {100 * MIB}", "Inference-Header-Content-Length: 100")
-    with connected(impatient) as client:
+    with open_connection(impatient.http, 60) as client:
         client.sendall(announced)
 
         def step():
@@ -285,7 +266,7 @@ def test_large_upload_must_be_faster_than_a_small_upload(impatient, way):
 
 @pytest.mark.parametrize("way", [WAYS[name] for name in KNOWN], ids=KNOWN)
 def test_large_answer_must_be_read_faster_than_a_small_answer(impatient, way):
-    with connected(impatient) as client:
+    with open_connection(impatient.http, 60) as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
         client.sendall(b"".join(message(8, wanted=100 * MIB, fields=way)))
         received = 0
@@ -341,7 +322,7 @@ TOO_MUCH_JSON = {
 @pytest.mark.parametrize("start", TOO_MUCH_JSON.values(), ids=TOO_MUCH_JSON)
 def test_json_above_its_limit_is_refused_before_its_end(terse, start):
     """All of them are incomplete: a server that waits for the rest never answers 413."""
-    with connected(terse) as client:
+    with open_connection(terse.http, 60) as client:
         client.sendall(start)
         refused = read_answer(client)
     assert refused.status == 413
@@ -401,7 +382,7 @@ def authorized(start, token):
 )
 @pytest.mark.parametrize("start", UPLOADS.values(), ids=UPLOADS)
 def test_unauthorized_caller_is_refused_before_the_body(guarded, start, token, challenge):
-    with connected(guarded) as client:
+    with open_connection(guarded.http, 60) as client:
         client.sendall(start if token is None else authorized(start, token))
         refused = read_answer(client)
     assert refused.status == 401
@@ -410,6 +391,6 @@ def test_unauthorized_caller_is_refused_before_the_body(guarded, start, token, c
 
 def test_a_probe_with_a_body_that_does_not_come_needs_no_token(guarded):
     start = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n"
-    with connected(guarded) as client:
+    with open_connection(guarded.http, 60) as client:
         client.sendall(start)
         assert read_answer(client).status == 200

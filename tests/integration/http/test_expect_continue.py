@@ -7,11 +7,9 @@ import pytest
 
 from ksrv.testing import Server
 from tests.support.models import write_double
-from tests.support.wire.http_reader import open_connection, read_message
+from tests.support.wire.http_reader import double_body, open_connection, read_message
 
-BODY = json.dumps(
-    {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}]}
-).encode()
+BODY = double_body()
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 

@@ -8,9 +8,10 @@ import pytest
 import requests
 
 from ksrv.testing import Server
+from tests.support.metrics import metric
 from tests.support.models import DOUBLE, VECTOR, write_model
 from tests.support.wait_until import wait_until
-from tests.support.wire.http_reader import open_connection, read_all
+from tests.support.wire.http_reader import double_body, open_connection, read_all
 
 PATIENT = {"head_timeout": 600, "transfer_grace": 600, "keepalive": 600, "stop_timeout": 1}
 """No client is closed for being slow, so that a blocked client would wait for ever."""
@@ -57,10 +58,9 @@ def assert_answers(server):
                  "GET /v2/health/live HTTP/1.0"):  # fmt: skip
         probe = f"{line}\r\nHost: x\r\nUser-Agent: kube-probe/1.31\r\nConnection: close\r\n\r\n"
         assert b" 200 OK\r\n" in ask(server, probe.encode())
-    entry = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
     closing = {"Connection": "close"}
     url = f"{server.url}/v2/models/double/infer"
-    answer = requests.post(url, json={"inputs": [entry]}, headers=closing, timeout=20)
+    answer = requests.post(url, double_body(), headers=closing, timeout=20)
     assert answer.json()["outputs"][0]["data"] == [2, 4, 6, 8]
 
 
@@ -72,25 +72,20 @@ def server(tmp_path_factory):
         yield running
 
 
-def open_connections(server):
-    page = requests.get(f"{server.url}/metrics", timeout=20).text
-    return float(re.search(r"^ksrv_connections (\S+)$", page, re.M)[1])
-
-
 @pytest.mark.parametrize("upload", UPLOADS.values(), ids=UPLOADS)
 def test_stuck_uploads_do_not_delay_metadata_metrics_and_probes(server, upload):
     with contextlib.ExitStack() as stack:
         for _ in range(CLIENTS):
             client = stack.enter_context(open_connection(server.http))
             client.sendall(upload)
-        wait_until(lambda: open_connections(server) >= CLIENTS)
+        wait_until(lambda: metric(server, "ksrv_connections") >= CLIENTS)
         assert_answers(server)
-    wait_until(lambda: open_connections(server) < CLIENTS)
+    wait_until(lambda: metric(server, "ksrv_connections") < CLIENTS)
 
 
 def test_upload_after_stuck_uploads_is_received_once_they_end(tmp_path):
     write_model(tmp_path, "double", DOUBLE, VECTOR)
-    body = b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}'
+    body = double_body()
     chunks = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
     whole = POST + b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n" + chunks
     with (

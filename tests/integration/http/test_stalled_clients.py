@@ -4,7 +4,6 @@ import contextlib
 import os
 import resource
 import signal
-import socket
 import ssl
 import threading
 
@@ -14,8 +13,9 @@ import requests
 from ksrv.testing import Server
 from tests.support.certificates import self_signed
 from tests.support.models import DOUBLE, VECTOR, write_model
+from tests.support.processes import children
 from tests.support.wait_until import wait_until
-from tests.support.wire.http_reader import double_body, read_answer
+from tests.support.wire.http_reader import double_body, open_connection, read_answer
 
 pytestmark = pytest.mark.long
 
@@ -74,11 +74,6 @@ def impatient(models, certificate):
         yield server
 
 
-def plain(server):
-    host, _, port = server.http.rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=60)
-
-
 def encrypted(server, session=None):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if session is None else session.context
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -89,8 +84,8 @@ def infer_head(length, model="double"):
     return f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n"
 
 
-def silent(server):
-    return plain(server)
+def plain(server):
+    return open_connection(server.http, 60)
 
 
 def one_byte(server):
@@ -130,7 +125,7 @@ def chunked_body(server):
     return connection
 
 
-STALLS = [silent, one_byte, half_handshake, encrypted, half_head, empty_lines, half_body,
+STALLS = [plain, one_byte, half_handshake, encrypted, half_head, empty_lines, half_body,
           chunked_body]  # fmt: skip
 
 
@@ -173,7 +168,7 @@ def test_stalled_clients_are_disconnected(impatient, stall):
 
 def test_worker_without_descriptors_continues_to_serve(models, certificate):
     with tls_server(models, certificate) as server:
-        worker = worker_of(server)
+        [worker] = children(server.pid)
         before = resource.prlimit(worker, resource.RLIMIT_NOFILE)
         # the limit applies to descriptor numbers
         most = max(map(int, os.listdir(f"/proc/{worker}/fd"))) + 9
@@ -184,12 +179,7 @@ def test_worker_without_descriptors_continues_to_serve(models, certificate):
             wait_until(lambda: len(os.listdir(f"/proc/{worker}/fd")) == most)
         resource.prlimit(worker, resource.RLIMIT_NOFILE, before)
         assert server.get("/v2/health/live")[0] == 200
-        assert worker_of(server) == worker
-
-
-def worker_of(server):
-    with open(f"/proc/{server.pid}/task/{server.pid}/children") as children:
-        return int(children.read().split()[0])
+        assert children(server.pid) == [worker]
 
 
 class Clients:
@@ -231,20 +221,9 @@ class Clients:
             thread.join()
 
 
-@pytest.mark.parametrize(("workers", "keep"), [(1, True), (2, False)])
-def test_stop_resets_no_connection(models, certificate, workers, keep):
-    with tls_server(models, certificate, workers=workers, drain_delay=1) as server:
-        wait_until(lambda: server.log.count("ready: True") == workers)
-        with Clients(server, certificate[1], count=8, keep=keep) as clients:
-            wait_until(lambda: clients.answered > 100)
-            assert server.terminate() == 0
-            wait_until(lambda: clients.refused > 0)
-        assert clients.lost == []
-
-
 @pytest.mark.parametrize("keep", [True, False], ids=["kept", "new"])
-def test_a_reload_loses_no_request(models, certificate, keep):
-    with tls_server(models, certificate, workers=2) as server:
+def test_a_reload_and_a_stop_lose_no_request(models, certificate, keep):
+    with tls_server(models, certificate, workers=2, drain_delay=1) as server:
         wait_until(lambda: server.log.count("ready: True") == 2)
         with Clients(server, certificate[1], count=8, keep=keep) as clients:
             wait_until(lambda: clients.answered > 100)
@@ -252,5 +231,7 @@ def test_a_reload_loses_no_request(models, certificate, keep):
             wait_until(lambda: server.log.count("ready: True") == 4)
             before = clients.answered
             wait_until(lambda: clients.answered > before + 100)
+            assert clients.refused == 0
+            assert server.terminate() == 0
+            wait_until(lambda: clients.refused > 0)
         assert clients.lost == []
-        assert clients.refused == 0

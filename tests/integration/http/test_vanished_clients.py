@@ -2,15 +2,14 @@
 
 import contextlib
 import json
-import re
 import socket
 import struct
 import time
 
 import pytest
-import requests
 
 from ksrv.testing import Server
+from tests.support.metrics import metric
 from tests.support.models import write_model
 from tests.support.native.gunicorn_server import infer_head
 from tests.support.wait_until import wait_until
@@ -96,18 +95,14 @@ class Held:
         file = self.folder / "seen"
         return [float(value) for value in file.read_text().split()] if file.exists() else []
 
-    def metric(self, name):
-        page = requests.get(f"{self.server.url}/metrics", timeout=30).text
-        return float(re.search(rf"^{name} (\S+)$", page, re.M)[1])
-
     @property
     def waiting(self):
-        return self.metric(r'ksrv_pending_requests\{model="m",version=""\}')
+        return metric(self.server, 'ksrv_pending_requests{model="m",version=""}')
 
     @property
     def cancelled(self):
-        labels = r'\{model="m",outcome="cancelled",version=""\}'
-        return self.metric("ksrv_requests_total" + labels)
+        series = 'ksrv_requests_total{model="m",outcome="cancelled",version=""}'
+        return metric(self.server, series)
 
     @contextlib.contextmanager
     def busy(self):

@@ -1,13 +1,11 @@
 """Messages of the Falcon app: complete before a thread gets them, and answered without waiting for the client."""
 
 import contextlib
-import re
 import socket
 import threading
 import time
 
 import pytest
-import requests
 from gunicorn.config import Config
 
 from ksrv._native.http.request_head import HeadRules
@@ -19,9 +17,10 @@ from ksrv.server.rest.app_messages import AppMessages
 from ksrv.server.rest.fast_path import prepared_answers
 from ksrv.server.settings import ServerSettings
 from ksrv.testing import Server
+from tests.support.metrics import bytes_in_flight
 from tests.support.models import write_double
 from tests.support.wait_until import wait_until
-from tests.support.wire.http_reader import parse_answers, read_all, read_answer
+from tests.support.wire.http_reader import open_connection, parse_answers, read_all, read_answer
 
 INDEX = b"POST /v2/repository/index HTTP/1.1\r\nHost: x\r\n"
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -36,19 +35,8 @@ def server(tmp_path_factory):
         yield running
 
 
-def connect(server):
-    host, port = server.http.rsplit(":", 1)
-    return socket.create_connection((host, int(port)), 60)
-
-
-def held(server):
-    """The bytes that requests and answers use."""
-    page = requests.get(f"{server.url}/metrics", timeout=60).text
-    return float(re.search(r"^ksrv_bytes_in_flight (\S+)$", page, re.M)[1])
-
-
 def exchange(server, data):
-    with connect(server) as client:
+    with open_connection(server.http, 60) as client:
         client.sendall(data)
         return parse_answers(read_all(client).replace(b"HTTP/1.1 100 Continue\r\n\r\n", b""))
 
@@ -75,7 +63,7 @@ MALFORMED_HEADS = {
 
 @pytest.mark.parametrize(("rest", "status"), MALFORMED_HEADS.values(), ids=MALFORMED_HEADS)
 def test_the_refusal_of_a_head_request_has_no_body(server, rest, status):
-    with connect(server) as client:
+    with open_connection(server.http, 60) as client:
         client.sendall(b"HEAD " + rest)
         head, _, body = read_all(client).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 %d " % status)
@@ -85,7 +73,10 @@ def test_the_refusal_of_a_head_request_has_no_body(server, rest, status):
 
 def test_a_head_request_that_comes_too_slowly_is_refused_without_a_body(tmp_path):
     write_double(tmp_path)
-    with Server(tmp_path, grpc="off", head_timeout=0.2) as server, connect(server) as client:
+    with (
+        Server(tmp_path, grpc="off", head_timeout=0.2) as server,
+        open_connection(server.http, 60) as client,
+    ):
         client.sendall(b"HEAD /v2 HTTP/1.1\r\nHost:")
         head, _, body = read_all(client).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 408 ")
@@ -234,8 +225,11 @@ def test_raising_app_answers_500():
 def test_required_rate_of_a_chunked_body_grows_with_its_chunks(tmp_path):
     write_double(tmp_path)
     settings = {"transfer_grace": 0.5, "transfer_timeout": 1}
-    with Server(tmp_path, grpc="off", **settings) as server, connect(server) as client:
+    with (
+        Server(tmp_path, grpc="off", **settings) as server,
+        open_connection(server.http, 60) as client,
+    ):
         head = b"POST /v2/models/double/explain HTTP/1.1\r\nHost: x\r\n"
         client.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n1000000\r\n" + bytes(8 << 20))
         assert read_answer(client).status == 408
-        wait_until(lambda: held(server) == 0)
+        wait_until(lambda: bytes_in_flight(server) == 0)

@@ -1,7 +1,6 @@
 """Chunked infer requests: small, simple requests on the fast path, all others on the general path."""
 
 import contextlib
-import json
 import socket
 import time
 
@@ -22,7 +21,7 @@ from tests.support.native.fast_path import (
     stripped,
 )
 from tests.support.wait_until import wait_until
-from tests.support.wire.http_reader import open_connection, read_all, read_message
+from tests.support.wire.http_reader import double_body, open_connection, read_all, read_message
 
 SLOWLY = b"TE: trailers\r\n"
 WIDE_YAML = ONE_YAML.replace("[-1, 4]", "[-1, 8000]")
@@ -76,9 +75,7 @@ def server(tmp_path_factory):
         yield server
 
 
-JSON = json.dumps(
-    {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}
-).encode()
+JSON = double_body()
 TEXT = b"POST /v2/models/double/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n" + JSON
 
 REQUESTS = {

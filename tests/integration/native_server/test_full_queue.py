@@ -6,9 +6,9 @@ import os
 import re
 
 import pytest
-import requests
 
 from ksrv.testing import Server
+from tests.support.metrics import metric
 from tests.support.native.gunicorn_server import NATIVE, assert_no_answer, infer, infer_head
 from tests.support.native.held_gil import MOST_IN_A_PIPE, held_gil, hold_gil
 from tests.support.wait_until import wait_until
@@ -35,6 +35,7 @@ class Held(BaseHandler):
         return {{"y": x}}
 """
 
+WAITING = 'ksrv_pending_requests{model="add",version=""}'
 MODEL = """
 handler: handler.py
 queue_size: 2
@@ -70,18 +71,12 @@ def full(server):
             wait_until(began.exists)
             for client in clients[1:]:
                 client.sendall(infer(16))
-            wait_until(lambda: waiting(server) == 2)
+            wait_until(lambda: metric(server, WAITING) == 2)
             yield
         finally:
             go.touch()
         for client in clients:
             assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
-
-
-def waiting(server):
-    page = requests.get(f"{server.url}/metrics", timeout=30).text
-    found = re.search(r'^ksrv_pending_requests\{model="add",version=""\} (\S+)$', page, re.M)
-    return float(found[1])
 
 
 def without_date(head):

@@ -5,14 +5,10 @@ import time
 import pytest
 
 from tests.support.native.gunicorn_server import GunicornServer, infer
+from tests.support.processes import children
 from tests.support.wait_until import wait_until
 
 pytestmark = pytest.mark.long
-
-
-def workers_of(pid):
-    with open(f"/proc/{pid}/task/{pid}/children") as children:
-        return [int(child) for child in children.read().split()]
 
 
 def test_max_requests_retires_a_worker(tmp_path):
@@ -35,5 +31,5 @@ def test_a_stuck_io_thread_gets_the_worker_replaced(tmp_path):
         with server.connect() as client:
             client.sendall(infer(16, model="stuck"))
             wait_until(lambda: f"WORKER TIMEOUT (pid:{first})" in server.log)
-        wait_until(lambda: first not in workers_of(server.process.pid))
+        wait_until(lambda: first not in children(server.process.pid))
         assert server.counters()["pid"] != first

@@ -2,8 +2,8 @@
 
 import http.client
 import json
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -33,16 +33,6 @@ class Meeting(BaseHandler):
         if self.context.batch["x"][0, 0] < 0:
             raise SystemExit("secret")
         return {"y": x + len(self.context.batch.requests[0].id)}
-"""
-
-HANDLE = """
-import asyncio
-
-
-async def handle(batch, context):
-    await asyncio.sleep(0)
-    batch.set_parameter(0, "seen", context.batch is batch)
-    return {"y": batch["x"]}
 """
 
 BAD = """
@@ -197,13 +187,11 @@ class Large(BaseHandler):
 @pytest.fixture(scope="module", params=["inline", "process"])
 def server(request, tmp_path_factory):
     root = tmp_path_factory.mktemp("models")
-    own = f"executor: {request.param}\nwarmup: false\n"
-    many = own + MANY
+    many = f"executor: {request.param}\nwarmup: false\n{MANY}"
     joined = "batching: {max_batch_size: 4, max_delay_ms: 300}\n"
     write_model(root, "meeting", MEETING, VECTOR + many)
     write_model(root, "narrow", MEETING, VECTOR + many.replace("40", "2"))
     write_model(root, "alone", MEETING, VECTOR + many.replace("40", "1"))
-    write_model(root, "handle", HANDLE, VECTOR + own)
     write_model(root, "rows", ROWS, TEXT + joined + f"executor: {request.param}\n")
     write_model(root, "held", HELD, VECTOR + many.replace("40", "4"))
     write_model(root, "calls", CALLS, VECTOR + many)
@@ -238,68 +226,41 @@ def meet(server, model, value, people, id="", **parameters):
     return ask(server, model, value, id, people=people, **parameters)
 
 
+def document(value=1, id="", **parameters):
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [value] * 4}
+    return {"id": id, "inputs": [tensor], "parameters": parameters}
+
+
 def ask(server, model, value, id="", **parameters):
-    document = {
-        "id": id,
-        "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [value] * 4}],
-        "parameters": parameters,
-    }
-    with StreamedResponse(server, f"/v2/models/{model}/infer", document, None) as found:
+    asked = document(value, id, **parameters)
+    with StreamedResponse(server, f"/v2/models/{model}/infer", asked, None) as found:
         return found.status, next(found.lines())
 
 
+def together(call, values):
+    """Return what calls of a function with each of some values return, made at the same time."""
+    with ThreadPoolExecutor(len(values)) as pool:
+        return dict(zip(values, pool.map(call, values), strict=True))
+
+
 def test_requests_are_under_way_together_and_keep_apart(server):
-    found = {}
-
-    def go(n):
-        found[n] = meet(server, "meeting", n, 12, "i" * n)
-
-    threads = [threading.Thread(target=go, args=(n,)) for n in range(1, 13)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    found = together(lambda n: meet(server, "meeting", n, 12, "i" * n), range(1, 13))
     assert {n: answer["outputs"][0]["data"][0] for n, (_, answer) in found.items()} == {
         n: 2 * n for n in range(1, 13)
     }
 
 
 def test_what_a_coroutine_raises_fails_its_request_alone(server):
-    found = {}
-
-    def go(value):
-        found[value] = meet(server, "meeting", value, 3)
-
-    threads = [threading.Thread(target=go, args=(value,)) for value in (-1, 1, 2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    found = together(lambda value: meet(server, "meeting", value, 3), (-1, 1, 2))
     assert {value: status for value, (status, _) in found.items()} == {-1: 500, 1: 200, 2: 200}
     assert "secret" not in found[-1][1]["error"]
 
 
 def test_concurrency_is_bounded_and_deadlines_end_what_waits(server):
     """Three meet where two have room: they end at their deadlines, and free the instance."""
-    found = []
-    threads = [
-        threading.Thread(
-            target=lambda: found.append(meet(server, "narrow", 1, 3, timeout=700_000)[0])
-        )
-        for _ in range(3)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert found == [504] * 3
+    found = together(lambda _: meet(server, "narrow", 1, 3, timeout=700_000)[0], range(3))
+    assert found == dict.fromkeys(range(3), 504)
     assert meet(server, "narrow", 1, 1)[0] == 200
-
-
-def test_a_function_that_is_a_coroutine(server):
-    status, answer = meet(server, "handle", 5, 1)
-    assert (status, answer["outputs"][0]["data"]) == (200, [5] * 4)
-    assert answer["parameters"] == {"seen": True}
 
 
 def test_a_slow_client_blocks_no_other_stream_of_the_same_instance(server, tmp_path):
@@ -308,22 +269,15 @@ def test_a_slow_client_blocks_no_other_stream_of_the_same_instance(server, tmp_p
     with StreamedResponse(server, "/v2/models/later/infer", asked, receive_buffer=4096) as slow:
         for _ in range(5):
             with StreamedResponse(server, "/v2/models/later/infer", text_request("abc")) as found:
-                assert pieces(document for _, document in found.events()) == ["a", "b", "c"]
+                assert pieces(one for _, one in found.events()) == ["a", "b", "c"]
         assert slow.status == 200
         assert not closed.exists()
     wait_until(closed.exists)
 
 
-def large_request(**parameters):
-    return {
-        "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1] * 4}],
-        "parameters": parameters,
-    }
-
-
 def test_coroutine_sending_to_a_stalled_client_delays_no_other(server, tmp_path):
     made = tmp_path / "made"
-    asked = large_request(way="sends", count=200, floats=1 << 18, made=str(made))
+    asked = document(way="sends", count=200, floats=1 << 18, made=str(made))
     with StreamedResponse(server, "/v2/models/large/infer", asked, receive_buffer=4096) as slow:
         assert ask(server, "large", 1)[0] == 200
         wait_until(made.exists)
@@ -335,9 +289,9 @@ def test_coroutine_sending_to_a_stalled_client_delays_no_other(server, tmp_path)
 
 @pytest.mark.parametrize(("way", "count"), [("yields", 700), ("sends", 60), ("threads", 700)])
 def test_a_client_that_reads_gets_every_chunk_however_it_is_sent(server, way, count):
-    asked = large_request(way=way, count=count, floats=4)
+    asked = document(way=way, count=count, floats=4)
     with StreamedResponse(server, "/v2/models/large/infer", asked) as found:
-        chunks = [document for name, document in found.events() if not name]
+        chunks = [one for name, one in found.events() if not name]
     assert sum(chunk["outputs"] != [] for chunk in chunks) == count
 
 
@@ -350,13 +304,9 @@ def test_one_batch_at_a_time_where_that_is_asked_for(server):
 
 def send_infer(server, model, **parameters):
     """Send a request and return the connection, on which nothing is read yet."""
-    body = {
-        "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1] * 4}],
-        "parameters": parameters,
-    }
     host, _, port = server.http.rpartition(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=60)
-    connection.request("POST", f"/v2/models/{model}/infer", json.dumps(body))
+    connection.request("POST", f"/v2/models/{model}/infer", json.dumps(document(**parameters)))
     return connection
 
 
@@ -393,20 +343,6 @@ def test_a_slow_called_model_holds_up_no_other_request(server, tmp_path):
     assert ask(server, "calls", 1, times=0)[0] == 200
     hold.touch()
     assert calling.getresponse().status == 200
-
-
-def together(call, values):
-    """Return what calls of a function with each of some values return, made at the same time."""
-    found = {}
-    threads = [
-        threading.Thread(target=lambda value=value: found.__setitem__(value, call(value)))
-        for value in values
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    return found
 
 
 def test_a_process_that_ends_ends_no_other_request(bad):

@@ -1,6 +1,7 @@
 """Generators as handlers over HTTP: events, lines, joined answers, the generate routes, failures, clients that leave."""
 
-import threading
+import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -9,6 +10,7 @@ from ksrv.testing import Server
 from tests.support.models import write_model
 from tests.support.streams import (
     COUNT,
+    TEXT,
     StreamedResponse,
     number_request,
     pieces,
@@ -18,6 +20,7 @@ from tests.support.streams import (
     write_words,
 )
 from tests.support.wait_until import wait_until
+from tests.support.wire.http_reader import open_connection, read_all
 
 EXECUTORS = ("inline", "process")
 BEHIND = {"inline": "", "process": "-process"}
@@ -185,20 +188,21 @@ def test_failure_in_a_stream_is_its_last_event_and_keeps_the_connection(server, 
         assert pieces(document for _, document in found.events()) == ["again "]
 
 
+def streams_together(server, model, make, values):
+    """Return the events of a stream for each value, all asked for at the same time."""
+
+    def ask(value):
+        with infer(server, model, make(value)) as response:
+            return list(response.events())
+
+    with ThreadPoolExecutor(len(values)) as pool:
+        return dict(zip(values, pool.map(ask, values), strict=True))
+
+
 def test_each_request_of_a_batch_has_a_stream_of_its_own(server, behind):
     """Joined requests end, and fail, one by one."""
     texts = ["a", "b b b", "c refuse c", "d d"]
-    found: dict[str, list] = {}
-
-    def ask(text):
-        with infer(server, "joined" + behind, text_request(text)) as response:
-            found[text] = list(response.events())
-
-    threads = [threading.Thread(target=ask, args=(text,)) for text in texts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    found = streams_together(server, "joined" + behind, text_request, texts)
     assert pieces(document for _, document in found["a"]) == ["a "]
     assert pieces(document for _, document in found["b b b"]) == ["b "] * 3
     assert pieces(document for _, document in found["d d"]) == ["d "] * 2
@@ -207,18 +211,9 @@ def test_each_request_of_a_batch_has_a_stream_of_its_own(server, behind):
 
 
 def test_a_generator_for_all_rows_ends_requests_one_by_one(server, behind):
-    found: dict[int, list] = {}
-
-    def ask(number):
-        with infer(server, "count" + behind, number_request(number)) as response:
-            found[number] = pieces(document for _, document in response.events())
-
-    threads = [threading.Thread(target=ask, args=(number,)) for number in (1, 2, 5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert found == {1: [1], 2: [1, 2], 5: [1, 2, 3, 4, 5]}
+    found = streams_together(server, "count" + behind, number_request, (1, 2, 5))
+    for number, events in found.items():
+        assert pieces(document for _, document in events) == list(range(1, number + 1))
 
 
 def test_asynchronous_generators_stream(server, behind):
@@ -258,17 +253,13 @@ def test_the_requested_outputs_and_binary_flags_do_not_break_a_stream(server):
 
 
 def test_http_1_0_clients_get_the_stream_up_to_the_end_of_the_connection(server):
-    import json
-    import socket
-
-    host, _, port = server.http.rpartition(":")
     body = json.dumps(text_request("a b")).encode()
-    with socket.create_connection((host, int(port)), timeout=60) as sock:
+    with open_connection(server.http, 60) as sock:
         sock.sendall(
             b"POST /v2/models/words/infer HTTP/1.0\r\nHost: x\r\nAccept: text/event-stream\r\n"
             b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
         )
-        answer = b"".join(iter(lambda: sock.recv(65536), b""))
+        answer = read_all(sock)
     head, _, events = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.")
     assert b"chunked" not in head.lower()
@@ -277,9 +268,6 @@ def test_http_1_0_clients_get_the_stream_up_to_the_end_of_the_connection(server)
 
 def test_piece_that_json_cannot_express_ends_the_stream_after_the_others(tmp_path):
     """Earlier pieces are sent, also if all pieces arrived at once."""
-    from tests.support.models import write_model
-    from tests.support.streams import TEXT
-
     handler = """
 import numpy as np
 

@@ -3,12 +3,10 @@
 The worker process collects no reference cycles here, so that only what is given back counts.
 """
 
-import re
-
 import pytest
-import requests
 
 from ksrv.testing import Server
+from tests.support.metrics import bytes_in_flight
 from tests.support.models import write_model
 from tests.support.streams import ASK_UNREAD
 from tests.support.wait_until import wait_until
@@ -59,14 +57,11 @@ def server(tmp_path_factory):
         yield made
 
 
-def held(server):
-    """The bytes that the memory budget counts."""
-    page = requests.get(f"{server.url}/metrics", timeout=60).text
-    return float(re.search(r"^ksrv_bytes_in_flight (\S+)$", page, re.M)[1])
-
-
 def left(server):
-    wait_until(lambda: held(server) == 0, tell=lambda: f"{held(server)} bytes are held")
+    wait_until(
+        lambda: bytes_in_flight(server) == 0,
+        tell=lambda: f"{bytes_in_flight(server)} bytes are held",
+    )
 
 
 @pytest.mark.parametrize("way", ASK_UNREAD)
@@ -75,7 +70,7 @@ def left(server):
 def test_a_client_that_leaves_leaves_no_bytes(server, tmp_path, kind, executor, way):
     ended = tmp_path / "ended"
     with ASK_UNREAD[way](server, f"{kind}_{executor}", {"ended": str(ended)}):
-        wait_until(lambda: held(server) >= CHUNK)
+        wait_until(lambda: bytes_in_flight(server) >= CHUNK)
     wait_until(ended.exists)
     left(server)
 
@@ -87,7 +82,7 @@ def test_nor_does_one_that_leaves_after_the_deadline(server, tmp_path, kind, way
     parameters = {"ended": str(ended), "timeout": 2_000_000}
     with ASK_UNREAD[way](server, f"{kind}_inline", parameters):
         wait_until(ended.exists)
-        assert held(server) >= CHUNK
+        assert bytes_in_flight(server) >= CHUNK
     left(server)
 
 
@@ -96,5 +91,5 @@ def test_nor_does_one_whose_handler_process_has_died(server, tmp_path, way):
     # Late enough that the first chunks are sent, early enough that the last chunks wait.
     parameters = {"ended": str(tmp_path / "ended"), "dies_at": 12}
     with ASK_UNREAD[way](server, "generators_process", parameters):
-        wait_until(lambda: held(server) >= CHUNK)
+        wait_until(lambda: bytes_in_flight(server) >= CHUNK)
     left(server)

@@ -1,13 +1,11 @@
 """Streams that wait behind a busy instance, and whose clients leave before they are begun."""
 
 import json
-import re
 import socket
 import struct
 
-import requests
-
 from ksrv.testing import Server
+from tests.support.metrics import metric
 from tests.support.models import write_model
 from tests.support.wait_until import wait_until
 
@@ -32,6 +30,7 @@ outputs: [{name: y, datatype: FP32, shape: [-1, 1]}]
 warmup: false
 timeout_ms: 600000
 """
+WAITING = 'ksrv_pending_requests{model="held",version=""}'
 STREAMS = ("text/event-stream", "application/jsonl")
 
 
@@ -52,21 +51,16 @@ def leave(client: socket.socket, *, reset: bool) -> None:
     client.close()
 
 
-def waiting(server: Server) -> float:
-    page = requests.get(f"{server.url}/metrics", timeout=60).text
-    return float(re.search(r"^ksrv_pending_requests\{[^}]*\} (\S+)", page, re.M)[1])
-
-
 def test_a_queued_stream_whose_client_has_left_is_never_begun(tmp_path):
     folder = write_model(tmp_path, "held", HANDLER, YAML)
     with Server(tmp_path) as server:
         first = begin(server, 0, STREAMS[0])
         wait_until((folder / "began-0").exists)
         queued = [begin(server, turn, STREAMS[turn % 2]) for turn in range(1, 5)]
-        wait_until(lambda: waiting(server) == 4)
+        wait_until(lambda: metric(server, WAITING) == 4)
         for turn, client in enumerate(queued):
             leave(client, reset=turn < 2)
-        wait_until(lambda: waiting(server) == 0)
+        wait_until(lambda: metric(server, WAITING) == 0)
         (folder / "go").touch()
         last = begin(server, 9, STREAMS[1])
         assert b"200 OK" in last.recv(4096)

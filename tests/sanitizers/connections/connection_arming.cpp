@@ -3,10 +3,6 @@
 // Clients pipeline, send in pieces, close their side or reset the connection, while a separate thread answers
 // after the next bytes have arrived. Every client that reads gets all its answers. Prints "0 lost" and exits 0.
 
-#include <arpa/inet.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <atomic>
 #include <condition_variable>
 #include <cstdio>
@@ -19,7 +15,7 @@
 #include <vector>
 
 #include "server/server.hpp"
-#include "../../support/native/checks.hpp"
+#include "../../support/native/loopback.hpp"
 
 using namespace ksrv;
 
@@ -56,12 +52,6 @@ void answer_turns() {
     }
 }
 
-int connected(const sockaddr_in &address) {
-    const int fd = socket(AF_INET, SOCK_STREAM, 0);
-    require(connect(fd, reinterpret_cast<const sockaddr *>(&address), sizeof address) == 0, "no connection");
-    return fd;
-}
-
 int answers_in(const std::string &text) {
     int count = 0;
     for (std::size_t at = 0; (at = text.find("HTTP/1.1 200", at)) != std::string::npos; ++at) ++count;
@@ -80,11 +70,11 @@ bool reads(int fd, int wanted) {
     return true;
 }
 
-void run_client(const sockaddr_in &address, int number, int rounds) {
+void run_client(const Loopback &listener, int number, int rounds) {
     const std::string one = "POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nabcd";
     const std::string live = "GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n";
     for (int round = 0; round < rounds; ++round) {
-        const int fd = connected(address);
+        const int fd = listener.connected();
         const int kind = (round + number) % 5;
         std::string sent = one;
         int wanted = 1;
@@ -124,21 +114,14 @@ int main(int argc, char **argv) {
     server = &made;
     for (PreparedAnswer &answer : made.answers.prepared)
         answer = {200, "200 OK", "content-length: 2\r\n", "ok"};
-    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof address;
-    require(bind(listener, reinterpret_cast<sockaddr *>(&address), length) == 0 && listen(listener, 64) == 0 &&
-                getsockname(listener, reinterpret_cast<sockaddr *>(&address), &length) == 0 &&
-                made.listen_on(&listener, 1),
-            "it does not listen");
+    const Loopback listener;
+    require(made.listen_on(&listener.fd, 1), "it does not listen");
     std::vector<std::thread> threads, clients;
     for (int i = 0; i < events.threads(); ++i) threads.emplace_back([&events, i] { events.run(i); });
     threads.emplace_back(answer_turns);
     made.accept_enabled(true);
     for (int i = 0; i < CLIENTS; ++i)
-        clients.emplace_back([&, i] { run_client(address, i, rounds); });
+        clients.emplace_back([&, i] { run_client(listener, i, rounds); });
     for (std::thread &client : clients) client.join();
     {
         std::lock_guard<std::mutex> guard(mutex);
@@ -148,7 +131,6 @@ int main(int argc, char **argv) {
     made.stop();
     events.stop();
     for (std::thread &thread : threads) thread.join();
-    close(listener);
     require(made.counts.counted(ServerCounter::stray) == 0, "a message was answered twice");
     std::printf("%d lost\n", lost.load());
     return lost.load() != 0;

@@ -6,7 +6,6 @@
 // workers are stopped as Python does it while clients connect, speak HTTP/1.1, HTTP/2 and gRPC, and break off. Prints what is
 // wrong and exits 1.
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -26,6 +25,7 @@
 #include "../../support/native/checks.hpp"
 #include "../../support/native/http2_frames.hpp"
 #include "../../support/native/http2_worker.hpp"
+#include "../../support/native/loopback.hpp"
 
 namespace {
 
@@ -89,24 +89,8 @@ void check_held(bool closes) {
     close(ends[0]);
 }
 
-// A listening socket, with its address.
-struct Listener {
-    sockaddr_in address{};
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
-
-    Listener() {
-        address.sin_family = AF_INET;
-        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        socklen_t length = sizeof address;
-        require(bind(fd, reinterpret_cast<sockaddr *>(&address), length) == 0 && listen(fd, 64) == 0 &&
-                    getsockname(fd, reinterpret_cast<sockaddr *>(&address), &length) == 0,
-                "it does not listen");
-    }
-    ~Listener() { close(fd); }
-};
-
 // Connects, sends and breaks off until the server takes nobody any more.
-void run_client(const Listener *listeners, unsigned seed, const std::atomic<bool> &over) {
+void run_client(const Loopback *listeners, unsigned seed, const std::atomic<bool> &over) {
     const std::string call = frame(http2::FRAME_HEADERS, 4, 1, call_fields("/s/unary")) +
                              frame(http2::FRAME_DATA, 1, 1, std::string("\0\0\0\0\3abc", 8));
     const std::string rest = frame(http2::FRAME_HEADERS, 4, 3,
@@ -138,7 +122,7 @@ void run_client(const Listener *listeners, unsigned seed, const std::atomic<bool
 // Stops a worker beside its clients. After a quiet stop all memory is given back. After a stop at once, queues keep their
 // content, as in a process that ends.
 void check_stop(unsigned seed, bool quiet) {
-    const Listener listeners[2];
+    const Loopback listeners[2];
     auto *worker = new Worker;
     worker->start(&listeners[0].fd, &listeners[1].fd, 1);
     worker->http.accept_enabled(true);

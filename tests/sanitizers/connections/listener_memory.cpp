@@ -3,7 +3,6 @@
 // The first EPOLL_CTL_ADD of the second listener fails. Until the sweep has tried again, accepting is paused; from then on, a
 // client of either listener makes an event. Prints "watched again" and exits 0.
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <sys/epoll.h>
 #include <sys/syscall.h>
@@ -12,7 +11,7 @@
 #include <cstdio>
 
 #include "base/clock.hpp"
-#include "../../support/native/checks.hpp"
+#include "../../support/native/loopback.hpp"
 #include "../../support/native/no_places.hpp"
 
 namespace {
@@ -36,37 +35,19 @@ namespace {
 
 constexpr uint64_t TAG = 100, SECOND_NS = 1000000000u;
 
-int listening() {
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in any{};
-    any.sin_family = AF_INET;
-    any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    require(fd >= 0 && bind(fd, reinterpret_cast<sockaddr *>(&any), sizeof any) == 0 && listen(fd, 8) == 0,
-            "no listener");
-    return fd;
-}
-
-int client_of(int listener) {
-    sockaddr_in there{};
-    socklen_t length = sizeof there;
-    require(getsockname(listener, reinterpret_cast<sockaddr *>(&there), &length) == 0, "no address");
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    require(fd >= 0 && connect(fd, reinterpret_cast<sockaddr *>(&there), length) == 0, "no connection");
-    return fd;
-}
-
 }  // namespace
 
 int main() {
     const int epoll = epoll_create1(EPOLL_CLOEXEC);
-    const int fds[] = {listening(), listening()};
+    const Loopback places[2];
+    const int fds[] = {places[0].fd, places[1].fd};
     NoPlaces owner;
     Listeners listeners(&owner);
     require(listeners.set(fds, 2, epoll, TAG, false), "not set");
     without_memory = fds[1];
     listeners.accept_enabled(true);
     require(listeners.is_paused(), "a listener is not watched, and accepting continues");
-    const int waiting = client_of(fds[0]);
+    const int waiting = places[0].connected();
     epoll_event event{};
     require(epoll_wait(epoll, &event, 1, 0) == 0, "one of the listeners is watched while accepting is paused");
     listeners.note_closed(unsigned_now_ns() + SECOND_NS);
@@ -75,9 +56,9 @@ int main() {
     listeners.note_closed(unsigned_now_ns() + 2 * SECOND_NS);
     require(!listeners.is_paused(), "accepting does not go on");
     require(epoll_wait(epoll, &event, 1, 0) == 1 && event.data.u64 == TAG, "the first listener is not watched");
-    const int second = client_of(fds[1]);
+    const int second = places[1].connected();
     epoll_event both[2];
     require(epoll_wait(epoll, both, 2, 0) == 2, "the second listener is not watched");
-    for (const int fd : {waiting, second, fds[0], fds[1], epoll}) close(fd);
+    for (const int fd : {waiting, second, epoll}) close(fd);
     std::puts("watched again");
 }
