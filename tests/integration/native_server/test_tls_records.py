@@ -1,6 +1,8 @@
-"""TLS 1.3 clients that renew their keys (RFC 8446 4.6.3) over HTTP/1.1 and gRPC, occasionally or all the time."""
+"""TLS records that arrive in two pieces, over HTTP/1.1 and gRPC."""
 
+import contextlib
 import socket
+import ssl
 from pathlib import Path
 
 import pytest
@@ -10,111 +12,22 @@ from tests.support.certificates import self_signed
 from tests.support.models import write_double
 from tests.support.wait_until import wait_until
 from tests.support.wire.http2_wire import ACK, PING, PREFACE, frame
-from tests.support.wire.tls_peer import TlsPeer
+from tests.support.wire.http_reader import open_connection
 
-ALLOWED = 32
-"""Consecutive records without application data that BoringSSL's servers accept, too."""
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 PINGED = frame(PING, 0, 0, b"answered")
 PONG = frame(PING, ACK, 0, b"answered")
+PROTOCOLS = {"http/1.1": (b"", LIVE, b"\r\n\r\n"), "h2": (PREFACE, PINGED, PONG)}
+"""What a client sends first, a request that the server answers without a model, and the end of the answer."""
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tls")
-    models = folder / "models"
-    models.mkdir()
-    write_double(models)
-    key, cert = self_signed(folder)
+    models = write_double(tmp_path_factory.mktemp("models")).parent
+    key, cert = self_signed(tmp_path_factory.mktemp("tls"))
     # No connection makes a call here, and slow clients are not what is tested.
     with Server(models, tls_cert=str(cert), tls_key=str(key), head_timeout=300) as server:
         yield server
-
-
-class Carrier:
-    """A connection, and a request that the server answers without a model."""
-
-    def __init__(self, server, protocol):
-        url = server.grpc if protocol == "grpc" else server.url.removeprefix("https://")
-        host, _, port = url.rpartition(":")
-        self.http = protocol == "http/1.1"
-        self.peer = TlsPeer((host, int(port)), alpn="http/1.1" if self.http else "h2")
-        self.question = LIVE if self.http else PINGED
-        if not self.http:
-            self.peer.send(self.peer.data(PREFACE))
-
-    def __enter__(self):
-        self.peer.__enter__()
-        return self
-
-    def __exit__(self, *error):
-        self.peer.__exit__(*error)
-
-    def is_answered(self) -> bool:
-        """Read an answer. False if the server closed the connection."""
-        wanted = b"\r\n\r\n" if self.http else PONG
-        told = b""
-        while wanted not in told:
-            more = self.peer.read()
-            if not more:
-                return False
-            told += more
-        return True
-
-
-@pytest.fixture(params=["http/1.1", "grpc"])
-def connect(request, server):
-    return lambda: Carrier(server, request.param)
-
-
-def flooded(server) -> int:
-    lines = server.get("/metrics")[1].decode().splitlines()
-    return sum(int(float(line.split()[-1])) for line in lines if 'reason="flood"' in line)
-
-
-def test_client_that_only_renews_keys_is_disconnected(server, connect):
-    before = flooded(server)
-    with connect() as other, connect() as client:
-        peer = client.peer
-        peer.send(peer.key_updates(20_000) + peer.data(client.question))
-        assert not client.is_answered()
-        other.peer.send(other.peer.data(other.question))
-        assert other.is_answered()
-    wait_until(lambda: flooded(server) == before + 1)
-
-
-@pytest.mark.parametrize("together", [True, False])
-def test_limit_counts_consecutive_updates(connect, together):
-    with connect() as client:
-        peer = client.peer
-        for updates in [ALLOWED] * 5 + [ALLOWED + 1]:
-            renewed, asked = peer.key_updates(updates), peer.data(client.question)
-            if together:
-                peer.send(renewed + asked)
-            else:
-                for record in (renewed, asked):
-                    peer.send(record)
-            assert client.is_answered() == (updates == ALLOWED)
-
-
-def test_key_updates_within_a_message_lose_no_bytes(connect):
-    with connect() as client:
-        peer = client.peer
-        for _ in range(3):
-            records = b"".join(
-                peer.key_updates(10) + peer.data(client.question[at : at + 1])
-                for at in range(len(client.question))
-            )
-            peer.send(records)
-            assert client.is_answered()
-
-
-def test_server_renews_its_keys_on_request(connect):
-    with connect() as client:
-        peer = client.peer
-        for _ in range(20):
-            peer.send(peer.key_updates(1, answered=True) + peer.data(client.question))
-            assert client.is_answered()
 
 
 def has_been_read(sock) -> bool:
@@ -131,13 +44,36 @@ def has_been_read(sock) -> bool:
 
 
 @pytest.mark.parametrize("cut", [3, 5, 12])
-def test_record_in_two_pieces_does_not_hide_the_next(connect, cut):
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_record_in_two_pieces_does_not_hide_the_next(server, protocol, cut):
     """The library reads only the second piece, and no event reports the record that came with it."""
-    with connect() as client:
-        peer = client.peer
+    first, question, wanted = PROTOCOLS[protocol]
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols([protocol])
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    session = context.wrap_bio(incoming, outgoing)
+
+    def record(content):
+        session.write(content)
+        return outgoing.read()
+
+    with open_connection(server.http if protocol == "http/1.1" else server.grpc, 60) as client:
+
+        def until_done(step):
+            while True:
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    return step()
+                client.sendall(outgoing.read())
+                incoming.write(client.recv(1 << 16))
+
+        until_done(session.do_handshake)
+        client.sendall(outgoing.read() + (record(first) if first else b""))
         for _ in range(5):
-            first, second = (peer.data(part) for part in (client.question[:7], client.question[7:]))
-            peer.send(first[:cut])
-            wait_until(lambda: has_been_read(peer.socket))
-            peer.send(first[cut:] + second)
-            assert client.is_answered()
+            begun, rest = (record(part) for part in (question[:7], question[7:]))
+            client.sendall(begun[:cut])
+            wait_until(lambda: has_been_read(client))
+            client.sendall(begun[cut:] + rest)
+            told = b""
+            while wanted not in told:
+                told += until_done(lambda: session.read(1 << 14))
