@@ -9,8 +9,8 @@ import pytest
 from ksrv.protocol.protobuf import INFERENCE
 from ksrv.server.grpc.limits import CONCURRENT_STREAMS, MAX_CALLS
 from ksrv.testing import Server
-from tests.support.metrics import bytes_in_flight, metric
 from tests.support.models import DOUBLE, VECTOR, write_model
+from tests.support.servers.metrics import bytes_in_flight, metric
 from tests.support.wait_until import wait_until
 from tests.support.wire.grpc_calls import call, connect, infer_request, stub_infer
 from tests.support.wire.http2_wire import SETTINGS, WINDOW_UPDATE, Wire, frame

@@ -13,7 +13,7 @@ import pytest
 import requests
 
 from ksrv.testing import Server
-from tests.support.metrics import bytes_in_flight, metric
+from tests.support.servers.metrics import bytes_in_flight, metric
 from tests.support.wait_until import wait_until
 from tests.support.wire.http_reader import open_connection, read_answer
 

@@ -8,8 +8,8 @@ import pytest
 import requests
 
 from ksrv.testing import Server
-from tests.support.metrics import metric
 from tests.support.models import DOUBLE, VECTOR, write_model
+from tests.support.servers.metrics import metric
 from tests.support.wait_until import wait_until
 from tests.support.wire.http_reader import double_body, open_connection, read_all
 

@@ -9,9 +9,9 @@ import time
 import pytest
 
 from ksrv.testing import Server
-from tests.support.metrics import metric
 from tests.support.models import write_model
 from tests.support.native.gunicorn_server import infer_head
+from tests.support.servers.metrics import metric
 from tests.support.wait_until import wait_until
 from tests.support.wire.http_reader import open_connection, read_message
 

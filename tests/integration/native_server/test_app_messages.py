@@ -17,8 +17,8 @@ from ksrv.server.rest.app_messages import AppMessages
 from ksrv.server.rest.fast_path import prepared_answers
 from ksrv.server.settings import ServerSettings
 from ksrv.testing import Server
-from tests.support.metrics import bytes_in_flight
 from tests.support.models import write_double
+from tests.support.servers.metrics import bytes_in_flight
 from tests.support.wait_until import wait_until
 from tests.support.wire.http_reader import open_connection, parse_answers, read_all, read_answer
 

@@ -8,9 +8,9 @@ import re
 import pytest
 
 from ksrv.testing import Server
-from tests.support.metrics import metric
 from tests.support.native.gunicorn_server import NATIVE, assert_no_answer, infer, infer_head
 from tests.support.native.held_gil import MOST_IN_A_PIPE, held_gil, hold_gil
+from tests.support.servers.metrics import metric
 from tests.support.wait_until import wait_until
 from tests.support.wire.http_reader import open_connection, read_all, read_message
 

@@ -18,7 +18,7 @@ LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 PINGED = frame(PING, 0, 0, b"answered")
 PONG = frame(PING, ACK, 0, b"answered")
 PROTOCOLS = {"http/1.1": (b"", LIVE, b"\r\n\r\n"), "h2": (PREFACE, PINGED, PONG)}
-"""What a client sends first, a request that the server answers without a model, and the end of the answer."""
+"""The first bytes of a client, a request that the server answers without a model, and the end of its answer."""
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ The worker process collects no reference cycles here, so that only what is given
 import pytest
 
 from ksrv.testing import Server
-from tests.support.metrics import bytes_in_flight
 from tests.support.models import write_model
+from tests.support.servers.metrics import bytes_in_flight
 from tests.support.streams import ASK_UNREAD
 from tests.support.wait_until import wait_until
 

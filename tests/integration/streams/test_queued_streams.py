@@ -5,8 +5,8 @@ import socket
 import struct
 
 from ksrv.testing import Server
-from tests.support.metrics import metric
 from tests.support.models import write_model
+from tests.support.servers.metrics import metric
 from tests.support.wait_until import wait_until
 
 HANDLER = """
