@@ -221,14 +221,6 @@ def server(tmp_path_factory):
         yield server
 
 
-@pytest.fixture(scope="module")
-def stock(tmp_path_factory):
-    """gunicorn's own worker, and grpcio."""
-    settings = {"worker_class": "gthread", "grpc_server": "grpcio", "threads": 8}
-    with running(tmp_path_factory.mktemp("models"), **settings) as server:
-        yield server
-
-
 def check(server, call, condition):
     given, status, code, words = REFUSALS[condition]
     expected = code if call in GRPC else status
@@ -241,12 +233,6 @@ def check(server, call, condition):
 @pytest.mark.parametrize("condition", REFUSALS)
 def test_a_call_is_refused_with_status_and_sentence(server, call, condition):
     check(server, call, condition)
-
-
-@pytest.mark.parametrize("call", [rest_json, rest_stream, *GRPC], ids=lambda call: call.__name__)
-@pytest.mark.parametrize("condition", REFUSALS)
-def test_a_call_to_stock_servers_is_refused_alike(stock, call, condition):
-    check(stock, call, condition)
 
 
 @pytest.mark.parametrize("condition", OF_TEXTS)

@@ -198,13 +198,6 @@ def at_once(server, model, send, many):
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("model", MODELS)
-def test_joined_answers_equal_single_answers(server, model, protocol):
-    for length in (1, 7, 8, 9, 24):
-        check(inputs_of(length, 2), PROTOCOLS[protocol](server, model, inputs_of(length, 2)), model)
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("model", JOINED)
 def test_requests_of_different_lengths_join(server, model, protocol):
     lengths = [25, 26, 27, 28, 29, 30, 31, 32]
@@ -215,7 +208,7 @@ def test_requests_of_different_lengths_join(server, model, protocol):
     pytest.fail("no two requests of different lengths were joined")
 
 
-@pytest.mark.parametrize("model", JOINED)
+@pytest.mark.parametrize("model", MODELS)
 @settings(
     max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -74,38 +74,6 @@ def enabled(backend, **more):
     return {"compile": {"enable": True, "backend": backend}, **more}
 
 
-@pytest.fixture
-def failing_backend():
-    """A backend whose compilation raises."""
-
-    def broken(graph, inputs):
-        raise RuntimeError("no compiler today")
-
-    torch._dynamo.reset()
-    torch._dynamo.register_backend(broken, "ksrv_test_broken")
-    yield "ksrv_test_broken"
-    torch._dynamo.backends.registry._COMPILER_FNS.pop("ksrv_test_broken", None)
-    torch._dynamo.backends.registry._BACKENDS.pop("ksrv_test_broken", None)
-
-
-def test_failed_compilation_falls_back_to_eager_with_one_warning(caplog, failing_backend):
-    model = compiled(enabled(failing_backend))
-    with caplog.at_level(logging.WARNING, "ksrv.handlers"):
-        assert model(torch.ones(2)).tolist() == [2, 2]
-        assert model(torch.ones(3)).tolist() == [2, 2, 2]
-    assert len(caplog.records) == 1
-    assert "stays eager" in caplog.text
-    assert "no compiler today" in caplog.text
-    assert model.failure is not None
-
-
-def test_a_failing_compilation_that_is_required_fails(failing_backend):
-    model = compiled(enabled(failing_backend, required=True))
-    for _ in range(2):  # fails again each time
-        with pytest.raises(Fault, match="no compiler today"):
-            model(torch.ones(2))
-
-
 def test_inputs_that_the_model_refuses_do_not_end_compilation():
     torch._dynamo.reset()
     model = compiled(enabled("aot_eager"), torch.nn.Linear(3, 2))
@@ -123,14 +91,6 @@ def test_an_unknown_backend_stays_eager_with_a_warning(caplog):
     assert "warp_drive" in caplog.text
     with pytest.raises(Fault, match="warp_drive"):
         compiled(enabled("warp_drive", required=True))
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_torchscript_logs_that_pt2_has_no_effect(caplog):
-    module = torch.jit.script(Doubled())
-    with caplog.at_level(logging.WARNING, "ksrv.handlers"):
-        assert compiled(enabled("eager"), module) is module
-    assert "no effect on a TorchScript file" in caplog.text
 
 
 def test_names_are_kept_around_a_compiled_module():

@@ -12,7 +12,7 @@ pytest.importorskip("openvino", reason="make test-openvino installs it")
 from ksrv.dialects.openvino.options import LOADER, OpenVinoOptions
 from ksrv.loaders.choice import load_model
 from ksrv.loaders.loaded import LoadRequest, ModelLoadError
-from ksrv.model.spec import ImageSpec, TensorSpec
+from ksrv.model.spec import TensorSpec
 from ksrv.testing import LoadFailed
 from ksrv.testing import load as load_folder
 from tests.support.model_files.openvino_models import (
@@ -21,7 +21,6 @@ from tests.support.model_files.openvino_models import (
     parameter,
     write_convolution,
     write_ir,
-    write_mean,
     write_scale,
 )
 
@@ -115,22 +114,6 @@ def test_tensors_come_from_the_file(tmp_path):
     assert loaded.platform == "OpenVINO" and not loaded.is_torch
     found = loaded.model(np.ones((2, 3, 4), np.int32))
     assert found["y"].dtype == np.float16 and found["y"].shape == (2, 3, 4)
-
-
-@pytest.mark.parametrize(("layout", "takes"), [("NHWC", True), ("N...C", False), ("", False)])
-def test_a_layout_of_pictures_takes_pictures(tmp_path, layout, takes):
-    loaded = load(write_mean(tmp_path / "m.xml", layout))
-    assert (loaded.inputs[0].image is not None) is takes
-
-
-def test_declared_shapes_and_channels_first(tmp_path):
-    path = write_convolution(tmp_path / "m.xml")
-    image = ImageSpec(model_layout="NCHW")
-    declared = (TensorSpec("picture", "FP32", (-1, 8, 8, 3), image),)
-    loaded = load(path, inputs=declared)
-    assert loaded.inputs[0].shape == (-1, 3, 8, 8)
-    pictures = np.random.default_rng(0).random((4, 8, 8, 3), np.float32)
-    assert loaded.model(picture=pictures.transpose(0, 3, 1, 2))["scores"].shape == (4, 5)
 
 
 def test_a_shape_that_the_model_cannot_take(tmp_path):
@@ -239,13 +222,6 @@ def test_properties_are_for_files_of_openvino(tmp_path):
 def test_options_change_what_clients_see(tmp_path, options, shape):
     loaded = load(write_convolution(tmp_path / "m.xml"), options=OpenVinoOptions(**options))
     assert loaded.inputs[0].shape == shape
-
-
-def test_names_for_clients(tmp_path):
-    names = {"x": "numbers", "y": "twice"}
-    loaded = load(write_scale(tmp_path / "m.xml", 2), options=OpenVinoOptions(names=names))
-    assert (loaded.inputs[0].name, loaded.outputs[0].name) == ("numbers", "twice")
-    assert loaded.model(np.ones((1, 4), np.float32))["twice"].tolist() == [[2] * 4]
 
 
 def test_datatypes_that_kserve_lacks_and_other_devices(tmp_path):

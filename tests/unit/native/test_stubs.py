@@ -1,9 +1,6 @@
 """The stub generator on small modules, and the generated stubs of the core."""
 
-import ast
 import importlib
-import inspect
-from pathlib import Path
 
 import pytest
 
@@ -77,48 +74,3 @@ def test_stubs_are_written_once_and_without_their_module_removed(stubs, tmp_path
     stub.write_text("kept")
     assert stubs.write_stubs() == [stub]
     assert stub.read_text() == "kept"
-
-
-MODULES = sorted(
-    path.relative_to(ROOT).with_suffix("") for path in (ROOT / "ksrv/_native").rglob("*.pyx")
-)
-
-
-def declared_in(stub: ast.Module | ast.ClassDef) -> set[str]:
-    names = set()
-    for node in stub.body:
-        if isinstance(node, ast.AnnAssign):
-            names.add(node.target.id)
-        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            names.add(node.name)
-    return names
-
-
-def imported_in(source: Path) -> set[str]:
-    """Return the names that a module imports, which its stub must not export."""
-    lines = source.read_text().splitlines()
-    return {
-        word.strip("(),")
-        for line in lines
-        if line.startswith(("import ", "from ")) and "cimport" not in line
-        for word in line.split()
-    }
-
-
-@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
-def test_every_public_name_is_in_the_stub(module: Path):
-    source = ROOT / module.with_suffix(".pyx")
-    stub = ast.parse(source.with_suffix(".pyi").read_text())
-    loaded = importlib.import_module(".".join(module.parts))
-    public = {name for name in vars(loaded) if not name.startswith("_")}
-    assert public - imported_in(source) <= declared_in(stub)
-    for node in stub.body:
-        if isinstance(node, ast.ClassDef) and hasattr(loaded, node.name):
-            kind = getattr(loaded, node.name)
-            own = {name for name in vars(kind) if not name.startswith("_")}
-            assert own <= declared_in(node), node.name
-            later = vars(kind).get(
-                "__annotations__", {}
-            )  # exceptions set these when they are created
-            for name in declared_in(node) - {"__init__", "__buffer__", *later}:
-                assert inspect.getattr_static(kind, name, None) is not None, (node.name, name)

@@ -17,62 +17,6 @@ def verdict(head, rules=RULES, pieces=()):
     return classify_head(head, rules, pieces).verdict
 
 
-@pytest.mark.parametrize(
-    ("target", "route", "name", "version"),
-    [
-        ("/v2", "server", "", ""),
-        ("/v2/models/add", "metadata", "add", ""),
-        ("/v2/models/ready", "metadata", "ready", ""),
-        ("/v2/models/add/ready", "model ready", "add", ""),
-        ("/v2/models/add/versions/1", "metadata", "add", "1"),
-        ("/v2/models/stats/versions/1", "metadata", "stats", "1"),
-        ("/v2/models/add/versions/1/ready", "model ready", "add", "1"),
-        ("/v2/models/.a", "metadata", ".a", ""),
-        ("/v2/models/..a", "metadata", "..a", ""),
-        ("/v2/models/a.", "metadata", "a.", ""),
-        (f"/v2/models/{'a' * 63}", "metadata", "a" * 63, ""),
-    ],
-)
-def test_descriptions_are_native(target, route, name, version):
-    said = classify_head(f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode(), RULES)
-    assert (said.verdict, said.route) == ("native", route)
-    assert (said.name, said.version, said.content_length) == (name, version, 0)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "GET /v2/",
-        "GET /v2x",
-        "GET /models/add",
-        "GET /health/live",
-        "GET /v2/models",
-        "GET /v2/models/",
-        "GET /v2/models/stats",
-        "GET /v2/models/add/",
-        "GET /v2/models/add/stats",
-        "GET /v2/models/add/config",
-        "GET /v2/models/add/infer",
-        "GET /v2/models/./ready",
-        "GET /v2/models/../ready",
-        f"GET /v2/models/{'a' * 64}",
-        "GET /v2/models/a~b",
-        "GET /v2/models/a+b",
-        "GET /v2/models/add?x",
-        "GET /v2/models/add/ready/",
-        "GET /v2/models/a%64d",
-        "GET /v2/models/add/versions",
-        "GET /v2/models/add/versions/",
-        "POST /v2",
-        "POST /v2/models/add",
-        "POST /v2/models/add/ready",
-        "HEAD /v2/models/add",
-    ],
-)
-def test_other_targets_are_left_to_the_app(line):
-    assert classify_head(f"{line} HTTP/1.1\r\nHost: x\r\n\r\n".encode(), RULES).verdict == "app"
-
-
 def test_every_byte_of_a_value_is_classified():
     for byte in range(256):
         text = bytes([byte])
@@ -112,18 +56,6 @@ NO_HOSTS = [b":80", b":", b"a,b", b"a/b", b"a b", b"a%", b"a%4", b"a%4g", b"a%g4
 def test_hosts_are_validated(host, right):
     said = classify_head(LIVE.replace(b"Host: x", b"Host:" + host), RULES)
     assert (said.verdict, said.fault) == (("native", "none") if right else ("refused", "host"))
-
-
-@pytest.mark.parametrize("length", [b"Content-Length: 9", b"Transfer-Encoding: chunked"])
-def test_json_part_is_limited(length):
-    rules = HeadRules(body=9, json=5)
-    for json, expected in ((0, "app"), (1, "native"), (5, "native"), (6, "app")):
-        field = b"Inference-Header-Content-Length: %d" % json
-        assert (json, verdict(with_fields(length, field), rules)) == (json, expected)
-    for body, expected in ((5, "native"), (6, "app")):  # all of it is JSON
-        assert verdict(with_fields(b"Content-Length: %d" % body), rules) == expected
-    longer = (b"Content-Length: 4", b"Inference-Header-Content-Length: 5")
-    assert verdict(with_fields(*longer), rules) == "app"
 
 
 def test_each_limit_is_exact():
