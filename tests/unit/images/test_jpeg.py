@@ -29,14 +29,6 @@ SIZES = [(1, 1), (7, 9), (33, 17), (100, 201), (64, 64)]
 FLAGS = {"GRAY": cv2.IMREAD_GRAYSCALE, "BGR": cv2.IMREAD_COLOR, "RGB": cv2.IMREAD_COLOR_RGB}
 
 
-def picture(height, width, channels=3):
-    random = np.random.default_rng(height * 1000 + width)
-    coarse = random.integers(0, 256, (height // 8 + 2, width // 8 + 2, channels), dtype=np.uint8)
-    smooth = cv2.resize(coarse, (width, height)).reshape(height, width, channels)
-    noise = random.integers(-8, 9, smooth.shape)
-    return np.clip(smooth + noise, 0, 255).astype(np.uint8)
-
-
 def encode(pixels, quality=85, subsampling="4:2:0", progressive=False, restart=0):
     keys = [
         cv2.IMWRITE_JPEG_QUALITY, quality,
@@ -65,7 +57,7 @@ def decoder(monkeypatch):
 def test_pixels_equal_cv2s(decoder, subsampling):
     kinds = itertools.product(SIZES, (3, 1), (30, 95), (False, True), (0, 3))
     for (height, width), channels, quality, progressive, restart in kinds:
-        pixels = picture(height, width, channels)
+        pixels = files.pixels(height, width, channels)
         data = encode(pixels, quality, subsampling, progressive, restart)
         for order in FLAGS:
             got = np.empty((height, width, 1 if order == "GRAY" else 3), np.uint8)
@@ -75,7 +67,7 @@ def test_pixels_equal_cv2s(decoder, subsampling):
 
 def odd_files():
     """Files that a camera, an editor or an attacker may send, by name. All have 40 rows and 56 columns."""
-    pixels = picture(40, 56)
+    pixels = files.pixels(40, 56)
     plain = encode(pixels)
     frame, scan = plain.index(b"\xff\xc0"), plain.index(b"\xff\xda")
     exif = files.oriented(40, 56, 6)
@@ -175,7 +167,7 @@ def test_a_progressive_file_with_fewer_scans_gives_cv2s_pixels(
     shape = (40, 40, channels)
     spec = TensorSpec("x", "UINT8", (-1, *shape), ImageSpec(**keys))
     prepare = ImagePreparer(spec, Limits(), pool=DecodePool(2))
-    sent = list(of_first_scans(encode(picture(100, 300, channels), progressive=True)))
+    sent = list(of_first_scans(encode(files.pixels(100, 300, channels), progressive=True)))
     got, wanted = np.empty((2, len(sent), *shape), np.uint8)
     assert prepare.prepare(sent, got) == [None] * len(sent)
     monkeypatch.setattr(jpeg, "decoder", lambda: "cv2")
@@ -188,7 +180,7 @@ def test_a_progressive_file_with_fewer_scans_gives_cv2s_pixels(
 def test_a_progressive_file_cut_in_a_scan_gives_cv2s_pixels_or_is_left_to_it(
     decoder, order, channels
 ):
-    *some, whole = of_first_scans(encode(picture(100, 300, channels), progressive=True))
+    *some, whole = of_first_scans(encode(files.pixels(100, 300, channels), progressive=True))
     got = np.empty((100, 300, 1 if order == "GRAY" else 3), np.uint8)
     for data in [*some, *(whole[:end] + b"\xff\xd9" for end in range(700, len(whole) - 2, 211))]:
         if jpeg_decoder.decode_jpeg_into(data, got, order):
@@ -198,7 +190,7 @@ def test_a_progressive_file_cut_in_a_scan_gives_cv2s_pixels_or_is_left_to_it(
 
 
 def test_a_damaged_file_gives_cv2s_pixels_or_is_left_to_it(decoder):
-    data = encode(picture(64, 64), restart=2)
+    data = encode(files.pixels(64, 64), restart=2)
     random = np.random.default_rng(5)
     taken = 0
     for _ in range(300):
@@ -214,7 +206,7 @@ def test_a_damaged_file_gives_cv2s_pixels_or_is_left_to_it(decoder):
 
 @native
 def test_size_that_differs_from_the_header_is_left_to_cv2():
-    data = encode(picture(33, 17))
+    data = encode(files.pixels(33, 17))
     for shape in ((33, 18, 3), (32, 17, 3), (66, 34, 3)):
         assert not jpeg_decoder.decode_jpeg_into(data, np.empty(shape, np.uint8), "BGR")
 
