@@ -20,7 +20,7 @@
 #include "process/batch_dispatcher.hpp"
 #include "queue/deadline_timer.hpp"
 #include "server/server.hpp"
-#include "../support/native/loopback.hpp"
+#include "../support/native/sockets.hpp"
 #include "../support/native/rows_model.hpp"
 
 using namespace ksrv;

@@ -13,6 +13,7 @@ from ksrv.testing import Server
 from tests.support.models import ECHO, VECTOR, write_model
 from tests.support.wait_until import wait_until
 from tests.support.wire.grpc_calls import call
+from tests.support.wire.http_reader import double_body
 
 pytestmark = pytest.mark.long
 
@@ -50,16 +51,6 @@ def test_explicit_control_loads_named_models_and_models_of_calls(models):
         assert ready(server) == {"b", "d"}
 
 
-def test_new_worker_loads_the_models_that_calls_have_loaded(models):
-    with Server(models, model_control="explicit", load_model=["a"], workers=2) as server:
-        wait_until(lambda: server.log.count("ready: True") == 2)
-        requests.post(f"{server.url}{CALLS}/b/load", timeout=30)
-        requests.post(f"{server.url}{CALLS}/a/unload", timeout=30)
-        server.process.send_signal(1)  # SIGHUP
-        wait_until(lambda: server.log.count("ready: True") == 4)
-        wait_until(lambda: all(ready(server) == {"b"} for _ in range(8)))
-
-
 def test_explicit_control_without_names_loads_nothing_and_a_star_all(models):
     with Server(models, model_control="explicit") as server:
         assert ready(server) == set()
@@ -87,6 +78,14 @@ def test_calls_are_refused(models, control):
         assert ready(server) == {"a", "b", "c"}
 
 
+def answer(server):
+    """Return the first number that the model answers; the server is ready meanwhile."""
+    assert server.get("/v2/health/ready")[0] == 200
+    found = requests.post(f"{server.url}/v2/models/m/infer", double_body(), timeout=30)
+    assert found.status_code == 200
+    return found.json()["outputs"][0]["data"][0]
+
+
 def test_a_store_whose_folder_is_switched_atomically(tmp_path):
     for number in (1, 2):
         source = ECHO.replace('{"y": x}', f'{{"y": x * 0 + {number}}}')
@@ -96,21 +95,12 @@ def test_a_store_whose_folder_is_switched_atomically(tmp_path):
             path.chmod(0o555 if path.is_dir() else 0o444)
     link = tmp_path / "current"
     link.symlink_to(tmp_path / "store-1")
-    entry = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
     try:
         with Server(link, model_control="poll", poll_interval=0.1) as server:
-
-            def answer():
-                found = requests.post(
-                    f"{server.url}/v2/models/m/infer", json={"inputs": [entry]}, timeout=30
-                )
-                assert found.status_code == 200  # also while it is switched
-                return found.json()["outputs"][0]["data"][0]
-
-            assert answer() == 1
+            assert answer(server) == 1
             (tmp_path / "next").symlink_to(tmp_path / "store-2")
             os.replace(tmp_path / "next", link)
-            wait_until(lambda: answer() == 2)
+            wait_until(lambda: answer(server) == 2)
     finally:
         for path in tmp_path.rglob("*"):
             if path.is_dir() and not path.is_symlink():
@@ -120,7 +110,6 @@ def test_a_store_whose_folder_is_switched_atomically(tmp_path):
 
 def test_a_version_that_is_still_being_copied_takes_nothing_away(tmp_path):
     """The version before serves, and the server is ready, until the folder is whole."""
-    entry = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
     source = ECHO.replace('{"y": x}', '{"y": x * 0 + NUMBER}')
     folder = write_model(tmp_path, "m", "", VECTOR)
     (folder / "handler.py").unlink()
@@ -128,16 +117,8 @@ def test_a_version_that_is_still_being_copied_takes_nothing_away(tmp_path):
     (folder / "1" / "handler.py").write_text(source.replace("NUMBER", "1"))
     with Server(tmp_path, model_control="poll", poll_interval=0.1) as server:
 
-        def answer():
-            assert requests.get(f"{server.url}/v2/health/ready", timeout=30).status_code == 200
-            found = requests.post(
-                f"{server.url}/v2/models/m/infer", json={"inputs": [entry]}, timeout=30
-            )
-            assert found.status_code == 200
-            return found.json()["outputs"][0]["data"][0]
-
         def told(count):
-            assert answer() == 1
+            assert answer(server) == 1
             return server.log.count("the model m version 2: ") >= count
 
         (folder / "2").mkdir()
@@ -145,7 +126,7 @@ def test_a_version_that_is_still_being_copied_takes_nothing_away(tmp_path):
         (folder / "2" / "handler.py").write_text(source[: len(source) // 2])
         wait_until(lambda: told(2))
         (folder / "2" / "handler.py").write_text(source.replace("NUMBER", "2"))
-        wait_until(lambda: answer() == 2)
+        wait_until(lambda: answer(server) == 2)
 
 
 @pytest.mark.parametrize(

@@ -42,14 +42,6 @@ ROW = np.arange(4, dtype=np.float32).reshape(1, 4)
 ADD = infer_request("add", ("x", "FP32", [1, 4]), raw=[ROW.tobytes()], id="7")
 
 
-@pytest.mark.grpcio
-def test_answer_carries_raw_contents_id_and_parameters(channel):
-    found = stub_infer(channel)(ADD, timeout=20)
-    assert (found.model_name, found.model_version, found.id) == ("add", "1", "7")
-    assert np.frombuffer(found.raw_output_contents[0], np.float32).tolist() == [1, 2, 3, 4]
-    assert found.parameters["k"].bool_param
-
-
 def test_internal_error_reaches_the_client_without_its_text(engine, monkeypatch):
     def fail(*arguments, **options):
         raise ZeroDivisionError("a secret")

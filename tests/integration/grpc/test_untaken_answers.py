@@ -10,7 +10,7 @@ from ksrv.protocol.protobuf import INFERENCE
 from ksrv.server.grpc.limits import CONCURRENT_STREAMS, MAX_CALLS
 from ksrv.testing import Server
 from tests.support.models import DOUBLE, VECTOR, write_model
-from tests.support.servers.metrics import bytes_in_flight, metric
+from tests.support.servers.metrics import metric
 from tests.support.wait_until import wait_until
 from tests.support.wire.grpc_calls import call, connect, infer_request, stub_infer
 from tests.support.wire.http2_wire import SETTINGS, WINDOW_UPDATE, Wire, frame
@@ -204,18 +204,3 @@ def fill_socket(wire, message):
         len(wire.socket.recv(1 << 13, socket.MSG_PEEK)) < 1 << 12
     ):  # all other answers are shorter
         continue
-
-
-def test_waiting_small_answers_count_in_the_budget(server):
-    calls, count = 8, 1000
-    message = rows(count).SerializeToString()
-    with Wire(server.grpc) as wire:
-        wire.socket.sendall(window(0) + frame(WINDOW_UPDATE, 0, 0, (1 << 24).to_bytes(4, "big")))
-        streams = []
-        for _ in range(calls):
-            streams.append(wire.call(INFER))
-            wire.send(streams[-1], b"\0" + len(message).to_bytes(4, "big") + message, last=True)
-        until_begun(wire, streams)
-        assert bytes_in_flight(server) >= calls * count * 16
-        take_all(wire, streams)
-        wait_until(lambda: bytes_in_flight(server) == 0)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ksrv._native.json import number_array
 from ksrv._native.json.number_array import NumbersError
+from tests.property.wire.header_oracle import INTEGERS
 
 
 def read(text, datatype, count):
@@ -109,26 +110,14 @@ def test_every_length_of_a_fraction(behind):
                 assert got[1:].tolist() == list(range(count - 1))
 
 
-RANGES = {
-    "UINT8": (0, 2**8),
-    "INT8": (-(2**7), 2**7),
-    "UINT16": (0, 2**16),
-    "INT16": (-(2**15), 2**15),
-    "UINT32": (0, 2**32),
-    "INT32": (-(2**31), 2**31),
-    "UINT64": (0, 2**64),
-    "INT64": (-(2**63), 2**63),
-}
-
-
-@given(st.sampled_from(list(RANGES)), st.data())
+@given(st.sampled_from(list(INTEGERS)), st.data())
 def test_integers_are_exact_or_out_of_range(datatype, data):
-    low, high = RANGES[datatype]
-    near = st.one_of(st.integers(low - 3, low + 3), st.integers(high - 4, high + 3))
+    low, high = INTEGERS[datatype]
+    near = st.one_of(st.integers(low - 3, low + 3), st.integers(high - 3, high + 4))
     values = data.draw(
         st.lists(st.one_of(near, st.integers(-(10**25), 10**25), st.integers(low, high)))
     )
-    bad = next((i for i, value in enumerate(values) if not low <= value < high), None)
+    bad = next((i for i, value in enumerate(values) if not low <= value <= high), None)
     got = read(json.dumps(values), datatype, len(values))
     if isinstance(got, NumbersError):
         assert (got.code, got.count) == ("range", bad)
@@ -276,13 +265,7 @@ def test_every_form_of_a_number_is_read(datatype):
     assert got.tobytes() == np.array(values, got.dtype).tobytes()
 
 
-def test_span_outside_of_the_text_is_refused():
-    for begin, end in ((0, 4), (2, 1), (4, 4)):
-        with pytest.raises(ValueError, match="does not lie within"):
-            number_array.read(b"[1]", begin, end, "FP32", 1)
-    for datatype in ("BYTES", "FP16", "BF16", "nonsense", ""):
-        with pytest.raises(ValueError, match="has no JSON form"):
-            number_array.read(b"[1]", 0, 3, datatype, 1)
+def test_span_without_a_whole_array_is_refused():
     for text in (b"", b"1", b"[1", b"[", b"]"):
         with pytest.raises(NumbersError):
             number_array.read(text, 0, len(text), "FP32", 1)

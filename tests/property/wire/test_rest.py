@@ -309,32 +309,18 @@ def test_any_value_in_any_field(value, field):
 def test_mutated_binary_bodies_are_requests_or_client_errors(seed):
     rng = random.Random(seed)
     jpeg = b"\xff\xd8\xff\xe0" + bytes(60)
-    document = {
-        "inputs": [
-            {
-                "name": "x",
-                "shape": [2, 2],
-                "datatype": "FP32",
-                "parameters": {"binary_data_size": 16},
-            },
-            {
-                "name": "image",
-                "shape": [2],
-                "datatype": "BYTES",
-                "parameters": {"binary_data_size": "64,64"},
-            },
-            {
-                "name": "s",
-                "shape": [2],
-                "datatype": "BYTES",
-                "parameters": {"binary_data_size": 13},
-            },
-            {"name": "j", "shape": [2], "datatype": "INT8", "data": [1, 2]},
-            {"name": "b", "shape": [3], "datatype": "BOOL"},
-        ]
-    }
+    inputs = [
+        {"name": name, "shape": shape, "datatype": datatype} | more
+        for name, shape, datatype, more in (
+            ("x", [2, 2], "FP32", {"parameters": {"binary_data_size": 16}}),
+            ("image", [2], "BYTES", {"parameters": {"binary_data_size": "64,64"}}),
+            ("s", [2], "BYTES", {"parameters": {"binary_data_size": 13}}),
+            ("j", [2], "INT8", {"data": [1, 2]}),
+            ("b", [3], "BOOL", {}),
+        )
+    ]
     tail = bytes(16) + jpeg * 2 + b"\3\0\0\0abc\2\0\0\0de" + b"\0\1\1"
-    text = json.dumps(document).encode()
+    text = json.dumps({"inputs": inputs}).encode()
     assert isinstance(outcome(text + tail, str(len(text))), InferRequest)
     for _ in range(2500):
         head, rest = text, tail

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "server/server.hpp"
-#include "../../support/native/loopback.hpp"
+#include "../../support/native/sockets.hpp"
 
 using namespace ksrv;
 

@@ -25,7 +25,7 @@
 #include "../../support/native/checks.hpp"
 #include "../../support/native/http2_frames.hpp"
 #include "../../support/native/http2_worker.hpp"
-#include "../../support/native/loopback.hpp"
+#include "../../support/native/sockets.hpp"
 
 namespace {
 

@@ -22,7 +22,7 @@
 #include "grpc/server.hpp"
 #include "http2/library.hpp"
 #include "server/server.hpp"
-#include "../../support/native/adopted_socket.hpp"
+#include "../../support/native/sockets.hpp"
 #include "../../support/native/checks.hpp"
 #include "../../support/native/driven_loop.hpp"
 #include "../../support/native/http2_frames.hpp"

@@ -11,7 +11,7 @@
 #include <cstdio>
 
 #include "base/clock.hpp"
-#include "../../support/native/loopback.hpp"
+#include "../../support/native/sockets.hpp"
 #include "../../support/native/no_places.hpp"
 
 namespace {

@@ -15,7 +15,7 @@
 #include "grpc/server.hpp"
 #include "http2/library.hpp"
 #include "server/server.hpp"
-#include "adopted_socket.hpp"
+#include "sockets.hpp"
 #include "http2_frames.hpp"
 
 namespace ksrv {

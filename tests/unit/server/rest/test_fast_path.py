@@ -223,33 +223,6 @@ def test_a_request_is_answered_at_its_deadline_and_its_connection_lives_on(fast,
         assert json.loads(fast[1])["error"]
 
 
-def test_bytes_and_ends_during_a_request_are_seen_after_it(fast, models):
-    """Epoll reports such connections repeatedly until they are muted. After its answer each must be armed again."""
-    _, address = fast
-    with contextlib.ExitStack() as stack:
-        clients = [stack.enter_context(socket.create_connection(address, 20)) for _ in range(4)]
-        with Hold(models / "one") as hold:
-            hold.begin(clients[0], "one")
-            for client in clients[1:]:
-                client.sendall(message("one", {"x": A}))
-            clients[0].sendall(message("one", {"x": B}))
-            clients[1].sendall(message("one", {"x": B}))
-            clients[1].shutdown(socket.SHUT_WR)
-            clients[2].shutdown(socket.SHUT_WR)
-            clients[3].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            clients[3].close()
-            for _ in range(20):
-                assert payload(*ask(address, message("joined", {"x": A})))[1].tolist() == A.tolist()
-        for client, answers in ((clients[0], [hold.x, B]), (clients[1], [A, B]), (clients[2], [A])):
-            rest = b""
-            for wanted in answers:
-                head, body, rest = read_message(client, rest)
-                while status(head) == 100:  # asked whether it is still there
-                    head, body, rest = read_message(client, rest)
-                assert payload(head, body)[1].tolist() == wanted.tolist()
-        assert clients[2].recv(1) == b""
-
-
 def test_a_request_to_a_version_that_was_replaced_reaches_its_successor(tmp_path):
     one = serving(tmp_path / "one", ONE, ONE_YAML)
     with one as engine, opened(engine) as (http_server, address):

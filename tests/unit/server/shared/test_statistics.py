@@ -12,8 +12,7 @@ from ksrv.observe.worker_statistics import WorkerStatistics
 from ksrv.server.shared import statistics as shared_statistics
 from ksrv.server.shared.statistics import ServerStatistics, StatisticsFile
 from ksrv.server.shared.worker_table import State, shared_table
-from ksrv.statistics import add_counts
-from tests.support.engine.engine_models import engine, request, source
+from tests.support.engine.engine_models import engine, source
 
 
 class Record:
@@ -113,17 +112,3 @@ def test_a_gauge_of_any_number_is_shared(file, value):
     mine.record(Record("level", "gauge", value))
     file.write(0, WorkerStatistics(handlers=mine.families()))
     assert f"level {value!r}\n" in exposition(file.read(0).handlers).decode()
-
-
-def test_stages_that_only_one_worker_knows_are_kept():
-    one = engine(source(batch=4))
-    one.submit(request(), caller_blocks=True).wait()
-    (full,) = one.statistics()
-    (sums,) = one.statistics()
-    sums.stages.clear()
-    sums.batches.clear()
-    add_counts(sums, full)
-    assert sums.stages == full.stages and sums.batches == full.batches
-    assert sums.success.count == 2
-    assert sums.success.ns == 2 * full.success.ns
-    one.close()
