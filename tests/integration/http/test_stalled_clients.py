@@ -12,7 +12,7 @@ import requests
 
 from ksrv.testing import Server
 from tests.support.certificates import self_signed
-from tests.support.models import DOUBLE, VECTOR, write_model
+from tests.support.models import DOUBLE, HELD, VECTOR, write_model
 from tests.support.processes import children
 from tests.support.wait_until import wait_until
 from tests.support.wire.http_reader import double_body, open_connection, read_answer
@@ -20,21 +20,6 @@ from tests.support.wire.http_reader import double_body, open_connection, read_an
 pytestmark = pytest.mark.long
 
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
-HELD = """
-import time
-from pathlib import Path
-
-from ksrv import BaseHandler
-
-HERE = Path(__file__).parent
-
-
-class Held(BaseHandler):
-    def inference(self, x):
-        while not (HERE / "go").exists():
-            time.sleep(0.01)
-        return {"y": x}
-"""
 THREADS = 6
 
 

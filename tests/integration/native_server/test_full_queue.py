@@ -7,6 +7,7 @@ import os
 import pytest
 
 from ksrv.testing import Server
+from tests.support.models import HOLD
 from tests.support.native.fast_path import stripped
 from tests.support.native.gunicorn_server import NATIVE, assert_no_answer, infer, infer_head
 from tests.support.native.held_gil import MOST_IN_A_PIPE, held_gil, hold_gil
@@ -15,11 +16,9 @@ from tests.support.wait_until import wait_until
 from tests.support.wire.http_reader import open_connection, read_all, read_message
 
 HANDLER = f"""
-import ctypes, os, threading, time
-from pathlib import Path
-from ksrv import BaseHandler
+{HOLD}
+import ctypes, os, threading
 
-HERE = Path(__file__).parent
 MOST_IN_A_PIPE = {MOST_IN_A_PIPE}
 
 {inspect.getsource(hold_gil)}
@@ -29,9 +28,7 @@ class Held(BaseHandler):
         if x[0, 0] == 1:
             threading.Thread(target=hold_gil, args=(HERE / "pipe",), daemon=True).start()
             return {{"y": x}}
-        (HERE / "began").touch()
-        while not (HERE / "go").exists():
-            time.sleep(0.005)
+        hold()
         return {{"y": x}}
 """
 

@@ -59,14 +59,3 @@ def test_bounds_and_none(datatype):
         info = np.finfo(dtype)
         special = [np.nan, np.inf, -np.inf, 0.0, -0.0, info.max, info.min, info.tiny]
         check(np.array([*special, info.smallest_subnormal], dtype), datatype)
-
-
-@pytest.mark.parametrize("datatype", ["FP16", "BF16", "BYTES", "FP31", "\udcff"])
-def test_datatypes_without_a_json_form(datatype):
-    with pytest.raises(ValueError, match="no JSON form"):
-        number_array.write(b"", datatype)
-
-
-def test_incomplete_values_are_refused():
-    with pytest.raises(ValueError, match="5 bytes are no FP32 values"):
-        number_array.write(b"12345", "FP32")

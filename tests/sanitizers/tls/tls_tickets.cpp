@@ -3,7 +3,6 @@
 //
 //     tls_tickets KEY CERTIFICATE
 
-#include <dlfcn.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/socket.h>
@@ -17,6 +16,8 @@
 
 #include "tls/tls_context.hpp"
 #include "tls/tls_session.hpp"
+#include "../../support/native/checks.hpp"
+#include "../../support/native/tls_peer.hpp"
 
 using namespace ksrv;
 
@@ -24,21 +25,9 @@ namespace {
 
 constexpr int64_t SECOND = 1000000000, PERIOD = TicketKeys::PERIOD_S * SECOND;
 
-std::atomic<int> faults{0};
 std::atomic<int64_t> time_ns{SECOND};
 
 int64_t moved_clock() noexcept { return time_ns.load(); }
-
-void check(bool holds, const char *what) {
-    if (holds) return;
-    ++faults;
-    printf("fault: %s\n", what);
-}
-
-template <typename Function>
-Function *from_library(const char *name) {
-    return reinterpret_cast<Function *>(dlsym(dlopen("libssl.so.3", RTLD_NOW), name));
-}
 
 struct Session {  // SSL_SESSION
     void *kept = nullptr;
@@ -51,20 +40,13 @@ struct Session {  // SSL_SESSION
     }
 };
 
-SSL_CTX *clients(int version) {
-    SSL_CTX *made = openssl.SSL_CTX_new(from_library<const SSL_METHOD *()>("TLS_client_method")());
-    for (int which : {openssl_value::CTRL_LEAST_VERSION, openssl_value::CTRL_MOST_VERSION})
-        openssl.SSL_CTX_ctrl(made, which, version, nullptr);
-    return made;
-}
-
 // Whether the server resumes the session; `given` becomes the connection's session.
-bool resumes(const TlsContext &context, SSL_CTX *client_rules, const Session &offered, Session *given = nullptr) {
+bool resumes(const TlsContext &context, SSL_CTX *client_context, const Session &offered, Session *given = nullptr) {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) != 0) _exit(2);
     TlsSession server;
     check(server.begin(context, ends[0]), "a session begins");
-    SSL *client = openssl.SSL_new(client_rules);
+    SSL *client = openssl.SSL_new(client_context);
     openssl.SSL_set_fd(client, ends[1]);
     from_library<void(SSL *)>("SSL_set_connect_state")(client);
     if (offered.kept) from_library<int(SSL *, void *)>("SSL_set_session")(client, offered.kept);
@@ -88,48 +70,47 @@ bool resumes(const TlsContext &context, SSL_CTX *client_rules, const Session &of
     return resumed;
 }
 
-void sessions_end_with_their_keys(const TlsRules &rules, SSL_CTX *client_rules) {
+void sessions_end_with_their_keys(const TlsRules &rules, SSL_CTX *client_context) {
     TlsContext context, other;
     std::string why;
     check(context.set_up(rules, &why) && other.set_up(rules, &why), "a context is made");
     Session none, first, second, third;
-    check(!resumes(context, client_rules, none, &first), "a first session is new");
-    check(resumes(context, client_rules, first), "a session resumes");
-    check(resumes(other, client_rules, first), "and in another context with the same keys");
+    check(!resumes(context, client_context, none, &first), "a first session is new");
+    check(resumes(context, client_context, first), "a session resumes");
+    check(resumes(other, client_context, first), "and in another context with the same keys");
     time_ns += PERIOD - SECOND;
-    check(resumes(context, client_rules, first), "it resumes with the key that made it");
+    check(resumes(context, client_context, first), "it resumes with the key that made it");
     time_ns += SECOND;
-    check(resumes(context, client_rules, first, &second), "it resumes with the key before");
+    check(resumes(context, client_context, first, &second), "it resumes with the key before");
     time_ns += PERIOD;
-    check(!resumes(context, client_rules, first), "it ends with its key");
-    check(resumes(other, client_rules, second, &third), "a session that was resumed has got a ticket of the next key");
+    check(!resumes(context, client_context, first), "it ends with its key");
+    check(resumes(other, client_context, second, &third), "a session that was resumed has got a ticket of the next key");
     time_ns += 2 * PERIOD;
-    check(!resumes(context, client_rules, third), "no key survives two periods without a client");
+    check(!resumes(context, client_context, third), "no key survives two periods without a client");
 }
 
-void processes_share_keys(const TlsRules &rules, SSL_CTX *client_rules) {
+void processes_share_keys(const TlsRules &rules, SSL_CTX *client_context) {
     TlsContext context;
     std::string why;
     check(context.set_up(rules, &why), "a context is made");
     Session none, first;
-    resumes(context, client_rules, none, &first);
+    resumes(context, client_context, none, &first);
     fflush(stdout);
     const pid_t child = fork();
     if (child == 0) {
-        faults = 0;
-        check(resumes(context, client_rules, first), "a session resumes in another process");
+        check(resumes(context, client_context, first), "a session resumes in another process");
         time_ns += PERIOD;
-        resumes(context, client_rules, none);  // renews the key
+        resumes(context, client_context, none);  // renews the key
         fflush(stdout);
-        _exit(faults != 0);
+        _exit(0);
     }
     int status = -1;
     waitpid(child, &status, 0);
     check(status == 0, "the child found no fault");
     time_ns += PERIOD + SECOND;
-    check(resumes(context, client_rules, first), "one process renews the key for all");
+    check(resumes(context, client_context, first), "one process renews the key for all");
     time_ns += PERIOD;
-    check(!resumes(context, client_rules, first), "and the old key ends everywhere");
+    check(!resumes(context, client_context, first), "and the old key ends everywhere");
 }
 
 void threads_renew_keys(const TlsRules &rules, int version) {
@@ -139,14 +120,14 @@ void threads_renew_keys(const TlsRules &rules, int version) {
     std::vector<std::thread> threads;
     for (int i = 0; i < 4; ++i)
         threads.emplace_back([&context, version] {
-            SSL_CTX *client_rules = clients(version);
+            SSL_CTX *client = client_rules(version);
             for (int round = 0; round < 25; ++round) {
                 Session none, given;
-                resumes(context, client_rules, none, &given);
+                resumes(context, client, none, &given);
                 time_ns += PERIOD / 3;
-                resumes(context, client_rules, given);
+                resumes(context, client, given);
             }
-            openssl.SSL_CTX_free(client_rules);
+            openssl.SSL_CTX_free(client);
         });
     for (std::thread &each : threads) each.join();
 }
@@ -160,15 +141,15 @@ int main(int argc, char **argv) {
     rules.key = argv[1];
     rules.chain = argv[2];
     for (int version : {0x0303, 0x0304}) {
-        SSL_CTX *client_rules = clients(version);
+        SSL_CTX *client = client_rules(version);
         rules.ticket_keys = TicketKeys::make(moved_clock);
-        sessions_end_with_their_keys(rules, client_rules);
+        sessions_end_with_their_keys(rules, client);
         rules.ticket_keys = TicketKeys::make(moved_clock);
-        processes_share_keys(rules, client_rules);
+        processes_share_keys(rules, client);
         rules.ticket_keys = TicketKeys::make(moved_clock);
         threads_renew_keys(rules, version);
-        openssl.SSL_CTX_free(client_rules);
+        openssl.SSL_CTX_free(client);
     }
-    printf("%d faults\n", faults.load());
-    return faults != 0;
+    printf("0 faults\n");
+    return 0;
 }

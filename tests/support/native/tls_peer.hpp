@@ -16,6 +16,21 @@
 
 enum RecordType : unsigned char { RECORD_CIPHER_CHANGE = 20, RECORD_ALERT, RECORD_HANDSHAKE, RECORD_DATA };
 
+template <typename Function> Function *from_library(const char *name) {
+    static void *const library = dlopen("libssl.so.3", RTLD_NOW);
+    auto *found = reinterpret_cast<Function *>(dlsym(library, name));
+    if (!found) std::abort();
+    return found;
+}
+
+// For clients of one version of TLS.
+inline SSL_CTX *client_rules(int version) {
+    SSL_CTX *made = ksrv::openssl.SSL_CTX_new(from_library<const SSL_METHOD *()>("TLS_client_method")());
+    for (int which : {ksrv::openssl_value::CTRL_LEAST_VERSION, ksrv::openssl_value::CTRL_MOST_VERSION})
+        ksrv::openssl.SSL_CTX_ctrl(made, which, version, nullptr);
+    return made;
+}
+
 class TlsPeer {
   public:
     // Over a socket that blocks. `version` is that of the wire: 0x0303 or 0x0304.
@@ -102,13 +117,6 @@ class TlsPeer {
     }
 
   private:
-    template <typename Function> static Function *from_library(const char *name) {
-        static void *const library = dlopen("libssl.so.3", RTLD_NOW);
-        auto *found = reinterpret_cast<Function *>(dlsym(library, name));
-        if (!found) std::abort();
-        return found;
-    }
-
     static std::string &log() {
         static thread_local std::string text;
         return text;
@@ -118,9 +126,7 @@ class TlsPeer {
         static SSL_CTX *made[2] = {};
         SSL_CTX *&context = made[version == 0x0304];
         if (context) return context;
-        context = ksrv::openssl.SSL_CTX_new(from_library<const SSL_METHOD *()>("TLS_client_method")());
-        for (int which : {ksrv::openssl_value::CTRL_LEAST_VERSION, ksrv::openssl_value::CTRL_MOST_VERSION})
-            ksrv::openssl.SSL_CTX_ctrl(context, which, version, nullptr);
+        context = client_rules(version);
         from_library<int(SSL_CTX *, const char *)>("SSL_CTX_set_ciphersuites")(context, "TLS_AES_128_GCM_SHA256");
         ksrv::openssl.SSL_CTX_set_cipher_list(context, "ECDHE-RSA-AES128-GCM-SHA256:ECDHE-ECDSA-AES128-GCM-SHA256");
         from_library<void(SSL_CTX *, void (*)(const SSL *, const char *))>("SSL_CTX_set_keylog_callback")(

@@ -53,27 +53,6 @@ def test_the_parameter_that_perf_analyzer_sends_needs_no_python(tmp_path, name, 
         assert server._core.counters()["fast_path"] == fast
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "why"),
-    [
-        ("triton_enable_empty_final_response", {"int64_param": 1}, "must be true or false"),
-        ("triton_enable_empty_final_responsE", {"bool_param": True}, "is unknown"),
-        ("triton_enable_empty_final", {"bool_param": True}, "is unknown"),
-    ],
-)
-def test_what_resembles_the_parameter_of_streams_is_refused(tmp_path, name, value, why):
-    with (
-        serving(tmp_path / "pair", PAIR, PAIR_YAML) as engine,
-        opened_grpc(engine) as (_, address),
-        grpc.insecure_channel(address, options=UNLIMITED) as channel,
-    ):
-        request, _ = asked("pair", 1, "")
-        request.parameters[name].MergeFrom(type(request.parameters[name])(**value))
-        with pytest.raises(grpc.RpcError, match=why) as refused:
-            stub_infer(channel)(request, timeout=60)
-        assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
-
-
 def test_a_large_tensor_that_does_not_lie_aligned_is_not_copied_for_the_fast_path(tmp_path):
     with (
         serving(tmp_path / "pair", PAIR, PAIR_YAML) as engine,

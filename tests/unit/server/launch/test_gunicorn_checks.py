@@ -1,10 +1,8 @@
-"""The gunicorn features that ksrv needs, and the settings and worker classes that it refuses."""
+"""The settings of gunicorn that ksrv refuses."""
 
 import gunicorn
 import pytest
-from gunicorn import arbiter, glogging
 from gunicorn.config import Config
-from gunicorn.workers import base
 
 from ksrv.server.launch import gunicorn_checks as checks
 from ksrv.server.settings import SettingsError
@@ -21,46 +19,6 @@ def test_another_major_release_is_refused(monkeypatch):
     monkeypatch.setattr(gunicorn, "version_info", (28, 0, 0))
     with pytest.raises(SettingsError, match=r"needs gunicorn 27, .*install 'gunicorn>=27,<28'"):
         checks.check_gunicorn()
-
-
-NEEDED = {
-    arbiter.Arbiter: (
-        *("APP_LOAD_ERROR", "LISTENERS", "WORKERS", "WORKER_BOOT_ERROR", "kill_worker"),
-        *("maybe_promote_master", "reload", "spawn_worker", "spawn_workers", "stop"),
-        *("START_CTX", "cfg", "log", "master_pid", "reexec_pid"),
-    ),
-    base.Worker: (
-        *("handle_exit", "handle_quit", "init_process", "notify", "run", "alive", "booted", "cfg"),
-        *("log", "max_requests", "ppid", "sockets"),
-    ),
-    Config: (
-        "address",
-        "is_ssl",
-        "set",
-        "worker_class",
-        "worker_class_str",
-        "env_orig",
-        "settings",
-    ),
-    glogging.Logger: ("_set_handler", "access", "atoms_wrapper_class", "info"),
-}
-"""The names of gunicorn's classes that ksrv overrides, calls or reads."""
-
-
-def is_set(owner, name):
-    """Whether a constructor of a class, or what it calls of the class, sets an attribute."""
-    codes = [
-        getattr(vars(one).get(method), "__code__", None)
-        for one in owner.__mro__
-        for method in ("__init__", "setup")
-    ]
-    return any(name in code.co_names for code in codes if code is not None)
-
-
-@pytest.mark.parametrize("owner", NEEDED)
-def test_gunicorn_has_the_names_that_ksrv_needs(owner):
-    missing = [name for name in NEEDED[owner] if not (hasattr(owner, name) or is_set(owner, name))]
-    assert not missing
 
 
 def pre_request(worker, req):
