@@ -12,7 +12,6 @@ from google.rpc import error_details_pb2, status_pb2
 
 from ksrv._native.reactor.event_loop import EventLoop
 from ksrv.dialects import registry
-from ksrv.limits import Limits
 from ksrv.protocol.protobuf import INFERENCE, message_class, methods
 from ksrv.server.addresses import parse_address
 from ksrv.server.credentials import Access
@@ -84,10 +83,6 @@ def running(
     finally:
         engine.release.set()
         server.stop(5)
-
-
-def small_limits(**limits: Any) -> Any:
-    return {"limits": Limits(**limits)}
 
 
 def retry_seconds(error: Any) -> int:

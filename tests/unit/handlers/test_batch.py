@@ -183,9 +183,3 @@ def test_a_batch_is_a_mapping_of_arrays():
     assert {**batch}["a"] is batch["a"]
     assert (batch == batch, batch == batch_of(numbers("a"), numbers("b"))) == (True, False)
     assert batch in {batch}
-
-
-def test_a_request_has_a_slice_and_a_number_of_rows():
-    batch = batch_of(numbers())
-    assert [(one.slice, one.rows) for one in batch.requests] == [(slice(0, 1), 1), (slice(1, 3), 2)]
-    assert batch["x"][batch.requests[1].slice].tolist() == [[2, 3], [4, 5]]

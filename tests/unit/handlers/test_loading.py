@@ -260,15 +260,6 @@ def test_module_contents_are_freed_after_close(runner_of, batch_of):
     assert held() is None
 
 
-def test_modules_are_forgotten_on_close(runner_of, batch_of):
-    runner = runner_of("import net\ndef inference(x):\n    return x\n", files={"net.py": ""})
-    names = [name for name in sys.modules if name.startswith("ksrv_models.m_")]
-    assert len(names) >= 3
-    assert "net" not in sys.modules
-    runner.close()
-    assert not [name for name in names if name in sys.modules]
-
-
 @pytest.mark.parametrize(
     "source",
     [

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from ksrv._native.memory import buffer_pool
-from ksrv.errors import HandlerFailed, Overloaded
+from ksrv.errors import HandlerFailed
 from ksrv.handlers.devices.device import Device
-from tests.support.devices.fake_device import LOST, NO_MEMORY, PINS, FakeDevice
+from tests.support.devices.fake_device import PINS, FakeDevice
 from tests.support.devices.nets import DEFAULT, NET
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -44,29 +44,6 @@ def pinned_array(runner, shape):
     array = buffer_pool.array(runner.lease(nbytes), "<f4", shape)
     array[:] = np.arange(array.size, dtype=np.float32).reshape(shape)
     return array
-
-
-def test_a_batch_is_one_copy_there_one_back_and_one_wait(net_of, batch_of):
-    runner = net_of()
-    runner.run(
-        batch_of(np.ones((1, FEW), np.float32))
-    )  # from now on blocks are leased to be pinned
-    runner.device.events.clear()
-    array = pinned_array(runner, (4, MANY))
-    copied = buffer_pool.copied_bytes()
-    batch = batch_of(np.empty((4, MANY), np.float32))
-    batch.tensors["x"].data = array
-    answer = runner.run(batch).tensors[0].data
-    assert runner.device.events == [
-        "enter",
-        f"in {array.nbytes} pinned",
-        f"out {array.nbytes} pinned",
-        "synchronise",
-        "leave",
-    ]
-    assert FakeDevice.waited_by_handlers == []
-    np.testing.assert_array_equal(answer, array * 2)
-    assert buffer_pool.copied_bytes() == copied, "the host copied nothing"
 
 
 @pytest.mark.parametrize("writeable", [True, False])
@@ -241,25 +218,6 @@ def test_coroutines_run_on_the_stream(net_of, batch_of):
     assert runner.device.events[:4] == [
         "enter", "in 16 pageable", "out 16 pinned", "synchronise"
     ]  # fmt: skip
-
-
-FAILING = f"""
-from ksrv import BaseHandler
-class Failing(BaseHandler):
-    def inference(self, x):
-        if x.shape[1] == 3: raise RuntimeError({NO_MEMORY!r})
-        if x.shape[1] == 5: raise RuntimeError({LOST!r})
-        return self.model(x)
-"""
-
-
-def test_a_full_device_refuses_the_batch_and_serves_the_next(net_of, batch_of):
-    runner = net_of(FAILING)
-    with pytest.raises(Overloaded) as caught:
-        runner.run(batch_of(np.ones((1, 3), np.float32)))
-    assert (caught.value.http_status, caught.value.reason) == (503, "device_memory")
-    assert runner.device.events[-2:] == ["synchronise", "leave"]
-    assert runner.run(batch_of(np.ones((1, 4), np.float32))).tensors[0].data.tolist() == [[2] * 4]
 
 
 def test_asynchronous_kernel_error_fails_the_batch(net_of, batch_of, monkeypatch):

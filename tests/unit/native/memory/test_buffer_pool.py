@@ -62,28 +62,6 @@ def test_impossible_sizes_are_refused():
     assert leased() == 0
 
 
-@pytest.mark.parametrize(
-    ("pooled", "wanted", "taken"),
-    [
-        (4096, 4096, True),
-        (4096, 4097, False),
-        (64 * 1024, 0, True),
-        (64 * 1024 + 64, 0, False),
-        (4 * 1000 + 64 * 1024 - 32, 1000, True),
-        (4 * 1000 + 64 * 1024 + 64, 1000, False),
-    ],
-)
-def test_far_too_large_pooled_block_is_not_reused(pooled, wanted, taken):
-    del_me = buffer_pool.lease(pooled)
-    del del_me
-    before = buffer_pool.statistics()
-    block = buffer_pool.lease(wanted)
-    after = buffer_pool.statistics()
-    assert after["hits"] - before["hits"] == int(taken)
-    assert after["misses"] - before["misses"] == int(not taken)
-    assert len(block) == wanted
-
-
 def test_heap_and_shared_blocks_are_pooled_separately():
     block = buffer_pool.lease(4096)
     del block
@@ -161,16 +139,6 @@ def test_writes_to_an_adopted_block_are_private():
     assert not received.pin()
 
 
-def test_only_large_bodies_use_shared_blocks():
-    buffer_pool.configure(lendable_above=10_000)
-    try:
-        assert buffer_pool.lease_body(10_000).fd == -1
-        assert buffer_pool.lease_body(10_001).fd >= 0
-    finally:
-        buffer_pool.configure(lendable_above=2**64 - 1)
-    assert buffer_pool.lease_body(10_001).fd == -1
-
-
 def test_only_the_announced_bytes_of_a_sparse_file_are_mapped():
     sparse = os.memfd_create("sparse", os.MFD_ALLOW_SEALING)
     os.ftruncate(sparse, 1 << 30)
@@ -243,20 +211,6 @@ back = buffer_pool.lease(4096, memfd=True)
 assert back.fd == number and bytes(back) == b"p" * 4096
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
-
-
-def test_malloc_is_tuned_only_when_asked():
-    script = """
-import sys
-from ksrv._native.memory import buffer_pool
-assert not buffer_pool.keep_freed(1 << 28)  # only where a process was tuned
-assert buffer_pool.tune_malloc() is (sys.argv[1] == "glibc")
-assert buffer_pool.keep_freed(1 << 28) is (sys.argv[1] == "glibc")
-assert not buffer_pool.keep_freed(1 << 27)
-assert buffer_pool.tune_malloc(no_mmap=True) is (sys.argv[1] == "glibc")
-"""
-    library = "glibc" if HAS_GLIBC_MALLOC else "other"
-    subprocess.run([sys.executable, "-c", script, library], check=True, timeout=60)
 
 
 @pytest.mark.skipif(not HAS_GLIBC_MALLOC, reason="needs glibc's malloc")

@@ -7,17 +7,6 @@ from ksrv._native.memory.memory_budget import SMALL_REQUEST, SMALL_SHARE, Memory
 BOUND = 64 << 20
 
 
-def test_bytes_are_reserved_up_to_the_limit_and_given_back():
-    budget = MemoryBudget(BOUND)
-    assert budget.bound == BOUND and budget.held == 0
-    assert budget.reserve(BOUND - 5, small=True)
-    assert not budget.reserve(6, small=True)
-    assert budget.reserve(5, small=True)
-    assert budget.held == BOUND
-    budget.give_back(BOUND)
-    assert budget.held == 0
-
-
 def test_part_of_the_budget_is_reserved_for_small_requests():
     assert (SMALL_REQUEST, SMALL_SHARE) == (1 << 20, 8)
     budget = MemoryBudget(BOUND)

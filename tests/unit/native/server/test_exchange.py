@@ -1,9 +1,7 @@
 """The HTTP server in one process: exchanges that are dropped, fail, or are answered twice or by other threads."""
 
 import contextlib
-import copy
 import gc
-import pickle
 import select
 import socket
 import threading
@@ -16,7 +14,6 @@ from ksrv._native.http.request_head import HeadRules
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv._native.reactor.connection_limits import ConnectionLimits
 from ksrv._native.reactor.event_loop import EventLoop
-from ksrv._native.server.exchange import HeadFields
 from ksrv._native.server.server import PREPARED_ANSWERS_NEEDED, HttpServer
 from ksrv.server.settings import ServerSettings
 from tests.support.wait_until import wait_until
@@ -175,25 +172,6 @@ def test_client_announced_to_another_process_is_accepted(leaves):
             if leaves:
                 http_server.accept(False)
             assert exchange_once(client, LIVE)[1] == b"ok"
-
-
-def test_head_fields_are_a_mapping_in_lower_case():
-    fields = HeadFields(b"GET / HTTP/1.1\r\nHost: x\r\nA: 1\r\na:2\r\nEmpty:\r\n\r\n")
-    assert dict(fields) == {"host": "x", "a": "1,2", "empty": ""}
-    assert fields == {"host": "x", "a": "1,2", "empty": ""}
-    assert (fields["a"], fields.get("b"), fields.get("b", "?"), len(fields)) == (
-        "1,2",
-        None,
-        "?",
-        3,
-    )
-    assert "host" in fields
-    assert "Host" not in fields
-    with pytest.raises(KeyError):
-        fields["b"]
-    for copied in (pickle.loads(pickle.dumps(fields)), copy.deepcopy(fields), copy.copy(fields)):
-        assert type(copied) is dict
-        assert copied == fields
 
 
 def test_unread_records_are_limited_in_bytes_and_losses_counted():
