@@ -330,12 +330,8 @@ def test_k29_json_and_binary_mixed(rest):
     a = {"name": "a", "shape": [1, 4], "datatype": "FP32", "data": [5, 5, 5, 5]}
     b = {"name": "b", "shape": [1, 4], "datatype": "FP32", "parameters": {"binary_data_size": 16}}
     for inputs in ([a, b], [b, a]):
-        assert flat(rest.infer("pair", {"inputs": inputs}, RAW).outputs["difference"]) == [
-            4,
-            3,
-            2,
-            1,
-        ]
+        answer = rest.infer("pair", {"inputs": inputs}, RAW)
+        assert flat(answer.outputs["difference"]) == [4, 3, 2, 1]
 
 
 def test_k30_two_binary_inputs(rest):

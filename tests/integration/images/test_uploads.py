@@ -33,6 +33,9 @@ PLANES = """
 inputs: [{name: x, datatype: FP32, shape: [-1, 3, 8, 8]}]
 outputs: [{name: y, datatype: FP32, shape: [-1, 3, 8, 8]}]
 """
+FORM = "multipart/form-data; boundary=b"
+CRLF = "expected CRLF before and after"
+PART = b'--b\r\nContent-Disposition: form-data; name="image"'
 URLENCODED = "application/x-www-form-urlencoded"
 CAT, DOG = files.jpeg(60, 90, seed=1), files.png(33, 57, seed=5)
 
@@ -279,47 +282,31 @@ def test_model_without_image_input_names_the_remedy(client):
         (b"x", "multipart/mixed; boundary=b", "multipart/form-data"),
         (b"--b--\r\n", "multipart/form-data", "needs a boundary"),
         (b"--b--\r\n", "multipart/form-data; boundary=" + "b" * 71, "needs a boundary"),
-        (b"--b--\r\n", "multipart/form-data; boundary=b", "has no parts"),
-        (b"--b\r\n\r\nx\r\n--b--\r\n", "multipart/form-data; boundary=b", "has no name"),
+        (b"--b--\r\n", FORM, "has no parts"),
+        (b"--b\r\n\r\nx\r\n--b--\r\n", FORM, "has no name"),
+        (PART + b"\r\n\r\n" + CAT, FORM, "without its closing boundary; it ends with --BOUNDARY--"),
         (
-            b'--b\r\nContent-Disposition: form-data; name="image"\r\n\r\n' + CAT,
-            "multipart/form-data; boundary=b",
-            "without its closing boundary; it ends with --BOUNDARY--",
-        ),
-        (
-            b'--b\r\nContent-Disposition: form-data; name="image"; ' + b"x" * 9000,
-            "multipart/form-data; boundary=b",
+            PART + b"; " + b"x" * 9000,
+            FORM,
             "no head that ends within 8192 bytes; expected header fields and an empty line",
         ),
         (
             b'--b\r\nContent-Disposition: form-data; name="' + b";" * 500 + b"\r\n\r\n",
-            "multipart/form-data; boundary=b",
+            FORM,
             "is malformed at character",
         ),
         (b"--b--\r\n", 'multipart/form-data; boundary="' + ";" * 5000, "is malformed at"),
         (
-            b'--b\r\nContent-Disposition: form-data; name="image"\r\n\r\ncat.jpg\r\n--b--\r\n',
-            "multipart/form-data; boundary=b",
-            "'image' is a text and no file",  # curl -F image=cat.jpg
-        ),
-        (
-            two_pictures(first=b"\n"),
-            "multipart/form-data; boundary=b",
-            "expected CRLF before and after",
-        ),
-        (
-            two_pictures(before=b"\n"),
-            "multipart/form-data; boundary=b",
-            "expected CRLF before and after",
-        ),
-        (
-            two_pictures(after=b"\n"),
-            "multipart/form-data; boundary=b",
-            "expected CRLF before and after",
-        ),
+            PART + b"\r\n\r\ncat.jpg\r\n--b--\r\n",
+            FORM,
+            "'image' is a text and no file",
+        ),  # curl -F image=cat.jpg
+        (two_pictures(first=b"\n"), FORM, CRLF),
+        (two_pictures(before=b"\n"), FORM, CRLF),
+        (two_pictures(after=b"\n"), FORM, CRLF),
         (
             two_pictures(more=b"Content-Transfer-Encoding: base64\r\n"),
-            "multipart/form-data; boundary=b",
+            FORM,
             "has the Content-Transfer-Encoding 'base64'; send the bytes as they are",
         ),
         (CAT.translate(None, b"\r\n\0"), URLENCODED, "bytes of the picture are missing"),  # curl -d

@@ -76,17 +76,11 @@ def test_a_tensor_type_is_a_declared_tensor(made, spec, tmp_path):
         (lambda: Float32[(2,) * 32], "32 sizes; at most 31"),
         (lambda: Image[224, 224], "an image has three sizes"),
         (lambda: Image.spec("x"), "Image needs its sizes"),
-        (lambda: Image[224, 224, 2], "an image has 1, 3 or 4 channels; the shape says 2"),
         (lambda: Image[3, 224, 224], "an image has 1, 3 or 4 channels; the shape says 224"),
         (lambda: Float32[3].prepared(), "an image has three sizes"),
         (lambda: Bytes[2, 2, 3].prepared(), "images become FP32.*not BYTES"),
         (lambda: Image[2, 2, 3].prepared(colour="RGB"), "image has no key 'colour'; it has"),
-        (lambda: Image[2, 2, 3].prepared(color="PINK"), "image: Invalid enum value 'PINK'"),
-        (lambda: Image[2, 2, 3].prepared(mean=[1, 2]), "mean: has 2 numbers for 3 channels"),
-        (lambda: Image[2, 2, 3].prepared(std=[0]), "std: must be above 0"),
-        (lambda: Image[2, 2, 3].prepared(scale="many"), "image: Expected `float`, got `str`"),
         (lambda: Image[2, 2, 3].prepared(shorter_side=1), "shorter_side: 1 is smaller"),
-        (lambda: Image[2, -1, 3].prepared(resize="area"), r"resize: the width is free \(-1\)"),
     ],
 )
 def test_invalid_tensor_type_reports_the_cause(make, text):

@@ -18,6 +18,7 @@ SCALE = """
 platform: "onnxruntime_onnx" max_batch_size: 8
 input { name: "x" data_type: TYPE_FP32 dims: 4 } output { name: "y" data_type: TYPE_FP32 dims: 4 }
 """
+LEVELS = {-1: "ORT_ENABLE_BASIC", 1: "ORT_ENABLE_EXTENDED", 2: "ORT_DISABLE_ALL"}
 
 
 @pytest.fixture
@@ -77,20 +78,13 @@ def test_unsupported_provider_is_refused(load, settings, said):
 @pytest.mark.parametrize(
     ("text", "providers", "options"),
     [
-        (
-            "optimization { graph { level: -1 } }",
-            (),
-            {"graph_optimization_level": "ORT_ENABLE_BASIC"},
-        ),
-        (
-            "optimization { graph { level: 1 } }",
-            (),
-            {"graph_optimization_level": "ORT_ENABLE_EXTENDED"},
-        ),
-        (
-            "optimization { graph { level: 2 } }",
-            (),
-            {"graph_optimization_level": "ORT_DISABLE_ALL"},
+        *(
+            (
+                f"optimization {{ graph {{ level: {level} }} }}",
+                (),
+                {"graph_optimization_level": name},
+            )
+            for level, name in LEVELS.items()
         ),
         ("optimization { graph { level: 0 } }", (), {}),
         (

@@ -43,19 +43,6 @@ def test_a_model_runs_on_the_gpu_and_answers_in_memory(runner_of, batch_of, devi
     assert [answer.tolist() for answer in answers] == [[[2 * v] * 2] * 2 for v in (1, 2, 3, 4)]
 
 
-def test_instances_share_out_the_gpus(runner_of):
-    count = torch.cuda.device_count()
-    for instance in range(count + 1):
-        runner = runner_of(
-            HANDLER,
-            "class: net.py:Net",
-            files={"net.py": NET},
-            name=f"m{instance}",
-            instance=instance,
-        )
-        assert str(runner.handler.device) == f"cuda:{instance % count}"
-
-
 LAYERS = """
 import torch
 class Net(torch.nn.Module):
@@ -68,29 +55,6 @@ class Net(torch.nn.Module):
     def forward(self, x):
         return self.layers(x)
 """
-
-
-@pytest.mark.parametrize("graphs", ["false", "true"])
-def test_answers_equal_the_cpus(runner_of, batch_of, graphs):
-    config = "class: net.py:Net\ncuda_graphs: {}\ndevice: {}"
-    files = {"net.py": LAYERS}
-    there = runner_of(HANDLER, config.format(graphs, "cuda"), files=files, name="there")
-    here = runner_of(
-        "from ksrv import BaseHandler\nclass H(BaseHandler): pass",
-        config.format("false", "cpu"),
-        files=files,
-        name="here",
-    )
-    random = np.random.default_rng(0)
-    for rows in (1, 2, 3, 8, 3, 1, 8, 64):
-        array = random.random((rows, 512), dtype=np.float32)
-        [got], [wanted] = (runner.run(batch_of(array)).tensors for runner in (there, here))
-        np.testing.assert_allclose(got.data, wanted.data, rtol=1e-4, atol=1e-5)
-        again = there.run(batch_of(array)).tensors[0].data
-        np.testing.assert_array_equal(again, got.data)
-    if graphs == "true":
-        assert there.handler.model.failure is None
-        assert there.handler.model.graphs == 5
 
 
 def profile_of(runner, batch):

@@ -89,21 +89,6 @@ def test_pixels_equal_the_librarys(kind, channels):
     assert compared > 100
 
 
-@pytest.mark.parametrize("kind", row_resize.KINDS)
-def test_pixels_equal_the_librarys_at_any_size(kind):
-    random = np.random.default_rng(11)
-    for _ in range(150):
-        size, full = (tuple(map(int, random.integers(1, 90, 2))) for _ in range(2))
-        channels = int(random.choice([1, 3]))
-        if not row_resize.resizes_by_rows(kind, size, full):
-            continue
-        source = random.integers(0, 256, (*size, channels), dtype=np.uint8)
-        wanted = wanted_pixels(kind, source, full)
-        got = np.empty(wanted.shape, wanted.dtype)
-        row_resize.resize_rows(source, got, Conversion(), full, kind=kind)
-        np.testing.assert_array_equal(got, wanted, f"{size} to {full}")
-
-
 def sampled(subsampling, **options):
     return files.jpeg(427, 640, subsampling=subsampling, **options)
 
