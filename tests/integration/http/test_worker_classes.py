@@ -1,17 +1,13 @@
 """The same app under gunicorn's stock workers, and under the gunicorn command."""
 
 import gzip
-import os
-import signal
 import socket
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 import requests
-import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton
 
 from ksrv.testing import Server, ServerFailed
@@ -143,14 +139,3 @@ def test_wide_addresses_of_the_gunicorn_command_are_refused(repository):
     )  # fmt: skip
     assert done.returncode != 0
     assert "--insecure" in done.stderr
-
-
-def test_a_grpc_port_stays_the_same_over_a_reload(repository):
-    with Server(repository, drain_delay=0, stop_timeout=2) as server:
-        os.kill(server.pid, signal.SIGHUP)
-        while server.log.count("ready: True") < 2:
-            time.sleep(0.02)
-        while "Worker exiting" not in server.log:
-            time.sleep(0.02)
-        with triton_grpc.InferenceServerClient(server.grpc) as client:
-            assert client.is_server_ready()

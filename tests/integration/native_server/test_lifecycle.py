@@ -1,6 +1,4 @@
-"""Stops, reloads, retirement and death of workers under load: accepted requests are answered."""
-
-import time
+"""A worker whose I/O thread is stuck is replaced."""
 
 import pytest
 
@@ -9,19 +7,6 @@ from tests.support.processes import children
 from tests.support.wait_until import wait_until
 
 pytestmark = pytest.mark.long
-
-
-def test_max_requests_retires_a_worker(tmp_path):
-    with GunicornServer(tmp_path, max_requests=20, workers=1) as server:
-        first = server.counters()["pid"]
-        answered = 0
-        deadline = time.monotonic() + 60
-        while server.counters()["pid"] == first:
-            assert time.monotonic() < deadline
-            answer = server.exchange(infer(16))
-            answered += answer.startswith(b"HTTP/1.1 200")
-        assert answered >= 5
-        assert "Autorestarting worker" in server.log
 
 
 def test_a_stuck_io_thread_gets_the_worker_replaced(tmp_path):

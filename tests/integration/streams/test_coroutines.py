@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ksrv.testing import Server
+from tests.support.models import HELD as HELD_CALL
 from tests.support.models import VECTOR, write_model
 from tests.support.streams import TEXT, StreamedResponse, pieces, text_request, write_later
 from tests.support.wait_until import wait_until
@@ -108,23 +109,7 @@ class Calls(BaseHandler):
     async def inference(self, x):
         parameters = self.context.batch.requests[0].parameters
         for _ in range(parameters["times"]):
-            await self.context.models["called"].submit({"x": x}, parameters=dict(parameters))
-        return {"y": x}
-"""
-CALLED = """
-import time
-from pathlib import Path
-
-from ksrv import BaseHandler
-
-
-class Called(BaseHandler):
-    def inference(self, x):
-        parameters = self.context.batch.requests[0].parameters
-        if "hold" in parameters:
-            Path(parameters["came"]).touch()
-            while not Path(parameters["hold"]).exists():
-                time.sleep(0.01)
+            await self.context.models["called"].submit({"x": x})
         return {"y": x}
 """
 MANY = "concurrent_batches: 40\n"
@@ -195,7 +180,7 @@ def server(request, tmp_path_factory):
     write_model(root, "rows", ROWS, TEXT + joined + f"executor: {request.param}\n")
     write_model(root, "held", HELD, VECTOR + many.replace("40", "4"))
     write_model(root, "calls", CALLS, VECTOR + many)
-    write_model(root, "called", CALLED, VECTOR + "executor: inline\nwarmup: false\n")
+    called = write_model(root, "called", HELD_CALL, VECTOR + "executor: inline\nwarmup: false\n")
     write_model(
         root,
         "large",
@@ -208,6 +193,7 @@ def server(request, tmp_path_factory):
     )
     write_later(root, "later", many.replace("warmup: false\n", ""))
     with Server(root) as made:
+        made.called = called
         yield made
 
 
@@ -333,15 +319,18 @@ def test_a_task_of_the_handler_that_exits_fails_its_request_alone(server):
     assert [meet(server, "held", value, 1)[0] for value in (1, 2)] == [200, 200]
 
 
-def test_a_slow_called_model_holds_up_no_other_request(server, tmp_path):
+def test_a_slow_called_model_holds_up_no_other_request(server):
     """Quick runs earn a model that the caller's thread runs it, which the others share here."""
+    go, began = server.called / "go", server.called / "began"
+    go.touch()
     for _ in range(3):
         assert ask(server, "calls", 1, times=400)[0] == 200
-    hold, came = tmp_path / "hold", tmp_path / "came"
-    calling = send_infer(server, "calls", times=1, hold=str(hold), came=str(came))
-    wait_until(came.exists)
+    go.unlink()
+    began.unlink()
+    calling = send_infer(server, "calls", times=1)
+    wait_until(began.exists)
     assert ask(server, "calls", 1, times=0)[0] == 200
-    hold.touch()
+    go.touch()
     assert calling.getresponse().status == 200
 
 

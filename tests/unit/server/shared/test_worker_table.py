@@ -48,25 +48,6 @@ def test_beside_another_master_only_a_ready_worker_accepts(table):
     assert table.may_accept(slot)
 
 
-def test_a_reload_has_succeeded_once_all_of_its_workers_are_ready(table):
-    table.target_count = 2
-    assert table.reload_successful and table.last_reload == 0
-    old = table.allocate()
-    ready(table, old)
-    table.note_reload(accepted=True)
-    table.generation += 1
-    assert not table.reload_successful and table.last_reload > 0
-    for slot in (table.allocate(), table.allocate()):
-        table.end_reload()
-        assert not table.reload_successful
-        ready(table, slot)
-    table.end_reload()
-    assert table.reload_successful
-    table.note_reload(accepted=False)
-    table.end_reload()
-    assert not table.reload_successful
-
-
 def test_the_table_is_full_at_its_capacity(table):
     for _ in range(CAPACITY):
         table.allocate()

@@ -7,9 +7,8 @@ import pytest
 
 from ksrv.engine.changes import RepositoryChange
 from ksrv.engine.engine import Engine
-from ksrv.errors import NotReady
 from ksrv.repository.layout import Repository
-from ksrv.server.shared.worker_table import State, WorkerTable, shared_table
+from ksrv.server.shared.worker_table import State, shared_table
 from ksrv.server.workers.change_log import ChangeLog, entries_for_new_worker
 from ksrv.server.workers.repository_changes import ChangeReplicator
 from tests.support.models import write_broken, write_double
@@ -24,39 +23,6 @@ class Followed:
 
     def follow(self, change: RepositoryChange, order: int) -> None:
         self.made.append((change.kind, change.name))
-
-
-class Stopping(Followed):
-    """The engine of a worker that stops when a change arrives."""
-
-    def __init__(self, table: WorkerTable, slot: int) -> None:
-        super().__init__()
-        self._table = table
-        self._slot = slot
-
-    def follow(self, change: RepositoryChange, order: int) -> None:
-        self._table.workers[self._slot].state = State.RETIRING
-        raise NotReady("the server is stopping")
-
-    def made_of(self, change: RepositoryChange) -> None:
-        return None
-
-
-class Patient(Followed):
-    """An engine that applies a change after all workers have read that another worker could not."""
-
-    def __init__(self, table: WorkerTable, log: ChangeLog) -> None:
-        super().__init__()
-        self._table = table
-        self._log = log
-
-    def follow(self, change: RepositoryChange, order: int) -> None:
-        wait_until(self._failure_is_known)
-        super().follow(change, order)
-
-    def _failure_is_known(self) -> bool:
-        failed = [position for position, entry in self._log.read() if entry.error]
-        return bool(failed) and self._table.read_by_all() >= failed[0]
 
 
 @pytest.fixture
@@ -92,20 +58,6 @@ def test_a_change_for_which_the_system_has_no_thread_is_made_once_it_has(replica
     assert not asking.is_alive()
     assert len(refused) == 2
     assert engine.made == [(one.kind, one.name) for one in changes]
-
-
-def test_a_change_succeeds_although_a_worker_that_leaves_cannot_make_it():
-    table = shared_table()
-    log = ChangeLog(table.read_by_all)
-    slots = [table.allocate(), table.allocate()]
-    replicators = [ChangeReplicator(log, table, slot) for slot in slots]
-    engine = Patient(table, log)
-    engines: list[Any] = [engine, Stopping(table, slots[1])]
-    for slot, replicator, one in zip(slots, replicators, engines, strict=True):
-        table.workers[slot].state = State.READY
-        threading.Thread(target=replicator.run, args=(one,), daemon=True).start()
-    replicators[0].carry_out(lambda: [RepositoryChange(kind="load", name="m")])
-    assert engine.made == [("load", "m")]
 
 
 def test_update_that_two_workers_ask_for_and_none_can_make_leaves_nothing(tmp_path):
