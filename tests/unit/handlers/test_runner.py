@@ -66,6 +66,21 @@ def test_refusals_of_called_models_leave_no_traceback(error, runner_of, caplog, 
     assert not caplog.records
 
 
+def test_explanations_are_returned(runner_of, batch_of):
+    runner = runner_of(
+        """
+        from ksrv import BaseHandler
+        class Explains(BaseHandler):
+            def explain(self, batch, x):
+                return {"why": x * batch.rows}
+        """,
+        "outputs: [{name: y, datatype: FP32, shape: [-1, 2]}]",
+    )
+    answer = runner.run(batch_of(ones(2), explain=True))
+    assert [(one.name, one.data.tolist()) for one in answer.tensors] == [("why", [[2, 2], [2, 2]])]
+    assert set(answer.timings) == {"preprocess", "explain"}
+
+
 def test_super_init_may_be_left_out(runner_of, batch_of):
     runner = runner_of(
         """
