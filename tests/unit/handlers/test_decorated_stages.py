@@ -119,10 +119,8 @@ def test_a_decorated_stage_that_can_be_called_is_served(runner_of, batch_of, for
     assert output.data.tolist() == [[2, 2]]
 
 
-def test_a_decorator_that_cannot_be_called_is_refused_with_the_parameters_of_its_function(
-    runner_of,
-):
-    form = """
+REFUSED = {
+    r"inference\(x, y, scale\) cannot be called with the declared inputs: .*'y'": """
         def of_two(function):
             @functools.wraps(function)
             def decorated(self, x, y):
@@ -133,25 +131,14 @@ def test_a_decorator_that_cannot_be_called_is_refused_with_the_parameters_of_its
             @of_two
             def inference(self, x, y, scale):
                 return x
-    """
-    words = r"inference\(x, y, scale\) cannot be called with the declared inputs: .*'y'"
-    with pytest.raises(HandlerLoadError, match=words):
-        runner_of(DECORATORS + textwrap.dedent(form), INPUTS)
-
-
-def test_uncallable_partial_is_refused(runner_of):
-    form = """
+    """,
+    r"inference\(x, scale\) cannot be called": """
         def scaled(x, scale):
             return x
         class H(BaseHandler):
             inference = functools.partial(scaled)
-    """
-    with pytest.raises(HandlerLoadError, match=r"inference\(x, scale\) cannot be called"):
-        runner_of(DECORATORS + textwrap.dedent(form), INPUTS)
-
-
-def test_a_decorator_without_parameters_is_refused(runner_of):
-    form = """
+    """,
+    r"H.inference\(\) has no parameter": """
         def of_nothing(function):
             @functools.wraps(function)
             def decorated(self):
@@ -162,8 +149,13 @@ def test_a_decorator_without_parameters_is_refused(runner_of):
             @of_nothing
             def inference(self, x):
                 return x
-    """
-    with pytest.raises(HandlerLoadError, match=r"H.inference\(\) has no parameter"):
+    """,
+}
+
+
+@pytest.mark.parametrize(("words", "form"), REFUSED.items())
+def test_a_decorator_that_cannot_be_called_is_refused(runner_of, words, form):
+    with pytest.raises(HandlerLoadError, match=words):
         runner_of(DECORATORS + textwrap.dedent(form), INPUTS)
 
 
