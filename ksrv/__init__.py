@@ -97,9 +97,13 @@ if not any(_exists(f"{_dirname(__file__)}/_native/_core{suffix}") for suffix in 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(_missing(name))
-    from importlib import import_module
+    if name in _HOME:
+        from importlib import import_module
 
-    return getattr(import_module(_HOME.get(name, "ksrv.handlers.declared.tensor_types")), name)
+        return getattr(import_module(_HOME[name]), name)
+    from ksrv.handlers.declared.tensor_types import TYPES
+
+    return TYPES[name]
 
 
 def _missing(name: str) -> str:

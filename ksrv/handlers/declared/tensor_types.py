@@ -8,12 +8,14 @@ takes every value: an array, a torch tensor or a list.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any
 
 import msgspec
 
+from ksrv._native.tensor.datatype import NAMES, TENSOR_NAMES
 from ksrv.model.input_rules import default_image, problems
 from ksrv.model.spec import (
     Dimension,
@@ -222,18 +224,12 @@ class TensorType:
         return f"{self.name}[{', '.join(ends)}]" if sizes else self.name
 
 
-Bool = TensorType("Bool", "BOOL")
-Uint8 = TensorType("Uint8", "UINT8")
-Uint16 = TensorType("Uint16", "UINT16")
-Uint32 = TensorType("Uint32", "UINT32")
-Uint64 = TensorType("Uint64", "UINT64")
-Int8 = TensorType("Int8", "INT8")
-Int16 = TensorType("Int16", "INT16")
-Int32 = TensorType("Int32", "INT32")
-Int64 = TensorType("Int64", "INT64")
-Float16 = TensorType("Float16", "FP16")
-BFloat16 = TensorType("BFloat16", "BF16")
-Float32 = TensorType("Float32", "FP32")
-Float64 = TensorType("Float64", "FP64")
-Bytes = TensorType("Bytes", "BYTES")
-Image = TensorType("Image", "FP32", named_image=True)
+def _type_name(datatype: str) -> str:
+    """Return the name of a datatype's tensor type: the datatype's name in torch, written as a class."""
+    name = TENSOR_NAMES.get(datatype, datatype.lower())
+    return re.sub("bf|.", lambda start: start[0].upper(), name, count=1)
+
+
+TYPES = {_type_name(one): TensorType(_type_name(one), one) for one in NAMES}
+TYPES["Image"] = TensorType("Image", "FP32", named_image=True)
+"""The tensor types by the names that `ksrv` exports."""
