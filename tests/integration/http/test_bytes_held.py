@@ -6,7 +6,6 @@ import json
 import random
 import socket
 import time
-import zlib
 
 import numpy as np
 import pytest
@@ -294,12 +293,6 @@ def terse(tmp_path_factory):
 
 def chunk(data):
     return b"%x\r\n" % len(data) + data + b"\r\n"
-
-
-def deflated(data):
-    """The beginning of a gzip stream, without its end."""
-    machine = zlib.compressobj(0, zlib.DEFLATED, 31)
-    return machine.compress(data) + machine.flush(zlib.Z_SYNC_FLUSH)
 
 
 SPACES = b"{" + b" " * JSON_LIMIT

@@ -7,7 +7,7 @@ import pytest
 
 from ksrv.testing import Server
 from tests.support.models import write_double
-from tests.support.wire.http_reader import double_body, open_connection, read_message
+from tests.support.wire.http_reader import double_body, infer_head, open_connection, read_message
 
 BODY = double_body()
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -21,15 +21,13 @@ def server(tmp_path_factory):
         yield running
 
 
-def head(path="/v2/models/double/infer", length=None, *more):
-    lines = [f"POST {path} HTTP/1.1", "Host: a", f"Content-Length: {length or len(BODY)}", *more]
-    return "\r\n".join([*lines, "Expect: 100-continue", "", ""]).encode()
+HEAD = infer_head("double", len(BODY), "Expect: 100-continue")
 
 
 def test_100_continue_is_sent_and_the_connection_stays_open(server):
     with open_connection(server.http, 30) as connection:
         for _ in range(2):
-            connection.sendall(head())
+            connection.sendall(HEAD)
             assert connection.recv(len(CONTINUE), socket.MSG_WAITALL) == CONTINUE
             connection.sendall(BODY)
             top, body, _ = read_message(connection)
@@ -39,7 +37,7 @@ def test_100_continue_is_sent_and_the_connection_stays_open(server):
 
 def test_unrequested_body_is_read(server):
     with open_connection(server.http, 30) as connection:
-        connection.sendall(head() + BODY)
+        connection.sendall(HEAD + BODY)
         start = connection.recv(len(CONTINUE), socket.MSG_WAITALL)
         if start == CONTINUE:  # optional for a server: RFC 9110 10.1.1
             start = b""

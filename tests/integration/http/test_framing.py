@@ -17,7 +17,6 @@ from tests.support.wire.http_reader import (
 
 BODY = double_body()
 GOOD = infer_message()
-INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 PATH = b"POST /v2/models/double/infer HTTP/1.1\r\nHost: ksrv\r\n"
 LENGTH = b"Content-Length: %d\r\n" % len(BODY)
 

@@ -59,10 +59,10 @@ def impatient(models, certificate):
         yield server
 
 
-def encrypted(server, session=None):
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if session is None else session.context
+def encrypted(server):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return context.wrap_socket(plain(server), session=session and session.session)
+    return context.wrap_socket(plain(server))
 
 
 def infer_head(length, model="double"):

@@ -142,7 +142,7 @@ def test_the_forms_in_which_a_request_comes_need_the_token_too(server, form):
             data = data.replace(b"Host: x\r\n", b"Host: x\r\nExpect: 100-continue\r\n")
         if (
             form == "chunked" and expected == 401
-        ):  # the app, which is not part of this test, refuses it
+        ):  # the app refuses it, which is not part of this test
             before = http_server.counters()["app"]
             with socket.create_connection(address, 20) as client:
                 client.sendall(data)
