@@ -5,8 +5,6 @@ import time
 import pytest
 
 from ksrv._native.memory import buffer_pool
-from ksrv._native.memory.memory_budget import PROCESS
-from ksrv.engine import engine as engines
 from ksrv.errors import (
     DeadlineExceeded,
     InferenceError,
@@ -16,7 +14,6 @@ from tests.support.engine.engine_models import (
     expire_in_handler,
     request,
     source,
-    submit_for,
 )
 from tests.support.wait_until import wait_until
 
@@ -40,20 +37,6 @@ def test_idle_engine_returns_memory(engine, monkeypatch):
     wait_until(lambda: buffer_pool.statistics()["pooled"] == 0)
 
 
-def test_a_deadline_ends_a_waiting_request_that_no_handler_sees(engine, gate):
-    entered = []
-    served = engine(run=held(gate, entered))
-    running = served.submit(request())
-    wait_until(lambda: entered)
-    late = submit_for(served, 20)
-    with pytest.raises(DeadlineExceeded, match="before a handler"):
-        late.wait()
-    gate.set()
-    running.wait()
-    served.submit(request(id="next"), caller_blocks=True).wait()
-    assert [batch.requests[0].id for batch in entered] == ["", "next"]
-
-
 def test_a_deadline_ends_a_running_request_and_its_late_answer_is_dropped(engine, gate):
     served = engine(source(timeout_ms=30), run=held(gate))
     expired = expire_in_handler(served)
@@ -67,16 +50,6 @@ def test_a_deadline_in_the_past_is_refused(engine):
     served = engine()
     with pytest.raises(DeadlineExceeded):
         served.submit(request(deadline_ns=time.monotonic_ns() - 1))
-
-
-def test_idle_engine_trims_malloc(engine, monkeypatch):
-    trims = []
-    monkeypatch.setattr(engines, "IDLE_MEMORY_SECONDS", 0.001)
-    monkeypatch.setattr(buffer_pool, "trim_malloc", lambda: trims.append(PROCESS.held))
-    served = engine()
-    wait_until(lambda: len(trims) >= 2)
-    served.close()
-    assert not any(trims)
 
 
 def test_first_failed_part_ends_the_others(engine, gate):
@@ -96,18 +69,3 @@ def test_first_failed_part_ends_the_others(engine, gate):
     with pytest.raises(InferenceError, match="the first part is bad"):
         split.wait()
     assert len(runs) <= 2
-
-
-def test_callback_is_called_for_answers_and_expiry(engine, gate):
-    entered, ended = [], []
-    served = engine(run=held(gate, entered))
-    running = served.submit(request())
-    running.add_done_callback(lambda handle: ended.append("running"))
-    wait_until(lambda: entered)
-    late = submit_for(served, 10)
-    late.add_done_callback(lambda handle: ended.append("late"))
-    wait_until(lambda: ended == ["late"])
-    gate.set()
-    wait_until(lambda: ended == ["late", "running"])
-    running.add_done_callback(lambda handle: ended.append("again"))
-    assert ended[-1] == "again"

@@ -1,13 +1,10 @@
 """Instances: claimed slots, assembly ahead, dying executors, and the memory of answers."""
 
 import threading
-import time
 
 import pytest
 
-from ksrv._native.memory import buffer_pool
 from ksrv.engine.executor import ExecutorAbsent, ExecutorDied
-from ksrv.engine.instances import instance
 from ksrv.errors import DeadlineExceeded, HandlerFailed, NotReady
 from tests.support.engine.engine_models import (
     FunctionExecutor,
@@ -24,41 +21,6 @@ def queue_of(served):
 
 
 # ---- claimed slots ----------------------------------------------------------------------------
-
-
-def test_quick_handler_runs_on_the_submitting_thread(engine, monkeypatch):
-    monkeypatch.setattr(instance, "INLINE_CREDIT", 10)
-    monkeypatch.setattr(instance, "QUICK_NS", 10**12)
-    threads = []
-
-    def run(batch):
-        threads.append(threading.current_thread())
-        return batch.tensors["x"].data + 1
-
-    served = engine(source(timeout_ms=0), run=run)
-    for n in range(15):
-        assert (
-            served.submit(request(value=float(n)), caller_blocks=True).wait().outputs[0].data[0, 0]
-            == n + 1
-        )
-    assert threads[0] is not threading.current_thread()
-    wait_until(
-        lambda: (
-            served.submit(request(), caller_blocks=True).wait()
-            and threads[-1] is threading.current_thread()
-        )
-    )
-    # The thread of the instance runs a request with a deadline, because only it can give up in time.
-    served.submit(request(deadline_ns=time.monotonic_ns() + 10**10), caller_blocks=True).wait()
-    assert threads[-1] is not threading.current_thread()
-    monkeypatch.setattr(instance, "QUICK_NS", 0)
-    monkeypatch.setattr(instance, "STALL_NS", 0)
-    wait_until(
-        lambda: (
-            served.submit(request(), caller_blocks=True).wait()
-            and threads[-1] is not threading.current_thread()
-        )
-    )
 
 
 def test_requests_during_a_claimed_slot_are_served_after_it(engine, gate):
@@ -86,41 +48,7 @@ def test_requests_during_a_claimed_slot_are_served_after_it(engine, gate):
     assert len(entered) == 2
 
 
-def test_submitted_request_may_run_inline_and_calls_back(engine):
-    served = engine()
-    queue_of(served).inline_for_all = True
-    wait_until(lambda: queue_of(served).idle == 1)
-    ended = []
-    handle = served.submit(request(), ended.append, allow_inline=True)
-    assert handle.done() and ended == [handle]
-
-
 # ---- assembly ahead ---------------------------------------------------------------------------
-
-
-def test_a_batch_is_assembled_and_topped_up_while_the_handler_runs(engine, gate):
-    entered = []
-
-    def run(batch):
-        entered.append(batch)
-        gate.wait(30)
-        return batch.tensors["x"].data
-
-    served = engine(source(batch=4, queue_size=100), run=run)
-    queue_of(served).may_prefetch = True
-    first = served.submit(request())
-    wait_until(lambda: entered)
-    handles = [served.submit(request(value=1.0))]
-    wait_until(lambda: handles[0].state == "taken")
-    handles += [served.submit(request(value=float(n))) for n in (2, 3)]
-    wait_until(lambda: all(handle.state == "taken" for handle in handles))
-    assert queue_of(served).waiting == 3  # they count against the capacity until they run
-    assert handles[1].cancel()
-    gate.set()
-    first.wait()
-    assert handles[0].wait().outputs[0].data[0, 0] == 1.0
-    assert handles[2].wait().outputs[0].data[0, 0] == 3.0
-    assert [batch.rows for batch in entered] == [1, 2]
 
 
 def test_expired_request_in_an_open_batch_never_reaches_the_handler(engine, gate):
@@ -216,25 +144,6 @@ def test_batch_sent_to_a_dead_process_does_not_count_as_tried(engine, retry):
         )
 
 
-def test_a_death_between_batches_starts_the_executor_anew(engine):
-    log, executors = [], []
-
-    class Told(Mortal):
-        def on_death(self, callback):
-            self.tell = callback
-
-    def make(one, number, threads):
-        executors.append(Told(one, number, log))
-        return executors[-1]
-
-    served = engine(source(), make=make)
-    executors[0].alive = False
-    assert not served.model_ready("m")
-    executors[0].tell("killed")
-    wait_until(lambda: served.model_ready("m"))
-    assert log == [("start", 0), ("start", 0)]
-
-
 def test_model_that_cannot_restart_reports_it_and_refuses(engine):
     log = []
 
@@ -277,25 +186,6 @@ def test_requests_without_a_version_use_the_highest_working_version(engine):
 
 
 # ---- memory of answers ------------------------------------------------------------------------
-
-
-def test_joined_requests_are_copied_once(engine, gate):
-    entered = []
-
-    def run(batch):
-        entered.append(batch.rows)
-        gate.wait(30)
-        return batch.tensors["x"].data * 2
-
-    served = engine(source(batch=4), run=run)
-    first = served.submit(request())
-    wait_until(lambda: entered)
-    before = buffer_pool.copied_bytes()
-    handles = [served.submit(request()) for _ in range(4)]
-    gate.set()
-    for handle in [first, *handles]:
-        handle.wait()
-    assert buffer_pool.copied_bytes() - before == 4 * 16
 
 
 def test_instance_stuck_beyond_the_timeout_is_not_ready(engine, gate):

@@ -1,10 +1,9 @@
 """A load makes room by unloading idle models, and the search for room ends."""
 
-import sys
 import threading
 
 from ksrv.engine.engine import Engine, EngineSettings
-from ksrv.engine.lazy_models import SWITCH_SECONDS, LazyModels
+from ksrv.engine.lazy_models import LazyModels
 from tests.support.engine.engine_models import FunctionExecutor, Models, request, source
 
 
@@ -61,17 +60,6 @@ def test_search_for_room_ends_when_the_engine_closes():
     loads.held = 1000
     loads.engine._models._closing = True  # no model can be unloaded any more
     assert within(30, lambda: loads.engine.lazy._make_room("b", 0))
-    loads.engine.close(20)
-
-
-def test_load_shortens_and_restores_the_switch_interval():
-    loads = Loads()
-    usual, seen = sys.getswitchinterval(), []
-    loads.engine._models.wake = lambda name: seen.append((name, sys.getswitchinterval()))
-    loads.engine.lazy.wait_for("a", 30)
-    loads.engine.lazy.wait_for("b", 30)
-    assert seen == [("a", SWITCH_SECONDS), ("b", SWITCH_SECONDS)]
-    assert sys.getswitchinterval() == usual
     loads.engine.close(20)
 
 

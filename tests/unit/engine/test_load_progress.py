@@ -1,9 +1,6 @@
 """The log lines about a slow load."""
 
 import logging
-import threading
-
-import pytest
 
 from ksrv.engine import load_progress
 from ksrv.engine.load_progress import progress_logged
@@ -21,16 +18,3 @@ def test_each_line_names_the_step_of_a_slow_load(caplog, monkeypatch):
         "the model slow is loading",
         "the model slow is warming up",
     ]
-
-
-def test_quick_load_logs_nothing(caplog):
-    caplog.set_level(logging.INFO, "ksrv.engine")
-    with progress_logged("the model quick", lambda: "loading"):
-        pass
-    assert caplog.messages == []
-
-
-def test_a_failed_load_ends_the_lines(caplog):
-    with pytest.raises(ValueError), progress_logged("the model", lambda: "loading"):
-        raise ValueError
-    assert not [one for one in threading.enumerate() if one.name == "ksrv-load-progress"]

@@ -7,13 +7,11 @@ import cv2
 import numpy as np
 import pytest
 
-from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv.engine.instances.decode_thread import DecodeThread
 from ksrv.engine.requests import validation
 from ksrv.errors import BodyTooLarge, InvalidRequest, Overloaded
-from ksrv.images import image_input, opencv
-from ksrv.images.decode_limits import checked_header
+from ksrv.images import opencv
 from ksrv.model.spec import ImageSpec, TensorSpec
 from ksrv.request import InferRequest, Tensor
 from tests.support.engine.engine_models import source, tensor
@@ -72,50 +70,6 @@ def answer(served, *sent):
     return served.submit(images(*sent), caller_blocks=True).wait().outputs[0].data.tolist()
 
 
-@pytest.mark.parametrize("ahead", [False, True])
-def test_images_share_a_batch_and_a_bad_image_fails_only_its_request(serve, ahead):
-    gate = Gate()
-    served = serve(gate, batch=8)
-    served._models.find("m").queue.may_prefetch = ahead
-    first = served.submit(images(png(1)))
-    wait_until(lambda: gate.batches)
-    damaged = files.damaged_png(8, 12)
-    raw = InferRequest("m", inputs=[tensor("x", np.full((1, 4, 6, 3), 50.0))])
-    handles = [
-        served.submit(images(png(10), png(20, 3, 5))),
-        served.submit(images(png(30), damaged)),
-        served.submit(raw),
-        served.submit(images(png(40))),
-    ]
-    if ahead:
-        wait_until(lambda: all(one.state in ("taken", "answered") for one in handles))
-    gate.event.set()
-    assert first.wait().outputs[0].data.tolist() == [[1.0]]
-    assert handles[0].wait().outputs[0].data.tolist() == [[10.0], [20.0]]
-    with pytest.raises(InvalidRequest, match="image 1 of the input 'x'"):
-        handles[1].wait()
-    assert handles[2].wait().outputs[0].data.tolist() == [[50.0]]
-    assert handles[3].wait().outputs[0].data.tolist() == [[40.0]]
-    assert sum(batch.rows for batch in gate.batches) == 5
-    assert served.statistics()[0].failed == 1
-
-
-def test_the_header_of_an_image_is_read_once(serve, monkeypatch):
-    read = []
-    monkeypatch.setattr(
-        image_input, "checked_header", lambda *args: read.append(args) or checked_header(*args)
-    )
-    gate = Gate()
-    served = serve(gate, batch=8, split=True)
-    first = served.submit(images(png(1)))
-    wait_until(lambda: gate.batches)
-    many = served.submit(images(*(png(value) for value in range(10))))
-    gate.event.set()
-    assert first.wait().outputs[0].data.tolist() == [[1.0]]
-    assert many.wait().outputs[0].data[:, 0].tolist() == list(range(10))
-    assert len(read) == 11
-
-
 def test_failed_image_drops_its_rows_of_other_inputs(serve):
     gate = Gate(lambda batch: means(batch).data * batch.tensors["scale"].data)
     served = serve(gate, SMALL, SCALE, batch=8)
@@ -138,19 +92,6 @@ def test_failed_image_drops_its_rows_of_other_inputs(serve):
     with pytest.raises(InvalidRequest):
         handles[1].wait()
     assert handles[2].wait().outputs[0].data.tolist() == [[80.0], [120.0]]
-
-
-def test_block_returns_to_the_pool_with_its_last_view(serve):
-    gate = Gate(lambda batch: batch.tensors["x"].data[:, 0, 0, :1])
-    gate.event.set()
-    served = serve(gate, batch=4)
-    served.submit(images(png(3)), caller_blocks=True).wait()
-    before = buffer_pool.statistics()["leased"]
-    response = served.submit(images(png(7)), caller_blocks=True).wait()
-    assert response.outputs[0].data.tolist() == [[7.0]]
-    del response
-    gate.batches.clear()
-    wait_until(lambda: buffer_pool.statistics()["leased"] <= before)
 
 
 class Decoder:

@@ -1,7 +1,6 @@
 """Intermediate answers and the time limit of a batch."""
 
 import contextlib
-import threading
 import time
 
 import numpy as np
@@ -14,7 +13,7 @@ from ksrv.engine.requests import response_stream
 from ksrv.engine.requests.response_stream import MOST_WAITING, ResponseStream
 from ksrv.errors import HandlerFailed, Overloaded
 from ksrv.request import ExecutorOutputs
-from tests.support.engine.engine_models import FunctionExecutor, engine, request, source, tensor
+from tests.support.engine.engine_models import engine, request, source, tensor
 
 
 def chunk(batch, value):
@@ -46,41 +45,6 @@ def taken(stream):
     return [*iter(stream.take, None)]
 
 
-def values(responses):
-    return [response.outputs[0].data.ravel().tolist() for response in responses]
-
-
-def test_handler_sees_who_left_and_can_answer_requests_individually():
-    entered, go = threading.Event(), threading.Event()
-    waiting = []
-
-    def run(batch):
-        entered.set()
-        go.wait(30)
-        waiting.append(batch.emit.listening())
-        batch.emit(ExecutorOutputs(chunk(batch, 1).tensors, only=frozenset({2})))
-        batch.emit(ExecutorOutputs(chunk(batch, 2).tensors, only=frozenset({0, 1})))
-        return chunk(batch, 3)
-
-    made = engine(source(batch=3, delay=60_000), run=run)
-    try:
-        streams = []
-        handles = []
-        for _ in range(3):
-            asked = request()
-            asked.stream = stream = ResponseStream()
-            streams.append(stream)
-            handles.append(made.submit(asked))
-        assert entered.wait(30)
-        handles[1].cancel()
-        go.set()
-        handles[0].wait()
-    finally:
-        made.close()
-    assert waiting == [frozenset({0, 2})]
-    assert [values(taken(one)) for one in streams] == [[[2]], [], [[1]]]
-
-
 def test_batch_with_sent_chunks_is_not_retried():
     runs = []
 
@@ -93,24 +57,6 @@ def test_batch_with_sent_chunks_is_not_retried():
     with streamed(run) as (made, asked), died:
         made.submit(asked, caller_blocks=True).wait()
     assert len(runs) == 1
-
-
-def test_batch_has_a_time_limit_from_its_start():
-    class Limits(FunctionExecutor):
-        keeps_deadlines = True
-
-        def run(self, batch, deadline_ns):
-            limits.append(deadline_ns - time.monotonic_ns())
-            return super().run(batch, deadline_ns)
-
-    limits = []
-    limited = source(run_timeout_ms=5000, timeout_ms=60_000)
-    made = engine(limited, make=lambda one, number, threads: Limits(one, streaming))
-    try:
-        made.submit(request(), caller_blocks=True).wait()
-    finally:
-        made.close()
-    assert 0 < limits[0] <= 5_000_000_000
 
 
 @pytest.mark.parametrize(("seconds", "stalled"), [(3600.0, []), (0.0, [0])])

@@ -6,7 +6,6 @@ import os
 import socket
 
 import msgspec
-import numpy as np
 import pytest
 
 from ksrv import errors
@@ -214,20 +213,6 @@ def test_unmappable_block_is_refused_with_its_message(liar, lie):
         liar.near.receive()
 
 
-def test_valid_message_is_accepted(liar):
-    liar.answer(tensor(part(liar.own(40, 1)), (5, 2), order=(1, 0)))
-    _, answer = messages.unpack_answer(liar.near.receive())
-    assert answer.tensors[0].shape == (2, 5)
-    assert (np.ascontiguousarray(answer.tensors[0].data).view("u4") == 0x01010101).all()
-
-
-def test_long_elements_may_be_in_blocks(liar):
-    liar.elements(part(liar.own(70_000, 3), 64, 65_536), b"abc", shape=(2,))
-    (read,) = messages.unpack_answer(liar.near.receive())[1].tensors
-    assert [len(element) for element in read.data] == [65_536, 3]
-    assert (set(read.data[0]), read.data[1]) == ({3}, b"abc")
-
-
 def test_too_long_message_is_refused(liar):
     liar.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
     liar.socket.send(bytes(161 * 1024))
@@ -241,14 +226,6 @@ def test_closed_peer_raises_channel_closed(liar):
         liar.near.receive()
     with pytest.raises(ChannelClosed):
         liar.near.send(MessageType.RUN)
-
-
-def test_message_with_blocks_to_a_closed_end_raises(liar):
-    block = liar.near.lease(100_000)
-    assert liar.near.can_send(block)
-    liar.near.close()
-    with pytest.raises(ChannelClosed):
-        liar.near.send(MessageType.RUN, Packed(blocks=[block]))
 
 
 def errors_of(kind):
@@ -280,24 +257,6 @@ def frame_of(note):
 def test_retry_seconds_are_valid_for_a_header(said, heard):
     note = ErrorMessage("Overloaded", "m", 503, "RESOURCE_EXHAUSTED", {}, said)
     assert messages.to_error(note).retry_after == heard
-
-
-WORDS = msgspec.msgpack.encode("last words")
-
-
-def test_a_shutdown_wakes_a_receiver_after_what_was_sent_before(liar):
-    liar.link.send(MessageType.LOG, Packed(WORDS))
-    liar.near.shutdown()
-    assert liar.near.receive().payload == WORDS
-    with pytest.raises(ChannelClosed):
-        liar.near.receive()
-
-
-def test_wait_ends_at_its_deadline(liar):
-    with pytest.raises(TimeoutError):
-        liar.near.receive(0)
-    liar.link.send(MessageType.LOG, Packed(WORDS))
-    assert liar.near.receive(0).payload == WORDS
 
 
 def received(link: Link) -> list[int]:

@@ -2,8 +2,6 @@
 
 import logging
 import os
-import threading
-import time
 
 import numpy as np
 import pytest
@@ -25,113 +23,6 @@ class Echo(BaseHandler):
 def echo(tmp_path_factory):
     with running(tmp_path_factory.mktemp("echo"), ECHO) as executor:
         yield executor
-
-
-DATATYPES = {
-    "BOOL": "?",
-    "UINT8": "u1",
-    "INT16": "<i2",
-    "UINT32": "<u4",
-    "INT64": "<i8",
-    "FP16": "<f2",
-    "BF16": "<u2",
-    "FP32": "<f4",
-    "FP64": "<f8",
-}
-
-
-@pytest.mark.parametrize("datatype", DATATYPES)
-@pytest.mark.parametrize("shape", [(1,), (3, 5), (2, 0, 4), (2, 3, 4, 5, 6)])
-def test_arrays_are_unchanged_by_the_process(echo, datatype, shape):
-    size = int(np.prod(shape))
-    array = np.random.default_rng(1).integers(0, 2, size).reshape(shape)
-    array = array.astype(DATATYPES[datatype])
-    answer = echo.run(batch_of(array, datatype=datatype), None)
-    (output,) = answer.tensors
-    assert output.name == "y0"
-    assert output.shape == shape
-    assert output.data.dtype == array.dtype
-    assert np.array_equal(output.data, array)
-    assert answer.exclusive
-
-
-def test_tensors_keep_their_order(echo):
-    arrays = [np.full((2, place + 1), place, "f4") for place in range(9)]
-    answer = echo.run(batch_of(*arrays), None)
-    assert [tensor.name for tensor in answer.tensors] == [f"y{place}" for place in range(9)]
-    for tensor, array in zip(answer.tensors, arrays, strict=True):
-        assert np.array_equal(tensor.data, array)
-
-
-def test_transposed_view_stays_a_view_in_the_handler(tmp_path):
-    handler = """
-    class H(BaseHandler):
-        def handle(self, batch, context):
-            x = batch["x0"]
-            assert x.shape == (2, 3, 4, 5), x.shape
-            assert x.transpose(0, 2, 3, 1).flags.c_contiguous
-            return {"y": x}
-    """
-    nhwc = np.arange(120, dtype="f4").reshape(2, 4, 5, 3)
-    with running(tmp_path, handler) as executor:
-        (output,) = executor.run(batch_of(nhwc.transpose(0, 3, 1, 2)), None).tensors
-    assert np.array_equal(output.data, nhwc.transpose(0, 3, 1, 2))
-
-
-@pytest.mark.parametrize(
-    "elements",
-    [
-        [b""],
-        [b"a", b"", b"ccc"],
-        [bytes([value]) * 200_000 for value in range(3)],
-        [memoryview(b"x" * 70_000), b"y", memoryview(b"z" * 3)],
-        [b"%d" % value for value in range(5000)],
-    ],
-)
-def test_elements_are_unchanged_by_the_process(echo, elements):
-    tensor = Tensor("x0", "BYTES", (len(elements),), elements)
-    batch = ExecutorInputs({"x0": tensor}, len(elements), [RequestPart(slice(0, len(elements)))])
-    (output,) = echo.run(batch, None).tensors
-    assert output.datatype == "BYTES"
-    assert output.shape == (len(elements),)
-    assert [bytes(element) for element in output.data] == [bytes(one) for one in elements]
-
-
-def test_input_is_copied_only_once(echo):
-    array = np.random.default_rng(2).random((1, 224, 224, 3), "f4")
-    echo.run(batch_of(array), None)
-    before = buffer_pool.copied_bytes()
-    answer = echo.run(batch_of(array), None)
-    assert buffer_pool.copied_bytes() - before == array.nbytes
-    assert np.array_equal(answer.tensors[0].data, array)
-
-
-def test_an_input_in_a_leased_block_is_not_copied(echo):
-    block = echo.lease(602_112)
-    array = buffer_pool.array(block, "<f4", (1, 224, 224, 3))
-    array[...] = np.random.default_rng(3).random(array.shape, "f4")
-    before = buffer_pool.copied_bytes()
-    answer = echo.run(batch_of(array[:, :200], array[:, 200:]), None)
-    assert buffer_pool.copied_bytes() == before
-    assert np.array_equal(answer.tensors[0].data, array[:, :200])
-    assert np.array_equal(answer.tensors[1].data, array[:, 200:])
-
-
-def test_tensors_that_fit_a_slot_need_no_descriptor(echo, monkeypatch):
-    def share(nbytes):
-        raise AssertionError("a memfd was made")
-
-    monkeypatch.setattr(buffer_pool, "share", share)
-    array = np.zeros((1, 100_000), "f4")
-    for _ in range(100):
-        assert echo.run(batch_of(array), None).tensors[0].nbytes == array.nbytes
-        assert not echo._link._mapped
-
-
-def test_tensors_that_fit_no_slot_arrive(echo):
-    array = np.arange(3 << 20, dtype="f4").reshape(1, -1)
-    for _ in range(3):
-        assert np.array_equal(echo.run(batch_of(array), None).tensors[0].data, array)
 
 
 def test_any_text_is_valid_in_parameters_headers_ids_and_names(tmp_path):
@@ -310,28 +201,3 @@ def test_close_lets_the_handler_clean_up_and_leaves_no_process(tmp_path):
     assert not os.path.exists(f"/proc/{pid}")
     with pytest.raises(ExecutorDied):
         executor.run(batch_of(np.zeros((1, 1), "f4")), None)
-
-
-def test_close_cancels_the_running_batch(tmp_path):
-    handler = """
-    class H(BaseHandler):
-        def handle(self, batch, context):
-            open("running", "w").close()
-            time.sleep(60)
-    """
-    errors = []
-    with running(tmp_path, handler) as executor:
-
-        def run():
-            try:
-                executor.run(batch_of(np.zeros((1, 1), "f4")), None)
-            except ExecutorDied as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        while not (tmp_path / "running").exists():
-            time.sleep(0.01)
-        executor.close()
-        thread.join(20)
-    assert len(errors) == 1

@@ -2,18 +2,15 @@
 
 import errno
 import gc
-import logging
 import os
 import re
 import resource
-import signal
 import threading
 import time
 
 import numpy as np
 import pytest
 
-from ksrv._native.memory import buffer_pool
 from ksrv.engine.executor import ExecutorDied
 from ksrv.engine.processes.process import ProcessExecutor
 from ksrv.errors import DeadlineExceeded, HandlerFailed, NotReady
@@ -126,51 +123,6 @@ def test_a_socket_closed_by_the_handler_ends_the_process(ways):
     assert not os.path.exists(f"/proc/{pid}")
 
 
-def test_past_deadline_does_not_end_the_process(ways):
-    ways.start()  # replace a process that an earlier test ended
-    pid = ways.pid
-    with pytest.raises(DeadlineExceeded):
-        ways.run(way(0), soon(-1))
-    assert ways.pid == pid and ways.alive
-
-
-def test_a_lack_of_memory_fails_the_batch_and_not_the_process(ways):
-    ways.start()  # replace a process that an earlier test ended
-    pid = ways.pid
-    with pytest.raises(HandlerFailed, match="MemoryError"):
-        ways.run(way(5), None)
-    assert ways.pid == pid
-    assert (ways.run(way(0), None).tensors[0].data == 0).all()
-
-
-def test_death_between_batches_is_reported(ways):
-    ways.start()
-    told = []
-    heard = threading.Event()
-    ways.on_death(lambda reason: (told.append(reason), heard.set()))
-    pid = ways.pid
-    os.kill(pid, signal.SIGKILL)
-    assert heard.wait(30)
-    assert "SIGKILL" in told[0]
-    assert not ways.alive
-    ways.start()
-    assert ways.pid not in (0, pid)
-    assert (ways.run(way(0), None).tensors[0].data == 0).all()
-
-
-def test_batch_waits_for_the_replacement_process(ways):
-    ways.start()  # replace a process that an earlier test ended
-    early = buffer_pool.array(ways.lease(400), "<f4", (1, 100))
-    early[...] = 0
-    with pytest.raises(ExecutorDied):
-        ways.run(way(1), None)
-    late = buffer_pool.array(ways.lease(400), "<f4", (1, 100))
-    late[...] = 0
-    ways.start()
-    for array in (early, late):
-        assert (ways.run(batch_of(array), None).tensors[0].data == 0).all()
-
-
 @pytest.mark.parametrize(
     ("handler", "message"),
     [
@@ -194,13 +146,6 @@ def test_failed_start_reports_the_cause(tmp_path, handler, message, caplog):
     if "exit" not in handler and "kill" not in handler:
         text = "\n".join(record.exc_text or "" for record in caplog.records)
         assert "Traceback" in text and "handler.py" in text
-    executor.close()
-
-
-def test_start_is_limited_in_time(tmp_path):
-    executor = ProcessExecutor(source(tmp_path, "time.sleep(600)"), start_timeout_s=1.5)
-    with pytest.raises(HandlerFailed, match=r"1\.5 s"):
-        executor.start()
     executor.close()
 
 
@@ -304,34 +249,6 @@ def test_inconsistent_answer_ends_the_process(tmp_path):
             with pytest.raises(ExecutorDied, match="cannot be read"):
                 executor.run(inputs, soon(30))
             assert not os.path.exists(f"/proc/{pid}")
-
-
-STAGES = """
-import msgspec
-from ksrv.engine.processes import link, messages
-
-def pack(outputs, exported, call=0, pack=messages.pack_answer):
-    told = msgspec.msgpack.decode(pack(outputs, exported).payload)
-    timings = {"x-evil: 1\\r\\n": 1} if outputs.timings.get("way") == 1 else {"way": -5, "inference": 1 << 63}
-    return link.Packed(msgspec.msgpack.encode(told | {"timings": timings}))
-
-messages.pack_answer = pack
-
-class H(BaseHandler):
-    def handle(self, batch, context):
-        context.timings["way"] = int(batch["x0"][0, 0])
-        return {"y": batch["x0"]}
-"""
-
-
-def test_stage_times_of_a_process_are_checked(tmp_path):
-    with running(tmp_path, STAGES) as executor:
-        began = time.monotonic_ns()
-        timings = executor.run(way(2), soon(30)).timings
-        assert timings["way"] == 0
-        assert 0 < timings["inference"] < time.monotonic_ns() - began + int(60e9)
-        with pytest.raises(ExecutorDied, match="cannot be read"):
-            executor.run(way(1), soon(30))
 
 
 EVENTS = """
@@ -502,19 +419,3 @@ def test_pauses_between_starts_double_up_to_a_bound(monkeypatch):
     monkeypatch.setattr("ksrv.engine.processes.backoff.SOUND_S", 0.0)
     backoff.ended()
     assert backoff.pause() == 0.0
-
-
-def test_debug_records_are_forwarded_only_if_enabled(tmp_path, caplog):
-    handler = """
-    import logging
-    class H(BaseHandler):
-        def handle(self, batch, context):
-            logging.getLogger("mine").debug("quiet")
-            return {"y": batch["x0"]}
-    """
-    for level, wanted in ((logging.WARNING, False), (logging.DEBUG, True)):
-        caplog.clear()
-        caplog.set_level(level, logger="ksrv.handler")
-        with running(tmp_path, handler) as executor:
-            executor.run(way(0), None)
-        assert any("quiet" in record.getMessage() for record in caplog.records) is wanted

@@ -11,7 +11,7 @@ from ksrv._native.memory import buffer_pool
 from ksrv.engine.executor import ExecutorDied
 from ksrv.engine.processes import messages
 from ksrv.engine.processes.link import EMPTY, Link
-from ksrv.engine.processes.messages import MOST_CALLS, CancelCalls, EndSequences, MessageType
+from ksrv.engine.processes.messages import MOST_CALLS, CancelCalls, MessageType
 from ksrv.engine.processes.runs import ProcessRuns
 from ksrv.errors import Cancelled
 from ksrv.request import ExecutorInputs, ExecutorOutputs, InferRequest, InferResponse, Tensor
@@ -104,12 +104,6 @@ def process(ends, pending):
     return Process(*ends, pending)
 
 
-def test_calls_have_unique_numbers(process):
-    assert process.call(1)
-    assert not process.call(1)
-    assert "twice" in str(process.violation)
-
-
 def test_a_process_cannot_cancel_calls_that_it_did_not_make(process, pending):
     process.call(1)
     assert process.cancel(2, -1, 2**63)
@@ -119,32 +113,6 @@ def test_a_process_cannot_cancel_calls_that_it_did_not_make(process, pending):
     assert pending.cancelled == 1
     assert process.results() == [1]  # each call has one result, even if it is cancelled
     assert not process.batches.wants_looks
-
-
-def test_cancellations_may_follow_the_answer(process, pending):
-    process.call(1)
-    note = messages.dump(CancelCalls([1]))
-    assert process.sends(MessageType.CANCEL_CALL, note, number=7)
-    assert pending.cancelled == 0
-    assert not process.sends(MessageType.CALL, note, number=7)
-    assert "batch 7, which it does not run" in str(process.violation)
-
-
-def test_calls_are_cancelled_with_their_batch(process, pending):
-    process.call(1)
-    process.batches.leave_ring()
-    assert pending.cancelled == 1
-    assert process.results() == [1]  # the process counts its calls by their results
-
-
-def test_a_batch_of_the_ring_may_be_answered_in_a_message(process):
-    answer = ExecutorOutputs([Tensor("y", "FP32", (1,), np.ones(1, "f4"))])
-    packed = messages.pack_answer(answer, Link.pair()[0])
-    assert not process.sends(MessageType.ANSWER, packed)
-    assert process.violation is None
-    dispatched = SimpleNamespace(batch_number=1, deadline_ns=None, fault="", outputs=None)
-    found = process.batches.collect(dispatched, process.batch)
-    assert [tensor.name for tensor in found.tensors] == ["y"]
 
 
 def test_the_answer_to_a_batch_that_called_belongs_to_that_batch(process):
@@ -220,13 +188,6 @@ def test_unread_results_count_as_calls(process):
     assert "without taking their results" in str(process.violation)
 
 
-def test_other_unread_messages_do_not_count_as_calls(process):
-    link = process.batches.link
-    while link.waiting < MOST_CALLS:
-        link.send(MessageType.END_SEQUENCES, messages.dump(EndSequences([1])))
-    assert process.call(1)
-
-
 def test_unread_results_are_limited_in_bytes(ends, process):
     near, far = ends
     near.most_received = 1_000_000
@@ -276,10 +237,3 @@ def test_unsendable_result_is_reported_as_lost(ends, process, caplog):
     error = outputs.failures[0]
     assert (number, error.message) == (5, "the result of the call is lost")
     assert "an array of float64" in caplog.text
-
-
-@pytest.mark.parametrize("payload", [b"", b"[]", b'{"call_ids": "x"}', b"\xff"])
-@pytest.mark.parametrize("kind", [MessageType.CALL, MessageType.CANCEL_CALL])
-def test_malformed_message_is_refused(process, kind, payload):
-    assert not process.sends(kind, messages.Packed(payload))
-    assert process.violation is not None

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ksrv.engine.processes.link import INLINE_BYTES, Frame, Link
+from ksrv.engine.processes.link import Frame, Link
 from ksrv.engine.processes.tensor_messages import TensorWriter, read_tensors
 from ksrv.request import Tensor
 
@@ -20,16 +20,6 @@ def test_elements_added_during_the_copy_are_not_written():
     elements.append(b"e")
     (read,) = read_tensors([made], Frame(1, 1, b""))
     assert (read.shape, read.data, blocks) == ((2,), [b"a", b"bc"], [])
-
-
-def test_small_arrays_are_in_the_message_and_the_others_in_one_block():
-    arrays = [np.full(INLINE_BYTES // 4, i, "u1") for i in range(6)]
-    made, blocks = written(*(Tensor("x", "UINT8", one.shape, one) for one in arrays))
-    assert [type(one.data) is bytes for one in made] == [True] * 4 + [False] * 2
-    (block,) = blocks
-    for i in (4, 5):
-        start = made[i].data.offset
-        assert set(memoryview(block)[start : start + made[i].data.nbytes]) == {i}
 
 
 @pytest.mark.parametrize(

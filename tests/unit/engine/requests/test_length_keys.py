@@ -52,13 +52,6 @@ def test_given_and_generated_masks_share_a_batch():
     assert key(made, ids=(1, 7), mask=(1, 7)) == key(made, ids=(1, 8))
 
 
-def test_explanations_share_no_batch_with_inference():
-    made = validator(IDS, MASK)
-    keys = {key(made, ids=(1, 8), explain=explain) for explain in (False, True)}
-    assert len(keys) == 2
-    assert not keys & {key(made, ids=(1, 4)), key(made, ids=(1, 12))}
-
-
 def test_key_depends_on_the_answer_form():
     made = validator(IDS, MASK)
     asked = request(ids=(1, 8), explain=True)

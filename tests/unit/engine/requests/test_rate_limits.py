@@ -65,7 +65,3 @@ def test_idle_clients_use_no_memory():
     for number in range(KEYS + 100):
         limits.admit(str(number), "the client")()
     assert len(limits._calls) == KEYS
-
-
-def test_every_request_is_accepted_without_limits():
-    assert not RateLimits(0, "rate_limit", 0, "max_concurrency").limited
