@@ -14,7 +14,7 @@ from tests.support.faults.callers import CALLERS, addresses
 from tests.support.faults.health import assert_answers_exactly, descendants, wait_successes
 from tests.support.faults.patterns import write_patterns
 from tests.support.faults.storms import Load, all_answered, judge_answers
-from tests.support.processes import children
+from tests.support.processes import children, is_alive
 from tests.support.wait_until import wait_until
 
 WORKERS = 2
@@ -36,13 +36,6 @@ def loaded(server: Server) -> int:
 def handler_processes(worker: int) -> list[int]:
     """The children of a worker that run a handler, whichever of its threads has started them."""
     return [pid for pid in descendants(worker) if pid != worker]
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def is_stopped(pid: int) -> bool:
@@ -154,18 +147,18 @@ def hup_storm(server: Server, seed: str, choose: random.Random, times: int) -> N
     end_healthy(server)
 
 
-def test_killed_handler_process_is_replaced(
-    server: Server, seed: str, choose: random.Random
-) -> None:
-    kill_handlers(server, seed, choose, signal.SIGKILL, 2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", DEADLY)
+@pytest.mark.parametrize(
+    ("number", "times"),
+    [
+        (signal.SIGKILL, 2),
+        pytest.param(signal.SIGKILL, 8, marks=pytest.mark.slow),
+        pytest.param(signal.SIGSEGV, 8, marks=pytest.mark.slow),
+    ],
+)
 def test_killed_handler_processes_are_replaced(
-    server: Server, seed: str, choose: random.Random, number: signal.Signals
+    server: Server, seed: str, choose: random.Random, number: signal.Signals, times: int
 ) -> None:
-    kill_handlers(server, seed, choose, number, 8)
+    kill_handlers(server, seed, choose, number, times)
 
 
 @pytest.mark.slow

@@ -232,24 +232,6 @@ def test_oldest_request_waits_at_most_the_delay():
     queue.finish(taken, [None])
 
 
-def test_raising_callback_does_not_stop_other_answers(monkeypatch):
-    import sys
-
-    seen = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda raised: seen.append(raised.exc_type))
-    queue = native.Queue(100, "callbacks")
-    handles = [NativeHandle(n, 1, 0) for n in range(3)]
-    ended = []
-    for handle in handles:
-        handle.add_done_callback(lambda handle: 1 / 0)
-        handle.add_done_callback(lambda handle: ended.append(handle.request))
-        queue.push(handle)
-    taken = queue.take(queue.add_slot(), 100, 100)
-    assert queue.finish(taken, ["a", "b", "c"]) == [True] * 3
-    assert [handle.answer for handle in handles] == ["a", "b", "c"]
-    assert ended == [0, 1, 2] and seen == [ZeroDivisionError] * 3
-
-
 def test_ended_handle_is_freed():
     import gc
     import weakref

@@ -15,6 +15,13 @@ def children(pid: int) -> list[int]:
     return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):  # it may end between open and read
+        return False
+
+
 def another_child(pid: int, known: Collection[int]) -> int:
     """Wait for another child of a process, and return it."""
     wait_until(lambda: set(children(pid)) - set(known))

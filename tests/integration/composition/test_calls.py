@@ -1,15 +1,16 @@
 """Handlers that call other models: inline and in processes, joined, in circles, with deadlines and errors."""
 
-import http.client
 import json
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from ksrv.testing import Server
 from tests.support.models import VECTOR, write_model
+from tests.support.native.fast_path import ask as ask_raw
+from tests.support.native.fast_path import message, status
 from tests.support.streams import StreamedResponse
 from tests.support.wait_until import wait_until
 
@@ -210,27 +211,10 @@ def ask(server, model, row, **parameters):
 
 def raw(server, model, row):
     """Ask in the binary form, which the fast path and the ring of a process take."""
-    body = np.array([row], np.float32).tobytes()
-    head = json.dumps(
-        {
-            "inputs": [
-                {
-                    "name": "x",
-                    "datatype": "FP32",
-                    "shape": [1, 4],
-                    "parameters": {"binary_data_size": len(body)},
-                }
-            ]
-        }
-    ).encode()
     host, _, port = server.http.rpartition(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=60)
-    length = {"Inference-Header-Content-Length": str(len(head))}
-    connection.request("POST", f"/v2/models/{model}/infer", head + body, length)
-    response = connection.getresponse()
-    answer = json.loads(response.read())
-    connection.close()
-    return response.status, answer["outputs"][0]["data"]
+    sent = message(model, {"x": np.array([row], np.float32)}, parameters={})
+    head, body = ask_raw((host, int(port)), sent)
+    return status(head), json.loads(body)["outputs"][0]["data"]
 
 
 def test_a_handler_calls_another_model(server, behind):
@@ -331,13 +315,6 @@ def test_the_deadline_is_inherited(server, behind):
 
 
 def test_calls_of_many_callers_are_joined(server, behind):
-    found = []
-    threads = [
-        threading.Thread(target=lambda n=n: found.append(ask(server, "twice" + behind, [n] * 4)))
-        for n in range(16)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert sorted(row[0] for _, row in found) == [4 * n for n in range(16)]
+    with ThreadPoolExecutor(16) as pool:
+        found = list(pool.map(lambda n: ask(server, "twice" + behind, [n] * 4), range(16)))
+    assert [row[0] for _, row in found] == [4 * n for n in range(16)]

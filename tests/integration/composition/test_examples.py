@@ -1,116 +1,43 @@
 """The examples that compose models and that stream, with the same code over every way to reach them."""
 
 import concurrent.futures
-import queue
 
 import numpy as np
 import pytest
-import tritonclient.grpc as triton_grpc
 
+from ksrv.client import Client
 from ksrv.testing import Server, load
 from tests.support.paths import ROOT
 from tests.support.streams import StreamedResponse, pieces
 
-EXAMPLES = ROOT / "examples"
-WAYS = ("rest", "events", "lines", "grpc", "grpc-stream", "testing", "testing-stream")
-
-
-def tensors(model, values, parameters):
-    """The inputs of a request in KServe's JSON."""
-    [name] = values
-    array = values[name]
-    datatype = "BYTES" if array.dtype == object else "UINT8"
-    return {
-        "inputs": [
-            {
-                "name": name,
-                "datatype": datatype,
-                "shape": list(array.shape),
-                "data": [
-                    one.decode() if isinstance(one, bytes) else one
-                    for one in array.ravel().tolist()
-                ],
-            }
-        ],
-        "parameters": parameters,
-    }
-
-
-def over_http(server, model, values, parameters, accept):
-    """Each answer of a request over REST: its outputs by name."""
-    path = f"/v2/models/{model}/infer"
-    with StreamedResponse(server, path, tensors(model, values, parameters), accept) as found:
-        documents = (
-            [document for _, document in found.events()]
-            if accept == "text/event-stream"
-            else list(found.lines())
-        )
-    return [{one["name"]: one["data"] for one in answer["outputs"]} for answer in documents]
-
-
-def over_grpc(server, values, model, parameters, *, streamed):
-    [name] = values
-    array = values[name]
-    datatype = "BYTES" if array.dtype == object else "UINT8"
-    tensor = triton_grpc.InferInput(name, list(array.shape), datatype)
-    tensor.set_data_from_numpy(array)
-    with triton_grpc.InferenceServerClient(str(server.grpc)) as client:
-        if not streamed:
-            return [named(client.infer(model, [tensor], parameters=parameters))]
-        answers = queue.Queue()
-        client.start_stream(lambda result, error: answers.put((result, error)))
-        client.async_stream_infer(
-            model, [tensor], parameters=parameters, enable_empty_final_response=True
-        )
-        found = []
-        while True:
-            result, error = answers.get(timeout=60)
-            assert error is None, error
-            response = result.get_response()
-            if response.outputs:
-                found.append(named(result))
-            if response.parameters["triton_final_response"].bool_param:
-                return found
-
-
-def named(result):
-    return {
-        one.name: [plain(value) for value in result.as_numpy(one.name).ravel().tolist()]
-        for one in result.get_response().outputs
-    }
+WAYS = ("rest", "rest-stream", "grpc", "grpc-stream", "testing", "testing-stream")
+MODELS = {"composition": "pipeline", "streaming": "storyteller", "coroutines": "panel"}
 
 
 def plain(value):
     return value.decode() if isinstance(value, bytes) else value
 
 
-def in_process(model, values, parameters, *, streamed):
-    answers = (
-        model.stream(values, parameters=parameters)
-        if streamed
-        else [model.infer(values, parameters=parameters)]
-    )
-    return [
-        {name: [plain(value) for value in array.ravel().tolist()] for name, array in one.items()}
-        for one in answers
-    ]
-
-
 @pytest.fixture(scope="module")
 def example(request):
-    folder = EXAMPLES / request.param
-    name = {"composition": "pipeline", "streaming": "storyteller", "coroutines": "panel"}
-    with Server(folder) as server, load(folder, model=name[request.param]) as model:
+    folder, name = ROOT / "examples" / request.param, MODELS[request.param]
+    with (
+        Server(folder) as server,
+        load(folder, model=name) as model,
+        Client(server.url) as rest,
+        Client(f"grpc://{server.grpc}") as grpc,
+    ):
 
         def ask(way, values, **parameters):
-            known = name[request.param]
-            accept = {"events": "text/event-stream", "lines": "application/jsonl"}.get(way)
-            if way.startswith("testing"):
-                return in_process(model, values, parameters, streamed=way.endswith("stream"))
-            if way.startswith("grpc"):
-                streamed = way.endswith("stream")
-                return over_grpc(server, values, known, parameters, streamed=streamed)
-            return over_http(server, known, values, parameters, accept)
+            caller, _, kind = way.partition("-")
+            asked = {"rest": rest, "grpc": grpc, "testing": model}[caller]
+            call = asked.stream if kind else asked.infer
+            arguments = (values,) if asked is model else (name, values)
+            found = call(*arguments, parameters=parameters)
+            return [
+                {one: list(map(plain, array.ravel().tolist())) for one, array in answer.items()}
+                for answer in (found if kind else [found])
+            ]
 
         ask.server = server
         yield ask
@@ -133,8 +60,7 @@ def test_the_storyteller_streams(example, way):
     text = np.array([b"Once upon a time"], object)
     told = example(way, {"text_input": text}, max_tokens=6)
     words = ["Once ", "upon ", "a ", "time ", "and ", "they "]
-    streamed = way in ("events", "lines", "grpc-stream", "testing-stream")
-    expected = words if streamed else ["".join(words)]
+    expected = words if way.endswith("stream") else ["".join(words)]
     assert [one["text_output"] for one in told] == [[piece] for piece in expected]
 
 

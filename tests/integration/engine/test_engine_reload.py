@@ -2,14 +2,12 @@
 
 import gc
 import threading
-from contextlib import contextmanager
 
 import numpy as np
 
 from ksrv._native.queue import request_queue as queue
-from ksrv.engine.engine import Engine, EngineSettings
-from ksrv.repository.layout import Repository
 from ksrv.request import InferRequest, Tensor
+from tests.support.engine.engine_models import engine_of
 from tests.support.wait_until import wait_until
 
 MODEL = """
@@ -37,16 +35,6 @@ def write(folder, added, model=MODEL):
     (folder / "handler.py").write_text(HANDLER.replace("ADDED", str(added)))
 
 
-@contextmanager
-def engine(folder, **settings):
-    served = Engine(Repository([folder]), EngineSettings(**settings))
-    served.start()
-    try:
-        yield served
-    finally:
-        served.close(20)
-
-
 def request(value, model="m", rows=1, **fields):
     data = np.full((rows, 4), value, np.float32)
     return InferRequest(model, inputs=[Tensor("x", "FP32", data.shape, data)], **fields)
@@ -68,7 +56,7 @@ def test_replaced_model_is_freed(tmp_path):
 
     before = queues()  # of other tests of the process
     write(tmp_path / "freed", 0)
-    with engine(tmp_path) as served:
+    with engine_of(tmp_path) as served:
         served.load("freed")
         wait_until(lambda: threads() == 2)
         for _ in range(5):

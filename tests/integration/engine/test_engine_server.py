@@ -1,7 +1,6 @@
 """The engine's guarantees, seen by the clients of a real server over REST and gRPC."""
 
 import itertools
-import json
 import re
 import threading
 import time
@@ -11,8 +10,8 @@ import numpy as np
 import pytest
 import requests
 import tritonclient.grpc as triton
-from tritonclient.utils import InferenceServerException
 
+from ksrv.client import Client, DeadlineExceeded, StatusError
 from ksrv.testing import Server
 from tests.support.wait_until import wait_until
 
@@ -97,69 +96,27 @@ def waiting(server, model):
     return float(re.search(rf"^{name} (\S+)$", page, re.M)[1])
 
 
-class Rest:
-    """One client of the REST routes; answers are a status and an array or an error text."""
+class Caller:
+    """Calls a model over one protocol; answers are a status and an array or an error text."""
 
-    def __init__(self, server):
-        self.url = server.url
+    def __init__(self, server, protocol="rest"):
+        self.client = Client(
+            server.url if protocol == "rest" else f"grpc://{server.grpc}", retries=0
+        )
 
-    def infer(self, model, x, timeout_us=None, **parameters):
-        x = np.asarray(x, np.float32)
-        if timeout_us is not None:
-            parameters["timeout"] = timeout_us
-        entry = {
-            "name": "x",
-            "datatype": "FP32",
-            "shape": list(x.shape),
-            "parameters": {"binary_data_size": x.nbytes},
-        }
-        document = {"inputs": [entry], "parameters": parameters}
-        document["outputs"] = [{"name": "y", "parameters": {"binary_data": True}}]
-        head = json.dumps(document).encode()
-        headers = {"Inference-Header-Content-Length": str(len(head))}
-        url = f"{self.url}/v2/models/{model}/infer"
-        response = requests.post(url, head + x.tobytes(), headers=headers, timeout=30)
-        if response.status_code != 200:
-            self.retry_after = response.headers.get("Retry-After")
-            return response.status_code, response.json()["error"]
-        length = int(response.headers["Inference-Header-Content-Length"])
-        (output,) = json.loads(response.content[:length])["outputs"]
-        data = np.frombuffer(response.content[length:], np.float32)
-        return 200, data.reshape(output["shape"])
-
-
-class Grpc:
-    """The same calls over gRPC; its statuses are mapped to REST's."""
-
-    STATUS = {
-        "StatusCode.INVALID_ARGUMENT": 400,
-        "StatusCode.NOT_FOUND": 404,
-        "StatusCode.RESOURCE_EXHAUSTED": 503,
-        "StatusCode.UNAVAILABLE": 503,
-        "StatusCode.DEADLINE_EXCEEDED": 504,
-        "StatusCode.INTERNAL": 500,
-        "StatusCode.ABORTED": 409,
-    }
-
-    def __init__(self, server):
-        self.client = triton.InferenceServerClient(server.grpc)
-
-    def infer(self, model, x, timeout_us=None, **parameters):
-        x = np.asarray(x, np.float32)
-        entry = triton.InferInput("x", x.shape, "FP32")
-        entry.set_data_from_numpy(x)
+    def infer(self, model, x, **parameters):
         try:
-            result = self.client.infer(
-                model, [entry], parameters=parameters or None, timeout=timeout_us
-            )
-        except InferenceServerException as error:
-            return self.STATUS[error.status()], error.message()
-        return 200, result.as_numpy("y")
+            answer = self.client.infer(model, {"x": np.float32(x)}, parameters=parameters)
+        except StatusError as error:
+            return error.status, error.message
+        except DeadlineExceeded as error:
+            return 504, str(error)
+        return 200, answer["y"]
 
 
-@pytest.fixture(params=[Rest, Grpc], ids=["rest", "grpc"])
+@pytest.fixture(params=["rest", "grpc"])
 def client(request, server):
-    return request.param(server)
+    return Caller(server, request.param)
 
 
 ONE = np.ones((1, 4))
@@ -171,7 +128,7 @@ def good_afterwards(server):
     yield
     for model in MODELS:
         end = time.monotonic() + 60
-        while (answer := Rest(server).infer(model, ONE * 3))[0] in (503, 504):
+        while (answer := Caller(server).infer(model, ONE * 3))[0] in (503, 504):
             assert time.monotonic() < end, answer
             time.sleep(0.02)
         assert answer[0] == 200 and (answer[1] == 6).all(), (model, answer)
@@ -181,7 +138,7 @@ def test_requests_deadline_applies_before_the_models(server, client):
     with ThreadPoolExecutor(1) as pool, Hold(server, "plain") as hold:
         blocking = pool.submit(client.infer, "plain", ONE, hold=hold.turn)
         wait_until(hold.began)
-        status, text = client.infer("plain", ONE, timeout_us=50_000)
+        status, text = client.infer("plain", ONE, timeout=50_000)
         assert status == 504 and "plain" in text
     assert blocking.result()[0] == 200
 
@@ -244,10 +201,10 @@ def test_a_cancelled_call_frees_its_place(server):
         wait_until(hold.began)
         calls = [start(), start()]
         wait_until(lambda: waiting(server, "small") == 2)
-        assert Rest(server).infer("small", ONE)[0] == 503
+        assert Caller(server).infer("small", ONE)[0] == 503
         calls[0].cancel()
         wait_until(lambda: waiting(server, "small") == 1)
-        late = pool.submit(Rest(server).infer, "small", ONE)
+        late = pool.submit(Caller(server).infer, "small", ONE)
         wait_until(lambda: waiting(server, "small") == 2)
     assert late.result()[0] == 200
     for _ in range(3):
@@ -264,13 +221,14 @@ def test_reloads_over_the_repository_api_fail_no_request(server):
             if status != 200 or not (data == 8).all():
                 failures.append((status, data))
 
-    threads = [threading.Thread(target=send, args=(kind(server),)) for kind in (Rest, Grpc) * 2]
-    for thread in threads:
-        thread.start()
-    for _ in range(20):
-        url = f"{server.url}/v2/repository/models/batched/load"
-        assert requests.post(url, timeout=30).status_code == 200
-    stop.set()
-    for thread in threads:
-        thread.join()
+    callers = [Caller(server, protocol) for protocol in ("rest", "grpc") * 2]
+    with ThreadPoolExecutor(4) as pool:
+        sending = pool.map(send, callers)
+        try:
+            for _ in range(20):
+                url = f"{server.url}/v2/repository/models/batched/load"
+                assert requests.post(url, timeout=30).status_code == 200
+        finally:
+            stop.set()
+        list(sending)
     assert not failures

@@ -18,10 +18,11 @@ from tritonclient import grpc as triton
 from ksrv.testing import Server
 from tests.integration.grpc.test_stream import stream
 from tests.support.models import VECTOR, write_model
+from tests.support.native.fast_path import message, row
 from tests.support.native.gunicorn_server import infer_head
 from tests.support.sequences import SHAPES, SUMS, Refused, over_grpc, over_rest
 from tests.support.wait_until import wait_until
-from tests.support.wire.grpc_calls import connect
+from tests.support.wire.grpc_calls import connect, infer_request
 from tests.support.wire.http_reader import open_connection, read_message
 
 pytestmark = pytest.mark.long
@@ -90,10 +91,7 @@ KINDS = {"Panic": 1, "CancelledError": 2}
 
 def plain(model, *values):
     """A request that the HTTP server queues by itself."""
-    entry = {"name": "x", "datatype": "FP32", "shape": [1, 4]}
-    entry["parameters"] = {"binary_data_size": 16}
-    text = json.dumps({"inputs": [entry], "parameters": {"binary_data_output": True}}).encode()
-    return infer_head(len(text), len(text) + 16, model=model) + text + struct.pack("<4f", *values)
+    return message(model, {"x": row(*values)})
 
 
 def general(model, *values, fields=()):
@@ -109,9 +107,9 @@ def handed(model, *values):
     return general(model, *values, fields=("TE: trailers",))
 
 
-def asked(client, message):
+def asked(client, sent):
     """The status of an answer and, of one that is good, its four numbers, else the error."""
-    client.sendall(message)
+    client.sendall(sent)
     head, body, _ = read_message(client)
     status = int(head.split()[1])
     return (status, struct.unpack("<4f", body[-16:]) if status == 200 else json.loads(body))
@@ -192,8 +190,7 @@ def test_panic_in_any_stage_fails_only_its_request(served, model, stage):
     process = asked(served.client, plain(model, 0, 0, 0, 0))[1][3]
     for kind, number in KINDS.items():
         for form in (plain, general):
-            message = form(model, number, STAGES.index(stage), 0, 0)
-            status, told = asked(served.client, message)
+            status, told = asked(served.client, form(model, number, STAGES.index(stage), 0, 0))
             assert (status, kind in told["error"]) == (500, True), told
     assert asked(served.client, plain(model, 0, 0, 0, 0))[1][3] == process  # it was not replaced
     served.assert_nothing_is_held()
@@ -220,16 +217,8 @@ def test_grpc(served, model, kind):
 @pytest.mark.parametrize("model", ["quick", "cold", "apart"])
 def test_generator_that_panics_after_its_first_chunk_ends_its_stream(served, model):
     def request(id, *values):
-        values = np.array([values], "f4")
-        made = triton._utils._get_inference_request(
-            model_name=model, inputs=[], model_version="", request_id=id, outputs=None,
-            sequence_id=0, sequence_start=False, sequence_end=False, priority=0, timeout=None,
-            parameters=None,
-        )  # fmt: skip
-        entry = made.inputs.add(name="x", datatype="FP32", shape=[1, 4])
-        assert entry.name == "x"
-        made.raw_input_contents.append(values.tobytes())
-        return made.SerializeToString()
+        raw = [struct.pack("<4f", *values)]
+        return infer_request(model, ("x", "FP32", [1, 4]), raw=raw, id=id).SerializeToString()
 
     for kind, number in KINDS.items():
         messages = [

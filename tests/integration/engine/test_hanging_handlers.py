@@ -20,6 +20,7 @@ from tritonclient import grpc as triton
 
 from ksrv.testing import Server
 from tests.support.models import write_model
+from tests.support.wait_until import wait_until
 
 HANDLER = """
 import threading, time
@@ -99,9 +100,7 @@ class Served:
             for model in models:
                 (self.root / model / "go").touch()
         for model in models:
-            give_up = time.monotonic() + 60
-            while self.rest(model).status_code != 200:
-                assert time.monotonic() < give_up, "the model did not come back"
+            wait_until(lambda model=model: self.rest(model).status_code == 200)
 
     def entered(self, model: str) -> Path:
         """The file that tells that a handler hangs."""
@@ -112,8 +111,7 @@ class Served:
         client = Served(self.server, self.root)
         thread = threading.Thread(target=client.send_until_entered, args=(model,))
         thread.start()
-        while not self.entered(model).exists():
-            time.sleep(0.01)
+        wait_until(self.entered(model).exists)
         return thread
 
     def send_until_entered(self, model: str) -> None:

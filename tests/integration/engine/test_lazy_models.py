@@ -159,9 +159,7 @@ def test_failed_load_fails_its_requests_and_is_retried(tmp_path):
         assert caught.value.status == 503
         assert "nonumpy" in states(server)["m0"][1]
         broken.write_text(good)
-        requests.post(
-            f"{server.url}/v2/repository/models/m0/load", json={}, timeout=60
-        ).raise_for_status()
+        client.load("m0")
         assert ask(client, 0) == 1.0
 
 
@@ -177,9 +175,7 @@ def test_model_that_was_put_away_is_loaded_from_the_same_files(tmp_path):
         assert [ask(client, 1), ask(client, 2)] == [2.0, 3.0]
         assert states(server)["m0"] == ("UNAVAILABLE", "not loaded")
         assert ask(client, 0) == 1.0  # nobody has loaded the new code
-        requests.post(
-            f"{server.url}/v2/repository/models/m0/load", json={}, timeout=60
-        ).raise_for_status()
+        client.load("m0")
         assert ask(client, 0) == 101.0
 
 

@@ -7,20 +7,15 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.errors import HandlerFailed
-from ksrv.repository.layout import Repository
 from ksrv.request import InferRequest, Tensor
+from tests.support.engine.engine_models import engine_of
+from tests.support.models import VECTOR, write_model
 from tests.support.wait_until import wait_until
 
-MODEL = """
+MODEL = f"""
 executor: process
-handler: handler.py
-inputs:
-  - {{name: x, datatype: FP32, shape: [-1, 4]}}
-outputs:
-  - {{name: y, datatype: FP32, shape: [-1, 4]}}
-{more}
+{VECTOR}
 """
 
 HANDLER = """
@@ -37,17 +32,10 @@ class Handler(BaseHandler):
 
 @contextmanager
 def engine(folder, more="", handler=HANDLER):
-    model = folder / "models" / "m"
-    model.mkdir(parents=True)
-    (model / "model.yaml").write_text(MODEL.format(more=more))
-    (model / "handler.py").write_text(handler)
-    served = Engine(Repository([folder / "models"]), EngineSettings())
-    served.start()
-    try:
+    write_model(folder / "models", "m", handler, MODEL + more)
+    with engine_of(folder / "models") as served:
         assert served.ready(), served.index()
         yield served
-    finally:
-        served.close(20)
 
 
 def request(value=1.0, **fields):

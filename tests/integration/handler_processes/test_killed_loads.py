@@ -2,12 +2,12 @@
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
 from ksrv.testing import Server
 from tests.support.models import VECTOR, write_model
+from tests.support.processes import children
 from tests.support.wait_until import wait_until
 
 HANDLER = """
@@ -30,20 +30,15 @@ class Killed(BaseHandler):
 YAML = VECTOR + "executor: process\nbatching: {max_batch_size: 4, max_delay_ms: 0}\n"
 
 
-def workers(server):
-    found = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
-    return set(map(int, found))
-
-
 def test_a_reload_survives_a_process_that_is_killed_while_it_loads(tmp_path):
     """The model is loaded again, the new worker serves, and the old worker leaves."""
     model = write_model(tmp_path, "m", HANDLER, YAML)
     (model / "kills.txt").write_text("0")
     with Server(tmp_path) as server:
-        before = workers(server)
+        before = set(children(server.pid))
         (model / "kills.txt").write_text("2")
         os.kill(server.pid, signal.SIGHUP)
-        wait_until(lambda: workers(server) and not workers(server) & before, 60)
+        wait_until(lambda: before.isdisjoint(children(server.pid) or before), 60)
         assert server.get("/v2/models/m/ready")[0] == 200
         assert server.log.count("it is loaded once more") == 2
 

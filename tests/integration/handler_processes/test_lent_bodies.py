@@ -10,7 +10,7 @@ from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv.testing import Server
 from tests.support.models import write_model
-from tests.support.native.fast_path import ask, chunked, message, opened, serving, status
+from tests.support.native.fast_path import ask, chunked, message, opened, posted, serving, status
 from tests.support.wait_until import wait_until
 
 COLUMNS = 4096  # of FP32: 16 KiB a row
@@ -123,9 +123,9 @@ def test_a_body_is_not_copied_on_the_way_to_its_handler(tmp_path, form, handler,
 def in_json(x: np.ndarray) -> bytes:
     """A request with the zeros of an array as JSON, whose answer is binary."""
     shown = {"name": "x", "datatype": "FP32", "shape": list(x.shape), "data": x.ravel().tolist()}
-    body = json.dumps({"inputs": [shown], "parameters": {"binary_data_output": True}}).encode()
-    head = f"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
-    return head.encode() + body
+    return posted(
+        "m", json.dumps({"inputs": [shown], "parameters": {"binary_data_output": True}}).encode()
+    )
 
 
 def copied_apart(address: tuple[str, int]) -> int:

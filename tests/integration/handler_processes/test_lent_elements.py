@@ -9,7 +9,7 @@ import pytest
 
 from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.memory_budget import PROCESS
-from tests.support.native.fast_path import ask, opened, serving, status
+from tests.support.native.fast_path import ask, opened, posted, serving, status
 from tests.support.wait_until import wait_until
 
 HANDLER = """
@@ -54,11 +54,7 @@ def exchanged(address: tuple[str, int], elements: list[bytes]) -> list[bytes]:
     size = {"binary_data_size": len(data)}
     entry = {"name": "x", "datatype": "BYTES", "shape": [len(elements)], "parameters": size}
     text = json.dumps({"inputs": [entry], "parameters": {"binary_data_output": True}}).encode()
-    lines = (
-        f"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(text) + len(data)}\r\n"
-        f"Inference-Header-Content-Length: {len(text)}\r\n\r\n"
-    )
-    head, body = ask(address, lines.encode() + text + data)
+    head, body = ask(address, posted("m", text, data))
     assert status(head) == 200, body[:400]
     length = re.search(rb"(?i)inference-header-content-length: (\d+)", head)
     assert length, head

@@ -46,10 +46,10 @@ LOADED = (1.0, 2.0, 3.0)
 class Served:
     """A server with one model whose processes can be killed."""
 
-    def __init__(self, server, folder, processes):
+    def __init__(self, server, folder, workers):
         self.server = server
         self.folder = folder
-        self.processes = processes
+        self.workers = workers
 
     def url(self, path):
         return f"{self.server.url}/v2/{path}"
@@ -85,7 +85,7 @@ class Served:
     def wait_until_replaced(self):
         def is_replaced():
             loads = self.server.log.count("models loaded in")
-            return self.metric("ksrv_instance_restarts_total") >= 1 or loads > self.processes
+            return self.metric("ksrv_instance_restarts_total") >= 1 or loads > self.workers
 
         wait_until(is_replaced)
 
@@ -96,21 +96,24 @@ class Served:
         return requests.post(self.url("repository/models/m/load"), json={}, timeout=60)
 
 
+@contextlib.contextmanager
+def serving(root, workers, settings=SETTINGS):
+    folder = write_model(root, "m", HANDLER, settings)
+    new_code(folder, 1.0)
+    (folder / "weights.txt").write_text("2.0")
+    with Server(root, workers=workers, grpc="off") as server:
+        wait_until(lambda: server.log.count("ready: True") >= workers)
+        yield Served(server, folder, workers)
+
+
 @pytest.fixture(params=SERVERS)
 def served(request, tmp_path):
-    workers, settings = SERVERS[request.param]
-    folder = write_model(tmp_path, "m", HANDLER, settings)
-    (folder / "net.py").write_text("VALUE = 1.0\n")
-    (folder / "weights.txt").write_text("2.0")
-    with Server(tmp_path, workers=workers, grpc="off") as server:
-        wait_until(lambda: server.log.count("ready: True") >= workers)
-        made = Served(server, folder, workers)
-        made.workers = workers
+    with serving(tmp_path, *SERVERS[request.param]) as made:
         yield made
 
 
-def new_code(folder):
-    (folder / "net.py").write_text("VALUE = 11.0\n")
+def new_code(folder, value=11.0):
+    (folder / "net.py").write_text(f"VALUE = {value}\n")
 
 
 def broken_code(folder):
@@ -187,12 +190,8 @@ def test_nothing_is_left_that_was_loaded(served):
 
 
 def test_new_worker_skips_a_version_that_failed_to_load(tmp_path):
-    folder = write_model(tmp_path, "m", HANDLER, SETTINGS)
-    (folder / "net.py").write_text("VALUE = 1.0\n")
-    (folder / "weights.txt").write_text("2.0")
-    with Server(tmp_path, workers=2, grpc="off") as server:
-        wait_until(lambda: server.log.count("ready: True") >= 2)
-        served = Served(server, folder, 2)
+    with serving(tmp_path, 2) as served:
+        server, folder = served.server, served.folder
         broken_code(folder)
         assert served.reload().status_code == 201  # which waits for both workers
         assert "RuntimeError: no deployment" in server.log
@@ -206,15 +205,11 @@ def test_new_worker_skips_a_version_that_failed_to_load(tmp_path):
 
 
 def test_replacing_worker_begins_with_the_versions_loaded_since_the_start(tmp_path):
-    folder = write_model(tmp_path, "m", HANDLER, SETTINGS)
-    (folder / "net.py").write_text("VALUE = 1.0\n")
-    (folder / "weights.txt").write_text("2.0")
-    with Server(tmp_path, workers=2, grpc="off") as server:
-        wait_until(lambda: server.log.count("ready: True") >= 2)
-        served = Served(server, folder, 2)
+    with serving(tmp_path, 2) as served:
+        server, folder = served.server, served.folder
         new_code(folder)
         assert served.load().status_code == 200
-        (folder / "net.py").write_text("VALUE = 111.0\n")
+        new_code(folder, 111.0)
         for killed in range(2):
             served.kill()
             wait_until(lambda least=3 + killed: server.log.count("ready: True") >= least)
@@ -384,11 +379,8 @@ KILLING = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n"
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_killing_deployment_spares_the_replacements(tmp_path, workers):
-    folder = write_model(tmp_path, "m", HANDLER, SETTINGS)
-    (folder / "net.py").write_text("VALUE = 1.0\n")
-    (folder / "weights.txt").write_text("2.0")
-    with Server(tmp_path, workers=workers, grpc="off") as server:
-        wait_until(lambda: server.log.count("ready: True") >= workers)
+    with serving(tmp_path, workers) as served:
+        server, folder = served.server, served.folder
         served = Served(server, folder, workers)
         (folder / "net.py").write_text(KILLING)
         with contextlib.suppress(requests.ConnectionError):

@@ -14,8 +14,7 @@ import pytest
 
 from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.memory_budget import PROCESS
-from ksrv.engine.engine import Engine, EngineSettings
-from ksrv.repository.layout import Repository
+from tests.support.engine.engine_models import engine_of
 from tests.support.models import write_model
 from tests.support.native.fast_path import ask, message, opened, status
 from tests.support.wait_until import wait_until
@@ -108,24 +107,19 @@ def resident():
 def test_processes_that_end_leave_nothing_behind(tmp_path, ends):
     for name, columns in COLUMNS.items():
         write_model(tmp_path, name, HANDLER, SETTINGS.format(columns=columns))
-    engine = Engine(Repository([tmp_path]), EngineSettings())
-    engine.start()
-    try:
-        with opened(engine) as (_, address):
-            mortals = Mortals(address)
-            for number in range(12, 18):  # handlers that keep arrays
-                mortals.end(number)
-            before, memory = held(), resident()
-            for number in range(ends):
-                mortals.end(number)
-            # A connection that has just closed may be open on the server's side, before and behind; large
-            # places get their memory when they are filled for the first time.
-            room = (1, 0, 0, 2, 0, 0, 8 * 4 * LARGE)
-            most = tuple(a + b for a, b in zip(before, room, strict=True))
-            wait_until(
-                lambda: all(now <= limit for now, limit in zip(held(), most, strict=True)),
-                tell=lambda: f"{held()} beside {before}",
-            )
-            assert resident() - memory < 4_000_000 + 4_000 * ends
-    finally:
-        engine.close(5)
+    with engine_of(tmp_path) as engine, opened(engine) as (_, address):
+        mortals = Mortals(address)
+        for number in range(12, 18):  # handlers that keep arrays
+            mortals.end(number)
+        before, memory = held(), resident()
+        for number in range(ends):
+            mortals.end(number)
+        # A connection that has just closed may be open on the server's side, before and behind; large
+        # places get their memory when they are filled for the first time.
+        room = (1, 0, 0, 2, 0, 0, 8 * 4 * LARGE)
+        most = tuple(a + b for a, b in zip(before, room, strict=True))
+        wait_until(
+            lambda: all(now <= limit for now, limit in zip(held(), most, strict=True)),
+            tell=lambda: f"{held()} beside {before}",
+        )
+        assert resident() - memory < 4_000_000 + 4_000 * ends

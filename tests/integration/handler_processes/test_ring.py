@@ -10,7 +10,7 @@ import signal
 import socket
 import threading
 import time
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -20,6 +20,7 @@ from ksrv.engine.processes.process import ProcessExecutor
 from ksrv.testing import Server
 from tests.support.models import write_model
 from tests.support.native.fast_path import Hold, ask, message, opened, row, serving, status
+from tests.support.processes import is_alive
 from tests.support.wait_until import wait_until
 
 HANDLER = """
@@ -149,13 +150,6 @@ def pid_of(server: Server, model: str) -> int:
     return int(values_of(asked(server, model, row(-20)))[0, 1])
 
 
-def lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):  # it may end between open and read
-        return False
-
-
 def test_plain_requests_need_no_python(tmp_path, monkeypatch):
     def run(self, batch, deadline_ns):
         raise AssertionError("the executor ran a batch")
@@ -269,7 +263,7 @@ def test_a_request_that_ends_its_process_is_tried_twice_and_then_refused(served,
     answer = asked(served, "apart", row(way))
     assert answer.status_code == 500
     assert reason in answer.json()["error"]
-    assert lives(pid_of(served, "apart"))
+    assert is_alive(pid_of(served, "apart"))
 
 
 @pytest.mark.parametrize("model", ["apart", "joined", "two"])
@@ -288,11 +282,8 @@ def test_requests_queued_after_a_death_are_answered(served, model):
                 if answer.status_code != 200 or values_of(answer)[0, 1] != turn:
                     failed.append(answer.text)
 
-    threads = [threading.Thread(target=client, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(client, range(8)))
     assert [answer.status_code for answer in endings] == [500]
     # Requests that shared both batches of a request that ends its process twice are refused too; no others are.
     assert all("ended two handler processes" in text for text in failed), failed
@@ -340,11 +331,8 @@ def test_requests_after_a_hang_run_in_the_other_process(served):
                     answer = values_of(asked(served, "two", row(1, turn), session))
                     done.append(answer[0, 1] == turn)
 
-        clients = [threading.Thread(target=client, args=(number,)) for number in range(8)]
-        for thread in clients:
-            thread.start()
-        for thread in clients:
-            thread.join()
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(client, range(8)))
         wait_until(lambda: hold.began)
         assert done == [True] * 800
         assert first.is_alive()

@@ -13,22 +13,21 @@ import numpy as np
 import pytest
 
 from ksrv._native.memory import buffer_pool
-from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.engine.processes.process import ProcessExecutor
 from ksrv.engine.processes.runs import ProcessRuns
-from ksrv.repository.layout import Repository
 from ksrv.testing import Server
 from tests.integration.handler_processes.test_ring import (
     APART,
     JOINED,
     SETTINGS,
     asked,
-    lives,
     pid_of,
     values_of,
 )
+from tests.support.engine.engine_models import engine_of
 from tests.support.models import write_model
 from tests.support.native.fast_path import Hold, ask, message, opened, row, status
+from tests.support.processes import is_alive
 from tests.support.wait_until import wait_until
 
 DOUBLE = """
@@ -199,39 +198,30 @@ def test_the_batch_of_a_handler_that_calls_needs_no_messages(tmp_path, monkeypat
         raise AssertionError("the executor ran a batch")
 
     write(tmp_path)
-    engine = Engine(Repository([tmp_path]), EngineSettings())
-    engine.start()
-    monkeypatch.setattr(ProcessExecutor, "run", run)
-    try:
+    with engine_of(tmp_path) as engine:
+        monkeypatch.setattr(ProcessExecutor, "run", run)
         with opened(engine) as (_, address):
             for number in range(20):
                 head, body = ask(address, message("apart", {"x": row(1, number)}))
                 assert status(head) == 200
                 assert np.array_equal(np.frombuffer(body[-16:], "<f4"), row(4, 4 * number)[0])
         counts = engine.find("apart", "").statistics(), engine.find("double", "").statistics()
-    finally:
-        engine.close(5)
     assert [one.success.count for one in counts] == [20, 40]
 
 
 @pytest.mark.parametrize(("way", "rows"), [(1, 8), (3, 500)], ids=["answered", "refused"])
 def test_batch_with_calls_leaks_no_body(tmp_path, way, rows):
     write(tmp_path)
-    engine = Engine(Repository([tmp_path]), EngineSettings())
-    engine.start()
 
     def leased_bytes():
         return buffer_pool.statistics()["leased_bytes"]
 
-    try:
-        with opened(engine) as (_, address):
-            ask(address, message("apart", {"x": row(1, 1)}))
-            leased = leased_bytes()
-            head, _ = ask(address, message("apart", {"x": np.tile(row(way, 1), (rows, 1))}))
-            assert status(head) == 200
-            wait_until(lambda: leased_bytes() <= leased)
-    finally:
-        engine.close(5)
+    with engine_of(tmp_path) as engine, opened(engine) as (_, address):
+        ask(address, message("apart", {"x": row(1, 1)}))
+        leased = leased_bytes()
+        head, _ = ask(address, message("apart", {"x": np.tile(row(way, 1), (rows, 1))}))
+        assert status(head) == 200
+        wait_until(lambda: leased_bytes() <= leased)
 
 
 @pytest.mark.parametrize("model", ["apart", "joined"])
@@ -297,17 +287,16 @@ def test_a_process_that_sends_without_end_is_ended_by_its_deadline(tmp_path, mon
         time.sleep(0.01)  # longer than the process takes to send the next message
 
     write(tmp_path)
-    engine = Engine(Repository([tmp_path]), EngineSettings())
-    engine.start()
-    try:
-        with opened(engine) as (_, address), monkeypatch.context() as slow:
-            slow.setattr(ProcessRuns, "_take", take)
-            sent = message("apart", {"x": row(34)}, parameters={"timeout": 1_000_000})
-            assert status(ask(address, sent)[0]) == 504
-            after = message("apart", {"x": row(-20)})  # which makes no call
-            wait_until(lambda: status(ask(address, after)[0]) == 200)
-    finally:
-        engine.close(5)
+    with (
+        engine_of(tmp_path) as engine,
+        opened(engine) as (_, address),
+        monkeypatch.context() as slow,
+    ):
+        slow.setattr(ProcessRuns, "_take", take)
+        sent = message("apart", {"x": row(34)}, parameters={"timeout": 1_000_000})
+        assert status(ask(address, sent)[0]) == 504
+        after = message("apart", {"x": row(-20)})  # which makes no call
+        wait_until(lambda: status(ask(address, after)[0]) == 200)
 
 
 def test_a_process_that_dies_during_a_call_is_replaced_and_its_call_given_up(served):
@@ -319,7 +308,7 @@ def test_a_process_that_dies_during_a_call_is_replaced_and_its_call_given_up(ser
         client.start()
         wait_until(lambda: hold.began)
         os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not lives(pid))
+        wait_until(lambda: not is_alive(pid))
     client.join()
     assert answers[0].status_code == 200  # the batch was run again
     assert pid_of(served, "apart") != pid
@@ -342,7 +331,7 @@ def test_messages_about_calls_that_do_not_add_up_end_the_process(served, way):
         answer = asked(served, "apart", row(way, hold.x[0, 1]), parameters={"timeout": 20_000_000})
         assert way == 30 or answer.status_code == 500, answer.text
         serves_on(served, "apart")  # with way 30 this batch may be the batch that finds the message
-        wait_until(lambda: not lives(pid))
+        wait_until(lambda: not is_alive(pid))
 
 
 @pytest.mark.parametrize("model", ["apart", "joined"])

@@ -1,18 +1,18 @@
 """Handlers in separate processes, in a real server: readiness after a death, the end of the server, bounds on time."""
 
-import json
 import os
 import signal
 from pathlib import Path
 
-import numpy as np
 import requests
 
 from ksrv.testing import Server
+from tests.integration.handler_processes.test_ring import asked, pid_of
 from tests.support.models import write_model
+from tests.support.native.fast_path import row
+from tests.support.processes import is_alive
 from tests.support.wait_until import wait_until
 
-HEADER_LENGTH = "Inference-Header-Content-Length"
 TENSORS = """
 inputs: [{name: x, datatype: FP32, shape: [-1, -1]}]
 outputs: [{name: y, datatype: FP32, shape: [-1, -1]}]
@@ -45,47 +45,15 @@ class Slow(BaseHandler):
 """
 
 
-def infer(server: Server, model: str, values: np.ndarray) -> requests.Response:
-    entry = {
-        "name": "x",
-        "datatype": "FP32",
-        "shape": list(values.shape),
-        "parameters": {"binary_data_size": values.nbytes},
-    }
-    header = {"inputs": [entry], "parameters": {"binary_data_output": True}}
-    text = json.dumps(header).encode()
-    url = f"{server.url}/v2/models/{model}/infer"
-    headers = {HEADER_LENGTH: str(len(text))}
-    return requests.post(url, data=text + values.tobytes(), headers=headers, timeout=120)
-
-
-def values_of(answer: requests.Response) -> np.ndarray:
-    assert answer.status_code == 200, answer.text
-    length = int(answer.headers[HEADER_LENGTH])
-    (output,) = json.loads(answer.content[:length])["outputs"]
-    return np.frombuffer(answer.content[length:], "<f4").reshape(output["shape"])
-
-
-def pid_of(server: Server, model: str) -> int:
-    return int(values_of(infer(server, model, np.ones((1, 1), "f4")))[0, 0])
-
-
 def ready(server: Server, model: str) -> bool:
     return requests.get(f"{server.url}/v2/models/{model}/ready", timeout=30).status_code == 200
-
-
-def lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):  # it may end between open and read
-        return False
 
 
 def test_the_processes_end_with_the_server(tmp_path):
     write_model(tmp_path, "ways", WAYS, TENSORS)
     with Server(tmp_path) as server:
         stopped = pid_of(server, "ways")
-    assert not lives(stopped)
+    assert not is_alive(stopped)
     server = Server(tmp_path)
     server.start()
     try:
@@ -93,7 +61,7 @@ def test_the_processes_end_with_the_server(tmp_path):
         orphan = pid_of(server, "ways")
         worker = int(Path(f"/proc/{orphan}/stat").read_text().rsplit(")", 1)[1].split()[1])
         os.kill(worker, signal.SIGKILL)
-        wait_until(lambda: not lives(orphan))
+        wait_until(lambda: not is_alive(orphan))
     finally:
         server.kill()
 
@@ -108,7 +76,7 @@ def test_a_model_yaml_bounds_the_start_of_a_process_and_each_batch(tmp_path):
         wait_until(lambda: "models loaded" in server.log)
         answer = requests.get(f"{server.url}/v2/models/starts/ready", timeout=30)
         assert "did not get ready within 1.5 s" in answer.json()["error"]
-        answer = infer(server, "runs", np.full((1, 1), -5, "f4"))
+        answer = asked(server, "runs", row(-5))
         assert answer.status_code == 504  # long before the 60 s that its request may take
         assert "while the handler ran" in answer.json()["error"]
         wait_until(lambda: ready(server, "runs"))

@@ -15,6 +15,7 @@ from tests.support.models import VECTOR, write_double, write_model
 from tests.support.wait_until import wait_until
 from tests.support.wire.grpc_calls import call, infer_request, stub_infer
 from tests.support.wire.http2_wire import Wire
+from tests.support.wire.http_reader import double_body
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +50,6 @@ def record(server, request_id):
     return only
 
 
-def body():
-    entry = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
-    return json.dumps({"inputs": [entry]})
-
-
 @pytest.mark.parametrize("model", ["double", "process"])
 @pytest.mark.parametrize("way", [{}, {"TE": "trailers"}])
 def test_a_request_over_http(server, model, way):
@@ -63,7 +59,7 @@ def test_a_request_over_http(server, model, way):
         if way
         else f"{server.url}/v2/models/{model}/infer"
     )
-    answer = requests.post(url, data=body(), headers={"X-Request-ID": name} | way)
+    answer = requests.post(url, data=double_body(), headers={"X-Request-ID": name} | way)
     assert answer.status_code == 200
     found = record(server, name)
     assert (found["method"], found["status"], found["model"]) == ("POST", 200, model)
@@ -171,7 +167,7 @@ def test_a_client_cannot_end_the_quotes_around_its_own_text(models, value):
 def test_the_text_form(models):
     with Server(models, access_log=True) as running:
         url = f"{running.url}/v2/models/double/infer"
-        requests.post(url, data=body(), headers={"X-Request-ID": "a-text"})
+        requests.post(url, data=double_body(), headers={"X-Request-ID": "a-text"})
         with grpc.insecure_channel(running.grpc) as channel:
             call(channel, "ServerLive", metadata=[("x-request-id", "a-call")])
         line = re.compile(

@@ -34,12 +34,6 @@ def test_headers_statistics_and_metrics_agree(server):
     assert shown <= set(STAGES) <= set(STAGE_NAMES)
 
 
-def test_restarts_are_those_of_instances(server):
-    page = requests.get(f"{server.url}/metrics").text
-    assert re.search(r'ksrv_instance_restarts_total\{model="double",version="[^"]*"\} 0.0', page)
-    assert "ksrv_worker_restarts" not in page
-
-
 @pytest.mark.parametrize("executor", ["inline", "process"])
 @pytest.mark.parametrize("headers", [{}, {"Connection": "close"}], ids=["native", "app"])
 def test_waiting_is_told_without_the_decoding(tmp_path, executor, headers):

@@ -1,7 +1,6 @@
 """Traces: one request is one tree, over HTTP and gRPC, with a handler in the worker or in a separate process."""
 
 import collections
-import json
 import secrets
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,6 +14,7 @@ from ksrv.testing import Server
 from tests.support.models import SLOW, VECTOR, write_model
 from tests.support.wait_until import wait_until
 from tests.support.wire.grpc_calls import infer_request, stub_infer
+from tests.support.wire.http_reader import double_body
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
 from tests.support.otlp_collector import collecting
@@ -56,8 +56,7 @@ def new_trace():
 
 
 def body(first=1.0):
-    entry = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [first, 2, 3, 4]}
-    return json.dumps({"inputs": [entry]})
+    return double_body((first, 2, 3, 4))
 
 
 def over_http(server, model, parent, first=1.0, **headers):

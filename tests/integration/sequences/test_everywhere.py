@@ -1,13 +1,13 @@
 """Sequences in streams, coroutines, composition, tests and examples, and with several workers."""
 
 import concurrent.futures
-import json
 
 import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 
 from ksrv import BaseHandler
+from ksrv.client import Client
 from ksrv.dialects.registry import formats
 from ksrv.errors import KsrvError
 from ksrv.model.fault import ConfigError
@@ -198,11 +198,6 @@ class Sums(BaseHandler):
         return x
 
 
-def one(x, sequences):
-    sequences[0].state["count"] = count = sequences[0].state.get("count", 0) + 1
-    return np.full_like(x, count)
-
-
 SETTINGS = {
     "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1]}],
     "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1]}],
@@ -262,21 +257,18 @@ def test_the_example_smooths_signals_everywhere_alike():
                 found[name].append(ask(values[step], {"sequence_id": name, **flags}))
         return found
 
-    def rest(value, parameters):
-        tensor = {"name": "value", "datatype": "FP32", "shape": [1, 1], "data": [value]}
-        document = {"inputs": [tensor], "parameters": parameters}
-        answer = post(server, "/v2/models/smoother/infer", json.dumps(document).encode())
-        return answer["outputs"][0]["data"][0]
+    def over(client):
+        return lambda value, given: client.infer(
+            "smoother", {"value": [[value]]}, parameters=given
+        )["smoothed"][0, 0]
 
-    def grpc(value, parameters):
-        tensor = triton_grpc.InferInput("value", [1, 1], "FP32")
-        tensor.set_data_from_numpy(np.array([[value]], np.float32))
-        with triton_grpc.InferenceServerClient(str(server.grpc)) as client:
-            return client.infer("smoother", [tensor], **parameters).as_numpy("smoothed")[0, 0]
-
-    with Server(folder) as server:
-        assert sent(rest) == expected
-        assert sent(grpc) == expected
+    with (
+        Server(folder) as server,
+        Client(server.url) as rest,
+        Client(f"grpc://{server.grpc}") as grpc,
+    ):
+        assert sent(over(rest)) == expected
+        assert sent(over(grpc)) == expected
     with load(folder) as model:
         assert (
             sent(lambda value, given: model.infer([value], parameters=given)["smoothed"][0, 0])

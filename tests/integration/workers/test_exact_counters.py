@@ -1,31 +1,34 @@
 """The counters of a server's workers add up exactly, over HTTP and gRPC, also behind reloads and kills."""
 
-import json
 import os
 import re
 import signal
-import threading
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import requests
 
 from ksrv.testing import Server
 from tests.support.models import write_double
+from tests.support.processes import children
 from tests.support.wait_until import wait_until
 from tests.support.wire.grpc_calls import infer_request, stub_infer
-from tests.support.wire.http_reader import infer_message, open_connection, read_message
+from tests.support.wire.http_reader import (
+    double_body,
+    infer_message,
+    open_connection,
+    read_message,
+)
 
 CLIENTS = 8
 OVER_HTTP = 8_000
 OVER_GRPC = 2_000
 FAILED = 400
-ENTRY = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
 
 
 def ask_http(server, count):
     """Send requests, of which every twentieth names no input of the model."""
-    wrong = json.dumps({"inputs": [ENTRY | {"name": "z"}]}).encode()
+    wrong = double_body().replace(b'"x"', b'"z"')
     with open_connection(server.http, 60) as connection:
         for number in range(count):
             refused = number % 20 == 0
@@ -44,24 +47,14 @@ def ask_grpc(server, count):
 
 def ask_all(server):
     """Send all requests in parallel, on separate connections."""
-    failures = []
-
-    def guarded(ask, count):
-        try:
-            ask(server, count)
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [
-        threading.Thread(target=guarded, args=(ask, total // CLIENTS))
-        for ask, total in ((ask_http, OVER_HTTP), (ask_grpc, OVER_GRPC))
-        for _ in range(CLIENTS)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    with ThreadPoolExecutor(2 * CLIENTS) as pool:
+        calls = [
+            pool.submit(ask, server, total // CLIENTS)
+            for ask, total in ((ask_http, OVER_HTTP), (ask_grpc, OVER_GRPC))
+            for _ in range(CLIENTS)
+        ]
+    for call in calls:
+        call.result()
 
 
 def counted(server):
@@ -78,11 +71,6 @@ def counted(server):
         value(r"ksrv_requests_total\{" + labels.format("invalid") + r"\}"),
         value(r'ksrv_batch_size_sum\{model="double",version=""\}'),
     )
-
-
-def workers_of(server):
-    children = Path(f"/proc/{server.pid}/task/{server.pid}/children")
-    return list(map(int, children.read_text().split()))
 
 
 def wait_for(server, expected):
@@ -106,10 +94,10 @@ def test_ten_thousand_requests_to_two_workers_one_of_which_is_killed_then(tmp_pa
         good, bad = OVER_HTTP + OVER_GRPC - FAILED, FAILED
         expected = (before[0] + good, before[1] + bad, before[2] + good)
         wait_for(server, expected)
-        victim = workers_of(server)[0]
+        victim = children(server.pid)[0]
         os.kill(victim, signal.SIGKILL)
         wait_until(lambda: server.log.count("ready: True") == 3)
-        wait_until(lambda: victim not in workers_of(server))
+        wait_until(lambda: victim not in children(server.pid))
         wait_for(server, expected)
         ask_all(server)
         wait_for(server, (expected[0] + good, expected[1] + bad, expected[2] + good))
@@ -123,9 +111,9 @@ def test_a_lone_worker_that_is_replaced_or_killed_leaves_its_counts(tmp_path):
         expected = (before[0] + 100, before[1], before[2] + 100)
         os.kill(server.pid, signal.SIGHUP)
         wait_until(lambda: server.log.count("ready: True") == 2)
-        wait_until(lambda: len(workers_of(server)) == 1)
+        wait_until(lambda: len(children(server.pid)) == 1)
         wait_for(server, expected)  # which shows them, so that they stay
-        [victim] = workers_of(server)
+        [victim] = children(server.pid)
         os.kill(victim, signal.SIGKILL)
         wait_until(lambda: server.log.count("ready: True") == 3)
         wait_for(server, expected)

@@ -1,11 +1,12 @@
 """Start, stop and reload of a real server, under load: nothing that was accepted is lost."""
 
 import collections
+import contextlib
 import json
 import os
 import re
+import shutil
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -31,7 +32,7 @@ from tests.support.models import (
 )
 from tests.support.processes import another_child, children
 from tests.support.wait_until import wait_until
-from tests.support.wire.http_reader import double_body, infer_message, read_answer
+from tests.support.wire.http_reader import double_body, infer_message, open_connection, read_answer
 
 pytestmark = pytest.mark.long
 
@@ -102,10 +103,7 @@ class Load:
 
     def wait_for(self, count):
         goal = sum(self.outcomes.values()) + count
-        deadline = time.monotonic() + 60
-        while sum(self.outcomes.values()) < goal:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: sum(self.outcomes.values()) >= goal)
 
 
 class GrpcLoad(Load):
@@ -126,15 +124,18 @@ class GrpcLoad(Load):
                     self.outcomes[str(error)] += 1
 
 
+def wait_live(server):
+    def answered():
+        with contextlib.suppress(OSError):
+            return server.get("/v2/health/live") == (200, b'{"live":true}')
+
+    wait_until(answered)
+
+
 def test_live_answers_while_models_load_and_ready_follows_them(tmp_path):
     folder = write_held(tmp_path, HELD_LOADING)
     with Server(tmp_path, wait_ready=False, worker_timeout=4) as server:
-        while True:
-            try:
-                assert server.get("/v2/health/live") == (200, b'{"live":true}')
-                break
-            except OSError:
-                continue
+        wait_live(server)
         status, body = server.get("/v2/health/ready")
         assert status == 503
         assert json.loads(body).items() >= {"ready": False, "live": True}.items()
@@ -153,11 +154,9 @@ def test_live_answers_while_models_load_and_ready_follows_them(tmp_path):
 def test_sigterm_under_load_loses_nothing_that_was_accepted(tmp_path):
     write_slow(tmp_path, 0.2)
     with Server(tmp_path, drain_delay=5.0) as server:
-        connections = []
-        for _ in range(8):
-            connection = socket.create_connection(server.http.split(":"), timeout=60)
+        connections = [open_connection(server.http, 60) for _ in range(8)]
+        for connection in connections:
             connection.sendall(infer_message("slow"))
-            connections.append(connection)
         os.kill(server.pid, signal.SIGTERM)
         while server.get("/v2/health/ready")[0] != 503:
             time.sleep(0.01)
@@ -168,14 +167,6 @@ def test_sigterm_under_load_loses_nothing_that_was_accepted(tmp_path):
         for connection in connections:
             connection.close()
         assert server.process.wait(60) == 0
-
-
-def accepts(server):
-    try:
-        socket.create_connection(server.http.split(":"), timeout=60).close()
-    except ConnectionError:
-        return False
-    return True
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -251,7 +242,8 @@ def test_usr2_under_load_replaces_the_program_and_loses_nothing(tmp_path, grpc_s
                 calls.stop()
                 os.kill(new, signal.SIGTERM)
         wait_until(lambda: not Path(f"/proc/{new}").exists())
-        assert not accepts(server)
+        with pytest.raises(ConnectionError):
+            open_connection(server.http)
 
 
 def test_usr2_with_settings_that_cannot_be_leaves_the_old_program_serving(tmp_path):
@@ -285,7 +277,6 @@ def test_usr2_with_settings_that_cannot_be_leaves_the_old_program_serving(tmp_pa
 
 
 def is_ready(server):
-    """Whether a server is ready."""
     return server.get("/v2/health/ready")[0] == 200
 
 
@@ -304,9 +295,7 @@ def test_a_reload_whose_models_fail_leaves_the_old_worker_serving(tmp_path):
         page = server.get("/metrics")[1]
         assert b"\nksrv_last_reload_successful 0.0\n" in page
         assert b"\nksrv_last_reload_timestamp_seconds " in page
-        for file in broken.iterdir():
-            file.unlink()
-        broken.rmdir()
+        shutil.rmtree(broken)
         os.kill(server.pid, signal.SIGHUP)
         deadline = time.monotonic() + 60
         while old in children(server.pid):
@@ -323,12 +312,7 @@ def test_a_server_that_still_loads_can_be_stopped(tmp_path, number):
     with Server(tmp_path, wait_ready=False, drain_delay=600, grpc="off") as server:
         while "Booting worker" not in server.log or not children(server.pid):
             time.sleep(0.01)
-        while True:
-            try:
-                server.get("/v2/health/live")
-                break
-            except OSError:
-                continue
+        wait_live(server)
         os.killpg(server.pid, number)
         assert server.process.wait(60) == 0
         assert "Traceback" not in server.log

@@ -5,10 +5,7 @@ import contextlib
 import os
 import re
 import signal
-import socket
-import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 import requests
@@ -18,6 +15,7 @@ from ksrv.testing import Server
 from tests.support.models import write_model
 from tests.support.processes import children, resting
 from tests.support.wait_until import wait_until
+from tests.support.wire.http_reader import infer_head, open_connection
 
 HANDLER = """
 import os
@@ -79,14 +77,12 @@ def page(server):
 
 def wait_for(server, pattern, value):
     """Wait until the pages of both workers show it; each shows the last second."""
-    give_up = time.monotonic() + 60
-    while True:
-        pages = of_both(server, page)
-        found = [re.search(rf"^{pattern}$", text, re.M) for text in pages]
-        if all(one and float(one[1]) == value for one in found):
-            return
-        assert time.monotonic() < give_up, pages[0] + pages[-1]
-        time.sleep(0.1)
+
+    def shown():
+        found = [re.search(rf"^{pattern}$", text, re.M) for text in of_both(server, page)]
+        return all(one and float(one[1]) == value for one in found)
+
+    wait_until(shown, tell=lambda: page(server))
 
 
 def test_connections_go_to_the_workers_in_turn(server):
@@ -123,25 +119,19 @@ def test_counts_are_those_of_all_workers(server):
         assert [batch["compute_infer"]["count"] for batch in found["batch_stats"]] == [sent]
 
 
-def test_an_unknown_model_is_counted_once_wherever_it_came(server):
-    def ask(server):
+def test_refusals_and_errors_are_those_of_all_workers(server):
+    def ask_unknown(server):
         url = f"{server.url}/v2/models/none/infer"
         return requests.post(url, json={"inputs": []}, timeout=30).status_code
 
-    assert of_both(server, ask) == [404] * 8
-    wait_for(server, r"ksrv_unknown_model_requests_total (\S+)", 8)
-
-
-def test_refusals_and_errors_are_those_of_all_workers(server):
-    def ask(server):
-        large = {"Content-Length": str(1 << 50), "TE": "trailers"}
-        with socket.create_connection(server.http.split(":"), 30) as client:
-            lines = [f"{name}: {value}" for name, value in large.items()]
-            head = ["POST /v2/models/m/infer HTTP/1.1", "Host: x", *lines, "", ""]
-            client.sendall("\r\n".join(head).encode())
+    def send_too_much(server):
+        with open_connection(server.http, 30) as client:
+            client.sendall(infer_head("m", 1 << 50, "TE: trailers"))
             return client.recv(12)
 
-    assert of_both(server, ask) == [b"HTTP/1.1 413"] * 8
+    assert of_both(server, ask_unknown) == [404] * 8
+    wait_for(server, r"ksrv_unknown_model_requests_total (\S+)", 8)
+    assert of_both(server, send_too_much) == [b"HTTP/1.1 413"] * 8
     wait_for(server, r'ksrv_refused_requests_total\{protocol="http",reason="too_large"\} (\S+)', 8)
     wait_for(server, r'ksrv_error_answers_total\{protocol="http",status="413"\} (\S+)', 8)
 
@@ -211,21 +201,20 @@ def test_a_worker_that_is_one_too_many_leaves_to_the_others(tmp_path):
     """A server with fewer workers stays ready, but a server whose last worker is stopped drains."""
     write_model(tmp_path, "m", HANDLER, YAML)
     with Server(tmp_path, drain_delay=3) as server:
-        children = Path(f"/proc/{server.pid}/task/{server.pid}/children")
-        (first,) = children.read_text().split()
+        (first,) = children(server.pid)
         os.kill(server.pid, signal.SIGTTIN)
-        wait_until(lambda: len(children.read_text().split()) == 2)
+        wait_until(lambda: len(children(server.pid)) == 2)
         os.kill(server.pid, signal.SIGTTOU)  # the first worker ends, once the second has loaded
 
         def left():
             assert server.get("/v2/health/ready")[0] == 200
-            return len(children.read_text().split()) == 1
+            return len(children(server.pid)) == 1
 
         wait_until(left)
-        (second,) = children.read_text().split()
+        (second,) = children(server.pid)
         assert second != first
-        assert infer(server) == int(second)
+        assert infer(server) == second
         assert "draining" not in server.log
-        os.kill(int(second), signal.SIGTERM)
+        os.kill(second, signal.SIGTERM)
         wait_until(lambda: server.get("/v2/health/ready")[0] == 503)
         wait_until(lambda: loaded(server) == 3)

@@ -116,18 +116,10 @@ def attack(server, seconds, names=None, trusted=None):
 
 
 def outlive(server, seconds, names=None, trusted=None, idle=40):
-    """Attack a server twice, and wait until it holds no more than after the first time.
-
-    Args:
-        server: The server.
-        seconds: How long it is attacked.
-        names: The attacks; None for all.
-        trusted: Its certificate.
-        idle: Seconds after which the first time's pools are given back and its connections closed.
-    """
+    """Attack a server twice, and wait until it holds no more than after the first time."""
     most_threads = threads(server) + KEPT_THREADS
     attack(server, seconds / 4, names, trusted)
-    time.sleep(idle)
+    time.sleep(idle)  # until the first time's pools are given back and its connections closed
     most_bytes, most_opened = held_bytes(server) + GROWN_BYTES, opened(server) + POOLED
     attack(server, seconds, names, trusted)
     wait_until(

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 import requests
@@ -30,6 +31,24 @@ def serve(models, status_fd, *flags, **popen):
     )
 
 
+@contextmanager
+def told(models, *flags):
+    """Serve, and yield the file of the lines once the models are loaded."""
+    folder = models.parent
+    with (folder / "status").open("wb") as file, (folder / "log").open("wb") as log:
+        descriptor = file.fileno()
+        server = serve(models, descriptor, *flags, stdout=log, pass_fds=[descriptor])
+    try:
+        wait_until(lambda: b'"loaded"' in (folder / "status").read_bytes())
+        yield folder / "status", server.pid
+    finally:
+        server.terminate()
+        assert server.wait(60) == 0, (folder / "log").read_text()
+
+
+HTTP_ALONE = ("--http", "127.0.0.1:0", "--grpc", "off")
+
+
 @pytest.mark.parametrize(
     ("http", "grpc", "schemes"),
     [
@@ -40,17 +59,9 @@ def serve(models, status_fd, *flags, **popen):
     ],
 )
 def test_status_file_gets_addresses_then_loaded(models, tmp_path, http, grpc, schemes):
-    status = tmp_path / "status"
-    addresses = ("--http", http, "--grpc", grpc.format(folder=tmp_path))
-    with status.open("wb") as file, open(tmp_path / "log", "wb") as log:
-        server = serve(models, file.fileno(), *addresses, stdout=log, pass_fds=[file.fileno()])
-    try:
-        wait_until(lambda: len(status.read_text().splitlines()) == 2)
-    finally:
-        server.terminate()
-        assert server.wait(60) == 0, (tmp_path / "log").read_text()
-    listening, loaded = map(json.loads, status.read_text().splitlines())
-    assert (listening["event"], listening["pid"]) == ("listening", server.pid)
+    with told(models, "--http", http, "--grpc", grpc.format(folder=tmp_path)) as (status, pid):
+        listening, loaded = map(json.loads, status.read_text().splitlines())
+    assert (listening["event"], listening["pid"]) == ("listening", pid)
     for found, begin in zip((listening["http"], listening["grpc"]), schemes, strict=True):
         assert len(found) == (begin is not None)
         assert begin is None or found[0].startswith(begin.format(folder=tmp_path))
@@ -75,19 +86,9 @@ class Handler(BaseHandler):
 
 def test_first_call_after_the_load_finds_the_server_ready(tmp_path):
     write_model(tmp_path / "models", "slow", SLOW_TO_START, "")
-    status = tmp_path / "status"
-    with status.open("wb") as file, open(tmp_path / "log", "wb") as log:
-        flags = ("--http", "127.0.0.1:0", "--grpc", "off")
-        server = serve(
-            tmp_path / "models", file.fileno(), *flags, stdout=log, pass_fds=[file.fileno()]
-        )
-    try:
-        wait_until(lambda: b'"loaded"' in status.read_bytes())
+    with told(tmp_path / "models", *HTTP_ALONE) as (status, _):
         address = json.loads(status.read_text().splitlines()[0])["http"][0]
         assert requests.get(f"{address}/v2/health/ready", timeout=10).json()["ready"] is True
-    finally:
-        server.terminate()
-        assert server.wait(60) == 0, (tmp_path / "log").read_text()
 
 
 SAYS_THAT_IT_LOADED = """
@@ -114,20 +115,10 @@ def test_a_server_without_http_is_ready_when_it_says_so_itself(tmp_path):
         assert (folder / "loaded").exists()
 
 
-def test_models_that_fail_are_loaded_and_not_ready(models, tmp_path):
+def test_models_that_fail_are_loaded_and_not_ready(models):
     write_model(models, "broken", BROKEN, VECTOR)
-    status = tmp_path / "status"
-    with status.open("wb") as file:
-        server = serve(
-            models, file.fileno(), "--http", "127.0.0.1:0", "--grpc", "off",
-            stdout=subprocess.DEVNULL, pass_fds=[file.fileno()],
-        )  # fmt: skip
-    try:
-        wait_until(lambda: b'"loaded"' in status.read_bytes())
-    finally:
-        server.terminate()
-        server.wait(60)
-    assert json.loads(status.read_text().splitlines()[1])["ready"] is False
+    with told(models, *HTTP_ALONE) as (status, _):
+        assert json.loads(status.read_text().splitlines()[1])["ready"] is False
 
 
 @pytest.mark.parametrize("descriptor", ["7", "-1", "99999999999"])
@@ -143,9 +134,12 @@ def test_a_reader_that_is_gone_costs_a_warning(models, tmp_path):
     log = tmp_path / "log"
     with log.open("wb") as output:
         server = serve(
-            models, status.descriptor, "--http", "127.0.0.1:0", "--grpc", "off",
-            stdout=output, pass_fds=[status.descriptor],
-        )  # fmt: skip
+            models,
+            status.descriptor,
+            *HTTP_ALONE,
+            stdout=output,
+            pass_fds=[status.descriptor],
+        )
     status.inherited()
     status.close()
     try:

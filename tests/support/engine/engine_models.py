@@ -1,8 +1,8 @@
 """Models for the engine's tests: sources without files, and executors that tests drive by hand."""
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -137,6 +137,17 @@ def engine(
     )
     made.start()
     return made
+
+
+@contextmanager
+def engine_of(folder: Path, **settings: Any) -> Iterator[Engine]:
+    """Serve the models of a folder."""
+    served = Engine(Repository([folder]), EngineSettings(**settings))
+    served.start()
+    try:
+        yield served
+    finally:
+        served.close(20)
 
 
 def submit_for(served: Engine, milliseconds: float, **fields: Any) -> object:

@@ -100,18 +100,6 @@ class Mortal(FunctionExecutor):
         return batch.tensors["x"].data * 2
 
 
-def mortal(engine, log, **settings):
-    return engine(source(**settings), make=lambda one, number, threads: Mortal(one, number, log))
-
-
-def test_without_retry_a_death_fails_the_batch(engine):
-    log = []
-    served = mortal(engine, log, retry=False)
-    with pytest.raises(ExecutorDied):
-        served.submit(request(id="kill-once"), caller_blocks=True).wait()
-    assert served.submit(request(id="after"), caller_blocks=True).wait().id == "after"
-
-
 @pytest.mark.parametrize("retry", [True, False])
 def test_batch_sent_to_a_dead_process_does_not_count_as_tried(engine, retry):
     """Neither the process that had died before, nor the retry policy, applies to the batch."""

@@ -77,24 +77,20 @@ def test_incompatible_parts_count_as_one_failure(engine):
     assert counts(served) == only(failed=1)
 
 
-def test_a_cancelled_split_request_is_one_cancellation(engine, gate):
+@pytest.mark.parametrize(
+    ("error", "outcome"), [(Cancelled, "cancelled"), (DeadlineExceeded, "expired")]
+)
+def test_a_split_request_that_is_given_up_is_counted_once(engine, gate, error, outcome):
     entered = []
     served = engine(source(**SPLIT), run=held(gate, entered))
-    split = served.submit(request(12))
-    wait_until(lambda: entered)
-    split.cancel()
-    with pytest.raises(Cancelled):
+    late = time.monotonic_ns() + 500_000_000 if outcome == "expired" else None
+    split = served.submit(request(12, deadline_ns=late))
+    if outcome == "cancelled":
+        wait_until(lambda: entered)
+        split.cancel()
+    with pytest.raises(error):
         split.wait()
-    assert counts(served) == only(cancelled=1)
-
-
-def test_an_expired_split_request_is_one_expiry(engine, gate):
-    entered = []
-    served = engine(source(**SPLIT), run=held(gate, entered))
-    split = served.submit(request(12, deadline_ns=time.monotonic_ns() + 500_000_000))
-    with pytest.raises(DeadlineExceeded):
-        split.wait()
-    assert counts(served) == only(expired=1)
+    assert counts(served) == only(**{outcome: 1})
 
 
 def test_refused_split_request_counts_as_one_refusal(engine, gate):

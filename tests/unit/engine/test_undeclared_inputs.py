@@ -7,10 +7,9 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from ksrv.engine.engine import Engine
-from ksrv.repository.layout import Repository
 from ksrv.request import InferRequest
-from tests.support.engine.engine_models import tensor
+from tests.support.engine.engine_models import engine_of, tensor
+from tests.support.models import write_model
 from tests.support.wait_until import wait_until
 
 HANDLER = """
@@ -27,17 +26,10 @@ BATCHING = "batching: {max_batch_size: 8}\n"
 
 @contextmanager
 def serving(folder, handler=HANDLER, more=""):
-    model = folder / "m"
-    model.mkdir()
-    (model / "handler.py").write_text(handler)
-    (model / "model.yaml").write_text(f"handler: handler.py\n{more}")
-    engine = Engine(Repository([folder]))
-    engine.start()
-    try:
+    write_model(folder, "m", handler, more)
+    with engine_of(folder) as engine:
         assert engine.ready(), engine.index()
         yield engine
-    finally:
-        engine.close()
 
 
 def request(a, b):

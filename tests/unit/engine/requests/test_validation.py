@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-from ksrv._native.images.image_header import DECODED_APART_NS
-from ksrv._native.server.instance_runner import FIRST_UNSHARED_KEY
 from ksrv.engine.requests.validation import MOST_KNOWN_KEYS, RequestValidator
 from ksrv.errors import InvalidRequest
 from ksrv.model.spec import ModelSpec, OutputImageSpec, TensorSpec
@@ -148,34 +146,6 @@ def test_no_header_is_read_of_more_images_than_a_request_may_have():
     assert nine.images["x"].shape == (9, 8, 8, 3)
 
 
-@pytest.mark.parametrize(
-    ("shape", "layout", "remedy"),
-    [
-        ((-1, 1, 8, 8), True, True),
-        ((-1, 3, 8, 8), True, True),
-        ((-1, 2, 8, 8), True, False),
-        ((-1, 8, 8), False, False),
-    ],
-)
-def test_image_for_a_tensor_input_names_the_setting(shape, layout, remedy):
-    made = validator(TensorSpec("x", "FP32", shape))
-    said = refusal(made, asked(files(1)))
-    assert ("encoded images need the layout NHWC" in said) == layout
-    assert ("write 'handler: image_classifier'" in said) == remedy
-    assert "layout" not in refusal(made, asked(zeros("x", (1, *shape[1:]), "INT64")))
-
-
-def test_slow_images_run_alone():
-    def keys(decode_ns, **options):
-        spec = ModelSpec("m", inputs=(TensorSpec("x", "FP32", (-1, 8, 8, 3)),), max_batch_size=8)
-        made = RequestValidator(spec, {"x": Pictures(decode_ns)}, **options)
-        return [key(made, files(1)) for _ in range(2)]
-
-    assert keys(DECODED_APART_NS - 1) == [0, 0]
-    assert keys(DECODED_APART_NS) == [FIRST_UNSHARED_KEY, FIRST_UNSHARED_KEY + 1]
-    assert keys(DECODED_APART_NS, apart=False) == [0, 0]
-
-
 def test_images_of_equal_size_share_a_batch():
     pictures = Pictures()
     made = shown((-1, -1, -1, 3), pictures)
@@ -289,12 +259,3 @@ def test_batch_keys_are_never_reused():
     keys = {key(made, zeros("open", (1, length, 2))) for length in range(MOST_KNOWN_KEYS + 2)}
     assert len(keys) == MOST_KNOWN_KEYS + 2
     assert key(made, zeros("open", (1, 0, 2))) not in keys - {first}
-
-
-def test_model_without_batching_has_a_single_key():
-    made = validator(OPEN, max_batch_size=0)
-    assert key(made, zeros("open", (1, 3, 2))) == key(made, zeros("open", (1, 4, 5))) == 0
-    single = validator(OPEN, max_batch_size=1)
-    assert key(single, zeros("open", (1, 3, 2))) != key(single, zeros("open", (1, 4, 5)))
-    unbatched = validator(SIDE, OPEN)
-    assert key(unbatched, zeros("side", (2, 3), "INT64"), zeros("open", (1, 3, 2))) == 0

@@ -1,6 +1,6 @@
 """The inbox of a handler process: an invalid message ends it, because waiters would wait for a lost message."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -23,21 +23,15 @@ def test_invalid_message_ends_every_wait(ends, caplog):
 
     inbox = Inbox(ends[0])
     inbox.on(KIND, take)
-    failures = []
 
-    def wait():
-        try:
+    def wait(_):
+        with pytest.raises(ChannelError, match="message of the worker cannot be taken: TypeError"):
             inbox.wait_for(lambda: False)
-        except ChannelError as error:
-            failures.append(str(error))
 
-    threads = [threading.Thread(target=wait) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    ends[1].send(KIND)
-    for thread in threads:
-        thread.join()
-    assert failures == ["a message of the worker cannot be taken: TypeError"] * 3
+    with ThreadPoolExecutor(3) as pool:
+        waits = pool.map(wait, range(3))
+        ends[1].send(KIND)
+        list(waits)
     assert "cannot be taken" in caplog.text
     with pytest.raises(ChannelError):
         inbox.receive_waiting()
