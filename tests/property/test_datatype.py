@@ -93,12 +93,3 @@ def test_a_dimension_is_an_int(entry):
 def test_unknown_names_are_no_datatype(name):
     with pytest.raises(KeyError):
         datatype.sizes(name, [1])
-
-
-def test_the_table():
-    assert set(datatype.NAMES) == set(WIDTHS)
-    for name, dtype in zip(datatype.NAMES, datatype.DTYPES, strict=True):
-        if WIDTHS[name]:
-            assert dtype.itemsize == WIDTHS[name] and dtype.newbyteorder("<") == dtype
-        else:
-            assert dtype is None

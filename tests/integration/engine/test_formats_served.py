@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import requests
 
+from ksrv.client import Client
 from ksrv.testing import Server
 from tests.support.model_files.format_files import (
     LAYERS,
@@ -93,12 +94,8 @@ def test_answers_are_equal(served, form, compiled, rows):
     array = np.random.default_rng(rows).normal(size=(rows, 4)).astype(np.float32)
     with torch.inference_mode():
         want = network()(torch.from_numpy(array)).numpy()
-    tensor = {"name": "x", "datatype": "FP32", "shape": [rows, 4], "data": array.ravel().tolist()}
-    url = f"{served.url}/v2/models/{form}{compiled}/infer"
-    answer = requests.post(url, json={"inputs": [tensor]}, timeout=60)
-    assert answer.status_code == 200, answer.text
-    [output] = answer.json()["outputs"]
-    found = np.float32(output["data"]).reshape(output["shape"])
+    with Client(served.url) as client:
+        found = client.infer(f"{form}{compiled}", {"x": array})["y"]
     np.testing.assert_allclose(found, want, atol=1e-5, rtol=0)
 
 
@@ -133,9 +130,8 @@ def broken(tmp_path_factory):
 
 def test_failed_compilation_is_logged_once_and_the_model_serves(broken):
     assert broken.get("/v2/models/optional/ready")[0] == 200
-    tensor = {"name": "x", "datatype": "FP32", "shape": [2, 4], "data": [0] * 8}
-    url = f"{broken.url}/v2/models/optional/infer"
-    assert requests.post(url, json={"inputs": [tensor]}, timeout=60).status_code == 200
+    with Client(broken.url) as client:
+        client.infer("optional", {"x": np.zeros((2, 4), np.float32)})
     assert broken.log.count("the model optional stays eager") == 1
 
 

@@ -4,9 +4,10 @@ import json
 import os
 from functools import partial
 
+import numpy as np
 import pytest
-import requests
 
+from ksrv.client import Client
 from ksrv.images.preparer import MOST_THREADS
 from ksrv.model.spec import ImageSpec, TensorSpec
 from ksrv.server.settings import ServerSettings
@@ -77,11 +78,11 @@ def server(tmp_path_factory):
 @pytest.mark.parametrize("instances", [1, 2])
 @pytest.mark.parametrize("executor", ["inline", "process"])
 def test_the_instances_of_a_model_add_up_to_the_cores(server, executor, instances):
-    document = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}
-    url = f"{server.url}/v2/models/{executor}-{instances}/infer"
-    answer = requests.post(url, json=document, timeout=60)
-    assert answer.status_code == 200, answer.text
-    threads = json.loads(answer.json()["outputs"][0]["data"][0])
+    with Client(server.url) as client:
+        [[told]] = client.infer(
+            f"{executor}-{instances}", {"x": np.ones((1, 2), np.float32)}
+        ).values()
+    threads = json.loads(told)
     share = max(1, CORES // instances)
     assert threads.pop("opencv") == (1 if executor == "inline" else share)
     assert threads == {"torch": share, "openmp": share, "onnxruntime": share}

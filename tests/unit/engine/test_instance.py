@@ -1,77 +1,16 @@
-"""Instances: claimed slots, assembly ahead, dying executors, and the memory of answers."""
-
-import threading
+"""Instances whose executor dies or hangs, or whose thread ends."""
 
 import pytest
 
 from ksrv.engine.executor import ExecutorAbsent, ExecutorDied
-from ksrv.errors import DeadlineExceeded, HandlerFailed, NotReady
+from ksrv.errors import HandlerFailed, NotReady
 from tests.support.engine.engine_models import (
     FunctionExecutor,
     expire_in_handler,
     request,
     source,
-    submit_for,
 )
 from tests.support.wait_until import wait_until
-
-
-def queue_of(served):
-    return served._models.find("m").queue
-
-
-# ---- claimed slots ----------------------------------------------------------------------------
-
-
-def test_requests_during_a_claimed_slot_are_served_after_it(engine, gate):
-    entered = []
-
-    def run(batch):
-        entered.append(threading.current_thread())
-        if batch.requests[0].id == "slow":
-            gate.wait(30)
-        return batch.tensors["x"].data
-
-    served = engine(source(batch=8, timeout_ms=0), run=run)
-    queue_of(served).inline_for_all = True
-    slow = threading.Thread(
-        target=lambda: served.submit(request(id="slow"), caller_blocks=True).wait()
-    )
-    wait_until(lambda: queue_of(served).idle == 1)
-    slow.start()
-    wait_until(lambda: entered)
-    assert entered[0] is slow
-    later = [served.submit(request(value=float(n))) for n in range(3)]
-    gate.set()
-    assert [handle.wait().outputs[0].data[0, 0] for handle in later] == [0.0, 1.0, 2.0]
-    slow.join()
-    assert len(entered) == 2
-
-
-# ---- assembly ahead ---------------------------------------------------------------------------
-
-
-def test_expired_request_in_an_open_batch_never_reaches_the_handler(engine, gate):
-    entered = []
-
-    def run(batch):
-        entered.append(batch)
-        gate.wait(30)
-        return batch.tensors["x"].data
-
-    served = engine(source(batch=4), run=run)
-    queue_of(served).may_prefetch = True
-    first = served.submit(request())
-    wait_until(lambda: entered)
-    late = submit_for(served, 20, id="late")
-    with pytest.raises(DeadlineExceeded, match="before a handler"):
-        late.wait()
-    good = served.submit(request(id="good"))
-    gate.set()
-    first.wait()
-    assert good.wait().id == "good"
-    assert [part.id for part in entered[1].requests] == ["good"]
-
 
 # ---- deaths -----------------------------------------------------------------------------------
 
@@ -171,9 +110,6 @@ def test_requests_without_a_version_use_the_highest_working_version(engine):
         ("1", "READY"),
         ("2", "UNAVAILABLE"),
     ]
-
-
-# ---- memory of answers ------------------------------------------------------------------------
 
 
 def test_instance_stuck_beyond_the_timeout_is_not_ready(engine, gate):

@@ -10,7 +10,7 @@ import pytest
 
 from ksrv import errors
 from ksrv.engine.processes import messages
-from ksrv.engine.processes.link import ChannelClosed, ChannelError, Frame, Link, Packed
+from ksrv.engine.processes.link import ChannelError, Frame, Link, Packed
 from ksrv.engine.processes.messages import ErrorMessage, MessageType
 from ksrv.request import ExecutorOutputs
 from tests.support.native.links import linked
@@ -220,14 +220,6 @@ def test_too_long_message_is_refused(liar):
         liar.near.receive()
 
 
-def test_closed_peer_raises_channel_closed(liar):
-    liar.link.close()
-    with pytest.raises(ChannelClosed):
-        liar.near.receive()
-    with pytest.raises(ChannelClosed):
-        liar.near.send(MessageType.RUN)
-
-
 def errors_of(kind):
     return [kind, *(one for child in kind.__subclasses__() for one in errors_of(child))]
 
@@ -283,15 +275,6 @@ def test_messages_wait_until_the_socket_has_room(size):
         found += received(far)
         assert found == [len(packed.payload)] * sent
         assert near.waiting == near.kept_bytes == 0
-
-
-def test_messages_without_room_are_dropped(liar):
-    with linked("drop") as (near, far):
-        for _ in range(100):
-            near.send(MessageType.LOG, Packed(msgspec.msgpack.encode(bytes(50_000))))
-        assert 0 < len(received(far)) < 100
-        near.send(MessageType.LOG)
-        assert received(far) == [1]
 
 
 @pytest.mark.parametrize("value", ["\ud800", 2**64])

@@ -137,19 +137,13 @@ def test_chunks_after_the_answer_are_dropped(tmp_path):
         assert (executor.pid, chunks) == (pid, [])
 
 
-def test_output_and_log_records_reach_the_worker(tmp_path, caplog):
+def test_output_reaches_the_log_of_the_worker(tmp_path, caplog):
     handler = """
-    import logging
     class H(BaseHandler):
         def handle(self, batch, context):
             print("printed")
             print("to stderr", file=sys.stderr)
             os.write(1, b"no line break")
-            logging.getLogger("mine").warning("said %d", 7)
-            try:
-                raise KeyError("deep")
-            except KeyError:
-                logging.getLogger("mine").exception("oh")
             return {"y": batch["x0"]}
     """
     caplog.set_level(logging.INFO, logger="ksrv.handler")
@@ -161,11 +155,6 @@ def test_output_and_log_records_reach_the_worker(tmp_path, caplog):
     assert found[f"{label} printed"].levelno == logging.INFO
     assert found[f"{label} to stderr"].levelno == logging.WARNING
     assert f"{label} no line break" in found
-    said = found[f"{label} said 7"]
-    assert (said.name, said.levelno, said.model, said.version) == ("mine", 30, "m", "1")
-    assert (said.instance, said.handler_pid) == (4, pid)
-    traceback = next(record.exc_text for record in caplog.records if record.exc_text)
-    assert "KeyError: 'deep'" in traceback and "handler.py" in traceback
 
 
 def test_verbose_handler_is_not_blocked_and_its_log_is_limited(tmp_path, caplog):

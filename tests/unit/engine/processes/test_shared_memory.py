@@ -51,20 +51,6 @@ def test_message_that_is_dropped_keeps_no_slot():
         assert free_slots(sender) == SLOTS
 
 
-def test_memfds_serve_when_all_slots_are_in_use(links):
-    sender, receiver = links
-    kept = []
-    before = len(os.listdir("/proc/self/fd"))
-    for number in range(SLOTS + 3):
-        sender.send(MessageType.ANSWER, answer(sender))
-        kept += messages.unpack_answer(receiver.receive(0))[1].tensors
-        assert len(receiver._mapped) == max(0, number + 1 - SLOTS)
-    assert all((tensor.data == 1).all() for tensor in kept)
-    assert len(os.listdir("/proc/self/fd")) == before  # mappings need no descriptors
-    del kept[:]
-    assert not receiver._mapped
-
-
 @pytest.mark.parametrize("slot", [0, 7, 16, 2**31, 2**32 - 1])
 def test_process_cannot_name_other_slots_than_its_own(slot):
     with linked() as (worker, _):
