@@ -5,6 +5,7 @@ import time
 import pytest
 
 from ksrv._native.memory import buffer_pool
+from ksrv._native.memory.memory_budget import PROCESS
 from ksrv.errors import (
     DeadlineExceeded,
     InferenceError,
@@ -29,12 +30,15 @@ def held(gate, entered=None, result=lambda batch: batch.tensors["x"].data * 2):
 
 
 def test_idle_engine_returns_memory(engine, monkeypatch):
+    trims = []
+    monkeypatch.setattr(buffer_pool, "trim_malloc", lambda: trims.append(PROCESS.held))
     monkeypatch.setattr("ksrv.engine.engine.IDLE_MEMORY_SECONDS", 0.005)
     block = buffer_pool.lease(1_000_003)
     del block
     assert buffer_pool.statistics()["pooled"] > 0
     engine()
-    wait_until(lambda: buffer_pool.statistics()["pooled"] == 0)
+    wait_until(lambda: buffer_pool.statistics()["pooled"] == 0 and trims)
+    assert not any(trims)
 
 
 def test_a_deadline_ends_a_running_request_and_its_late_answer_is_dropped(engine, gate):

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from ksrv.engine.executor import ExecutorDied
 from ksrv.engine.processes.process import ProcessExecutor
 from ksrv.request import ExecutorInputs, RequestPart, Tensor
 from tests.support.engine.process_models import Chunks, batch_of, running, source
+from tests.support.wait_until import wait_until
 
 ECHO = """
 class Echo(BaseHandler):
@@ -190,3 +192,18 @@ def test_close_lets_the_handler_clean_up_and_leaves_no_process(tmp_path):
     assert not os.path.exists(f"/proc/{pid}")
     with pytest.raises(ExecutorDied):
         executor.run(batch_of(np.zeros((1, 1), "f4")), None)
+
+
+def test_close_ends_the_running_batch(tmp_path):
+    handler = """
+    class H(BaseHandler):
+        def handle(self, batch, context):
+            open("running", "w").close()
+            time.sleep(60)
+    """
+    with running(tmp_path, handler) as executor, ThreadPoolExecutor(1) as pool:
+        ran = pool.submit(executor.run, batch_of(np.zeros((1, 1), "f4")), None)
+        wait_until((tmp_path / "running").exists)
+        executor.close()
+        with pytest.raises(ExecutorDied):
+            ran.result(20)
