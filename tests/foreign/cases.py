@@ -105,16 +105,7 @@ class Repository:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a case, or of one of its tests.
-
-    Attributes:
-        name: The name of the case or test.
-        works: Whether it did what its authors meant.
-        changed: The case's `changed`.
-        known: The sentence that names its failure; empty without one.
-        found: The end of its output if it failed.
-        models: See `Case.models`.
-    """
+    """The outcome of a case, or of one of its tests."""
 
     name: str
     works: bool

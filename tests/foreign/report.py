@@ -12,13 +12,7 @@ BEGIN, END = "<!-- make test-foreign writes from here", "<!-- to here -->"
 
 @dataclass(frozen=True)
 class Run:
-    """A repository's run.
-
-    Attributes:
-        repository: The repository.
-        commit: The commit of its checkout.
-        outcomes: The outcomes of its cases.
-    """
+    """A repository's run."""
 
     repository: Repository
     commit: str

@@ -21,7 +21,6 @@ from tests.foreign.running import run
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what the command line asks for and return the status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("checkouts", type=Path)
     parser.add_argument(

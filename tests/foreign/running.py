@@ -47,7 +47,6 @@ class Servers:
         self._metrics: ThreadingHTTPServer | None = None
 
     def folder(self, serving: Serving) -> Path:
-        """Return the folder of a server's models."""
         return self._places.work / serving.name
 
     def of(self, serving: Serving) -> Server:
@@ -98,7 +97,6 @@ class Servers:
         return server
 
     def close(self) -> None:
-        """End the server."""
         server, self._server, self._serving = self._server, None, None
         metrics, self._metrics = self._metrics, None
         if metrics is not None:

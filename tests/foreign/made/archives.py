@@ -41,7 +41,6 @@ def cached_weights(folder: Path) -> None:
 
 
 def archive(store: Path, name: str, version: str = "1.0", **options: Any) -> None:
-    """Make an archive."""
     store.mkdir(parents=True, exist_ok=True)
     command = [str(Path(sys.executable).with_name("torch-model-archiver")), "--force"]
     given = {"model_name": name, "version": version, "export_path": store, **options}

@@ -10,7 +10,6 @@ PORTS = Path(__file__).parent / "ports"
 
 
 def photo(path: Path, width: int = 320, height: int = 240, seed: int = 3) -> Path:
-    """Write a picture in the format of the path's suffix, and return the path."""
     colours = np.random.default_rng(seed).integers(0, 255, (6, 8, 3), np.uint8)
     path.parent.mkdir(parents=True, exist_ok=True)
     cv2.imwrite(str(path), cv2.resize(colours, (width, height), interpolation=cv2.INTER_CUBIC))

@@ -17,7 +17,6 @@ def save(
     outputs: object,
     **constants: np.ndarray,
 ) -> None:
-    """Write a model, with folders above it."""
     weights = [numpy_helper.from_array(value, name) for name, value in constants.items()]
     graph = helper.make_graph(nodes, path.parent.name, inputs, outputs, weights)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -28,16 +27,7 @@ def save(
 def classifier(
     path: Path, given: str, shape: Shape, answered: str, answer: Shape, channels: int
 ) -> None:
-    """Write a network that takes an image's mean colours to classes.
-
-    Args:
-        path: The file.
-        given: The input.
-        shape: Its shape.
-        answered: The output.
-        answer: Its shape, whose largest size is the number of classes.
-        channels: The axis of the colours.
-    """
+    """Write a network that takes an image's mean colours to classes."""
     classes = max(size for size in answer if isinstance(size, int))
     weights = np.random.default_rng(3).normal(size=(3, classes)).astype(np.float32)
     axes = [axis for axis in (1, 2, 3) if axis != channels]

@@ -68,7 +68,6 @@ def mnist(handler: str = f"{MNIST}/mnist_handler.py", **options: str) -> Maker:
 
 
 def micro_batching(places: Places, folder: Path) -> None:
-    """Make the archive of examples/micro_batching."""
     example = places.checkout / "examples/micro_batching"
     network = places.checkout / "examples/image_classifier/resnet_18/model.py"
     made = weights(network, folder.parent / "resnet18.pth")
@@ -190,15 +189,7 @@ def post(file: str, route: str, served: Serving, prints: str, name: str = "", **
 def collection(
     name: str, data: str, served: Serving, rows: tuple[str, ...] = (), changed: str = FORMS
 ) -> Case:
-    """Return the case of a Postman collection.
-
-    Args:
-        name: The collection.
-        data: Its rows; none where empty.
-        served: The server.
-        rows: The models whose rows are sent; all models if empty.
-        changed: The change to the checkout.
-    """
+    """Return the case of a Postman collection."""
     command = (
         *("{python}", "{root}/postman_program.py", f"postman/{name}_collection.json"),
         *(

@@ -37,18 +37,7 @@ def zero(
     dims: str = "",
     more: str = "",
 ) -> None:
-    """Write one of the identity models `onnx_zero_...` of L0_http.
-
-    Args:
-        folder: The repository.
-        name: The model.
-        kind: Its datatype.
-        rank: The number of its free sizes without the rows.
-        count: The number of its inputs.
-        rows: Its max_batch_size.
-        dims: Its dims, by default free.
-        more: More text of the configuration.
-    """
+    """Write one of the identity models `onnx_zero_...` of L0_http."""
     shape = [f"size{axis}" for axis in range(rank + (rows > 0))]
     identity(folder / name / "1/model.onnx", [TYPES[kind]] * count, shape)
     free = dims or ", ".join(["-1"] * rank)

@@ -52,34 +52,6 @@ def told(text: Bytes, batch: Batch) -> Iterator[Bytes]:
     for word in text:
         yield word.decode().upper() + str(batch.rows)
 """
-STRICT_FORM = """
-from typing import TypedDict
-
-from ksrv import BaseHandler, Batch, Bytes, Float32, Image, serve, settings
-
-
-class Answer(TypedDict):
-    scores: Float32[-1, "1:8"]
-
-
-@settings(batching={"max_batch_size": 8})
-class Cats(BaseHandler):
-    inputs = {"image": Image[224, 224, 3].prepared(scale=255)}
-
-    def inference(self, image: Image[224, 224, 3], batch: Batch) -> Float32[1000]:
-        return image.mean(axis=(1, 2)) + len(batch.requests)
-
-    def postprocess(self, outputs: Float32[1000]) -> Answer:
-        return {"scores": outputs}
-
-
-def words(text: Bytes) -> Bytes[2]:
-    return text
-
-
-if __name__ == "__main__":
-    serve(Cats, words, http="127.0.0.1:0")
-"""
 
 TYPED_WRONG = """
 from ksrv import BaseHandler, Float32
@@ -91,30 +63,12 @@ class Wrong(BaseHandler):
 """
 
 
-# The other packages that ksrv and the pages import are large, and their types are not checked here. The flags of
-# strict_form are the flags of --strict, which cannot be set for a single module; whether a name is re-exported is the
-# flag of the module that it is imported from.
+# The other packages that ksrv and the pages import are large, and their types are not checked here.
 MYPY_INI = """
 [mypy]
 follow_imports = silent
 ignore_missing_imports = true
 warn_redundant_casts = true
-
-[mypy-strict_form]
-disallow_any_generics = true
-disallow_subclassing_any = true
-disallow_untyped_calls = true
-disallow_untyped_defs = true
-disallow_incomplete_defs = true
-check_untyped_defs = true
-disallow_untyped_decorators = true
-warn_unused_ignores = true
-warn_return_any = true
-strict_equality = true
-extra_checks = true
-
-[mypy-ksrv.*]
-implicit_reexport = false
 
 [mypy-torch.*,onnx.*,sklearn.*,google.*,grpc.*,falcon.*,hypothesis.*,PIL.*]
 follow_imports = skip
@@ -166,11 +120,9 @@ def templates(folder):
 
 
 def written(folder):
-    """Write down every handler that a newcomer may read, and two with each form of a hint."""
+    """Write down every handler that a newcomer may read, and one with each form of a hint."""
     (folder / "every_form.py").write_text(EVERY_FORM)
-    (folder / "strict_form.py").write_text(STRICT_FORM)
-    forms = [folder / "every_form.py", folder / "strict_form.py"]
-    return [*shown_handlers(folder), *templates(folder), *forms]
+    return [*shown_handlers(folder), *templates(folder), folder / "every_form.py"]
 
 
 def test_mypy_is_content_and_finds_what_is_misspelt(opened):

@@ -110,14 +110,7 @@ class Model(BaseHandler):
 
 
 def write(root: Path) -> dict[str, Question]:
-    """Write the repository.
-
-    Args:
-        root: Its folder.
-
-    Returns:
-        A question to each model.
-    """
+    """Write the repository, and return a question to each model."""
     row = ROWS[:1]
     asked = {}
     for name, model in (

@@ -23,6 +23,8 @@ from transformers import (
     ViTForImageClassification,
 )
 
+from tests.support.models import write_model
+
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{index}" for index in range(45)))
 TEXT = "w3 w14 w15 w9"
 
@@ -128,12 +130,7 @@ class Net(torch.nn.Module):
 
 @dataclass
 class Question:
-    """A request to a model, and the values of its only output.
-
-    Attributes:
-        inputs: The request's.
-        answer: The numbers.
-    """
+    """A request to a model, and the values of its only output."""
 
     inputs: Mapping[str, Any]
     answer: Any
@@ -151,14 +148,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def write(root: Path) -> dict[str, Question]:
-    """Write the repository.
-
-    Args:
-        root: Its folder.
-
-    Returns:
-        A question to each model.
-    """
+    """Write the repository, and return a question to each model."""
     torch.manual_seed(5)
     texts = tokenizer()
     tokens = texts([TEXT], return_tensors="pt")
@@ -176,7 +166,7 @@ def write(root: Path) -> dict[str, Question]:
         for name, auto in kinds.items():
             model = auto.from_config(bert).eval()
             handler = CLASSIFY if name == "classify" else LAZY.format(auto=auto.__name__)
-            folder = _model(root, name, handler, TEXTS)
+            folder = write_model(root, name, handler, TEXTS)
             (folder / "sample.json").write_text(SAMPLE)
             model.save_pretrained(folder / "weights")
             texts.save_pretrained(folder / "weights")
@@ -185,7 +175,7 @@ def write(root: Path) -> dict[str, Question]:
         gpt = AutoModelForCausalLM.from_config(
             GPT2Config(vocab_size=50, n_positions=32, n_embd=16, n_layer=1, n_head=2)
         ).eval()
-        folder = _model(
+        folder = write_model(
             root, "generate", GENERATE, "inputs: [{name: ids, datatype: INT64, shape: [-1, 6]}]\n"
         )
         gpt.save_pretrained(folder / "weights")
@@ -193,7 +183,7 @@ def write(root: Path) -> dict[str, Question]:
         asked["generate"] = Question({"ids": ids.numpy()}, made[:, 6:].numpy())
 
         vit = ViTForImageClassification(ViTConfig(**VIT)).eval()
-        folder = _model(
+        folder = write_model(
             root,
             "picture",
             PICTURE,
@@ -215,11 +205,3 @@ def write(root: Path) -> dict[str, Question]:
         save_file(net.state_dict(), folder / "net.safetensors")
         asked["net"] = Question({"ids": ids.numpy()}, net(ids).numpy())
     return asked
-
-
-def _model(root: Path, name: str, handler: str, settings: str) -> Path:
-    folder = root / name
-    folder.mkdir(parents=True)
-    (folder / "handler.py").write_text(handler)
-    (folder / "model.yaml").write_text(f"handler: handler.py\n{settings}")
-    return folder

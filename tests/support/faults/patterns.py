@@ -55,13 +55,7 @@ YAML = {
 
 
 def write_patterns(root: Path, names: tuple[str, ...] = MODELS, handler: str = HANDLER) -> Path:
-    """Write the models: `here` answers the input, the others every number's complement.
-
-    Args:
-        root: The repository.
-        names: Which of them.
-        handler: The source of the handler, with ANSWER for the expression of its answer.
-    """
+    """Write the models: `here` answers the input, the others every number's complement."""
     for name in names:
         answer = "x" if name == "here" else "~x"
         write_model(root, name, handler.replace("ANSWER", answer), SETTINGS + YAML[name])
