@@ -15,13 +15,9 @@ CATS = 'def inference(image): return {"probabilities": image.mean(axis=(1, 2))}\
 
 
 STORYTELLER = """
-from ksrv import BaseHandler
-
-
-class Storyteller(BaseHandler):
-    def inference(self, text_input):
-        for word in [*text_input[0].decode().split(), "the end"]:
-            yield [word + " "]
+def inference(text_input):
+    for word in [*text_input[0].decode().split(), "the end"]:
+        yield [word + " "]
 """
 
 

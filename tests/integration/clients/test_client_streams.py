@@ -1,9 +1,6 @@
 """`ksrv.client` where answers come in parts: `stream` and `generate`, over SSE and gRPC, blocking and asyncio."""
 
 import asyncio
-import socket
-import threading
-from contextlib import closing, contextmanager
 
 import numpy as np
 import pytest
@@ -20,6 +17,7 @@ from ksrv.client import (
 from ksrv.client.operations import Operation
 from ksrv.client.rest import EventReader
 from ksrv.testing import Server
+from tests.support.clients.scripted_server import Scripted
 from tests.support.models import write_model
 from tests.support.wait_until import wait_until
 
@@ -27,26 +25,23 @@ COUNTER = """
 import time
 from pathlib import Path
 
-from ksrv import BaseHandler
 from ksrv.errors import InvalidRequest
 
 CLOSED = Path(__file__).with_name("closed")
 
-
-class Counter(BaseHandler):
-    def inference(self, last):
-        count = int(last[0][0])
-        if count == -1:
-            raise InvalidRequest("no such count")
-        try:
-            for number in range(abs(count)):
-                yield {"number": [[number]], "word": [f"word{number} \\u00e4"]}
-                if count < 0:
-                    raise ValueError("out of words")
-                if count > 1000:
-                    time.sleep(0.01)
-        finally:
-            CLOSED.touch()
+def inference(last):
+    count = int(last[0][0])
+    if count == -1:
+        raise InvalidRequest("no such count")
+    try:
+        for number in range(abs(count)):
+            yield {"number": [[number]], "word": [f"word{number} \\u00e4"]}
+            if count < 0:
+                raise ValueError("out of words")
+            if count > 1000:
+                time.sleep(0.01)
+    finally:
+        CLOSED.touch()
 """
 DECLARED = (
     "inputs: [{name: last, datatype: INT32, shape: [-1, 1]}]\n"
@@ -55,13 +50,9 @@ DECLARED = (
 )
 ECHO = 'def inference(text_input): return {"text_output": [text.upper() for text in text_input]}\n'
 STORY = """
-from ksrv import BaseHandler
-
-
-class Story(BaseHandler):
-    def inference(self, text_input):
-        for word in text_input[0].decode().split():
-            yield [word + " "]
+def inference(text_input):
+    for word in text_input[0].decode().split():
+        yield [word + " "]
 """
 TEXTS = (
     "inputs: [{name: text_input, datatype: BYTES, shape: [-1]}]\n"
@@ -176,41 +167,21 @@ DESCRIBED = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n
 )
 
 
-@contextmanager
-def scripted(*answers):
-    """A server that answers one request on each connection and closes it; yields its URL and how many came."""
-    asked = []
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve():
-            for answer in answers:
-                with closing(listener.accept()[0]) as connection:
-                    asked.append(connection.recv(65536))
-                    connection.sendall(answer)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}", asked
-        thread.join(30)
-
-
 def test_a_stream_is_asked_for_again_until_a_part_has_come():
-    with scripted(DESCRIBED, BUSY, BUSY, CUT) as (url, asked), Client(url) as client:
+    server = Scripted([DESCRIBED], [BUSY], [BUSY], [CUT])
+    with Client(server.url) as client:
         parts = client.stream("m", [1])
         assert next(parts)["y"][0] == 7
         with pytest.raises(ConnectionFailed):
             next(parts)
-    assert len(asked) == 4
+    assert len(server.requests) == 4
 
 
 def test_without_retries_a_busy_server_is_asked_once():
-    with (
-        scripted(DESCRIBED, BUSY) as (url, asked),
-        Client(url, retries=0) as client,
-        pytest.raises(Unavailable),
-    ):
+    server = Scripted([DESCRIBED], [BUSY])
+    with Client(server.url, retries=0) as client, pytest.raises(Unavailable):
         next(client.stream("m", [1]))
-    assert len(asked) == 2
+    assert len(server.requests) == 2
 
 
 @pytest.mark.parametrize("size", [1, 3, 17])

@@ -65,7 +65,6 @@ def test_perf_analyzers_metadata_calls_are_answered(server, model):
 
 
 def statistics(get, model):
-    """Read what perf_analyzer reads of `stats`."""
     assert "statistics" in get("/v2")["extensions"]
     (found,) = get(f"/v2/models/{model}/stats")["model_stats"]
     assert found["name"] == model and type(found["version"]) is str

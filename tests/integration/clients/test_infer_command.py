@@ -17,23 +17,15 @@ WORDS = 'def inference(text): return [f"{len(element)} bytes" for element in tex
 
 
 OPEN = """
-from ksrv import BaseHandler
-
-
-class Open(BaseHandler):
-    def handle(self, batch, context):
-        return {f"{name} doubled": batch[name] * 2 for name in batch}
+def handle(batch, context):
+    return {f"{name} doubled": batch[name] * 2 for name in batch}
 """
 
 
 STORY = """
-from ksrv import BaseHandler
-
-
-class Story(BaseHandler):
-    def inference(self, text):
-        for word in text[0].decode().split():
-            yield [word + " "]
+def inference(text):
+    for word in text[0].decode().split():
+        yield [word + " "]
 """
 
 
@@ -94,8 +86,8 @@ def server(tmp_path_factory):
 def run(server):
     runner = CliRunner()
 
-    def invoke(*arguments, url=None):
-        return runner.invoke(main, ["infer", "--url", url or server.url, *map(str, arguments)])
+    def invoke(*arguments):
+        return runner.invoke(main, ["infer", "--url", server.url, *map(str, arguments)])
 
     return invoke
 

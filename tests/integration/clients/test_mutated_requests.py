@@ -159,7 +159,6 @@ def server(repository):
 
 @pytest.fixture
 def ask(server):
-    """Send a request over one kept connection; return the status and the answer."""
     with closing(http.client.HTTPConnection(server.http, timeout=60)) as connection:
 
         def ask(model, headers, body):

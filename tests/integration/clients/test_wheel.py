@@ -5,7 +5,6 @@ one is built here from a copy of the sources, in minutes.
 """
 
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -15,10 +14,7 @@ from pathlib import Path
 import pytest
 
 from ksrv._native.grpc.grpc_server import library_version
-from tests.support.paths import ROOT
-
-SOURCES = ("native", "ksrv", "protos", "tools")
-FILES = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE")
+from tests.support.paths import ROOT, copy_sources
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -51,13 +47,9 @@ def wheel(tmp_path_factory):
     if given := os.environ.get("KSRV_WHEEL"):
         return Path(given)
     copy, out = tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("wheel")
-    for folder in SOURCES:
-        built = shutil.ignore_patterns("*.so", "__pycache__")
-        shutil.copytree(ROOT / folder, copy / folder, ignore=built)
+    copy_sources(copy)
     for stub in (copy / "ksrv/_native").rglob("*.pyi"):
         stub.unlink()  # a clone has none: the build writes them
-    for name in FILES:
-        shutil.copy(ROOT / name, copy)
     command = ["-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(out), "."]
     subprocess.run([sys.executable, *command], cwd=copy, check=True, timeout=1400)
     [found] = out.glob("ksrv-*.whl")

@@ -84,7 +84,6 @@ def page(tmp_path_factory):
 
 
 def samples(page, name):
-    """Return the labels of each sample of a metric."""
     found = re.findall(rf"^{name}(?:\{{(.*)\}})? \S+", page, re.MULTILINE)
     return [dict(re.findall(r'(\w+)="([^"]*)"', labels)) for labels in found]
 

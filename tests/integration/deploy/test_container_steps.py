@@ -9,7 +9,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -20,12 +19,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.models import DOUBLE, VECTOR, write_model
-from tests.support.paths import ROOT
+from tests.support.paths import ROOT, copy_sources
+from tests.support.servers.proxies import free_ports
 from tests.support.wait_until import wait_until
 from tests.unit.deploy.packages import DEPLOY
 
-SOURCES = ("native", "ksrv", "protos", "tools")
-FILES = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE")
 EPOCH = "1767225600"
 LOCKS = DEPLOY / "requirements"
 
@@ -34,12 +32,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
 def build(folder, *command):
     """Copy the sources to a folder, and run a command of Python's there."""
-    for name in SOURCES:
-        built = shutil.ignore_patterns("*.so", "__pycache__")
-        shutil.copytree(ROOT / name, folder / name, ignore=built)
-    for name in FILES:
-        shutil.copy(ROOT / name, folder)
-        os.utime(folder / name)
+    copy_sources(folder)
     # No cache of compiled files: it would show the first build twice.
     environment = os.environ | {"SOURCE_DATE_EPOCH": EPOCH, "CCACHE_DISABLE": "1"}
     subprocess.run(
@@ -114,12 +107,6 @@ def environment(interpreter, wheel, tmp_path_factory):
     return venv
 
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 # A name space of mounts: the environment and the models read only, the temporary folder writable.
 CONFINED = """
 set -e
@@ -144,7 +131,7 @@ def test_the_entry_command_serves_as_another_user_on_a_read_only_root(
     [arguments] = re.findall(r"^CMD (.*)$", dockerfile, re.MULTILINE)
     command = [*json.loads(entry), *json.loads(arguments)]
     command = [word.replace("/models", str(base / "models")) for word in command]
-    http, grpc = free_port(), free_port()
+    http, grpc = free_ports(2)
     variables = {
         "PATH": f"{environment}/bin:/usr/bin:/bin",
         "HOME": str(scratch), "TMPDIR": str(scratch), "PYTHONDONTWRITEBYTECODE": "1",

@@ -50,7 +50,6 @@ def test_unknown_command_exits_with_status_2(tmp_path, monkeypatch, name, says):
 
 
 def completed(words, place):
-    """Return the completions that the shell gets at a position of a line."""
     done = subprocess.run(
         [sys.executable, "-m", "ksrv"],
         env={"_KSRV_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(place)},

@@ -13,9 +13,3 @@ def test_progress_is_shown_on_a_terminal_and_cleared(capsys, monkeypatch):
     assert written.startswith(CLEAR_LINE) and written.endswith(CLEAR_LINE)
     assert "loading xxx" in written
     assert len(written.removeprefix(CLEAR_LINE).removesuffix(CLEAR_LINE)) <= 79
-
-
-def test_progress_is_silent_without_a_terminal(capsys):
-    with Progress() as progress:
-        progress.show("loading")
-    assert capsys.readouterr().err == ""

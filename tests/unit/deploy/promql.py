@@ -11,7 +11,6 @@ _NAME = re.compile(r"\bksrv_[a-z0-9_]+")
 
 
 def rules():
-    """Return every alert and recording rule."""
     told = yaml.safe_load((DEPLOY / "observability/ksrv.rules.yaml").read_text())
     return [rule for group in told["groups"] for rule in group["rules"]]
 

@@ -36,7 +36,6 @@ def arguments(args):
 
 @pytest.fixture
 def volume(tmp_path):
-    """The mount point of a volume with TorchServe's files."""
     (tmp_path / "config").mkdir()
     (tmp_path / "model-store").mkdir()
     (tmp_path / "config" / "config.properties").write_text(

@@ -16,8 +16,6 @@ from tests.support.wait_until import wait_until
 
 
 class Answered:
-    """A request that has ended."""
-
     def __init__(self, *outputs):
         self._response = InferResponse("m", "", "", list(outputs))
 

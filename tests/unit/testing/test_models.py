@@ -15,8 +15,6 @@ pytest_plugins = ["ksrv.testing.fixtures"]
 
 
 class Bright(BaseHandler):
-    """The mean of the pixels."""
-
     def inference(self, image: Image[4, 4, 3]) -> Float32[3]:
         return image.mean(axis=(1, 2))
 
@@ -184,8 +182,6 @@ def test_handlers_written_for_torchserve(tmp_path, load_model):
 
 
 class Sum(BaseHandler):
-    """Calls another model."""
-
     def inference(self, x: Float32[2]) -> Float32[2]:
         return self.context.models["twice"].infer({"x": x})["output"] + x
 
