@@ -76,16 +76,11 @@ def test_core_folder_includes_only_lower_folders(folder):
 
 
 @pytest.mark.parametrize("folder", sorted(MODULES))
-def test_compiled_modules_import_only_lower_modules(folder):
-    beyond = used(ROOT / "ksrv" / "_native" / folder, IMPORT)
-    assert {name: beyond[name] for name in beyond.keys() - MODULES[folder] - {folder}} == {}
-
-
-@pytest.mark.parametrize("folder", sorted(MODULES))
-def test_compiled_modules_import_only_allowed_headers(folder):
-    beyond = used(ROOT / "ksrv" / "_native" / folder, HEADER)
-    below = CORE.get(folder, {"base"}) | MODULES[folder]
-    assert {name: beyond[name] for name in beyond.keys() - below - {folder}} == {}
+def test_compiled_modules_import_only_lower_modules_and_headers(folder):
+    headers = CORE.get(folder, {"base"}) | MODULES[folder]
+    for pattern, below in ((IMPORT, MODULES[folder]), (HEADER, headers)):
+        beyond = used(ROOT / "ksrv" / "_native" / folder, pattern)
+        assert {name: beyond[name] for name in beyond.keys() - below - {folder}} == {}
 
 
 def test_every_folder_has_its_arrows():

@@ -14,7 +14,6 @@ from tests.support.paths import ROOT
 
 
 def register(folder, code, *, name="broken", target="broken_dialect:DIALECT"):
-    """Install a package that registers a dialect."""
     (folder / "broken_dialect.py").write_text(code)
     metadata = folder / "made_up-1.0.dist-info"
     metadata.mkdir()

@@ -12,12 +12,8 @@ from tests.support.images import files
 from tests.support.models import ECHO, write_echo, write_mean, write_model, write_text
 
 TWO = """
-from ksrv import BaseHandler
-
-
-class Two(BaseHandler):
-    def inference(self, a, b):
-        return {"sum": a + b, "first": a[:, 0]}
+def inference(a, b):
+    return {"sum": a + b, "first": a[:, 0]}
 """
 TWO_YAML = """
 inputs:

@@ -14,34 +14,26 @@ import time
 
 import numpy as np
 
-from ksrv import BaseHandler
-
 BATCHES = [0]
 
-
-class Odd(BaseHandler):
-    def handle(self, batch, context):
-        texts = [bytes(one).decode() for one in batch["text"].reshape(-1)]
-        if texts[0] == "count":
-            return {"vector": np.full((len(texts), 2), BATCHES[0], np.float32)}
-        BATCHES[0] += 1
-        if texts[0] == "slow":
-            time.sleep(0.05)
-        width = 3 if "wide" in texts else 2
-        value = {"nan": np.nan, "inf": np.inf}.get(texts[0], 0.1)
-        return {"vector": np.full((len(texts), width), value, np.float32)}
+def handle(batch, context):
+    texts = [bytes(one).decode() for one in batch["text"].reshape(-1)]
+    if texts[0] == "count":
+        return {"vector": np.full((len(texts), 2), BATCHES[0], np.float32)}
+    BATCHES[0] += 1
+    if texts[0] == "slow":
+        time.sleep(0.05)
+    width = 3 if "wide" in texts else 2
+    value = {"nan": np.nan, "inf": np.inf}.get(texts[0], 0.1)
+    return {"vector": np.full((len(texts), width), value, np.float32)}
 """
 
 RANKER = """
 import numpy as np
 
-from ksrv import BaseHandler
-
-
-class Lengths(BaseHandler):
-    def handle(self, batch, context):
-        texts = [bytes(one).decode() for one in batch["text"].reshape(-1)]
-        return {"score": np.array([[np.nan if one == "nan" else len(one)] for one in texts], np.float32)}
+def handle(batch, context):
+    texts = [bytes(one).decode() for one in batch["text"].reshape(-1)]
+    return {"score": np.array([[np.nan if one == "nan" else len(one)] for one in texts], np.float32)}
 """
 
 

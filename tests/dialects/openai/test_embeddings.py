@@ -21,13 +21,10 @@ RELEVANCE = np.arange(len(WORDS), dtype=np.float32)[:, None]
 
 OWN = """
 import numpy as np
-from ksrv import BaseHandler
 
-
-class Lengths(BaseHandler):
-    def handle(self, batch, context):
-        texts = [one.decode() for one in batch["text"].reshape(-1)]
-        return {"vector": np.array([[len(text), 1] for text in texts], np.float32)}
+def handle(batch, context):
+    texts = [one.decode() for one in batch["text"].reshape(-1)]
+    return {"vector": np.array([[len(text), 1] for text in texts], np.float32)}
 """
 
 

@@ -27,7 +27,6 @@ from tests.support.model_files.openvino_models import (
     write_tflite,
 )
 
-both = pytest.mark.parametrize("module", [tritonclient.http, tritonclient.grpc])
 IMAGE = 'name: "image" data_type: TYPE_FP32'
 
 
@@ -85,46 +84,42 @@ def test_models_that_cannot_be_served_are_named_and_the_others_serve(server):
     assert "cannot be loaded by OpenVINO" in bad["bad"]
 
 
-@both
-def test_versions_and_mapped_names(module, server):
+def test_versions_and_mapped_names(server):
     x = np.float32([[1, 2, 3, 4]])
-    first = infer(module, server, "scale", {"x": x}, model_version="1")
+    first = infer(tritonclient.grpc, server, "scale", {"x": x}, model_version="1")
     assert first.as_numpy("y").tolist() == x.tolist()
-    last = infer(module, server, "scale", {"numbers": x})
+    last = infer(tritonclient.grpc, server, "scale", {"numbers": x})
     assert last.as_numpy("scaled").tolist() == (x * 3).tolist()
 
 
-@both
 @pytest.mark.parametrize(
     ("model", "shape"), [("fixed", (1, 3, 8, 8)), ("batched", (5, 3, 8, 8)), ("wide", (2, 3, 12, 10)),
                          ("free", (3, 3, 9, 7))],
 )  # fmt: skip
-def test_batches_and_shapes(module, server, root, model, shape):
+def test_batches_and_shapes(server, root, model, shape):
     image = np.random.default_rng(6).random(shape, np.float32)
     (expected,) = run(root / "models/net/1/model.xml", image, shapes={"image": shape})
-    answer = infer(module, server, model, {"image": image})
+    answer = infer(tritonclient.grpc, server, model, {"image": image})
     np.testing.assert_allclose(answer.as_numpy("scores"), expected, rtol=1e-5, atol=1e-6)
 
 
-@both
-def test_a_layout_lets_pictures_in(module, server):
+def test_a_layout_lets_pictures_in(server):
     client = tritonclient.http.InferenceServerClient(server.http)
     metadata = client.get_model_metadata("pictures")
     assert metadata["platform"] == "OpenVINO"
     assert metadata["inputs"] == [{"name": "image", "datatype": "FP32", "shape": [-1, 4, 4, 3]}]
     rows = np.random.default_rng(1).random((2, 4, 4, 3), np.float32)
-    answer = infer(module, server, "pictures", {"image": rows})
+    answer = infer(tritonclient.grpc, server, "pictures", {"image": rows})
     np.testing.assert_allclose(answer.as_numpy("mean"), rows.mean(axis=(1, 2)), rtol=1e-5)
     _, encoded = cv2.imencode(".png", np.full((9, 7, 3), (10, 20, 30), np.uint8))
     files = np.array([encoded.tobytes()] * 2, object)
-    answer = infer(module, server, "pictures", {"image": files})
+    answer = infer(tritonclient.grpc, server, "pictures", {"image": files})
     assert answer.as_numpy("mean").tolist() == [[10, 20, 30]] * 2
 
 
-@both
-def test_onnx_files_run_by_openvino_too(module, server):
+def test_onnx_files_run_by_openvino_too(server):
     x = np.float32([[1, 2, 3, 4]])
-    answer = infer(module, server, "onnx", {"INPUT0": x, "INPUT1": x})
+    answer = infer(tritonclient.grpc, server, "onnx", {"INPUT0": x, "INPUT1": x})
     assert answer.as_numpy("OUTPUT0").tolist() == (x * 2).tolist()
     client = tritonclient.http.InferenceServerClient(server.http)
     assert client.get_model_metadata("onnx")["platform"] == "OpenVINO"
@@ -150,8 +145,7 @@ def test_a_change_of_the_config_is_loaded(root, tmp_path):
         assert shape == [7, 3, 8, 8]
 
 
-@both
-def test_tritons_openvino_backend(module, tmp_path, root):
+def test_tritons_openvino_backend(tmp_path, root):
     folder = write_folder(
         tmp_path,
         "net",
@@ -164,18 +158,17 @@ def test_tritons_openvino_backend(module, tmp_path, root):
     rows = image.reshape(3, 3, 8, 8)
     (expected,) = run(folder / "1/model.xml", rows, shapes={"image": rows.shape})
     with Server(tmp_path, start_timeout=120) as server:
-        answer = infer(module, server, "net", {"image": image})
+        answer = infer(tritonclient.grpc, server, "net", {"image": image})
     np.testing.assert_allclose(answer.as_numpy("scores"), expected, rtol=1e-5, atol=1e-6)
 
 
-@both
 @pytest.mark.parametrize(
     ("model", "given", "answered", "rows"),
     [("lite", "x", "y", 2), ("saved", "input", "output", 3)],
 )
-def test_files_of_tensorflow_that_openvino_reads(module, server, model, given, answered, rows):
+def test_files_of_tensorflow_that_openvino_reads(server, model, given, answered, rows):
     x = np.arange(rows * 4, dtype=np.float32).reshape(rows, 4)
-    answer = infer(module, server, model, {given: x})
+    answer = infer(tritonclient.grpc, server, model, {given: x})
     np.testing.assert_array_equal(answer.as_numpy(answered), x + x)
 
 

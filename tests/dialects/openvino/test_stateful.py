@@ -23,8 +23,6 @@ from tests.support.model_files.openvino_models import (
     write_scale,
 )
 
-both = pytest.mark.parametrize("module", [tritonclient.http, tritonclient.grpc])
-
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
@@ -51,51 +49,46 @@ def index(server):
     return {one["name"]: one for one in client.get_model_repository_index()}
 
 
-def ask(module, server, model, values, name, **flags):
-    address = server.grpc if module is tritonclient.grpc else server.http
-    given = module.InferInput("x", [1, len(values)], "FP32")
+def ask(server, model, values, name, **flags):
+    given = tritonclient.grpc.InferInput("x", [1, len(values)], "FP32")
     given.set_data_from_numpy(np.float32([values]))
-    with module.InferenceServerClient(address) as client:
+    with tritonclient.grpc.InferenceServerClient(server.grpc) as client:
         answer = client.infer(model, [given], sequence_id=name, **flags)
     return answer.as_numpy("y").tolist()
 
 
-@both
-def test_each_sequence_has_variables_of_its_own(module, server):
+def test_each_sequence_has_variables_of_its_own(server):
     first = {"sequence_start": True}
-    assert ask(module, server, "sum", [1, 2], 7, **first) == [[11, 12]]
-    assert ask(module, server, "sum", [100, 100], 8, **first) == [[110, 110]]
-    assert ask(module, server, "sum", [1, 2], 7) == [[12, 14]]
-    assert ask(module, server, "sum", [1, 1], 8, sequence_end=True) == [[111, 111]]
-    assert ask(module, server, "sum", [1, 2], 7, sequence_end=True) == [[13, 16]]
-    assert ask(module, server, "sum", [1, 2], 7, **first, sequence_end=True) == [[11, 12]]
+    assert ask(server, "sum", [1, 2], 7, **first) == [[11, 12]]
+    assert ask(server, "sum", [100, 100], 8, **first) == [[110, 110]]
+    assert ask(server, "sum", [1, 2], 7) == [[12, 14]]
+    assert ask(server, "sum", [1, 1], 8, sequence_end=True) == [[111, 111]]
+    assert ask(server, "sum", [1, 2], 7, sequence_end=True) == [[13, 16]]
+    assert ask(server, "sum", [1, 2], 7, **first, sequence_end=True) == [[11, 12]]
     with pytest.raises(InferenceServerException, match="no open sequence 7"):
-        ask(module, server, "sum", [1, 2], 7)
+        ask(server, "sum", [1, 2], 7)
 
 
-@both
-def test_without_stateful_each_request_begins_anew(module, server):
+def test_without_stateful_each_request_begins_anew(server):
     """Otherwise all clients would share the variables, and see the numbers of earlier clients."""
     for _ in range(3):
-        assert ask(module, server, "forgets", [1, 2], 0) == [[11, 12]]
+        assert ask(server, "forgets", [1, 2], 0) == [[11, 12]]
     assert "the model has variables, which begin anew with each batch" in server.log
 
 
-@both
-def test_no_more_sequences_than_max_sequence_number(module, server):
+def test_no_more_sequences_than_max_sequence_number(server):
     for name in (1, 2, 3):
-        ask(module, server, "sum", [0, 0], name, sequence_start=True)
+        ask(server, "sum", [0, 0], name, sequence_start=True)
     with pytest.raises(InferenceServerException, match=r"limit 'sequences.max' \(3 sequences\)"):
-        ask(module, server, "sum", [0, 0], 4, sequence_start=True)
+        ask(server, "sum", [0, 0], 4, sequence_start=True)
     for name in (1, 2, 3):
-        ask(module, server, "sum", [0, 0], name, sequence_end=True)
+        ask(server, "sum", [0, 0], name, sequence_end=True)
 
 
-@both
-def test_a_loop_becomes_a_step_for_each_request(module, server):
-    assert ask(module, server, "loop", [5], 9, sequence_start=True) == [[5]]
-    assert ask(module, server, "loop", [6], 9) == [[11]]
-    assert ask(module, server, "loop", [7], 9, sequence_end=True) == [[18]]
+def test_a_loop_becomes_a_step_for_each_request(server):
+    assert ask(server, "loop", [5], 9, sequence_start=True) == [[5]]
+    assert ask(server, "loop", [6], 9) == [[11]]
+    assert ask(server, "loop", [7], 9, sequence_end=True) == [[18]]
 
 
 def test_a_file_without_variables_is_refused(server):

@@ -23,7 +23,6 @@ def model_files(tmp_path_factory):
 
 
 def fill(store, files):
-    """Make the archives of the server."""
     numbers = "numbers_handler.py"
     archive(store, "line", numbers, files=files, model="line.pt", labels=True)
     archive(
@@ -57,11 +56,7 @@ def fill(store, files):
         settings=CPU | {"handler": {"profile": True}},
     )  # fmt: skip
     archive(store, "session", "session_handler.py", files=files, model="relu.onnx", settings=CPU)
-    archive(store, "function", "function_handler.py", settings=CPU)
     archive(store, "named", "function_handler:named", settings=CPU)
-    archive(
-        store, "unwrapped", "envelope_handler.py", settings=CPU | {"envelope": "json"}, form="tgz"
-    )
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,6 @@ __all__ = ["ts_modules"]
 
 @pytest.fixture
 def ts_runner(tmp_path, ts_modules):
-    """Make a loaded runner of a TorchServe handler's source, in this process."""
     runners = []
 
     def make(handler, config="", files=(), instance=0, archive=None, manifest=None):

@@ -41,7 +41,6 @@ class Streamer:
 
 @pytest.fixture
 def streamer(monkeypatch):
-    """Make a streamer on the stand-in."""
     module = ModuleType("transformers")
     module.TextIteratorStreamer = Streamer
     monkeypatch.setitem(sys.modules, "transformers", module)

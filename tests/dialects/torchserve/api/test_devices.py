@@ -23,8 +23,6 @@ class Own(BaseHandler):
 
 @pytest.fixture
 def machine(monkeypatch):
-    """Make a machine that has some kinds of devices."""
-
     def make(*kinds, xpu_enabled=True):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: "cuda" in kinds)
         monkeypatch.setattr(torch.xpu, "is_available", lambda: "xpu" in kinds)

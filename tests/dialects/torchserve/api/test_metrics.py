@@ -45,16 +45,6 @@ def test_a_metrics_file_fills_the_cache(tmp_path):
         MetricsCacheYamlImpl(str(tmp_path / "absent.yaml")).initialize_cache()
 
 
-def test_torchserves_own_metrics_are_declared():
-    records = []
-    Metrics("m", records.append).get_metric("HandlerTime", MetricTypes.GAUGE).add_or_update(
-        3, ["m", "Model"]
-    )
-    assert reported(records) == [
-        ("HandlerTime", "gauge", "Milliseconds", 3.0, [("ModelName", "m"), ("Level", "Model")])
-    ]
-
-
 def test_update_takes_dimensions_of_its_own():
     records = []
     metric = Metrics("m", records.append).add_metric_to_cache("Calls", "count", ["ModelName"])

@@ -48,7 +48,6 @@ def check(runner):
 
 
 def eager(tmp_path, suffix=".pth"):
-    """Return the files of the network as a class and its weights."""
     path = tmp_path / f"net{suffix}"
     if suffix == ".safetensors":
         save_file(state_of(network()), path)

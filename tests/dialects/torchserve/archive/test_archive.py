@@ -1,5 +1,4 @@
 import io
-import json
 import os
 import stat
 import tarfile
@@ -16,18 +15,7 @@ from ksrv.dialects.torchserve.archive.archive import (
 )
 from ksrv.dialects.torchserve.archive.model_config import archived_config
 
-MANIFEST = json.dumps(
-    {
-        "runtime": "python",
-        "archiverVersion": "0.12.0",
-        "model": {
-            "modelName": "lin",
-            "modelVersion": "1.0",
-            "handler": "lin_handler.py",
-            "serializedFile": "lin.pt",
-        },
-    }
-).encode()
+MANIFEST = b'{"runtime": "python", "model": {"modelName": "lin", "handler": "lin_handler.py"}}'
 
 
 def write_zip(path, files, compression=zipfile.ZIP_DEFLATED):

@@ -1,6 +1,5 @@
 """`ksrv import`, a config.properties, and where archives and their files lie."""
 
-import pytest
 import requests
 from click.testing import CliRunner
 
@@ -12,7 +11,6 @@ from ksrv.dialects.torchserve.archive.model_config import read_archive
 from ksrv.dialects.torchserve.settings.config_properties import translate
 from ksrv.repository.format import Formats
 from ksrv.repository.layout import Repository
-from ksrv.server.settings import SettingsError
 from ksrv.server.settings_sources import resolve
 from ksrv.testing import Server
 from tests.dialects.torchserve.handlers.test_handler_behaviours import (
@@ -103,34 +101,6 @@ def test_refused_archive_is_not_imported(tmp_path):
     assert not (tmp_path / "models" / "many").exists()
 
 
-NEEDY = """
-import a_needed_module
-
-def handle(data, context):
-    return None if data is None else [a_needed_module.__file__ + a_needed_module.WORD] * len(data)
-"""
-
-
-def needy(tmp_path, requirements):
-    """Make an archive whose handler needs a package."""
-    store = tmp_path / "store"
-    store.mkdir()
-    (tmp_path / "needy_handler.py").write_text(NEEDY)
-    return archive(
-        store, "needy", tmp_path / "needy_handler.py", settings=SETTINGS, requirements=requirements
-    )
-
-
-def test_missing_requirement_fails_the_load_with_the_handlers_error(tmp_path):
-    path = needy(tmp_path, "a_needed_module==1.0\n")
-    assert run(path, "--to", tmp_path / "models").exit_code == 0
-    with Server(tmp_path / "models", torchserve_api=True, wait_ready=False) as server:
-        settle(server)
-        answer = predict(server, "needy", [1])
-        assert answer.status_code == 503
-        assert "No module named 'a_needed_module'" in answer.json()["message"]
-
-
 PROPERTIES = r"""
 # a comment
 inference_address=http://0.0.0.0:9090
@@ -216,34 +186,6 @@ def test_the_settings_that_kserve_mounts_are_served(tmp_path, model_files):
     assert config.batching.max_batch_size == 3
     path.write_text(KSERVE.format(store=store).replace("enable_envvars_config=true\n", ""))
     assert translate(path, {"TS_SERVICE_ENVELOPE": "kserve"}).defaults.envelope is None
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "job_queue_size=many",
-        "job_queue_size=0",
-        "inference_address=https://0.0.0.0:8443",
-        "certificate_file=c.pem\ninference_address=https://0.0.0.0:8443",
-        "private_key_file=k.pem\ninference_address=https://0.0.0.0:8443",
-        "inference_address=ftp://0.0.0.0:8443",
-        "model_store=store\nload_models=http://somewhere/a.mar",
-        "model_store=store\nload_models=../a.mar",
-        "models=[]",
-        "decode_input_request=perhaps",
-        "model_snapshot=[]",
-        'model_snapshot={"models": {"a": 1}}',
-        'model_snapshot={"models": {"a": {"1.0": {"minWorkers": 1}}}}',
-        "model_snapshot={",
-    ],
-)
-def test_wrong_values_name_file_and_key(tmp_path, line):
-    path = tmp_path / "config.properties"
-    path.write_text(line)
-    with pytest.raises(
-        SettingsError, match=rf"config\.properties: {line.split(chr(10))[-1].split('=')[0]}"
-    ):
-        resolve({"torchserve_config": str(path)}, {})
 
 
 def test_archives_of_one_name_are_its_versions_in_order(tmp_path):

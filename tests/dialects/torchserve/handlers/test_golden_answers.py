@@ -63,7 +63,6 @@ def routes(store, model_files):
 
 @pytest.fixture(scope="module")
 def vision(tmp_path_factory, model_files):
-    """The models of builtin-handlers.json."""
     store = tmp_path_factory.mktemp("vision") / "store"
     store.mkdir()
     labels = [model_files / "ten" / "index_to_name.json"]
@@ -83,7 +82,6 @@ def vision(tmp_path_factory, model_files):
 
 
 def sent(server, request):
-    """Send a recorded request; return status, headers and body."""
     connection = http.client.HTTPConnection(server.http, timeout=60)
     connection.request(
         request["method"], request["path"], content_of(request), dict(request["headers"])

@@ -40,22 +40,6 @@ def error_text(code, message, kind="InternalServerException"):
     return json.dumps({"code": code, "type": kind, "message": message}, indent=2) + "\n"
 
 
-def test_b01_handler_that_overrides_two_stages(served):
-    answer = predict(served, "line", ONE_TO_FOUR)
-    assert answer.status_code == 200
-    assert answer.json()["y"] == ANSWER
-
-
-def test_b02_model_file_and_state_dict(served):
-    found = predict(served, "eager/1.0", ONE_TO_FOUR).json()
-    assert (found["y"], found["class"], found["training"]) == (ANSWER, "Line", False)
-
-
-def test_b03_labels_of_strings_and_lists(served):
-    labels = predict(served, "line", ONE_TO_FOUR).json()["labels"]
-    assert labels == {"0": "zero", "1": "one", "2": "two"}
-
-
 def test_b04_compiled_model_and_unknown_backend(served):
     compiled = predict(served, "eager/2.0", ONE_TO_FOUR).json()
     assert (compiled["y"], compiled["class"]) == (ANSWER, "OptimizedModule")
@@ -70,7 +54,6 @@ def test_highest_version_serves_requests_that_name_none(served):
 
 
 def settle(server):
-    """Wait until every model has been loaded or has failed."""
     wait_until(lambda: "models loaded" in server.log, 600, lambda: server.log)
 
 
@@ -231,11 +214,7 @@ def test_b15_first_chunk_comes_before_the_handler_returns(served, tmp_path):
 
 
 def wait_for(file):
-    """Return a file's content once there is one."""
-    deadline = time.monotonic() + 30
-    while not (file.exists() and file.read_text()):
-        assert time.monotonic() < deadline, f"{file.name} was not written"
-        time.sleep(0.01)
+    wait_until(lambda: file.exists() and file.read_text())
     return file.read_text()
 
 
@@ -304,7 +283,6 @@ def test_b17_queue_that_is_full(served, tmp_path):
 
 
 def refused_for_queue(server):
-    """How many requests the page says were refused by a full queue."""
     name = 'ksrv_refused_requests_total{protocol="http",reason="queue_full"} '
     return float(page(server, name).partition("\n" + name)[2].partition("\n")[0])
 

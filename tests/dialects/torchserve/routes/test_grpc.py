@@ -213,12 +213,8 @@ class TestManagement:
     @pytest.mark.parametrize(
         ("name", "fields", "code", "told"),
         [
-            ("RegisterModel", {}, "INVALID_ARGUMENT", "Parameter url is required."),
             ("RegisterModel", {"url": "absent.mar"}, "NOT_FOUND", "Model not found at: absent.mar"),
-            ("ScaleWorker", {}, "INVALID_ARGUMENT", "Parameter model_name is required."),
             ("SetDefault", {"model_name": "seen", "model_version": "9"}, "NOT_FOUND", "exist"),
-            ("UnregisterModel", {}, "INVALID_ARGUMENT", "Parameter model_name is required."),
-            ("DescribeModel", {"model_name": "nope"}, "NOT_FOUND", "Model not found: nope"),
             ("ListModels", {"limit": -1}, "INVALID_ARGUMENT", "limit must be a whole number"),
         ],
     )

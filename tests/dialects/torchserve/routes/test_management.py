@@ -24,22 +24,21 @@ def store(tmp_path_factory):
     return folder
 
 
+EXPLICIT = {"model_control": "explicit", "load_model": ("echo",), "ready_when": "any"}
+
+
 @pytest.fixture
 def server(store):
-    with Server(
-        store, torchserve_api=True, model_control="explicit", load_model=("echo",), ready_when="any"
-    ) as one:
+    with Server(store, torchserve_api=True, **EXPLICIT) as one:
         yield one
 
 
 def call(server, method, path, **options):
-    """Return the status and the document of an answer."""
     answer = requests.request(method, server.url + path, timeout=120, **options)
     return answer.status_code, answer.json()
 
 
 def versions(server, name):
-    """Return the versions of a model that serve."""
     status, document = call(server, "GET", f"/models/{name}/all")
     return sorted(one["modelVersion"] for one in document) if status == 200 else []
 
@@ -161,14 +160,11 @@ def test_what_cannot_be_done_is_told_in_torchserves_form(shared, method, path, s
 
 @pytest.fixture(scope="module")
 def shared(store):
-    with Server(
-        store, torchserve_api=True, model_control="explicit", load_model=("echo",), ready_when="any"
-    ) as one:
+    with Server(store, torchserve_api=True, **EXPLICIT) as one:
         yield one
 
 
 def expect_audited(server, record):
-    """Wait for a record in the audit log."""
     wait_until(lambda: re.search(f"ksrv.audit: {record}", server.log) is not None)
 
 

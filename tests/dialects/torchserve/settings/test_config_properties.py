@@ -12,8 +12,6 @@ from ksrv.server.settings_sources import resolve
 
 @pytest.fixture
 def settings_of(tmp_path):
-    """The settings that the lines of a config.properties lead to."""
-
     def read(*lines):
         path = tmp_path / "config.properties"
         path.write_text("\n".join(lines) + "\n")
@@ -142,6 +140,25 @@ def test_a_socket_is_handed_on(settings_of):
         ("job_queue_size=0", "job_queue_size must be at least 1, not 0"),
         ("inference_address=http://[::1", "='http://.::1' is not accepted: expected http://HOST"),
         ("inference_address=unix:x", "expected http://HOST:PORT, https://HOST:PORT or unix:/PATH"),
+        ("inference_address=ftp://0.0.0.0:8443", "properties: inference_address"),
+        ("inference_address=https://0.0.0.0:8443", "properties: inference_address"),
+        (
+            "certificate_file=c.pem\ninference_address=https://a:8443",
+            "properties: inference_address",
+        ),
+        (
+            "private_key_file=k.pem\ninference_address=https://a:8443",
+            "properties: inference_address",
+        ),
+        ("model_store=store\nload_models=http://somewhere/a.mar", "properties: load_models"),
+        ("model_store=store\nload_models=../a.mar", "properties: load_models"),
+        ("job_queue_size=many", "properties: job_queue_size"),
+        ("decode_input_request=perhaps", "properties: decode_input_request"),
+        (
+            'model_snapshot={"models": {"a": {"1.0": {"minWorkers": 1}}}}',
+            "properties: model_snapshot",
+        ),
+        ("model_snapshot={", "properties: model_snapshot"),
         ('models={"a": {"1.0": {"k": ' + "[" * 100_000, "it is nested too deep"),
         ('model_snapshot={"models": {"a": {"1.0": {"k": ' + "[" * 100_000, "it is nested too deep"),
         ("models=[]", r'Expected `object`, got `array`; expected models, such as {"m": {"1.0":'),

@@ -113,7 +113,6 @@ def expected(config, filled):
 
 
 def answers(server, model):
-    """The configuration over gRPC, and over HTTP as the same message."""
     over_grpc = tritonclient.grpc.InferenceServerClient(server.grpc).get_model_config(model).config
     document = tritonclient.http.InferenceServerClient(server.http).get_model_config(model)
     return over_grpc, json_format.ParseDict(document, model_config_pb2.ModelConfig())

@@ -25,7 +25,6 @@ def step(model, inputs, outputs, extra=""):
 
 
 def steps(*entries):
-    """Several steps in one section."""
     inner = [
         one.removeprefix("ensemble_scheduling {").rstrip().removesuffix("}") for one in entries
     ]

@@ -5,7 +5,6 @@ import os
 import signal
 import tempfile
 from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from tests.support.error_texts import check_text
 from tests.support.model_files.onnx_models import write_add_sub
 from tests.support.model_files.triton_repository import infer, write_folder
 from tests.support.models import write_double
+from tests.support.processes import children
 from tests.support.wait_until import wait_until
 
 ADD_SUB = 'platform: "onnxruntime_onnx" max_batch_size: 8'
@@ -166,11 +166,7 @@ def test_workers_that_start_later_have_it_too(repository):
         answer = requests.post(url, json={"parameters": {"config": OTHER}}, timeout=60)
         assert answer.status_code == 200, answer.text
         requests.post(url, data=json.dumps({"parameters": {"config": "{"}}), timeout=60)
-        old = workers(server)
+        old = set(children(server.pid))
         os.kill(server.pid, signal.SIGHUP)
-        wait_until(lambda: workers(server) and not workers(server) & old)
+        wait_until(lambda: children(server.pid) and not old & set(children(server.pid)))
         assert config(server, "simple")["max_batch_size"] == 16
-
-
-def workers(server):
-    return set(Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split())

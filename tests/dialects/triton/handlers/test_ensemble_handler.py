@@ -20,11 +20,7 @@ def spec_of(output):
 
 
 class Call:
-    """A call to a model, which the test ends.
-
-    Args:
-        cancelling: The error that `cancel` raises, or None.
-    """
+    """A call to a model, which the test ends. `cancelling` is the error that `cancel` raises."""
 
     def __init__(self, cancelling=None):
         self._cancelling = cancelling
@@ -48,7 +44,6 @@ class Call:
 
 
 def one_request():
-    """Return the request of an ensemble with one step, and the step."""
     x = Tensor("x", "FP32", (1, 1), np.zeros((1, 1), np.float32))
     inputs = ExecutorInputs({"x": x}, 1, [RequestPart(slice(0, 1))])
     return inputs, EnsembleStep(model="m", version="", inputs={"x": "x"}, outputs={"y": "y"})

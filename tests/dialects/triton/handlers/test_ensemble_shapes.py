@@ -11,7 +11,7 @@ from tritonclient.utils import InferenceServerException
 from ksrv.testing import Server
 from tests.support.model_files.onnx_models import write_scale
 from tests.support.model_files.triton_repository import infer, write_folder
-from tests.support.models import write_model
+from tests.support.models import VECTOR, write_model
 from tests.support.wait_until import wait_until
 
 pytestmark = pytest.mark.long
@@ -87,7 +87,6 @@ ensemble_scheduling { step [
 
 
 def config_of(head, size, x, outputs):
-    """Return a config.pbtxt with an input x."""
     tensors = [f'input {{ name: "x" data_type: TYPE_FP32 dims: {x} }}']
     tensors += [
         f'output {{ name: "{name}" data_type: TYPE_{datatype} dims: {dims} }}'
@@ -97,7 +96,6 @@ def config_of(head, size, x, outputs):
 
 
 def write_ensemble(root, name, size, x, y, models):
-    """Write an ensemble whose steps follow each other."""
     steps = [
         f'{{ model_name: "{model}" model_version: -1 input_map {{ key: "x" value: "{"x" if not at else f"t{at}"}" }} '
         f'output_map {{ key: "y" value: "{"y" if at == len(models) - 1 else f"t{at + 1}"}" }} }}'
@@ -191,56 +189,43 @@ platform: "onnxruntime_onnx" max_batch_size: 8
 input { name: "x" data_type: TYPE_FP32 dims: 4 } output { name: "y" data_type: TYPE_FP32 dims: 4 }
 """
 SLOW_LOAD = """
-import os, time
+import time
+from pathlib import Path
 from ksrv import BaseHandler
 
 class Slow(BaseHandler):
     def initialize(self, context):
-        while not os.path.exists(context.file("handler.py").parent / "go"):
+        while not Path(__file__).with_name("go").exists():
             time.sleep(0.01)
 
     def inference(self, x):
         return {"y": x}
 """
-SLOW_YAML = """
-inputs: [{name: x, datatype: FP32, shape: [-1, 4]}]
-outputs: [{name: y, datatype: FP32, shape: [-1, 4]}]
-executor: process
-"""
 
 
 def test_an_ensemble_is_ready_while_its_steps_are(tmp_path):
     write_scale(write_folder(tmp_path, "scale", SCALE) / "1/model.onnx", 2)
-    slow = write_model(tmp_path, "slow", SLOW_LOAD, SLOW_YAML)
+    slow = write_model(tmp_path, "slow", SLOW_LOAD, f"{VECTOR}executor: process\n")
     write_ensemble(tmp_path, "inner", 8, "[ 4 ]", "[ 4 ]", ["scale", "slow"])
     write_ensemble(tmp_path, "outer", 8, "[ 4 ]", "[ 4 ]", ["inner"])
     with Server(tmp_path, wait_ready=False) as server:
-        client = tritonclient.grpc.InferenceServerClient(server.grpc)
 
-        def agreed(path, ask_grpc):
-            """Ask both protocols until they agree, because a load may end between the two questions."""
-            answers = []
-
-            def agree():
-                rest = requests.get(f"{server.url}/v2/{path}/ready")
-                answers.append((rest.status_code == 200, rest.text))
-                return ask_grpc() == answers[-1][0]
-
-            wait_until(agree)
-            return answers[-1]
+        def asked(path):
+            answer = requests.get(f"{server.url}/v2/{path}/ready")
+            return answer.status_code == 200, answer.text
 
         def is_ready(model):
-            return agreed(f"models/{model}", lambda: client.is_model_ready(model))
+            return asked(f"models/{model}")
 
         def states():
-            lines = client.get_model_repository_index(as_json=True)["models"]
+            lines = requests.post(f"{server.url}/v2/repository/index").json()
             return [line["state"] for line in lines if line["name"] in ("inner", "outer")]
 
         def metrics():
             return requests.get(f"{server.url}/metrics").text
 
         def server_is_ready():
-            return agreed("health", client.is_server_ready)
+            return asked("health")
 
         wait_until(lambda: is_ready("scale")[0])
         for model in ("inner", "outer"):
@@ -272,4 +257,3 @@ def test_an_ensemble_is_ready_while_its_steps_are(tmp_path):
         requests.post(f"{repository}/load").raise_for_status()
         assert is_ready("inner")[0] and is_ready("outer")[0] and server_is_ready()[0]
         assert states() == ["READY", "READY"]
-        client.close()

@@ -13,10 +13,7 @@ from tritonclient.utils import InferenceServerException
 from ksrv.testing import Server
 from tests.support.model_files.onnx_models import write_add_sub, write_graph, write_scale
 from tests.support.model_files.triton_repository import infer, write_folder
-from tests.support.models import ECHO, write_model
-
-both = pytest.mark.parametrize("module", [tritonclient.http, tritonclient.grpc])
-over_grpc = pytest.mark.parametrize("module", [tritonclient.grpc])
+from tests.support.models import ECHO, VECTOR, write_model
 
 SCALE = """
 platform: "onnxruntime_onnx" max_batch_size: 8
@@ -54,15 +51,11 @@ ensemble_scheduling {
 }
 """
 CHOOSY = """
-from ksrv import BaseHandler, InferenceError
-
-
-class Choosy(BaseHandler):
-    def inference(self, x):
-        for row, values in enumerate(x):
-            if values[0] < 0:
-                self.context.batch.fail(row, "a row below zero", 422)
-        return {"y": x}
+def inference(x, batch):
+    for row, values in enumerate(x):
+        if values[0] < 0:
+            batch.fail(row, "a row below zero", 422)
+    return {"y": x}
 """
 GUARDED = """
 platform: "ensemble" max_batch_size: 8
@@ -114,11 +107,7 @@ def server(request, tmp_path_factory):
         {"s": ("BYTES", ("N",))},
         {"t": ("BYTES", ("N",))},
     )
-    yaml = (
-        "inputs: [{name: x, datatype: FP32, shape: [-1, 4]}]\n"
-        "outputs: [{name: y, datatype: FP32, shape: [-1, 4]}]\n"
-        f"batching: {{max_batch_size: 8}}\nexecutor: {request.param}\n"
-    )
+    yaml = f"{VECTOR}batching: {{max_batch_size: 8}}\nexecutor: {request.param}\n"
     write_model(root, "choosy", CHOOSY, yaml)
     bits = yaml.replace("FP32", "BF16").replace("-1, 4", "-1, 2")
     write_model(root, "bits", ECHO, bits)
@@ -127,46 +116,41 @@ def server(request, tmp_path_factory):
         yield running
 
 
-@both
-def test_steps_run_in_the_order_of_their_tensors(module, server):
+def test_steps_run_in_the_order_of_their_tensors(server):
     x = np.random.default_rng(1).standard_normal((5, 4)).astype(np.float32)
-    answer = infer(module, server, "diamond", {"IN": x})
+    answer = infer(tritonclient.grpc, server, "diamond", {"IN": x})
     np.testing.assert_array_equal(answer.as_numpy("THREEFOLD"), x * 3)
     np.testing.assert_array_equal(answer.as_numpy("SUM"), x * 2 + x * 3)
 
 
-@over_grpc
-def test_only_wanted_outputs_are_answered(module, server):
-    wanted = [module.InferRequestedOutput("SUM")]
-    answer = infer(module, server, "diamond", {"IN": np.ones((1, 4), np.float32)}, wanted)
+def test_only_wanted_outputs_are_answered(server):
+    wanted = [tritonclient.grpc.InferRequestedOutput("SUM")]
+    answer = infer(
+        tritonclient.grpc, server, "diamond", {"IN": np.ones((1, 4), np.float32)}, wanted
+    )
     assert answer.as_numpy("SUM").tolist() == [[5] * 4] and answer.as_numpy("THREEFOLD") is None
 
 
-@over_grpc
-def test_more_rows_than_the_ensemble_takes_are_refused(module, server):
+def test_more_rows_than_the_ensemble_takes_are_refused(server):
     with pytest.raises(InferenceServerException, match=r"7 rows.*max_batch_size.*6"):
-        infer(module, server, "diamond", {"IN": np.ones((7, 4), np.float32)})
+        infer(tritonclient.grpc, server, "diamond", {"IN": np.ones((7, 4), np.float32)})
 
 
-@over_grpc
-def test_bfloat16_stays_what_it_is(module, server):
+def test_bfloat16_stays_what_it_is(server):
     values = np.array([[0.5, -3e38]], ml_dtypes.bfloat16)
-    tensor = module.InferInput("x", [1, 2], "BF16")
+    tensor = tritonclient.grpc.InferInput("x", [1, 2], "BF16")
     tensor.set_data_from_numpy(values)
-    address = server.http if module is tritonclient.http else server.grpc
-    client = module.InferenceServerClient(address)
-    answer = client.infer("bits_twice", [tensor])
-    client.close()
+    with tritonclient.grpc.InferenceServerClient(server.grpc) as client:
+        answer = client.infer("bits_twice", [tensor])
     for name in ("y", "x_again"):
         assert (
             answer.as_numpy(name).astype(np.float32).tolist() == values.astype(np.float32).tolist()
         )
 
 
-@over_grpc
-def test_texts_pass_through_models_without_batches(module, server):
+def test_texts_pass_through_models_without_batches(server):
     text = np.array([b"one", "zwölf".encode(), b""], object)
-    answer = infer(module, server, "texts", {"text": text})
+    answer = infer(tritonclient.grpc, server, "texts", {"text": text})
     assert answer.as_numpy("again").tolist() == text.tolist()
 
 
@@ -197,27 +181,16 @@ def test_models_of_an_ensemble_join_its_requests_in_statistics(server):
 SLOW = """
 import time
 
-from ksrv import BaseHandler
-
-
-class Slow(BaseHandler):
-    def inference(self, x):
-        if x[0, 0] == 1:
-            time.sleep(0.6)
-        return {"y": x}
+def inference(x):
+    if x[0, 0] == 1:
+        time.sleep(0.6)
+    return {"y": x}
 """
 
 
 @pytest.mark.parametrize("quick", [0, 1200], ids=["at first", "after many quick runs"])
 def test_steps_behind_a_deadline_are_not_run(tmp_path, quick):
-    write_model(
-        tmp_path,
-        "slow",
-        SLOW,
-        "inputs: [{name: x, datatype: FP32, shape: [-1, 4]}]\n"
-        "outputs: [{name: y, datatype: FP32, shape: [-1, 4]}]\nbatching: {max_batch_size: 8}\n"
-        "warmup: false\n",
-    )
+    write_model(tmp_path, "slow", SLOW, f"{VECTOR}batching: {{max_batch_size: 8}}\nwarmup: false\n")
     write_scale(write_folder(tmp_path, "by_two", SCALE) / "1/model.onnx", 2)
     write_folder(tmp_path, "late", GUARDED.replace("choosy", "slow"))
     tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [0, 0, 0, 0]}

@@ -230,7 +230,6 @@ TORCH = 'backend: "pytorch"\n'
 
 
 def write_openvino_sums(path):
-    """The same by OpenVINO."""
     pytest.importorskip("openvino", reason="make test-openvino installs it")
     from tests.support.model_files.openvino_models import ops, parameter, write_ir
 

@@ -10,8 +10,6 @@ from tests.support.model_files.triton_repository import infer, write_folder
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
-both = pytest.mark.parametrize("module", [tritonclient.http, tritonclient.grpc])
-
 PLACES = """
 platform: "pytorch_libtorch"
 max_batch_size: 8
@@ -80,7 +78,6 @@ def server(tmp_path_factory):
         yield running
 
 
-@both
 @pytest.mark.parametrize(
     ("model", "inputs", "outputs"),
     [
@@ -89,17 +86,16 @@ def server(tmp_path_factory):
         ("dictionary", ("a", "b"), ("sum", "difference")),
     ],
 )
-def test_tensors_reach_their_arguments(module, server, model, inputs, outputs):
+def test_tensors_reach_their_arguments(server, model, inputs, outputs):
     left, right = np.random.default_rng(3).standard_normal((2, 4, 3)).astype(np.float32)
-    answer = infer(module, server, model, dict(zip(inputs, (left, right), strict=True)))
+    answer = infer(tritonclient.grpc, server, model, dict(zip(inputs, (left, right), strict=True)))
     np.testing.assert_array_equal(answer.as_numpy(outputs[0]), left + right)
     np.testing.assert_array_equal(answer.as_numpy(outputs[1]), left - right)
 
 
-@both
-def test_reshapes_hold_for_torch_tensors(module, server):
+def test_reshapes_hold_for_torch_tensors(server):
     x = np.arange(12, dtype=np.float32).reshape(2, 6)
-    answer = infer(module, server, "one", {"INPUT__0": x})
+    answer = infer(tritonclient.grpc, server, "one", {"INPUT__0": x})
     expected = One()(torch.from_numpy(x).reshape(2, 3, 2)).numpy().reshape(2, 1, 2)
     np.testing.assert_array_equal(answer.as_numpy("OUTPUT__0"), expected)
 
@@ -111,7 +107,6 @@ def test_the_platform_is_tritons(server):
     assert [one["name"] for one in metadata["inputs"]] == ["RIGHT__1", "LEFT__0"]
 
 
-@both
-def test_a_module_with_fewer_results_says_so(module, server):
-    with pytest.raises(module.InferenceServerException, match="returned 1 outputs"):
-        infer(module, server, "fewer", {"INPUT__0": np.zeros((1, 3), np.float32)})
+def test_a_module_with_fewer_results_says_so(server):
+    with pytest.raises(tritonclient.grpc.InferenceServerException, match="returned 1 outputs"):
+        infer(tritonclient.grpc, server, "fewer", {"INPUT__0": np.zeros((1, 3), np.float32)})

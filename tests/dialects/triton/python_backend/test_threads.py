@@ -79,16 +79,14 @@ class TritonPythonModel:
 
 SEEN = """
 import json, os, time
-from ksrv import BaseHandler
 
-class Seen(BaseHandler):
-    def inference(self, x):
-        [request] = self.context.batch.requests
-        until = bytes(x[0]).decode()
-        while until and not os.path.exists(until):
-            time.sleep(0.005)
-        seen = {"id": request.headers.get("x-request-id"), "has_deadline": request.deadline_ns is not None}
-        return {"y": [json.dumps(seen)]}
+def inference(x, batch):
+    [request] = batch.requests
+    until = bytes(x[0]).decode()
+    while until and not os.path.exists(until):
+        time.sleep(0.005)
+    seen = {"id": request.headers.get("x-request-id"), "has_deadline": request.deadline_ns is not None}
+    return {"y": [json.dumps(seen)]}
 """
 SEEN_YAML = """
 inputs: [{name: x, datatype: BYTES, shape: [-1]}]
