@@ -10,23 +10,15 @@ from tests.support.wait_until import wait_until
 NUMBER = """
 import numpy as np
 
-from ksrv import BaseHandler
-
-
-class Number(BaseHandler):
-    def inference(self, x):
-        return x * 0 + {number}
+def inference(x):
+    return x * 0 + {number}
 """
 MOVES = """
 import os
 
-from ksrv import BaseHandler
-
-
-class Moves(BaseHandler):
-    def inference(self, x):
-        os.chdir({folder!r})
-        return x
+def inference(x):
+    os.chdir({folder!r})
+    return x
 """
 SETTINGS = """
 inputs: [{name: x, datatype: FP32, shape: [-1]}]

@@ -68,11 +68,6 @@ def client(tmp_path_factory):
         yield opened
 
 
-def test_the_storyteller_tells(client):
-    answer = client.infer("storyteller", {"text_input": np.array([b"Tell"], object)})
-    assert answer["text_output"].tolist() == [b"Once upon"]
-
-
 def test_the_storyteller_tells_a_client_in_parts(client, capsys):
     _, shown, _ = python_of("streams.md")
     exec(shown.replace("http://127.0.0.1:8080", client.url), {})

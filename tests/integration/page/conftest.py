@@ -66,18 +66,18 @@ raise RuntimeError('<img src=x onerror="alert(1)"> is not there')
 """
 
 WORDS = """
-from ksrv import BaseHandler, InferenceError
+from ksrv import InferenceError
 
 
-class Words(BaseHandler):
-    def inference(self, text):
-        return [self.tell(bytes(one).decode()) for one in text]
+def inference(text):
+    return [tell(bytes(one).decode()) for one in text]
 
-    def tell(self, text):
-        for word in text.split():
-            if word == "fail":
-                raise InferenceError('<b onclick="alert(1)">no more</b>')
-            yield b"\\xff\\xfe" if word == "binary" else word + " <i>"
+
+def tell(text):
+    for word in text.split():
+        if word == "fail":
+            raise InferenceError('<b onclick="alert(1)">no more</b>')
+        yield b"\\xff\\xfe" if word == "binary" else word + " <i>"
 """
 
 ODD = """

@@ -183,11 +183,3 @@ def test_the_keyboard_reaches_everything(browser, page_server):
         expect(page.get_by_role("button", name="Send", exact=True)).to_be_focused()
         page.keyboard.press("Enter")
         expect(page.locator("form .status")).to_contain_text("answered in")
-
-
-def test_a_narrow_screen_needs_no_scrolling_sideways(browser, page_server, photograph):
-    with watched_page(browser, page_server.url, viewport={"width": 360, "height": 740}) as page:
-        for name in ("boxes", "classes", "bright"):
-            open_model(page, name)
-            send_file(page, photograph)
-            assert page.evaluate("document.documentElement.scrollWidth") <= 360

@@ -36,6 +36,7 @@ def test_axe_finds_nothing_in_any_view(browser, page_server, photograph, scheme)
             open_model(page, name)
             send_file(page, photograph)
             assert violations(page) == [], name
+            assert page.evaluate("document.documentElement.scrollWidth") <= 360
         for name in ("double", "shout", "words", "lengths"):
             open_model(page, name)
             page.get_by_role("button", name="Keep this request").click()

@@ -17,7 +17,6 @@ NUMBERS = np.array([[1, 2, 3, 4]], np.float32)
 
 
 def infer(module, address):
-    """Send the numbers with Triton's client, and return the answer."""
     client = module.InferenceServerClient(address)
     tensor = module.InferInput("x", [1, 4], "FP32")
     tensor.set_data_from_numpy(NUMBERS)

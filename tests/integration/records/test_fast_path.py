@@ -7,17 +7,13 @@ import numpy as np
 import pytest
 
 from ksrv.records import read_records
+from tests.support.models import VECTOR
 from tests.support.native.fast_path import ask, message, opened, opened_grpc, serving
 from tests.support.wait_until import wait_until
 from tests.support.wire.grpc_calls import UNLIMITED, infer_request, stub_infer
 
 DOUBLE = 'def inference(x): return {"y": x * 2}\n'
-YAML = """
-handler: handler.py
-warmup: false
-inputs: [{name: x, datatype: FP32, shape: [-1, 4]}]
-outputs: [{name: y, datatype: FP32, shape: [-1, 4]}]
-"""
+YAML = f"handler: handler.py\nwarmup: false\n{VECTOR}"
 REQUESTS = 120
 ROW = np.arange(4, dtype=np.float32).reshape(1, 4)
 
