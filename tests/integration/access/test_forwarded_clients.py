@@ -91,9 +91,13 @@ def test_untrusted_proxy_cannot_name_a_client(models):
     settings = {"access_log": True, "log_format": "json", "forwarded_allow_ips": ["10.0.0.0/8"]}
     with Server(models, grpc="off", **settings) as running:
         requests.get(running.url + "/v2", headers=FORWARDED | {"X-Request-ID": "mine"}, timeout=30)
-        [record] = [
-            one for one in records(running, "gunicorn.access", 1) if one["request_id"] == "mine"
-        ]
+
+        def mine():
+            found = records(running, "gunicorn.access", 1)
+            return [one for one in found if one["request_id"] == "mine"]
+
+        wait_until(mine)
+        [record] = mine()
         assert record["peer"] == "127.0.0.1" and "proxy" not in record
 
 
