@@ -11,9 +11,9 @@ from msgspec import Meta
 MIB = 1024 * 1024
 
 HANDLER_HEADERS = 8 * 1024
-"""Bytes of the headers that a handler sets for one answer: what proxies and clients of gRPC take of a head."""
+"""The most bytes of headers that a handler may set for one answer. Common proxies and gRPC clients accept so many."""
 
-HEADER_OVERHEAD = 32  # of each header, as HPACK counts it
+HEADER_OVERHEAD = 32  # bytes that are added for each header (RFC 7541 4.1)
 
 Size = Annotated[int, Meta(ge=1, le=1 << 50)]
 Count = Annotated[int, Meta(ge=1, le=1 << 40)]
@@ -22,11 +22,11 @@ Count = Annotated[int, Meta(ge=1, le=1 << 40)]
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds on the requests of clients. Sizes are bytes.
 
-    A refusal names the option of a field, so that an operator can find it. The largest value of a field
-    is that of the native readers.
+    The error for a request that exceeds a limit names the option, so that an operator can find it. The
+    native readers support no larger values than a field allows.
 
     Attributes:
-        body: Bytes of a request, compressed or not; 64M works too.
+        body: Bytes of a request, compressed or not; also with a unit, such as 64M.
         json: Bytes of a request's JSON, or of all texts of a gRPC message.
         in_flight: Bytes of all requests and answers of a worker; 0 for a quarter of the memory.
         head: Bytes of a request's head or gRPC metadata.
@@ -86,7 +86,7 @@ _UNITS = {
 
 
 def show_limit(name: str, value: float) -> str:
-    """Return a limit as every refusal names it: "limit --limits-body (1073741824 bytes)".
+    """Return a limit as errors name it: "limit --limits-body (1073741824 bytes)".
 
     Args:
         name: A field of `Limits`, which is shown as the option that sets it, or a key of model.yaml that bounds requests.

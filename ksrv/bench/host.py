@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-_LISTEN = "0A"
+_LISTEN = "0A"  # TCP_LISTEN, as /proc/net/tcp writes it
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,7 @@ class Usage:
 
     Attributes:
         cpu: Seconds of CPU since they were started.
-        memory: Bytes that they hold now; what they share counts once.
+        memory: Bytes that they use now. Shared pages count once if the kernel has smaps_rollup, else in each process.
     """
 
     cpu: float
@@ -61,9 +61,16 @@ def _parents() -> dict[int, int]:
 
 def _holds(pid: int, sockets: set[str]) -> bool:
     try:
-        return any(os.readlink(entry) in sockets for entry in os.scandir(f"/proc/{pid}/fd"))
+        descriptors = os.listdir(f"/proc/{pid}/fd")
     except OSError:
         return False
+    for descriptor in descriptors:
+        try:
+            if os.readlink(f"/proc/{pid}/fd/{descriptor}") in sockets:
+                return True
+        except OSError:  # closed since the listing
+            continue
+    return False
 
 
 def usage(pids: list[int]) -> Usage | None:

@@ -18,7 +18,7 @@ from ksrv.errors import InferenceError
 from ksrv.records import Record, RecordedTensor, read_records
 
 MOST_SHOWN = 10
-"""Differences that are described in words."""
+"""The most differences that a replay describes in words."""
 
 Answer = dict[str, Array]
 
@@ -35,12 +35,12 @@ class Replayed:
         sent: Requests that were sent.
         equal: Requests whose answers were as recorded.
         different: Requests whose answers were not.
-        failed: Requests without an answer, by the kind of the failure, unless the record has the same error.
+        failed: Failed requests by status or exception. A request counts as equal if the record has the same error.
         skipped: Records that were not sent, by the reason.
         examples: The first differences and failures, in words.
-        seconds: How long it took.
-        latest_s: How late a request was sent at most, because all connections waited.
-        latencies_ms: Of each answer.
+        seconds: The duration of the replay.
+        latest_s: The longest delay of a request after it was due, because all connections were in use.
+        latencies_ms: The latency of each request that was sent.
     """
 
     sent: int = 0
@@ -54,7 +54,7 @@ class Replayed:
     latencies_ms: list[float] = field(default_factory=list)
 
     def document(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the result as a JSON object."""
         shown = sorted(self.latencies_ms)
         return {
             "sent": self.sent,
@@ -70,7 +70,7 @@ class Replayed:
         }
 
     def lines(self) -> Iterator[str]:
-        """Yield it as a person reads it."""
+        """Yield the lines of the result as text."""
         document = self.document()
         yield (
             f"{self.sent} requests sent in {self.seconds:.1f} s: {self.equal} answers equal, {self.different} different, "
@@ -88,7 +88,7 @@ class Replayed:
 
 
 def records_of(path: Path, model: str, version: str) -> list[Record]:
-    """Return the records of one model, in the order in which the requests came.
+    """Return the records of one model, in the order in which the requests arrived.
 
     Args:
         version: The version whose records are returned; "" for all.
@@ -97,11 +97,11 @@ def records_of(path: Path, model: str, version: str) -> list[Record]:
         RecordError: They cannot be read.
     """
     found = [
-        one
-        for one in read_records(path)
-        if one.model == model and (not version or one.version == version)
+        record
+        for record in read_records(path)
+        if record.model == model and (not version or record.version == version)
     ]
-    return sorted(found, key=lambda one: one.time)
+    return sorted(found, key=lambda record: record.time)
 
 
 def due_times(records: Sequence[Record], rate: float | None, speed: float) -> list[float]:
@@ -113,7 +113,7 @@ def due_times(records: Sequence[Record], rate: float | None, speed: float) -> li
     """
     if rate is not None:
         return [number / rate for number in range(len(records))]
-    return [(one.time - records[0].time) / speed for one in records]
+    return [(record.time - records[0].time) / speed for record in records]
 
 
 def replay(
@@ -130,19 +130,19 @@ def replay(
     """Send requests when they are due, and compare their answers.
 
     Args:
-        version: The version that is asked; "" for the default one.
-        connections: Requests that are under way at a time.
-        tolerance: How far a number may be from the recorded one, as a share of it (and absolutely below 1).
-        progress: Told how many were sent.
+        version: The version to send the requests to; "" for the default version.
+        connections: The most requests at the same time.
+        tolerance: A number may differ from the recorded number R by tolerance * (1 + |R|).
+        progress: Called with the number of requests that were sent so far.
     """
     result = Replayed()
     lock = threading.Lock()
     begun = time.monotonic()
 
-    def one(record: Record, at: float) -> None:
+    def send(record: Record, at: float) -> None:
         late = time.monotonic() - begun - at
         try:
-            answered_ms, difference, failure = _ask(client, model, version, record, tolerance)
+            answered_ms, differs, failure = _ask(client, model, version, record, tolerance)
         except Incomparable as error:
             with lock:
                 result.skipped[str(error)] += 1
@@ -153,25 +153,26 @@ def replay(
             result.latencies_ms.append(answered_ms)
             if failure:
                 result.failed[failure] += 1
-            elif difference:
+            elif differs:
                 result.different += 1
             else:
                 result.equal += 1
-            if difference and len(result.examples) < MOST_SHOWN:
-                result.examples.append(f"{record.id}: {difference}")
+            if differs and len(result.examples) < MOST_SHOWN:
+                result.examples.append(f"{record.id}: {differs}")
             progress(result.sent)
 
     with ThreadPoolExecutor(connections) as threads:
-        waiting = threading.Semaphore(connections)
+        # A request is submitted only if a connection is free, so that `late` measures the wait for a connection.
+        free = threading.Semaphore(connections)
 
         def release(_: object) -> None:
-            waiting.release()
+            free.release()
 
         asked = []
         for record, at in zip(records, due, strict=True):
             time.sleep(max(0.0, begun + at - time.monotonic()))
-            waiting.acquire()
-            future = threads.submit(one, record, at)
+            free.acquire()
+            future = threads.submit(send, record, at)
             future.add_done_callback(release)
             asked.append(future)
         for future in asked:
@@ -183,8 +184,8 @@ def replay(
 def _ask(
     client: Client, model: str, version: str, record: Record, tolerance: float
 ) -> tuple[float, str, str]:
-    """Send one request; return its milliseconds, in what its answer differs, and the kind of its failure."""
-    inputs = {one.name: _array(one) for one in record.inputs}
+    """Send a request. Return its milliseconds, how the answer differs or "", and the kind of failure or ""."""
+    inputs = {tensor.name: _array(tensor) for tensor in record.inputs}
     expected = [_answer(chunk) for chunk in record.chunks]
     if record.outputs or not record.chunks:
         expected.append(_answer(record.outputs or ()))
@@ -214,15 +215,15 @@ def _ask(
     if len(got) != len(expected):
         return took, f"it has {len(got)} parts; recorded are {len(expected)}", ""
     for wanted, found in zip(expected, got, strict=True):
-        if told := difference(wanted, found, tolerance):
-            return took, told, ""
+        if differs := difference(wanted, found, tolerance):
+            return took, differs, ""
     return took, "", ""
 
 
 def _same_status(client: Client, wanted: int, got: int) -> bool:
     if wanted == got or not client.url.startswith("grpc"):
         return wanted == got
-    # A code of gRPC is used for several statuses.
+    # Several HTTP statuses have the same gRPC code.
     return InferenceError("", wanted).grpc_code == InferenceError("", got).grpc_code
 
 
@@ -236,11 +237,11 @@ def _array(tensor: RecordedTensor) -> Array:
 
 
 def _answer(tensors: Sequence[RecordedTensor]) -> Answer:
-    return {one.name: _array(one) for one in tensors}
+    return {tensor.name: _array(tensor) for tensor in tensors}
 
 
 def difference(expected: Answer, got: Answer, tolerance: float) -> str:
-    """Return in what an answer differs from the recorded one; "" where it does not."""
+    """Return how an answer differs from the recorded answer; "" if it does not."""
     if expected.keys() != got.keys():
         return f"its outputs are {', '.join(got)}; recorded are {', '.join(expected)}"
     for name, wanted in expected.items():
@@ -251,10 +252,10 @@ def difference(expected: Answer, got: Answer, tolerance: float) -> str:
             return f"the output {name!r} holds {found.dtype}; recorded is {wanted.dtype}"
         wrong = _wrong(wanted, found, tolerance)
         if wrong.any():
-            place = tuple(int(index[0]) for index in np.nonzero(wrong))
+            index = tuple(int(axis[0]) for axis in np.nonzero(wrong))
             return (
-                f"the output {name!r} differs in {int(wrong.sum())} of {wrong.size} values; at {list(place)} it is "
-                f"{_shown(found[place])}, recorded is {_shown(wanted[place])}"
+                f"the output {name!r} differs in {int(wrong.sum())} of {wrong.size} values; at {list(index)} it is "
+                f"{_shown(found[index])}, recorded is {_shown(wanted[index])}"
             )
     return ""
 

@@ -7,7 +7,7 @@ import click
 TEMPLATES = Path(__file__).with_name("templates")
 
 SUFFIX = ".in"
-"""Ends the names of the templates' files, which are no code of this package."""
+"""The suffix of template files, so that no tool takes them for modules or tests of this package."""
 
 _SAMPLES = {
     "tensor": "sample.json",
@@ -53,7 +53,7 @@ def init(kind: str, folder: Path, force: bool) -> None:
             f"'{name}' is no model name; expected letters, digits, '.', '_' and '-', the first of "
             f"them a letter or a digit"
         )
-    # A separate name for each model, because tests of several models run together.
+    # pytest refuses two test files with the same name, so tests of several models need different names.
     test = f"test_{name}.py"
     files = {
         path.name.removesuffix(SUFFIX).replace("@NAME@", name).replace("test_model.py", test): (
@@ -62,10 +62,10 @@ def init(kind: str, folder: Path, force: bool) -> None:
         for path in sorted((TEMPLATES / kind).glob(f"*{SUFFIX}"))
     }
     sample = _SAMPLES[kind]
-    there = [file for file in sorted({*files, sample}) if (folder / file).exists()]
-    if there and not force:
+    existing = [file for file in sorted({*files, sample}) if (folder / file).exists()]
+    if existing and not force:
         raise click.ClickException(
-            f"{folder} holds {', '.join(there)} already; choose another folder or give --force"
+            f"{folder} holds {', '.join(existing)} already; choose another folder or give --force"
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -101,7 +101,7 @@ def _calls(kind: str, name: str, folder: Path) -> list[str]:
 
 
 def _picture(kind: str) -> bytes:
-    """Return a JPEG: for a detector two bright boxes on a dark ground, else mostly red."""
+    """Return a sample JPEG: two bright boxes on a dark background for a detector, else a mostly red picture."""
     import cv2
     import numpy as np
 
@@ -110,7 +110,7 @@ def _picture(kind: str) -> bytes:
         pixels[40:120, 30:110] = 230
         pixels[150:210, 180:290] = 240
     else:
-        pixels = np.full((240, 320, 3), (40, 40, 210), np.uint8)  # blue, green, red
+        pixels = np.full((240, 320, 3), (40, 40, 210), np.uint8)  # OpenCV's order: blue, green, red
         pixels[80:160, 120:200] = (200, 220, 220)
     encoded: bytes = cv2.imencode(".jpg", pixels)[1].tobytes()
     return encoded

@@ -1,7 +1,7 @@
 """Turns the faults that the native readers of a REST body report into sentences for the client.
 
-The readers give a code, a byte offset and the numbers that disagree; this module is the only one
-that knows the words. Every sentence names the input or output, its index and both numbers.
+The readers report a code, a byte offset and the numbers that disagree. Only this module has the texts.
+A sentence about a tensor names the input or output, its index, and both numbers.
 """
 
 import re
@@ -57,7 +57,7 @@ _SPELLINGS = {
 }
 
 _ABOUT_A_VALUE = frozenset({"type", "dimension", "size_invalid"})
-"""Faults of which the offset is that of a value."""
+"""Faults whose offset is the byte at which a value should begin."""
 
 _RANGES = {
     "BOOL": "true and false",
@@ -86,9 +86,9 @@ _NUMBER = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?(?![
 
 
 def _syntax(body: memoryview, offset: int) -> str | None:
-    """Return the fault at the place of a value, or None where a value begins.
+    """Return the syntax fault at an offset that should begin a value, or None if a value begins there.
 
-    The readers report a wrong type before they have read the value, so there may be no value at all.
+    The readers report a wrong type before they have read the value, so the JSON may be invalid there.
     """
     rest = bytes(body[offset : offset + 400])
     if rest[:1] in (b'"', b"{", b"[") or rest.startswith(_NAMES_OF_NUMBERS) or _NUMBER.match(rest):
@@ -117,14 +117,14 @@ def _remedy(body: memoryview, offset: int) -> str:
 
 
 def _known_beginning(body: memoryview) -> str | None:
-    """Return what a body is that is not JSON by its first bytes, and how to send it."""
+    """Recognize a body that is not JSON by its first bytes. Return what it is and how to send it, or None."""
     start = bytes(body[:3])
     found = [what for beginning, what in _BEGINNINGS.items() if start.startswith(beginning)]
     return found[0] if found else None
 
 
 def json_fault(error: orjson.JSONDecodeError, body: memoryview) -> InvalidRequest:
-    """Return the answer for a body that orjson cannot read.
+    """Return the error for a body that orjson cannot read.
 
     Args:
         body: The whole body.
@@ -260,11 +260,11 @@ def _sentence(error: BodyError, body: memoryview) -> str:
 
 
 def body_fault(error: BodyError, body: memoryview) -> KsrvError:
-    """Return the answer for a fault in the header or in the framing of its tensors.
+    """Return the error for a fault in the JSON of an infer request, or in the sizes of its binary data.
 
     Args:
         error: The fault that the native reader reported.
-        body: The whole body, for the kind of value at the fault.
+        body: The whole body. The error names the kind of value at the fault.
     """
     fault = _syntax(body, error.offset) if error.code in _ABOUT_A_VALUE else None
     if fault is not None:
@@ -281,12 +281,13 @@ def numbers_fault(
     datatype: str,
     count: int,
 ) -> KsrvError:
-    """Return the answer for a fault in an input's JSON numbers.
+    """Return the error for a fault in an input's JSON numbers.
 
     Args:
         error: The fault that the native reader reported.
-        begin: The index at which the array begins in it.
-        count: The values that its shape asks for.
+        body: The whole body.
+        begin: The offset in the body at which the array of numbers begins.
+        count: The number of values that the input's shape asks for.
     """
     subject = f"input {quote(name)} (index {index})"
     where = begin + error.offset
@@ -317,7 +318,7 @@ def numbers_fault(
 
 
 def json_too_large(size: int, limit: int) -> KsrvError:
-    """Return the answer for a request whose JSON is above its limit."""
+    """Return the error for a request whose JSON exceeds the limit."""
     return BodyTooLarge(
         f"the JSON of the request has {size} bytes, above the {show_limit('json', limit)}"
     )

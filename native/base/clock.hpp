@@ -8,9 +8,10 @@
 
 namespace ksrv {
 
+// A deadline that no clock reaches.
 inline constexpr std::int64_t NEVER = INT64_MAX;
 
-// Longer timeouts (about thirty years) are cut to this value, so that deadlines cannot overflow.
+// About thirty years. Longer timeouts are cut to this value, so that deadlines in nanoseconds cannot overflow.
 inline constexpr std::uint64_t LONGEST_TIMEOUT_US = 1'000'000'000'000'000;
 
 inline std::int64_t nanoseconds_of(clockid_t clock) noexcept {
@@ -21,10 +22,10 @@ inline std::int64_t nanoseconds_of(clockid_t clock) noexcept {
 
 inline std::int64_t now_ns() noexcept { return nanoseconds_of(CLOCK_MONOTONIC); }
 
-// The monotonic clock as an unsigned number, for connections.
+// The monotonic clock as an unsigned number, as connections store times.
 inline std::uint64_t unsigned_now_ns() noexcept { return static_cast<std::uint64_t>(now_ns()); }
 
-// Coarse (a few milliseconds), but cheap.
+// The monotonic clock with a resolution of a few milliseconds, which is cheaper to read.
 inline std::uint64_t coarse_nanoseconds() noexcept {
 #ifdef CLOCK_MONOTONIC_COARSE
     return static_cast<std::uint64_t>(nanoseconds_of(CLOCK_MONOTONIC_COARSE));

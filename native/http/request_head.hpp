@@ -17,8 +17,8 @@ namespace ksrv {
 // app, with a body of known framing. `refused`: the head has a fault, and the end of the message is unknown.
 enum class Verdict : uint8_t { incomplete, native, app, refused };
 
-// Why a head is refused: a row for each fault, with the status and the end of the sentence that answers it. The sentence
-// for `too_long` names the limit, so that Python writes it.
+// Why a head is refused: a row for each fault, with the status and the end of the error message. Python writes the
+// message for `too_long`, because it names the limit.
 #define KSRV_HEAD_FAULTS(row)                                                                                         \
     row(none, 0, "")                                                                                                   \
     row(line_end, 400, "a line of the head does not end with CR LF, or holds a NUL") /* RFC 9112 2.2 */                \
@@ -38,7 +38,7 @@ enum class Verdict : uint8_t { incomplete, native, app, refused };
     row(length, 400, "Content-Length is not a number")                               /* RFC 9112 6.3 */                \
     row(lengths, 400, "the head has several Content-Length fields; one is allowed")  /* RFC 9112 6.3 */                \
     row(length_and_coding, 400, "the head has both Content-Length and Transfer-Encoding") /* RFC 9112 6.1 */           \
-    row(coding, 400, "Transfer-Encoding is not chunked alone; a compressed body has a Content-Encoding")               \
+    row(coding, 400, "Transfer-Encoding is not chunked alone; a compressed body has a Content-Encoding") /* 6.1 */     \
     row(old_coding, 400, "HTTP/1.0 has no Transfer-Encoding")                        /* RFC 9112 6.1 */                \
     row(no_host, 400, "a request of HTTP/1.1 needs a Host field")                    /* RFC 9112 3.2 */                \
     row(hosts, 400, "the head has several Host fields; one is allowed")              /* RFC 9112 3.2 */                \
@@ -55,7 +55,7 @@ struct HeadRefusal {
     const char *text;
 };
 
-// By fault.
+// Indexed by HeadFault.
 #define KSRV_ROW(name, status, text) {status, text},
 inline constexpr HeadRefusal HEAD_REFUSALS[] = {KSRV_HEAD_FAULTS(KSRV_ROW)};
 #undef KSRV_ROW
@@ -71,7 +71,7 @@ inline bool is_description(Route route) noexcept {
     return route == Route::server || route == Route::metadata || route == Route::model_ready;
 }
 
-constexpr int MOUNT_BYTES = 128;
+constexpr int MOUNT_BYTES = 128;  // Longest prefix of all paths.
 
 struct HeadLimits {
     size_t head = 16384;          // bytes of a head that the native server answers
@@ -85,8 +85,8 @@ struct HeadLimits {
     bool compression = false;     // answers may be compressed, so that Accept-Encoding matters
     bool origins = false;         // answers have CORS fields, so that Origin matters
     bool own_hosts = false;       // the app refuses foreign hosts (see is_foreign_host)
-    size_t mount_length = 0;      // of the prefix of all paths; 0 for none
-    char mount[MOUNT_BYTES] = {};
+    size_t mount_length = 0;      // 0 if the paths have no prefix
+    char mount[MOUNT_BYTES] = {};  // the prefix of all paths
 };
 
 struct Span {
@@ -100,7 +100,7 @@ struct Head {
     Span name;                    // the model's name, if the route has one
     Span version;                 // empty if the target has none
     uint32_t length = 0;          // bytes including the empty line; 0 until the end is found
-    uint32_t fields = 0;          // offset of the first field
+    uint32_t fields = 0;          // offset of the first header field in the received bytes
     uint64_t content_length = 0;
     uint64_t json_length = 0;     // Inference-Header-Content-Length
     bool has_json_length = false;
@@ -121,6 +121,6 @@ bool is_host(const unsigned char *text, size_t length) noexcept;
 // Classifies the bytes that a connection has received since its last message. `searched` stores the progress of the
 // search for the end of the head. It must be 0 at the start of a message.
 Verdict classify_head(const unsigned char *data, size_t filled, size_t *searched,
-                  const HeadLimits &limits, Head *head) noexcept;
+                      const HeadLimits &limits, Head *head) noexcept;
 
 }  // namespace ksrv

@@ -238,7 +238,7 @@ private:
     bool real(const char *start, const char *end, double *value) noexcept {
         const std::from_chars_result result = std::from_chars(start, end, *value);
         if (result.ec == std::errc() && std::isfinite(*value)) return true;
-        if (json::is_below_1(start, end)) {
+        if (json::underflows(start, end)) {
             *value = 0;
             return true;
         }

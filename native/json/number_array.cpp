@@ -378,7 +378,7 @@ private:
         const std::from_chars_result parsed = std::from_chars(first, at_, *result);
         if (parsed.ec == std::errc()) return std::isfinite(*result);
         *result = 0;
-        return json::is_below_1(first, at_);
+        return json::underflows(first, at_);
     }
 
     const char *begin_;

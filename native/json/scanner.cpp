@@ -85,8 +85,8 @@ std::size_t decode_string(const char *at, const char *end, char *out) noexcept {
     return static_cast<std::size_t>(out - start);
 }
 
-bool is_below_1(const char *at, const char *end) noexcept {
-    std::int64_t magnitude = 0;  // of the first nonzero digit, as a power of ten
+bool underflows(const char *at, const char *end) noexcept {
+    std::int64_t magnitude = 0;  // the number without its exponent is 0.d... * 10^magnitude, with d != 0
     bool leading = true, fraction = false;
     for (; at != end && (*at | 0x20) != 'e'; ++at) {
         if (*at == '.') fraction = true;
@@ -171,7 +171,8 @@ Fault skip_value(Cursor &c, unsigned depth, unsigned deepest) noexcept {
 
 namespace {
 
-// Whether the 32 bytes at `at` have neither brackets, braces nor quotes, nor bytes that `skip_array` mistakes for them.
+// Whether the 32 bytes at `at` have neither brackets, braces nor quotes, nor bytes that the mask mistakes for them
+// ('Y', '_', 'y' and DEL).
 bool none_marked(const char *at) noexcept {
 #if defined(__SSE2__)
     const __m128i bits = _mm_set1_epi8(0x26), bracket = _mm_set1_epi8(0x7F), quote = _mm_set1_epi8('"');
@@ -201,8 +202,8 @@ Fault skip_array(Cursor &c, unsigned depth, unsigned deepest) noexcept {
                 while (end - at >= 32 && none_marked(at)) at += 32;
                 continue;
             }
-            // If only brackets are marked, and they can neither end the array nor reach the depth limit in any order,
-            // their count is enough.
+            // If only brackets are marked, and in no order of these brackets the array could end or exceed the depth
+            // limit, it suffices to count them.
             const std::uint64_t opening = zero_bytes(word ^ repeat('['));
             const std::uint64_t closing = zero_bytes(word ^ repeat(']'));
             if (marks == (opening | closing) && count_marks(closing) < open &&

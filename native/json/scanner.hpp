@@ -164,8 +164,8 @@ inline Fault skip_number(Cursor &c, bool *integral) noexcept {
     return OK;
 }
 
-// Whether a number that no double can represent is too close to 0, and not too large.
-bool is_below_1(const char *at, const char *end) noexcept;
+// Whether a number that no double can represent is too close to 0. If not, it is too large.
+bool underflows(const char *at, const char *end) noexcept;
 
 // Reads `word` (true, false, null) at the cursor.
 inline Fault skip_word(Cursor &c, const char *word, std::size_t length) noexcept {

@@ -1,6 +1,7 @@
 // Records of answers for the access log.
 //
-// The server owns it. Any thread that answers adds records, and one Python thread takes them.
+// Any I/O or Python thread that sends an answer adds its record. One Python thread takes the records and
+// writes the log.
 
 #pragma once
 
@@ -15,18 +16,18 @@
 
 namespace ksrv {
 
-// An answered request, for the access log.
 struct AccessRecord {
     uint64_t duration_ns;
     uint64_t answered_bytes;
     uint16_t status;
     std::string head;
     std::string request_id;
-    std::string timing;  // of the answer, or empty
+    std::string timing;  // the answer's Server-Timing field, or empty
     sockaddr_storage peer;
 };
 
-// Adds a record of the answer that a connection sent at `now`. False if it is lost.
+// Adds a record of the answer that a connection sent at `now`. False if the record is lost, because
+// too many records wait or memory is short.
 bool keep_record(LogRecords<AccessRecord> *log, const Connection &connection, uint64_t now) noexcept;
 
 }  // namespace ksrv

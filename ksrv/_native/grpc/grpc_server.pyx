@@ -126,7 +126,9 @@ cdef void _run(GrpcServer self, CCall *native, int reasons) noexcept:
                     self.handler(call)
                 else:
                     self.check(call)
-                    call.finished = True  # a later message finishes it
+                    # This `Call` must not end the call when it is deleted: another `Call` is made and
+                    # answers once the message has arrived.
+                    call.finished = True
             except BaseException:
                 call.finish(CODE_OF["INTERNAL"], "the server failed; see its log")
                 log.exception("a gRPC call failed")
@@ -239,7 +241,8 @@ cdef class GrpcServer:
         cdef ModelRoute route
         cdef ModelEndpoint endpoint
         if not self.endpoints:
-            Py_INCREF(self)  # requests in the queues of models refer to it from now on
+            # From now on requests in the queues of models refer to this server, so it is never freed.
+            Py_INCREF(self)
         for name, version, endpoint in routes:
             route.name = (<str>name).encode()
             route.version = (<str>version).encode()

@@ -1,9 +1,8 @@
 # Safe without the GIL: each call has a separate job, and the row memory is thread-local.
 # cython: freethreading_compatible = True
-"""Decodes whole JPEGs with libjpeg-turbo. native/images/resize resizes them row by row.
+"""Decodes whole JPEGs with libjpeg-turbo (native/images/decode/jpeg_decoder.hpp), without the GIL.
 
-The GIL is released during decoding. False means that another decoder must read the file. See
-native/images/decode/jpeg_decoder.hpp.
+`row_plan` decodes a JPEG row by row instead, if it is also resized.
 """
 
 cimport cython
@@ -39,6 +38,7 @@ def decode_jpeg_into(
     """Decode a JPEG into memory.
 
     Args:
+        file: The bytes of the JPEG.
         picture: uint8 [height, width, channels], writable. Height and width are the file's, divided
             by `reduction` and rounded up.
         order: "GRAY" for one channel, "BGR" or "RGB" for three.

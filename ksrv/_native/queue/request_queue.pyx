@@ -92,6 +92,9 @@ cdef class Queue:
         Args:
             caller_blocks: Whether the caller would otherwise only wait for the handle. Then
                 `inline_for_blocked` is sufficient for a claim.
+
+        Returns:
+            As `push`, or -1 - SLOT if the slot SLOT was claimed.
         """
         cdef Push pushed
         cdef size_t slot = 0
@@ -214,7 +217,8 @@ cdef class Queue:
             return handles
         for i in range(alive.size()):
             if not alive[i]:
-                # Drop the reference of the batch only now: it may be the last.
+                # Run the callbacks now: if the batch has the last reference to the handle,
+                # `ksrv_run_completions` no longer finds it.
                 (<NativeHandle>handles[i])._call_back()
         return [handles[i] for i in range(alive.size()) if alive[i]]
 
@@ -236,6 +240,7 @@ cdef class Queue:
             count: Called with the return value, with False for parts of split requests, before an
                 answer is sent, so that a client that has its answer finds it counted. It must not
                 block.
+
         Returns:
             For each handle whether this call answered it. False if it had expired, was cancelled,
             or was finished before.
@@ -259,7 +264,7 @@ cdef class Queue:
         for i in range(won.size()):
             handle = <NativeHandle>handles[i]
             if not won[i]:
-                handle._call_back()  # the reference of the batch may be the last
+                handle._call_back()  # as in `start`
                 continue
             if handle.native.answered != NULL:
                 handle.native.answered(handle.native, <void *>answers[i])

@@ -39,7 +39,8 @@ cdef enum:
 
 cdef object ksrv_address(const sockaddr_storage *storage):
     # As in netinet/in.h: the port at byte 2, an IPv4 address at byte 4; of IPv6 the flow label at
-    # byte 4, the address at byte 8, the scope at byte 24. Only the scope has the host's byte order.
+    # byte 4, the address at byte 8, the scope at byte 24. Only the scope has the host's byte order,
+    # which is little-endian on all supported machines.
     cdef const unsigned char *raw = <const unsigned char *>storage
     if storage.ss_family == socket.AF_INET:
         return socket.inet_ntop(socket.AF_INET, raw[4:8]), raw[2] << 8 | raw[3]
@@ -108,7 +109,7 @@ class HeadFields(Mapping[str, str]):
 cdef class SentBuffers:
     """The buffers of an answer, kept until its last byte is sent."""
 
-    cdef Owners node  # by which the native server releases this object
+    cdef Owners node  # the native server's list of objects to release uses it
     cdef Py_buffer *views
     cdef int count
 
@@ -268,10 +269,10 @@ cdef class Exchange:
 
 
 def choose_request_id(given: str, traceparent: str) -> str:
-    """Return the id of a request that another server has received.
+    """Return the id of a request that gunicorn or grpcio has received.
 
     Args:
-        given: Its `X-Request-ID`. Fields that occur twice are joined by a comma, which no id has.
+        given: Its `X-Request-ID`. Repeated fields are joined by commas, so that they are no valid id.
         traceparent: Its `traceparent`.
     """
     cdef RequestId made
@@ -304,7 +305,8 @@ cdef int ksrv_fill_exchange(
 ) except -1:
     """Connect a message with an exchange, which answers it from now on.
 
-    `identified`: whether its head is complete, so that the request's id must be added.
+    `take_body`: move the body's block from the connection to the exchange. `identified`: add the
+    request's id to the head. False if the message was refused or is not complete.
     """
     cdef Connection *connection = turn.connection
     cdef CBlock *block
@@ -323,7 +325,7 @@ cdef int ksrv_fill_exchange(
     exchange.announced = connection.head.content_length
     exchange.sampled = connection.sampled
     block = connection.body.block
-    if take_body and block != NULL:  # a fast-path request has taken its block
+    if take_body and block != NULL:  # NULL if a fast-path request has taken the block
         connection.body.block = NULL
         exchange.body = memoryview(ksrv_wrap(block))[
             connection.body.offset:connection.body.offset + connection.body.got
@@ -333,7 +335,7 @@ cdef int ksrv_fill_exchange(
 
 
 cdef Exchange ksrv_exchange(object owner, AnswerSender *answers, const Turn &turn):
-    """Return the exchange of a request that the engine has. The message still owns its block."""
+    """Return an exchange for a request. It takes the body, unless a fast-path request has taken it."""
     cdef Exchange exchange = Exchange.__new__(Exchange)
     ksrv_fill_exchange(exchange, owner, answers, turn, True, True)
     return exchange

@@ -1,7 +1,7 @@
-"""A device as the runner of a handler sees it.
+"""The interface of a device to the runner of a handler.
 
-`Device` itself is every device without streams: the CPU, MPS, XPU and XLA. A tensor is there as
-soon as it is requested, and an output on the device is copied when the answer is read.
+`Device` itself serves all devices without streams of ksrv: the CPU, MPS, XPU and XLA. `put` returns when the tensor is
+on the device, and an output on the device is copied when its values are read for the answer.
 """
 
 from collections.abc import Callable
@@ -18,15 +18,15 @@ Lease = Callable[[int], Block]
 
 
 class Device:
-    """One instance's way to its device.
+    """The device of one instance.
 
     Args:
         name: The device's name, such as "cuda:0".
 
     Attributes:
         name: The device's name.
-        has_stream: Whether operations are queued: they happen later, in order, while the caller continues.
-        lease_answer: Leases the memory that outputs are copied to; the executor may set another.
+        has_stream: Whether operations are queued on a stream, so that the caller continues before they are done.
+        lease_answer: Leases the memory that outputs are copied to. The runner may replace it.
     """
 
     has_stream = False
@@ -51,7 +51,7 @@ class Device:
         return buffer_pool.lease(nbytes)
 
     def running(self) -> AbstractContextManager[None]:
-        """Have this thread work for the instance: what it asks of the device is done at the end."""
+        """Run a block of this thread on the instance's stream. At its end all operations of the block are done."""
         return nullcontext()
 
     def put(self, array: Array) -> Any:
@@ -72,14 +72,14 @@ class Device:
         return result
 
     def finish(self) -> None:
-        """Wait for what was asked of the device, unless that has been waited for."""
+        """Wait until the operations that were queued on the device are done."""
 
     def failure_of(self, error: BaseException) -> KsrvError | None:
         """Return the error that clients get for an error of the device, or None for any other error."""
         return None
 
     def close(self) -> None:
-        """Let go of what the device keeps for the instance."""
+        """Release the streams and memory that the device keeps for the instance."""
 
 
 def bfloat16() -> Any:

@@ -1,4 +1,4 @@
-"""Among the models of a process, one handler at a time is made and initialized; ksrv's loaders work in parallel.
+"""Only one handler of a process at a time is made and initialized; ksrv's loaders work in parallel.
 
 Packages that load models change global state while they do: `from_pretrained` of transformers switches some of its
 functions off, and torch's default datatype, for the whole process. Two such loads at a time give models whose weights
@@ -18,7 +18,7 @@ class _Thread(threading.local):
 
     Attributes:
         model: The model whose handler it initializes alone, or "".
-        patience_s: How long others wait for it.
+        patience_s: How long others wait for it without progress: see `ImportLock.acquire`.
     """
 
     model = ""
@@ -31,8 +31,9 @@ _thread = _Thread()
 
 @contextmanager
 def initialized_alone(model: str, patience_s: float) -> Iterator[None]:
-    """Have no other handler initialized meanwhile, unless that takes too long."""
-    # An import that has begun holds locks of modules, which the holder of this lock may wait for.
+    """Hold the lock in this block. The block runs without it if the current holder makes no progress."""
+    # Inside an import this thread has locks of modules. It must not wait, because the holder of `_lock` may wait for
+    # one of these modules.
     if _thread.model or is_importing() or not _lock.acquire(model, patience_s):
         yield
         return
@@ -45,7 +46,7 @@ def initialized_alone(model: str, patience_s: float) -> Iterator[None]:
 
 @contextmanager
 def initialized_beside_others() -> Iterator[None]:
-    """Let the handlers of other models be initialized, until the end of this block."""
+    """Release the lock in this block, so that handlers of other models can be initialized."""
     model, patience_s = _thread.model, _thread.patience_s
     _let_go()
     try:

@@ -17,13 +17,12 @@ from ksrv.errors import InvalidRequest, quote
 from ksrv.request import Element
 
 MULTIPART = "multipart/form-data"
-PARTS = 1024
-PART_HEAD = 8 * 1024
-BOUNDARY = 70
-"""The longest boundary that MIME allows."""
+MAX_PARTS = 1024
+_MAX_HEAD_BYTES = 8 * 1024
+_MAX_BOUNDARY_CHARACTERS = 70  # RFC 2046 5.1.1
 
-FIELD = 1024
-"""Bytes of a part's disposition, or of its content type."""
+MAX_FIELD_BYTES = 1024
+"""The longest Content-Disposition or Content-Type of a part."""
 
 _VIEW_BYTES = 64 * 1024
 """Contents of this size or more are not copied."""
@@ -49,7 +48,7 @@ class FormPart:
         name: The name of its field.
         value: Its bytes.
         content_type: As sent, or "".
-        is_file: Whether it came with a file's name.
+        is_file: Whether its Content-Disposition has a filename.
     """
 
     name: str
@@ -68,21 +67,21 @@ def read_multipart(body: memoryview, boundary: str) -> list[FormPart]:
     Raises:
         InvalidRequest: The body is not such a form, or exceeds a limit.
     """
-    if not boundary or len(boundary) > BOUNDARY or not boundary.isascii():
+    if not boundary or len(boundary) > _MAX_BOUNDARY_CHARACTERS or not boundary.isascii():
         raise InvalidRequest(
-            f"a multipart body needs a boundary of 1 to {BOUNDARY} ASCII characters, got "
-            f"{quote(boundary)}; curl -F and the form encoders of libraries write it into the Content-Type"
+            f"a multipart body needs a boundary of 1 to {_MAX_BOUNDARY_CHARACTERS} ASCII characters, "
+            f"got {quote(boundary)}; curl -F and the form encoders of libraries write it into the Content-Type"
         )
     delimiters = _delimiters(body, b"--" + boundary.encode("ascii"))
     parts: list[FormPart] = []
     _, after, is_last = next(delimiters)
     while not is_last:
-        if len(parts) == PARTS:
-            raise InvalidRequest(f"the multipart body has more than {PARTS} parts")
+        if len(parts) == MAX_PARTS:
+            raise InvalidRequest(f"the multipart body has more than {MAX_PARTS} parts")
         name, kind, is_file, start = _head(body, after, len(parts))
         end, after, is_last = next(delimiters)
-        # A delimiter begins with a line end. If the content is empty, this is the last line end of the head, 2 bytes
-        # before the content. A delimiter further in front is in the head.
+        # `end` is the offset of the CRLF before the next delimiter. If the content is empty, the empty line of the head
+        # is this CRLF, 2 bytes before `start`. A delimiter at a smaller offset is inside the head.
         if end < start - 2:
             raise _malformed_head(len(parts))
         parts.append(FormPart(name, as_element(body[start : max(start, end)]), kind, is_file))
@@ -158,12 +157,12 @@ def _malformed_head(number: int) -> InvalidRequest:
 
 def _head(body: memoryview, start: int, number: int) -> tuple[str, str, bool, int]:
     """Return a part's name and content type, whether it is a file, and the offset of its content."""
-    # From the line end of the delimiter on: a head without fields is this line end and an empty line.
-    head, end, _ = bytes(body[start - 2 : start + PART_HEAD]).partition(b"\r\n\r\n")
+    # Read from the CRLF that ends the delimiter's line, so that a head without fields also ends with CRLF CRLF.
+    head, end, _ = bytes(body[start - 2 : start + _MAX_HEAD_BYTES]).partition(b"\r\n\r\n")
     if not end:
         raise InvalidRequest(
-            f"part {number} of the multipart body has no head that ends within {PART_HEAD} bytes; expected header fields "
-            f"and an empty line before the content"
+            f"part {number} of the multipart body has no head that ends within {_MAX_HEAD_BYTES} bytes; expected header "
+            f"fields and an empty line before the content"
         )
     fields = dict.fromkeys(_FIELDS, b"")
     for line in head.split(b"\r\n")[1:]:
@@ -186,10 +185,10 @@ def _head(body: memoryview, start: int, number: int) -> tuple[str, str, bool, in
             f"bytes as they are, without this field (RFC 7578 4.7)"
         )
     for field, value in fields.items():
-        if len(value) > FIELD:
+        if len(value) > MAX_FIELD_BYTES:
             raise InvalidRequest(
                 f"part {number} of the multipart body has a {field.decode()} of {len(value)} bytes; "
-                f"at most {FIELD} are read"
+                f"at most {MAX_FIELD_BYTES} are read"
             )
     options = header_options(_text(disposition))
     name = options.get("name")

@@ -36,6 +36,7 @@ def _read(path: Path) -> tuple[str, ...]:
     if path.suffix != ".json":
         return tuple(line.strip() for line in text.splitlines() if line.strip())
     value = json.loads(text)
+    # Object detectors list their classes under this key.
     if isinstance(value, dict) and list(value) == ["object_type_names"]:
         value = value["object_type_names"]
     if isinstance(value, list):
@@ -55,6 +56,7 @@ def _by_index(value: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _label(key: str, entry: Any) -> str:
+    # The index_to_name.json of ImageNet has ["n01440764", "tench"]: a WordNet id, then the label.
     label = entry[-1] if isinstance(entry, list) and entry else entry
     if not isinstance(label, str):
         raise ValueError(f"the label of class {key} must be a text or a list that ends with one")

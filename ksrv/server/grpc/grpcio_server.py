@@ -70,7 +70,7 @@ def channel_options(settings: ServerSettings) -> dict[str, int]:
 
 
 class GrpcioCall(StoredCall):
-    """A call of grpcio's with the methods that the services use; an `InferCall`, if its method runs in the engine.
+    """A call of grpcio, with the methods that the services use. An `InferCall` if its method runs in the engine.
 
     Args:
         path: The method's path.
@@ -78,10 +78,10 @@ class GrpcioCall(StoredCall):
         context: grpcio's `ServicerContext`.
 
     Attributes:
-        path: As given.
+        path: The method's path.
         message: The message, once it is received.
         request_id: The call's id, which is sent to the client.
-        sampled: False: this server has no fast path, and leaves the choice to the recording.
+        sampled: Always False. Only a fast path chooses requests for recording; here the recording itself does.
     """
 
     blocks = may_run = True
@@ -110,7 +110,7 @@ class GrpcioCall(StoredCall):
 
     @property
     def authorization(self) -> str | None:
-        """The entry of that name, or None."""
+        """The `authorization` entry of the metadata, or None."""
         return self.metadata().get("authorization")
 
     @property
@@ -120,7 +120,7 @@ class GrpcioCall(StoredCall):
 
     @property
     def repeats_authorization(self) -> bool:
-        """Whether there is more than one entry of that name."""
+        """Whether the metadata has several `authorization` entries."""
         return [key for key, _ in self._entries].count("authorization") > 1
 
     def note_model(self, model: str, version: str) -> None:
@@ -128,7 +128,7 @@ class GrpcioCall(StoredCall):
         self.model, self.version = model, version
 
     def client_user(self) -> None:
-        """Return None: grpcio does not say who is at the other end of a unix socket."""
+        """Return None, because grpcio does not report the user at the other end of a unix socket."""
 
     def peer_address(self) -> str:
         """Return the caller's IP address, or "" for a unix socket."""
@@ -275,7 +275,7 @@ class GrpcioServer:
             status = "OK" if call.is_active() else status
         except grpc.RpcError:  # the call has ended already
             raise
-        except Exception as error:  # noqa: BLE001 - the boundary to grpcio, which hides them
+        except Exception as error:  # noqa: BLE001 - grpcio would answer UNKNOWN without details
             failure = report_grpc(error, cast(Any, call))
             status = failure.grpc_code
             context.set_trailing_metadata((*error_metadata(failure), (ID_KEY, call.request_id)))

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 _SET_PARENT_DEATH_SIGNAL = 1
 
-# Run in front of the command: has the kernel end this process with its parent's thread. Setting
-# that in the fork itself would run the hooks of the parent's libraries in the child, and grpc's may
-# abort it there.
+# Runs first and then replaces itself by the command, which inherits the setting (prctl(2),
+# PR_SET_PDEATHSIG). It starts nothing if the parent has ended before the call of prctl. `preexec_fn` of
+# subprocess is no alternative: with it Python forks, and the fork handlers of the parent's libraries
+# run in the child, and grpc's may abort it.
 _PROGRAM = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(int(sys.argv[1]), int(sys.argv[2]))

@@ -11,14 +11,15 @@ namespace ksrv {
 // Above this decode time (about fifty million pixels), a request's pictures are decoded separately from other requests.
 inline constexpr std::uint64_t DECODED_APART_NS = 200'000'000;
 
-// About how many nanoseconds decoding takes. The constant is a decoder's minimum. Each scan of a JPEG is a pass over
-// its pixels.
+// About how many nanoseconds decoding takes: the start of a decoder, the pixels, and for a JPEG a pass over all pixels
+// for each scan.
 inline std::uint64_t decode_ns(const ImageHeader &header) noexcept {
     const std::uint64_t pixels = std::uint64_t{header.width} * header.height;
     return 15000 + 4 * pixels + header.scans * pixels / 2;
 }
 
-// Whether the first scan of a JPEG has all of its pixels.
+// Whether a JPEG is decoded from a single scan. `read_image_header` then sets 2 bytes per channel, for the decoded
+// samples; otherwise `pixel_bytes` includes coefficients, too.
 inline bool has_one_scan(const ImageHeader &header) noexcept {
     return header.pixel_bytes == 2 * header.channels;
 }

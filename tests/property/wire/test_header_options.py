@@ -7,7 +7,12 @@ from hypothesis import strategies as st
 
 from ksrv.errors import InvalidRequest
 from ksrv.protocol.forms import multipart
-from ksrv.protocol.forms.multipart import FIELD, header_options, media_type, read_multipart
+from ksrv.protocol.forms.multipart import (
+    MAX_FIELD_BYTES,
+    header_options,
+    media_type,
+    read_multipart,
+)
 
 NAMES = st.from_regex(r"[A-Za-z][A-Za-z0-9*_-]{0,8}", fullmatch=True)
 TOKENS = st.from_regex(r"[A-Za-z0-9!#$&'*+.^_`|~%/-]{0,12}", fullmatch=True)
@@ -84,7 +89,9 @@ def test_long_fields_of_a_part_are_refused(before):
         return memoryview(b"--B\r\n" + head + b"\r\n\r\n1\r\n--B--")
 
     good = b'form-data; name="a"; x="%s"'
-    room = FIELD - len(good % b"")
+    room = MAX_FIELD_BYTES - len(good % b"")
     assert len(read_multipart(form(good % (b";" * room)), "B")) == 1
-    with pytest.raises(InvalidRequest, match=f"of {FIELD + 1} bytes; at most {FIELD}"):
+    with pytest.raises(
+        InvalidRequest, match=f"of {MAX_FIELD_BYTES + 1} bytes; at most {MAX_FIELD_BYTES}"
+    ):
         read_multipart(form(good % (b";" * (room + 1))), "B")

@@ -1,6 +1,8 @@
 """The requests of a load."""
 
+import os
 import pickle
+import socket
 
 import numpy as np
 import pytest
@@ -68,3 +70,10 @@ def test_invalid_files_and_shapes_are_errors(inputs, files, shapes, text):
 def test_missing_process_has_no_usage():
     assert usage([]) is None
     assert server_processes(1) == []
+
+
+def test_listener_is_found_beside_a_descriptor_that_closes_meanwhile(monkeypatch):
+    listed = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: ["1000000000", *listed(path)])
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        assert os.getpid() in server_processes(listener.getsockname()[1])

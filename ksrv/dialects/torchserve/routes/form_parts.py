@@ -6,8 +6,8 @@ from urllib.parse import parse_qsl
 
 from ksrv.errors import InvalidRequest
 from ksrv.protocol.forms.multipart import (
+    MAX_PARTS,
     MULTIPART,
-    PARTS,
     as_element,
     header_options,
     media_type,
@@ -60,8 +60,8 @@ def read_parts(
         parts += _form(body)
     else:
         parts.append(Part(BODY, as_element(body), content_type or ""))
-    if len(parts) > PARTS:
-        raise InvalidRequest(f"the request has more than {PARTS} parts; send several requests")
+    if len(parts) > MAX_PARTS:
+        raise InvalidRequest(f"the request has more than {MAX_PARTS} parts; send several requests")
     return list({part.name: part for part in parts}.values())  # the last of each name
 
 
@@ -72,7 +72,7 @@ def _form(body: memoryview) -> list[Part]:
         )
     try:
         fields = parse_qsl(
-            str(body, "utf-8"), keep_blank_values=True, max_num_fields=PARTS, errors="strict"
+            str(body, "utf-8"), keep_blank_values=True, max_num_fields=MAX_PARTS, errors="strict"
         )
     except ValueError as error:
         raise InvalidRequest(

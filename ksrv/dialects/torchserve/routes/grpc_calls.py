@@ -14,7 +14,7 @@ from ksrv.dialects.torchserve.routes import errors
 from ksrv.dialects.torchserve.routes import responses as answers
 from ksrv.dialects.torchserve.routes.archives import Archives
 from ksrv.errors import InvalidRequest, KsrvError
-from ksrv.protocol.forms.multipart import PARTS
+from ksrv.protocol.forms.multipart import MAX_PARTS
 from ksrv.protocol.protobuf import message_class
 from ksrv.request import InferRequest, InferResponse, Tensor
 from ksrv.server.call import Find
@@ -102,8 +102,10 @@ class PredictionCalls:
         name, version = received.model_name, received.model_version
         if not name:
             raise InvalidRequest("Parameter model_name is required.")
-        if len(received.input) > PARTS:
-            raise InvalidRequest(f"the request has more than {PARTS} parts; send several requests")
+        if len(received.input) > MAX_PARTS:
+            raise InvalidRequest(
+                f"the request has more than {MAX_PARTS} parts; send several requests"
+            )
         target = self._archives.find(name, version, find)
         call.note_model(target.spec.name, target.spec.version)
         metadata = call.metadata()

@@ -10,7 +10,7 @@ function withToken(request) {
   return request;
 }
 
-function noticed(response) {
+function askForTokenIfRefused(response) {
   if (response.status === 401) document.getElementById("needs-token").hidden = false;
   return response;
 }
@@ -24,6 +24,6 @@ SwaggerUIBundle({
   filter: true,
   tryItOutEnabled: true,
   requestInterceptor: withToken,
-  responseInterceptor: noticed,
+  responseInterceptor: askForTokenIfRefused,
   validatorUrl: null,
 });

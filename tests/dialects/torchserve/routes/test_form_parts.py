@@ -4,7 +4,7 @@ import pytest
 
 from ksrv.dialects.torchserve.routes.form_parts import read_parts
 from ksrv.errors import InvalidRequest
-from ksrv.protocol.forms.multipart import PARTS
+from ksrv.protocol.forms.multipart import MAX_PARTS
 
 KIND = 'multipart/form-data; boundary="b1"'
 
@@ -47,7 +47,7 @@ def test_urlencoded_fields():
     with pytest.raises(InvalidRequest, match="cannot be read"):
         parts(b"a=%ff", kind)
     with pytest.raises(InvalidRequest, match="cannot be read"):
-        parts(b"&".join(b"a%d=1" % number for number in range(PARTS + 1)), kind)
+        parts(b"&".join(b"a%d=1" % number for number in range(MAX_PARTS + 1)), kind)
 
 
 def test_multipart_parts():
