@@ -106,7 +106,13 @@ def _syntax(body: memoryview, offset: int) -> str | None:
 def _unexpected(body: memoryview, offset: int) -> str:
     if offset >= len(body):
         return f"{_JSON_FAULTS['end']} at byte {offset}"
-    return f"unexpected {quote(chr(body[offset]))} at byte {offset}{_remedy(body, offset)}"
+    return f"unexpected {quote(_character(body, offset))} at byte {offset}{_remedy(body, offset)}"
+
+
+def _character(body: memoryview, offset: int) -> str:
+    """Return the character at an offset. A byte that is not UTF-8 is shown as Latin-1."""
+    character = bytes(body[offset : offset + 4]).decode("utf-8", "replace")[0]
+    return chr(body[offset]) if character == "\ufffd" else character
 
 
 def _remedy(body: memoryview, offset: int) -> str:

@@ -52,3 +52,11 @@ def test_white_space_before_trailing_bytes_is_not_part_of_the_object():
     assert "offset 12;" in answer.message
     answer = body_fault(fault("trailing", 14, received=1), memoryview(b'{"inputs":[]} x'))
     assert "offset 13;" in answer.message
+
+
+@pytest.mark.parametrize(
+    ("wrong", "shown"), [("\u201c".encode(), r"'\u201c'"), (b"\xff", r"'\xff'"), (b"x", "'x'")]
+)
+def test_unexpected_character_is_shown_whole(wrong, shown):
+    body = memoryview(b'{"inputs": ' + wrong + b"}")
+    assert f"unexpected {shown} at byte 11" in body_fault(fault("syntax", 11), body).message
