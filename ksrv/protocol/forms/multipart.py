@@ -164,7 +164,7 @@ def _head(body: memoryview, start: int, number: int) -> tuple[str, str, bool, in
             f"part {number} of the multipart body has no head that ends within {_MAX_HEAD_BYTES} bytes; expected header "
             f"fields and an empty line before the content"
         )
-    fields = dict.fromkeys(_FIELDS, b"")
+    fields: dict[bytes, bytes] = {}
     for line in head.split(b"\r\n")[1:]:
         field, colon, value = line.partition(b":")
         field = field.lower()
@@ -173,12 +173,12 @@ def _head(body: memoryview, start: int, number: int) -> tuple[str, str, bool, in
             or field != field.strip()
             or b"\r" in line
             or b"\n" in line
-            or fields.get(field)
+            or field in fields
         ):
             raise _malformed_head(number)
-        if field in fields:
+        if field in _FIELDS:
             fields[field] = value.strip()
-    disposition, kind, encoding = fields.values()
+    disposition, kind, encoding = (fields.get(one, b"") for one in _FIELDS)
     if encoding.lower() not in _PLAIN_ENCODINGS:
         raise InvalidRequest(
             f"part {number} of the multipart body has the Content-Transfer-Encoding {quote(_text(encoding))}; send the "

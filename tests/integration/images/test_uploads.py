@@ -305,6 +305,11 @@ def test_model_without_image_input_names_the_remedy(client):
         (two_pictures(before=b"\n"), FORM, CRLF),
         (two_pictures(after=b"\n"), FORM, CRLF),
         (
+            two_pictures(more=b"Content-Type:\r\nContent-Type: image/jpeg\r\n"),
+            FORM,
+            "each name once",
+        ),
+        (
             two_pictures(more=b"Content-Transfer-Encoding: base64\r\n"),
             FORM,
             "has the Content-Transfer-Encoding 'base64'; send the bytes as they are",
