@@ -108,7 +108,8 @@ def test_settings_are_inherited(folder, handler):
         assert model.spec.max_batch_size == 4
 
 
-def test_a_class_at_hand_inherits_its_settings():
+def test_a_class_at_hand_inherits_its_settings(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the folder of a class without a file, in which nothing may change
     space = {}
     exec(BASE + "\nclass Leaf(Base):\n    pass\n", space)
     with load(space["Leaf"]) as model:
