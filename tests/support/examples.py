@@ -1,4 +1,4 @@
-"""How many examples a property is tried with: a third by default, all in the thorough profile."""
+"""How many examples a property is tried with: a quarter by default, all in the thorough profile."""
 
 import os
 from typing import Any
@@ -15,7 +15,7 @@ def examples(count: int, **options: Any) -> settings:
         count: The number of examples with `HYPOTHESIS_PROFILE=thorough`, as `make test-slow` sets it.
         options: Further settings of hypothesis.
     """
-    return settings(max_examples=count if THOROUGH else max(count // 3, 10), **options)
+    return settings(max_examples=count if THOROUGH else max(count // 4, 10), **options)
 
 
 def load_profile() -> None:
