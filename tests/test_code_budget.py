@@ -8,9 +8,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-# The goal of the house is 53,000 lines of the core and 70,000 of everything: lower these with each deletion.
-CORE_LINES = 54_800
-ALL_LINES = 72_000
+# The budget of the house: whoever needs more deletes first.
+CORE_LINES = 53_000
+ALL_LINES = 70_000
 
 OUTSIDE_THE_CORE = (
     "ksrv/dialects/",

@@ -126,8 +126,8 @@ cdef void _run(GrpcServer self, CCall *native, int reasons) noexcept:
                     self.handler(call)
                 else:
                     self.check(call)
-                    # This `Call` must not end the call when it is deleted: another `Call` is made and
-                    # answers once the message has arrived.
+                    # This `Call` must not end the call when it is deleted: another `Call` is made
+                    # and answers once the message has arrived.
                     call.finished = True
             except BaseException:
                 call.finish(CODE_OF["INTERNAL"], "the server failed; see its log")
@@ -241,7 +241,7 @@ cdef class GrpcServer:
         cdef ModelRoute route
         cdef ModelEndpoint endpoint
         if not self.endpoints:
-            # From now on requests in the queues of models refer to this server, so it is never freed.
+            # From now on requests in the queues of models refer to this server: it is never freed.
             Py_INCREF(self)
         for name, version, endpoint in routes:
             route.name = (<str>name).encode()

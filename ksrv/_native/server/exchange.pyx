@@ -272,7 +272,7 @@ def choose_request_id(given: str, traceparent: str) -> str:
     """Return the id of a request that gunicorn or grpcio has received.
 
     Args:
-        given: Its `X-Request-ID`. Repeated fields are joined by commas, so that they are no valid id.
+        given: Its `X-Request-ID`. Repeated fields are joined by commas, so they are no valid id.
         traceparent: Its `traceparent`.
     """
     cdef RequestId made
@@ -335,7 +335,7 @@ cdef int ksrv_fill_exchange(
 
 
 cdef Exchange ksrv_exchange(object owner, AnswerSender *answers, const Turn &turn):
-    """Return an exchange for a request. It takes the body, unless a fast-path request has taken it."""
+    """Return an exchange for a request. It takes the body if no fast-path request has."""
     cdef Exchange exchange = Exchange.__new__(Exchange)
     ksrv_fill_exchange(exchange, owner, answers, turn, True, True)
     return exchange
