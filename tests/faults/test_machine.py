@@ -93,8 +93,7 @@ def test_small_dev_shm_fails_no_request(tmp_path: Path, seed: str) -> None:
 
 
 @pytest.mark.slow
-def test_full_temporary_disk_fails_only_what_writes_there(tmp_path: Path, seed: str) -> None:
-    """Models serve and are loaded; what has to be written there is refused by a sentence that says why."""
+def test_full_temporary_disk_fails_no_request_and_no_load(tmp_path: Path, seed: str) -> None:
     if not may_mount():
         pytest.skip("this system lets nobody mount in a separate namespace")
     root = write_patterns(tmp_path / "models")
@@ -113,7 +112,7 @@ def test_full_temporary_disk_fails_only_what_writes_there(tmp_path: Path, seed: 
             assert load("apart")[0] == 200
             for _ in range(2):
                 status, text = load("simple", config='{"max_batch_size": 3}' + " " * 8192)
-                assert status == 400 and "No space left on device" in text
+                assert status == 200, text
             assert load("simple")[0] == 200
             load_of_clients.wait_for(2)
         all_answered(load_of_clients.ledger)
