@@ -1,4 +1,4 @@
-"""The I/O threads of a worker, which serve HTTP/1.1, HTTP/2 and gRPC together."""
+"""The I/O threads of a worker, which serve HTTP/1.1 and gRPC together."""
 
 import threading
 import time

@@ -2,9 +2,10 @@
 //
 //     turns KEY CERTIFICATE
 //
-// Over TLS, a client's message arrives in very many records, most of which only renew keys: prints for each protocol how often a
-// good client was served before that message was complete. In cleartext, two connections of HTTP/2 have sent a flood of small
-// frames: prints for each call of a good connection how many bytes of the floods waited in the kernel when the call was served.
+// Over TLS, the message of a client arrives in many records. Most of them only renew keys. The program prints for each
+// protocol how often a good client was served before that message was complete. In cleartext, two connections of HTTP/2
+// send a flood of small frames. The program prints for each call of a good connection how many bytes of the floods
+// waited in the kernel when the call was served.
 
 #include <fcntl.h>
 #include <poll.h>

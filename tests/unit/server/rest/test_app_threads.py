@@ -1,4 +1,4 @@
-"""Threads for messages of the Falcon app, and streams, of which each has a thread."""
+"""The threads for messages of the Falcon app, and the thread of each stream."""
 
 import threading
 from collections.abc import Iterator
