@@ -1,17 +1,18 @@
-"""Models that are loaded by their first request, and put away when memory is short: `--model-control lazy`.
+"""Loads models for their first request, and unloads idle models when memory is short: `--model-control lazy`.
 
 A model that is not loaded is *dormant*: the repository knows it, readiness does not wait for it, and the first request
-that names it waits while it is loaded. Before a load that would pass the bound, and after one that has, the models that
-were used least recently are put away, unless they have a request or an open sequence. Models are loaded in parallel,
-because one that is warming up may call another; what their loads take counts as soon as they have it.
+that names it waits while it is loaded. To *put away* a loaded model is to make it dormant again. That happens before
+and after a load, as long as the models take more memory than `--models-memory` allows: the model that was used least
+recently goes first. Models with a request or an open sequence stay. Several models are loaded at the same time, because
+a model that is warming up may call another model.
 
-Requests for loaded models share the GIL with loads. So Python's switch interval is shorter while models are loaded, and
-the garbage of a model that was put away is collected only if its memory was not freed without it: a collection stops
-every thread that needs the GIL for as long as it takes to look at all objects.
+Requests for loaded models share the GIL with loads. So Python's switch interval is shorter during loads. The garbage
+collector runs after a model was put away only if too little memory came free without it, because a collection keeps the
+GIL while it looks at all objects.
 
-Memory is what the worker and its handler processes hold beyond what the worker held before its first model: anonymous
-pages, as the kernel counts them. Files that are mapped (weights of safetensors and ONNX, libraries) are the kernel's to
-take back, and do not count.
+The memory of the models is estimated: the anonymous pages of the worker and its handler processes, less those of the
+worker before its first model. Mapped files (weights of safetensors and ONNX, libraries) do not count, because the
+kernel can drop their pages.
 """
 
 import gc
@@ -37,10 +38,11 @@ from ksrv.statistics import LazyCounts
 log = logging.getLogger("ksrv.engine")
 
 RETIRED_SECONDS = 5.0
-"""How long the memory of a model that was put away may take to come free before more models are put away."""
+"""How long to wait for the memory of a model that was put away, before the next model is put away."""
 
 SWITCH_SECONDS = 0.0005
-"""The longest that a load keeps the GIL while a request waits for it; Python's own interval is 5 ms."""
+"""Python's switch interval during a load: how long the load keeps the GIL while a request waits for it. Otherwise 5
+ms."""
 
 WAITING_THREADS = 64
 """Threads that wait for loads, one for each model. Requests for further models wait for a thread."""
@@ -50,9 +52,9 @@ class Waiting(NamedTuple):
     """A request that waits for a load.
 
     Attributes:
-        until: When it is refused (`time.monotonic`).
-        call: Goes on with it.
-        refuse: Refuses it.
+        until: When the request is refused (`time.monotonic`).
+        call: Continues the request after the load.
+        refuse: Refuses the request with an error.
     """
 
     load: "Future[None]"
@@ -65,8 +67,8 @@ class LazyModels:
     """Loads dormant models for the requests that name them.
 
     Args:
-        bound: Bytes that all models may take; 0 for no bound.
-        measure: Returns the bytes that this process and its handler processes take.
+        bound: The most bytes of all models; 0 for no bound.
+        measure: Returns the bytes of this process and its handler processes; by default `anonymous_bytes`.
     """
 
     def __init__(
@@ -75,38 +77,40 @@ class LazyModels:
         self._registry = registry
         self._bound = bound
         self._measure = measure or anonymous_bytes
-        self._before = self._measure()
-        self._sizes: dict[str, int] = {}  # what the last load of a model has taken
-        self._used: dict[str, float] = {}  # when a model was loaded last
+        self._bytes_at_start = self._measure()
+        # All by the name of the model.
+        self._sizes: dict[str, int] = {}  # the bytes that the last load took
+        self._used: dict[str, float] = {}  # when it was loaded last (`time.time`)
+        self._loads: dict[str, Future[None]] = {}  # the loads that run now
+        self._waiting: dict[str, deque[Waiting]] = {}
         self._lock = threading.Lock()
-        self._loads: dict[str, Future[None]] = {}
         self._usual_switch_seconds = sys.getswitchinterval()
-        self._making_room = threading.Lock()
-        self._waiting: dict[str, deque[Waiting]] = {}  # by the model
+        self._making_room = threading.Lock()  # one thread at a time puts models away
         self._waiters = ThreadPoolExecutor(WAITING_THREADS, "ksrv-lazy-wait")
         self._warned = False
         self._loaded = 0
-        self._away = 0
+        self._put_away_count = 0
 
     def counts(self) -> LazyCounts:
         """Return how many models were loaded and put away, and how many bytes the loaded models take."""
         loaded = sum(1 for served in self._registry.served().values() if served.versions)
-        return LazyCounts(self._loaded, self._away, loaded, self._held())
+        return LazyCounts(self._loaded, self._put_away_count, loaded, self._held())
 
     def _held(self) -> int:
-        """Return the bytes that the models take."""
-        return max(0, self._measure() - self._before)
+        """Return the bytes that the loaded models take now."""
+        return max(0, self._measure() - self._bytes_at_start)
 
     def wait_for(self, name: str, seconds: float) -> None:
-        """Wait while a dormant model is loaded; why it could not be is its state afterwards.
+        """Load a dormant model and wait for that. If the load fails, the model's state in the registry has the reason.
 
         Raises:
-            DeadlineExceeded: It takes longer than that.
-            Overloaded: The system has no thread to load it.
+            DeadlineExceeded: The load takes longer than `seconds`.
+            Overloaded: The system has no thread for the load.
         """
         _wait(name, self._load_of(name), seconds)
 
     def _load_of(self, name: str) -> "Future[None]":
+        """Return the running load of a model, or start one."""
         with self._lock:
             load = self._loads.get(name)
             if load is None:
@@ -130,11 +134,12 @@ class LazyModels:
         call: Callable[[], object],
         refuse: Callable[[Exception], object],
     ) -> None:
-        """Run a call once a dormant model is loaded; one thread waits for all calls of a model.
+        """Call `call` once a dormant model is loaded. This returns at once: one thread waits for all calls of a model.
 
         Args:
-            seconds: How long a call waits; the same for all of a model.
-            refuse: Called in its place with why there was no load in time.
+            seconds: How long the call waits for the load. All calls of a model wait equally long, so the first of them
+                also expires first.
+            refuse: Called instead with the error, if the model is not loaded in time.
         """
         try:
             waiting = Waiting(self._load_of(name), time.monotonic() + seconds, call, refuse)
@@ -151,6 +156,7 @@ class LazyModels:
                 self._call_waiting(name, Overloaded(f"no load is waited for: {error}", "threads"))
 
     def _call_waiting(self, name: str, refusal: Exception | None = None) -> None:
+        """Wait for the load of each waiting request of a model, and continue or refuse the request."""
         while (waiting := self._next_waiting(name)) is not None:
             failure = refusal
             try:
@@ -191,6 +197,7 @@ class LazyModels:
 
     def _load(self, name: str) -> None:
         self._make_room(name, self._sizes.get(name, 0))
+        # The growth of the process is the size of this model only if no other load runs meanwhile.
         before, alone = self._measure(), len(self._loads) == 1
         if not self._registry.wake(name):
             return
@@ -201,19 +208,24 @@ class LazyModels:
             self._used[name] = time.time()
         self._make_room(name, 0)
 
-    def _make_room(self, loading: str, coming: int) -> None:
-        """Put models away until what is held and what is coming stay within the bound."""
+    def _make_room(self, loading: str, expected: int) -> None:
+        """Put models away until the loaded models and a load stay within the bound.
+
+        Args:
+            loading: The model that is loaded, which stays.
+            expected: The bytes that its load is expected to take.
+        """
         passed = {loading}
         with self._making_room:
             held = self._held()
-            while self._bound and held + coming > self._bound:
+            while self._bound and held + expected > self._bound:
                 name = self._least_recently_used(passed)
                 if name is None:
                     self._warn(loading)
                     return
                 passed.add(name)
                 if self._registry.put_away(name, RETIRED_SECONDS):
-                    self._away += 1
+                    self._put_away_count += 1
                     log.info("put %s away, because the models hold more than --models-memory", name)
                 held = self._held_after(held, self._sizes.get(name, 0))
 
@@ -226,8 +238,9 @@ class LazyModels:
         """
         buffer_pool.trim_malloc()
         left = self._held()
+        # Less than half of the model's memory came free.
         if left >= held - size // 2:
-            gc.collect()  # the handler may sit in a cycle, and its weights with it
+            gc.collect()  # the handler, and so its weights, may be part of a reference cycle
             buffer_pool.trim_malloc()
             left = self._held()
         return left
@@ -258,11 +271,7 @@ class LazyModels:
 
 
 def _wait(name: str, load: "Future[None]", seconds: float) -> None:
-    """Wait for a load.
-
-    Raises:
-        DeadlineExceeded: It takes longer.
-    """
+    """Wait for a load; raise `DeadlineExceeded` if it takes longer than `seconds`."""
     try:
         load.result(max(seconds, 0.0))
     except NotDone:
@@ -272,7 +281,7 @@ def _wait(name: str, load: "Future[None]", seconds: float) -> None:
 
 
 def is_idle(served: ModelVersions) -> bool:
-    """Tell whether a model is loaded and nobody would miss it now."""
+    """Tell whether a model is loaded, and has neither a request nor an open sequence."""
     return bool(served.versions) and all(
         not version.queue.open and not (version.sequences and version.sequences.open)
         for version in served.versions.values()
@@ -280,7 +289,7 @@ def is_idle(served: ModelVersions) -> bool:
 
 
 def anonymous_bytes() -> int:
-    """Return the anonymous memory of this process and of its children; 0 where the system does not say."""
+    """Return the bytes of anonymous memory of this process and its children; 0 if /proc does not have them."""
     children: set[str] = set()
     for task in Path("/proc/self/task").glob("*/children"):
         try:
@@ -295,4 +304,5 @@ def _anonymous(process: str) -> int:
         fields = Path(f"/proc/{process}/statm").read_text().split()
     except OSError:
         return 0  # it has ended
+    # resident pages, less the shared pages of files
     return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")

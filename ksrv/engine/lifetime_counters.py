@@ -1,4 +1,4 @@
-"""The counts of a model version over its reloads, so that no total ever goes down."""
+"""Adds up the counts of a model version over its reloads, because a counter of a metric must never go down."""
 
 import threading
 
@@ -18,20 +18,12 @@ class LifetimeCounters:
         self._records: dict[str, int] = {}
 
     def begin(self, load: InstanceHost) -> None:
-        """Count another load as well.
-
-        Args:
-            load: The load; those before it may still be finishing.
-        """
+        """Count a further load. Earlier loads may still be finishing their requests."""
         with self._lock:
             self._living.append(load)
 
     def end(self, load: InstanceHost) -> None:
-        """Keep the counts of a load that has ended, and let the load go.
-
-        Args:
-            load: The load; nothing counts on it any longer.
-        """
+        """Keep the counts of a load that has ended, and drop the load. Nothing may count on it any more."""
         with self._lock:
             self._living.remove(load)
             for stats in load.all_stats:
@@ -40,7 +32,7 @@ class LifetimeCounters:
                 self._counts[reason] = self._counts.get(reason, 0) + number
 
     def count_record(self, outcome: str, count: int = 1) -> None:
-        """Count a record of a request; 0 has it shown."""
+        """Count records of requests by their outcome. A count of 0 makes the outcome appear in the metrics."""
         with self._lock:
             self._records[outcome] = self._records.get(outcome, 0) + count
 

@@ -1,4 +1,4 @@
-"""Says in the log what a load that takes long is at, so that a start is never silent."""
+"""Logs the current step of a load that takes long, so that a slow start does not look like a hang."""
 
 import logging
 import threading
@@ -9,18 +9,18 @@ from contextlib import contextmanager
 log = logging.getLogger("ksrv.engine")
 
 FIRST_SECONDS = 2.0
-"""After how long a load is spoken of for the first time."""
+"""How long a load takes before it is logged for the first time."""
 
 EVERY_SECONDS = 10.0
-"""How long it takes from one line about a load to the next."""
+"""The time between two lines about a load."""
 
 
 @contextmanager
 def progress_logged(subject: str, step: Callable[[], str]) -> Iterator[None]:
-    """Write a line after two seconds, and every ten seconds from then on, until the block ends.
+    """Log a line after two seconds, and then every ten seconds, until the block ends.
 
     Args:
-        step: Returns what the load is at now.
+        step: Returns the current step of the load, such as "warming up".
     """
     begun = time.monotonic()
     ended = threading.Event()

@@ -1,4 +1,7 @@
-"""One loaded version of a model: its queue, its instances, its checks and its state."""
+"""One loaded version of a model: loads it, checks and queues its requests, and retires it.
+
+The queue, and the batches that the instances take from it, are in the base class (`ksrv.engine.instances.host`).
+"""
 
 import gc
 import logging
@@ -57,13 +60,14 @@ class ModelVersion(InstanceHost):
         source: The version on disk; it has settings.
 
     Attributes:
-        warm_up_error: The error of a warm-up that failed, though the model serves; "" if it did not fail.
-        load_ns: How long its instances took to load; 0 until they have.
-        warm_up_ns: How long they took to warm up; 0 until they have.
-        load_step: The current step of its load.
-        validator: Checks requests; it knows what the handlers declare once they are loaded.
-        instances: Its instances, by their numbers.
-        inline_runs: For each slot what runs requests that may be joined on it, on a thread that claimed it.
+        warm_up_error: The error of a failed warm-up after which the model serves nevertheless; else "".
+        load_ns: How long the instances took to load; 0 while they load.
+        warm_up_ns: How long the instances took to warm up; 0 while they do.
+        load_step: The current step of the load, for the log.
+        validator: Checks requests. It is replaced after the load, when the handlers have completed the description.
+        instances: The instances, by their numbers.
+        inline_runs: For each slot the `run_inline` of its instance, for the thread that has claimed the slot.
+        limits_rate: Whether requests have to be counted against limits of the model or the client.
     """
 
     def __init__(
@@ -94,7 +98,8 @@ class ModelVersion(InstanceHost):
             and not self.delay_ns
             and all(executor.any_thread for executor in self.executors)
         )
-        self._bounded = all(executor.keeps_deadlines for executor in self.executors)
+        # Whether a thread that runs a request inline returns at the deadline.
+        self._keeps_deadlines = all(executor.keeps_deadlines for executor in self.executors)
         self.instances = [
             Instance(self, number, executor) for number, executor in enumerate(self.executors)
         ]
@@ -114,7 +119,7 @@ class ModelVersion(InstanceHost):
         """Load and warm up every instance, then serve.
 
         Raises:
-            KsrvError: Why it cannot serve; everything is freed again.
+            KsrvError: The reason why the version cannot serve. Everything is freed again.
         """
         begun = time.monotonic_ns()
         try:
@@ -164,7 +169,7 @@ class ModelVersion(InstanceHost):
     def _prefetches(self) -> bool:
         """Whether joining a batch can take time: requests are copied, or images decoded."""
         joins = self.spec.max_batch_size > 1 or bool(self.images)
-        return joins and self.sequences is None  # any instance may take such a batch
+        return joins and self.sequences is None  # any instance may take a prefetched batch, but not one of a sequence
 
     def _give_up(self) -> None:
         self.state = "UNAVAILABLE"
@@ -192,8 +197,8 @@ class ModelVersion(InstanceHost):
             caller_blocks: See `Engine.submit`.
 
         Raises:
-            Retired: Another version has taken over; submit it there.
-            KsrvError: It is refused.
+            Retired: A newer version has taken over; submit the request to it.
+            KsrvError: The request is refused.
         """
         if request.adapt is not None:
             request.adapt(request, self.spec)
@@ -212,13 +217,14 @@ class ModelVersion(InstanceHost):
             return handle
         if callback is not None:
             handle.add_done_callback(callback)
-        # The timer ends a request at its deadline on any thread, but a thread cannot leave a handler.
-        caller_blocks = caller_blocks and (self._bounded or handle.deadline_ns == NO_DEADLINE)
+        # At the deadline a timer answers the request. But a thread that runs a handler inline cannot return before the
+        # handler does. So it may only do so if the executor keeps deadlines, or the request has none.
+        caller_blocks = caller_blocks and (self._keeps_deadlines or handle.deadline_ns == NO_DEADLINE)
         push = self.queue.push
         if allow_inline or caller_blocks:
             push = partial(self.queue.push_inline, caller_blocks=caller_blocks)
         pushed = push(handle) if self.sequences is None else self._push_next(handle, push)
-        if pushed < 0:
+        if pushed < 0:  # this thread has claimed the slot -1 - pushed
             self.inline_runs[-1 - pushed]([handle])
         elif pushed != native.OK:
             raise self._refusal(pushed, handle)
@@ -228,7 +234,8 @@ class ModelVersion(InstanceHost):
         """Push a request as the next of its sequence; see `SequenceTable.push`."""
         assert self.sequences is not None, "the model serves no sequences"
         if self.queue.closed:
-            return native.CLOSED  # before it is looked for among sequences that have ended
+            # Checked first: the request must go to the newer version, and not fail because its sequence has ended here.
+            return native.CLOSED
         try:
             return self.sequences.push(handle, push)
         except InvalidRequest:
@@ -236,7 +243,7 @@ class ModelVersion(InstanceHost):
             raise
 
     def _known_answer(self, cache: ResponseCache, request: InferRequest) -> FutureHandle | None:
-        """Return the answer to a request where it is cached; else have its answer remembered."""
+        """Return the cached answer to a request; if there is none, have the answer cached when it is sent."""
         request.remember = None
         if self.queue.closed:
             return None
@@ -251,7 +258,7 @@ class ModelVersion(InstanceHost):
         return known
 
     def _validated(self, request: InferRequest) -> QueuedRequest | SplitRequest:
-        """Return the handle of a request that fits the model; one of parts is queued already."""
+        """Check a request and return its handle. The parts of a `SplitRequest` are queued already."""
         try:
             rows, batch_key = self.validator.validate(request)
         except KsrvError:
@@ -265,6 +272,7 @@ class ModelVersion(InstanceHost):
         )
 
     def _submit_parts(self, request: InferRequest, rows: int, batch_key: int) -> SplitRequest:
+        """Queue a request with more rows than a batch in parts, each as large as a batch."""
         most = self.spec.max_batch_size
         needed, places = -(-rows // most), self.config.queue_size
         if needed > places:  # a full queue empties, but this request would never fit
@@ -292,7 +300,7 @@ class ModelVersion(InstanceHost):
         failed: QueuedRequest | None,
         outcome: InferResponse | KsrvError,
     ) -> None:
-        """Count a request that was run in parts as one."""
+        """Count a request that was run in parts as one request."""
         if failed is not None and failed.state == "cancelled":
             self.queue.count("cancelled")
         elif failed is not None and failed.state == "expired":
@@ -313,7 +321,7 @@ class ModelVersion(InstanceHost):
         """Return the error for a request whose deadline has passed.
 
         Args:
-            running: Whether a handler had it.
+            running: Whether a handler had begun it.
         """
         return deadline_exceeded(self.spec.name, waited_ms, running=running)
 
@@ -327,22 +335,22 @@ class ModelVersion(InstanceHost):
 
     @property
     def retired(self) -> bool:
-        """Whether it accepts no request any more."""
+        """Whether the version accepts no requests any more."""
         return self.queue.closed
 
     @property
     def ready(self) -> bool:
-        """Whether it is loaded and warm, and an instance is there to run a batch."""
+        """Whether the version is loaded and warm, and an instance is available."""
         return self.state == "READY" and any(one.available for one in self.instances)
 
     @property
     def returning(self) -> bool:
-        """Whether it will be ready again by itself: an instance's process is being replaced."""
+        """Whether the version will be ready again by itself, because the process of an instance is being replaced."""
         return self.state == "READY" and any(one.returning for one in self.instances)
 
     @property
     def why_not_ready(self) -> str:
-        """Why it is not ready; "" where it is."""
+        """Why the version is not ready; "" if it is ready."""
         if self.ready:
             return ""
         if self.state != "READY":
@@ -352,7 +360,7 @@ class ModelVersion(InstanceHost):
         return f"its handler has not returned for more than {self.config.timeout_ms} ms"
 
     def statistics(self) -> ModelStatistics:
-        """Return its counts and times."""
+        """Return the counts and times of the version, over all its loads."""
         result = self.lifetime.statistics(self.spec.name, self.spec.version)
         result.pending = self.queue.waiting
         result.restarts = sum(instance.restarts for instance in self.instances)
@@ -380,11 +388,11 @@ class ModelVersion(InstanceHost):
     # ---- the end ----------------------------------------------------------------------------
 
     def retire(self, timeout: float | None, *, collects: bool = True) -> bool:
-        """Accept nothing more, finish what was accepted, and free everything.
+        """Accept no more requests, finish the accepted requests, and free everything.
 
         Args:
-            timeout: Seconds after which the requests that are left are failed; None waits for all.
-            collects: Whether cycles are freed at once; else whoever needs their memory collects them.
+            timeout: Seconds after which the remaining requests get an error; None waits for all.
+            collects: Whether to run the garbage collector. False if the caller does so when it needs the memory.
 
         Returns:
             Whether every accepted request was finished.
@@ -416,11 +424,11 @@ class ModelVersion(InstanceHost):
             self.reason = self.reason or "unloaded"
             self.lifetime.end(self)
             if collects:
-                gc.collect()  # a handler may sit in a cycle, and its weights with it
+                gc.collect()  # the handler, and so its weights, may be part of a reference cycle
             return finished and all(ended)
 
 
 def _remember_joined(remember: Callable[[InferResponse], object], handle: RequestHandle) -> None:
-    """Remember the answer that the parts of a request make together, if it has ended with one."""
+    """Cache the joined answer of a split request, unless it failed."""
     with suppress(KsrvError):
         remember(handle.wait())

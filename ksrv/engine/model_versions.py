@@ -1,4 +1,7 @@
-"""The versions of one model, whether they serve or not, and their lines in the repository index."""
+"""The versions of one model as the registry keeps them, serving or not, and their lines in the repository index.
+
+The objects are immutable: the registry replaces the `ModelVersions` of a model with each change.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +19,7 @@ class ModelState:
 
     Attributes:
         state: "LOADING", "READY", "UNLOADING" or "UNAVAILABLE".
-        reason: Why it is not ready, or "".
+        reason: Why the version is not ready, or "".
     """
 
     name: str
@@ -31,12 +34,13 @@ class ModelVersions:
 
     Attributes:
         versions: The versions that serve, in rising order.
-        states: The states of the other versions, by version.
+        states: The states of the other versions, and of failed loads of newer files, by version.
         wanted: Whether the model is configured, and was not unloaded on purpose.
-        required: Whether the server is ready only with the model: it was in the repository when the server started, a call
-            has loaded it, or it has served. A new model that polling finds must not take ready servers away.
-        fingerprints: The fingerprint of each version on disk at its last load, also if that failed.
-        entry: The entry that it was loaded from; for a dormant model, the entry that its first request loads.
+        required: Whether the server is ready only with the model: it was in the repository when the server started, a
+            call has loaded it, or it has served. A model that polling finds is not required, so that a new model that
+            cannot be loaded does not make a ready server unready.
+        fingerprints: The fingerprint of each version on disk at its last load, even if that failed.
+        entry: The repository entry of the last load; for a dormant model, the entry that its first request loads.
         dormant: Whether the first request that names the model loads it.
         retry_at: The time (`time.monotonic`) before which a dormant model whose load failed is not tried again.
         counters: The counts of versions of a dormant model, from earlier loads.
@@ -54,7 +58,7 @@ class ModelVersions:
 
     @property
     def default(self) -> ModelVersion | None:
-        """The version that serves requests that name none: the highest that was not lost."""
+        """The version that serves requests that name no version: the highest that is ready, or else the highest."""
         for model in reversed(self.versions.values()):
             if model.state == "READY":
                 return model
@@ -62,12 +66,12 @@ class ModelVersions:
 
     @property
     def highest_state(self) -> ModelState | None:
-        """The state of the highest version that does not serve."""
+        """The state of the highest version in `states`, or None."""
         return next(reversed(self.states.values()), None)
 
 
 def loading_versions(name: str, versions: Iterable[str]) -> ModelVersions:
-    """Return a model before its load."""
+    """Return a model whose first load has not ended."""
     return ModelVersions(states={one: ModelState(name, one, "LOADING") for one in versions})
 
 
@@ -79,10 +83,10 @@ def dormant_versions(
     failure: str = "",
     retry_at: float = 0.0,
 ) -> ModelVersions:
-    """Return a model that its next request loads.
+    """Return a dormant model, which the next request loads.
 
     Args:
-        failure: Why its last load failed; "" where it did not.
+        failure: Why the last load failed; "" if it did not.
     """
     reason = failure or "not loaded"
     versions = entry.versions or ("",)
@@ -104,10 +108,10 @@ def unloaded_versions(name: str, versions: Iterable[str]) -> ModelVersions:
 
 
 def index_line(model: ModelVersion, failed: ModelState | None) -> ModelState:
-    """Return the line of a version that serves.
+    """Return the index line of a version that serves.
 
     Args:
-        failed: The state of a newer load of it that failed.
+        failed: The state of a later load of the version that failed, or None.
     """
     reason = model.reason or model.degraded or model.warm_up_error
     if failed is not None and not reason:

@@ -1,4 +1,8 @@
-"""An instance whose handler has coroutines: it takes batches while others are under way."""
+"""Runs the batches of an instance whose handler has coroutines: several batches run at the same time.
+
+The instance's thread only takes batches from the queue and gives them to the executor. The executor calls `done` on
+another thread when a batch has ended; that thread sends the answers.
+"""
 
 import threading
 import time
@@ -17,14 +21,16 @@ from ksrv.errors import KsrvError
 from ksrv.request import ExecutorOutputs
 
 MOST_JOINED = 1024
+"""The most requests in a batch."""
 
 
 @dataclass(eq=False)
 class ConcurrentInstance:
-    """The work of an instance's thread.
+    """The loop of an instance's thread, if the handler has coroutines.
 
     Args:
-        most: Batches that may be under way at a time.
+        instance: The instance. Its helpers make batches and answer failures.
+        most: The most batches that run at the same time.
     """
 
     instance: InstanceRunner
@@ -34,13 +40,13 @@ class ConcurrentInstance:
     most: int
 
     def __post_init__(self) -> None:
-        self._room = threading.Semaphore(self.most)
+        self._room = threading.Semaphore(self.most)  # each running batch holds it once
         # After a process died, its batches run again one at a time. So a batch that killed the process
         # cannot fail the others a second time.
         self._again = threading.Semaphore(1)
 
     def serve(self) -> None:
-        """Take batches until the model's queue is closed and empty, and wait for those under way."""
+        """Take batches until the model's queue is closed and empty, then wait until no batch runs."""
         host, instance = self.host, self.instance
         queue = host.queue
         rows = host.spec.max_batch_size
@@ -49,6 +55,7 @@ class ConcurrentInstance:
             self._room.acquire()
             if self.restarts.due and not self._restart():
                 break
+            # Handles; True: a batch is ready to be run; None: the queue is closed and empty.
             taken: Any = queue.take(instance.slot, joined, rows, host.delay_ns)
             batch: Any = None
             if taken is None:
@@ -63,11 +70,14 @@ class ConcurrentInstance:
             if batch is None or not self._begin(batch):
                 self._room.release()
             del taken, batch
-        for _ in range(self.most - 1):
+        for _ in range(self.most - 1):  # this thread has acquired it once above
             self._room.acquire()
 
     def _restart(self) -> bool:
-        """Start the executor again once the batches of the dead process have ended."""
+        """Start the executor again once the batches of the dead process have ended.
+
+        The caller has acquired `_room` once, so it is acquired `most - 1` times here.
+        """
         for _ in range(self.most - 1):
             self._room.acquire()
         restarted = self.restarts.restart()
@@ -76,7 +86,7 @@ class ConcurrentInstance:
         return restarted
 
     def _begin(self, batch: RequestBatch) -> bool:
-        """Start a batch; return False if none of its requests still waits, or it cannot be started."""
+        """Start a batch. Return False if all of its requests have ended, or it cannot be started."""
         handles = batch.handles
         queue, instance, spec = self.host.queue, self.instance, self.host.spec
         trace: RequestSpans | None = None

@@ -1,9 +1,9 @@
 """Decodes requests whose images take long, so that the model's other clients need not wait for them.
 
-An instance decodes the images of the requests that it takes, and the next requests wait for that. A
-request of many million pixels, or of a JPEG with many scans, would so keep all clients from a model
-whose handler is idle. A separate thread for each model decodes such requests, one after the other,
-and queues each again for the instances when its images are decoded.
+Normally the thread of an instance decodes the images of the requests that it takes. If a request had
+many million pixels, or a JPEG with many scans, all other requests would wait although the handler is
+idle. So a separate thread for each model decodes such requests, one after the other. It queues each
+request again for the instances when its images are decoded.
 """
 
 import logging
@@ -17,11 +17,11 @@ log = logging.getLogger("ksrv.engine")
 
 
 class DecodeThread:
-    """The thread that decodes such requests; it lives while there is one.
+    """The thread that decodes these requests. It is started for the first request and ends when none is left.
 
     Args:
-        most: Groups of requests that may wait.
-        decode: Decodes the images of requests, and queues the requests again.
+        most: The most groups of requests that may wait. A group was taken from the queue together.
+        decode: Decodes the images of a group, and queues the requests again.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class DecodeThread:
         self._works = False
 
     def take(self, handles: list[QueuedRequest]) -> bool:
-        """Take over requests of one group; return False where too many wait, or the system has no thread."""
+        """Take over a group of requests. Return False if too many wait, or no thread can be started."""
         with self._changed:
             if len(self._waiting) >= self._most:
                 return False
@@ -53,7 +53,7 @@ class DecodeThread:
         return True
 
     def wait(self) -> bool:
-        """Wait until no request is left here; return whether there was one."""
+        """Wait until the thread has ended; return whether it was running."""
         with self._changed:
             found = self._works
             self._changed.wait_for(lambda: not self._works)

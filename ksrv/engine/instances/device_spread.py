@@ -1,7 +1,7 @@
-"""Which of several GPUs the instances of each model begin with.
+"""Chooses the GPU of each model's first instance; the further instances follow on the next GPUs.
 
-The instances of all models go to one device after the other, so that ten models of
-one instance each do not share the first GPU. A model keeps its place when it is loaded anew.
+The instances of all models are spread over the devices in turn, so that ten models with one
+instance each do not share the first GPU. A model keeps its devices when it is loaded anew.
 """
 
 import threading
@@ -11,11 +11,11 @@ from msgspec.structs import replace
 from ksrv.model.config import ModelSource
 
 SPREAD = ("auto", "cuda", "xpu")
-"""The devices without a number."""
+"""The values of `device` that name no single device."""
 
 
 class DeviceSpread:
-    """Counts the instances that choose among several devices."""
+    """Counts the instances of the models that choose among several devices."""
 
     def __init__(self) -> None:
         self._first: dict[tuple[str, str], int] = {}
@@ -23,7 +23,10 @@ class DeviceSpread:
         self._lock = threading.Lock()
 
     def place(self, source: ModelSource) -> ModelSource:
-        """Return a source whose instances begin with the next device."""
+        """Return the source with `first_device` set: the place of its first device, counted without end.
+
+        `ksrv.handlers.devices.choice` takes it modulo the number of devices.
+        """
         config = source.config
         if config is None or config.device not in SPREAD:
             return source

@@ -1,4 +1,4 @@
-"""Which executor an instance has: inline, or a process, as its model's settings say."""
+"""Makes the executor of an instance: inline (in this process) or a handler process, by the model's `executor`."""
 
 from collections.abc import Callable
 
@@ -27,11 +27,11 @@ def executor_for(
     """Return the executor that a model's settings ask for.
 
     Args:
-        threads: CPU threads that it may use.
+        threads: CPU threads that the executor may use.
         emit: Takes the values that the handler reports.
         limits: Bounds on requests, which a handler in a separate process applies when it decodes.
         submit: `Engine.submit`, for handlers that call other models.
-        ask: Answers what handlers ask of the server itself.
+        ask: Answers requests of handlers to the server itself, such as loading a model; None if they get an error.
         debug: See `EngineSettings`.
     """
     if debug:

@@ -1,9 +1,9 @@
 """The queue and the state that the threads of a model version share, and how batches are filled, begun and answered.
 
-A batch of one request uses the arrays of the request, without a copy. If several are joined, each tensor is copied once
-into its rows of a leased block, and each image is decoded once into its rows. A batch can grow while an earlier batch
-still runs: its images are decoded as they arrive. Inputs that are padded are joined last, when the longest row of the
-batch is known.
+A batch of one request uses the arrays of the request, without a copy. If several requests are joined, each tensor is
+copied once into its rows of a leased block, and each image is decoded once into its rows. A batch can grow while an
+earlier batch still runs: its images are decoded as they arrive. Inputs that are padded are joined last, when the
+longest row of the batch is known.
 """
 
 import logging
@@ -40,13 +40,16 @@ MILLISECOND = 1_000_000
 class InstanceHost:
     """The queue of a model version, the batches that are ready to be run, and its settings.
 
+    `ksrv.engine.model.ModelVersion` derives from it and adds loading and requests. This base is separate because the
+    instances need it and must not depend on `ModelVersion`, which makes them.
+
     Args:
         source: The version on disk; it has settings.
 
     Attributes:
         state: The state that the repository index shows.
-        reason: Why it is not ready.
-        spec: The description, completed once the model is loaded.
+        reason: Why the version is not ready, or "".
+        spec: The model's description, completed once the model is loaded.
         queue: The queue of the model's requests.
         images: How the images of each image input are prepared, by input name.
         padding: How rows of different lengths are padded.
@@ -54,10 +57,10 @@ class InstanceHost:
         retry: Whether a batch is run again after its handler's process died.
         delay_ns: How long the oldest request of a batch waits for a full batch.
         runs_inline: Whether requests may be run on the threads that submit them.
-        sequences: The open sequences, or None where the model serves none.
+        sequences: The open sequences, or None if the model serves no sequences.
         stats: Counts requests that no instance has run.
         all_stats: `stats`, and the counts of each instance.
-        degraded: Why it has lost instances, while others serve; "" if it has lost none.
+        degraded: Why instances have ended for good while others serve; "" if all serve.
         note_refused: Called when an instance is given up, because a file of the model has changed.
     """
 
@@ -114,7 +117,7 @@ class InstanceHost:
         self._refuse(failed, stats)
 
     def read_requests(self, handles: list[QueuedRequest]) -> list[RequestPart]:
-        """Return what a handler sees of the requests of a batch."""
+        """Return the part of each request that the handler sees: rows, id, parameters, headers."""
         made = []
         row = 0
         for handle in handles:
@@ -136,7 +139,7 @@ class InstanceHost:
     def answer(
         self, batch: RequestBatch, outputs: ExecutorOutputs, stats: Stats, later: bool
     ) -> None:
-        """Answer the requests of a batch in the general form."""
+        """Split the outputs of a batch into the answers of its requests, and send the answers."""
         timings = {"assemble": batch.spent_ns, **outputs.timings}
         answers = split(self.spec, batch.handles, outputs, timings, batch.references)
         self.finish(batch, answers, stats, timings, later=later)
@@ -156,6 +159,8 @@ class InstanceHost:
             timings: Nanoseconds by stage.
             later: See `Queue.finish`.
         """
+        # Requests that a chunk marked as the last, or an error, has ended while the batch ran. `Queue.finish` answers
+        # them no more, but they count with this batch.
         ended: Mapping[int, InferResponse | KsrvError] = (
             {} if batch.emit is None else batch.emit.ended
         )
@@ -191,7 +196,7 @@ class InstanceHost:
         return self._ready.popleft()
 
     def requeue(self, batch: RequestBatch) -> None:
-        """Have the next idle instance run a batch."""
+        """Have the next idle instance run a batch that is already assembled."""
         self._ready.append(batch)
         self.queue.requeue()
 
@@ -201,7 +206,7 @@ class InstanceHost:
         self.queue.close_open_batch(True)
 
     def queue_full(self) -> Overloaded:
-        """Return the error of a request for which the queue has no place."""
+        """Return the error for a request that finds the queue full."""
         return queue_full(self.spec.name, self.config.queue_size)
 
     def decode_apart(self, handles: list[QueuedRequest]) -> None:
@@ -222,7 +227,7 @@ class InstanceHost:
         return self._decode_thread.wait() or bool(self._ready)
 
     def instance_lost(self, reason: str) -> None:
-        """Note that an instance has ended for good. Once none is left, what waits is refused."""
+        """Note that an instance has ended for good. After the last instance, waiting requests are refused."""
         self._lost.append(reason)
         reason = without_paths(reason, self.source.folder, self.source.root)
         if len(self._lost) < self.config.instances:
@@ -234,7 +239,7 @@ class InstanceHost:
         self.fail_waiting(NotReady(f"the model {self.spec.name} is not ready: {reason}"))
 
     def fail_waiting(self, error: KsrvError) -> None:
-        """End the requests that no instance runs yet."""
+        """End the requests that no instance runs yet, with an error."""
         handles = [handle for batch in self._ready for handle in batch.handles]
         self._ready.clear()
         handles += self.queue.take_all()

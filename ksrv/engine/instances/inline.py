@@ -17,19 +17,20 @@ from ksrv.model.spec import ModelSpec
 from ksrv.request import ExecutorInputs
 
 NETWORK_BYTES = 256 << 20
-"""Of memory that a network's layers took, kept for the next batch; mapping it anew costs a seventh of it."""
+"""Freed memory of a network's layers that malloc keeps for the next batch. Mapping it anew would take a seventh of the
+batch's time."""
 
 
 class InlineExecutor(RunnerCalls):
     """One instance of a model in this process.
 
     A handler that hangs cannot be stopped here: its requests are answered at their deadlines, and
-    the instance is taken for gone until the handler returns.
+    the instance counts as unavailable until the handler returns. `RunnerCalls` has `run`.
 
     Args:
         threads: CPU threads that the handler may use; 0 leaves the framework's choice.
         emit: Takes the values that the handler reports.
-        submit: Submits what the handler calls of other models.
+        submit: Submits the handler's calls to other models.
         make: Makes the runner; by default the runner that the model's settings name.
     """
 
@@ -53,7 +54,7 @@ class InlineExecutor(RunnerCalls):
         self._submit = submit
         self._instance = instance
         self._threads = threads
-        self._lost = ""  # the device, once it works no more
+        self._lost = ""  # the name of the device, once it has failed
         config = source.config
         # A compiled model may keep state for its thread (CUDA graphs do).
         self.any_thread = config is not None and config.pt2 is None
@@ -90,11 +91,11 @@ class InlineExecutor(RunnerCalls):
     def begin(
         self, batch: ExecutorInputs, done: Done, deadline_ns: int | None
     ) -> Callable[[], None]:
-        """Run a batch beside others, where the handler has coroutines; see `Runner.begin`.
+        """Run a batch while other batches run. Only for handlers with coroutines; see `Runner.begin`.
 
         Args:
-            done: Called once with its answer.
-            deadline_ns: As for `run`, of no use here.
+            done: Called once with the answer.
+            deadline_ns: Ignored, because nothing can stop a handler in this process.
 
         Raises:
             HandlerFailed: The model is not loaded.

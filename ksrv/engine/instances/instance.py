@@ -4,15 +4,18 @@ The handler is loaded, warmed up and normally run on this thread, because the li
 handler may keep state for each thread. If the executor dies, the requests of its batch go to the next
 idle instance, while this instance starts its executor anew (`restarts`).
 
-Two changes of thread cost more than a small handler. So a thread that submits a request to an idle
-instance may take the instance's slot and run the request itself (`run_inline`). A thread of the HTTP
-server may do so only after the handler has proven quick, because it serves other connections too;
-slow runs end that. A thread that would only wait for its request may do so at once if the executor
-enforces deadlines by itself.
+Inline runs: two changes of thread cost more than a small handler. So a thread that submits a request
+to an idle instance may claim the instance's slot and run the request itself (`run_inline`). A thread
+of the HTTP server serves other connections too, so it may do so only while the handler is quick, which
+`_note_pace` measures. A thread that would only wait for its request may do so at once if the executor
+keeps deadlines itself.
 
-Requests of the fast path need no Python here if the handler runs in a process: the instance's
-thread serves the process's ring without the GIL (`ksrv._native.process`), and returns to Python for
-all other requests.
+Handler processes: requests of the fast path need no Python here. The instance's thread serves the
+ring of the process without the GIL (`ksrv._native.process`), and returns to Python for all other
+requests.
+
+The steps of a batch itself are compiled, in the base class `InstanceRunner`, which calls the methods
+of `Instance` for failures and deadlines.
 """
 
 import logging
@@ -49,9 +52,11 @@ from ksrv.request import ExecutorInputs, ExecutorOutputs
 log = logging.getLogger("ksrv.engine")
 
 MOST_JOINED = 1024
+"""The most requests in a batch."""
 STALL_NS = 50_000_000
+"""A run at least this long takes all inline credit."""
 INLINE_CREDIT = 1000
-"""Inline execution begins after so many quick runs. A slower run costs fifty of them, a stall all."""
+"""Inline execution begins after so many quick runs, each worth a credit of 1. A slower run costs 50, a stall all."""
 
 
 class InstanceThread(threading.Thread):
@@ -70,12 +75,9 @@ class Instance(InstanceRunner):
     """One handler and its thread.
 
     Attributes:
-        number: The instance's number.
         started: The description that the handler completed, once it is loaded.
         warm: Done once the instance takes batches.
         stats: The counts and times of the instance.
-
-    The steps of each batch are compiled: see `InstanceRunner`.
     """
 
     executor: Executor
@@ -88,7 +90,7 @@ class Instance(InstanceRunner):
         if tracing.tracer() is not None:
             self.trace_of = partial(trace_of, name=host.spec.name, version=host.spec.version)
         self.number = number
-        self._go = threading.Event()
+        self._go = threading.Event()  # set by `serve` and `stop`; the thread waits for it after loading
         self._dispatcher: RingDispatcher | None = None
         self._restarts = ExecutorRestarts(host, number, executor)
         self.started: Future[ModelSpec] = Future()
@@ -98,7 +100,7 @@ class Instance(InstanceRunner):
         executor.on_death(self._note_death)
 
     def start(self) -> None:
-        """Begin to load the handler; `started` is set when that is done."""
+        """Start the thread, which loads the handler and then sets `started`."""
         self._thread.start()
 
     def serve(self, warm_up: "Callable[[Instance], None] | None") -> None:
@@ -112,25 +114,25 @@ class Instance(InstanceRunner):
         self._go.set()
 
     def stop(self) -> None:
-        """End an instance that does not serve yet, and start no executor anew."""
+        """End the instance if it does not serve yet, and start its executor never again."""
         self._restarts.stopped = True
         self._go.set()
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait for the thread to end; it does once the model's queue is closed and empty.
+        """Wait for the thread to end, which it does once the model's queue is closed and empty.
 
         Args:
-            timeout: Seconds to wait at most.
+            timeout: The most seconds to wait; None for no limit.
 
         Returns:
-            Whether it has ended.
+            Whether the thread has ended.
         """
         if self._thread.ident is not None:
             self._thread.join(timeout)
         return not self._thread.is_alive()
 
     def abandon(self) -> None:
-        """End a batch that hangs, if the executor can do that."""
+        """End a batch that hangs, if the executor can: a process can be killed, a thread cannot."""
         if self.executor.keeps_deadlines:
             self.executor.close()
 
@@ -156,7 +158,7 @@ class Instance(InstanceRunner):
 
     @property
     def _ring(self) -> WorkerRing | None:
-        """The executor's ring; None while batches are traced, because only messages carry the span."""
+        """The ring of the executor's process, or None. None if batches are traced: only messages carry the span."""
         return None if self.trace_of is not None else self.executor.ring
 
     def execute(self, batch: ExecutorInputs, deadline_ns: int | None = None) -> ExecutorOutputs:
@@ -209,6 +211,7 @@ class Instance(InstanceRunner):
         return True
 
     def _serve(self) -> None:
+        """Take and run batches, one at a time, until the queue is closed and empty."""
         host = self._host
         queue = host.queue
         most = host.spec.max_batch_size
@@ -217,6 +220,8 @@ class Instance(InstanceRunner):
         if host.runs_inline:
             self._allow_inline(False)
         regroup_ns = 0
+        # Handles; True: a batch is ready to be run; None: the queue is closed and empty. From the dispatcher also a
+        # number: the running batch has a message for Python; or a `DispatchedRun`, which Python must finish.
         taken: Any
         while True:
             dispatcher = self._take_dispatcher(room)
@@ -273,12 +278,12 @@ class Instance(InstanceRunner):
         return self._dispatcher
 
     def _caller(self, dispatcher: RingDispatcher) -> ExecutorInputs:
-        """Return what is known of the batch that runs in the process, for its calls to other models."""
+        """Return the Python form of the batch that runs in the process, for its calls to other models."""
         batch: ExecutorInputs = self._calling_batch(dispatcher.running())
         return batch
 
     def _leave_ring(self) -> None:
-        """Put the batches that a process had not come to when it ended back into the queue."""
+        """Stop using the ring: put batches that its process has not begun back into the queue."""
         if self._dispatcher is not None:
             self._dispatcher.put_back()
             self._dispatcher.ring.batches.leave_ring()
@@ -290,10 +295,10 @@ class Instance(InstanceRunner):
     # ---- a batch ----------------------------------------------------------------------------
 
     def _failure_of(self, batch: RequestBatch, error: BaseException) -> KsrvError | None:
-        """Return the error that ends the requests of a batch; None where they are queued again."""
+        """Return the error that ends the requests of a batch; None if they were queued again."""
         if isinstance(error, ExecutorDied):
             return self._requeue(batch, error)
-        # Without the frames that it was raised in: they refer to the batch, whose requests refer to the error.
+        # Without its traceback: the frames refer to the batch, whose requests refer to the error, which makes a cycle.
         found = error if isinstance(error, KsrvError) else self._failure(error)
         return found.with_traceback(None)
 
@@ -319,6 +324,7 @@ class Instance(InstanceRunner):
         return None if deadline == NO_DEADLINE else deadline
 
     def _note_pace(self, ran_ns: int, assembled_ns: int) -> None:
+        """Earn or lose inline credit by a run, and allow or forbid inline runs when the credit passes a bound."""
         before = self.inline_credit
         if ran_ns < QUICK_NS:
             credit = min(before + 1, MAX_INLINE_CREDIT)
@@ -334,21 +340,25 @@ class Instance(InstanceRunner):
         queue.note_run(ran_ns, assembled_ns)
 
     def _allow_inline(self, quick: bool) -> None:
-        """Set which threads the queue allows inline execution."""
+        """Set which threads may run requests inline.
+
+        Args:
+            quick: Whether the handler has earned `INLINE_CREDIT`.
+        """
         host, queue = self._host, self.queue
         queue.inline_for_blocked = quick or self.executor.keeps_deadlines
-        # One thread at a time runs the requests of the HTTP server: several instances would stand idle.
-        # A handler process is served without any of these threads.
+        # Only one I/O thread at a time runs Python, so with several instances all but one would be idle.
+        # With a ring, the I/O threads leave the batches to the dispatcher.
         alone = host.config.instances == 1 and self._ring is None
         queue.inline_for_all = quick and alone
 
     # ---- deaths -----------------------------------------------------------------------------
 
     def _requeue(self, batch: RequestBatch, error: ExecutorDied) -> KsrvError | None:
-        """Queue the requests of a batch again whose executor died; return an error to end them."""
+        """Queue the requests of a batch again after its executor died. Return an error if they must end instead."""
         name = self._host.spec.name
         attempts = batch.attempts
-        if not isinstance(error, ExecutorAbsent):  # which ended before and has had its line
+        if not isinstance(error, ExecutorAbsent):  # absent: it had died before the batch, and that was logged
             log.error("the model %s, instance %d: %s", name, self.number, error.message)
             # A second run would send the intermediate answers of the first again.
             if not self._host.retry or (batch.emit is not None and batch.emit.sent):
@@ -359,7 +369,7 @@ class Instance(InstanceRunner):
                     f"again: {error.message}"
                 )
             attempts = 1
-        # Each request alone, so that a request that kills its process ends no other request.
+        # Each request in a separate batch, so that a request that kills its process ends no other request.
         for handle in batch.handles:
             again = self._host.new_batch()
             again.attempts = attempts
@@ -381,7 +391,7 @@ class Instance(InstanceRunner):
 
 
 def _as_exception(error: BaseException) -> Exception:
-    """Return an error for the waiting thread, which a handler's SystemExit must not end."""
+    """Return an error for the waiting thread: a SystemExit of the handler must not end that thread."""
     if isinstance(error, Exception):
         return error
     told = HandlerFailed(f"the handler ended with {type(error).__name__}: {error}")

@@ -1,9 +1,9 @@
 """Joins the next batch while every instance still runs one.
 
 If joining takes time (images are decoded, large tensors copied), an instance should find its next
-batch ready. So this thread takes requests ahead, and fills its open batch up with the requests that
-arrive as long as no instance is idle; then it publishes the batch. While an instance is idle, the
-thread takes nothing: the instance takes the queued requests itself.
+batch ready. So this thread takes queued requests while no instance is idle, and adds each request
+that arrives to its open batch. As soon as an instance is idle, the thread publishes the batch for it.
+While an instance is idle, the thread takes nothing: the instance takes the queued requests itself.
 """
 
 import threading
@@ -29,6 +29,7 @@ class Prefetcher(threading.Thread):
             batch = host.new_batch(most)
             published = False
             try:
+                # `taken` is True when the batch must be closed, because an instance is idle.
                 while taken is not True and taken is not None:
                     host.fill(batch, taken, host.stats)
                     oldest = batch.handles[0].enqueued_ns if batch.handles else 0

@@ -12,8 +12,9 @@ from ksrv.model.spec import ModelSpec
 log = logging.getLogger("ksrv.engine")
 
 STARTS_IN_A_ROW = 10
+"""After so many failed restarts the instance is given up."""
 FIRST_STARTS = 3
-"""Of a handler process that is killed while it loads; with `Backoff`'s pauses."""
+"""How often the first load is tried if the process is killed while it loads. `Backoff` makes the pauses."""
 
 
 class ExecutorRestarts:
@@ -21,7 +22,7 @@ class ExecutorRestarts:
 
     Attributes:
         count: How often the executor was started anew.
-        stopped: Whether the executor is not to be started again.
+        stopped: Whether the executor must not be started again.
         warm_up: Runs batches on the instance after a start; None without a warm-up, and after a
             warm-up that ended the handler process.
     """
@@ -30,6 +31,7 @@ class ExecutorRestarts:
         self._host = host
         self._number = number
         self._executor = executor
+        # A restart is due while these differ. Only counts can be compared: a process may die while it is replaced.
         self._deaths = self._answered_deaths = 0
         self.count = 0
         self.stopped = False
@@ -41,7 +43,7 @@ class ExecutorRestarts:
 
     @property
     def due(self) -> bool:
-        """Whether the executor is dead, or was started again without a warm-up."""
+        """Whether the executor has to be restarted: it is not alive, or died since the last complete restart."""
         return self._deaths != self._answered_deaths or not self._executor.alive
 
     def first_start(self) -> ModelSpec:
@@ -60,7 +62,8 @@ class ExecutorRestarts:
         raise AssertionError("the last start returns or raises")
 
     def first_warm_up(self) -> None:
-        """Warm up the executor that was just loaded, and replace it if its process dies of that."""
+        """Warm up the executor that was just loaded. If the warm-up ends its process, start it again, without
+        warm-up."""
         if self.warm_up is not None:
             self.warm_up()
         if not self._executor.alive:
@@ -71,11 +74,12 @@ class ExecutorRestarts:
         """Start the executor anew and warm it up.
 
         Returns:
-            False after `STARTS_IN_A_ROW` failures, and where a file of the model has changed.
+            Whether the executor serves again. False after `STARTS_IN_A_ROW` failures, if a file of the model has
+            changed, or if the model is closed.
         """
         host = self._host
         reason = ""
-        wake_waiters()
+        wake_waiters()  # clients that were answered before must not wait for the start
         for _ in range(STARTS_IN_A_ROW):
             if self.stopped or (host.queue.closed and not host.queue.open):
                 return False

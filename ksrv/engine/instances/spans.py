@@ -1,8 +1,8 @@
-"""The spans of a batch and its requests.
+"""The OpenTelemetry spans of a batch and its requests.
 
-Every request has a server span below the span of its caller: it begins when the request is queued and ends
-with its answer. Below it is the time in the queue. The batch is a span below its first request that is
-sampled, with the stages below it; it links to the other requests, and they to it. While the handler runs, the batch's
+Every request has a server span, a child of the caller's span: it begins when the request is queued and ends with the
+answer. Its child `ksrv.queue` is the time in the queue. The span `ksrv.batch` is a child of the first sampled request,
+and has the stages as children. It links to the other requests, and they link to it. While the handler runs, the batch's
 span is the current span. So the spans of the handler, here or in a separate process, and of its calls to other models
 are children of that span.
 """
@@ -18,14 +18,16 @@ from ksrv.observe import tracing
 from ksrv.request import ExecutorInputs, ExecutorOutputs
 
 STAGES = ("preprocess", "inference", "explain", "postprocess")
-"""The stages that run one behind the other; a handler's own times may lie within them."""
+"""The stages that run one after the other. Other times that a handler reports may overlap them, so they are
+attributes."""
 
 
 class RequestSpans:
     """The spans of one batch.
 
     Args:
-        version: Its version, or "".
+        name: The model's name.
+        version: The model's version, or "".
     """
 
     def __init__(self, tracer: Any, batch: RequestBatch, name: str, version: str) -> None:
@@ -33,6 +35,7 @@ class RequestSpans:
 
         self._trace = trace
         self._tracer = tracer
+        # Adds to a monotonic time to make it the wall-clock time that spans have.
         self._shift = time.time_ns() - time.monotonic_ns()
         self._batch = batch
         self._handles = list(batch.handles)
@@ -90,7 +93,7 @@ class RequestSpans:
 
     @contextlib.contextmanager
     def begin(self, inputs: ExecutorInputs) -> Iterator[None]:
-        """Begin the batch's span, which is the current one within the context.
+        """Begin the batch's span, which is the current span within the context.
 
         Args:
             inputs: The batch as the executor takes it.
@@ -121,10 +124,10 @@ class RequestSpans:
             yield
 
     def finish(self, result: ExecutorOutputs | BaseException) -> None:
-        """End the batch's span with what has become of the batch.
+        """End the batch's span.
 
         Args:
-            result: Its outputs, or what ended it.
+            result: The outputs of the batch, or the error that ended it.
         """
         span = self._span
         if isinstance(result, BaseException):
@@ -146,7 +149,7 @@ class RequestSpans:
         span.end()
 
     def end(self) -> None:
-        """End the spans of the requests with what has become of them."""
+        """End the spans of the requests, each with its error if it has one."""
         for index, (handle, span) in enumerate(zip(self._handles, self.spans, strict=True)):
             error = self.error or self.failures.get(index)
             if error is not None:

@@ -1,4 +1,8 @@
-"""The warm-up of a new instance, at every batch size that will be used, before it serves."""
+"""Warms a new instance up before it serves: runs requests on it at every batch size that will be used.
+
+`warmup_requests` says which requests these are, and which failures fail the load. The warm-up also checks that padding
+does not change the answers of a model whose `pad` is `exact`.
+"""
 
 import logging
 import time
@@ -43,7 +47,8 @@ class WarmUp:
         timeout_ns: How long a batch may take; 0 for any time.
 
     Attributes:
-        error: Why zeros fail, where the model serves nevertheless; else "".
+        error: The error with zeros of a model that serves nevertheless, or why the padding could not be checked; else
+            "".
     """
 
     spec: ModelSpec
@@ -82,8 +87,9 @@ class WarmUp:
     def _run_zeros(self, instance: Instance) -> None:
         """Run zeros at every batch size.
 
-        A model that fails serves nevertheless if its handler may not take zeros: the handler's code refuses them,
-        or raises what other values may not raise, at the smallest and at the largest size.
+        A failure does not always fail the load, because a handler may refuse zeros and still serve its clients. The
+        load fails if the model takes small batches and not large ones (or the reverse), if the order of an image's
+        channels is wrong, or if the error cannot depend on the values (`_raise_if_broken`).
         """
         request = warmup_requests.generated(self.spec)
         if request is None:
@@ -95,7 +101,7 @@ class WarmUp:
             if error is not None:
                 break
             passed = size
-        if error is None or request.has_called:  # an error after a call came of the refused call
+        if error is None or request.has_called:  # calls to other models are refused here, so this error is no fault
             return
         name = f"the warm-up with zeros: {error.message}"
         if isinstance(error, ModelFailed):
@@ -125,7 +131,7 @@ class WarmUp:
                 raise error
 
     def _failure(self, instance: Instance, request: InferRequest, count: int) -> KsrvError | None:
-        """Run a request so many times in one batch, and return its error."""
+        """Run a batch of `count` copies of a request, and return the first error, or None."""
         rows, batch_key = self.validator.validate(request)
         batch = instance.new_batch()
         failed = batch.add([QueuedRequest(request, rows, batch_key) for _ in range(count)])
@@ -135,12 +141,12 @@ class WarmUp:
                 errors = list(instance.execute(batch.inputs(), self._deadline()).failures.values())
             except KsrvError as error:
                 errors = [error]
-        # After StreamNeeded the handler has run, and its clients stream.
+        # StreamNeeded is no failure: the handler ran, and answers only clients that stream.
         return next((one for one in errors if not isinstance(one, StreamNeeded)), None)
 
     def _check_padding(self, instance: Instance, request: InferRequest) -> None:
         """Raise if the answers of a model whose `pad` says `exact` depend on the padding."""
-        self.validator.validate(request)  # which notes the lengths
+        self.validator.validate(request)  # sets `request.lengths`
         answers = []
         for times in (1, 2):
             inputs = warmup_requests.padded(self.spec, request, times)
@@ -157,7 +163,7 @@ class WarmUp:
                 self.error = f"pad: {{exact: true}} could not be checked: {error.message}"
                 log.warning("the model %s: %s", self.spec.name, self.error)
                 return
-            # The handler may use the memory of its outputs again.
+            # Copied, because the handler may overwrite the memory of its outputs in the next run.
             answers.append([_copied(one) for one in outputs.tensors])
         for alone, padded in zip(*answers, strict=True):
             padded = cut_back(padded, self.spec.output(padded.name), request.lengths)
@@ -168,13 +174,13 @@ class WarmUp:
                 )
 
     def _check_layout(self, instance: Instance, request: InferRequest) -> None:
-        """Raise where the zeros that failed are taken in the other order of channels."""
+        """Raise if the zeros that failed pass with the channels of the images in the other order."""
         spec = self.spec
-        turned = warmup_requests.turned(spec, request)
-        if turned is None or not instance.available:
+        swapped = warmup_requests.swapped_layout(spec, request)
+        if swapped is None or not instance.available:
             return
         try:
-            failed = instance.execute(turned, self._deadline()).failures
+            failed = instance.execute(swapped, self._deadline()).failures
         except KsrvError:
             return
         if not failed:
@@ -185,14 +191,13 @@ class WarmUp:
 
 
 def _raise_if_broken(text: str, error: KsrvError) -> None:
-    """Raise if an error shows that the model cannot serve, whatever a client sends.
+    """Raise if an error shows that the model cannot serve, whatever values a client sends.
 
     Args:
         text: The message: what was run, and its error.
-        error: The error.
 
     Raises:
-        ModelFailed: It does.
+        ModelFailed: The error is of such a class.
     """
     if isinstance(error, PromiseBroken):
         raise ModelFailed(text) from error
@@ -208,7 +213,7 @@ def _copied(tensor: Tensor) -> Tensor:
 
 
 def _are_alike(one: Tensor, other: Tensor) -> bool:
-    """Tell whether two outputs are the same but for rounding."""
+    """Tell whether two outputs are equal, apart from rounding."""
     if one.shape != other.shape or one.datatype != other.datatype:
         return False
     if isinstance(one.data, list) or isinstance(other.data, list):
@@ -220,7 +225,7 @@ def _are_alike(one: Tensor, other: Tensor) -> bool:
 
 
 def _lower(rows: int) -> str:
-    """Return how a model is served whose batches have a number of rows at most."""
+    """Return the advice for a model that takes at most `rows` rows in a batch."""
     if rows == 1:
         return "leave batching: out, or export the model so that it takes several rows"
     return f"lower max_batch_size to {rows}"

@@ -38,6 +38,7 @@ from ksrv.request import (
 )
 
 EVERY_SIZE_TO = 8
+"""Every batch size up to this is warmed up; above it, only powers of two and the largest."""
 SHORT_ROW = 3
 """The length of a row that is padded for a check, if the model takes it."""
 MOST_RECORDS = 16
@@ -45,7 +46,7 @@ MOST_RECORDS = 16
 
 
 def generated(spec: ModelSpec) -> InferRequest | None:
-    """Return a request of one row of zeros, or None where the description leaves its shape open."""
+    """Return a request of one row of zeros, or None if the description leaves the shape of a row open."""
     if not spec.inputs or spec.accepts_any_inputs or not all(map(_is_closed, spec.inputs)):
         return None
     tensors = []
@@ -59,7 +60,9 @@ def generated(spec: ModelSpec) -> InferRequest | None:
 
 
 def unpadded_ones(spec: ModelSpec) -> InferRequest | None:
-    """Return a request of one row filled with 1, or of zeros with a padding of 1, for a model whose `pad` is `exact`.
+    """Return a request of one row for the check of the padding of a model whose `pad` is `exact`.
+
+    The row is filled with 1, or with 0 if the padding is 1, because it must differ from the padding.
 
     Returns:
         The request, whose lengths may be doubled; None for other models, and if the description leaves a shape open.
@@ -82,7 +85,7 @@ def unpadded_ones(spec: ModelSpec) -> InferRequest | None:
 
 
 def _row_length(size: Dimension, length: Length) -> int:
-    """Return a row length that is not the smallest one."""
+    """Return the length of the row to check: `SHORT_ROW` rounded up to a multiple, at least the smallest length."""
     return max(length.multiple * -(-SHORT_ROW // length.multiple), _lowest(size))
 
 
@@ -91,7 +94,7 @@ def padded(spec: ModelSpec, request: InferRequest, times: int) -> ExecutorInputs
 
     Args:
         request: A validated request.
-        times: To how many times the length of its rows.
+        times: The factor by which the padded rows are longer.
 
     Returns:
         The batch; None if nothing is exact, an input holds images or is a mask that the request leaves out, or the rows
@@ -124,8 +127,8 @@ def padded(spec: ModelSpec, request: InferRequest, times: int) -> ExecutorInputs
     return single_request(tensors, tensors[0].shape[0], request)
 
 
-def turned(spec: ModelSpec, request: InferRequest) -> ExecutorInputs | None:
-    """Return zeros as a batch in which the handler sees images in the order that is not declared.
+def swapped_layout(spec: ModelSpec, request: InferRequest) -> ExecutorInputs | None:
+    """Return zeros as a batch in which the handler sees the channels of images in the order that is not declared.
 
     Args:
         request: The request that `generated` returned.
@@ -141,7 +144,9 @@ def turned(spec: ModelSpec, request: InferRequest) -> ExecutorInputs | None:
             rows, height, width, channels = tensor.shape
             shape = (rows, channels, height, width)
             if entry.image.model_layout == "NCHW":
-                shape = (rows, width, channels, height)  # so that the view of it is NHWC
+                # The handler gets a view with the axes moved from NHWC to NCHW: of this shape it is (rows, height,
+                # width, channels).
+                shape = (rows, width, channels, height)
             data = np.zeros(shape, DTYPES[tensor.datatype])
             tensor = Tensor(tensor.name, tensor.datatype, shape, data)
         tensors.append(tensor)
@@ -149,7 +154,7 @@ def turned(spec: ModelSpec, request: InferRequest) -> ExecutorInputs | None:
 
 
 def layout_sentence(spec: ModelSpec) -> str:
-    """Say that images reach the handler with their channels at the wrong end."""
+    """Return the error for a model whose images have the channels at the wrong end, with the setting to write."""
     images = _images(spec)
     layouts = {entry.image.model_layout for entry in images if entry.image is not None}
     names = ", ".join(quote(entry.name) for entry in images)

@@ -1,9 +1,10 @@
-"""How long to wait before a process that never gets ready is started again."""
+"""Computes the pause before a handler process is started again, if processes end before they have served."""
 
 import time
 
 LONGEST_S = 30.0
 SOUND_S = 10.0
+"""A process that lived so long counts as if it had served."""
 _FIRST_S = 0.25
 
 
@@ -12,7 +13,7 @@ class Backoff:
 
     The first replacement is immediate; the pauses then double from a quarter of a second to half a
     minute. A process that was given a batch, or lived for `SOUND_S` seconds, ends the row: its
-    handler gets ready, and an input that ends it must not keep the others waiting.
+    handler can be loaded, and other requests must not wait because one request ended the process.
     """
 
     def __init__(self) -> None:
@@ -26,11 +27,11 @@ class Backoff:
         self._served = False
 
     def served(self) -> None:
-        """Note that it was ready, and is given a batch."""
+        """Note that the process was ready and is given a batch."""
         self._served = True
 
     def ended(self) -> None:
-        """Note that it ended, or never got ready."""
+        """Note that the process ended, or never got ready."""
         sound = self._served or time.monotonic() - self._started >= SOUND_S
         self._ends = 1 if sound else self._ends + 1
 

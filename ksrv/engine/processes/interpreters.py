@@ -1,8 +1,9 @@
-"""The Python interpreters of handler processes: the server's, or one that a model names; their variables.
+"""Chooses the Python interpreter of a model's handler processes, and makes their environment variables.
 
-A model's interpreter has other packages. If it is of the server's Python version, it needs no ksrv: the process imports
-ksrv from the server (`child.bootstrap`). Compiled modules fit one version of Python, so an interpreter of another
-version needs the server's release of ksrv.
+By default it is the server's interpreter. A model can name another, which has other packages (`python` in model.yaml).
+If that has the server's Python version, ksrv need not be installed there: the process imports ksrv from the server
+(`child.bootstrap`). Compiled modules fit one version of Python, so an interpreter of another version needs the server's
+release of ksrv.
 
 Before a process is started in an interpreter, a test program asks the interpreter for its version and packages.
 """
@@ -29,7 +30,7 @@ PROBE_TIMEOUT_S = 60.0
 
 PROGRAM = "ksrv.engine.processes.child.program"
 LENT_PACKAGES = ("msgspec", "orjson", "typing_extensions", "numpy", "yaml")
-"""The packages that ksrv needs in a handler process; the interpreter's are preferred."""
+"""The packages that ksrv needs in a handler process. If the interpreter has a package, the server's is not used."""
 OLDEST_PYTHON = (3, 11)
 """The oldest Python that ksrv runs on."""
 
@@ -51,7 +52,7 @@ class Interpreter(NamedTuple):
 
     Attributes:
         program: The arguments that start a handler process, before the process's arguments.
-        is_servers: Whether it is the server's interpreter.
+        is_servers: Whether this is the server's interpreter.
     """
 
     program: list[str]
@@ -74,7 +75,8 @@ def interpreter_for(python: str, folder: Path) -> Interpreter:
 
 
 def _interpreter_in(path: Path) -> Path:
-    """Return the interpreter that a path names: itself, that of its folder, or that of an archive."""
+    """Return the interpreter that a path names: the path itself, or the interpreter of an environment or archive
+    there."""
     if path.is_dir():
         path = path / "bin" / "python"
     if not path.exists():
@@ -108,6 +110,7 @@ def _usable(path: Path) -> Interpreter:
 
 
 def _ask(path: Path) -> dict[str, Any]:
+    """Run the test program in an interpreter, and return what it prints."""
     try:
         done = subprocess.run(
             [str(path), "-I", "-c", _PROBE],
@@ -137,7 +140,7 @@ def _ask(path: Path) -> dict[str, Any]:
 
 
 def _lent_packages() -> list[str]:
-    """Return where the server has ksrv and what that needs, as `bootstrap` takes it."""
+    """Return the folders of ksrv and the packages that it needs, as NAME=FOLDER arguments for `bootstrap`."""
     places = [f"ksrv={Path(ksrv.__file__).resolve().parent.parent}"]
     for name in LENT_PACKAGES:
         spec = importlib.util.find_spec(name)
@@ -148,7 +151,7 @@ def _lent_packages() -> list[str]:
 
 
 def _unpacked(archive: Path) -> Path:
-    """Return the interpreter in an archive of an environment, as `conda-pack` makes one. It is unpacked once."""
+    """Return the interpreter in an archive of an environment, as `conda-pack` makes it. It is unpacked once."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ksrv/environments"
     try:
         with archive.open("rb") as opened:
@@ -159,7 +162,7 @@ def _unpacked(archive: Path) -> Path:
             # Keep other processes, and other threads, from unpacking into the same folder.
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not whole.exists():
-                rmtree(place, ignore_errors=True)  # what a worker that was killed has left
+                rmtree(place, ignore_errors=True)  # a worker may have been killed while it unpacked
                 place.mkdir()
                 _unpack(archive, place, lock.fileno())
                 whole.touch()
@@ -183,7 +186,7 @@ def _unpack(archive: Path, place: Path, lock: int) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         check=False,
-        pass_fds=(lock,),  # tar outlives a worker that is killed, and nobody else may unpack then
+        pass_fds=(lock,),  # tar keeps the lock if the worker is killed meanwhile
     )
     if done.returncode != 0:
         raise HandlerFailed(
@@ -216,11 +219,8 @@ def handler_environment(
     Args:
         own: The variables that the model's settings give; they win over all others.
         threads: CPU threads of one instance, or 0 to leave the libraries to themselves.
-        finds_ksrv: Whether `PYTHONPATH` has to find the ksrv that this process runs.
-
-    Returns:
-        The environment. `PYTHONPATH` finds the ksrv that this process runs from any working
-        directory, after what was inherited.
+        finds_ksrv: Whether to append the folder of the running ksrv to `PYTHONPATH`, so that the process imports the
+            same ksrv from any working directory.
     """
     environment = dict(inherited)
     if threads > 0:

@@ -1,7 +1,8 @@
-"""Starts a handler process in an interpreter with other packages: `python bootstrap.py NAME=FOLDER... -- ...`.
+"""Starts a handler process in an interpreter with other packages: `python bootstrap.py NAME=FOLDER... -- ARGUMENTS`.
 
-ksrv is always the server's. For each package that ksrv needs, the interpreter's package is used if it has one,
-otherwise the server's. No other package of the server is importable.
+Each NAME=FOLDER is a package of the server and the folder that has it. ksrv is always imported from the server. Any
+other of these packages is imported from the server only if the interpreter does not have it. No further package of the
+server can be imported. The arguments after `--` are those of `program.py`.
 """
 
 import os
@@ -12,10 +13,10 @@ from types import ModuleType
 
 
 class LentPackages(MetaPathFinder):
-    """Finds packages in folders of the server's.
+    """Finds packages in folders of the server.
 
     Args:
-        folders: The folder of each package, by its name.
+        folders: The folder that has the package, by the name of the package.
     """
 
     def __init__(self, folders: dict[str, str]) -> None:
@@ -35,12 +36,13 @@ def main() -> int:
     Returns:
         The exit status.
     """
+    # Python puts the folder of a script first into the path: its modules would hide modules of the handler.
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [place for place in sys.path if os.path.abspath(place or ".") != here]
     end = sys.argv.index("--")
     folders = dict(argument.split("=", 1) for argument in sys.argv[1:end])
     sys.meta_path.insert(0, LentPackages({"ksrv": folders.pop("ksrv")}))
-    sys.meta_path.append(LentPackages(folders))
+    sys.meta_path.append(LentPackages(folders))  # asked last, so the interpreter's packages win
     from ksrv.engine.processes.child import program
 
     return program.main(sys.argv[end + 1 :])

@@ -1,7 +1,9 @@
-"""Calls to other models from a handler in a separate process: CALL and RESULT on the side of the process.
+"""Calls from a handler in a separate process to other models. The worker runs them; this is the side of the process.
 
-A batch that runs alone is answered once each of its calls has its result: so between two batches no thread of the
-handler receives, and no message about calls is on its way.
+The process sends each call as a CALL and gets one RESULT for it, even if it cancels the call. Any thread of the handler
+may call. A handler without coroutines runs one batch at a time, and its batch is answered only when the results of all
+its calls have arrived. So between two batches no thread of the handler receives messages, and no message about a call
+is on the way.
 """
 
 import threading
@@ -20,23 +22,24 @@ from ksrv.request import ExecutorInputs, ExecutorOutputs, InferRequest, InferRes
 
 
 class WorkerCalls:
-    """Submits requests through the worker; see `Submit`.
+    """Makes the calls; calling the object submits a request, see `Submit`.
 
     Attributes:
-        always_receiving: Whether a thread receives all the time, so that coroutines need not start one.
-        ring: The memory for batches, or None.
+        always_receiving: Whether the main thread receives messages all the time, because the handler has coroutines.
+            Then no other thread has to be started for results.
+        ring: The shared memory for batches, or None.
     """
 
     def __init__(self, link: Link, inbox: Inbox) -> None:
         self._link = link
         self._inbox = inbox
         self._lock = threading.Lock()
-        self._batches: dict[int, int] = {}
-        self._number = 0
-        self._open: dict[int, PendingCall] = {}
-        self._unanswered = 0
-        self._awaited: set[PendingCall] = set()
-        self._has_receiver = False
+        self._batches: dict[int, int] = {}  # the numbers of the running batches, by the id() of the batch
+        self._number = 0  # of the last call
+        self._open: dict[int, PendingCall] = {}  # the calls without an outcome, by number
+        self._missing_results = 0  # RESULT messages that have not arrived, also those of cancelled calls
+        self._awaited: set[PendingCall] = set()  # calls with a callback, for which `_receive` receives
+        self._has_receiver = False  # whether the thread of `_receive` runs
         self.always_receiving = False
         self.ring: ProcessRing | None = None
         inbox.on(MessageType.RESULT, self._take_result)
@@ -47,29 +50,30 @@ class WorkerCalls:
         self._batches[id(batch)] = batch_number
 
     def end(self, batch: ExecutorInputs) -> None:
-        """Let a batch make no further call: it has its answer."""
+        """Let a batch make no further calls, because it has ended. Its open calls fail. For handlers with
+        coroutines."""
         with self._lock:
             number = self._batches.pop(id(batch))
             over = [call for call in self._open.values() if call.batch_number == number]
             for call in over:
                 self._close(call, HandlerFailed("the batch that called another model is over"))
         for call in over:
-            call.tell()
+            call.run_callbacks()
         self._inbox.wake()
 
-    def finish(self, batch: ExecutorInputs) -> None:
-        """Let a batch that ran alone make no further call, before its answer."""
+    def end_alone(self, batch: ExecutorInputs) -> None:
+        """Let a batch make no further calls, and wait for the results. For handlers without coroutines."""
         with self._lock:
             del self._batches[id(batch)]
         self._drain()
 
     def _drain(self) -> None:
-        """Give up the calls that are left, and wait for the results of all."""
+        """Cancel the open calls, and wait for the results of all calls."""
         with self._lock:
             left = list(self._open.values())
         for call in left:
             self._give_up(call, HandlerFailed("the batch that called another model is over"))
-        self._inbox.wait_for(lambda: self._unanswered == 0)
+        self._inbox.wait_for(lambda: self._missing_results == 0)
 
     def __call__(self, request: InferRequest, caller: ExecutorInputs | None) -> RequestHandle:
         """Submit a request on behalf of a batch.
@@ -80,7 +84,8 @@ class WorkerCalls:
         """
         call = self._submit(request, caller)
         if call is None:
-            self._inbox.receive_waiting()  # for a handler that makes calls without waiting for any
+            # The results may have arrived, and no thread has received them: a handler may call without waiting.
+            self._inbox.receive_waiting()
             call = self._submit(request, caller)
         if call is None:
             raise Overloaded(
@@ -90,9 +95,9 @@ class WorkerCalls:
         return call
 
     def _submit(self, request: InferRequest, caller: ExecutorInputs | None) -> "PendingCall | None":
-        """Send a call, unless too many are under way; threads of the handler call side by side."""
+        """Send a call; return None if too many are under way. Several threads may do this at the same time."""
         with self._lock:
-            if self._unanswered >= MOST_CALLS:
+            if self._missing_results >= MOST_CALLS:
                 return None
             batch_number = self._number_of(caller)
             if batch_number is None:
@@ -107,11 +112,14 @@ class WorkerCalls:
                 packed = messages.pack_call(request, call.number, self._link)
                 self._link.send(MessageType.CALL, packed, batch_number=batch_number)
             self._open[call.number] = call
-            self._unanswered += 1
+            self._missing_results += 1
         return call
 
     def _number_of(self, caller: ExecutorInputs | None) -> int | None:
-        """Return the number of the batch that calls, or None if it may not call; see `messages.NO_BATCH`."""
+        """Return the number of the batch that calls, or None if no call is allowed now.
+
+        Outside of a batch, only handlers with coroutines may call: `messages.NO_BATCH`.
+        """
         number = self._batches.get(id(caller))
         if number is None and self.ring is not None and caller is not None:
             number = self.ring.begin_call(caller, self._drain)
@@ -119,10 +127,10 @@ class WorkerCalls:
 
     def _take_chunk(self, frame: Frame) -> None:
         number, outputs = messages.unpack_answer(frame)
-        with self._lock:  # another thread may have sent the call and not noted it yet
+        with self._lock:  # the thread that sends a call adds it to `_open` under the same lock
             call = self._open.get(number)
         if call is None:
-            return  # it was given up, or its batch is over
+            return  # the call was cancelled, or its batch has ended
         if 0 in outputs.failures:
             self._give_up(call, HandlerFailed(outputs.failures[0].message))
         else:
@@ -132,17 +140,17 @@ class WorkerCalls:
         number, outcome = messages.unpack_answer(frame)
         with self._lock:
             call = self._open.get(number)
-            if call is not None:  # else it was given up, or its batch is over
+            if call is not None:  # else the call was cancelled, or its batch has ended
                 self._close(call, outcome)
-            self._unanswered -= 1
+            self._missing_results -= 1
         if call is not None:
-            call.tell()
+            call.run_callbacks()
 
     def _close(self, call: "PendingCall", outcome: ExecutorOutputs | KsrvError) -> None:
-        """Settle an open call, under the lock.
+        """Settle an open call. The caller holds the lock.
 
-        A call is settled before its result is counted. Else a thread that waits for the call would receive once
-        more after the last result, and take what the worker sends for the next batch.
+        A call is settled before `_missing_results` falls. Otherwise a thread that waits for the call could receive once
+        more after the last result, and take a message for the next batch.
         """
         del self._open[call.number]
         self._awaited.discard(call)
@@ -153,7 +161,7 @@ class WorkerCalls:
         self._inbox.wait_for(call.settled)
 
     def cancel(self, call: "PendingCall") -> bool:
-        """Give a call up; return whether this ended it."""
+        """Cancel a call; return whether the call was still open."""
         return self._give_up(call, Cancelled(f"the call to {call.request.model_name} was given up"))
 
     def _give_up(self, call: "PendingCall", why: KsrvError) -> bool:
@@ -163,12 +171,12 @@ class WorkerCalls:
             self._close(call, why)
             note = messages.dump(CancelCalls([call.number]))
             self._link.send(MessageType.CANCEL_CALL, note, batch_number=call.batch_number)
-        call.tell()
+        call.run_callbacks()
         self._inbox.wake()
         return True
 
     def receive_for(self, call: "PendingCall") -> None:
-        """Have a thread receive the result of a call that a coroutine waits for."""
+        """Ensure that a thread receives the result of a call which has a callback, so that no thread waits for it."""
         with self._lock:
             if self.always_receiving or call.number not in self._open:
                 return
@@ -178,10 +186,11 @@ class WorkerCalls:
             threading.Thread(target=self._receive, name="ksrv-calls", daemon=True).start()
 
     def _receive(self) -> None:
-        with suppress(ChannelClosed, ChannelError):  # the process ends
+        with suppress(ChannelClosed, ChannelError):  # the main thread gets the same error, and ends the process
             self._inbox.wait_for(self._has_received)
 
     def _has_received(self) -> bool:
+        """Tell whether no call is awaited any more; then the receiving thread ends."""
         with self._lock:
             self._has_receiver = bool(self._awaited)
             return not self._has_receiver
@@ -192,9 +201,8 @@ class PendingCall:
     """A call to another model that the worker runs for this process: a `RequestHandle`.
 
     Attributes:
-        request: The call's request.
-        batch_number: The batch of the call.
-        number: The call's number.
+        batch_number: The number of the batch that called.
+        number: The number of the call, unique in the process.
     """
 
     calls: WorkerCalls
@@ -218,7 +226,7 @@ class PendingCall:
         )
 
     def settle(self, outcome: ExecutorOutputs | KsrvError) -> None:
-        """Set the result or the error of the call; `tell` follows."""
+        """Set the result or the error of the call. The caller then calls `run_callbacks`, without its lock."""
         settled: InferResponse | KsrvError
         if isinstance(outcome, KsrvError):
             settled = outcome
@@ -227,8 +235,8 @@ class PendingCall:
         with self._lock:
             self._outcome = settled
 
-    def tell(self) -> None:
-        """Call what waits for the end of the call, without a lock: a callback may make calls."""
+    def run_callbacks(self) -> None:
+        """Run the callbacks. The caller holds no lock, because a callback may make calls."""
         with self._lock:
             callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
@@ -252,11 +260,11 @@ class PendingCall:
     def done(self) -> bool:
         """See `RequestHandle.done`."""
         if self._outcome is None:
-            self.calls.receive_for(self)  # for a handler that asks again and again
+            self.calls.receive_for(self)  # otherwise a handler that polls `done` would never get the result
         return self._outcome is not None
 
     def settled(self) -> bool:
-        """Tell whether the result is here."""
+        """Tell whether the call has its outcome. Unlike `done`, this starts no thread."""
         return self._outcome is not None
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:

@@ -1,4 +1,8 @@
-"""The messages that a handler process receives, for whichever of its threads waits for them."""
+"""Receives the messages of the worker, for all threads of a handler process.
+
+Results of calls and messages about clients are handled by the functions that `on` registers, on the thread that
+receives them. All other messages (batches, the end of sequences) are kept for the main thread.
+"""
 
 import logging
 import time
@@ -15,30 +19,31 @@ Take = Callable[[Frame], None]
 
 
 class Inbox:
-    """The messages of the worker.
+    """The messages of the worker on one link.
 
-    Of the threads that wait, one receives, for all of them: no message changes threads where one waits alone.
+    One of the waiting threads receives for all. So if only one thread waits, which is usual, it receives the message
+    that it waits for itself, and no other thread has to wake it.
 
     Args:
-        link: The link, whose messages nothing else receives meanwhile.
+        link: The link. Nothing else receives messages from it.
     """
 
     def __init__(self, link: Link) -> None:
         self._link = link
         self._lock = Lock()
         self._changed = Condition(self._lock)
-        self._sleepers = 0
+        self._sleepers = 0  # threads that wait while another thread receives
         self._is_receiving = False
         self._takers: dict[int, Take] = {}
         self._frames: deque[Frame] = deque()
         self._failure: ChannelClosed | ChannelError | None = None
 
     def on(self, kind: int, take: Take) -> None:
-        """Have a function take each message of a kind, on the thread that receives it."""
+        """Register the function that handles each message of a kind, on the thread that receives it."""
         self._takers[kind] = take
 
     def take(self) -> Frame:
-        """Wait for the next message that is kept; for the main thread alone.
+        """Wait for the next kept message. Only for the main thread.
 
         Raises:
             ChannelClosed: No message will come any more.
@@ -47,18 +52,18 @@ class Inbox:
         self.wait_for(lambda: bool(self._frames))
         return self._frames.popleft()
 
-    def taken(self) -> Frame | None:
-        """Return the next message that was received, as `take` does, or None."""
+    def take_kept(self) -> Frame | None:
+        """Return the next kept message, or None if none has arrived. Only for the main thread."""
         return self._frames.popleft() if self._frames else None
 
     def wait_for(self, ended: Callable[[], bool], timeout_s: float | None = None) -> bool:
         """Receive messages, or wait while another thread does, until `ended` returns True.
 
         Args:
-            ended: The condition; asked again after each message.
+            ended: The condition, called under the lock, and again after each message.
 
         Returns:
-            Whether it returned True; False after `timeout_s` seconds.
+            Whether the condition is true; False after `timeout_s` seconds.
 
         Raises:
             ChannelClosed: No message will come any more.
@@ -80,7 +85,7 @@ class Inbox:
         return True
 
     def receive_waiting(self) -> None:
-        """Receive the messages that have come, unless another thread receives.
+        """Receive the messages that have arrived, without waiting, unless another thread receives.
 
         Raises:
             ChannelClosed: No message will come any more.
@@ -110,7 +115,7 @@ class Inbox:
         except (ChannelClosed, ChannelError) as error:
             self._failure = error
         except Exception as error:
-            # The message is lost, and with it perhaps the result that a batch waits for: nothing is waited for any more.
+            # The message is lost, and a batch may wait for it forever. So all waits fail, and the process ends.
             log.error("a message of the worker cannot be taken", exc_info=error)
             self._failure = ChannelError(
                 f"a message of the worker cannot be taken: {type(error).__name__}"
@@ -130,12 +135,12 @@ class Inbox:
             take(frame)
 
     def keep(self, frame: Frame) -> None:
-        """Keep a message for the main thread: one that no function takes, or whose function gives it on."""
+        """Keep a message for the main thread. Also called by functions of `on` that pass the message on."""
         with self._lock:
             self._frames.append(frame)
 
     def wake(self) -> None:
-        """Have the threads that wait look at their conditions again."""
+        """Let waiting threads check their conditions again."""
         with self._lock:
             if self._sleepers:
                 self._changed.notify_all()

@@ -1,7 +1,8 @@
 """The program of a handler process: `python -m ksrv.engine.processes.child.program`, started by process.py.
 
-It loads one handler and runs its batches (`runs`). It ends when it receives CLOSE, when the worker's end of the socket
-closes, or when the worker dies. The worker gets its log records as events, and the output of `print` through pipes.
+`main` prepares the process, `serve` loads one handler and then runs batches (`runs`). The process ends when it receives
+CLOSE, when the worker's end of the socket closes, or when the worker dies. Log records and metrics are sent as events
+on a second socket; the output of `print` reaches the worker through pipes.
 """
 
 import contextlib
@@ -45,22 +46,22 @@ log = logging.getLogger("ksrv.handler")
 _PR_SET_PDEATHSIG = 1
 _MESSAGE_CHARACTERS = 64 * 1024
 _KEPT_BYTES = 1 << 30
-"""Of memory that batches have freed. The next batch needs as much again, and no other work runs here."""
+"""How much freed memory malloc keeps: the next batch needs as much again, and nothing else runs in this process."""
 
 
 class Events:
-    """The link for log records, metrics and the level of the log."""
+    """The second link to the worker. It carries log records and metrics there, and the log level from there."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
 
     def send(self, kind: MessageType, packed: Packed) -> None:
-        """Send an event, or drop it when the worker does not keep up: a handler never waits."""
+        """Send an event. It is dropped if the worker does not keep up, because a handler must not wait for its log."""
         with contextlib.suppress(ChannelClosed):
             self._link.send(kind, packed)
 
     def follow_level(self) -> None:
-        """Log from the level on that the worker names, whenever it does."""
+        """Start a thread that sets the log level whenever the worker sends one."""
         threading.Thread(target=self._follow_level, name="ksrv-log-level", daemon=True).start()
 
     def _follow_level(self) -> None:
@@ -91,7 +92,7 @@ class EventLogHandler(logging.Handler):
         self.setFormatter(RecordFormatter())
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send one record; one that cannot be written is reported as any handler of logging does it."""
+        """Send one record. A record that cannot be formatted is reported as `logging` does."""
         try:
             text = _utf8(self.format(record)[:_MESSAGE_CHARACTERS])
             ids = getattr(record, "request_ids", None)
@@ -107,7 +108,7 @@ class EventLogHandler(logging.Handler):
 
 
 def _utf8(text: str) -> str:
-    """Return a text that has a UTF-8 form, as a plain string: the handler may use subclasses of str."""
+    """Return a text that UTF-8 can express, as a plain `str`: the handler may use subclasses of str."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -177,7 +178,8 @@ def _load(
 
 
 def _declare(ring: ProcessRing, spec: ModelSpec) -> None:
-    # The worker uses the ring for a model whose inputs have fixed dimensions, but for one length of padded rows.
+    """Tell the ring the inputs, so that it can make arrays of the rows that the worker writes."""
+    # The worker uses the ring only if all dimensions of a row are fixed, apart from one length of padded rows.
     length = next((name for one in spec.inputs for name in one.lengths if name), "")
     inputs = [
         (one.name, one.datatype, [size for size in one.shape[1:] if isinstance(size, int)])
@@ -192,13 +194,13 @@ def ring_requests(
     outputs: Sequence[str],
     records: list[tuple[int, int, str, bytes, int | None, list[int]]],
 ) -> list[RequestPart]:
-    """Return what a handler sees of the requests of a batch in the ring.
+    """Return the `RequestPart` of each request of a batch in the ring. Such requests have no parameters.
 
     Args:
-        length: The name of the length of padded rows; "" where rows are not padded.
+        length: The name of the length of padded rows; "" if rows are not padded.
         outputs: The names of the declared outputs.
-        records: The rows, the length of the rows without padding, the id, the HTTP head, the deadline and the places
-            of the outputs asked for of each; such requests have no parameters.
+        records: For each request: how many rows it has, their length without padding, the id, the HTTP head, the
+            deadline, and the indices in `outputs` of the requested outputs.
     """
     requests = []
     row = 0
@@ -219,13 +221,13 @@ def _load_text(error: BaseException) -> str:
 
 
 def _leave_device(name: str) -> None:
-    """End the process, whose batch the worker may give to the next: nothing here can use the device."""
+    """End the process, because no code in it can use the device any more. The worker runs its batch again elsewhere."""
     log.critical("the device %s works no more in this process, which ends", name)
     os._exit(1)  # without cleanup, because memory on a broken device cannot be freed
 
 
 def _enter(folders: Iterable[str]) -> None:
-    """Make the model's folders the first places to import from, here and in programs started here."""
+    """Put the model's folders first into the import path of this process and of programs that it starts."""
     places = list(folders)
     sys.path[:0] = places
     inherited = os.environ.get("PYTHONPATH")
@@ -233,7 +235,7 @@ def _enter(folders: Iterable[str]) -> None:
 
 
 def _die_with_parent(parent: int) -> bool:
-    """Ask the kernel to end this process with its parent; False when that is gone already."""
+    """Ask the kernel to end this process when the parent ends; return False if the parent has ended already."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     return os.getppid() == parent
 
@@ -247,7 +249,8 @@ def main(arguments: Sequence[str]) -> int:
     """Run the process.
 
     Args:
-        arguments: The descriptors of the links for batches and for events and of the ring, and the worker's number.
+        arguments: The descriptors of the link for batches, of the link for events and of the ring, and the process id
+            of the worker.
     """
     channel, event_channel, descriptor, parent = map(int, arguments)
     if not _die_with_parent(parent):
@@ -262,7 +265,7 @@ def main(arguments: Sequence[str]) -> int:
     link = _link(channel, "wait")
     link.shared = ring
     status = serve(link, Events(_link(event_channel, "drop")), ring)
-    gc.freeze()  # with torch, a last collection of what the imports have made takes a second
+    gc.freeze()  # skips the collection at the end of the interpreter, which takes a second with torch
     return status
 
 

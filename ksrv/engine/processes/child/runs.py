@@ -1,7 +1,8 @@
-"""The batches of a handler process: how they are run, and how their answers and chunks reach the worker.
+"""Runs the batches of a handler process, and sends their answers and chunks to the worker.
 
-If the handler has coroutines, its event loop runs many batches at a time. Otherwise the main thread runs them one by
-one: batches of the ring in a compiled loop, batches of messages here.
+The main thread stays in `RunLoop.serve`. If the handler has coroutines, the main thread receives the batches and the
+event loop runs many of them at a time. Otherwise the main thread runs one batch after the other: batches in the ring in
+a compiled loop (`ProcessRing.serve`), batches in messages here.
 """
 
 import logging
@@ -34,7 +35,7 @@ from ksrv.request import ExecutorInputs, ExecutorOutputs
 log = logging.getLogger("ksrv.handler")
 
 _WAIT_S = 0.1
-"""How often a thread that waits for a slow client checks whether the batch has ended."""
+"""How often a thread that waits for a slow client checks whether it has waited too long."""
 
 
 class Answers:
@@ -65,7 +66,7 @@ class Answers:
         if isinstance(error, KsrvError):
             self.fail(error.with_traceback(None), batch_number)
             return
-        # A bug in the runner, or outputs that cannot be sent.
+        # Not an error of the handler: a bug in the runner, or outputs that cannot be sent.
         log.error("a batch failed outside of its handler", exc_info=error)
         text = f"the batch's answer cannot be sent: {type(error).__name__}"
         self.fail(HandlerFailed(text), batch_number)
@@ -82,10 +83,11 @@ class Answers:
 
 @dataclass(eq=False)
 class Chunks:
-    """The emitter of one batch, `ExecutorInputs.emit`. Sends chunks to the worker, until the batch has its answer.
+    """The emitter of one batch, `ExecutorInputs.emit`. Sends chunks to the worker until the batch has ended.
 
-    Any thread of the handler may use it. The worker sends messages about the clients: which of them still listen
-    (LISTENING), and how many bytes of chunks it has passed on to them (ROOM).
+    Any thread of the handler may use it. The worker sends messages about the clients: which clients still listen
+    (LISTENING), and how many bytes of chunks it has passed on to them (ROOM). If the clients read slowly, the handler
+    waits, so that the worker need not keep many chunks.
 
     Args:
         inbox: Receives the messages of the worker.
@@ -104,11 +106,11 @@ class Chunks:
     _lock: Lock = field(default_factory=Lock)
     _bytes_under_way: int = 0
     _callbacks: list[Callable[[], object]] = field(default_factory=list)
-    _listening: frozenset[int] | None = None  # until the batch begins, or a client leaves
+    _listening: frozenset[int] | None = None  # None until the batch begins or a client leaves
     _ended: bool = False
 
     def begin(self, requests: int) -> None:
-        """Note that all clients of a batch listen, unless a message of the worker has named them already."""
+        """Note that all clients of a batch listen, unless a LISTENING message has arrived already."""
         with self._lock:
             if self._listening is None:
                 self._listening = frozenset(range(requests))
@@ -195,7 +197,7 @@ class Chunks:
             self._ended = True
         # A handler's thread that outlives the batch must not receive messages for the next batch.
         self.inbox.wake()
-        with self._waiting:
+        with self._waiting:  # such a thread holds the lock until it has stopped receiving
             pass
 
 
@@ -207,7 +209,7 @@ class RunLoop:
         runner: The runner, after its handler was loaded.
         answers: Sends answers on the link for batches.
         inbox: Receives on the same link.
-        calls: Sends the handler's calls to other models. It also has the ring.
+        calls: Sends the handler's calls to other models. It also has the ring, or None for the ring.
         is_concurrent: Whether the handler has coroutines.
     """
 
@@ -225,10 +227,10 @@ class RunLoop:
         self.inbox.on(MessageType.ROOM, self._add_room)
 
     def serve(self) -> None:
-        """Run batches.
+        """Receive messages and run batches, on the main thread.
 
         Raises:
-            ChannelClosed: The worker is gone.
+            ChannelClosed: The worker has closed the socket or is dead.
         """
         while True:
             frame = self._next()
@@ -246,7 +248,7 @@ class RunLoop:
         """Run the batches of the ring until a message for this thread has arrived, and return the message."""
         if self.calls.ring is None:
             return self.inbox.take()
-        while (frame := self.inbox.taken()) is None:
+        while (frame := self.inbox.take_kept()) is None:
             self.calls.ring.serve(
                 self.runner.run,
                 partial(self.answers.send, MessageType.ANSWER),
@@ -273,6 +275,7 @@ class RunLoop:
             chunks.add_room(messages.load(ChunkCredit, frame).nbytes)
 
     def _begin(self, frame: Frame) -> None:
+        """Run the batch of a RUN message, or start it on the event loop."""
         number = frame.batch_number
         chunks = self._received[number]
         try:
@@ -295,8 +298,8 @@ class RunLoop:
         except BaseException as error:  # noqa: BLE001  sent to the worker
             outputs = error
         self._end(number, chunks)
-        self.calls.finish(batch)
-        del batch  # so that its slots are released before the worker fills the next
+        self.calls.end_alone(batch)
+        del batch  # releases the slots with its tensors before the worker learns that the batch has ended
         self._finish(number, outputs)
 
     def _begin_beside_others(
@@ -317,6 +320,7 @@ class RunLoop:
             chunks.cancel()
 
     def _end(self, number: int, chunks: Chunks) -> None:
+        """End the chunks of a batch, before the batch is answered."""
         del self._received[number]
         chunks.end()
 

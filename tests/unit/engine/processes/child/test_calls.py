@@ -54,7 +54,7 @@ def test_a_call_is_settled_before_its_result_can_be_counted(monkeypatch):
     calls, batch = WorkerCalls(worker, worker), object()
     calls.begin(batch, 7)
     call = calls(engine_models.request(), batch)
-    calls.finish(batch)
+    calls.end_alone(batch)
     assert counted_first == [False]
     with pytest.raises(HandlerFailed, match="is over"):
         call.wait()
