@@ -1,8 +1,8 @@
 """Every way a request can fail, with the HTTP status and the gRPC code that the client sees.
 
-The classes are raised by protocol, engine and handlers alike and rendered by the front ends; no
-other module knows a status. Texts are sentences: the fault, its place, the expected value. A text
-never has more than 64 characters from a client (`quote`) and is at most 1 KiB long.
+Protocol, engine and handlers raise these classes, and the front ends render them. No other module
+chooses a status. Texts are sentences: the fault, its place, the expected value. A value of a client
+is quoted with at most 64 characters (`quote`), and a text is at most 1 KiB long.
 """
 
 import re
@@ -13,7 +13,7 @@ from pathlib import Path
 QUOTED_CHARACTERS = 64
 TEXT_BYTES = 1024
 LEADS_OUT = "leads out of the model's folder; put what its link leads to in its place"
-"""Said of a model's file or folder."""
+"""The end of an error about a file or folder of a model that is outside of the model's folder."""
 
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
@@ -40,7 +40,7 @@ RESERVED_HEADERS = frozenset(
     }
 )
 """Headers that no handler can set, over any protocol: they frame the message (RFC 9110 7.6.1, RFC 9113 8.2.2) or are
-the server's to say."""
+only the server may set them."""
 
 
 def quote(text: object) -> str:
@@ -61,7 +61,7 @@ def quote(text: object) -> str:
 
 def did_you_mean(value: object, known: Iterable[str]) -> str:
     """Return " (did you mean NAME?)" for a value close to a known name, else ""."""
-    from difflib import get_close_matches  # here, as only a mistake needs it
+    from difflib import get_close_matches  # imported late, because only errors need it
 
     close = get_close_matches(str(value), list(known), n=1)
     return f" (did you mean {close[0]}?)" if close else ""
@@ -117,7 +117,7 @@ def check_field(name: str, value: str) -> None:
     """Refuse a header that no answer can carry.
 
     Raises:
-        ValueError: Either has a character that it must not have; the text names the first.
+        ValueError: The name or the value has a character that is not allowed; the text names the first.
     """
     if not HEADER_NAME.fullmatch(name):
         raise ValueError(
@@ -145,8 +145,8 @@ class KsrvError(Exception):
         http_status: The REST status.
         grpc_code: The name of the `grpc.StatusCode`.
         retry_after: Seconds for the `Retry-After` header, or None.
-        reason: Why a request was turned away that may be right, for the counter of refusals;
-            "" for every other failure.
+        reason: The label in the counter of refusals (`ksrv_refused_requests_total`), for requests that were refused
+            although they may be valid; "" for every other failure.
     """
 
     http_status: int = HTTPStatus.INTERNAL_SERVER_ERROR
@@ -160,7 +160,7 @@ class KsrvError(Exception):
 
 
 class InvalidRequest(KsrvError):
-    """The client can mend it: wrong framing, names, datatypes, shapes, counts or bytes."""
+    """The request is wrong, and the client can correct it: framing, names, datatypes, shapes, counts or bytes."""
 
     http_status = HTTPStatus.BAD_REQUEST
     grpc_code = "INVALID_ARGUMENT"
@@ -255,7 +255,7 @@ class Overloaded(KsrvError):
 
     Args:
         message: The text for the client.
-        reason: Which bound that is, for the counter of refusals.
+        reason: The bound, for the counter of refusals.
     """
 
     http_status = HTTPStatus.SERVICE_UNAVAILABLE
@@ -273,7 +273,7 @@ class TooManyRequests(KsrvError):
     Args:
         message: The text for the client.
         reason: The limit, for the counter of refusals.
-        retry_after: Seconds after which there may be room.
+        retry_after: Seconds after which a request may be accepted again.
     """
 
     http_status = HTTPStatus.TOO_MANY_REQUESTS
@@ -295,7 +295,7 @@ class NotReady(KsrvError):
 
 
 class NotLoaded(NotReady):
-    """The model is loaded by the first request that names it, and none has.
+    """The model is dormant: it is not loaded, and the first request that names it loads it.
 
     Args:
         message: The text for the client.
@@ -330,7 +330,8 @@ class FilesChanged(HandlerFailed):
 
 
 class ProgramError(HandlerFailed):
-    """The handler's code failed with an error of the program, which other values would not mend, such as a TypeError."""
+    """The handler's code failed with an error of the program, which other values would not mend, such as a
+    TypeError."""
 
 
 class FileFailed(HandlerFailed):

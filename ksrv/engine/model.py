@@ -37,6 +37,7 @@ from ksrv.errors import (
 )
 from ksrv.images.preparer import image_preparers
 from ksrv.model.config import ModelSource
+from ksrv.model.spec import ModelSpec
 from ksrv.records.recording import ModelRecording
 from ksrv.request import InferRequest, InferResponse, RequestHandle
 from ksrv.statistics import ModelStatistics
@@ -128,19 +129,7 @@ class ModelVersion(InstanceHost):
             for instance in self.instances:
                 instance.start()
             specs = [instance.started.result() for instance in self.instances]
-            self.spec = specs[0]
-            check_batching(self.spec)
-            self.runs_inline = self.runs_inline and not self.spec.concurrency
-            self.images = image_preparers(
-                self.spec.inputs, self._settings.limits, self._settings.usable_cores()
-            )
-            self.padding = RowPadding(self.spec)
-            split = bool(self.config.batching and self.config.batching.split)
-            self.validator = RequestValidator(
-                self.spec, self.images, split=split, apart=self.sequences is None
-            )
-            if self.config.record is not None:
-                self.recording = ModelRecording(self.config.record, self.spec, self._count_record)
+            self._use_spec(specs[0])
             warm_up = WarmUp(
                 self.spec, self.config, self.source.folder, self.timeout_ns, self.validator
             )
@@ -165,6 +154,22 @@ class ModelVersion(InstanceHost):
                 f"the model {self.source.name} cannot be loaded: {type(error).__name__}: {error}"
             ) from error
         self.state = "READY"
+
+    def _use_spec(self, spec: ModelSpec) -> None:
+        """Prepare for requests by the description that the handler has completed."""
+        self.spec = spec
+        check_batching(spec)
+        self.runs_inline = self.runs_inline and not spec.concurrency
+        self.images = image_preparers(
+            spec.inputs, self._settings.limits, self._settings.usable_cores()
+        )
+        self.padding = RowPadding(spec)
+        split = bool(self.config.batching and self.config.batching.split)
+        self.validator = RequestValidator(
+            spec, self.images, split=split, apart=self.sequences is None
+        )
+        if self.config.record is not None:
+            self.recording = ModelRecording(self.config.record, spec, self._count_record)
 
     def _prefetches(self) -> bool:
         """Whether joining a batch can take time: requests are copied, or images decoded."""

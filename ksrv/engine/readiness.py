@@ -1,4 +1,4 @@
-"""Readiness of a version with the models that it calls, and of the server as a whole."""
+"""Decides whether a version is ready, together with the models that it calls, and whether the server is ready."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from ksrv.errors import NotFound, NotLoaded, NotReady, cut
 
 SHOWN_MODELS = 8
 SHOWN_CHARACTERS = 240
-"""How many models that are not ready a health route names, and how much of each reason it tells."""
+"""How many unready models a health route names, and how many characters of each reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Outage:
     """Why a version does not serve.
 
     Attributes:
-        returning: Whether it will serve again by itself.
+        returning: Whether the version will serve again by itself, because its process is being replaced.
     """
 
     reason: str
@@ -37,7 +37,7 @@ def outage_of(version: ModelVersion, find: Callable[[str, str], ModelVersion]) -
         try:
             found = outage_of(find(name, number), find)
         except NotLoaded:
-            continue  # the call loads it
+            continue  # the model is dormant: the call loads it
         except (NotFound, NotReady) as error:
             found = Outage(error.message, returning=False)
         if found is not None:
@@ -53,14 +53,14 @@ def why_not_ready(
     loaded: bool,
     names: bool,
 ) -> str:
-    """Return which models are not ready and why; "" where the server is ready.
+    """Return which models are not ready and why; "" if the server is ready.
 
     Args:
         table: All models, by name.
         find: See `outage_of`.
-        ready_when: Whether all required models must serve, or one.
-        loaded: Whether all of them have been loaded, or have failed.
-        names: Whether to name the models, rather than say how many they are.
+        ready_when: Whether all required models must serve, or any of them.
+        loaded: Whether the load of each model has ended, with or without success.
+        names: Whether the text names the models; otherwise it has their number only.
     """
     required = [(name, model) for name, model in table.items() if _is_required(model)]
     down = [
@@ -69,7 +69,7 @@ def why_not_ready(
         if (outage := _outage(model, find)) is not None
     ]
     outages = [outage for _, _, outage in down]
-    if loaded and not _misses(outages, len(required), ready_when):
+    if loaded and not _is_unready(outages, len(required), ready_when):
         return ""
     if not down:
         return "the models are being loaded"
@@ -92,11 +92,15 @@ def _outage(model: ModelVersions, find: Callable[[str, str], ModelVersion]) -> O
     return Outage(found.reason if found else "", returning=False)
 
 
-def _misses(outages: Sequence[Outage], required: int, ready_when: str) -> bool:
-    """Whether the server cannot be ready without the models that are down.
+def _is_unready(outages: Sequence[Outage], required: int, ready_when: str) -> bool:
+    """Tell whether the server is not ready, because required models are down.
 
-    A model whose handler process is being replaced does not count, as long as another model serves:
-    an input that ends its handler must not take the whole server away from its clients.
+    A model whose handler process is being replaced does not count as down, as long as another model serves. Otherwise a
+    request that ends a handler process would make the whole server unready.
+
+    Args:
+        outages: One entry for each required model that is down.
+        required: The number of required models.
     """
     if len(outages) == required:
         return required > 0
@@ -106,7 +110,7 @@ def _misses(outages: Sequence[Outage], required: int, ready_when: str) -> bool:
 
 
 def _shown(name: str, model: ModelVersions, outage: Outage) -> str:
-    """Return which state a model is in, and why."""
+    """Return a text with the state of a model and the reason."""
     shown, reason = model.default or model.highest_state, outage.reason
     state = shown.state if shown else "UNAVAILABLE"
     stands = "not ready" if state == "READY" else state.lower()

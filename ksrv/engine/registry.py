@@ -1,12 +1,15 @@
-"""Which versions of which models serve, and how that changes: load, unload, reload.
+"""The table of models: which versions serve, and how loads, unloads and reloads change that.
 
-A new version is built and warmed up while the old version serves; then it takes over in one
-assignment, and the old version finishes what it accepted and is freed. A load that fails leaves the old
-version in place and keeps the reason. Readers take no lock: the table is replaced, never changed.
+A new version is loaded and warmed up while the old version serves. Then it takes over in one assignment; the old
+version finishes its accepted requests and is freed. A load that fails leaves the old version in place and keeps the
+reason. Readers take no lock, because the table is never changed, only replaced (`_put`).
 
-Each model has a lock, so that no model's load waits for another's; a bound on the loads
-at a time limits the memory that loading takes. Changes are numbered in the order in which they were decided: a
-change that arrives after a later change of the same model is left out.
+Each model has a lock, so that no load waits for the load of another model. A bound on parallel loads limits the memory
+that loading takes. Changes are numbered in the order in which they were decided, by all workers: a change that arrives
+after a later change of the same model is skipped.
+
+The ways into `_refresh`, which loads the versions of one model: `load_all` at the start, `wake` for the first request
+of a dormant model, and `apply` for a call or a changed folder.
 """
 
 import dataclasses
@@ -67,7 +70,7 @@ UNLIMITED_SECONDS = 3600.0
 """How long a request waits for the load of a dormant model whose `timeout_ms` is 0."""
 
 NEW_MODEL = ModelVersions(required=False)
-"""A model that is not in the table yet."""
+"""Stands for the earlier state of a model that is not in the table yet."""
 
 SHOWN_FILES = 4
 """How many changed files the log names."""
@@ -81,8 +84,8 @@ class ModelRegistry:
         make: Makes a model that is not loaded yet.
         drain_seconds: How long an old version may take to finish what it accepted.
         parallel_loads: How many versions are loaded at a time.
-        changed: Called with a model's name when what requests to it reach has changed, before the change is
-            reported done.
+        changed: Called with a model's name when its entry in the table was replaced, before the change is reported as
+            done.
         lazy: Whether models stay dormant until `wake`.
         notes: See `ksrv.model.config.LoadedFiles`.
 
@@ -106,7 +109,7 @@ class ModelRegistry:
         self._table_lock = threading.Lock()  # while the table is replaced
         # Weak references, because callers name unknown models: a lock lives while it is held or waited for.
         self._locks: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
-        self._applied: dict[str, int] = {}  # by model, the order of the last change that was made
+        self._applied: dict[str, int] = {}  # by model, the number of the last change that was applied
         self._load_slots = threading.BoundedSemaphore(self.parallel_loads)
         self._retiring: list[threading.Thread] = []
         self._closing = False
@@ -117,16 +120,16 @@ class ModelRegistry:
         """Return the version that serves a request.
 
         Args:
-            version: The version's, or "" for the highest.
+            version: The version, or "" for the highest.
 
         Raises:
             NotFound: The model or version is unknown.
-            NotLoaded: It is dormant.
-            NotReady: It does not serve now, or the repository was not read yet.
+            NotLoaded: The model is dormant.
+            NotReady: The version does not serve now, or the repository was not read yet.
         """
         has_read_repository = (
             self._has_read_repository
-        )  # before the table, which has all models then
+        )  # read before the table: if it is true, the table has all models
         served = self._table.get(name)
         if served is None:
             raise self._unknown(name, has_read_repository)
@@ -173,7 +176,7 @@ class ModelRegistry:
         if name and version:
             return [self.find(name, version)]
         if name and name not in self._table:
-            self.find(name)
+            self.find(name)  # raises
         chosen = [self._table[name]] if name else list(self._table.values())
         return [model for served in chosen for model in served.versions.values()]
 
@@ -199,10 +202,10 @@ class ModelRegistry:
     # ---- changing ---------------------------------------------------------------------------
 
     def load_all(self, entries: Mapping[str, ModelEntry], unloaded: Collection[str] = ()) -> None:
-        """Load models side by side; failures are kept as states.
+        """Load the models of the repository at the start, several at a time. Failures are kept as states.
 
         Args:
-            unloaded: The models that are not wanted.
+            unloaded: The names of models that stay unloaded.
         """
         known = {
             name: unloaded_versions(name, entry.versions)
@@ -211,7 +214,7 @@ class ModelRegistry:
             for name, entry in entries.items()
         }
         with self._table_lock:
-            self._table = {**known, **self._table}  # a load may have been asked for already
+            self._table = {**known, **self._table}  # a call may have loaded a model already
         self._has_read_repository = True
         if self.lazy:
             for name in known:
@@ -226,15 +229,16 @@ class ModelRegistry:
         return loading_versions(entry.name, entry.versions)
 
     def wake(self, name: str) -> bool:
-        """Load a dormant model; a failure is kept as its state, and tried again after a pause.
+        """Load a dormant model. A failure is kept as its state; after a pause the next request tries again.
 
         Returns:
-            Whether it was loaded.
+            Whether the model was loaded.
         """
         with self._lock_of(name):
             served = self._table.get(name)
             if self._closing or served is None or not served.dormant or served.entry is None:
                 return False
+            # Without a slot: a model that is warming up, and so has a slot, may wait for this model.
             failed = self._refresh(name, served.entry, always=False, waits_for_slot=False)
             after = self._table[name]
             if after.versions:
@@ -263,14 +267,14 @@ class ModelRegistry:
         return max(limits, default=0) / 1000 or UNLIMITED_SECONDS
 
     def put_away(self, name: str, seconds: float) -> bool:
-        """Make a model dormant again, and wait until its memory is free.
+        """Make a loaded model dormant again, and wait until it is retired, `seconds` at most.
 
-        Its next load uses the files as they were, as the load of a replaced handler process does. Memory in cycles is
-        freed by the next collection.
+        The next load uses the files of the last load, as the replacement of a handler process does. The caller runs the
+        garbage collector if it needs the memory that is in reference cycles.
 
         Returns:
-            Whether it was loaded, and is dormant now. A model that is being changed stays: its load may wait for the
-            load that this makes room for.
+            Whether the model was loaded, and is dormant now. A model whose lock is taken is skipped: its load may wait
+            for the load for which this makes room.
         """
         lock = self._lock_of(name)
         if not lock.acquire(blocking=False):
@@ -291,19 +295,19 @@ class ModelRegistry:
         return True
 
     def apply(self, change: RepositoryChange, order: int) -> KsrvError | None:
-        """Make a change, unless a later change of the same model was made already.
+        """Apply a change, unless a later change of the same model was applied already.
 
         Args:
             change: The change. The old versions serve while the new versions are loaded.
-            order: Its place among all changes, from 1 on.
+            order: The number of the change among all changes, from 1 on.
 
         Returns:
-            Why a model could not be brought up to date, which serves as before; else None.
+            The error of an update that failed, after which the old versions serve; else None.
 
         Raises:
             NotFound: The model is unknown.
             NotReady: The engine is being closed, or the repository was not read yet.
-            KsrvError: A version cannot be loaded.
+            KsrvError: A version cannot be loaded, and the change asked for the load explicitly.
         """
         name = change.name
         failed: list[KsrvError] = []
@@ -314,7 +318,7 @@ class ModelRegistry:
             if change.kind in ("unload", "remove"):
                 if served is not None:
                     self._applied[name] = order
-                    self._take_away(name, served, known=change.kind == "unload")
+                    self._unload(name, served, known=change.kind == "unload")
                 elif change.kind == "unload":
                     raise self._unknown(name, self._has_read_repository)
                 return None
@@ -331,14 +335,16 @@ class ModelRegistry:
         return failed[0] if failed else None
 
     def made_of(self, change: RepositoryChange) -> ModelEntry | None:
-        """Return a model as it serves since a change of which some versions failed.
+        """Return the entry of a model after a change of which only a part of the versions could be loaded.
+
+        A worker that is started later loads the model by this entry, so that it serves the same files.
 
         Args:
-            change: The change, the last one of its model.
+            change: The last change of the model.
 
         Returns:
-            The versions that were loaded, by this change or before, and the versions that failed; None if it loaded
-            none.
+            The serving versions with the files they were loaded from, and the failed versions with the files of the
+            change; None if the change loaded no version.
         """
         served = self._table.get(change.name)
         if served is None or change.entry is None:
@@ -357,11 +363,11 @@ class ModelRegistry:
         return dataclasses.replace(change.entry, versions=ordered)
 
     def apply_all(self, changes: Iterable[RepositoryChange], order: int) -> None:
-        """Make changes of several models side by side; see `apply`."""
+        """Apply changes of several models, several at a time; see `apply`."""
         self._side_by_side(lambda change: self.apply(change, order), changes)
 
     def outdated(self) -> list[RepositoryChange]:
-        """Look at the disk, and return the changes that bring the models up to date with it."""
+        """Scan the repository, and return the changes that bring the table up to date with it."""
         entries = self.repository.scan()
         table = self._table
         gone = [RepositoryChange(kind="remove", name=name) for name in table if name not in entries]
@@ -372,10 +378,10 @@ class ModelRegistry:
         ]
 
     def with_files(self, entry: ModelEntry) -> ModelEntry:
-        """Return a model with the files of its versions as they are now, to load it by.
+        """Return a model with the contents of its files as they are now. The load uses these contents.
 
         Args:
-            entry: The model; versions whose files were read before stay as they are.
+            entry: The model. Versions whose files were read before are not read again.
         """
         versions = {
             version: source
@@ -385,7 +391,12 @@ class ModelRegistry:
         }
         return dataclasses.replace(entry, versions=versions)
 
-    def _take_away(self, name: str, served: ModelVersions, *, known: bool) -> None:
+    def _unload(self, name: str, served: ModelVersions, *, known: bool) -> None:
+        """Retire the versions of a model.
+
+        Args:
+            known: Whether the model stays in the repository; otherwise it leaves the table.
+        """
         if known:
             versions = list(served.versions) or list(served.states)
             self._put(name, unloaded_versions(name, versions))
@@ -397,7 +408,8 @@ class ModelRegistry:
     def _update(self, served: ModelVersions | None, entry: ModelEntry) -> list[KsrvError]:
         """Load the versions of a model that differ from the serving versions, and log each load."""
         if served is not None and not _differs(served, entry):
-            # Another worker has seen the same change. Its outcome decides what replaced workers load.
+            # Several workers report the same change of the disk, and this one was applied already. Its errors are
+            # returned again, because the outcome of the last change decides what replaced workers load.
             return [
                 HandlerFailed(one.reason) for one in served.states.values() if not served.dormant
             ]
@@ -476,7 +488,12 @@ class ModelRegistry:
     def _refresh(
         self, name: str, entry: ModelEntry, *, always: bool, waits_for_slot: bool = True
     ) -> list[KsrvError]:
-        """Bring one model up to date with the disk; returns what failed, which stops no other."""
+        """Load the versions of one model that are new or changed; return the errors. It never raises.
+
+        Args:
+            always: Whether to load all versions, also unchanged versions.
+            waits_for_slot: Whether the loads count against `parallel_loads`.
+        """
         try:
             return self._renew(name, entry, always=always, waits_for_slot=waits_for_slot)
         except Exception as error:
@@ -493,6 +510,7 @@ class ModelRegistry:
     def _renew(
         self, name: str, entry: ModelEntry, *, always: bool, waits_for_slot: bool
     ) -> list[KsrvError]:
+        """Load versions, put the result into the table, and retire the replaced versions; see `_refresh`."""
         before = self._table.get(name) or NEW_MODEL
         entry = self.with_files(entry)
         found = _fingerprints(entry)
@@ -510,6 +528,7 @@ class ModelRegistry:
         for source in fresh:
             with self._load_slots if waits_for_slot else nullcontext():
                 loaded[source.version] = self._load_one(source)
+        # For each version on disk: the new load, or the version that serves now.
         for version in entry.versions:
             result = loaded.get(version)
             if isinstance(result, ModelVersion):
@@ -526,7 +545,7 @@ class ModelRegistry:
                 states[version] = ModelState(name, version, "UNAVAILABLE", result.message)
             if version in before.versions:
                 versions[version] = before.versions[version]
-        if entry.error:
+        if entry.error:  # the folder could not be read completely, so no version counts as deleted
             log.error("the model %s: %s", name, entry.error)
             path = entry.path.absolute()
             error = _for_clients(HandlerFailed(entry.error), path, path.parent)
@@ -534,7 +553,7 @@ class ModelRegistry:
             states.setdefault("", ModelState(name, "", "UNAVAILABLE", error.message))
             merged = {**before.versions, **versions}
             versions = {version: merged[version] for version in sorted(merged, key=by_numbers)}
-        if failed and not versions:  # a new version that cannot be served takes none away
+        if failed and not versions:  # if nothing new can serve, all old versions stay, also deleted versions
             versions = before.versions
         required = always or before.required or bool(versions)
         made = ModelVersions(versions, states, required=required, fingerprints=found, entry=entry)
@@ -544,6 +563,7 @@ class ModelRegistry:
         return failed
 
     def _load_one(self, source: ModelSource) -> ModelVersion | KsrvError:
+        """Load one version; return the error if that fails."""
         if source.config is None or source.error:
             return HandlerFailed(source.error or f"{source.folder} has no settings")
         if source.again and (file := changed_file(source)):
@@ -570,7 +590,7 @@ class ModelRegistry:
             self.refused_replacements[key] = self.refused_replacements.get(key, 0) + 1
 
     def _put(self, name: str, served: ModelVersions | None) -> None:
-        """Replace a model in the table, or take it out."""
+        """Replace the entry of a model in the table; None removes it."""
         with self._table_lock:
             table = dict(self._table)
             if served is None:
@@ -603,7 +623,7 @@ class ModelRegistry:
 
 
 def _differs(served: ModelVersions, entry: ModelEntry) -> bool:
-    """Whether a model on disk differs from the model that was last loaded or tried."""
+    """Tell whether the files of a model differ from those of its last load, even if that failed."""
     return _fingerprints(entry) != served.fingerprints
 
 
@@ -612,10 +632,10 @@ def _fingerprints(entry: ModelEntry) -> dict[str, Fingerprint]:
 
 
 def again(entry: ModelEntry, loaded: Mapping[str, ModelSource]) -> ModelEntry:
-    """Return a model whose next load is one of what was loaded before.
+    """Return a model whose versions are loaded again with the same files: `ModelSource.again` is set.
 
     Args:
-        loaded: The versions as they were loaded, by version; the others stay as they are.
+        loaded: The sources of the versions that were loaded, by version. Other versions stay as they are in `entry`.
     """
     versions = {
         version: replace(loaded[version], again=True) if version in loaded else source
@@ -625,7 +645,7 @@ def again(entry: ModelEntry, loaded: Mapping[str, ModelSource]) -> ModelEntry:
 
 
 def _for_clients(error: KsrvError, *folders: Path) -> KsrvError:
-    """Take the server's paths out of an error whose whole text is in the log."""
+    """Remove the server's paths from an error, whose full text is in the log already."""
     error.message = without_paths(error.message, *folders)
     error.args = (error.message,)
     return error

@@ -1,4 +1,4 @@
-"""The settings of the engine as a whole; each model's settings are in its source."""
+"""The settings of the whole engine. The settings of a model are in its `ModelSource`."""
 
 from typing import Literal
 
@@ -9,8 +9,8 @@ from ksrv.limits import Limits
 from ksrv.machine.cgroups import usable_cores
 
 ModelControl = Literal["auto", "none", "poll", "explicit", "lazy"]
-"""Who changes the models: calls and the poll alike, nobody, the poll alone, calls alone, or requests as well."""
-
+"""What may load and unload models. "auto": calls and polling; "none": nothing; "poll": only polling; "explicit": only
+calls; "lazy": as "auto", and the first request for a model loads it."""
 
 PARALLEL_LOADS = 4
 """Models that are loaded at a time, unless the settings name a number."""
@@ -21,16 +21,16 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         limits: Bounds on requests.
-        ready_when: "all": ready once every configured model serves; "any": once one does.
-        watch_seconds: How often the repository is looked at for changes; 0 never.
+        ready_when: "all": the server is ready if every required model serves; "any": if any model serves.
+        watch_seconds: The seconds between two scans of the repository for changes; 0 for no scans.
         cores: CPU cores that the instances of a model share, and that images are decoded on; 0 for
-            all that the process may use.
-        drain_seconds: How long an old version may take to finish what it accepted.
+            all cores that the process may use.
+        drain_seconds: How long an old version may take to finish its accepted requests.
         run_on_caller: Whether a handler that has proven quick may run on the thread that brings a
             request, which saves two changes of thread for each.
         parallel_loads: How many model versions are loaded at a time.
         debug: Whether handlers' errors hold the end of the traceback, and requests may ask for a profile.
-        model_control: Which changes of the models callers may ask for.
+        model_control: See `ModelControl`.
         models_memory: Bytes that the models of a worker may hold with `model_control="lazy"`; 0 for no bound.
         workers: How many processes serve the same models, any of which may get a request.
         notes: The folder that these processes share for notes of what handlers write; "" for a folder of this engine.

@@ -1,1 +1,1 @@
-"""Handlers: the four stages around a model, and the runner that drives them."""
+"""Handlers: the four stages around a model, and the runner that loads a handler and runs batches through it."""

@@ -1,9 +1,9 @@
 """`BaseHandler`: four stages around a model, each of which a subclass may override alone.
 
 `handle` is the template method: preprocess, then inference or explain, then postprocess. Every
-attribute has a class-level default, so a subclass need not call `super().__init__()`. `postprocess` takes its
-argument by position, so that a subclass may call it as it likes. The other stages name theirs, because editors know
-the type of an argument without a hint by its name in this class.
+attribute has a class-level default, so a subclass need not call `super().__init__()`. The argument of `postprocess` is
+positional, so that a subclass may choose another name for it. The arguments of the other stages have fixed names: if a
+subclass writes no type hint, editors take the type from the argument of that name in this class.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class BaseHandler:
         model: The model that the loader returned; called with the inputs.
         labels: Class labels by index, or None.
         inputs: A subclass's inputs by name, as tensor types such as `Float32[1000]`, or None.
-        outputs: Its outputs, likewise.
+        outputs: A subclass's outputs, likewise.
     """
 
     context: Context = None  # type: ignore[assignment]  # set before any stage runs
@@ -48,7 +48,7 @@ class BaseHandler:
 
     @property
     def device(self) -> Any:
-        """The device: torch's own object where torch is there, else its name."""
+        """The device: a `torch.device` if torch is imported, otherwise the name."""
         if self._device is None:
             name = self.context.device
             self._device = torch_device(name) if "torch" in sys.modules else name
@@ -172,14 +172,14 @@ class BaseHandler:
         return result
 
     def _stream(self, outputs: Any) -> Any:
-        """Return the result of the stages where `inference` answers piece by piece, or later."""
+        """Return the result of the stages if `inference` returned a generator or a coroutine."""
         return postprocessed(outputs, self.postprocess)
 
     def close(self) -> None:
-        """Free what `initialize` took; called once, when the model is unloaded."""
+        """Free the resources of `initialize`. Called once, when the model is unloaded."""
 
     def _array(self, batch: Batch, name: str) -> Any:
-        """Return an input as a model without torch takes it."""
+        """Return an input for a model without torch: an array, or texts if the model takes texts."""
         loaded = self.context.loaded
         if loaded is not None and loaded.takes_texts and batch.datatype(name) == "BYTES":
             return utf8_texts(batch, name)
@@ -194,7 +194,7 @@ class BaseHandler:
 
 
 def missing_inference(handler: BaseHandler) -> str:
-    """Return the sentence about a handler without a model whose `inference` is the default one."""
+    """Return the error for a handler that has neither a model nor an `inference`."""
     name = type(handler).__name__
     alike = next((one for one in _LIKE_INFERENCE if callable(getattr(handler, one, None))), None)
     remedy = (

@@ -1,4 +1,7 @@
-"""Batches as a handler gets them, and its results and errors as the engine takes them."""
+"""The base of `Runner`: makes the batch that a handler sees, and reads the handler's results and errors.
+
+`Runner` adds loading, and `StageRunner`, the base class here, is the compiled loop over the stages.
+"""
 
 import asyncio
 import logging
@@ -40,25 +43,27 @@ from ksrv.torch_interop import imported_torch
 log = logging.getLogger("ksrv.handlers")
 
 SHOWN_IDS = 8
+"""How many request ids a log line names."""
 PROGRAM_ERRORS = (TypeError, NameError, ImportError, NotImplementedError)
-"""Exceptions that other values of the inputs would not mend."""
+"""Exceptions that do not depend on the values of the inputs, so that no request can succeed."""
 
 Read = Callable[[Any, int, bool, Mapping[str, Tensor]], list[Tensor]]
-"""Makes tensors of a result, its number of rows, whether it is an explanation, and the inputs."""
+"""Returns the tensors of a result. Takes the result, its number of rows, whether it is an explanation, and the
+inputs."""
 
 
 class BaseRunner(StageRunner):
     """The batches of one handler.
 
     Attributes:
-        on_device_lost: Called with the name of a device that works no more in this process.
-        device: The way to the handler's device.
-        sequences: The states of the sequences that it serves.
+        on_device_lost: Called with the name of a device that can no longer be used in this process.
+        device: The interface to the handler's device.
+        sequences: The states of the sequences that the handler serves.
         nchw_inputs: The image inputs that the handler gets with their channels first.
         optional_inputs: The names of the inputs that a request may leave out.
         serves_sequences: Whether the model serves sequences.
         shares_loop: Whether many batches run on one event loop.
-        runs_file: Whether a model file gets the inputs without code of a handler's.
+        runs_file: Whether a model file gets the inputs without code of the handler before it.
     """
 
     def __init__(self, source: ModelSource) -> None:
@@ -72,7 +77,7 @@ class BaseRunner(StageRunner):
         self.serves_sequences = False
         self.shares_loop = False
         self.runs_file = False
-        self._handlers_device: Any = None
+        self._handlers_device: Any = None  # the last `handler.device` that was found equal to `device`
 
     def make_batch(self, inputs: ExecutorInputs) -> Batch:
         """Return a batch as handlers see it.
@@ -95,7 +100,7 @@ class BaseRunner(StageRunner):
         return torch_tensor(array).to(device)  # a handler may choose another device for itself
 
     def lease(self, nbytes: int) -> Block:
-        """Return memory for a batch that the handler is going to get.
+        """Return memory for the inputs of a batch.
 
         Args:
             nbytes: How many bytes.
@@ -108,6 +113,7 @@ class BaseRunner(StageRunner):
     def _send(
         self, inputs: ExecutorInputs, result: Any, headers: dict[int, dict[str, str]]
     ) -> bool:
+        """Send an intermediate answer, see `Batch.send`; return False if no client takes intermediate answers."""
         if inputs.emit is None:
             return False
         outputs = self.read_chunk(result, inputs)
@@ -122,23 +128,23 @@ class BaseRunner(StageRunner):
         return True
 
     def read_outputs(self, result: Any, inputs: ExecutorInputs) -> ExecutorOutputs:
-        """Return the answer to a batch that a handler's result makes.
+        """Return the answer to a batch, read from the handler's result.
 
         Raises:
-            KsrvError: It does not fit the batch.
+            KsrvError: The result does not fit the batch.
         """
         return self._read(self.outputs.read, result, inputs)
 
     def read_chunk(
         self, chunk: Any, inputs: ExecutorInputs, absent: Collection[int] = ()
     ) -> ExecutorOutputs:
-        """Return the part of an answer that a handler yielded, or sent.
+        """Return an intermediate answer, read from a value that the handler yielded or sent.
 
         Args:
-            absent: The rows that have no value in it.
+            absent: The rows that have no value in the chunk.
 
         Raises:
-            KsrvError: It does not fit the batch.
+            KsrvError: The chunk does not fit the batch.
         """
         return self._read(self.outputs.read_chunk, chunk, inputs, absent)
 
@@ -156,19 +162,19 @@ class BaseRunner(StageRunner):
                 )
         except KsrvError as error:
             made = self._read_by_request(result, inputs, absent, error)
-        self.device.finish()
+        self.device.finish()  # `read` may have queued copies from the device
         return made
 
     def _read_by_request(
         self, result: Any, inputs: ExecutorInputs, absent: Collection[int], error: KsrvError
     ) -> ExecutorOutputs:
-        """Return the answer whose tensors are read for each request alone.
+        """Read a result for each request separately.
 
-        The rows of one request may have other sizes than the rows of another, and a wrong row fails no other
-        request.
+        This is tried if reading all rows together failed. The rows of one request may have other sizes than the rows of
+        another request, and a wrong row must not fail the other requests.
 
         Args:
-            error: Why the rows of all requests cannot be read together; raised if no request's can be read.
+            error: Why the rows cannot be read together; raised if the rows of no request can be read.
         """
         found = self.outputs.by_request(result, inputs) if len(inputs.requests) > 1 else None
         if found is None:
@@ -199,7 +205,7 @@ class BaseRunner(StageRunner):
 
     @contextmanager
     def inference_mode(self) -> Iterator[None]:
-        """Have a thread work for the handler: on its device, in torch's inference mode."""
+        """Run this thread on the handler's device and in torch's inference mode."""
         with self.device.running(), inference_mode():
             yield
 
@@ -234,7 +240,7 @@ class BaseRunner(StageRunner):
         kind = ProgramError if isinstance(error, PROGRAM_ERRORS) else HandlerFailed
         if stage == "inference" and self.runs_file:
             kind = FileFailed
-        # Clients get the type alone. A warm-up has no client, so the text tells the operator what to mend.
+        # Clients get the type of the error only. A warm-up has no client, so its text may have the details.
         where = ""
         if _is_warm_up(inputs):
             where = _where_it_failed(error, self.source.root)
@@ -257,7 +263,7 @@ def _is_warm_up(inputs: ExecutorInputs) -> bool:
 
 
 def _where_it_failed(error: BaseException, folder: Path) -> str:
-    """Return what an error says, and where in the model's files: ": no such key (handler.py, line 3)"."""
+    """Return an error's text and its place in the model's files: ": no such key (handler.py, line 3)"."""
     said = " ".join(str(error).split())
     return f"{f': {said[:300]}' if said else ''}{error_location(folder, error)}"
 
@@ -277,6 +283,6 @@ def _on_event_loop() -> bool:
 
 
 def inference_mode() -> AbstractContextManager[Any]:
-    """Return torch's inference mode where torch is there."""
+    """Return torch's inference mode; an empty context if torch is not imported."""
     torch = imported_torch()
     return nullcontext() if torch is None else torch.inference_mode()

@@ -1,7 +1,7 @@
 """The batch as a handler sees it: inputs by name, the request of each row, and the handler's answers to each request.
 
-Arrays are passed on as the engine assembled them. Other forms (a torch tensor, an object array of
-bytes, the NCHW view of images) are made on first use.
+Arrays are passed to the handler as the engine assembled them. Other forms (a torch tensor, an object array of
+bytes, the NCHW view of images) are made when the handler first asks for them.
 """
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -83,7 +83,7 @@ class Batch(Mapping[str, Array]):
     def __len__(self) -> int:
         return len(self._tensors)
 
-    # Two batches are never compared by their arrays, whose `==` gives no single answer.
+    # Mapping would compare the arrays, whose `==` returns an array and no bool.
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
@@ -123,7 +123,7 @@ class Batch(Mapping[str, Array]):
     def tensor(self, name: str) -> "torch.Tensor":
         """Return an input as a torch tensor on the handler's device.
 
-        The tensor shares the array's memory on the CPU; a read-only array is copied first, so that
+        On the CPU the tensor shares the memory of the array. A read-only array is copied first, so that
         an in-place operator cannot change it.
 
         Args:
@@ -148,8 +148,7 @@ class Batch(Mapping[str, Array]):
     def lengths(self) -> dict[str, Array]:
         """The lengths of the rows without their padding, by the names that the model gives them.
 
-        Each is an INT64 array of shape [rows]. Inputs are longer where a row is padded; empty where the model
-        declares no lengths.
+        Each value is an INT64 array of shape [rows]. The dictionary is empty if the model declares no lengths.
         """
         if self._lengths is None:
             given = self._inputs.lengths()
@@ -231,8 +230,8 @@ class Batch(Mapping[str, Array]):
             outputs: Outputs in any form that `postprocess` may return, with every row of the batch.
 
         Returns:
-            Whether it was sent. False if no client takes intermediate answers (clients that do
-            not stream get the final answer alone), and once no client waits for the batch.
+            Whether the answer was sent. False if no client takes intermediate answers (clients that do
+            not stream get only the final answer), or no client waits for the batch any more.
 
         Raises:
             HandlerFailed: The outputs do not fit the batch or the declared outputs.
@@ -242,9 +241,9 @@ class Batch(Mapping[str, Array]):
         return self._send(self._inputs, outputs, headers_so_far(self))
 
     def end(self, row: int) -> None:
-        """End the stream of the request that owns a row, while the others of the batch go on.
+        """End the stream of the request that owns a row, while the other requests of the batch continue.
 
-        A request with several rows ends once each of them has ended; the client learns of it with the next chunk.
+        A request with several rows ends once each row has ended; the client learns of it with the next chunk.
 
         Args:
             row: The row.
@@ -258,12 +257,12 @@ class Batch(Mapping[str, Array]):
     def listening(self, row: int | None = None) -> bool:
         """Whether a client still waits for the batch's answer.
 
-        A request of a stream whose client has left, or whose deadline has passed, waits no more; a
-        handler that works for it alone may stop, and its result is dropped. If no
+        A streaming request waits no more if its client has left or its deadline has passed. Then a
+        handler that works only for this request may stop, and its result is dropped. If no
         request of the batch takes intermediate answers, this is not known, and the result is True.
 
         Args:
-            row: Ask for the request that owns this row alone.
+            row: A row, to ask only for the request that owns it; None for any request of the batch.
 
         Raises:
             IndexError: The batch has no such row.
@@ -310,7 +309,7 @@ def header_of(name: object, value: object) -> tuple[str, str]:
 
 
 def parameter_of(name: object, value: object) -> tuple[str, Parameter]:
-    """Return the name and the value of a response parameter as values of Python's own types.
+    """Return the name and the value of a response parameter as built-in types of Python.
 
     Raises:
         TypeError: The name is no text, or the value is neither a bool nor a number nor a text.
@@ -340,8 +339,8 @@ def _plain_pair(what: str, name: object, value: object) -> tuple[str, Parameter]
 def _plain(value: object) -> Parameter | None:
     """Return a bool, a number or a text without its subclass; None for any other value.
 
-    The messages of a handler process have a form for Python's own types alone. A range would also look for an
-    integer of a subclass among all of its numbers, one by one.
+    Messages to and from handler processes support only the built-in types. Besides, `in INTEGERS`, a range, is quick
+    only for a plain int: it compares an integer of a subclass with all numbers of the range, one by one.
     """
     if isinstance(value, np.generic) and value.dtype.kind in "biufU":
         value = value.item()
@@ -355,11 +354,13 @@ def _plain(value: object) -> Parameter | None:
 
 
 def check_answers(batch: Batch) -> None:
-    """Check what a handler may have written into a batch's dicts itself, and make it values of Python's own types.
+    """Check the failures, headers and parameters of a batch, and turn the values into built-in types of Python.
+
+    The methods of `Batch` check them too, but a handler may also write into these dictionaries itself.
 
     Raises:
         IndexError: The batch has no such request.
-        TypeError: See `header_of` and `parameter_of`; or a failure is no error of ksrv.
+        TypeError: See `header_of` and `parameter_of`; or a failure is not a `KsrvError`.
         ValueError: See `header_of` and `parameter_of`.
     """
     # Most handlers write nothing, and the checks take a sixth of the time of a batch of one row.
@@ -377,16 +378,16 @@ def fail_rest(batch: Batch, failure: KsrvError) -> bool:
     """Fail the requests of a batch that have no error yet.
 
     Returns:
-        Whether any has.
+        Whether any request had an error before.
     """
     own = {at: error for at, error in batch.failures.items() if isinstance(error, KsrvError)}
     batch.failures = {at: own.get(at, failure) for at in range(len(batch.requests))}
-    batch.headers, batch.parameters = {}, {}  # which may be what failed
+    batch.headers, batch.parameters = {}, {}  # dropped, because they may be the reason of the failure
     return bool(own)
 
 
 def excess(headers: Mapping[str, str]) -> HandlerFailed | None:
-    """Return the error of an answer whose headers are too large to be sent; None where they are not.
+    """Return the error for an answer whose headers are too large to be sent; None if they can be sent.
 
     Args:
         headers: The names and values that the handler chose.
@@ -424,7 +425,7 @@ def checked_failures(batch: Batch) -> dict[int, KsrvError]:
 
     Raises:
         IndexError: The batch has no such request.
-        TypeError: One is no error of ksrv.
+        TypeError: A failure is not a `KsrvError`.
     """
     failures = dict(_by_request(batch.failures, "failures", batch))
     for at, error in failures.items():
@@ -439,7 +440,7 @@ def utf8_texts(batch: Batch, name: str) -> Array:
     """Return an input of BYTES as texts, and fail the requests whose texts are not UTF-8.
 
     Returns:
-        An object array of str in the input's shape; "" in place of what is not UTF-8.
+        An object array of str in the input's shape; "" for each text that is not UTF-8.
     """
     elements = batch[name]
     texts = np.empty(elements.shape, dtype=object)

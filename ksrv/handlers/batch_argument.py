@@ -1,8 +1,11 @@
-"""Passes the running batch, or its sequences, to the stages that ask: parameters `batch` and `sequences`.
+"""Passes the running batch, or its sequences, to stages that have a parameter `batch` or `sequences`.
 
-The first parameter of a stage is its value, whatever its name; a `batch` beside it is the batch. A
-function or an `inference` with these parameters alone takes nothing else, as long as
-`preprocess` is the default one. `sequences` has this meaning where the model serves sequences.
+ksrv calls `inference` and `postprocess` with the value of the stage before, or with the inputs. A stage may have a
+further parameter named `batch`, which gets the `Batch`. If the model serves sequences, a parameter named `sequences`
+gets `batch.sequences`. The first parameter of a stage gets the value, even if it has one of these names. One exception:
+a function or an `inference` that has only such parameters gets no inputs, if `preprocess` is the default.
+
+What a stage asks for is found out once, when the handler is loaded; the stage is then replaced by a wrapper.
 """
 
 import functools
@@ -21,18 +24,19 @@ READ: dict[str, Callable[[Any], Any]] = {
 
 
 def pass_batch(handler: BaseHandler, *, sequences: bool = False) -> None:
-    """Let the stages of a handler that ask for the batch or its sequences have them.
+    """Wrap the stages of a handler that have a parameter for the batch or its sequences.
 
     Args:
         sequences: Whether the model serves sequences.
 
     Raises:
-        HandlerError: `inference` takes nothing, and would be called with the inputs.
+        HandlerError: `inference` has no parameter, but would be called with the inputs.
     """
     names = frozenset(READ if sequences else ("batch",))
     kind = type(handler)
     if kind.handle is BaseHandler.handle and kind.preprocess is BaseHandler.preprocess:
         _check_takes_inputs(handler)
+    # A handler's own `preprocess` returns a value for `inference` in any case.
     prepared = type(handler).preprocess is not BaseHandler.preprocess
     for stage in ("inference", "postprocess"):
         function = getattr(handler, stage)
@@ -60,7 +64,8 @@ def _check_takes_inputs(handler: BaseHandler) -> None:
 
 
 def asked_of(function: Callable[..., Any], *, sequences: bool) -> tuple[tuple[str, ...], bool]:
-    """Return which of `batch` and `sequences` a function gets behind the default `preprocess`, and whether nothing else.
+    """Return which of `batch` and `sequences` a function gets after the default `preprocess`, and whether it gets only
+    these.
 
     Args:
         function: The handler's function, or its `inference`.
@@ -72,12 +77,16 @@ def asked_of(function: Callable[..., Any], *, sequences: bool) -> tuple[tuple[st
 def _asked(
     function: Callable[..., Any], names: frozenset[str], takes_value: bool
 ) -> tuple[tuple[str, ...], bool]:
-    """Return the parameters of a function that are the batch's, and whether it has no other."""
+    """Return which of the parameters `names` a function has, and whether it has only these.
+
+    Args:
+        takes_value: Whether the first parameter gets a value in any case.
+    """
     signature = signature_of(function, follow_wrapped=False)
     if signature is not None and any(
         one.kind is one.VAR_KEYWORD for one in signature.parameters.values()
     ):
-        signature = signature_of(function)  # a decorator that passes on what it is given
+        signature = signature_of(function)  # a decorator with **named passes all arguments to the wrapped function
     if signature is None:
         return (), False
     parameters = list(signature.parameters.values())
@@ -85,6 +94,7 @@ def _asked(
     found = [one for one in parameters if one.name in names and one.kind in named]
     alone = len(found) == len(parameters)
     if found and found[0] is parameters[0] and (takes_value or not alone):
+        # The first parameter gets the value, although it is called `batch` or `sequences`.
         alone = False
         if found[0].kind is not inspect.Parameter.KEYWORD_ONLY:
             del found[0]
@@ -94,6 +104,8 @@ def _asked(
 def _bound(
     function: Callable[..., Any], handler: BaseHandler, asked: tuple[str, ...], alone: bool
 ) -> Callable[..., Any]:
+    """Return a function that adds the arguments `asked`; `alone`: it drops all others."""
+
     @functools.wraps(function)
     def call(*values: Any, **named: Any) -> Any:
         batch = handler.context.batch

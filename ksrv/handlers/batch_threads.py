@@ -1,8 +1,8 @@
-"""Threads that a handler starts work for the batch that started them, as its coroutines do.
+"""Makes threads that a handler starts work for the batch in which they were started, as coroutines do.
 
-So a call to another model from such a thread has the deadline and the ids of that batch, and no other batch's. Python
-gives threads an empty context. Therefore `Thread.start` and `ThreadPoolExecutor.submit` pass `WORKS_FOR` on, and
-nothing else of the context.
+A call to another model from such a thread then has the deadline and the ids of that batch. The batch is in the context
+variable `WORKS_FOR`. Python starts threads with an empty context, so `Thread.start` and `ThreadPoolExecutor.submit` are
+replaced by functions that pass `WORKS_FOR` on, and no other variable.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ _submit = ThreadPoolExecutor.submit
 
 
 def pass_batches_on() -> None:
-    """Have the threads of this process work for the batches that start them."""
+    """Replace `Thread.start` and `ThreadPoolExecutor.submit` in this process. Calling this twice is harmless."""
     Thread.start = _start_for_batch  # type: ignore[assignment, method-assign]
     ThreadPoolExecutor.submit = _submit_for_batch  # type: ignore[assignment, method-assign]
 
@@ -43,7 +43,7 @@ def _start_for_batch(thread: Thread) -> None:
         run = thread.run
 
         def run_for_batch() -> None:
-            del thread.run  # else the thread and this function would keep each other
+            del thread.run  # otherwise the thread and this function would be a reference cycle
             WORKS_FOR.set(bound)
             run()
 

@@ -1,9 +1,8 @@
-"""`torch.compile` from the `pt2:` section, with the eager model as the documented fallback.
+"""Compiles a model with `torch.compile` (section `pt2:`), or records it in CUDA graphs (`cuda_graphs:`).
 
-`torch.compile` itself is lazy: the real work happens in the first calls,
-which are the warm-up's. So the compiled model is wrapped: when a call fails because of the compiler,
-the wrapper logs it once, uses the eager model from then on, and repeats the call; with
-`required: true` the failure is the model's.
+`torch.compile` is lazy: it compiles in the first calls, which the warm-up makes. So the compiled model is wrapped. If a
+call fails because of the compiler, the wrapper logs that once, repeats the call with the eager model, and uses only the
+eager model from then on. With `required: true` the model fails instead.
 """
 
 import logging
@@ -26,7 +25,7 @@ log = logging.getLogger("ksrv.handlers")
 
 
 def compile_model(loaded: LoadedModel, context: Context) -> Any:
-    """Return the model that handlers call: compiled where `pt2:` asks for it.
+    """Return the model that handlers call: compiled if `pt2:` asks for it.
 
     Raises:
         Fault: The section is malformed, or the required compilation is impossible.
@@ -36,7 +35,7 @@ def compile_model(loaded: LoadedModel, context: Context) -> Any:
         return loaded.model
     model, wrapper = loaded.model, None
     if isinstance(model, NamedArguments):
-        model, wrapper = model.module, model
+        model, wrapper = model.module, model  # compile the module, not the wrapper that orders its arguments
     reason = _obstacle(model, plan)
     if reason is None:
         compiled = CompiledModel(model, plan, context)
@@ -65,7 +64,7 @@ def graphed_model(model: Any, loaded: LoadedModel, context: Context) -> Any:
 
 
 def _obstacle(model: Any, plan: CompilePlan) -> str | None:
-    """Why `torch.compile` would do nothing, or None."""
+    """Return why the model cannot be compiled, or None."""
     import torch
 
     if isinstance(model, torch.jit.ScriptModule):
@@ -79,11 +78,11 @@ def _obstacle(model: Any, plan: CompilePlan) -> str | None:
 
 
 class CompiledModel:
-    """A compiled module that can go back to the eager one.
+    """A compiled module that is replaced by the eager module if the compiler fails.
 
     Attributes:
         eager: The module as it was loaded.
-        failure: Why the eager module is used after all, or None.
+        failure: Why the eager module is used instead, or None.
     """
 
     def __init__(self, module: Any, plan: CompilePlan, context: Context) -> None:
@@ -105,14 +104,14 @@ class CompiledModel:
             import torch
 
             mark_step: Any = torch.compiler.cudagraph_mark_step_begin
-            mark_step()
+            mark_step()  # the graphs of the previous call may be overwritten
         try:
             result = self._run(*args, **kwargs)
         except Exception as error:
             if not _is_compilers(error):
                 raise
-            # Tracing also fails on inputs that the model itself refuses. Then the eager call raises
-            # the model's error, and compilation is not to blame.
+            # Tracing also fails for inputs that the model itself refuses. Then the eager call raises the model's
+            # error, and the compiled model stays in use.
             result = self.eager(*args, **kwargs)
             self._give_up(error)
             return result
@@ -139,7 +138,7 @@ def _compile(module: Any, arguments: Mapping[str, Any]) -> Any:
 
 
 def _is_compilers(error: Exception) -> bool:
-    """Whether an error came from compiling rather than from the model's code."""
+    """Tell whether an error is from the compiler, not from the model's code."""
     import torch._dynamo.exc as dynamo
     import torch._inductor.exc as inductor
 
@@ -148,6 +147,7 @@ def _is_compilers(error: Exception) -> bool:
 
 
 def records_graphs(arguments: Mapping[str, Any]) -> bool:
+    """Tell whether `torch.compile` with these arguments records CUDA graphs itself."""
     options = arguments.get("options") or {}
     return (
         arguments.get("mode") in ("reduce-overhead", "max-autotune")

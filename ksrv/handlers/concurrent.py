@@ -1,7 +1,7 @@
-"""Handlers with coroutines: many batches under way at a time, on the handler's event loop.
+"""Runs handlers with coroutines: many batches at the same time, as tasks on the handler's event loop.
 
-The loop runs on one thread. Each batch is a task with a separate context: `self.context` is the context of the
-batch whose task runs. If no client waits for a batch any more, its task is cancelled.
+The loop has one thread. `self.context` of the handler is a `CurrentContext`: it returns the `TaskContext` of the batch
+whose task runs. If no client waits for a batch any more, its task is cancelled.
 """
 
 import asyncio
@@ -40,13 +40,15 @@ log = logging.getLogger("ksrv.handlers")
 
 STAGES = ("handle", "preprocess", "inference", "postprocess", "explain")
 STALL_SECONDS = 10.0
-"""A client that takes no answer for so long, with a full stream, is given up: the batch waits for it."""
+"""If a client takes no answer for so long while its stream is full, its request is ended, because the batch waits for
+it."""
 
 Done = Callable[[ExecutorOutputs | KsrvError], None]
 
 
 def is_asynchronous(handler: Any) -> bool:
-    """Tell whether a handler has many batches under way: a stage is a coroutine or an asynchronous generator."""
+    """Tell whether a stage of a handler is a coroutine or an asynchronous generator, so that batches run
+    concurrently."""
     stages = [getattr(handler, name, None) for name in STAGES]
     model = getattr(handler, "model", None)
     return any(
@@ -56,9 +58,10 @@ def is_asynchronous(handler: Any) -> bool:
 
 
 class TaskContext(BoundContext):
-    """The context of one batch among many; all but the batch is the handler's.
+    """The context of one batch among many. Everything that is not about the batch comes from the handler's context.
 
     Args:
+        shared: The handler's context.
         make_batch: Makes the batch as handlers see it.
     """
 
@@ -106,11 +109,11 @@ class CurrentContext:
     """`self.context` of a handler with coroutines: the context of the batch whose task runs.
 
     Args:
-        shared: The handler's own context, for all that runs outside of tasks.
+        shared: The handler's context, for code that runs outside of tasks.
     """
 
     def __init__(self, shared: "HandlerContext") -> None:
-        object.__setattr__(self, "_shared", shared)
+        object.__setattr__(self, "_shared", shared)  # because `__setattr__` passes everything on
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._current(), name)
@@ -143,20 +146,20 @@ class ConcurrentLoop:
                 try:
                     self._loop.run_forever()
                 except (SystemExit, KeyboardInterrupt):
-                    # A task of the handler raised it; asyncio hands it to the task's waiters as well.
+                    # A task of the handler raised this. asyncio also raises it in the code that waits for the task.
                     log.exception("a task of a handler ended its event loop, which continues")
 
     def begin(self, inputs: ExecutorInputs, done: Done) -> Callable[[], None]:
-        """Run a batch.
+        """Start a batch as a task.
 
         Args:
-            done: Called once with its answer, on the loop's thread.
+            done: Called once with the answer, on the loop's thread.
 
         Returns:
-            A function that any thread may call to cancel the batch's task.
+            A function that any thread may call to cancel the task.
         """
-        started: list[asyncio.Task[None]] = []
-        running: list[bool] = []
+        started: list[asyncio.Task[None]] = []  # the task, once the loop has made it
+        running: list[bool] = []  # not empty once the task has run its first step
 
         async def run() -> None:
             running.append(True)
@@ -164,7 +167,7 @@ class ConcurrentLoop:
 
         def ended(task: asyncio.Task[None]) -> None:
             self._tasks.remove(task)
-            if not running:  # cancelled before its first step: the coroutine has run no line
+            if not running:  # cancelled before its first step, so `run` has not called `done`
                 done(Cancelled(GIVEN_UP))
 
         def start() -> None:
@@ -185,7 +188,7 @@ class ConcurrentLoop:
             self._loop.call_soon_threadsafe(function)
 
     def close(self) -> None:
-        """Cancel what runs and end the thread."""
+        """Cancel all tasks and end the thread."""
 
         async def cancel_all() -> None:
             tasks = [task for task in self._tasks if not task.done()]
@@ -205,7 +208,10 @@ class ConcurrentLoop:
     # ---- one batch --------------------------------------------------------------------------
 
     async def _run(self, inputs: ExecutorInputs) -> ExecutorOutputs | KsrvError:
-        """Return a batch's answer. Nothing here may refer to it afterwards, because it is sent without a copy."""
+        """Run the stages of a batch and return its answer.
+
+        No reference to the answer may remain here, because it is sent without a copy if nothing else refers to it.
+        """
         runner = self._runner
         context = TaskContext(runner.context, inputs, runner.make_batch)
         failure: KsrvError | None = None
@@ -238,6 +244,7 @@ class ConcurrentLoop:
         return made
 
     async def _stages(self, context: TaskContext) -> Any:
+        """Run the stages, and await each stage that is a coroutine. Return the result, or a stream of results."""
         handler = self._runner.handler
         batch = context.batch
         if type(handler).handle is not BaseHandler.handle:
@@ -260,6 +267,7 @@ class ConcurrentLoop:
     async def _drain(
         self, chunks: Any, inputs: ExecutorInputs, context: TaskContext
     ) -> ExecutorOutputs:
+        """Send the chunks of a stream, and return the final answer."""
         runner, sender = self._runner, inputs.emit
         context.stage = "inference"
         stream = ChunkStream(
@@ -285,8 +293,8 @@ class ConcurrentLoop:
         context.batch.failures.setdefault(index, failure)
 
     async def _wait_for_clients(self, sender: Any) -> None:
-        """Wait until no client reads more slowly than the handler sends; others go on meanwhile."""
-        await asyncio.sleep(0)
+        """Wait until every client has room for another chunk. Other tasks run meanwhile."""
+        await asyncio.sleep(0)  # let other tasks run even if no client is slow
         for index in sender.without_room():
             room = asyncio.Event()
             sender.call_with_room(index, partial(self._call, room.set))

@@ -1,7 +1,7 @@
 """A handler's context: its model, its device, its settings, the running batch.
 
-`Context` is the half that handlers use. ksrv's half, which loads the model and runs batches, is
-`ksrv.handlers.handler_context`.
+`Context` is the part that handlers use. `ksrv.handlers.handler_context` has the implementation, which loads the model
+and runs batches.
 """
 
 from __future__ import annotations
@@ -88,17 +88,17 @@ class Context(ABC):
     @property
     @abstractmethod
     def device(self) -> str:
-        """The device's name, such as "cuda:0"; chosen when it is first asked for."""
+        """The name of the device, such as "cuda:0". It is chosen on first use."""
 
     @abstractmethod
     def load_model(self) -> LoadedModel | None:
         """Load the file that `model:` names, with the class that `class:` names, unless it is loaded already.
 
         Returns:
-            The model, which is the same for each call, or None if the settings name neither.
+            The model, the same object for each call; None if the settings name neither.
 
         Raises:
-            ModelLoadError: It cannot be loaded.
+            ModelLoadError: The model cannot be loaded.
         """
 
     @property

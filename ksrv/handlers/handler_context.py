@@ -1,6 +1,6 @@
-"""ksrv's half of a handler's context: how its model is loaded, and the batch that runs.
+"""The implementation of a handler's context: loads the model, chooses the device, and has the running batch.
 
-Only the batch and the timings change from call to call: the content of `RunContext`.
+The compiled base class `RunContext` has the parts that change with each batch: the batch and the timings.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class HandlerContext(RunContext, Context):
     """The context that the runner makes for one handler object.
 
     Args:
-        threads: CPU threads that it may use; 0 leaves the framework's choice.
+        threads: CPU threads that the handler may use; 0 for the default of the framework.
         metrics: Takes the values that the handler reports.
         make_batch: Makes the batch as handlers see it.
 
@@ -87,19 +87,19 @@ class HandlerContext(RunContext, Context):
 
     @cached_property
     def opened_device(self) -> Device:
-        """The way to the device; opened when it is first asked for, `device` having been chosen."""
+        """The interface to the device, opened on first use."""
         return open_device(self.device)
 
     @property
     def _runtime(self) -> str:
-        """The loader that reads the model file, "" without a file."""
+        """The name of the loader for the model file; "" without a file."""
         suffix = self.model_file.suffix if self.model_file is not None else ""
         return LOADERS.get(suffix, "")
 
     def apply_torch_settings(self) -> None:
         """Set torch's process-wide settings: threads, and the matmul precision of model.yaml.
 
-        A model that does not use torch leaves it alone: it is not imported for this.
+        torch is not imported for a model that does not use it.
         """
         precision = self.config.matmul_precision
         uses_torch = self._runtime in TORCH
@@ -147,7 +147,7 @@ class HandlerContext(RunContext, Context):
             except ModelLoadError as error:
                 if self._runtime != "onnx" or self.config.device != "auto" or self.device == "cpu":
                     raise
-                # A GPU whose libraries do not fit this ONNX Runtime shows only now.
+                # Only the load shows whether the GPU's libraries fit this ONNX Runtime.
                 log.warning("%s: on the CPU, because %s", self.model_file, error)
                 self.device = "cpu"
                 self.loaded = load_model(replace(request, device="cpu"))

@@ -1,11 +1,11 @@
-"""Finds the handler that `handler:` names and makes an object of it.
+"""Finds the class or function that `handler:` of model.yaml names, and makes a handler object of it.
 
-A target is a class or a function. If it is a whole file, its only handler class is taken; a file without
-a handler class may have a function `handle(batch, context)`, or a function `inference` that gets the result of the
-default `preprocess`.
+If the target is a whole file, its only handler class is taken. A file without a handler class may have a function
+`handle(batch, context)`, or a function `inference` that gets the result of the default `preprocess`.
 
-How a function can be called decides whether it is a handler. `inspect.signature` follows `functools.wraps` to the
-innermost function, but a decorator around it may fill arguments in, drop some or choose among several functions.
+Signatures are read in two ways (`why_not_callable`): of the object itself, and of the innermost function that
+`functools.wraps` leads to. A decorator may add arguments, drop some or choose among several functions, so a function is
+refused only if neither signature accepts the call.
 """
 
 import inspect
@@ -30,7 +30,7 @@ BUILT_IN = {
 
 
 class InferenceFunctionHandler(BaseHandler):
-    """Serves a plain function in the place of a model."""
+    """Serves a plain function instead of a model."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -116,15 +116,16 @@ def _name_of(found: Any, target: str) -> str:
 
 
 def _check_construction(kind: type[Any], target: str) -> None:
-    """Say of a class that could not be called without arguments what to do about it.
+    """Raise a helpful error for a class that could not be called without arguments.
 
-    Its signature alone refuses none: a decorator of `__init__` may fill in what the signature asks for.
+    This is called only after the call has failed, because a decorator of `__init__` may add arguments that the
+    signature requires.
 
     Raises:
-        HandlerError: Its `__init__` asks for arguments.
+        HandlerError: `__init__` requires arguments.
     """
     signature = signature_of(kind)
-    if signature is None:  # a class of C code tells no signature
+    if signature is None:  # a class of C code has no signature
         return
     try:
         signature.bind()
@@ -136,7 +137,7 @@ def _check_construction(kind: type[Any], target: str) -> None:
 
 
 def _only_handler(module: ModuleType, target: str) -> tuple[Any, str]:
-    """Return what a whole file serves, and the target that names it."""
+    """Return the handler class or function of a whole file, and the target that names it."""
     classes = [
         value
         for value in vars(module).values()
@@ -144,6 +145,7 @@ def _only_handler(module: ModuleType, target: str) -> tuple[Any, str]:
         and issubclass(value, BaseHandler)
         and value.__module__ == module.__name__
     ]
+    # Without classes from which another class of the file derives.
     last = [one for one in classes if not any(one in other.__mro__[1:] for other in classes)]
     last = [one for one in last if not inspect.isabstract(one)] or last
     if len(last) == 1:
@@ -176,11 +178,11 @@ def _only_handler(module: ModuleType, target: str) -> tuple[Any, str]:
 def signature_of(
     function: Callable[..., Any], *, follow_wrapped: bool = True
 ) -> inspect.Signature | None:
-    """Return the signature of a function; None where a compiled module does not tell it.
+    """Return the signature of a function; None if it is compiled and has no signature.
 
     Args:
         function: The function.
-        follow_wrapped: Whether the signature is that of the innermost function that decorators wrap.
+        follow_wrapped: Whether to return the signature of the innermost function that decorators wrap.
     """
     try:
         return inspect.signature(function, follow_wrapped=follow_wrapped)
@@ -189,7 +191,8 @@ def signature_of(
 
 
 def why_not_callable(function: Callable[..., Any], /, *values: Any, **named: Any) -> str:
-    """Return why a function cannot be called with arguments; "" where it, or a decorator around it, may take them."""
+    """Return why a function cannot be called with these arguments; "" if it, or a decorator around it, may accept
+    them."""
     reason = ""
     for follow in (False, True):  # the last reason names the parameters that the author wrote
         signature = signature_of(function, follow_wrapped=follow)

@@ -1,8 +1,8 @@
 """Calls from a handler to other models of the server: `self.context.models["resnet"].infer({...})`.
 
-A call is a request like a client's, through the other model's queue: it is checked, joined with others and
-answered there. It inherits the deadline of the batch that makes it, and is given up when no client waits
-for that batch any more.
+A call is a request like that of a client: it is checked, queued and joined with other requests of the called
+model. It has the deadline of the batch that makes it, and is cancelled when no client waits for that batch any
+more.
 """
 
 import asyncio
@@ -31,14 +31,14 @@ Value = Any
 
 
 SERVER = "$server"
-"""In the place of a model's name: a handler asks the server itself. No request of a client comes this way."""
+"""Stands for a model's name in requests of a handler to the server itself. Clients cannot send such requests."""
 
 Submit = Callable[[InferRequest, ExecutorInputs | None], RequestHandle]
 """Submits a request to another model, on behalf of the batch that is running."""
 
 
 def refuse_calls(request: InferRequest, caller: ExecutorInputs | None) -> RequestHandle:
-    """Refuse a call, because no other models are there: a `Submit`."""
+    """A `Submit` that refuses every call, for handlers that run outside of a server."""
     raise HandlerFailed(
         f"the handler called the model {request.model_name}, but runs outside of a server"
     )
@@ -76,7 +76,7 @@ class ModelCall:
         return self._outputs
 
     def cancel(self) -> bool:
-        """Give the call up; return whether this ended it."""
+        """Cancel the call; return whether it was still open."""
         return self._pending.cancel()
 
     def done(self) -> bool:
@@ -140,7 +140,7 @@ class CalledModel:
             inputs: The inputs by name. They must not be changed until the call has ended; the model sees
                 them read-only.
             version: The version's name; "" for the highest.
-            outputs: The outputs that are wanted; () for all.
+            outputs: The names of the requested outputs; () for all.
             parameters: Bools, numbers and texts of Python or numpy, by name; integers have 64 bits.
 
         Raises:
@@ -168,7 +168,7 @@ def _text(what: str, value: object) -> str:
 
 
 class Models(Mapping[str, CalledModel]):
-    """The other models of the server, by name. A name is looked up when it is called."""
+    """The other models of the server, by name. Whether a model exists is checked when it is called."""
 
     def __init__(self, submit: Submit, caller: Callable[[], ExecutorInputs | None]) -> None:
         self._submit = submit
@@ -206,14 +206,14 @@ def input_tensor(name: str, value: Value) -> Tensor:
 def _read_only(tensor: Tensor) -> Tensor:
     if isinstance(tensor.data, np.ndarray):
         tensor.data = tensor.data.view()
-        tensor.data.flags.writeable = False  # the caller has it as well
+        tensor.data.flags.writeable = False  # the calling handler still uses the memory
     return tensor
 
 
 def _writable(outputs: list[Tensor]) -> list[Tensor]:
-    """Return outputs that can be written to, each without an effect on the others.
+    """Return outputs that the caller can write to, without two outputs sharing memory.
 
-    A cached answer is read-only. A called model may answer with read-only arrays, or twice with one array.
+    A cached answer is read-only. A called model may return read-only arrays, or the same array as two outputs.
     """
     owned: list[Tensor] = []
     for tensor in outputs:

@@ -1,13 +1,13 @@
 """Turns the results of a handler into the tensors of the answer.
 
-Accepted are a mapping of output names to arrays, tensors or lists; one array or tensor; a
-tuple of them, in the order of the declared outputs (a list as well, where several are declared);
-or a list with one value for each row.
+A result is one of these: a mapping of output names to arrays, tensors or lists; one array or tensor; a
+tuple of arrays or tensors in the order of the declared outputs (or a list, if several are declared);
+a list with one value for each row.
 
 Declared outputs give the names, the datatypes and the shapes. A value of another datatype is cast
-when it stays of its kind: numbers to floats (unless finite values become infinite), integers to
-any integer that holds every value. Nothing else is cast: a float is never cut
-to an integer, nor a number taken for a BOOL. Without declared outputs, everything goes as it is.
+only within its kind: numbers to floats (unless finite values become infinite), integers to
+any integer type that can represent every value. A float is never truncated
+to an integer, and a number is not used as a BOOL. Without declared outputs, values are sent as they are.
 """
 
 import sys
@@ -48,7 +48,8 @@ class OutputConverter:
         fetch: Returns a result with the tensors on a device copied into memory.
 
     Attributes:
-        fixed: Reads a result that is exactly as declared, if all outputs have fixed dimensions.
+        fixed: A compiled reader for results that are exactly as declared; None unless all outputs have fixed
+            dimensions.
     """
 
     def __init__(self, spec: ModelSpec, fetch: Callable[[Any], Any] | None = None) -> None:
@@ -57,14 +58,16 @@ class OutputConverter:
         self._most_rows = spec.max_batch_size
         fixed = _fixed(spec)
         self.fixed = DeclaredOutputs(fixed) if fixed else None
+        # For each length of padded rows, an input that has it and the dimension there.
         self._padded = {
             length: (one.name, place)
             for one in spec.inputs
             for place, length in enumerate(one.lengths)
             if length and not one.optional
         }
-        self._open = not spec.inputs
-        # Only a model without any batch dimension may answer with another number of rows.
+        self._open = not spec.inputs  # whether the model declares no inputs
+        # Whether each output needs a row for each row of the inputs. Only a model without a batch dimension may return
+        # another number of rows.
         self._counted = spec.counts_rows and (
             not spec.inputs or any(entry.batched for entry in spec.inputs)
         )
@@ -72,11 +75,11 @@ class OutputConverter:
     def read_chunk(
         self, chunk: Any, rows: int, explained: bool, inputs: Mapping[str, Tensor]
     ) -> list[Tensor]:
-        """Return the tensors of a part of an answer, which may leave the row's dimension out for a lone row.
+        """Return the tensors of a chunk. In a batch of one row a chunk may leave out the dimension of rows.
 
         Raises:
-            PromiseBroken: It differs from the declared outputs.
-            HandlerFailed: It does not fit the batch.
+            PromiseBroken: The chunk differs from the declared outputs.
+            HandlerFailed: The chunk does not fit the batch.
         """
         if explained:
             return self.read(chunk, rows, explained, inputs)
@@ -99,10 +102,10 @@ class OutputConverter:
             explained: Whether this is an explanation, which declared outputs do not describe.
 
         Returns:
-            The tensors, in the order of the declared outputs, else in the handler's.
+            The tensors in the order of the declared outputs, or else in the order of the result.
 
         Raises:
-            PromiseBroken: It differs from the declared outputs.
+            PromiseBroken: The result differs from the declared outputs.
             HandlerFailed: The result does not fit the batch.
         """
         if self.fixed is not None and not explained:
@@ -134,7 +137,7 @@ class OutputConverter:
         return tensors
 
     def by_request(self, result: Any, inputs: ExecutorInputs) -> list[dict[str, Any]] | None:
-        """Return the part of a result that belongs to each request of a batch, by the outputs' names.
+        """Split a result by the requests of the batch. Return for each request its values by output name.
 
         Returns:
             The parts, which `read` takes; None if the result does not have one row for each row of the batch.
@@ -152,7 +155,8 @@ class OutputConverter:
     def _check_lengths(
         self, tensor: Tensor, entry: TensorSpec, inputs: Mapping[str, Tensor]
     ) -> None:
-        """Refuse an output that could not be cut back to the lengths of the rows."""
+        """Refuse an output whose padded length differs from the input's, because its rows could not be cut to their
+        lengths."""
         for place, length in enumerate(entry.lengths):
             name, at = self._padded.get(length, ("", 0))
             given = inputs.get(name)
@@ -168,7 +172,7 @@ def as_tensor(name: str, value: Any) -> Tensor:
     """Return an array, a torch tensor or a list of texts as a tensor with the datatype of the value.
 
     Raises:
-        HandlerFailed: KServe v2 cannot carry it.
+        HandlerFailed: KServe v2 has no datatype for the value.
     """
     return _tensor(name, value, None)
 
@@ -182,13 +186,14 @@ def _count(value: Any) -> int:
 
 
 def _lack_rows(inputs: Mapping[str, Tensor]) -> bool:
-    """Whether the inputs of a model that declares none have no first dimension in common."""
+    """Tell whether inputs, of a model that declares none, differ in their first dimension."""
     shapes = [tensor.shape for tensor in inputs.values()]
     return any(not shape or shape[0] != shapes[0][0] for shape in shapes)
 
 
 def _fixed(spec: ModelSpec) -> list[tuple[str, str, np.dtype[Any], tuple[int, ...]]]:
-    """Name, datatype, dtype and fixed dimensions of the outputs, where all of them have such."""
+    """Return name, datatype, dtype and fixed dimensions of each output; empty unless all outputs have fixed
+    dimensions."""
     found = []
     for entry in spec.outputs:
         tail = tuple(size for size in entry.shape[1:] if isinstance(size, int) and size >= 0)
@@ -200,6 +205,7 @@ def _fixed(spec: ModelSpec) -> list[tuple[str, str, np.dtype[Any], tuple[int, ..
 
 
 def _by_name(result: Any, declared: Mapping[str, TensorSpec]) -> dict[str, Any]:
+    """Return the values of a result by output name, in the order of the declared outputs."""
     names = list(declared)
     if not isinstance(result, (np.ndarray, Texts)):
         if isinstance(result, Mapping):
@@ -251,6 +257,7 @@ def _numbered(count: int) -> list[str]:
 
 
 def _tensor(name: str, value: Any, entry: TensorSpec | None) -> Tensor:
+    """Return an output as a tensor, cast to the declared datatype."""
     wanted = entry.datatype if entry is not None else None
     if isinstance(value, list):
         value = _from_list(name, value, wanted)
@@ -272,7 +279,7 @@ def _tensor(name: str, value: Any, entry: TensorSpec | None) -> Tensor:
 
 
 def _refuse_mask(name: str, value: Any) -> None:
-    """Refuse a masked array: the values below its mask mean nothing, and no client would see which they are."""
+    """Refuse a masked array, because KServe v2 has no mask and clients would take masked values for valid."""
     # numpy imports this module on demand: without it no array is masked.
     masked = sys.modules.get("numpy.ma")
     if masked is not None and isinstance(value, masked.MaskedArray):
@@ -283,7 +290,7 @@ def _refuse_mask(name: str, value: Any) -> None:
 
 
 def _from_list(name: str, values: list[Any], wanted: str | None) -> Any:
-    """An array of numbers where the declared output holds numbers, else texts."""
+    """Return an array of numbers if the declared output has numbers, otherwise texts."""
     if wanted not in (None, "BYTES"):
         try:
             array = np.asarray([_as_array(name, value) for value in values])
@@ -323,6 +330,7 @@ def _as_array(name: str, value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
+    """Return a value in a form that orjson can serialise."""
     if is_tensor(value) or isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()
     if isinstance(value, (int, float, str, list, tuple, dict)) or value is None:
@@ -335,7 +343,7 @@ def _plain(value: Any) -> Any:
 
 
 def _kind(value: Any) -> str:
-    """How a sentence names a value that is no output."""
+    """Return how an error names a value that cannot be an output."""
     if value is None:
         return "None (is a `return` missing?)"
     return f"a {type(value).__name__}"

@@ -1,6 +1,7 @@
-"""Drives one handler: loads it, runs batches through it, and turns whatever it does into answers.
+"""`Runner`: loads one handler, runs batches through it, and closes it.
 
-Both executors use it: the inline one on a thread of the server, the process one in its child.
+The base classes run the stages (`StageRunner`, compiled) and read results and errors (`BaseRunner`). Both executors use
+a runner: the inline executor on a thread of the server, the process executor in the handler process.
 """
 
 import logging
@@ -61,9 +62,9 @@ from ksrv.torch_interop import imported_torch
 log = logging.getLogger("ksrv.handlers")
 
 Step = Callable[[Run, ExecutorInputs], ExecutorOutputs]
-"""Runs a batch with the function that it gets, and does more before or after."""
+"""Runs a batch by calling the given function, and does more before or after it."""
 
-# Errors whose text says all; a traceback would show ksrv's code only.
+# Errors that are logged without a traceback, which would only show code of ksrv.
 EXPECTED = (ModelLoadError, HandlerError, ConfigError)
 
 
@@ -74,10 +75,10 @@ class HandlerLoadError(Exception):
 def make_runner(
     source: ModelSource, *, instance: int = 0, threads: int = 0, emit: Emit = discard
 ) -> "Runner":
-    """Return the runner that the model's settings name; `Runner`, except for archives.
+    """Return the runner that the model's settings name: `Runner`, or a subclass for models of a dialect.
 
     Args:
-        threads: CPU threads that it may use; 0 leaves the framework's choice.
+        threads: CPU threads that the handler may use; 0 for the default of the framework.
         emit: Takes the values that the handler reports.
 
     Raises:
@@ -95,7 +96,7 @@ def make_runner(
 
 
 def load_unchanged(runner: "Runner", source: ModelSource) -> ModelSpec:
-    """Load a version, and fail if one of its files changed meanwhile.
+    """Load a version, and fail if one of its files changed during the load.
 
     Raises:
         HandlerLoadError: See `Runner.load`; or a file has changed.
@@ -123,11 +124,11 @@ class Runner(BaseRunner):
     """One instance of a model version.
 
     Args:
-        threads: CPU threads that it may use; 0 leaves the framework's choice.
+        threads: CPU threads that the handler may use; 0 for the default of the framework.
         emit: Takes the values that the handler reports with `context.metrics`.
 
     Attributes:
-        submit: Submits the handler's calls; set before `load`.
+        submit: Submits the handler's calls to other models; set before `load`.
         lease_answer: Leases the memory that outputs on a device are copied to; None for the device's memory.
     """
 
@@ -149,7 +150,7 @@ class Runner(BaseRunner):
         self._concurrent: ConcurrentLoop | None = None
 
     def load(self) -> ModelSpec:
-        """Import the handler and let it initialize.
+        """Import the handler, let it initialize, and prepare to run batches.
 
         Returns:
             The model's spec, completed by the inputs and outputs of the model file.
@@ -170,29 +171,8 @@ class Runner(BaseRunner):
             submit=self.submit,
         )
         try:
-            with initialized_alone(self.source.name, config.start_timeout_s):
-                handler = self._make_handler(config, context)
-                check_settings(handler, config.given)
-                check_stages(handler)
-                context.apply_torch_settings()
-                if isinstance(handler, BaseHandler):
-                    handler.context = context
-                    context.passes_inputs = keeps(handler, "preprocess")
-                    context.spec = declared_spec(handler, context.spec)
-                if hasattr(handler, "initialize"):
-                    handler.initialize(context)
-            context.spec = replace(
-                complete_spec(handler, context),
-                calls_models=getattr(handler, "calls_models", None) is True,
-                concurrency=config.concurrent_batches if is_asynchronous(handler) else 0,
-                may_stream=may_stream(handler),
-            )
-            check_call(handler, context.spec, sequences=config.sequences is not None)
-            if isinstance(handler, BaseHandler):
-                if context.spec.concurrency:
-                    handler.context = cast(Context, CurrentContext(context))
-                pass_batch(handler, sequences=config.sequences is not None)
-        except BaseException as error:  # a script that is imported may end with sys.exit
+            handler = self._initialized(config, context)
+        except BaseException as error:  # an imported script may end with sys.exit
             remedy = context.modules.remedy(error)
             context.modules.close()
             if not isinstance(error, EXPECTED):
@@ -200,6 +180,37 @@ class Runner(BaseRunner):
             raise HandlerLoadError(
                 f"{self._shown()} cannot be loaded: {error_with_location(self.source.root, error)}{remedy}"
             ) from error
+        self._prepare_runs(config, context, handler)
+        return context.spec
+
+    def _initialized(self, config: ModelConfig, context: HandlerContext) -> Any:
+        """Return the initialized handler. Completes `context.spec`, and refuses a handler that cannot be called."""
+        with initialized_alone(self.source.name, config.start_timeout_s):
+            handler = self._make_handler(config, context)
+            check_settings(handler, config.given)
+            check_stages(handler)
+            context.apply_torch_settings()
+            if isinstance(handler, BaseHandler):
+                handler.context = context
+                context.passes_inputs = keeps(handler, "preprocess")
+                context.spec = declared_spec(handler, context.spec)
+            if hasattr(handler, "initialize"):
+                handler.initialize(context)
+        context.spec = replace(
+            complete_spec(handler, context),
+            calls_models=getattr(handler, "calls_models", None) is True,
+            concurrency=config.concurrent_batches if is_asynchronous(handler) else 0,
+            may_stream=may_stream(handler),
+        )
+        check_call(handler, context.spec, sequences=config.sequences is not None)
+        if isinstance(handler, BaseHandler):
+            if context.spec.concurrency:
+                handler.context = cast(Context, CurrentContext(context))
+            pass_batch(handler, sequences=config.sequences is not None)
+        return handler
+
+    def _prepare_runs(self, config: ModelConfig, context: HandlerContext, handler: Any) -> None:
+        """Set what the compiled part of the runner (`StageRunner`) needs for each batch."""
         context.passes_outputs_through = isinstance(handler, BaseHandler) and is_default(
             handler, "postprocess"
         )
@@ -229,12 +240,12 @@ class Runner(BaseRunner):
             and not context.spec.has_optional_inputs
         )
         self.optional_inputs = tuple(one.name for one in context.spec.inputs if one.optional)
-        return context.spec
 
     def _use_device(self, context: HandlerContext) -> None:
+        """Use the chosen device for the copies of tensors, if the model uses torch."""
         loaded = context.loaded
         if imported_torch() is None or (loaded is not None and not loaded.is_torch):
-            return  # ONNX Runtime has separate copies and streams
+            return  # ONNX Runtime makes its copies and streams itself
         if context.spec.device != context.device:
             return
         self.device = context.opened_device
@@ -243,6 +254,7 @@ class Runner(BaseRunner):
         model = getattr(self.handler, "model", None)
         if isinstance(model, GraphedModel):
             stages = ("handle", "inference", "postprocess", "explain")
+            # If all of these are default stages, the handler cannot keep an output.
             model.clones = not all(is_default(self.handler, one) for one in stages)
 
     def _steps_of(self, context: HandlerContext) -> list[Step]:
@@ -263,7 +275,7 @@ class Runner(BaseRunner):
                 return run(inputs)
         except KsrvError:
             raise
-        except Exception as error:  # noqa: BLE001  of a kernel whose output nobody asked for
+        except Exception as error:  # noqa: BLE001  an error of a queued kernel, which the wait at the end reports
             raise self.failure_of(error, "outputs", inputs) from None
 
     def _make_handler(self, config: ModelConfig, context: HandlerContext) -> Any:
@@ -273,15 +285,18 @@ class Runner(BaseRunner):
         """Serve in the handler's process, on the thread that has loaded it.
 
         Args:
-            receive: Runs or begins the batches that arrive, until no further batch can arrive.
+            receive: Receives and runs batches until no more batches can arrive. A subclass may call it in another way.
         """
         receive()
 
     def begin(self, inputs: ExecutorInputs, done: Done) -> Callable[[], None]:
-        """Run a batch beside others, on the event loop of a handler with coroutines.
+        """Start a batch on the event loop of a handler with coroutines, while other batches run.
 
         Args:
-            done: Called once with its answer.
+            done: Called once with the answer, on the loop's thread.
+
+        Returns:
+            A function that cancels the batch.
         """
         if self._concurrent is None:
             self._concurrent = ConcurrentLoop(self)
@@ -289,7 +304,7 @@ class Runner(BaseRunner):
         return self._concurrent.begin(inputs, done)
 
     def close(self) -> None:
-        """Let the handler go, with its modules."""
+        """Call the handler's `close`, and free the handler, its modules and its device."""
         handler, context = self.handler, self.context
         self.handler = self.context = None
         if context is None:
@@ -319,7 +334,7 @@ class Runner(BaseRunner):
             raise failure.with_traceback(None)
 
     def _drain(self, result: Any, inputs: ExecutorInputs) -> ExecutorOutputs:
-        """Run a handler that answers piece by piece, or later, to its end."""
+        """Finish a batch whose result is a generator or a coroutine: run it to its end and send its chunks."""
         context = self.context
         assert context is not None, "a batch runs on a loaded handler"
         began = perf_counter_ns()
@@ -348,6 +363,6 @@ class Runner(BaseRunner):
 
 
 def run_forgotten(forget: Callable[[], None], run: Run, inputs: ExecutorInputs) -> ExecutorOutputs:
-    """Run a batch on a model that has forgotten the previous batch."""
+    """Run a batch on a model that keeps state, after `forget` has reset the state of the previous batch."""
     forget()
     return run(inputs)

@@ -1,4 +1,8 @@
-"""The sequences whose requests a handler runs, and the state that it keeps for each."""
+"""The sequences as a handler sees them, and the states that the handler keeps for them.
+
+`ksrv.engine.sequences` opens and ends the sequences and chooses the instance. This module is beside the handler, in its
+process.
+"""
 
 import threading
 from collections import deque
@@ -9,7 +13,7 @@ from ksrv.errors import SequenceEnded, quote
 from ksrv.request import ExecutorInputs
 
 ENDED_EARLY = 256
-"""The ended sequences that are remembered, of which a batch that is about to run may have the first request."""
+"""How many ended sequences without a state are remembered, because a batch may still bring their first request."""
 
 
 class Sequence:
@@ -18,7 +22,7 @@ class Sequence:
     Rows of one request have the same sequence. A batch never has two requests of a sequence.
 
     Attributes:
-        id: The client's id.
+        id: The id that the client chose.
         start: Whether this is the sequence's first request.
         end: Whether this is the sequence's last request.
         state: A dict that the handler keeps from one request of the sequence to the next; empty at the start. Fill it
@@ -54,13 +58,14 @@ class Sequence:
 class SequenceStates:
     """The states of the sequences that a handler object serves.
 
-    A state is made for the first request of a sequence, and released with the last. If the client of
-    the first leaves as its batch begins, the sequence may end before it has a state.
+    A state is made for the first request of a sequence, and released with the last request. If the client
+    of the first request leaves while its batch begins, the sequence may end before its state is made: then
+    no state is kept.
     """
 
     def __init__(self) -> None:
-        self._states: dict[int, dict[str, Any]] = {}
-        self._over: deque[int] = deque(maxlen=ENDED_EARLY)
+        self._states: dict[int, dict[str, Any]] = {}  # by the sequence's number
+        self._over: deque[int] = deque(maxlen=ENDED_EARLY)  # sequences that ended without a state
         self._lock = threading.Lock()
 
     def of_batch(self, inputs: ExecutorInputs, failures: dict[int, Any]) -> list[Sequence]:
@@ -68,7 +73,7 @@ class SequenceStates:
 
         Args:
             inputs: The batch. Requests without a sequence, as in a warm-up, get separate sequences.
-            failures: Gets the error of a request whose state is not here, by the request's index.
+            failures: Gets the error of each request whose state is missing, by the request's index.
         """
         found: list[Sequence] = []
         for index, request in enumerate(inputs.requests):
@@ -88,7 +93,7 @@ class SequenceStates:
         return found
 
     def end(self, numbers: Iterable[int]) -> None:
-        """Let go of the states of sequences that have ended."""
+        """Drop the states of sequences that have ended."""
         with self._lock:
             for number in numbers:
                 if self._states.pop(number, None) is None:

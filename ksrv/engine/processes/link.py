@@ -1,11 +1,15 @@
-"""The messages between a worker and its handler process, over a socket that carries descriptors.
+"""Sends and receives the messages between a worker and its handler process, over a Unix socket.
 
-A sequenced packet socket preserves message boundaries, so nothing is ever read in part. A message
-has a kind, a payload, and blocks of memory with its large tensors. A block is a slot of the memory that both
-sides share (`SharedMemory`), and is filled again after the other side has released it. If none is free, or
-the tensors are larger than a slot, it is a memfd for this message alone. So the body of a large request is not
-copied: the block that received it is lent, and the other side cannot write to it. A payload that is too long
-for the socket is put into a block, too.
+A sequenced packet socket preserves message boundaries, so a message is never read in part. A message has a kind, a
+payload in MessagePack, and blocks of memory with its large tensors. There are two kinds of blocks:
+
+- a slot of the memory that both sides share (`SharedMemory`), which is filled again after the other side has released
+it; - a memfd for this message alone, if no slot is free or the tensors are larger than a slot. Its descriptor is sent
+with
+  the message. The body of a large request was received into such a block, so it is not copied: the block is lent, and
+  the other side cannot write to it.
+
+A payload that is too long for the socket is put into a block, too.
 
 Everything that arrives is checked before memory is touched, because the other side runs user
 code. Inconsistent messages raise `ChannelError`.
@@ -42,7 +46,7 @@ INLINE_BYTES = 32 * 1024
 MOST_MAPPED = 16 * 1024
 """Memfds of the other side that are mapped at a time: a quarter of the mappings that Linux allows."""
 MOST_MAPPED_BYTES = 1 << 40
-"""Their addresses. A process that sends sparse memfds could otherwise use up all addresses."""
+"""The most bytes of these mappings. A process that sends sparse memfds could otherwise use up the address space."""
 _NOT_WAITING = int(socket.MSG_DONTWAIT)
 _CLOSE_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
 _TRUNCATED = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
@@ -149,8 +153,8 @@ class Link:
     Attributes:
         shared: The memory that both sides share, or None.
         most_sent: The most bytes in the tensors of a message, or in its payload, that the other side accepts.
-        most_received: The same of the messages of the other side.
-        kept_bytes: The bytes of the kept messages: their payloads, and the blocks that their senders report.
+        most_received: The most bytes in the tensors of a message, or in its payload, that this side accepts.
+        kept_bytes: The bytes of the kept messages: their payloads, and the tensor bytes given to `send`.
     """
 
     def __init__(self, end: socket.socket, *, when_full: WhenFull = "wait") -> None:
@@ -161,9 +165,9 @@ class Link:
         self._when_full = when_full
         self._flags = int(socket.MSG_NOSIGNAL) | (0 if when_full == "wait" else _NOT_WAITING)
         self._lock = threading.Lock()
-        self._kept: deque[tuple[int, _Message, Sequence[Block]]] = deque()
+        self._kept: deque[tuple[int, _Message, Sequence[Block]]] = deque()  # each with its bytes
         self._buffer = bytearray(MESSAGE_BYTES)
-        self._mapped: WeakSet[Block] = WeakSet()
+        self._mapped: WeakSet[Block] = WeakSet()  # memfds of the other side that are still used
         self.shared: SharedMemory | None = None
         self.most_sent = self.most_received = sys.maxsize
         self.kept_bytes = 0
@@ -236,7 +240,7 @@ class Link:
         message = _Message(kind, batch_number, msgspec.Raw(payload), spilled)
         with self._lock:
             self._send_kept()
-            is_sent = not self._kept and self._sent(message, blocks)
+            is_sent = not self._kept and self._try_send(message, blocks)
             if not is_sent and self._when_full == "keep":
                 self._kept.append((nbytes + length, message, blocks))
                 self.kept_bytes += nbytes + length
@@ -251,10 +255,10 @@ class Link:
             self._send_kept()
 
     def _send_kept(self) -> None:
-        while self._kept and self._sent(*self._kept[0][1:]):
+        while self._kept and self._try_send(*self._kept[0][1:]):
             self.kept_bytes -= self._kept.popleft()[0]
 
-    def _sent(self, message: _Message, blocks: Sequence[Block]) -> bool:
+    def _try_send(self, message: _Message, blocks: Sequence[Block]) -> bool:
         """Send a message. Return False if the socket has no room."""
         rights: list[tuple[int, int, array[int]]] = []
         slots: list[int] = []
@@ -273,6 +277,7 @@ class Link:
         data = _ENCODER.encode(message)
         sent = False
         try:
+            # Before the message is sent, because the other side may release the slots at once.
             for slot in slots:
                 shared.name(slot)  # type: ignore[union-attr]
             self._socket.sendmsg((data,), rights, self._flags)
@@ -300,7 +305,7 @@ class Link:
             ChannelError: The message is inconsistent.
         """
         while True:
-            data, descriptors = self._received(deadline_ns)
+            data, descriptors = self._receive_bytes(deadline_ns)
             try:
                 if len(data) > 1:  # one byte is a wake-up, see batch_ring.hpp
                     return self._parse(data, descriptors)
@@ -312,7 +317,7 @@ class Link:
             if deadline_ns is not None and time.monotonic_ns() >= deadline_ns:
                 raise TimeoutError("no message arrived before the deadline")
 
-    def _received(self, deadline_ns: int | None) -> tuple[bytes, list[int]]:
+    def _receive_bytes(self, deadline_ns: int | None) -> tuple[bytes, list[int]]:
         """Return the bytes of the next message, and the descriptors that came with it."""
         if deadline_ns is not None:
             left_ms = -(-(deadline_ns - time.monotonic_ns()) // 1_000_000)
@@ -336,7 +341,7 @@ class Link:
         return bytes(memoryview(self._buffer)[:length]), list(descriptors)
 
     def _parse(self, data: bytes, descriptors: list[int]) -> Frame:
-        """Return a message. Descriptors of blocks that were mapped are removed from the list."""
+        """Return a message. Removes the descriptors that it takes from the list; the caller closes the others."""
         message = _DECODER.decode(data)
         if sum(number < 0 for number in message.blocks) != len(descriptors):
             raise ValueError(f"it has {len(descriptors)} descriptors, and names others")
@@ -353,6 +358,7 @@ class Link:
         return frame._replace(payload=bytes(frame.memory(message.spilled)))
 
     def _received_block(self, number: int, descriptors: list[int]) -> Block:
+        """Return the block of a slot's number, or map the next memfd, whose size is `-number`."""
         if number >= 0:
             slot = None if self.shared is None else self.shared.receive(number)
             if slot is None:

@@ -1,6 +1,7 @@
-"""The contents of messages: batches, answers, faults, descriptions, events.
+"""The contents of the messages between a worker and its handler process: one class for each form.
 
-They are MessagePack, read into the classes below, so that an answer of the wrong form is refused when it is read.
+`pack_...` makes the `Packed` content of a message, `unpack_...` reads it. The content is MessagePack. msgspec checks it
+against the classes below, so a message of the wrong form raises `ChannelError` when it is read.
 """
 
 import re
@@ -32,19 +33,19 @@ from ksrv.request import (
 )
 
 PROTOCOL = 9
-"""The version of the messages, raised with each change of them: a process may run another ksrv than its worker."""
+"""The version of the messages. It rises with each change, because a process may run another ksrv than its worker."""
 NO_BATCH = 0
 """The batch number of calls that belong to no batch, because a thread that the handler started makes them. The worker
 accepts them if the handler has coroutines."""
 CHUNK_BYTES_UNDER_WAY = 1 << 18
-"""The bytes of chunks of a batch that a process sends before it waits for ROOM, which the worker sends if the clients
-keep up. One chunk may be larger."""
+"""How many bytes of chunks a process sends for a batch before it waits for ROOM. The worker sends ROOM when the clients
+have taken the chunks. One chunk may be larger."""
 LEAST_CHUNK_BYTES = CHUNK_BYTES_UNDER_WAY // 32
-"""Shorter chunks count as if they had this size."""
+"""Shorter chunks count as this many bytes, which bounds the number of chunks as well."""
 MOST_CALLS = 1024
 """The most calls of one process without a result, or with a result that the process has not taken."""
 EVENT_BYTES = 1 << 20
-"""The most bytes of an event. A log record has 64 Ki characters, which are 12 bytes each at most."""
+"""The most bytes of an event: a log record has up to 64 Ki characters of at most 12 bytes."""
 
 _MOST_RETRY_AFTER_S = 2**31 - 1
 _STAGE = re.compile("[A-Za-z0-9_]+")
@@ -53,10 +54,11 @@ Message = TypeVar("Message")
 
 
 class MessageType(IntEnum):
-    """The type of a message; the child's messages begin at 16, its event messages at 32.
+    """The type of a message. Below 16: sent by the worker; from 16 on: by the process; from 32 on: events of the
+    process.
 
-    Events (log records, metrics) have a separate socket, so that they arrive while nothing
-    runs and never delay an answer. LEVEL is sent to the process on that socket.
+    Events (log records, metrics) have a separate socket, so that they also arrive between batches, and never delay an
+    answer. LEVEL is sent to the process on that socket.
     """
 
     LOAD = 1
@@ -85,7 +87,7 @@ class LoadMessage(msgspec.Struct):
     Attributes:
         source: The `ModelSource` as JSON.
         level: The lowest level of log records that the process sends.
-        limits: The server's, for what the handler itself decodes.
+        limits: The server's limits, for images that the handler decodes itself.
         protocol: `PROTOCOL` of the server.
     """
 
@@ -98,13 +100,13 @@ class LoadMessage(msgspec.Struct):
 
 
 class LevelMessage(msgspec.Struct):
-    """The level from which log records come home from now on."""
+    """LEVEL: the lowest level of the log records that the process sends from now on."""
 
     level: int
 
 
 class RunMessage(msgspec.Struct, omit_defaults=True):
-    """`ExecutorInputs`."""
+    """RUN: a batch, as `ExecutorInputs`."""
 
     tensors: list[TensorMessage]
     rows: int
@@ -121,7 +123,7 @@ class CancelCalls(msgspec.Struct):
 
 
 class ChunkCredit(msgspec.Struct):
-    """ROOM: how many bytes of a batch's chunks the worker has handed on."""
+    """ROOM: how many bytes of a batch's chunks the worker has passed on to the clients."""
 
     nbytes: int
 
@@ -133,7 +135,7 @@ class EndSequences(msgspec.Struct):
 
 
 class ErrorMessage(msgspec.Struct, omit_defaults=True):
-    """A `KsrvError`, by the name of its class in ksrv.errors."""
+    """FAILED, or a failure in an answer: a `KsrvError`, by the name of its class in ksrv.errors."""
 
     kind: str
     message: str
@@ -144,10 +146,10 @@ class ErrorMessage(msgspec.Struct, omit_defaults=True):
 
 
 class AnswerMessage(msgspec.Struct, omit_defaults=True):
-    """`ExecutorOutputs`.
+    """ANSWER, CHUNK, RESULT or CALL_CHUNK: `ExecutorOutputs`.
 
     Attributes:
-        call: Of RESULT and CALL_CHUNK, the number of the call.
+        call: The number of the call, for RESULT and CALL_CHUNK.
         last: See `ExecutorOutputs`.
         parts: See `ExecutorOutputs`.
     """
@@ -165,18 +167,18 @@ class AnswerMessage(msgspec.Struct, omit_defaults=True):
 
 
 class ListeningMessage(msgspec.Struct):
-    """The indices of the requests that have not ended, as `Emitter.listening` gives them."""
+    """LISTENING: the indices of the requests that have not ended, as `Emitter.listening` returns them."""
 
     indices: list[int]
 
 
 class CallMessage(msgspec.Struct, omit_defaults=True):
-    """A handler's call to another model.
+    """CALL: a handler's call to another model.
 
     Attributes:
-        number: Tells the calls of a batch apart.
-        outputs: The outputs that are wanted; none for all.
-        traceparent: The span that is current where the call is made; "" without one.
+        number: The number of the call, which its RESULT repeats.
+        outputs: The names of the requested outputs; empty for all.
+        traceparent: The current span of the calling code; "" without a span.
         deadline_ns: `time.monotonic_ns` at which the handler stops waiting, or None.
         streamed: Whether the handler takes intermediate answers, each as a CALL_CHUNK.
     """
@@ -194,10 +196,10 @@ class CallMessage(msgspec.Struct, omit_defaults=True):
 
 
 class LogMessage(msgspec.Struct):
-    """A log record, its traceback already text.
+    """LOG: a log record, with its traceback as text in `message`.
 
     Attributes:
-        request_ids: The requests that it is about.
+        request_ids: The ids of the requests that the record is about.
     """
 
     name: str
@@ -234,10 +236,13 @@ def chunk_bytes(outputs: ExecutorOutputs) -> int:
 
 @contextmanager
 def bounded(what: str) -> Iterator[None]:
-    """Tell a handler that what it has the process send is more than the worker takes.
+    """Turn `TooLarge` in this block into the error that the handler gets.
+
+    Args:
+        what: The name of the message in the error.
 
     Raises:
-        HandlerFailed: It is too large.
+        HandlerFailed: The message is too large for the worker.
     """
     try:
         yield
@@ -253,10 +258,11 @@ def most_bytes(limits: Limits) -> int:
 
 
 def dump(note: Any, writer: TensorWriter | None = None) -> Packed:
-    """Return a message.
+    """Return the content of a message.
 
     Args:
-        writer: Has written the tensors in the note.
+        note: The object to encode.
+        writer: The writer of the tensors in the note; it has their blocks.
 
     Raises:
         HandlerFailed: A text in the note has no UTF-8 form, or a number has more than 64 bits.
@@ -268,10 +274,10 @@ def dump(note: Any, writer: TensorWriter | None = None) -> Packed:
 
 
 def load(kind: type[Message], frame: Frame) -> Message:
-    """Return the note of a message that `dump` made.
+    """Return the object that `dump` encoded.
 
     Raises:
-        ChannelError: It has not that form.
+        ChannelError: The message does not have the form of `kind`.
     """
     decoder = _DECODERS.get(kind)
     if decoder is None:
@@ -426,7 +432,7 @@ def unpack_call(frame: Frame) -> tuple[int, InferRequest, bool]:
 
 
 def to_message(error: KsrvError) -> ErrorMessage:
-    """Return an error's form for the socket; a handler's own class becomes its base class of ksrv."""
+    """Return an error's form for the socket. A class that the handler defines becomes its base class in ksrv.errors."""
     kind = next(base for base in type(error).__mro__ if base.__module__ == errors.__name__)
     headers = dict(error.headers) if isinstance(error, InferenceError) else {}
     seconds = error.retry_after

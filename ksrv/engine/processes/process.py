@@ -1,8 +1,11 @@
-"""The executor whose handler runs in a separate process.
+"""The executor whose handler runs in a separate process: starts, replaces and closes the process.
 
-An exit, a crash or a hang of the handler then concerns the running batch and nothing else, or, if the
-handler has coroutines, the running batches (`runs`). Tensors pass in shared blocks; the process's
-answers are checked like a client's bytes, because it runs user code.
+If the handler exits, crashes or hangs, only the batch that it runs is affected, or, if it has coroutines, the batches
+that it runs. `runs` sends the batches; tensors are passed in shared memory. The process runs user code, so its answers
+are checked like the bytes of a client.
+
+The thread of the instance calls `start` and `run`. The thread of `HandlerProcess` (`watcher`) calls `_take_event` and
+`_note_end`.
 """
 
 import logging
@@ -77,9 +80,9 @@ class ProcessExecutor:
     Args:
         threads: CPU threads of the instance; 0 leaves the libraries to themselves.
         start_timeout_s: How long loading may take.
-        emit: Takes the values that the handler reports, on the executor's thread.
-        limits: Bounds on requests, which the handler applies when it decodes.
-        submit: Submits what the handler calls of other models.
+        emit: Takes the values that the handler reports, on the thread that watches the process.
+        limits: Bounds on requests, which the handler applies when it decodes images.
+        submit: Submits the handler's calls to other models.
     """
 
     any_thread = True
@@ -102,7 +105,7 @@ class ProcessExecutor:
         self._label = f"the process of model {quote(source.name)}"
         self._log = ProcessLog(source.name, source.version, self.instance)
         self._backoff = Backoff()
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # held while a batch uses the link, and while the process is replaced
         self._closing = threading.Event()
         self._callbacks: list[Callable[[str], None]] = []
         self._process: HandlerProcess | None = None
@@ -115,7 +118,7 @@ class ProcessExecutor:
             _executors.add(self)
 
     def send_log_level(self) -> None:
-        """Have the process log from the level on that the worker's log has now."""
+        """Send the current level of the worker's log to the process."""
         process = self._process
         if process is not None:
             process.tell(MessageType.LEVEL, messages.dump(messages.LevelMessage(_log_level())))
@@ -128,13 +131,13 @@ class ProcessExecutor:
 
     @property
     def pid(self) -> int:
-        """The process's number, or 0 without a process."""
+        """The process id, or 0 if no process lives."""
         process = self._process
         return process.pid if process is not None and process.ending is None else 0
 
     @property
     def ring(self) -> WorkerRing | None:
-        """The memory for batches of the process that lives; None before it has loaded the handler."""
+        """The shared memory for batches of the living process; None if it has none, or has not loaded the handler."""
         return self._ring if self.alive else None
 
     def end_sequences(self, numbers: Sequence[int]) -> None:
@@ -150,8 +153,8 @@ class ProcessExecutor:
     def start(self) -> ModelSpec:
         """Start the process and have it load the handler; see `Executor.start`.
 
-        If the process has ended, this starts another, after the pause that earlier deaths ask for. It changes nothing
-        while the process lives.
+        If the process has ended, this starts another process, after the pause of `Backoff`. While the process lives,
+        this changes nothing.
 
         Returns:
             The model's description, completed by what the model file says.
@@ -200,10 +203,10 @@ class ProcessExecutor:
             return self._spec
 
     def _loaded_before(self) -> ModelSource:
-        """Return the source of a replacement.
+        """Return the source for a process that replaces another: it must load what was loaded before.
 
         Raises:
-            FilesChanged: A file that it would open is not what it was when the model was loaded.
+            FilesChanged: A file that it would open has changed since the model was loaded.
         """
         source = replace(self.source, again=True)
         if file := changed_file(source):
@@ -276,12 +279,12 @@ class ProcessExecutor:
             raise process.violated(error) from error
 
     def lease(self, nbytes: int) -> Block:
-        """Return a block of at least `nbytes` that the process will see without a copy.
+        """Return a block of at least `nbytes` that the process can read without a copy.
 
-        Without a process it is a block of the buffer pool, which `run` copies.
+        Without a process this is a block of the buffer pool, which `run` copies.
 
         Raises:
-            Overloaded: No memory is left for it.
+            Overloaded: No memory is left for the block.
         """
         link = self._link
         try:
@@ -302,8 +305,8 @@ class ProcessExecutor:
             The outputs, as views of blocks that are not reused until the views are gone.
 
         Raises:
-            ExecutorAbsent: The process had gone before.
-            ExecutorDied: The process went, or answered what no process in its right mind answers.
+            ExecutorAbsent: The process had ended before.
+            ExecutorDied: The process ended, or its answer was malformed.
             DeadlineExceeded: The deadline passed.
             KsrvError: The handler failed the whole batch.
         """
@@ -320,14 +323,14 @@ class ProcessExecutor:
         """Run a batch while others run; only for handlers with coroutines.
 
         Args:
-            done: Called once with its answer, on another thread.
-            deadline_ns: `time.monotonic_ns` at which it is cancelled, or None.
+            done: Called once with the answer, on the thread that receives the messages of the process.
+            deadline_ns: `time.monotonic_ns` at which the batch is cancelled, or None.
 
         Returns:
-            A function that cancels it.
+            A function that cancels the batch.
 
         Raises:
-            ExecutorAbsent: The process has gone.
+            ExecutorAbsent: The process has ended.
             Overloaded: No memory is left for the message.
         """
         batches = self._living()
@@ -337,6 +340,7 @@ class ProcessExecutor:
     def close(self) -> None:
         """Let the handler clean up and end the process; a batch that still runs is given up."""
         self._closing.set()
+        # A running batch holds the lock. Its process is killed after the timeout, which ends the batch.
         while not self._lock.acquire(timeout=CLOSE_TIMEOUT_S):
             process = self._process
             if process is not None:
@@ -359,6 +363,7 @@ class ProcessExecutor:
             self._lock.release()
 
     def _living(self) -> ProcessRuns:
+        """Return the batches of the living process; raise `ExecutorAbsent` if no process lives."""
         batches, process = self._batches, self._process
         if batches is None or process is None:
             raise ExecutorAbsent(f"{self._label} is not running")
@@ -374,12 +379,12 @@ class ProcessExecutor:
             process.kill()
             process.wait()
         if batches is not None:
-            batches.join()  # it reads from the socket that is closed now
+            batches.join()  # its thread receives from the socket that is closed below
         if link is not None:
             link.close()
 
     def _load_failure(self, frame: Frame) -> KsrvError:
-        """Return why the handler was not loaded: with another interpreter, a package may be missing."""
+        """Return the error of a failed load. It names a model's own interpreter, which may lack a package."""
         if frame.kind != MessageType.FAILED:
             raise ChannelError(f"a message of the kind {frame.kind} has no place here")
         failure = messages.to_error(messages.load(ErrorMessage, frame))
@@ -403,14 +408,14 @@ class ProcessExecutor:
             raise ChannelError(f"a message of the kind {frame.kind} is no event")
 
     def _note_end(self, link: Link, ending: ProcessExit) -> None:
-        """Wake a waiting `run` and run the callbacks; called by the watching thread."""
+        """Wake a waiting `run`, count the end for the backoff, and run the callbacks. Called by the watching thread."""
         loaded = self._batches is not None
         if not self._closing.is_set():
             self._log.say(logging.ERROR, f"the process {ending}")
         link.shutdown()
         if loaded and not self._closing.is_set():
             ring = self._ring
-            if ring is not None and ring.used:
+            if ring is not None and ring.used:  # batches in the ring do not pass through `run`
                 self._backoff.served()
             self._backoff.ended()
             for callback in self._callbacks:

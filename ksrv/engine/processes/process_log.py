@@ -1,8 +1,8 @@
-"""The output lines and log records of a handler process, in the worker's log.
+"""Writes the output lines and log records of a handler process into the worker's log.
 
-Each entry names model, version, instance and process, as text and as fields of the record. A
-handler that prints without end is read on, so that it never blocks, but only a limited number of lines a second
-is logged; the next line that is logged says how many were left out.
+Each entry names model, version, instance and process, as text and as fields of the record. A handler that prints
+without end must not block, so its output is always read. But only a limited number of lines a second is logged (a token
+bucket); before the next line, the log says how many lines were left out.
 """
 
 import logging
@@ -17,17 +17,16 @@ from ksrv.observe.log_text import TRACEBACK_INDENT
 LOGGER = logging.getLogger("ksrv.handler")
 
 LINE_BYTES = 8 * 1024
+"""Longer lines are cut into several."""
 LINES_PER_SECOND = 200
 BURST_LINES = 2000
+"""How many lines may be logged at once, after a time without lines."""
 REQUEST_ID_BYTES = 128
+"""Longer request ids are cut."""
 
 
 class ProcessLog:
-    """The log of one handler process.
-
-    Args:
-        version: Its version, or "".
-    """
+    """The log of one instance's handler process, and of the processes that replace it."""
 
     def __init__(self, model: str, version: str, instance: int) -> None:
         self._fields: dict[str, Any] = {
@@ -42,7 +41,7 @@ class ProcessLog:
         self._dropped = 0
 
     def started(self, pid: int) -> None:
-        """Note the process that speaks from now on."""
+        """Note the process id of a new process."""
         self._fields["handler_pid"] = pid
 
     def say(self, level: int, text: str) -> None:
@@ -65,6 +64,7 @@ class ProcessLog:
             self._emit(note.name[:256], level, text, below, fields)
 
     def _allowed(self) -> bool:
+        """Take a token for a line; count the line as dropped if no token is left."""
         now = time.monotonic()
         self._tokens = min(BURST_LINES, self._tokens + (now - self._filled) * LINES_PER_SECOND)
         self._filled = now
@@ -112,11 +112,7 @@ class ProcessLog:
 
 
 class LineSplitter:
-    """Turns what arrives on a pipe into lines of the log.
-
-    Args:
-        log: Takes the lines.
-    """
+    """Splits the bytes of a pipe into lines, and logs each line."""
 
     def __init__(self, log: ProcessLog, level: int) -> None:
         self._log = log
@@ -124,7 +120,7 @@ class LineSplitter:
         self._rest = b""
 
     def feed(self, data: bytes) -> None:
-        """Log the lines that `data` completes; a line too long is cut into several."""
+        """Log the lines that `data` completes."""
         *lines, rest = (self._rest + data).split(b"\n")
         while len(rest) > LINE_BYTES:
             lines.append(rest[:LINE_BYTES])
@@ -134,7 +130,7 @@ class LineSplitter:
             self._write(line)
 
     def finish(self) -> None:
-        """Log what came after the last line break."""
+        """Log the rest after the last line break."""
         if self._rest:
             self._write(self._rest)
             self._rest = b""

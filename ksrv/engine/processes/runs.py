@@ -1,7 +1,11 @@
-"""The batches of one handler process, and the calls to other models that those batches make.
+"""The worker's side of the batches of one handler process, and of the calls to other models that the batches make.
+
+`run` and `begin` send a batch as a message. A batch in the ring of shared memory is sent without Python
+(`RingDispatcher`); it needs this module only if it makes calls, or if its answer is a message (`take_message`,
+`collect`).
 
 One thread at a time receives the messages of the process: the thread that waits for a batch; the thread of the
-instance, if a batch of the ring sends a message; or, if the handler has coroutines and runs several batches at once, a
+instance, if a batch in the ring sends a message; or, if the handler has coroutines and runs several batches at once, a
 separate thread. A call is submitted when it arrives, and the thread that ends the called request sends its result.
 Every CALL gets one RESULT, even if it was cancelled. The process answers a batch after the results of all its calls.
 
@@ -67,7 +71,11 @@ class Run:
 
     Attributes:
         calls: The calls without a result, by their numbers.
-        failure: The outcome if it is decided before the process answers.
+        failure: The outcome if it is decided before the process answers, such as a passed deadline.
+        outcome: The outcome, once the batch has ended.
+        lock: Guards `owed_bytes` and `awaits_room`.
+        owed_bytes: The bytes of chunks that were passed on, for which the process has not got ROOM yet.
+        awaits_room: Whether `_note_room` will be called when the slow client has taken chunks.
     """
 
     number: int
@@ -78,24 +86,24 @@ class Run:
     failure: KsrvError | None = None
     outcome: ExecutorOutputs | KsrvError | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
-    owed_bytes: int = 0  # of passed on chunks, for which the process has not got ROOM yet
+    owed_bytes: int = 0
     awaits_room: bool = False
     _caller: ExecutorInputs | None = None
 
     def caller(self) -> ExecutorInputs:
-        """Return the batch."""
+        """Return the Python form of the batch, for its calls and answers."""
         batch = self._caller
         if batch is None:
             batch = self._caller = self.inputs()
         return batch
 
     def hold(self, batch: ExecutorInputs) -> None:
-        """Keep the batch itself, because the dispatcher has handed it over and runs the next batch."""
+        """Keep the Python form, because the dispatcher has handed the batch over and can make no other form of it."""
         self.inputs = lambda: batch
         self._caller = batch
 
     def rest(self) -> None:
-        """Release the batch if none of its calls is under way."""
+        """Release the Python form if none of its calls is under way, because it keeps the bodies of the requests."""
         if not self.calls:
             self._caller = None
 
@@ -119,7 +127,7 @@ class ProcessRuns:
 
     Args:
         submit: Submits requests to other models.
-        lock: Held while a thread of the executor uses the link, and while the process is replaced.
+        lock: The executor's lock, held while a thread uses the link for a batch, and while the process is replaced.
         has_coroutines: Whether the handler has coroutines, so that several batches run at once.
         may_stream: Whether the handler's code can answer in parts. Only such a handler can end a batch early.
     """
@@ -133,13 +141,13 @@ class ProcessRuns:
     may_stream: bool
 
     def __post_init__(self) -> None:
-        self._lock = threading.Lock()
-        self._open: dict[int, Run] = {}
-        self._ring_batch: Run | None = None
+        self._lock = threading.Lock()  # so that no batch is added to `_open` after the channel has ended
+        self._open: dict[int, Run] = {}  # the batches without an outcome, by number
+        self._ring_batch: Run | None = None  # the running batch of the ring, if it has sent a message
         no_requests = ExecutorInputs({}, 0, [])
         no_requests.beside_others = True
-        self._no_batch = Run(NO_BATCH, lambda: no_requests)
-        self._calls: set[int] = set()
+        self._no_batch = Run(NO_BATCH, lambda: no_requests)  # has the calls that belong to no batch
+        self._calls: set[int] = set()  # the numbers of all calls without a result
         self._closed = False
         self._began_ns = time.monotonic_ns()
         self._last_number = 0
@@ -151,7 +159,7 @@ class ProcessRuns:
             self._thread.start()
 
     def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until no batch runs; return whether that is so before the timeout."""
+        """Wait until no batch runs; return False after the timeout."""
         if not self.has_coroutines:
             return True  # the caller holds the executor's lock, so no batch runs
         give_up = time.monotonic() + timeout_s
@@ -208,6 +216,7 @@ class ProcessRuns:
         return partial(self._cancel, self._give(batch, done, deadline_ns))
 
     def _give(self, batch: ExecutorInputs, done: Done | None, due_ns: int | None) -> Run:
+        """Send a batch to the process."""
         batch.beside_others = self.has_coroutines
         with self._lock:
             if self._closed:
@@ -235,6 +244,7 @@ class ProcessRuns:
         return run
 
     def _cancel(self, run: Run) -> None:
+        """Ask the process to stop a batch: a batch for which no client listens is cancelled there."""
         self._send(run, MessageType.LISTENING, ListeningMessage([]))
 
     def _send_listening(self, run: Run) -> None:
@@ -250,7 +260,11 @@ class ProcessRuns:
 
     @property
     def wants_looks(self) -> bool:
-        """Whether the batch of the ring waits for calls, or messages wait for room in the socket."""
+        """Whether the dispatcher must return to Python (`take_message`) from time to time, although no message arrives.
+
+        True if the batch in the ring has made calls, whose clients may leave, or if messages wait for room in the
+        socket.
+        """
         run = self._ring_batch
         return bool((run is not None and run.calls) or self.link.waiting)
 
@@ -299,6 +313,7 @@ class ProcessRuns:
             run.cancel_calls()
 
     def _in_ring(self, number: int, inputs: Callable[[], ExecutorInputs]) -> Run:
+        """Return the `Run` of the running batch of the ring; made for its first message."""
         run = self._ring_batch
         if run is None or run.number != number:
             self.leave_ring()
@@ -320,7 +335,7 @@ class ProcessRuns:
                 return
 
     def _receive(self, until_ns: int | None = None) -> KsrvError | None:
-        """Take the next message, as `_step`. If the channel has ended, return the error for the batches."""
+        """Take the next message, see `_step`. If the channel has ended, return the error for all batches."""
         try:
             self._step(until_ns)
         except ChannelClosed:
@@ -385,6 +400,7 @@ class ProcessRuns:
             self.process.kill_because("it had not answered when the deadline passed")
 
     def _take(self, frame: Frame) -> None:
+        """Handle one message."""
         number, kind = frame.batch_number, frame.kind
         run = self._open.get(number)
         if number == NO_BATCH and self.has_coroutines and kind in _OF_CALLS:
@@ -410,6 +426,7 @@ class ProcessRuns:
             raise ChannelError(f"a message of the kind {kind} has no place here")
 
     def _answer(self, run: Run, frame: Frame) -> ExecutorOutputs:
+        """Read an answer or a chunk. The process might report absurd times, so they are cut to the process's age."""
         batch = run.caller()
         requests = len(batch.requests if batch.handles is None else batch.handles)
         answer = messages.unpack_answer(frame, requests)[1]
@@ -422,6 +439,7 @@ class ProcessRuns:
         return answer
 
     def _end(self, number: int, outcome: ExecutorOutputs | KsrvError) -> None:
+        """End a batch with its outcome."""
         run = self._open.pop(number, None)
         if run is None:
             return  # the batch could not be sent, and `_give` raised the error
@@ -437,6 +455,7 @@ class ProcessRuns:
     # ---- calls ------------------------------------------------------------------------------
 
     def _call(self, run: Run, frame: Frame) -> None:
+        """Submit the request of a CALL to its model."""
         number, request, is_streamed = messages.unpack_call(frame)
         if is_streamed:
             request.stream = stream = ResponseStream(
@@ -458,6 +477,7 @@ class ProcessRuns:
         pending.add_done_callback(partial(self._end_call, run, number))
 
     def _end_call(self, run: Run, number: int, ended: RequestHandle) -> None:
+        """Send the result of a call. Runs on the thread that ended the called request."""
         del run.calls[number]
         run.rest()
         outcome: InferResponse | KsrvError
@@ -522,6 +542,7 @@ class ProcessRuns:
     # ---- chunks -----------------------------------------------------------------------------
 
     def _hand_on(self, run: Run, chunk: ExecutorOutputs) -> None:
+        """Pass a chunk on to the clients."""
         emit: Any = run.caller().emit
         nbytes = chunk_bytes(chunk)
         if emit is not None:
@@ -537,7 +558,8 @@ class ProcessRuns:
         self._make_room(run)
 
     def _make_room(self, run: Run) -> None:
-        """Let the process send further chunks as soon as all clients keep up."""
+        """Send ROOM for the chunks that were passed on, as soon as no client is slow. ROOM is sent for half of the
+        bound at a time, so that it is not a message for each chunk."""
         emit: Any = run.caller().emit
         if emit is not None and not emit.listening():
             return  # the batch will be cancelled: until then it need not send more
@@ -561,7 +583,7 @@ class ProcessRuns:
         self._make_room(run)
 
     def _give_up(self, run: Run) -> None:
-        """End the requests whose clients do not read. The process does not know which they are."""
+        """End the requests whose clients do not read. The process has no knowledge of single clients."""
         emit: Any = run.caller().emit
         if emit is not None:
             for index in emit.stalled():

@@ -1,9 +1,9 @@
-"""Tensors of a message: written once on one side, viewed on the other side.
+"""Writes the tensors of a message, and reads them as views on the other side.
 
-An array in a block that a message can name is not copied: a leased slot, or the large body of a request. All other
-arrays are copied: into the message while they are small together, else into one block. An array whose axes are a permutation of contiguous memory (an NHWC batch that the
-handler sees as NCHW) keeps its memory order, and the other side sees the same view. The elements of a BYTES tensor
-are in the message, but for long elements, which are in blocks as arrays are.
+An array in a block that a message can name (a leased slot, or the large body of a request) is not copied. All other
+arrays are copied: into the message while their sum is small, otherwise into one block. If the axes of an array are a
+permutation of contiguous memory (an NHWC batch that the handler sees as NCHW), the memory order is kept and the other
+side sees the same view. The elements of a BYTES tensor are in the message; long elements are treated as arrays.
 """
 
 import math
@@ -27,9 +27,9 @@ ELEMENT_VIEW_BYTES = 64 * 1024
 """BYTES elements of at least this size become views. Smaller elements are copied."""
 MOST_DIMENSIONS = 32
 DIRECT_BLOCKS = 64
-"""Blocks to which a message refers; more arrays are copied, because file descriptors are few."""
+"""The most blocks that a message names. Arrays in further blocks are copied, because file descriptors are scarce."""
 _COPIED_BYTES = 4096
-"""Shorter arrays are copied: to refer to them would take longer."""
+"""Arrays up to this size are copied, because naming their block takes longer."""
 _ALIGNMENT = 64
 
 
@@ -41,8 +41,9 @@ class TensorMessage(msgspec.Struct, array_like=True):
     """A tensor.
 
     Attributes:
-        data: Its elements in memory order; a BYTES tensor has a list of them.
-        order: The order of its axes in memory, if that is not the order of the shape.
+        shape: The shape in memory order.
+        data: The elements in memory order; a BYTES tensor has a list of elements.
+        order: For each axis in memory the axis of the tensor; empty if memory has the order of the tensor.
     """
 
     name: str
@@ -66,7 +67,7 @@ class TensorWriter:
     def __init__(self, link: Link) -> None:
         self._link = link
         self._left = INLINE_BYTES
-        self._copies: list[tuple[Part, Any]] = []  # the offsets are those in the block to come
+        self._copies: list[tuple[Part, Any]] = []  # arrays for the block that `write` leases, with their offsets in it
         self._copied_bytes = 0
         self.nbytes = 0
         self.blocks: list[Block] = []
@@ -88,7 +89,7 @@ class TensorWriter:
         written = [self._written(tensor) for tensor in tensors]
         self._link.check_size(self.nbytes)
         if self._copies:
-            # Longer than what a message has room for, so that the block can be sent.
+            # More than INLINE_BYTES, because `lease` returns a block that cannot be sent for less.
             block = self._link.lease(max(self._copied_bytes, INLINE_BYTES + 1))
             number = self._number_of(block)
             assert number is not None, "a leased block can be sent"
@@ -149,7 +150,7 @@ class TensorWriter:
         return part
 
     def _in_block(self, array: np.ndarray[Any, Any]) -> Part | None:
-        """Return the place of an array in a block that a message can name, or None."""
+        """Return the part of a block that an array views, or None if a message cannot name its memory."""
         owner: Any = array
         while isinstance(owner, np.ndarray):
             owner = owner.base
@@ -162,7 +163,7 @@ class TensorWriter:
         return Part(number, address - owner.address, array.nbytes)
 
     def _number_of(self, block: Block) -> int | None:
-        """Return the place of a block in the message, or None if the message cannot name it."""
+        """Return the index of a block in `blocks`, which it is added to; None if the message cannot name it."""
         for number, known in enumerate(self.blocks):
             if known is block:
                 return number
@@ -215,7 +216,7 @@ def _read(one: TensorMessage, frame: Frame) -> Tensor:
             f"a {one.datatype} tensor begins at byte {one.data.offset}, which is not aligned"
         )
     else:
-        frame.memory(one.data)  # it exists
+        frame.memory(one.data)  # raises if the block does not have these bytes
         block = frame.blocks[one.data.block]
         data = buffer_pool.array(block, dtype, one.shape, one.data.offset)
     if one.order:

@@ -1,10 +1,9 @@
 """One spawned process and the thread that watches it: its start, its output, its end.
 
-The thread that starts the process stays until the process has ended. It must: the kernel's
-parent-death signal, which keeps a handler from outliving its worker, is sent when the *thread* that
-started it ends. It reads the process's pipes and events, learns of the end from a pidfd (a socket may be
-kept open by children of the process), ends what is left of its process group, reaps
-it, and reports how it ended.
+The thread that starts the process stays until the process has ended. It must, because the kernel sends the parent-death
+signal, which keeps a handler from outliving its worker, when the *thread* that started the process ends. The thread
+reads the pipes and the events of the process. It sees the end by a pidfd, not by the socket, which children of the
+process may keep open. Then it kills the rest of the process group, reaps the process, and reports how it ended.
 """
 
 import contextlib
@@ -26,10 +25,11 @@ from ksrv.engine.processes.process_log import LineSplitter, ProcessLog
 _PIPE_BYTES = 64 * 1024
 """The size of a pipe, unless the process has enlarged it."""
 _EXIT_STATUS_WAIT_S = 2.0
+"""How long other threads wait for the exit status after the process has closed its socket or was killed."""
 _KILLS = (signal.SIGKILL, signal.SIGTERM)
-"""The signals of the kernel without memory, and of people."""
+"""Signals from outside: SIGKILL by the kernel when memory runs out, SIGTERM by an operator."""
 _LAST_EVENTS = 1024
-"""More than fit into a socket."""
+"""The most events that are read after the end; a socket holds fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +63,16 @@ class HandlerProcess:
     """A process that a separate thread starts, watches and reaps.
 
     Args:
-        descriptors: Descriptors that it inherits under their numbers.
-        label: Its name in errors.
-        log: Takes the process's output.
-        events: The link that its events come on; closed when the process has ended.
-        on_event: Called with each event, from the watching thread.
-        on_end: Called once with how it ended, from the watching thread.
+        descriptors: Descriptors that the process inherits, with the same numbers.
+        label: The name of the process in errors.
+        log: Takes the output of the process.
+        events: The link for events, which this closes when the process has ended.
+        on_event: Called with each event, on the watching thread.
+        on_end: Called once when the process has ended, on the watching thread.
+
+    Attributes:
+        pid: The process id, or 0 before the start.
+        ending: How the process ended; None while it lives.
     """
 
     command: Sequence[str]
@@ -92,8 +96,8 @@ class HandlerProcess:
         """Start the process.
 
         Raises:
-            OSError: It cannot be started.
-            ValueError: A variable of its environment cannot be given to it.
+            OSError: The process cannot be started.
+            ValueError: A variable of its environment has a name or value that cannot be passed.
             RuntimeError: No thread can be started to watch it.
         """
         try:
@@ -104,7 +108,7 @@ class HandlerProcess:
         self._spawned.result()
 
     def kill(self) -> None:
-        """End the process at once; does nothing when it has ended."""
+        """Kill the process; does nothing if it has ended."""
         with self._lock:
             if self._pidfd >= 0:
                 self._killed = True
@@ -112,14 +116,14 @@ class HandlerProcess:
                     signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def kill_because(self, why: str) -> None:
-        """End the process at once, with a reason for the log."""
+        """Kill the process, log the reason, and wait a short time for its end."""
         if self.ending is None:
             self.log.say(logging.ERROR, f"the process is killed: {why}")
             self.kill()
             self.wait(_EXIT_STATUS_WAIT_S)
 
     def died(self, when: str = "while it ran the batch") -> ExecutorDied:
-        """Return the error for a closed socket, once the watching thread knows the reason."""
+        """Return the error for a closed socket. Waits a short time until the watching thread knows the reason."""
         ending = self.wait(_EXIT_STATUS_WAIT_S)
         if ending is None:  # it closed the socket and lives on
             self.kill_because("it closed its socket")
@@ -134,22 +138,23 @@ class HandlerProcess:
         return ExecutorDied(f"{self.label} sent an answer that cannot be read, and was ended")
 
     def tell(self, kind: int, packed: Packed) -> None:
-        """Send a message the way that events come; it is dropped where the process does not read."""
+        """Send a message on the link for events. It is dropped if the process does not read."""
         with self._lock:
             if self._pidfd >= 0:
                 with contextlib.suppress(ChannelClosed):
                     self.events.send(kind, packed)
 
     def wait(self, timeout: float | None = None) -> ProcessExit | None:
-        """Wait for the end and for everything it entails.
+        """Wait until the process has ended and `on_end` has returned.
 
         Returns:
-            How it ended, or None when it has not within `timeout` seconds.
+            How the process ended; None after `timeout` seconds.
         """
         self._ended.wait(timeout)
         return self.ending
 
     def _watch(self) -> None:
+        """Start, watch and reap the process. This is the watching thread."""
         try:
             process = self._spawn()
         except Exception as error:  # noqa: BLE001  raised by `start`, which waits
@@ -207,8 +212,7 @@ class HandlerProcess:
                 elif not self._take_event():
                     poll.unregister(descriptor)
                     last_events = 0
-        # Children of the process, or processes that left its group, may go on writing, so this reads no more than
-        # had arrived.
+        # Processes that left the group may continue to write, so only the data that has arrived by now is read.
         _end_group(process)
         for _ in range(last_events):
             if not self._take_event():
@@ -219,7 +223,7 @@ class HandlerProcess:
         self.log.flush()
 
     def _take_event(self) -> bool:
-        """Handle one event that is there; False when none is, or none will be."""
+        """Handle one event that has arrived. Return False if none has, or the link is closed or invalid."""
         try:
             self.on_event(self.events.receive(deadline_ns=0))
         except (TimeoutError, ChannelClosed):
@@ -247,7 +251,7 @@ class HandlerProcess:
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """End the processes of a process's group, whose leader is not reaped yet: its number is no other process's."""
+    """Kill the process group of a process. It was not reaped yet, so no other process or group can have its number."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""The handles that `Engine.submit` returns: to wait for an answer, to cancel it, to be called back."""
+"""The handles that `Engine.submit` returns, see `RequestHandle`: to wait, to cancel, to get a callback."""
 
 import itertools
 import threading
@@ -17,7 +17,7 @@ MILLISECOND = 1_000_000
 
 
 class QueuedRequest(NativeHandle):
-    """A request that the native queue carries."""
+    """A request in the native queue."""
 
     __slots__ = ()
 
@@ -48,15 +48,12 @@ class QueuedRequest(NativeHandle):
 class SplitRequest:
     """A request that was split, because it has more rows than fit into a batch.
 
-    The first part that fails ends the others.
+    The first part that fails cancels the other parts.
 
     Args:
-        parts: The handles of its parts, in order.
-        join: Makes one answer of the parts' answers.
-        count: Called once it has ended, with the part that failed, or None, and the answer or the error.
-
-    Attributes:
-        parts: As given.
+        parts: The handles of the parts, in the order of their rows.
+        join: Joins the answers of the parts.
+        count: Called once when all parts have ended, with the part that failed, or None, and the answer or the error.
     """
 
     def __init__(
@@ -77,11 +74,11 @@ class SplitRequest:
 
     def _note_end(self, part: QueuedRequest) -> None:
         if self._failed is None and not isinstance(part.answer, InferResponse):
-            self._failed = part  # first, because the others end in here as well
+            self._failed = part  # before `cancel`, because that calls this method for the other parts
             self.cancel()
 
     def _ended(self) -> InferResponse | KsrvError:
-        """Return how the request has ended, and count it the first time."""
+        """Return the answer or the error of the whole request. The first call joins and counts it."""
         with self._lock:
             if self._outcome is None:
                 answers = [part.answer for part in self.parts]
@@ -109,7 +106,7 @@ class SplitRequest:
             until_ns: `time.monotonic_ns` at which to give up, or None.
 
         Returns:
-            Whether they have.
+            Whether every part has ended.
         """
         return all(part.join(until_ns) for part in self.parts)
 
@@ -135,7 +132,7 @@ class SplitRequest:
 
 
 class FutureHandle:
-    """A request whose answer is in a future: from the response cache, or of a separate thread."""
+    """A request whose answer is in a future: from the response cache, or from a thread that loads a model first."""
 
     def __init__(self, answer: Future[InferResponse]) -> None:
         self._answer = answer

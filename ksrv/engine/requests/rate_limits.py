@@ -1,7 +1,7 @@
 """Limits the rate and the concurrency of requests, to a model or from a client.
 
-A rate is a token bucket for the requests of one second. The error has the seconds after which a request is accepted
-again. Each worker counts only its requests.
+A rate is a token bucket that holds the requests of one second. The error has the seconds after which a request is
+accepted again. Each worker counts only the requests that it gets itself.
 """
 
 import math
@@ -59,7 +59,7 @@ class RateLimits:
 
     @property
     def limited(self) -> bool:
-        """Whether there is a limit at all."""
+        """Whether any limit is set."""
         return self._rate > 0 or self._concurrency > 0
 
     def admit(self, key: str, shown: str) -> GiveBack:
@@ -110,7 +110,7 @@ class RateLimits:
         calls.tokens -= 1
 
     def _forget_idle(self) -> None:
-        """Drop the key that came longest ago and has no request under way."""
+        """Drop the key whose last request is the oldest, among keys without a request under way."""
         for key, calls in self._calls.items():
             if calls.open == 0:
                 del self._calls[key]

@@ -1,4 +1,4 @@
-"""The answers of requests that a queue does not take or that end in it: full, expired, too large, no memory."""
+"""The errors of requests that a queue refuses or that expire in it: full, expired, too large, no memory."""
 
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv._native.queue import request_queue as native
@@ -7,7 +7,7 @@ from ksrv.limits import show_limit
 
 
 def queue_full(model: str, queue_size: int) -> Overloaded:
-    """Return the answer of a request that finds the queue full."""
+    """Return the error for a request that finds the queue full."""
     return Overloaded(
         f"the queue of the model {model} is full: {show_limit('queue_size', queue_size)}",
         "queue_full",
@@ -29,10 +29,10 @@ def too_many_parts(model: str, rows: int, batch_rows: int, queue_size: int) -> I
 
 
 def deadline_exceeded(model: str, waited_ms: int, *, running: bool) -> DeadlineExceeded:
-    """Return the answer of a request whose deadline passed.
+    """Return the error for a request whose deadline passed.
 
     Args:
-        running: Whether a handler had it.
+        running: Whether a handler had begun it.
     """
     where = "while the handler ran" if running else "before a handler could start it"
     return DeadlineExceeded(
@@ -41,7 +41,7 @@ def deadline_exceeded(model: str, waited_ms: int, *, running: bool) -> DeadlineE
 
 
 def answer_without_room() -> Overloaded:
-    """Return the answer of a streaming request of which the next answer finds no room in the memory budget."""
+    """Return the error for a streaming request whose next answer does not fit into the memory budget."""
     return Overloaded(
         f"requests and answers in flight hold {PROCESS.held} bytes; with the next answer of the stream they would "
         f"pass the {show_limit('in_flight', PROCESS.bound)}",
@@ -50,10 +50,10 @@ def answer_without_room() -> Overloaded:
 
 
 def refusal(pushed: int, model: str, queue_size: int, nbytes: int) -> KsrvError:
-    """Return the answer of a request that was not queued.
+    """Return the error for a request that was not queued.
 
     Args:
-        pushed: The queue's reason, of `ksrv._native.queue.request_queue`.
+        pushed: The result of `Queue.push`: a constant of `ksrv._native.queue.request_queue`.
         nbytes: The bytes of the request's tensors.
     """
     if pushed == native.EXPIRED:

@@ -1,8 +1,9 @@
-"""Answers that were given before: a bounded cache of one model version, by the contents of the requests.
+"""The response cache of one model version: keeps answers, and returns them for equal requests.
 
-Two requests are the same where their inputs (names, datatypes, shapes and bytes), their parameters, and the
-outputs that they want are. Ids and headers do not count. An answer with headers of the handler is for one
-caller, and is not kept.
+Two requests are equal if their inputs (names, datatypes, shapes and bytes), their parameters and their requested
+outputs are equal. Ids and headers do not count. An answer with headers of the handler may be meant for one client, and
+is not kept. If a model calls other models and one of these changes, the engine calls `suspend` and `resume`: that
+forgets the answers, and also drops answers that are still being computed.
 """
 
 import hashlib
@@ -27,13 +28,15 @@ class ResponseCache:
         bounds: How many answers and bytes it may keep, and for how long.
 
     Attributes:
-        generation: How often it was resumed.
-        nbytes: The bytes of the tensors in it.
+        generation: How often the cache was resumed. An answer of an earlier generation is outdated.
+        nbytes: The bytes of the tensors in the cache.
     """
 
     def __init__(self, bounds: Cache) -> None:
         self._bounds = bounds
         self._lock = threading.Lock()
+        # By key: when the answer expires (`time.monotonic`), its bytes, and the answer. The least recently used is
+        # first.
         self._known: OrderedDict[bytes, tuple[float, int, InferResponse]] = OrderedDict()
         self._suspended = False
         self.generation = 0
@@ -43,10 +46,10 @@ class ResponseCache:
         return len(self._known)
 
     def key(self, request: InferRequest) -> bytes | None:
-        """Return the key of a request; None for a request that is always run.
+        """Return the key of a request; None for a request that must always be run.
 
-        These are requests that stream, that name a sequence, whose outputs are written to shared memory, or that
-        ask for a profile, which only their client may see.
+        Such requests stream, name a sequence, have outputs in shared memory or the form of a dialect, or ask for a
+        profile, which only their client may see.
         """
         if request.stream is not None or request.dialect:
             return None
@@ -73,10 +76,7 @@ class ResponseCache:
         return digest.digest()
 
     def find(self, key: bytes, request: InferRequest) -> FutureHandle | None:
-        """Return the answer to a request if it is known and fresh.
-
-        Args:
-            request: The request, whose id the answer gets.
+        """Return the cached answer to a request, with the id of the request; None if there is none, or it has expired.
         """
         now = time.monotonic()
         with self._lock:
@@ -95,10 +95,10 @@ class ResponseCache:
         return FutureHandle(answer)
 
     def keep(self, key: bytes, generation: int, response: InferResponse) -> None:
-        """Remember an answer; the oldest answers make room.
+        """Cache an answer; the least recently used answers make room.
 
         Args:
-            generation: The cache's generation when the request arrived; an answer of an earlier generation is outdated.
+            generation: The generation of the cache when the request arrived.
             response: The answer; its tensors and parameters are copied.
         """
         nbytes = sum(tensor.nbytes for tensor in response.outputs)
@@ -107,7 +107,7 @@ class ResponseCache:
             return
         kept = replace(
             response,
-            id="",  # each request has another id, which may be as long as a client likes
+            id="",  # each request has another id, and it may be long
             outputs=[_copied(tensor) for tensor in response.outputs],
             parameters=dict(response.parameters),
         )
@@ -130,7 +130,7 @@ class ResponseCache:
             self.nbytes = 0
 
     def resume(self) -> None:
-        """Keep the answers of requests that come from now on."""
+        """Keep answers again, but only of requests that arrive from now on."""
         with self._lock:
             self._suspended = False
             self.generation += 1

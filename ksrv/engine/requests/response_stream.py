@@ -1,8 +1,7 @@
-"""The answers of one streaming request, between the handler that makes them and the front end that sends them.
+"""The queue of the answers of one streaming request, between the handler's thread and the front end that sends them.
 
-A stream keeps few answers: if the client reads slowly, the handler waits. So the memory of a stream
-does not grow with its length. Large answers that wait are counted in the memory budget, like answers that are
-being sent.
+The queue is short: if the client reads slowly, the handler waits. So the memory of a stream does not grow with its
+length. Large answers in the queue are counted in the memory budget, like answers that are being sent.
 """
 
 import sys
@@ -15,33 +14,33 @@ from ksrv._native.memory.memory_budget import PROCESS, AnswerBytes
 from ksrv.request import InferResponse
 
 MOST_WAITING = 64
-"""Answers that wait for a client at the same time."""
+"""The most answers in the queue before the handler has to wait."""
 MOST_WAITING_BYTES = 1 << 20
-"""Bytes of tensors that wait for a client; one answer may be larger."""
+"""The most bytes of tensors in the queue before the handler has to wait. One answer may be larger."""
 MOST_BEHIND = 256
-"""Answers that wait for a client where a handler sends them without waiting."""
+"""The most answers in the queue for a handler that cannot wait, because its event loop has other batches."""
 MOST_BEHIND_BYTES = 8 << 20
-"""Bytes of tensors that wait then; four answers may be larger."""
+"""The most bytes of tensors in the queue for such a handler; up to four answers may be larger."""
 SMALL_ANSWER = 64 * 1024
-"""Bytes of tensors up to which an answer is not counted in the memory budget; few of them wait."""
+"""Answers with up to so many bytes of tensors are not counted in the memory budget, because few are in the queue."""
 
 
 class ResponseStream:
     """A bounded queue of answers, with one reader.
 
     Args:
-        notify: Called when there is an answer more, or the request has ended; it must not block.
+        notify: Called after each new answer, and when the request has ended; it must not block.
 
     Attributes:
-        ended: Whether no further answer will arrive, because the request has ended or its reader has gone.
-        chunked: Whether the handler answers in chunks, however many: what ends the request then holds nothing.
+        ended: Whether no further answer will arrive, because the request has ended or its client has left.
+        chunked: Whether the handler answers in chunks. Then the final response of the request has no outputs.
     """
 
     def __init__(self, notify: Callable[[], object] | None = None) -> None:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._asleep = 0  # threads that wait for a change
-        self._gathered = threading.Condition(self._lock)
+        self._asleep = 0  # threads that wait for `_changed`
+        self._gathered = threading.Condition(self._lock)  # for `gather`
         self._gathers = False
         self._waiting: deque[tuple[InferResponse, AnswerBytes | None]] = deque()
         self._nbytes = 0
@@ -57,7 +56,7 @@ class ResponseStream:
         """Append an answer, without waiting; drop it if the stream has ended.
 
         Returns:
-            Whether the memory budget has room for it.
+            Whether the memory budget had room for the answer.
         """
         nbytes = _nbytes(response)
         held = PROCESS.reserve_answer(nbytes) if nbytes > SMALL_ANSWER else None
@@ -76,7 +75,7 @@ class ResponseStream:
         return True
 
     def end(self) -> None:
-        """Say that the request has ended."""
+        """Note that the request has ended, and wake everyone who waits."""
         with self._lock:
             self.ended = True
             self._wake()
@@ -88,13 +87,13 @@ class ResponseStream:
             self._notify()
 
     def has_room(self) -> bool:
-        """Tell whether another answer may come: the client keeps up, or the request has ended."""
+        """Tell whether the handler may append another answer: the client keeps up, or the request has ended."""
         return self.ended or (
             len(self._waiting) < MOST_WAITING and self._nbytes < MOST_WAITING_BYTES
         )
 
     def is_far_behind(self) -> bool:
-        """Tell whether so much waits for the client that no handler may send it more."""
+        """Tell whether the queue is so long that even a handler that cannot wait must not append more."""
         waiting = len(self._waiting)
         return not self.ended and (
             waiting >= MOST_BEHIND or (waiting >= 4 and self._nbytes >= MOST_BEHIND_BYTES)
@@ -109,13 +108,13 @@ class ResponseStream:
         return self._taken_ns >= time_ns
 
     def wait_room(self, until_ns: int) -> bool:
-        """Sleep until there is room.
+        """Sleep until the queue has room.
 
         Args:
             until_ns: `time.monotonic_ns` at which to give up.
 
         Returns:
-            Whether there is.
+            Whether the queue has room.
         """
         with self._lock:
             while not self.has_room():
@@ -126,10 +125,10 @@ class ResponseStream:
             return True
 
     def call_with_room(self, callback: Callable[[], object]) -> None:
-        """Have a function called once there is room; at once if there is.
+        """Have a function called once the queue has room; immediately if it has room now.
 
         Args:
-            callback: Called on the thread that makes room; it must not block.
+            callback: Called on the thread that takes answers or ends the request; it must not block.
         """
         with self._lock:
             if not self.has_room():
@@ -146,13 +145,13 @@ class ResponseStream:
             timeout: Seconds to wait at most; None for as long as the request takes.
 
         Returns:
-            The answer; None if none has arrived in time, and after the last.
+            The answer; None if no answer arrived in time, and after the last answer.
         """
         taken = self._take(timeout, 1)
         return taken[0] if taken else None
 
     def take_all(self, timeout: float | None = None) -> list[InferResponse]:
-        """Take every answer that waits, waiting for the first; see `take`.
+        """Take all answers in the queue; if it is empty, wait for the first. See `take`.
 
         Args:
             timeout: Seconds to wait at most; None for as long as the request takes.
@@ -179,7 +178,8 @@ class ResponseStream:
         return [response for response, _ in taken]
 
     def gather(self, seconds: float) -> None:
-        """Let answers come together: until the handler would have to wait, the last has come, or the time is over."""
+        """Wait for several answers, so that they are sent together: until the queue is full, the request has ended, or
+        the time is over."""
         with self._lock:
             if self.ended or not self.has_room():
                 return
@@ -190,9 +190,9 @@ class ResponseStream:
                 self._gathers = False
 
     def give_up(self) -> None:
-        """Drop the answers that wait, and all later answers, because nobody takes them any more.
+        """Drop the answers in the queue and all later answers, because the client has left.
 
-        Their bytes go back to the memory budget at once, whoever still refers to the stream.
+        Their bytes return to the memory budget at once, even if something still refers to the stream.
         """
         self.end()
         self.take_all(0)
@@ -205,12 +205,12 @@ class ResponseStream:
             self._asleep -= 1
 
     def _wake(self) -> None:
-        if self._asleep:  # to ask a condition without waiters takes longer than to append an answer
+        if self._asleep:  # `notify_all` without waiters takes longer than to append an answer
             self._changed.notify_all()
 
     @property
     def waiting(self) -> bool:
-        """Whether an answer waits to be taken."""
+        """Whether the queue has an answer."""
         return bool(self._waiting)
 
     @property

@@ -1,8 +1,8 @@
 """Checks a request against its model, once and before the queue.
 
 A request that passes can be batched and run without another check: its names, datatypes, shapes, numbers of
-rows and requested outputs all fit the model's description. That the data of a tensor fits its datatype and shape was
-checked by whoever made it. An error names the tensor and both values that disagree.
+rows and requested outputs all fit the model's description. The parsers have checked already that the data of a tensor
+fits its datatype and shape. An error names the tensor and both values that disagree.
 
 Requests with equal batch keys can be joined: their inputs have the same names, datatypes and shapes after
 the first dimension, and they have the same mode (infer or explain, stream or not). If a dimension is a length along
@@ -31,17 +31,18 @@ from ksrv.model.spec import Dimension, ModelSpec, TensorSpec, allows, fits
 from ksrv.request import CheckedImages, Element, InferRequest, Tensor
 
 MOST_KNOWN_KEYS = 4096
+"""The most combinations of shapes whose batch keys are remembered."""
 LARGEST_EMPTY = 65_536
 """The most elements that all empty inputs of a request may announce in dimensions that the model leaves open,
 apart from the zeros. A handler may need a list, a mask or an iteration for each, although no byte was sent for it."""
 
 
 class Validated(NamedTuple):
-    """The facts of a validated request that the queue needs.
+    """The result of a check: what the queue needs to know of a request.
 
     Attributes:
-        rows: How many rows it adds to a batch.
-        batch_key: Requests of equal keys may be joined.
+        rows: How many rows the request adds to a batch.
+        batch_key: Requests with equal keys may be joined.
     """
 
     rows: int
@@ -50,13 +51,15 @@ class Validated(NamedTuple):
 
 @dataclass(slots=True)
 class _Input:
+    """A declared input, prepared for quick checks. The tail is the shape after the first dimension."""
+
     spec: TensorSpec
     tail: tuple[Dimension, ...]
-    fixed_tail: tuple[int, ...] | None  # the shape after the first dimension, if it is fixed
+    fixed_tail: tuple[int, ...] | None  # the tail, if it is fixed
     images: ImagePreparer | None
     lengths: tuple[
         str, ...
-    ]  # for each dimension of the tail the name of its length, or ""; () without lengths
+    ]  # for each dimension of the tail the name of the length to which rows are padded, or ""; () without lengths
 
 
 class RequestValidator:
@@ -83,8 +86,10 @@ class RequestValidator:
         declared = () if spec.accepts_any_inputs else spec.inputs
         self._inputs = {entry.name: _input(entry, (images or {})) for entry in declared}
         self._outputs = {entry.name for entry in spec.outputs}
+        # Whether requests are joined into batches.
         self._joins = spec.max_batch_size > 0 and all(entry.batched for entry in declared)
         self._counts_rows = any(entry.batched for entry in declared)
+        # If a single length is all that differs between requests, its bucket alone gives the batch key.
         self._buckets = buckets_of(spec) if declared else {}
         self._only_length = next(iter(self._buckets), "")
         if len(self._buckets) > 1 or not all(map(_is_open_in_lengths, self._inputs.values())):
@@ -96,7 +101,7 @@ class RequestValidator:
             and (self._counts_rows or not declared)
         )
         self._known_keys: dict[object, int] = {}
-        self._next_key = itertools.count(4)  # 0 to 3 are the modes, see `_batch_key`
+        self._next_key = itertools.count(4)  # 0 to 3 are keys of the modes alone, see `_batch_key`
         self._next_unshared_key = itertools.count(FIRST_UNSHARED_KEY)
         # Whether the description leaves nothing open, so that the batch key is the mode.
         self._has_one_form = bool(declared) and all(
@@ -137,7 +142,11 @@ class RequestValidator:
         return Validated(rows, self._batch_key(request, shapes))
 
     def _declared(self, request: InferRequest) -> tuple[int, list[object], int]:
-        """Check the declared inputs. Return the rows, what batch keys depend on, and the time to decode the images."""
+        """Check a request against the declared inputs.
+
+        Returns:
+            The rows, the shapes that the batch key depends on, and the estimated nanoseconds to decode the images.
+        """
         inputs = self._inputs
         decode_ns = 0
         shapes: list[object] = []
@@ -175,7 +184,7 @@ class RequestValidator:
                         f"the input {quote(name)} has {count} rows and the input {quote(first)} "
                         f"has {rows}; all inputs of a request need the same number of rows"
                     )
-            elif rows == -1 and not self._counts_rows:  # then the first input decides
+            elif rows == -1 and not self._counts_rows:  # no input has rows, so the first input decides
                 rows, first = (count if tensor.shape else 1), name
         if lengths:
             request.lengths = {name: length for name, (length, _) in lengths.items()}
@@ -196,7 +205,7 @@ class RequestValidator:
                 )
 
     def _joinable(self, tail: tuple[int, ...], expected: _Input) -> tuple[int, ...]:
-        """Return the sizes that requests in a batch have in common: for a padded length, its bucket."""
+        """Return the sizes that must be equal to join requests. For a padded length this is its bucket."""
         if not expected.lengths:
             return tail
         return tuple(
@@ -224,7 +233,7 @@ class RequestValidator:
         )
 
     def _checked_images(self, tensor: Tensor, expected: _Input) -> CheckedImages:
-        """Check an input whose datatype is not the declared: it must be BYTES with encoded images."""
+        """Check an input that has not the declared datatype: it must be BYTES with encoded images."""
         spec = expected.spec
         if tensor.datatype != "BYTES" or expected.images is None:
             raise self._wrong_datatype(tensor, expected)
@@ -250,7 +259,7 @@ class RequestValidator:
         return expected.images.check(cast(list[Element], tensor.data), shape[0])
 
     def _undeclared(self, request: InferRequest) -> tuple[int, list[object]]:
-        """Check inputs that the model does not declare. Return the rows, and what batch keys depend on."""
+        """Check inputs that the model does not declare. Return the rows, and the shapes for the batch key."""
         names = set()
         shapes: list[object] = []
         rows = -1  # -1: no input yet, -2: the inputs differ
@@ -262,7 +271,7 @@ class RequestValidator:
             rows = count if rows in (-1, count) else -2
             shapes.append((tensor.name, tensor.datatype, tensor.shape[1:]))
         if self._joins:
-            # Here a client chooses the names and their lengths, and `_known_keys` keeps them: so it keeps a digest.
+            # A digest, because the client chooses the names and `_known_keys` would keep them, however long they are.
             facts = repr(shapes).encode("utf-8", "surrogatepass")
             shapes = [hashlib.blake2b(facts, digest_size=16).digest()]
         least = 1 if self.spec.accepts_any_inputs else 0
@@ -270,7 +279,7 @@ class RequestValidator:
             countable = request.dialect or self.spec.accepts_any_inputs or not request.inputs
             if self._joins and not countable:
                 raise InvalidRequest(self._no_rows(request))
-            # Without a common first dimension the request counts as one row, and its new key joins it to no other.
+            # Without a common first dimension the request counts as one row. It gets a new key, so it is never joined.
             return 1, [next(self._next_key)]
         return rows, shapes
 
@@ -287,7 +296,11 @@ class RequestValidator:
         )
 
     def _batch_key(self, request: InferRequest, shapes: list[object]) -> int:
-        """Return the batch key: the mode, a key for the bucket of the only length, or the number of these shapes."""
+        """Return the batch key of a request.
+
+        It is the mode alone if the shapes cannot differ, a number made of the mode and the bucket if only one length
+        can differ, and otherwise a number that is counted up for each new combination of shapes and mode.
+        """
         mode = int(request.explain) + 2 * (request.stream is not None)
         if not self._joins or (self._has_one_form and not request.dialect):
             return mode
@@ -299,7 +312,7 @@ class RequestValidator:
         batch_key = self._known_keys.get(key)
         if batch_key is None:
             if len(self._known_keys) >= MOST_KNOWN_KEYS:
-                self._known_keys = {}  # numbers are never reused, so that no requests are joined wrongly
+                self._known_keys = {}  # numbers are never used again, so requests with other shapes are not joined
             batch_key = self._known_keys.setdefault(key, next(self._next_key))
         return batch_key
 
@@ -401,7 +414,7 @@ def _input(spec: TensorSpec, images: dict[str, ImagePreparer]) -> _Input:
 
 
 def _is_open_in_lengths(entry: _Input) -> bool:
-    """Whether every request has the input, or its mask, and only lengths of its shape are open."""
+    """Tell whether only named lengths of the input's shape are open, and no request may leave the input out."""
     lengths = entry.lengths or ("",) * len(entry.tail)
     return not entry.spec.optional and all(
         length or (isinstance(size, int) and size >= 0)

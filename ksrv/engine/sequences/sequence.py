@@ -21,16 +21,17 @@ class OpenSequence:
     """A sequence that an instance has state for, or will have.
 
     Args:
-        number: Tells it apart from every other sequence of the model, also of the same id.
+        number: A number that no other sequence of the model has. A client may use an id again; the number is not
+            reused.
+        slot: The slot of the instance that runs the requests.
 
     Attributes:
-        id: The client's id.
-        number: As given.
-        order: The order of its requests.
-        requests: Its requests that have not ended.
-        begun: Whether its first request has reached the handler.
-        last: Whether no further request may come.
-        ended: Why it has ended before its time, or "".
+        id: The id that the client chose.
+        order: Keeps the requests of the sequence in order, in the native queue.
+        requests: How many of its requests have not ended.
+        begun: Whether the first request has reached the handler.
+        last: Whether no further request is accepted.
+        ended: The error text of a sequence that ended early, or "".
     """
 
     __slots__ = ("begun", "ended", "id", "last", "number", "order", "requests")

@@ -3,6 +3,9 @@
 A sequence begins with a request marked as its start, on the instance with the fewest sequences, and stays there. The
 native queue keeps the order of its requests and gives them to that instance alone. It ends with a request marked as its
 end, after a time without requests, with its handler process, or with the model version.
+
+The state itself is in the handler's process or thread (`ksrv.handlers.sequences`). A separate thread ends sequences
+that had no request for too long.
 """
 
 import itertools
@@ -37,9 +40,9 @@ class SequenceTable:
     """The open sequences of a model version.
 
     Args:
-        limits: How many may be open, and how long one may be idle.
+        limits: How many sequences may be open, and how long a sequence may be idle.
         is_available: Tells whether the instance of a slot can be expected to run a batch.
-        end_sequences: Drops the state that the instance of a slot has of sequences; it never waits for a batch.
+        end_sequences: Drops the states of sequences, by number, in the instance of a slot. It never waits for a batch.
 
     Attributes:
         ended: How many sequences have ended, by reason.
@@ -59,7 +62,8 @@ class SequenceTable:
         self._counts = dict.fromkeys(slots, 0)  # open sequences, by slot
         # Sequences without a request under way and the times at which they end, the earliest first.
         self._idle: OrderedDict[OpenSequence, int] = OrderedDict()
-        self._forgotten: OrderedDict[SequenceId, str] = OrderedDict()  # why they have ended
+        # The errors for further requests of sequences that ended early, the latest last.
+        self._forgotten: OrderedDict[SequenceId, str] = OrderedDict()
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -72,16 +76,17 @@ class SequenceTable:
         """Push a request as the next of its sequence.
 
         Args:
-            handle: The request; nothing was added to it yet.
-            push: Pushes it; requests are pushed in the order in which they are found right.
+            handle: The request.
+            push: Pushes it into the queue. It is called under the lock, so that requests are queued in the order in
+                which they were checked.
 
         Returns:
             The result of `push`. The sequence continues unless the push was refused.
 
         Raises:
             InvalidRequest: The request names no open sequence, and does not begin one.
-            SequenceEnded: Its sequence has ended before its time.
-            Overloaded: It begins a sequence, and too many are open.
+            SequenceEnded: The sequence has ended early.
+            Overloaded: The request begins a sequence, and too many are open.
         """
         request = handle.request
         name, start, end = read_parameters(self.model, request.parameters)
@@ -93,7 +98,7 @@ class SequenceTable:
             handle.follow(sequence.order, sequence)
             handle.add_done_callback(self.request_ended)
             pushed = push(handle)
-            if pushed > native.OK:
+            if pushed > native.OK:  # refused; a number below 0 is a claimed slot
                 return pushed
             if start:
                 self._forgotten.pop(name, None)
@@ -111,7 +116,7 @@ class SequenceTable:
         return pushed
 
     def request_ended(self, handle: QueuedRequest) -> None:
-        """Note that a request has ended: called by its handle."""
+        """Note that a request has ended. Called by the handle, on any thread."""
         sequence: OpenSequence = handle.sequence
         with self._changed:
             sequence.requests -= 1
@@ -146,7 +151,7 @@ class SequenceTable:
                 self._forget(name, "the model was loaded anew")
 
     def close(self) -> None:
-        """End the sequences that are still open, and time no further."""
+        """End the sequences that are still open, and the thread of the time-outs."""
         with self._changed:
             self._closed = True
             for sequence in list(self._open.values()):
@@ -183,7 +188,7 @@ class SequenceTable:
         )
 
     def _end(self, sequence: OpenSequence, ending: Ending, why: str = "") -> None:
-        """Let no further request come; its state is dropped when those under way have ended."""
+        """Accept no further requests of a sequence. The caller, or its last request, drops the state (`_drop`)."""
         sequence.last = True
         self._idle.pop(sequence, None)
         if self._open.get(sequence.id) is sequence:
@@ -194,6 +199,7 @@ class SequenceTable:
             sequence.ended = self._forget(sequence.id, why)
 
     def _forget(self, name: SequenceId, why: str) -> str:
+        """Remember why a sequence has ended early, and return the error text."""
         text = (
             f"the sequence {shown(name)} of the model {self.model} has ended: {why}; begin it anew with "
             f"'sequence_start'"
@@ -205,7 +211,7 @@ class SequenceTable:
         return text
 
     def _drop(self, sequences: Sequence[OpenSequence]) -> None:
-        """Free the state of sequences; the caller does not hold the lock."""
+        """Free the states of sequences. The caller does not hold the lock."""
         by_slot: dict[int, list[int]] = {}
         for sequence in sequences:
             by_slot.setdefault(sequence.order.slot, []).append(sequence.number)
@@ -215,6 +221,7 @@ class SequenceTable:
     # ---- time-outs ------------------------------------------------------------------------------
 
     def _watch(self) -> None:
+        """Start the thread of the time-outs, or wake it because the earliest time-out has changed."""
         if self._thread is None and not self._closed:
             name = f"ksrv-sequences-{self.model}"
             thread = threading.Thread(target=self._live, name=name, daemon=True)
@@ -240,6 +247,7 @@ class SequenceTable:
             self._drop(ended)
 
     def _take_idle(self) -> list[OpenSequence]:
+        """End the sequences whose time-out has passed, and return them."""
         now = time.monotonic_ns()
         ended = list(itertools.takewhile(lambda one: self._idle[one] <= now, self._idle))
         limit = show_limit("sequences.idle_timeout_ms", self.limits.idle_timeout_ms)

@@ -1,1 +1,1 @@
-"""The built-in handlers: classifier, segmenter, detector and text classifier."""
+"""The built-in handlers: image classifier, segmenter and detector, text classifier and text encoder."""

@@ -1,7 +1,7 @@
 """English contractions and their long forms, for the text classifier.
 
-The table has the short contractions only. Of a double contraction ("couldn't've") the first half is written out and
-the rest loses its apostrophe, as in TorchServe's text handlers.
+The table has no double contractions. The first half of a double contraction ("couldn't've") is written out and the rest
+loses its apostrophe, as in TorchServe's text handlers, with which the models were trained.
 """
 
 _WITH_NOT = (

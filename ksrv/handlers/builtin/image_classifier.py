@@ -5,12 +5,12 @@ Outputs, of which the first four are answered unless model.yaml declares others:
 - `output`, BYTES [-1]: for each image a JSON object of the `topk` labels and their probabilities, in
   falling order, as TorchServe answers;
 - `label`, BYTES [-1, k]; `class`, INT64 [-1, k]; `probability`, FP32 [-1, k]: the same as tensors;
-- `probabilities`, FP32 [-1, classes]: all of them.
+- `probabilities`, FP32 [-1, classes]: the probabilities of all classes.
 
-`parameters: {topk: 5}` sets k; a model with fewer classes answers with all of them. `softmax: false` is for a model
+`parameters: {topk: 5}` sets k; a model with fewer classes answers with all classes. `softmax: false` is for a model
 file that ends in a softmax; ksrv warns if its outputs look like probabilities. The explanation is `attributions`, FP32
 in the shape of the model's input: integrated gradients of the class that the request's parameter `target` names, or of
-the likeliest one.
+the likeliest class.
 """
 
 from typing import Any

@@ -20,7 +20,7 @@ from ksrv.model.spec import TensorSpec
 
 
 class ImageSegmenter(VisionHandler):
-    """Answers with a mask of classes and one of probabilities."""
+    """Answers with the class and the probability of each pixel."""
 
     default_outputs = (
         TensorSpec("class", "INT32", (-1, -1, -1)),

@@ -10,7 +10,7 @@ Outputs, unless model.yaml declares others:
 
 `parameters: {threshold: 0.5}` sets the threshold. The model takes a batch of RGB images in their original
 size, values from 0 to 1, or a list of images if its signature asks for that. It returns `boxes`, `labels` and `scores`
-for each image. A batch has images of one size only.
+for each image. All images of a batch have the same size.
 """
 
 from collections.abc import Mapping
@@ -52,7 +52,7 @@ class ObjectDetector(VisionHandler):
         TensorSpec("count", "INT32", (-1,)),
     )
 
-    _takes_list = False
+    _takes_list = False  # whether the model takes a list of images
 
     def initialize(self, context: Context) -> None:
         """Load the model and read `threshold`.
@@ -93,7 +93,8 @@ class ObjectDetector(VisionHandler):
         )
 
     def _images(self, outputs: Any) -> list[Mapping[str, Any]]:
-        """Return the objects of each image: the model returns a list with a mapping per image, or a mapping of tensors."""
+        """Return the objects of each image: the model returns a list with a mapping per image, or a mapping of
+        tensors."""
         if isinstance(outputs, tuple) and len(outputs) == 2:
             outputs = outputs[1]  # scripted detectors give their losses first
         if isinstance(outputs, Mapping):
@@ -104,6 +105,7 @@ class ObjectDetector(VisionHandler):
         return list(outputs)
 
     def _kept(self, found: Mapping[str, Any]) -> tuple[Array, Array, Array]:
+        """Return the boxes, classes and scores of an image that reach the threshold."""
         boxes, labels, scores = (ranking.to_array(found[name]) for name in PARTS)
         kept = scores >= np.float32(self.threshold)
         return boxes[kept], labels[kept], scores[kept]
@@ -114,6 +116,7 @@ class ObjectDetector(VisionHandler):
 
 
 def _padded(parts: list[Array], shape: tuple[int, ...], dtype: Any, filler: float) -> Array:
+    """Return one array with a row for each part, filled up to the shape of a row."""
     padded = np.full((len(parts), *shape), filler, dtype)
     for row, part in enumerate(parts):
         padded[row, : len(part)] = part

@@ -28,7 +28,7 @@ class OptionalOutputsHandler(BaseHandler):
 
     @cached_property
     def softmax(self) -> Softmax:
-        """Makes probabilities of scores, as `parameters: {softmax: ...}` says."""
+        """Turns scores into probabilities; made on first use by `parameters: {softmax: ...}`."""
         return Softmax(self.context)
 
     def declare(self, spec: ModelSpec) -> ModelSpec:
@@ -41,7 +41,7 @@ class OptionalOutputsHandler(BaseHandler):
             ValueError: model.yaml declares an output that this handler does not have, or its `softmax` is neither true
                 nor false.
         """
-        _ = self.softmax
+        _ = self.softmax  # raises if the parameter is invalid
         if not spec.outputs:
             return replace(spec, outputs=self.default_outputs)
         names = [output.name for output in (*self.default_outputs, *self.optional_outputs)]

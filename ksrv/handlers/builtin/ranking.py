@@ -1,6 +1,6 @@
-"""Softmax and ranking for torch tensors and arrays alike, on whichever device they lie.
+"""Softmax and ranking for torch tensors, on any device, and for arrays.
 
-The built-in handlers serve torch models and ONNX models with the same lines; torch is not imported
+So the built-in handlers have the same code for torch models and ONNX models. torch is not imported
 for a model that does not use it.
 """
 
@@ -17,7 +17,7 @@ from ksrv.torch_interop import is_tensor
 log = logging.getLogger("ksrv.handlers")
 
 _ROUNDING = 1e-2
-"""By how much a sum of probabilities may miss 1: half precision and thousands of classes."""
+"""How much a sum of probabilities may differ from 1, in half precision and with thousands of classes."""
 
 
 def primary_output(outputs: Any, name: str = "") -> Any:
@@ -36,10 +36,7 @@ def primary_output(outputs: Any, name: str = "") -> Any:
 
 
 class Softmax:
-    """Makes probabilities of a model's scores, unless `parameters: {softmax: false}` says that they are probabilities.
-
-    Args:
-        context: The handler's context.
+    """Turns a model's scores into probabilities, unless `parameters: {softmax: false}` says that they are already.
 
     Raises:
         ValueError: `softmax` is neither true nor false.
@@ -83,11 +80,11 @@ def _are_probabilities(scores: Any) -> bool:
 
 
 def topk(probabilities: Any, count: int) -> tuple[Array, Array]:
-    """Return the largest entries of each row and where they are, in falling order.
+    """Return the largest entries of each row and their indices, in falling order.
 
     Args:
         probabilities: A tensor or an array of two dimensions.
-        count: How many; no more than there are.
+        count: How many entries of a row; at most the number of columns.
 
     Returns:
         The entries as float32 and their indices as int64.
@@ -100,7 +97,7 @@ def topk(probabilities: Any, count: int) -> tuple[Array, Array]:
 
 
 def argmax(probabilities: Any) -> tuple[Array, Array]:
-    """Return the largest entry along dimension 1 and where it is.
+    """Return the largest entry along dimension 1 and its index.
 
     Args:
         probabilities: A tensor or an array.

@@ -36,7 +36,7 @@ class TextClassifier(OptionalOutputsHandler):
 
     Attributes:
         ngrams: The longest run of words that has a number in the vocabulary.
-        vocabulary: The numbers by word.
+        vocabulary: The number of each word.
     """
 
     ngrams: int = 2
@@ -68,7 +68,7 @@ class TextClassifier(OptionalOutputsHandler):
         return spec if spec.inputs else replace(spec, inputs=(INPUT,))
 
     def preprocess(self, batch: Batch) -> tuple[Any, Any]:
-        """Turn all texts into one list of numbers and where each text begins in it."""
+        """Turn all texts into one list of numbers, and the offset at which each text begins."""
         import torch
 
         numbers: list[int] = []

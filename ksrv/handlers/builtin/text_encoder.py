@@ -6,12 +6,12 @@ batch are padded to the longest.
 
 - `role: embedding`: input `text`, BYTES [-1], or `token_ids`, INT64 [-1, -1]. Outputs `embedding`, FP32 [-1, -1], and
   `tokens`, INT64 [-1]. `parameters: {pooling: mean, normalize: true}`: `mean` and `last` use the tokens that are no
-  padding, `cls` the first token. A model that answers one vector for each row is not pooled.
+  padding, `cls` the first token. The answer of a model with one vector for each row is not pooled.
 - `role: rerank`: inputs `query` and `text`, BYTES [-1]. Outputs `score`, FP32 [-1], and `tokens`.
-  `parameters: {activation: sigmoid}`; with `none` the model's numbers are not changed.
+  `parameters: {activation: sigmoid}`; with `none` the model's scores are not changed.
 
-`parameters: {max_tokens: 512}` cuts longer texts. Before it is made into tokens, a text is cut after 64 characters for
-each token. A token id that the tokenizer does not have fails its row.
+`parameters: {max_tokens: 512}` cuts longer texts. Before the tokenizer runs, a text is cut to 64 characters for each of
+these tokens. A token id that the tokenizer does not have fails its row.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,8 @@ ACTIVATIONS = ("sigmoid", "none")
 ARGUMENTS = ("input_ids", "attention_mask", "token_type_ids")
 MOST_TOKENS = 512
 CHARACTERS_PER_TOKEN = 64
-"""A tokenizer takes 200 times the memory of its text, and all of it for what is cut off behind."""
+"""Texts are cut to so many characters for each token, because a tokenizer takes 200 times the memory of the whole text,
+also for the part that it cuts off."""
 EMBEDDING_INPUTS = (
     TensorSpec("text", "BYTES", (-1,), optional=True),
     TensorSpec("token_ids", "INT64", (-1, -1), optional=True),
@@ -65,7 +66,7 @@ class TextEncoder(BaseHandler):
         self.largest_id = max(self.tokenizer.get_vocab().values(), default=0)
 
     def declare(self, spec: ModelSpec) -> ModelSpec:
-        """Declare what the role asks for."""
+        """Declare the inputs and outputs of the role that model.yaml leaves open."""
         reranks = spec.role == "rerank"
         inputs = RERANK_INPUTS if reranks else EMBEDDING_INPUTS
         first = (
@@ -80,7 +81,7 @@ class TextEncoder(BaseHandler):
         )
 
     def preprocess(self, batch: Batch) -> dict[str, Array]:
-        """Turn texts into numbers, padded to the longest of the batch."""
+        """Turn texts into token ids, padded to the longest row of the batch."""
         rows, types = self._numbers(batch)
         longest = max((len(row) for row in rows), default=0) or 1
         numbers = np.zeros((len(rows), longest), np.int64)
@@ -93,11 +94,12 @@ class TextEncoder(BaseHandler):
         return {"input_ids": numbers, "attention_mask": mask, "token_type_ids": kinds}
 
     def _numbers(self, batch: Batch) -> tuple[list[Sequence[int]], list[Sequence[int]]]:
+        """Return the token ids and the token types of each row."""
         if "token_ids" in batch:
             rows: list[Sequence[int]] = []
             for row, ids in enumerate(batch["token_ids"][:, : self.most_tokens]):
                 known = not ids.size or (ids.min() >= 0 and ids.max() <= self.largest_id)
-                if not known:  # a device may be lost to an id that a model does not have
+                if not known:  # an id outside of the embedding can make a GPU unusable for this process
                     batch.fail(
                         row,
                         f"row {row} of 'token_ids' has an id outside of 0 to {self.largest_id}",
@@ -120,7 +122,7 @@ class TextEncoder(BaseHandler):
         return [text[:longest] for text in utf8_texts(batch, name).reshape(-1).tolist()]
 
     def inference(self, /, *_: Any, **named: Any) -> dict[str, Any]:
-        """Call the model, and make a vector or a score of what it answers."""
+        """Call the model, and turn its answer into vectors or scores."""
         mask = named["attention_mask"]
         loaded = self.context.loaded
         known = [one.name for one in loaded.inputs] if loaded is not None else []
@@ -149,6 +151,7 @@ class TextEncoder(BaseHandler):
         return torch.from_numpy(array).to(self.device)
 
     def _pooled(self, answer: Array, mask: Array) -> Array:
+        """Return one vector for each row, from the vectors of its tokens."""
         if answer.ndim != 3 or answer.shape[:2] != mask.shape:
             raise ValueError(
                 f"the model answered {list(answer.shape)} for {list(mask.shape)} tokens; an encoder answers "

@@ -1,7 +1,7 @@
-"""From text to the numbers of its words, as TorchServe's text classifier was trained on them.
+"""Splits a text into the words and n-grams that models for TorchServe's text classifier were trained with.
 
-HTML tags and entities go, letters become small, contractions are written out, accents and
-punctuation go; the rest is cut into words and n-grams, each with its number in the vocabulary.
+HTML tags and entities are removed, letters become lower case, contractions are written out, and accents and punctuation
+are removed. The rest is split into words and n-grams, each of which has a number in the vocabulary.
 """
 
 import re
@@ -33,10 +33,10 @@ def remove_html(text: str) -> str:
 
 
 def expand_contractions(text: str) -> str:
-    """Return a text in small letters with its contractions written out, without apostrophes.
+    """Return a lower-case text with its contractions written out, without apostrophes.
 
-    A contraction keeps its first letter ("ain't" becomes "as not") and is found inside of words too:
-    models that TorchServe served know the words so.
+    A contraction keeps its first letter ("ain't" becomes "as not") and is found inside of words too,
+    because models for TorchServe were trained with these words.
     """
     expanded = CONTRACTIONS_PATTERN.sub(
         lambda found: found[0][0] + CONTRACTION_MAP[found[0]][1:], text
@@ -45,7 +45,7 @@ def expand_contractions(text: str) -> str:
 
 
 def remove_accents(text: str) -> str:
-    """Return a text with its letters' accents, and all that is not ASCII, taken away."""
+    """Return a text without accents and without all other characters that are not ASCII."""
     return unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
 
 
@@ -55,7 +55,7 @@ def remove_punctuation(text: str) -> str:
 
 
 def basic_english(text: str) -> list[str]:
-    """Split a text into words and punctuation marks, in small letters."""
+    """Split a text into words and punctuation marks, in lower case."""
     text = text.lower()
     for pattern, replacement in _BASIC_ENGLISH:
         text = pattern.sub(replacement, text)
@@ -80,13 +80,13 @@ def ngrams(words: Sequence[str], longest: int) -> Iterator[str]:
 
 
 def read_vocabulary(path: Path) -> dict[str, int]:
-    """Return the numbers by word.
+    """Return the number of each word.
 
     Args:
         path: A JSON object or list, or a plain dict that `torch.save` wrote.
 
     Returns:
-        The numbers; for a list, the indexes of its words.
+        The numbers; for a list, the indices of its words.
 
     Raises:
         ValueError: The file holds anything else.

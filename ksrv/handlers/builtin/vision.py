@@ -1,7 +1,7 @@
-"""The base of the built-in image handlers: the declared input, and ImageNet's numbers.
+"""The base of the built-in image handlers: the default input, prepared as models for ImageNet expect it.
 
-The images themselves are decoded and prepared by ksrv, straight into the batch, before the handler
-sees them: the `image:` section below says how. model.yaml may declare another input instead.
+ksrv decodes and prepares the images in the batch before the handler sees them; `IMAGENET` says how. model.yaml may
+declare another input instead.
 """
 
 from dataclasses import replace
@@ -13,6 +13,7 @@ INPUT = "image"
 SIDE = 224
 SHORTER_SIDE = 256
 
+# The sizes to which an image can be cropped after it was resized to SHORTER_SIDE.
 _CROPS = range(1, SHORTER_SIDE + 1)
 
 IMAGENET = ImageSpec(
@@ -30,7 +31,7 @@ IMAGENET = ImageSpec(
 
 
 class VisionHandler(OptionalOutputsHandler):
-    """An image handler; the default input is one RGB image, as ImageNet's models want it."""
+    """An image handler whose default input is one RGB image for each row."""
 
     image: ImageSpec = IMAGENET
 
@@ -49,8 +50,8 @@ class VisionHandler(OptionalOutputsHandler):
     def image_size(self) -> tuple[Dimension, Dimension]:
         """Return height and width of the images that the model reads.
 
-        The model file's own size holds where it names one (ONNX files do), as long as the images'
-        shorter side is not smaller.
+        If the model file has a fixed size, as ONNX files have, and it is at most `SHORTER_SIDE`, that size is used;
+        otherwise `SIDE`.
         """
         loaded = self.context.loaded
         if loaded is not None and len(loaded.inputs) == 1 and len(loaded.inputs[0].shape) == 4:

@@ -1,9 +1,9 @@
 """The tensor types as type checkers and editors see them; nothing imports this file when a program runs.
 
-A value with the hint `Float32[1000]` is an array, a torch tensor or a list, so each type must take every value and have
-every attribute. mypy finds that in `Any` alone: it refuses numbers in the brackets of a class. pyright, the checker of
-VS Code, refuses variables in hints: it needs a class. A protocol without members takes every value, and a class that
-inherits from `Any` has every attribute.
+A value with the hint `Float32[1000]` is an array, a torch tensor or a list, so each type must accept every value and
+have every attribute. For mypy the types must be `Any`, because mypy refuses numbers in the brackets of a class. For
+pyright, the checker of VS Code, the types must be classes, because pyright refuses variables in hints. A protocol
+without members accepts every value, and a class that inherits from `Any` has every attribute.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ if MYPY:
     Bytes: Any
     Image: Any
 else:
-    class _Type(type):  # its methods are the classes' own, so no value needs to have them
+    class _Type(type):  # methods of a metaclass: values of the types need not have them
         def prepared(
             cls,
             *,
@@ -46,7 +46,7 @@ else:
             model_layout: Literal["NHWC", "NCHW"] = ...,
             datatype: str = ...,
         ) -> Any:
-            """Return this type with encoded images brought to it: the keys of `image:` in model.yaml."""
+            """Return this type for encoded images, prepared as the keys of `image:` in model.yaml say."""
 
         def padded(
             cls, *, value: float = ..., multiple: int = ..., mask: str = ..., waste: float = ...
@@ -87,7 +87,8 @@ else:
         """FP16: 16-bit floats. `Float16[3]` is three for each row, `Float16` alone is one."""
 
     class BFloat16(_Tensor, Protocol):  # pyright: ignore
-        """BF16: bfloat16 numbers, as their 16-bit patterns. `BFloat16[3]` is three for each row, `BFloat16` alone is one."""
+        """BF16: bfloat16 numbers, as their 16-bit patterns. `BFloat16[3]` is three for each row, `BFloat16` alone is
+        one."""
 
     class Float32(_Tensor, Protocol):  # pyright: ignore
         """FP32: 32-bit floats. `Float32[3]` is three for each row, `Float32` alone is one."""

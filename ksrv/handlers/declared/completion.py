@@ -1,4 +1,8 @@
-"""The description of a model, completed by its handler and its model file once they are loaded."""
+"""Completes the description of a model: first by the handler's declarations, then by the loaded model file.
+
+model.yaml takes precedence, then the handler's code, then the model file. `declared_spec` is called before the handler
+is initialized, `complete_spec` afterwards.
+"""
 
 import sys
 from dataclasses import replace
@@ -32,10 +36,10 @@ def _with_lengths(spec: ModelSpec, *, complete: bool = True) -> ModelSpec:
     """Return a spec with its padding and its lengths completed.
 
     Args:
-        complete: Whether no further input is to be declared.
+        complete: Whether no further inputs will be declared.
 
     Raises:
-        HandlerError: They do not hold together.
+        HandlerError: The declarations contradict each other.
     """
     try:
         inputs, outputs = with_lengths(spec.inputs, spec.outputs, complete=complete)
@@ -47,10 +51,10 @@ def _with_lengths(spec: ModelSpec, *, complete: bool = True) -> ModelSpec:
 
 
 def _without_rows(tensor: TensorSpec) -> TensorSpec:
-    """Return a tensor of a hint, whose sizes are its whole shape.
+    """Return a tensor of a type hint for a model without rows: the sizes of the hint are the whole shape.
 
     Raises:
-        HandlerError: It is an image, which is one row of several.
+        HandlerError: The tensor is an image, which needs rows.
     """
     if tensor.image is not None:
         raise HandlerError(
@@ -82,7 +86,7 @@ def _completed(handler: Any, context: Context) -> ModelSpec:
     spec, loaded = context.spec, context.loaded
     if isinstance(handler, BaseHandler):
         spec = handler.declare(spec)
-    # Without torch there is the CPU; asking would import it only to learn that.
+    # Choosing a device may import torch. A handler that has not imported torch, and has no model file, uses the CPU.
     chosen = loaded is not None or context.config.device != "auto" or "torch" in sys.modules
     device = context.device if chosen else "cpu"
     if loaded is None:

@@ -1,8 +1,8 @@
-"""The inputs and outputs that a handler's code declares: by attributes, or by type hints.
+"""Reads the inputs and outputs that a handler's code declares, and refuses handlers whose stages cannot be called.
 
-`inputs` and `outputs` of the class, or of `@settings`, take precedence. Without them the hints of
+`inputs` and `outputs` of the class, or of `@settings`, take precedence. Without them the type hints of
 `inference` declare the inputs, if `preprocess` is not overridden, and the return hint of
-the last stage that the handler overrides declares the outputs: one tensor type, or a TypedDict of them.
+the last stage that the handler overrides declares the outputs: one tensor type, or a TypedDict of tensor types.
 """
 
 import inspect
@@ -36,7 +36,7 @@ def declared_tensors(handler: BaseHandler, known: ModelSpec) -> tuple[Specs, Spe
         known: The spec of model.yaml. If it has inputs or outputs, those in the code are not read.
 
     Raises:
-        HandlerError: A declaration holds something else than tensor types.
+        HandlerError: A declaration has other values than tensor types.
     """
     inputs, outputs = known.inputs, known.outputs
     if not inputs:
@@ -58,14 +58,14 @@ def is_default(handler: Any, name: str) -> bool:
 
 
 def check_settings(handler: Any, given: Collection[str]) -> None:
-    """Refuse a handler with settings that arrived too late, after the settings were read.
+    """Refuse a handler with settings that the server could not read, because it reads them without running the file.
 
     Args:
         handler: The handler.
-        given: The keys that were read from its file and its model.yaml.
+        given: The keys that were read from the file and from model.yaml.
 
     Raises:
-        HandlerError: Its `@settings` names other keys.
+        HandlerError: The handler's `@settings` has other keys.
     """
     target = _target(handler)
     late = sorted(settings_of(target).keys() - set(given) - {"inputs", "outputs"})
@@ -78,6 +78,7 @@ def check_settings(handler: Any, given: Collection[str]) -> None:
 
 
 def _by_attribute(handler: BaseHandler, key: str) -> Specs:
+    """Return the tensors that `@settings` or an attribute of the class declares."""
     target = _target(handler)
     found = settings_of(target).get(key, getattr(type(handler), key, None))
     if not isinstance(found, Mapping):
@@ -107,13 +108,14 @@ def _target(handler: BaseHandler) -> Any:
 
 
 def _hinted_inputs(handler: BaseHandler) -> dict[str, Any]:
+    """Return the tensor types of the parameters of `inference`, by name."""
     function = _inference_of(handler)
     signature = None if function is None else signature_of(function)
     if signature is None:
         return {}
     hints = Hints(function)
     found: dict[str, Any] = {}
-    bare: list[str] = []
+    bare: list[str] = []  # parameters without a tensor type
     for name, parameter in signature.parameters.items():
         subject = f"inference: the parameter {name!r}"
         hint = hints.tensor(parameter.annotation, subject)
@@ -139,7 +141,7 @@ def _hinted_inputs(handler: BaseHandler) -> dict[str, Any]:
 
 
 def _with_default(hint: TensorType, parameter: inspect.Parameter, subject: str) -> TensorType:
-    """Return the type of a parameter, which a request may leave out where its default is None."""
+    """Return the type of a parameter. If its default is None, a request may leave the input out."""
     if parameter.default is parameter.empty:
         return hint
     if parameter.default is None:
@@ -151,6 +153,7 @@ def _with_default(hint: TensorType, parameter: inspect.Parameter, subject: str) 
 
 
 _BEFORE = ("handle", "preprocess")
+"""If a handler overrides one of these stages, `inference` does not get the inputs."""
 
 
 def _inference_of(handler: BaseHandler) -> Callable[..., Any] | None:
@@ -164,7 +167,7 @@ def _inference_of(handler: BaseHandler) -> Callable[..., Any] | None:
 
 _STAGES = ("initialize", "preprocess", "inference", "postprocess", "explain", "handle", "close")
 _NEAR = 0.85
-"""How alike a name must be to count as misspelt: pre_process and preprocessing are, preprocess_image is not."""
+"""How similar a name must be to count as misspelt: pre_process and preprocessing do, preprocess_image does not."""
 _STAGE_ARGUMENTS = {
     "preprocess": ("batch",),
     "handle": ("batch", "context"),
@@ -196,10 +199,10 @@ def check_stages(handler: Any) -> None:
 
 
 def _check_names(kind: type[BaseHandler]) -> None:
-    """Refuse a class whose method has nearly the name of a default stage, and is called by none of its methods.
+    """Refuse a class with a method that is named almost like a default stage, and that no other method calls.
 
     Raises:
-        HandlerError: The stage is misspelt, and would be silently left out.
+        HandlerError: The stage is misspelt, and ksrv would never call it.
     """
     own = [one for one in kind.__mro__ if not one.__module__.startswith("ksrv.")]
     methods = {
@@ -260,13 +263,14 @@ def _shown(function: Callable[..., Any], name: str) -> str:
 
 
 def _check_inference(handler: BaseHandler) -> None:
-    """Refuse a handler with neither a model nor a stage that answers, or that may set the model later."""
+    """Refuse a handler without a model that also overrides no stage which could answer or set the model."""
     stages = ("__init__", "initialize", "preprocess", "inference", "handle", "explain")
     if handler.model is None and all(is_default(handler, one) for one in stages):
         raise HandlerError(missing_inference(handler))
 
 
 def _hinted_outputs(handler: BaseHandler) -> dict[str, Any]:
+    """Return the tensor types of the return hint of the handler's last stage, by name."""
     kind = type(handler)
     function = _target(handler)
     if function is kind:

@@ -1,8 +1,8 @@
-"""Type hints as a handler's author writes them, read as tensor types.
+"""Reads the tensor types in the type hints of a handler.
 
-A hint declares a tensor if it is a tensor type (`Float32[3]`), or a tensor type in `Annotated`. With `| None`, a request
-may leave the input out. A hint that contains a tensor type in another way is refused, because it would look like a
-declaration and declare nothing. Hints of other kinds say nothing here.
+A hint declares a tensor if it is a tensor type (`Float32[3]`), or a tensor type in `Annotated`. With `| None`, a
+request may leave the input out. A hint that contains a tensor type in another way is refused, because it would look
+like a declaration and declare nothing. Hints without tensor types are ignored.
 """
 
 import ast
@@ -67,7 +67,7 @@ class Hints:
             subject: The name of the annotated thing in errors.
 
         Raises:
-            HandlerError: It holds a tensor type in another way.
+            HandlerError: The hint contains a tensor type in another way.
         """
         found = self._tensor(hint, subject)
         if found is None and self._mentions(hint):
@@ -75,14 +75,14 @@ class Hints:
         return found
 
     def refuse_plain(self, hint: Any, subject: str) -> None:
-        """Refuse a hint of Python's own types for an input, which would declare nothing: the handler gets arrays.
+        """Refuse a hint with built-in types for an input, because it declares nothing and the handler gets arrays.
 
         Args:
             hint: The annotation.
             subject: The name of the annotated thing in errors.
 
         Raises:
-            HandlerError: It is such a hint, as in `x: list[float]`.
+            HandlerError: The hint has built-in types, as in `x: list[float]`.
         """
         hint = self.evaluated(hint, subject)
         kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
@@ -103,10 +103,10 @@ class Hints:
         Args:
             hint: The return annotation.
             subject: The name of the annotated thing in errors.
-            name: The name of an only output.
+            name: The name of the output if the hint is one tensor type.
 
         Raises:
-            HandlerError: It holds a tensor type in another way.
+            HandlerError: The hint contains a tensor type in another way.
         """
         hint = self.evaluated(hint, subject)
         if get_origin(hint) in _STREAMS:  # each part has the declared outputs
@@ -146,7 +146,7 @@ class Hints:
         try:
             tree = ast.parse(text.strip(), mode="eval")
         except SyntaxError:
-            return None  # a remark, as in "how many times"
+            return None  # a text that is no expression, such as "how many times"
         names = dict(self._names)
         asked = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         if not asked <= names.keys() | vars(builtins).keys():
@@ -178,6 +178,7 @@ class Hints:
         return found
 
     def _tensor(self, hint: Any, subject: str) -> TensorType | None:
+        """Return the tensor type of a hint in one of the allowed forms, or None."""
         hint = self.evaluated(hint, subject)
         if isinstance(hint, TensorType):
             return hint
@@ -192,7 +193,7 @@ class Hints:
         return None
 
     def _mentions(self, hint: Any, depth: int = 4) -> bool:
-        """Whether a hint holds a tensor type somewhere."""
+        """Tell whether a hint contains a tensor type somewhere."""
         hint = self.evaluated(hint, "")
         if isinstance(hint, TensorType):
             return True

@@ -1,4 +1,4 @@
-"""`@settings`: the settings of a handler in one file, where a folder has its model.yaml."""
+"""`@settings`: gives a handler its settings in the Python file itself, instead of in a model.yaml."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ def settings(**keys: Any) -> Callable[[T], T]:
         keys: `batching={"max_batch_size": 8}`, `model="cats.pt"`, `executor="process"`, ...
 
     Returns:
-        A decorator that gives the class or function back as it is.
+        A decorator that returns the class or function unchanged.
     """
 
     def mark(handler: T) -> T:

@@ -1,9 +1,9 @@
-"""The tensors that a handler in Python declares: `Float32[1000]`, `Image[224, 224, 3]`, `Bytes`.
+"""The tensor types with which a handler declares tensors: `Float32[1000]`, `Image[224, 224, 3]`, `Bytes`.
 
 A type is used in a type hint, or in a handler's `inputs` and `outputs`. Its sizes leave the batch dimension out:
 `Float32[1000]` is declared as FP32 with the shape [-1, 1000]. A text names a length that differs from row to row:
 `Int64["ids"]` is padded when requests are joined. Type checkers read checked_types.pyi instead, in which each type
-takes every value: an array, a torch tensor or a list.
+accepts every value: an array, a torch tensor or a list.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ from ksrv.model.spec import (
 )
 
 MAX_SIZES = 31
-"""The sizes of one type: the protocol's most dimensions without the batch."""
+"""The most sizes of a type: the most dimensions of the protocol, without the batch dimension."""
 
 IMAGE = {"color": "RGB", "channels": "convert", "exif": "apply", "resize": "pillow"}
-"""The `image:` settings that `Image` implies. An image of one channel is GRAY; an image of a free size is not resized."""
+"""The `image:` settings that `Image` implies. An image of one channel is GRAY; an image of a free size is not
+resized."""
 
 _KEYS = set(ImageSpec.__struct_fields__)
 
 
 class TensorTypeError(TypeError):
-    """A tensor type that cannot be; the text names it and its fault."""
+    """An invalid tensor type. The text names the type and the fault."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class TensorType:
         name: The name of the type, such as "Float32".
         datatype: A KServe v2 datatype.
         sizes: The shape without the batch dimension.
-        image: The keys of `image:`, or None for the defaults of an input without them.
+        image: The keys of `image:`, or None for the defaults.
         named_image: Whether the type is `Image`, which has other defaults.
         optional: Whether a request may leave the input out, whose value is then None.
         lengths: For each size the name of its length, or ""; empty if no size has a name.
@@ -107,7 +108,7 @@ class TensorType:
     __ror__ = __or__
 
     def prepared(self, **keys: Any) -> TensorType:
-        """Return this type with encoded images brought to it: the keys of `image:` in model.yaml.
+        """Return this type for encoded images, prepared as the keys of `image:` in model.yaml say.
 
         Args:
             keys: `color`, `channels`, `exif`, `resize`, `shorter_side`, `scale`, `mean`, `std`,
@@ -232,4 +233,4 @@ def _type_name(datatype: str) -> str:
 
 TYPES = {_type_name(one): TensorType(_type_name(one), one) for one in NAMES}
 TYPES["Image"] = TensorType("Image", "FP32", named_image=True)
-"""The tensor types by the names that `ksrv` exports."""
+"""The tensor types, by the names under which `ksrv` exports them."""

@@ -1,1 +1,1 @@
-"""The devices that handlers compute on: which one, and how tensors come there and back."""
+"""The devices that handlers compute on: how one is chosen, and how tensors are copied to it and back."""

@@ -1,8 +1,8 @@
-"""Which device a handler uses: named in model.yaml, or the best that is there.
+"""Chooses the device of a handler: the device that model.yaml names, or for `auto` the best available device.
 
-The order of `auto` is CUDA, XPU, MPS, XLA, CPU. torch is asked, and imported for it, only when a
-device is needed; without torch there is the CPU. For an ONNX model it is ONNX Runtime that must
-have a provider for the device; torch is not asked.
+The order of `auto` is CUDA, XPU, MPS, XLA, CPU. torch knows the devices; it is imported only when a device has to be
+chosen. Without torch, the CPU is used. The device of an ONNX model depends on the providers of ONNX Runtime, not on
+torch.
 """
 
 from importlib.util import find_spec
@@ -19,14 +19,14 @@ def choose_device(wanted: str, instance: int = 0) -> str:
 
     Args:
         wanted: "auto", or a device's name, without a number, with one, or with several: "cuda:0,2".
-        instance: The number of the instance. If `wanted` has numbers, the instances of the model are counted,
-            otherwise the instances of all models, which spread over several devices of one kind.
+        instance: The number of the instance, to spread instances over several devices. If `wanted` has numbers, this
+            counts the instances of the model, otherwise the instances of all models.
 
     Returns:
         "cuda:N", "xpu:N", "mps", "xla" or "cpu".
 
     Raises:
-        ConfigError: The named device is not there.
+        ConfigError: The named device is not available.
     """
     if wanted == "cpu":
         return "cpu"
@@ -58,7 +58,7 @@ def choose_onnx_device(wanted: str, instance: int = 0) -> str:
 
     Args:
         wanted: "auto", or a device's name, with or without a number.
-        instance: The instance; several instances spread over several GPUs.
+        instance: The number of the instance, to spread instances over several GPUs.
 
     Returns:
         "cuda:N" or "cpu" for "auto"; any other name as it is, for the loader to accept or refuse.

@@ -1,12 +1,12 @@
-"""CUDA as a device: copies and kernels are queued, and the caller waits once, for the answer.
+"""The CUDA device: copies and kernels are queued on a stream, and the thread waits only once, for the outputs.
 
-Each instance has one stream. An input is copied to the device once; if batches are joined or images
-decoded, the memory is pinned, and the device reads it by itself while the handler continues. (Memory of the
-front ends is not pinned: the driver copies it, which takes less time than a copy into pinned memory first.) Kernels
-follow on the same stream; the outputs are copied back once each, into one pinned block, and only then does
-the thread wait. Memory that copies read is kept until that wait, however early the handler releases it.
+Each instance has one stream. An input is copied to the device once. Memory of joined batches and decoded images is
+pinned, so the device reads it while the handler continues. (Bodies that a front end received are not pinned: the driver
+copies them, which takes less time than a copy into pinned memory first.) Kernels follow on the same stream. Each output
+is copied back once, into one pinned block, and only then the thread waits. Memory that queued copies read is kept until
+that wait, even if the handler releases it earlier.
 
-The methods below "calls of torch" are what the device of the tests replaces.
+The tests run without a GPU: their device replaces the methods after "calls of torch".
 """
 
 import ctypes
@@ -32,16 +32,16 @@ ALIGNMENT = 64
 
 _NO_MEMORY = 2  # cudaErrorMemoryAllocation
 _WARM_CALLS = (
-    2  # before a recording: libraries choose their kernels and take their memory meanwhile
+    2  # calls before a recording, in which libraries choose their kernels and allocate their memory
 )
 
 _setting_up = threading.Lock()
-_recording = threading.Lock()  # one at a time in a process
-_pins = False
+_recording = threading.Lock()  # one recording at a time in a process
+_pins = False  # whether `use_cuda_pinning` was called
 
 
 class _Thread(threading.local):
-    device: "CudaDevice | None" = None  # that this thread works for
+    device: "CudaDevice | None" = None  # the device in whose `running` this thread is
 
 
 _thread = _Thread()
@@ -62,13 +62,13 @@ class CudaDevice(Device):
 
         self._torch: Any = torch
         self.lease_answer = lease_pages
-        self._takes_inputs = False
-        self._held: list[Array] = []  # whose memory a copy may still read
-        self._behind = False
+        self._takes_inputs = False  # whether the handler has put an input on the device
+        self._held: list[Array] = []  # arrays whose memory a queued copy may still read
+        self._has_queued = False  # whether operations were queued since the last `finish`
         self._device = torch.device(name)
         self._own_stream: Any = None
         self._graph_memory: Any = None
-        self._was_full = False
+        self._ran_out_of_memory = False
 
     def free_memory(self) -> tuple[int, int]:
         """See `Device.free_memory`."""
@@ -76,7 +76,7 @@ class CudaDevice(Device):
         return free, total
 
     def lease(self, nbytes: int) -> Block:
-        """See `Device.lease`: memory that can be pinned, once the handler has put an input here."""
+        """See `Device.lease`. Once the handler has put an input on the device, the memory can be pinned."""
         return buffer_pool.lease(nbytes, pages=self._takes_inputs)
 
     @contextmanager
@@ -107,11 +107,11 @@ class CudaDevice(Device):
             block.pin()
         tensor = self._copy_in(source, wait=False)
         self._held.append(array)
-        self._behind = True
+        self._has_queued = True
         return tensor
 
     def fetch(self, result: Any) -> Any:
-        """See `Device.fetch`; all tensors of a result are waited for together."""
+        """See `Device.fetch`. The thread waits once for all tensors of a result."""
         found: dict[int, Any] = {}
         if isinstance(result, Mapping):
             result = dict(result)
@@ -126,17 +126,17 @@ class CudaDevice(Device):
 
     def finish(self) -> None:
         """See `Device.finish`."""
-        if self._behind:
+        if self._has_queued:
             try:
                 self._synchronise()
             finally:
-                self._behind = False
+                self._has_queued = False
                 self._held.clear()
 
     # ---- copies -----------------------------------------------------------------------------
 
     def _find(self, value: Any, found: dict[int, Any]) -> None:
-        """Note the tensors on the device inside of a value, by their `id`."""
+        """Add the tensors on the device that a value contains to `found`, by their `id`."""
         if isinstance(value, dict):
             value = value.values()
         elif not isinstance(value, (list, tuple)):
@@ -169,7 +169,7 @@ class CudaDevice(Device):
                 target = target.view(tensor.dtype).view(tensor.shape)
             self._copy_out(tensor, target)
             fetched[key] = target if dtype is None else array
-        self._behind = True
+        self._has_queued = True
         self.finish()
         return fetched
 
@@ -180,14 +180,14 @@ class CudaDevice(Device):
         return isinstance(value, self._torch.Tensor) and value.is_cuda
 
     def capture(self, call: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
-        """Record what a function launches.
+        """Record the kernels that a function launches as a CUDA graph.
 
         Args:
-            call: The function; it is called a few times.
+            call: The function. It is called a few times.
 
         Returns:
-            A function that launches it again, and what the recorded call returned: tensors that each
-            launch writes anew.
+            A function that launches the kernels again, and the outputs of the recorded call: tensors that each
+            launch overwrites.
         """
         cuda = self._torch.cuda
         with _recording:
@@ -196,7 +196,7 @@ class CudaDevice(Device):
             if self._graph_memory is None:
                 self._graph_memory = cuda.graph_pool_handle()
             graph = cuda.CUDAGraph()
-            # Other instances' threads go on, and may do what would end a recording of all threads.
+            # "thread_local": other threads continue, and may do things that would abort a recording of all threads.
             with cuda.graph(
                 graph,
                 pool=self._graph_memory,
@@ -207,7 +207,7 @@ class CudaDevice(Device):
         return graph.replay, outputs
 
     def failure_of(self, error: BaseException) -> KsrvError | None:
-        """See `Device.failure_of`: too little memory, or a device that this process has lost."""
+        """See `Device.failure_of`: too little memory, or a device that can no longer be used in this process."""
         torch = self._torch
         if is_lost(error):
             text = str(error).splitlines()[0]
@@ -216,7 +216,7 @@ class CudaDevice(Device):
             isinstance(error, torch.AcceleratorError) and error.error_code == _NO_MEMORY
         ):
             return None
-        self._was_full = True
+        self._ran_out_of_memory = True
         free, total = self.free_memory()
         log.error("%s has %d of %d MiB free", self.name, free >> 20, total >> 20)
         return Overloaded(
@@ -240,20 +240,21 @@ class CudaDevice(Device):
         return self._own_stream
 
     def _is_used(self) -> bool:
-        """Whether anything in this process uses a GPU, which takes memory there."""
+        """Tell whether this process uses a GPU already. If not, a stream would initialize CUDA, which takes GPU
+        memory."""
         return self._own_stream is not None or bool(self._torch.cuda.is_initialized())
 
     def _enter(self) -> Any:
-        """Make the instance's stream this thread's; return the stream that it had."""
+        """Make the instance's stream the current stream of this thread; return the previous stream."""
         cuda = self._torch.cuda
-        before = cuda.current_stream(cuda.current_device())  # asked for so, it takes half the time
-        cuda.set_stream(self._stream)  # which makes its device the thread's as well
+        before = cuda.current_stream(cuda.current_device())  # with a device it takes half the time
+        cuda.set_stream(self._stream)  # also makes its device the current device
         return before
 
     def _leave(self, before: Any) -> None:
         self._torch.cuda.set_stream(before)
-        if self._was_full:  # by now nothing holds what the failed batch had there
-            self._was_full = False
+        if self._ran_out_of_memory:  # now the memory of the failed batch can be freed
+            self._ran_out_of_memory = False
             self._torch.cuda.empty_cache()
 
     def _copy_in(self, tensor: Any, *, wait: bool) -> Any:
@@ -286,7 +287,7 @@ def block_of(array: Array) -> Block | None:
 
 
 class _Unlocked:
-    """Read-only memory as torch takes it; a copy to a device only reads it."""
+    """Presents read-only memory as writeable, because torch warns otherwise. A copy to a device only reads it."""
 
     def __init__(self, array: Array) -> None:
         form = array.__array_interface__
@@ -295,10 +296,12 @@ class _Unlocked:
 
 
 def _unlocked(array: Array) -> Array:
+    """Return a writeable view of a read-only array."""
     return np.asarray(_Unlocked(array))
 
 
 def _shape(tensor: Any, dtype: np.dtype[Any] | None) -> tuple[int, ...]:
+    """Return the shape of the array for a tensor; a tensor without a dtype of numpy is copied as bytes."""
     return (tensor.nbytes,) if dtype is None else tuple(tensor.shape)
 
 
@@ -328,7 +331,7 @@ def use_cuda_pinning() -> None:
 
 
 def _pinning_functions() -> tuple[int, int] | None:
-    """The addresses of cudaHostRegister and cudaHostUnregister in the library that torch has loaded."""
+    """Return the addresses of cudaHostRegister and cudaHostUnregister in the library that torch has loaded."""
     import torch
 
     libraries = [_loaded_runtime(), torch._C.__file__]
@@ -347,7 +350,7 @@ def _pinning_functions() -> tuple[int, int] | None:
 
 
 def _loaded_runtime() -> str | None:
-    """The path of the CUDA runtime that is in this process, which is torch's."""
+    """Return the path of the CUDA runtime that torch has loaded into this process."""
     try:
         with open("/proc/self/maps") as maps:
             for line in maps:

@@ -1,7 +1,8 @@
 """The interface of a device to the runner of a handler.
 
-`Device` itself serves all devices without streams of ksrv: the CPU, MPS, XPU and XLA. `put` returns when the tensor is
-on the device, and an output on the device is copied when its values are read for the answer.
+`Device` itself is used for the CPU, MPS, XPU and XLA, for which ksrv makes no streams: `put` returns when the tensor is
+on the device, and an output on the device is copied when its values are read for the answer. `CudaDevice` derives from
+it.
 """
 
 from collections.abc import Callable

@@ -1,9 +1,10 @@
-"""A model whose kernels are launched by replaying a graph, one graph for each form of its inputs.
+"""Runs a model by replaying CUDA graphs: one graph for each form of the inputs.
 
-A small network takes longer to launch than to run. A graph is recorded when inputs of a form arrive
-for the first time, which for a model with declared shapes is in the warm-up. Inputs are copied into the memory
-that the graph reads. The next replay overwrites the outputs, so a handler that keeps them
-gets a copy. A model that cannot be recorded runs without graphs, and the log reports it once.
+The kernels of a small network take longer to launch than to run; a graph launches all of them at once. The form of
+inputs is their datatypes, shapes and strides, and the values of constants. A graph is recorded when inputs of a new
+form arrive, which for a model with declared shapes is in the warm-up. Inputs are copied into the memory that the graph
+reads. The next replay overwrites the outputs, so a handler that keeps them gets a copy. A model that cannot be recorded
+runs without graphs, and the log reports that once.
 """
 
 import logging
@@ -15,6 +16,7 @@ from ksrv.handlers.devices.cuda import CudaDevice
 log = logging.getLogger("ksrv.handlers")
 
 MOST_GRAPHS = 64
+"""Inputs of further forms run without a graph."""
 _CONSTANTS = (bool, int, float, str, type(None))
 
 
@@ -22,8 +24,8 @@ class Graph:
     """The recorded launches of a model for inputs of one form.
 
     Args:
-        args: Its positional inputs; the tensors among them are copied.
-        named: Its inputs by name.
+        args: The positional inputs. Tensors among them are copied.
+        named: The inputs by name, likewise.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class Graph:
 
         self._args = [static(value) for value in args]
         self._named = {key: static(value) for key, value in named.items()}
+        # The tensors that the graph reads, in the order of the inputs.
         self._places = [
             place for place in (*self._args, *self._named.values()) if device.holds(place)
         ]
@@ -68,9 +71,9 @@ class GraphedModel:
 
     Attributes:
         eager: The model itself.
-        clones: Whether outputs are copied out of the graph's memory; not needed if only the
-            answer is made of them before the next batch.
-        failure: Why the model is not recorded any more, or None.
+        clones: Whether to copy the outputs out of the graph's memory. Not needed if the answer is made of them before
+            the next batch, and the handler does not get them.
+        failure: Why no graphs are recorded any more, or None.
     """
 
     def __init__(self, model: Any, device: CudaDevice, name: str) -> None:
@@ -89,7 +92,8 @@ class GraphedModel:
         if graph is None:
             if len(self._graphs) == MOST_GRAPHS:
                 return self.eager(*args, **named)
-            # The model's own error, if it has one for these inputs, is raised here.
+            # First without recording, so that an error of the model itself is raised and not taken for one of the
+            # recording.
             result = self.eager(*args, **named)
             self._record(form, args, named)
             return result
@@ -109,14 +113,14 @@ class GraphedModel:
             self._graphs[form] = Graph(self._device, self.eager, args, named)
         except Exception as error:
             if self._device.failure_of(error) is not None:
-                raise  # of the device, and not of the recording
+                raise  # an error of the device, not of the recording
             text = str(error).splitlines() or [""]
             self.failure = f"{type(error).__name__}: {text[0][:400]}"
             self._graphs.clear()
             log.warning("the model %s runs without graphs: %s", self._name, self.failure)
 
     def _form(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-        """Return what inputs of one graph have in common, or None for inputs that none can take."""
+        """Return the form of inputs, or None if no graph can take them."""
         import torch
 
         if torch.is_grad_enabled():

@@ -4,7 +4,7 @@ from ksrv.handlers.devices.device import Device
 
 
 def open_device(name: str) -> Device:
-    """Return an instance's way to a device.
+    """Return the interface of an instance to a device.
 
     Args:
         name: "cuda:N", "xpu:N", "mps", "xla" or "cpu".

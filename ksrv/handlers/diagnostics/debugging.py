@@ -1,6 +1,6 @@
-"""The additions of `--debug` to answers: the end of a traceback, and a profile if a request asks for one.
+"""Adds details to answers with `--debug`: the end of a traceback, and a profile if a request asks for one.
 
-Answers to requests that came through a proxy get neither, because its clients are not on this machine.
+Answers to requests through a proxy get neither, because such clients are not on this machine.
 """
 
 import io
@@ -15,7 +15,7 @@ from pathlib import Path
 from ksrv.errors import TEXT_BYTES, KsrvError, without_paths
 from ksrv.request import ExecutorInputs, ExecutorOutputs, is_forwarded
 
-if sys.version_info >= (3, 12):  # where cProfile counts the calls of all threads as one thread's
+if sys.version_info >= (3, 12):  # cProfile mixes the calls of all threads from this version on
     from profile import Profile
 else:
     from cProfile import Profile
@@ -27,6 +27,7 @@ PARAMETER = "profile"
 
 PROFILE_LINES = 20
 FRAMES = 4
+"""How many frames of a traceback an answer has at most."""
 
 _profiling = threading.Lock()
 
@@ -39,7 +40,7 @@ def came_through_a_proxy(inputs: ExecutorInputs) -> bool:
 def add_traceback(
     failure: KsrvError, error: BaseException, inputs: ExecutorInputs, *folders: Path
 ) -> None:
-    """Add the last lines of an error's traceback to the answer that it becomes.
+    """Add the last frames of an error's traceback to the message of a failure.
 
     Args:
         folders: The model's folders, whose files are shown by their names.
@@ -74,7 +75,7 @@ def profiled(run: Run, inputs: ExecutorInputs) -> ExecutorOutputs:
     if not asking or came_through_a_proxy(inputs):
         return run(inputs)
     kind = next(iter(asking.values()))
-    # A process has one profiler. Nothing waits for it: a profiled handler may call this model.
+    # A process can have only one profiler. No request waits for it, because a profiled handler may call this model.
     if _profiling.acquire(blocking=False):
         try:
             outputs, text = (_torch if kind == "torch" else _python)(run, inputs)

@@ -1,8 +1,8 @@
-"""The handler that a log record is from, by the name of the record's logger.
+"""Finds the handler that wrote a log record, by the name of the record's logger.
 
-A handler that writes `logging.getLogger(__name__)` has a logger named after its module, and so have
-the files beside it. Those names are noted here while the handler is loaded, so that the server's log
-can name model, version and instance on any thread, also on a thread that the handler started.
+A handler that calls `logging.getLogger(__name__)` has a logger named after its module, and so have the other files of
+its folder. The names of these modules are noted here while the handler is loaded. So the server's log can name model,
+version and instance of a record from any thread, also from a thread that the handler started.
 """
 
 import threading
@@ -14,8 +14,8 @@ _owners: dict[str, list[Fields]] = {}
 _changing = threading.Lock()
 
 
-def own(module: str, owner: Fields) -> None:
-    """Note that a module's loggers, and those below them, are a handler's.
+def note_owner(module: str, owner: Fields) -> None:
+    """Note that the loggers of a module, and of its submodules, belong to a handler.
 
     Args:
         owner: The handler's model, version and instance, as fields of a record.
@@ -24,11 +24,11 @@ def own(module: str, owner: Fields) -> None:
         _owners[module] = [*_owners.get(module, []), owner]
 
 
-def disown(owner: Fields) -> None:
+def forget_owner(owner: Fields) -> None:
     """Forget a handler that is being closed.
 
     Args:
-        owner: The owner that `own` was given.
+        owner: The same object that `note_owner` got.
     """
     with _changing:
         for module, owners in list(_owners.items()):
@@ -40,10 +40,10 @@ def disown(owner: Fields) -> None:
 
 
 def fields_of(logger: str) -> Fields:
-    """Return the fields of a logger's handler, on which all handlers that share the logger agree.
+    """Return the fields of the handler that has a logger. Several handlers may share it, for example as instances.
 
     Returns:
-        Model, version and instance; nothing for a logger that is no handler's.
+        Model, version and instance, without fields in which the handlers differ; empty if no handler has the logger.
     """
     while logger:
         owners = _owners.get(logger)

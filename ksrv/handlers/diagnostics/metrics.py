@@ -1,7 +1,7 @@
 """Values that handlers report: `context.metrics`.
 
-A value travels as a `MetricRecord` to the function that the runner was given, and from there to the
-metrics page: directly from an inline handler, over the socket from a handler's process.
+A value is passed as a `MetricRecord` to the function `emit` of the runner, and from there to the
+metrics page: directly from an inline handler, over the socket from a handler process.
 """
 
 import math
@@ -63,7 +63,7 @@ class Metrics:
 
 
 def _check_finite(kind: str, name: str, value: float) -> None:
-    """Refuse NaN and infinity: a sum that has one keeps it until the server ends."""
+    """Refuse NaN and infinity, because a sum would keep them until the server ends."""
     if not math.isfinite(value):
         raise ValueError(
             f"the {kind} {name!r} cannot take {value}, which would stay in the sum for ever"

@@ -1,4 +1,4 @@
-"""Times users' own functions: `@timed`. The four stages are timed by ksrv without it."""
+"""`@timed`: times functions of a handler. ksrv times the four stages without it."""
 
 import functools
 import re
@@ -15,7 +15,7 @@ _NO_WORD = re.compile("[^A-Za-z0-9_]")
 
 
 def stage_name(name: str) -> str:
-    """Return the name of a stage as header lines and handler processes take it: other characters become `_`."""
+    """Return the name of a stage for header lines and messages: characters that are not allowed there become `_`."""
     return _NO_WORD.sub("_", name)
 
 

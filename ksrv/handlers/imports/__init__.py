@@ -1,1 +1,2 @@
-"""How a handler's files, and what they import, come into a process that serves other models as well."""
+"""Imports the files of handlers into a process that serves other models as well, and loads the same files again
+later."""

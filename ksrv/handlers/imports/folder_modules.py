@@ -1,13 +1,14 @@
-"""Imports the Python files of a model's folder so that two models never meet in `sys.modules`.
+"""Imports the Python files of a model's folder so that the modules of two models never collide in `sys.modules`.
 
 The folder becomes a separate package, `ksrv_models.<model>_<number>`, and its files are
 submodules of that. Files of a folder import each other by bare name (`import net`), as they would
-in a script; so each of them gets a special `__import__`, which turns a bare name that is in the folder
+in a script. So each file gets a special `__import__`, which turns a bare name that is in the folder
 into the submodule and leaves every other name to Python. Relative imports work as well.
 
 In a process that serves one model the files have their bare names as well: `sys.modules["net"]` is the
 submodule, whose `__name__` is "net". So pickles that name a class of the folder find it, and so does a
-process that a handler spawns. A name that the process has imported already keeps its module.
+process that a handler spawns. If the process has already imported another module of that name, the name keeps
+that module.
 """
 
 import builtins
@@ -25,11 +26,12 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from ksrv.errors import did_you_mean
-from ksrv.handlers.diagnostics.loggers import disown, own
+from ksrv.handlers.diagnostics.loggers import forget_owner, note_owner
 from ksrv.handlers.imports.loaded_files import HeldSourceLoader, HeldSources
 
 PREFIX = "ksrv_models"
 
+# The end of an error for a handler in the server's process.
 _ELSEWHERE = (
     "{name!r} is in the model's folder: pickles and importlib find it there only with executor: process in "
     "model.yaml, because a handler process serves one model"
@@ -50,10 +52,10 @@ class ModelImporter:
     Args:
         name: The model's name, for the modules' names.
         folders: The folders in which files are searched, in this order.
-        version: The model's version, for what the handler logs.
-        instance: The handler's number, for what it logs.
-        alone: Whether this is the only model of the process, whose files have their bare names.
-        sources: The Python files that were read for the load, by path; others come from the disk.
+        version: The model's version, for log records of the handler.
+        instance: The handler's number, for log records of the handler.
+        alone: Whether this is the only model of the process, so that its files can have their bare names.
+        sources: The Python files that were read for the load, by path. Other files are read from the disk.
     """
 
     def __init__(
@@ -74,7 +76,8 @@ class ModelImporter:
         self._sources = HeldSources(sources)
         self._owner = {"model": name, "version": version, "instance": instance}
         self._open = False
-        self._held: dict[str, bool] = {}  # an import in a stage must not look at the disk again
+        # The results of `holds`, so that an import statement in a stage does not look at the disk for each batch.
+        self._contains: dict[str, bool] = {}
 
     def load(self, file: Path) -> ModuleType:
         """Import one file of the folders.
@@ -83,7 +86,7 @@ class ModelImporter:
             file: Its path. A file in a subfolder is imported as `subfolder.name`.
 
         Returns:
-            The module. Exceptions of its code are not caught.
+            The module. Exceptions that its code raises are not caught.
         """
         self._register()
         for folder in self.folders:
@@ -93,18 +96,18 @@ class ModelImporter:
         raise ImportError(f"{file} is not in {' or '.join(self.folders)}")
 
     def close(self) -> None:
-        """Forget the modules, so that their memory can go."""
-        disown(self._owner)
+        """Remove the modules from `sys.modules`, so that their memory can be freed."""
+        forget_owner(self._owner)
         _finder.packages.pop(self.package, None)
-        for name in list(sys.modules):  # in one step: other threads import meanwhile
+        for name in list(sys.modules):  # a copy, because other threads import meanwhile
             if _within(name, self.package):
                 self._forget_bare_name(name.removeprefix(f"{self.package}."), sys.modules.pop(name))
-        if PREFIX in sys.modules:  # an import leaves its module in the package above as well
+        if PREFIX in sys.modules:  # an import also makes the module an attribute of its parent package
             vars(sys.modules[PREFIX]).pop(self.package.removeprefix(f"{PREFIX}."), None)
         self._open = False
 
     def spec(self, name: str, path: Sequence[str] | None) -> ModuleSpec | None:
-        """Return the import spec of a module of this package."""
+        """Return the import spec of a module of this package, or None. Called by `_Finder`."""
         if name == self.package:
             spec = ModuleSpec(name, None, is_package=True)
             spec.submodule_search_locations = list(self.folders)
@@ -125,21 +128,22 @@ class ModelImporter:
         return _Loader(name, path, self, self._sources)
 
     def bare_spec(self, name: str) -> ModuleSpec | None:
-        """Return the import spec of the bare name of a file, for whoever imports it from elsewhere."""
+        """Return the import spec for the bare name of a file, for code outside of the folder that imports the name."""
         if not self._alone or not self._holds_file(name.partition(".")[0]):
-            return None  # `holds` asks Python, which would ask here again
+            return None  # not `holds`, which calls `find_spec`, and so this method again
         return ModuleSpec(name, _BareNameLoader(f"{self.package}.{name}"))
 
     def begin(self, module: ModuleType) -> None:
-        """Prepare a module of the folder to be run: its imports, and its bare name where it is free."""
+        """Prepare a module of the folder before its code runs: set its `__import__`, and its bare name if that is
+        free."""
         module.__dict__["__builtins__"] = self._builtins
         bare = module.__name__.removeprefix(f"{self.package}.")
         if self._alone and sys.modules.setdefault(bare, module) is module:
             module.__name__ = bare  # and so the `__module__` of its classes, which pickles name
-            self.own(bare)
+            self.note_module(bare)
 
     def fail(self, module: ModuleType) -> None:
-        """Forget the bare name of a module that could not be run."""
+        """Remove the bare name of a module whose code failed."""
         self._forget_bare_name(module.__name__, module)
 
     def _forget_bare_name(self, name: str, module: ModuleType) -> None:
@@ -147,7 +151,7 @@ class ModelImporter:
             del sys.modules[name]
 
     def remedy(self, error: BaseException) -> str:
-        """Return what mends a handler's code that cannot be run, as the end of a sentence; "" if nothing is known."""
+        """Return advice for an error in a handler's code, as the end of a sentence; "" if no advice is known."""
         frames = [frame for frame, _ in walk_tb(error.__traceback__)]
         importing = any(frame.f_code.co_name == "<module>" for frame in frames)
         for seen in _chain(error):
@@ -167,14 +171,14 @@ class ModelImporter:
         _finder.install()
         _finder.packages[self.package] = self
         self._open = True
-        self.own(self.package)
+        self.note_module(self.package)
 
-    def own(self, module: str) -> None:
-        """Note that a module, here or installed, is the handler's, so that its log records name the model."""
-        own(module, self._owner)
+    def note_module(self, module: str) -> None:
+        """Note that a module, of the folder or installed, is the handler's, so that its log records name the model."""
+        note_owner(module, self._owner)
 
     def holds(self, name: str) -> bool:
-        """Whether `import NAME` inside the folder means a file of the folder."""
+        """Tell whether `import NAME` inside of the folder means a file of the folder."""
         if self._holds_file(name):
             return True
         # A plain subfolder is a package only if nothing else has its name: a folder of weights
@@ -194,9 +198,9 @@ class ModelImporter:
         )
 
     def _contains_cached(self, name: str) -> bool:
-        held = self._held.get(name)
+        held = self._contains.get(name)
         if held is None:
-            held = self._held[name] = self.holds(name)
+            held = self._contains[name] = self.holds(name)
         return held
 
     def _import(
@@ -207,10 +211,12 @@ class ModelImporter:
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> Any:
+        """`__import__` for the modules of the folder."""
         top = name.partition(".")[0]
         if level == 0 and self._open and self._contains_cached(top):
             if type(fromlist) is list and not (fromlist or self._alone):
-                # Only C code passes an empty list (PyImport_Import), and next looks into sys.modules: a pickle.
+                # Only C code (PyImport_Import) passes an empty list: this is a pickle. It would next look for the bare
+                # name in sys.modules, where it is not.
                 raise ModuleNotFoundError(f"No module named {name!r}", name=name)
             module = importlib.import_module(f"{self.package}.{name}")
             if not fromlist:
@@ -220,7 +226,7 @@ class ModelImporter:
 
 
 def resolve(target: str, modules: ModelImporter) -> Any:
-    """Return what `FILE.py[:NAME]` or `package.module[:NAME]` names.
+    """Return the module, class or function that `FILE.py[:NAME]` or `package.module[:NAME]` names.
 
     Args:
         target: The target; a file's path is absolute.
@@ -242,7 +248,7 @@ def resolve(target: str, modules: ModelImporter) -> Any:
             if name or not parent or error.name != path:
                 raise
             module, name = importlib.import_module(parent), last
-        modules.own(module.__name__)
+        modules.note_module(module.__name__)
     if not name:
         return module
     try:
@@ -255,7 +261,7 @@ def resolve(target: str, modules: ModelImporter) -> Any:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and its causes, each once, because `raise error from error` makes a ring."""
+    """Yield an error and its causes, each once, because `raise error from error` makes a cycle."""
     passed: set[int] = set()
     seen: BaseException | None = error
     while seen is not None and id(seen) not in passed:
@@ -265,11 +271,11 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _remedy_of(error: BaseException, *, importing: bool) -> str:
-    """Return what mends an error that Python raised, if its text does not say it.
+    """Return advice for an error that Python raised; "" if its text is clear enough.
 
     Args:
         error: The error.
-        importing: Whether a file was being imported, without a context.
+        importing: Whether a file was being imported, where no `context` is available.
     """
     if isinstance(error, ImportError) and (absent := _ABSENT_NAME.match(str(error))):
         module = sys.modules.get(error.name or "")
@@ -290,7 +296,7 @@ def _remedy_of(error: BaseException, *, importing: bool) -> str:
 
 
 class _Loader(HeldSourceLoader):
-    """Loads a source file whose imports look into its folder first."""
+    """Loads a source file of a folder, and sets its `__import__`."""
 
     def __init__(
         self, name: str, path: str, importer: ModelImporter, sources: Mapping[str, bytes]
@@ -308,7 +314,7 @@ class _Loader(HeldSourceLoader):
 
 
 class _BareNameLoader(Loader):
-    """Gives the module of a folder's file to whoever imports it by its bare name.
+    """Loads a module by its bare name: returns the module of the model's package.
 
     Args:
         name: The module's name in the model's package.
@@ -325,12 +331,12 @@ class _BareNameLoader(Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Give the module, which has been run, the spec back that Python has overwritten."""
+        """Restore the spec, which Python has overwritten. The code of the module has run already."""
         module.__spec__ = self._spec
 
 
 class _Finder:
-    """Finds the modules of all open folders; on `sys.meta_path` once there is one."""
+    """Finds the modules of all open folders. It is put into `sys.meta_path` for the first folder."""
 
     def __init__(self) -> None:
         self.packages: dict[str, ModelImporter] = {}
@@ -360,7 +366,7 @@ _finder = _Finder()
 
 
 def error_with_location(folder: Path, error: BaseException) -> str:
-    """Return an error's class, its text if it has one, and where in a model's own files it came up."""
+    """Return the class and the text of an error, and the place in the model's files where it was raised."""
     text = str(error)
     return f"{type(error).__name__}{f': {text}' if text else ''}{error_location(folder, error)}"
 

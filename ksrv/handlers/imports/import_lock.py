@@ -8,7 +8,8 @@ in the warm-up.
 
 A thread that runs a model's code takes the import lock for each outermost import. So a thread that waits for the import
 lock holds no module's lock, and the two kinds of locks cannot deadlock. Threads that a package or a handler has started
-never take the import lock, because an import may wait for such a thread.
+never take the import lock, because an import may wait for such a thread. A lock whose holder makes no progress is not
+waited for any longer: then two models import at the same time, as without the lock.
 """
 
 import importlib._bootstrap
@@ -27,20 +28,20 @@ from ksrv._native.batch.stages import current_context
 log = logging.getLogger("ksrv.handlers")
 
 STALL_S = 30.0
-"""Others stop waiting for an import that has begun no further module for this time: it may hang, load weights, or
+"""Other threads stop waiting if the import has begun no further module for this time: it may hang, load weights, or
 wait for a lock of the waiting thread."""
 
 LEAST_SHARE = 0.01
-"""The least share of a processor that an import gets on a busy machine. An import that hangs uses less."""
+"""The share of a processor that an import uses at least, even on a busy machine. An import that uses less hangs."""
 
 Find = Callable[[str, Callable[..., ModuleType]], ModuleType]
 
 
 class ImportLock:
-    """A lock whose waiters give up when its holder makes no progress.
+    """A lock whose waiters give up if its holder makes no progress.
 
     Args:
-        what: The owner's work, for the log.
+        what: What the holder does, for the log.
     """
 
     def __init__(self, what: str = "the import of") -> None:
@@ -50,8 +51,10 @@ class ImportLock:
     def reset(self) -> None:
         """Free the lock without its holder: in the child of a fork, the holding thread does not exist."""
         self._changed = threading.Condition()
-        self._holder = ""
-        self._clock = time.CLOCK_THREAD_CPUTIME_ID
+        self._holder = ""  # the module or model of the holder; "" if the lock is free
+        self._clock = time.CLOCK_THREAD_CPUTIME_ID  # the processor time of the holder's thread
+        # Waiters give up at `_until_s` (monotonic). It is put off while the holder computes, until its processor time
+        # reaches `_most_s`. `_computed_s` is its processor time at the last check.
         self._until_s = self._patience_s = 0.0
         self._computed_s = self._most_s = 0.0
 
@@ -59,12 +62,12 @@ class ImportLock:
         """Take the lock.
 
         Args:
-            name: The module or model that wants it.
-            patience_s: How long others wait without progress of the new holder. While it uses the processor they wait
+            name: The module or model of the caller, for the log.
+            patience_s: How long other threads wait for the caller without progress. If the caller computes, they wait
                 longer, until it has used so many seconds of processor time.
 
         Returns:
-            Whether the lock was taken; False if its holder makes no progress, so that the caller need not wait.
+            Whether the lock was taken. False if its holder makes no progress: the caller continues without the lock.
         """
         with self._changed:
             while self._holder:
@@ -98,7 +101,7 @@ class ImportLock:
         """Return whether the holder has used the processor since the last check. If so, the wait begins again."""
         try:
             computed_s = time.clock_gettime(self._clock)
-        except OSError:  # its thread has ended
+        except OSError:  # the thread has ended
             return False
         least_s = LEAST_SHARE * self._patience_s
         if computed_s - self._computed_s < least_s or computed_s >= self._most_s:
@@ -118,9 +121,9 @@ class _Thread(threading.local):
     """The state of a thread.
 
     Attributes:
-        runs_model: Whether it runs a model's code outside of a batch. `current_context` is set in a batch.
-        importing: Whether it is inside an import.
-        locked: Whether it holds the import lock.
+        runs_model: Whether the thread runs a model's code outside of a batch. (In a batch, `current_context` is set.)
+        importing: Whether the thread is inside an import.
+        locked: Whether the thread holds the import lock.
     """
 
     runs_model = False
@@ -137,7 +140,7 @@ _find_unlocked: Find = _bootstrap._find_and_load
 
 @contextmanager
 def locked_imports() -> Iterator[None]:
-    """Make the imports of this thread take the lock, as imports in a model's batch always do."""
+    """Make imports of this thread take the import lock in this block. In a batch they always take it."""
     _install()
     before, _thread.runs_model = _thread.runs_model, True
     try:
@@ -166,6 +169,7 @@ def _install() -> None:
 
 
 def _find_and_load(name: str, import_: Callable[..., ModuleType]) -> ModuleType:
+    """Replaces the function of importlib: takes the import lock for the outermost import of a model's thread."""
     if _thread.importing:
         if _thread.locked:
             _lock.note_progress(STALL_S)

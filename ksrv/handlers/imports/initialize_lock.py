@@ -1,9 +1,10 @@
-"""Only one handler of a process at a time is made and initialized; ksrv's loaders work in parallel.
+"""The lock for initialization: only one handler of a process at a time runs its constructor and `initialize`.
 
-Packages that load models change global state while they do: `from_pretrained` of transformers switches some of its
-functions off, and torch's default datatype, for the whole process. Two such loads at a time give models whose weights
-were never read, or have another datatype. ksrv cannot see whether a handler's code does that, so the process's other
-handlers wait. `model:`, `class:`, `pt2:` and the warm-up need no lock, because their code may run in parallel.
+Packages change global state of the process while they load a model: `from_pretrained` of transformers replaces
+functions and torch's default datatype. Two such loads at the same time give models whose weights were never read, or
+have another datatype. ksrv cannot see whether a handler's code does that, so the other handlers of the process wait.
+ksrv's loaders are safe in parallel, so they release the lock while they read a model file or compile a model; only the
+constructor that `class:` names runs with the lock. The warm-up does not take it.
 """
 
 import threading
@@ -17,8 +18,8 @@ class _Thread(threading.local):
     """The handler that a thread initializes.
 
     Attributes:
-        model: The model whose handler it initializes alone, or "".
-        patience_s: How long others wait for it without progress: see `ImportLock.acquire`.
+        model: The model for which the thread holds the lock, or "".
+        patience_s: How long others wait without progress: see `ImportLock.acquire`.
     """
 
     model = ""
@@ -32,8 +33,8 @@ _thread = _Thread()
 @contextmanager
 def initialized_alone(model: str, patience_s: float) -> Iterator[None]:
     """Hold the lock in this block. The block runs without it if the current holder makes no progress."""
-    # Inside an import this thread has locks of modules. It must not wait, because the holder of `_lock` may wait for
-    # one of these modules.
+    # Inside an import this thread holds locks of modules. It must not wait for `_lock`, whose holder may wait for one
+    # of these modules.
     if _thread.model or is_importing() or not _lock.acquire(model, patience_s):
         yield
         return

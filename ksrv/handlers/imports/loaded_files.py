@@ -1,7 +1,8 @@
-"""A replacement loads what was loaded before: sources from memory, and other files only if they have not changed.
+"""Ensures that a replaced process loads the same files as before: sources from memory, other files only if unchanged.
 
-A process that ends may be replaced while somebody copies a new version into the model's folder. So the replacement
-imports the sources that were read for the load, under their original paths, and does not open files that have changed.
+A process may die and be replaced while somebody copies a new version into the model's folder. So the replacement
+imports the sources that were read for the first load, under their original paths. Other files, such as weights, are not
+kept in memory: if one has changed, the process is not replaced (`changed_file`).
 """
 
 import linecache
@@ -34,7 +35,7 @@ class HeldSources(dict[str, bytes]):
                 os.path.join(folder, name, "__init__.py"),
                 os.path.join(folder, f"{name}.py"),
             ):
-                # Beside its source a compiled module is what Python imports.
+                # If a compiled module has the same name, Python imports it instead of the source.
                 if file in self and not _is_compiled(file):
                     return file, file.endswith("__init__.py")
         return None
@@ -51,7 +52,7 @@ class HeldSources(dict[str, bytes]):
 
         Args:
             folders: The folders to search.
-            make_loader: Makes its loader from its name and its file.
+            make_loader: Makes a loader from the name and the file of the module.
         """
         found = self.find(name.rpartition(".")[2], folders)
         if found is None:
@@ -72,7 +73,7 @@ def _is_compiled(file: str) -> bool:
 
 
 class HeldSourceLoader(SourceFileLoader):
-    """Compiles a source file from what was read for the load; one that was not read then from the disk."""
+    """Compiles a source file from the content that was read for the load, or else from the disk."""
 
     def __init__(self, name: str, path: str, sources: Mapping[str, bytes]) -> None:
         super().__init__(name, path)
@@ -84,7 +85,7 @@ class HeldSourceLoader(SourceFileLoader):
         return super().get_data(path) if held is None else held
 
     def get_code(self, fullname: str) -> CodeType:
-        """Compile the source: bytecode kept beside it may be older within the same second."""
+        """Compile the source. A .pyc file is not used, because a change within the same second would not be noticed."""
         data = self.get_data(self.path)
         if self.path in self._sources:
             # For tracebacks and torch.jit.script, because the file on the disk may have changed.
@@ -96,10 +97,11 @@ class HeldSourceLoader(SourceFileLoader):
 def changed_file(source: ModelSource) -> str:
     """Return the name of a file that has changed since it was read; "" if no file has.
 
-    Sources are not checked if the version is loaded again, and files that its code writes are never checked.
+    Sources are not checked if the version is loaded again, because they are in memory. Files that the model's code has
+    written are never checked.
 
     Raises:
-        HandlerFailed: A file cannot be looked at now.
+        HandlerFailed: A file cannot be read now.
     """
     loaded = source.loaded
     if loaded is None:
@@ -114,6 +116,7 @@ def changed_file(source: ModelSource) -> str:
 
 
 def _is_same(mark: FileMark) -> bool:
+    """Tell whether a file is unchanged: by size and time, or by size and digest if it was copied again."""
     try:
         status = os.stat(mark.path)
         if (status.st_size, status.st_mtime_ns) == (mark.size, mark.mtime_ns):
@@ -123,7 +126,7 @@ def _is_same(mark: FileMark) -> bool:
         return content_digest(Path(mark.path).read_bytes()) == mark.digest
     except (FileNotFoundError, NotADirectoryError):
         return False
-    except OSError as error:  # of a file system that may be back at the next try
+    except OSError as error:  # such as of a network file system; the next try may succeed
         raise HandlerFailed(
             f"the file {Path(mark.path).name} cannot be compared with what was loaded: {error.strerror}"
         ) from error

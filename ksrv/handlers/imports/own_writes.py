@@ -1,8 +1,8 @@
-"""Tracks which files of its folder a model's code writes, because they are no sign of a new deployment.
+"""Tracks which files of its folder a model's code writes, because such a change is no sign of a new deployment.
 
-Python's audit hook reports each file that is opened for writing, removed or renamed before that happens, and a note is
-kept: in this process, and in a folder that all processes of the server share. So the note exists before the file
-changes. Writes of compiled code, or of a program that the handler starts, are not seen.
+Python's audit hook reports each file before it is opened for writing, removed or renamed. A note about it is kept in
+this process, and as an empty file in a folder that all processes of the server share. So the note exists before the
+file changes. Writes by compiled code, or by a program that the handler starts, are not seen.
 """
 
 import hashlib
@@ -30,10 +30,10 @@ _listening = False
 
 
 def watch(paths: Iterable[str], notes: str) -> None:
-    """Note from now on which of some files this process writes.
+    """Begin to note writes of these files by this process.
 
     Args:
-        notes: The folder that the processes of the server share for this; "" for none.
+        notes: The folder for notes that the processes of the server share; "" for none.
     """
     global _listening
     with _lock:
@@ -45,7 +45,7 @@ def watch(paths: Iterable[str], notes: str) -> None:
 
 
 def is_own_write(path: str, notes: str) -> bool:
-    """Whether the code of a model has written, removed or renamed a file that was watched.
+    """Tell whether a model's code, in any process that shares `notes`, has written, removed or renamed a watched file.
 
     Args:
         notes: See `watch`.
@@ -54,10 +54,12 @@ def is_own_write(path: str, notes: str) -> bool:
 
 
 def _note(path: str, notes: str) -> Path:
+    """Return the path of the note about a file."""
     return Path(notes, hashlib.blake2b(path.encode(), digest_size=16).hexdigest())
 
 
 def _listen(event: str, arguments: tuple[Any, ...]) -> None:
+    """The audit hook. Python calls it for every event of the process, so it must be quick."""
     if event == "open":
         flags = arguments[2]
         if type(flags) is int and flags & _WRITES:
@@ -73,6 +75,7 @@ def _listen(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _see(path: object) -> None:
+    """Note that a file is about to be written, if it is watched."""
     if not isinstance(path, str | bytes):
         return
     try:
@@ -95,9 +98,9 @@ def _see(path: object) -> None:
 
 
 def notes_folder(token: str) -> str:
-    """Return a folder for notes; it is made with the first note.
+    """Return the folder for the notes of a server. It is created with the first note.
 
     Args:
-        token: Distinguishes the server's folder from the folders of other servers.
+        token: A text that no other server uses.
     """
     return str(Path(tempfile.gettempdir()) / f"ksrv-written-{token}")

@@ -115,7 +115,7 @@ def test_each_instance_has_a_stream_and_does_not_wait_for_another(runner_of, bat
 
     thread = threading.Thread(target=run_slowly)
     thread.start()
-    while not runners[0].device._behind:
+    while not runners[0].device._has_queued:
         assert thread.is_alive()
     runners[1].run(quick)
     assert not done.is_set(), "the quick batch was answered while the slow one ran"
