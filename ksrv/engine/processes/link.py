@@ -3,11 +3,11 @@
 A sequenced packet socket preserves message boundaries, so a message is never read in part. A message has a kind, a
 payload in MessagePack, and blocks of memory with its large tensors. There are two kinds of blocks:
 
-- a slot of the memory that both sides share (`SharedMemory`), which is filled again after the other side has released
-it; - a memfd for this message alone, if no slot is free or the tensors are larger than a slot. Its descriptor is sent
-with
-  the message. The body of a large request was received into such a block, so it is not copied: the block is lent, and
-  the other side cannot write to it.
+- a slot of the memory that both sides share (`SharedMemory`), which is filled again after the other side has
+  released it;
+- a memfd for this message alone, if no slot is free or the tensors are larger than a slot. Its descriptor is sent
+  with the message. The body of a large request was received into such a block, so it is not copied: the block is
+  lent, and the other side cannot write to it.
 
 A payload that is too long for the socket is put into a block, too.
 

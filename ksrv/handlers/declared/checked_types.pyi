@@ -87,8 +87,7 @@ else:
         """FP16: 16-bit floats. `Float16[3]` is three for each row, `Float16` alone is one."""
 
     class BFloat16(_Tensor, Protocol):  # pyright: ignore
-        """BF16: bfloat16 numbers, as their 16-bit patterns. `BFloat16[3]` is three for each row, `BFloat16` alone is
-        one."""
+        """BF16: bfloat16 numbers, as their 16-bit patterns. `BFloat16[3]` is three for each row, `BFloat16` alone is one."""
 
     class Float32(_Tensor, Protocol):  # pyright: ignore
         """FP32: 32-bit floats. `Float32[3]` is three for each row, `Float32` alone is one."""
