@@ -331,7 +331,8 @@ class FilesChanged(HandlerFailed):
 
 class ProgramError(HandlerFailed):
     """The handler's code failed with an error of the program, which other values would not mend, such as a
-    TypeError."""
+    TypeError.
+    """
 
 
 class FileFailed(HandlerFailed):

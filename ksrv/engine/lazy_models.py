@@ -10,9 +10,9 @@ Requests for loaded models share the GIL with loads. So Python's switch interval
 collector runs after a model was put away only if too little memory came free without it, because a collection keeps the
 GIL while it looks at all objects.
 
-The memory of the models is estimated: the anonymous pages of the worker and its handler processes, less those of the
-worker before its first model. Mapped files (weights of safetensors and ONNX, libraries) do not count, because the
-kernel can drop their pages.
+The memory of the models is estimated: the anonymous pages of the worker and its handler processes, less the pages
+of the worker before its first model. Mapped files (weights of safetensors and ONNX, libraries) do not count, because
+the kernel can drop their pages.
 """
 
 import gc

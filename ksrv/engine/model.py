@@ -174,7 +174,9 @@ class ModelVersion(InstanceHost):
     def _prefetches(self) -> bool:
         """Whether joining a batch can take time: requests are copied, or images decoded."""
         joins = self.spec.max_batch_size > 1 or bool(self.images)
-        return joins and self.sequences is None  # any instance may take a prefetched batch, but not one of a sequence
+        return (
+            joins and self.sequences is None
+        )  # any instance may take a prefetched batch, but not one of a sequence
 
     def _give_up(self) -> None:
         self.state = "UNAVAILABLE"
@@ -224,7 +226,9 @@ class ModelVersion(InstanceHost):
             handle.add_done_callback(callback)
         # At the deadline a timer answers the request. But a thread that runs a handler inline cannot return before the
         # handler does. So it may only do so if the executor keeps deadlines, or the request has none.
-        caller_blocks = caller_blocks and (self._keeps_deadlines or handle.deadline_ns == NO_DEADLINE)
+        caller_blocks = caller_blocks and (
+            self._keeps_deadlines or handle.deadline_ns == NO_DEADLINE
+        )
         push = self.queue.push
         if allow_inline or caller_blocks:
             push = partial(self.queue.push_inline, caller_blocks=caller_blocks)
@@ -248,7 +252,7 @@ class ModelVersion(InstanceHost):
             raise
 
     def _known_answer(self, cache: ResponseCache, request: InferRequest) -> FutureHandle | None:
-        """Return the cached answer to a request; if there is none, have the answer cached when it is sent."""
+        """Return the cached answer to a request. Otherwise have the answer cached when it is sent."""
         request.remember = None
         if self.queue.closed:
             return None

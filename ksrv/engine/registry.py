@@ -109,7 +109,9 @@ class ModelRegistry:
         self._table_lock = threading.Lock()  # while the table is replaced
         # Weak references, because callers name unknown models: a lock lives while it is held or waited for.
         self._locks: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
-        self._applied: dict[str, int] = {}  # by model, the number of the last change that was applied
+        self._applied: dict[
+            str, int
+        ] = {}  # by model, the number of the last change that was applied
         self._load_slots = threading.BoundedSemaphore(self.parallel_loads)
         self._retiring: list[threading.Thread] = []
         self._closing = False
@@ -408,7 +410,7 @@ class ModelRegistry:
     def _update(self, served: ModelVersions | None, entry: ModelEntry) -> list[KsrvError]:
         """Load the versions of a model that differ from the serving versions, and log each load."""
         if served is not None and not _differs(served, entry):
-            # Several workers report the same change of the disk, and this one was applied already. Its errors are
+            # Several workers report the same change of the disk, and it was applied already. Its errors are
             # returned again, because the outcome of the last change decides what replaced workers load.
             return [
                 HandlerFailed(one.reason) for one in served.states.values() if not served.dormant
@@ -553,7 +555,9 @@ class ModelRegistry:
             states.setdefault("", ModelState(name, "", "UNAVAILABLE", error.message))
             merged = {**before.versions, **versions}
             versions = {version: merged[version] for version in sorted(merged, key=by_numbers)}
-        if failed and not versions:  # if nothing new can serve, all old versions stay, also deleted versions
+        if (
+            failed and not versions
+        ):  # if nothing new can serve, all old versions stay, also deleted versions
             versions = before.versions
         required = always or before.required or bool(versions)
         made = ModelVersions(versions, states, required=required, fingerprints=found, entry=entry)
@@ -623,7 +627,7 @@ class ModelRegistry:
 
 
 def _differs(served: ModelVersions, entry: ModelEntry) -> bool:
-    """Tell whether the files of a model differ from those of its last load, even if that failed."""
+    """Tell whether the files of a model differ from the files of its last load, even if that failed."""
     return _fingerprints(entry) != served.fingerprints
 
 

@@ -9,8 +9,8 @@ from ksrv.limits import Limits
 from ksrv.machine.cgroups import usable_cores
 
 ModelControl = Literal["auto", "none", "poll", "explicit", "lazy"]
-"""What may load and unload models. "auto": calls and polling; "none": nothing; "poll": only polling; "explicit": only
-calls; "lazy": as "auto", and the first request for a model loads it."""
+"""By which ways models are loaded and unloaded. "auto": calls and polling; "none": nothing; "poll": only polling;
+"explicit": only calls; "lazy": as "auto", and the first request for a model loads it."""
 
 PARALLEL_LOADS = 4
 """Models that are loaded at a time, unless the settings name a number."""

@@ -382,7 +382,10 @@ def fail_rest(batch: Batch, failure: KsrvError) -> bool:
     """
     own = {at: error for at, error in batch.failures.items() if isinstance(error, KsrvError)}
     batch.failures = {at: own.get(at, failure) for at in range(len(batch.requests))}
-    batch.headers, batch.parameters = {}, {}  # dropped, because they may be the reason of the failure
+    batch.headers, batch.parameters = (
+        {},
+        {},
+    )  # dropped, because they may be the reason of the failure
     return bool(own)
 
 

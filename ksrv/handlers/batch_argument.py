@@ -5,7 +5,7 @@ further parameter named `batch`, which gets the `Batch`. If the model serves seq
 gets `batch.sequences`. The first parameter of a stage gets the value, even if it has one of these names. One exception:
 a function or an `inference` that has only such parameters gets no inputs, if `preprocess` is the default.
 
-What a stage asks for is found out once, when the handler is loaded; the stage is then replaced by a wrapper.
+The signatures are read once, when the handler is loaded; a stage with such parameters is replaced by a wrapper.
 """
 
 import functools
@@ -86,7 +86,9 @@ def _asked(
     if signature is not None and any(
         one.kind is one.VAR_KEYWORD for one in signature.parameters.values()
     ):
-        signature = signature_of(function)  # a decorator with **named passes all arguments to the wrapped function
+        signature = signature_of(
+            function
+        )  # a decorator with **named passes all arguments to the wrapped function
     if signature is None:
         return (), False
     parameters = list(signature.parameters.values())

@@ -48,7 +48,8 @@ Done = Callable[[ExecutorOutputs | KsrvError], None]
 
 def is_asynchronous(handler: Any) -> bool:
     """Tell whether a stage of a handler is a coroutine or an asynchronous generator, so that batches run
-    concurrently."""
+    concurrently.
+    """
     stages = [getattr(handler, name, None) for name in STAGES]
     model = getattr(handler, "model", None)
     return any(

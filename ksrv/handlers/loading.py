@@ -192,7 +192,8 @@ def signature_of(
 
 def why_not_callable(function: Callable[..., Any], /, *values: Any, **named: Any) -> str:
     """Return why a function cannot be called with these arguments; "" if it, or a decorator around it, may accept
-    them."""
+    them.
+    """
     reason = ""
     for follow in (False, True):  # the last reason names the parameters that the author wrote
         signature = signature_of(function, follow_wrapped=follow)

@@ -156,7 +156,8 @@ class OutputConverter:
         self, tensor: Tensor, entry: TensorSpec, inputs: Mapping[str, Tensor]
     ) -> None:
         """Refuse an output whose padded length differs from the input's, because its rows could not be cut to their
-        lengths."""
+        lengths.
+        """
         for place, length in enumerate(entry.lengths):
             name, at = self._padded.get(length, ("", 0))
             given = inputs.get(name)
@@ -193,7 +194,8 @@ def _lack_rows(inputs: Mapping[str, Tensor]) -> bool:
 
 def _fixed(spec: ModelSpec) -> list[tuple[str, str, np.dtype[Any], tuple[int, ...]]]:
     """Return name, datatype, dtype and fixed dimensions of each output; empty unless all outputs have fixed
-    dimensions."""
+    dimensions.
+    """
     found = []
     for entry in spec.outputs:
         tail = tuple(size for size in entry.shape[1:] if isinstance(size, int) and size >= 0)

@@ -63,7 +63,8 @@ class ExecutorRestarts:
 
     def first_warm_up(self) -> None:
         """Warm up the executor that was just loaded. If the warm-up ends its process, start it again, without
-        warm-up."""
+        warm-up.
+        """
         if self.warm_up is not None:
             self.warm_up()
         if not self._executor.alive:

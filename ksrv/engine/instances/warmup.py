@@ -88,7 +88,7 @@ class WarmUp:
         """Run zeros at every batch size.
 
         A failure does not always fail the load, because a handler may refuse zeros and still serve its clients. The
-        load fails if the model takes small batches and not large ones (or the reverse), if the order of an image's
+        load fails if the model takes small batches but not large batches (or the reverse), if the order of an image's
         channels is wrong, or if the error cannot depend on the values (`_raise_if_broken`).
         """
         request = warmup_requests.generated(self.spec)
@@ -101,7 +101,9 @@ class WarmUp:
             if error is not None:
                 break
             passed = size
-        if error is None or request.has_called:  # calls to other models are refused here, so this error is no fault
+        if (
+            error is None or request.has_called
+        ):  # calls to other models are refused here, so this error is no fault
             return
         name = f"the warm-up with zeros: {error.message}"
         if isinstance(error, ModelFailed):

@@ -76,7 +76,8 @@ def interpreter_for(python: str, folder: Path) -> Interpreter:
 
 def _interpreter_in(path: Path) -> Path:
     """Return the interpreter that a path names: the path itself, or the interpreter of an environment or archive
-    there."""
+    there.
+    """
     if path.is_dir():
         path = path / "bin" / "python"
     if not path.exists():

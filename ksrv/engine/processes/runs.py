@@ -141,9 +141,13 @@ class ProcessRuns:
     may_stream: bool
 
     def __post_init__(self) -> None:
-        self._lock = threading.Lock()  # so that no batch is added to `_open` after the channel has ended
+        self._lock = (
+            threading.Lock()
+        )  # so that no batch is added to `_open` after the channel has ended
         self._open: dict[int, Run] = {}  # the batches without an outcome, by number
-        self._ring_batch: Run | None = None  # the running batch of the ring, if it has sent a message
+        self._ring_batch: Run | None = (
+            None  # the running batch of the ring, if it has sent a message
+        )
         no_requests = ExecutorInputs({}, 0, [])
         no_requests.beside_others = True
         self._no_batch = Run(NO_BATCH, lambda: no_requests)  # has the calls that belong to no batch
@@ -559,7 +563,8 @@ class ProcessRuns:
 
     def _make_room(self, run: Run) -> None:
         """Send ROOM for the chunks that were passed on, as soon as no client is slow. ROOM is sent for half of the
-        bound at a time, so that it is not a message for each chunk."""
+        bound at a time, so that it is not a message for each chunk.
+        """
         emit: Any = run.caller().emit
         if emit is not None and not emit.listening():
             return  # the batch will be cancelled: until then it need not send more

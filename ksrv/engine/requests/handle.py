@@ -74,7 +74,9 @@ class SplitRequest:
 
     def _note_end(self, part: QueuedRequest) -> None:
         if self._failed is None and not isinstance(part.answer, InferResponse):
-            self._failed = part  # before `cancel`, because that calls this method for the other parts
+            self._failed = (
+                part  # before `cancel`, because that calls this method for the other parts
+            )
             self.cancel()
 
     def _ended(self) -> InferResponse | KsrvError:

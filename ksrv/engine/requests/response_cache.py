@@ -76,8 +76,7 @@ class ResponseCache:
         return digest.digest()
 
     def find(self, key: bytes, request: InferRequest) -> FutureHandle | None:
-        """Return the cached answer to a request, with the id of the request; None if there is none, or it has expired.
-        """
+        """Return the cached answer to a request, with the id of the request; None if no fresh answer is cached."""
         now = time.monotonic()
         with self._lock:
             found = self._known.get(key)

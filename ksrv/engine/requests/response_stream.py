@@ -179,7 +179,8 @@ class ResponseStream:
 
     def gather(self, seconds: float) -> None:
         """Wait for several answers, so that they are sent together: until the queue is full, the request has ended, or
-        the time is over."""
+        the time is over.
+        """
         with self._lock:
             if self.ended or not self.has_room():
                 return

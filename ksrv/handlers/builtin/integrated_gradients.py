@@ -1,7 +1,7 @@
 """Integrated gradients: how much each value of an input adds to the score of a class.
 
 The integral runs from a reference (an image of zeros) to the input. It is approximated by Gauss-Legendre quadrature
-with 15 steps, so the results equal those of the package captum, which is not needed here.
+with 15 steps, so the results are the same as with the package captum, which is not needed.
 """
 
 from collections.abc import Callable, Sequence

@@ -94,7 +94,8 @@ class ObjectDetector(VisionHandler):
 
     def _images(self, outputs: Any) -> list[Mapping[str, Any]]:
         """Return the objects of each image: the model returns a list with a mapping per image, or a mapping of
-        tensors."""
+        tensors.
+        """
         if isinstance(outputs, tuple) and len(outputs) == 2:
             outputs = outputs[1]  # scripted detectors give their losses first
         if isinstance(outputs, Mapping):

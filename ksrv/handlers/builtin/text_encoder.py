@@ -99,7 +99,9 @@ class TextEncoder(BaseHandler):
             rows: list[Sequence[int]] = []
             for row, ids in enumerate(batch["token_ids"][:, : self.most_tokens]):
                 known = not ids.size or (ids.min() >= 0 and ids.max() <= self.largest_id)
-                if not known:  # an id outside of the embedding can make a GPU unusable for this process
+                if (
+                    not known
+                ):  # an id outside of the embedding can make a GPU unusable for this process
                     batch.fail(
                         row,
                         f"row {row} of 'token_ids' has an id outside of 0 to {self.largest_id}",

@@ -241,7 +241,8 @@ class CudaDevice(Device):
 
     def _is_used(self) -> bool:
         """Tell whether this process uses a GPU already. If not, a stream would initialize CUDA, which takes GPU
-        memory."""
+        memory.
+        """
         return self._own_stream is not None or bool(self._torch.cuda.is_initialized())
 
     def _enter(self) -> Any:

@@ -102,7 +102,9 @@ class ModelImporter:
         for name in list(sys.modules):  # a copy, because other threads import meanwhile
             if _within(name, self.package):
                 self._forget_bare_name(name.removeprefix(f"{self.package}."), sys.modules.pop(name))
-        if PREFIX in sys.modules:  # an import also makes the module an attribute of its parent package
+        if (
+            PREFIX in sys.modules
+        ):  # an import also makes the module an attribute of its parent package
             vars(sys.modules[PREFIX]).pop(self.package.removeprefix(f"{PREFIX}."), None)
         self._open = False
 
@@ -135,7 +137,8 @@ class ModelImporter:
 
     def begin(self, module: ModuleType) -> None:
         """Prepare a module of the folder before its code runs: set its `__import__`, and its bare name if that is
-        free."""
+        free.
+        """
         module.__dict__["__builtins__"] = self._builtins
         bare = module.__name__.removeprefix(f"{self.package}.")
         if self._alone and sys.modules.setdefault(bare, module) is module:
@@ -215,8 +218,8 @@ class ModelImporter:
         top = name.partition(".")[0]
         if level == 0 and self._open and self._contains_cached(top):
             if type(fromlist) is list and not (fromlist or self._alone):
-                # Only C code (PyImport_Import) passes an empty list: this is a pickle. It would next look for the bare
-                # name in sys.modules, where it is not.
+                # Only C code (PyImport_Import) passes an empty list: this is a pickle. It would look for the bare name
+                # in sys.modules next, and not find it there.
                 raise ModuleNotFoundError(f"No module named {name!r}", name=name)
             module = importlib.import_module(f"{self.package}.{name}")
             if not fromlist:
@@ -275,7 +278,7 @@ def _remedy_of(error: BaseException, *, importing: bool) -> str:
 
     Args:
         error: The error.
-        importing: Whether a file was being imported, where no `context` is available.
+        importing: Whether a file was being imported, so that no `context` is available.
     """
     if isinstance(error, ImportError) and (absent := _ABSENT_NAME.match(str(error))):
         module = sys.modules.get(error.name or "")

@@ -41,7 +41,7 @@ class ImportLock:
     """A lock whose waiters give up if its holder makes no progress.
 
     Args:
-        what: What the holder does, for the log.
+        what: The work of the holder, for the log.
     """
 
     def __init__(self, what: str = "the import of") -> None:

@@ -2,7 +2,7 @@
 
 Each NAME=FOLDER is a package of the server and the folder that has it. ksrv is always imported from the server. Any
 other of these packages is imported from the server only if the interpreter does not have it. No further package of the
-server can be imported. The arguments after `--` are those of `program.py`.
+server can be imported. The arguments after `--` are passed to `program.py`.
 """
 
 import os
