@@ -1,10 +1,11 @@
-"""The folder in which this ksrv is installed, for programs that it starts and for a source folder that hides it.
+"""Finds the ksrv that is installed: for Python programs that ksrv starts, and if an unbuilt source folder hides it.
 
-The programs start with `python -P`, so that neither the current folder nor the folder of a script is searched first: a
-`ksrv/` or a `logging.py` there would hide what is installed.
+ksrv starts programs with `python -P`, so that Python searches neither the current folder nor the folder of a script
+first: a `ksrv/` or a `logging.py` there would hide the installed module. `with_ksrv` gives such a program a PYTHONPATH.
 
-Python looks for `ksrv` beside a script, and `python -m ksrv` in the current folder, before it looks where packages are
-installed. So in a clone after `pip install .` they find the clone's `ksrv/`, whose native core was never built.
+Without `-P`, Python searches the folder of the script, or the current folder, before the folders of installed
+packages. In a clone, after `pip install .`, it so finds the clone's `ksrv/`, whose native core was never built.
+`ksrv/__init__.py` then calls `use_installed`.
 """
 
 import os
@@ -17,7 +18,7 @@ from pathlib import Path
 
 
 def core_files(package: Path) -> list[Path]:
-    """Return where the native core of a ksrv package may lie, for this Python.
+    """Return the possible files of the native core in a ksrv package, for this Python.
 
     Args:
         package: The folder `ksrv`.
@@ -46,8 +47,8 @@ def use_installed() -> None:
 
 def _hidden_installation() -> ModuleSpec | None:
     package = Path(__file__).parent
-    behind = [path for path in sys.path if Path(path).resolve() != package.parent.resolve()]
-    found = PathFinder.find_spec("ksrv", behind)
+    others = [path for path in sys.path if Path(path).resolve() != package.parent.resolve()]
+    found = PathFinder.find_spec("ksrv", others)
     if found is None or found.origin is None:
         return None
     is_built = any(file.exists() for file in core_files(Path(found.origin).parent))
@@ -55,6 +56,7 @@ def _hidden_installation() -> ModuleSpec | None:
 
 
 def _replace_by(installed: ModuleSpec) -> None:
+    """Import the installed ksrv under the name `ksrv`, and forget the modules of this folder."""
     package = Path(__file__).parent
     warnings.warn(
         f"{package} hides the ksrv that is installed in {installed.origin}, which is used, because the native core "

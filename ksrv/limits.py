@@ -11,9 +11,10 @@ from msgspec import Meta
 MIB = 1024 * 1024
 
 HANDLER_HEADERS = 8 * 1024
-"""The most bytes of headers that a handler may set for one answer. Common proxies and gRPC clients accept so many."""
+"""The most bytes of headers that a handler may set for one answer. Common proxies and gRPC clients accept as many."""
 
-HEADER_OVERHEAD = 32  # bytes that are added for each header (RFC 7541 4.1)
+HEADER_OVERHEAD = 32
+"""Bytes that are counted for each header in addition to its name and value (RFC 7541 4.1)."""
 
 Size = Annotated[int, Meta(ge=1, le=1 << 50)]
 Count = Annotated[int, Meta(ge=1, le=1 << 40)]
@@ -89,7 +90,8 @@ def show_limit(name: str, value: float) -> str:
     """Return a limit as errors name it: "limit --limits-body (1073741824 bytes)".
 
     Args:
-        name: A field of `Limits`, which is shown as the option that sets it, or a key of model.yaml that bounds requests.
+        name: A field of `Limits`, which is shown as the option that sets it, or a key of model.yaml that bounds
+            requests.
     """
     return f"{limit_name(name)} ({value} {_UNITS.get(name, 'bytes')})"
 

@@ -1,7 +1,8 @@
 """The header of an encoded image, checked against the limits before the image is decoded.
 
-Everything that decodes an image for a client asks here first: the rows of a batch in the worker, and
-handlers in separate processes.
+Call `checked_header` before decoding an image of a client. The worker does so for the rows of a batch; handlers in
+separate processes do so with the limits that `set_process_limits` gave the process. A small file can announce a huge
+picture, so the limits apply to the header.
 """
 
 from collections.abc import Collection
@@ -11,8 +12,7 @@ from ksrv.limits import Limits, show_limit
 from ksrv.request import Element
 
 SCANS_PER_COMPONENT = 10
-"""Scans of a JPEG that each of its components adds to the limit: what progressive files really have."""
-
+"""Scans that each component of a JPEG adds to the limit `image_scans`: progressive files have about as many."""
 
 TIFF_CODINGS = {
     6: "old-style JPEG",
@@ -22,19 +22,19 @@ TIFF_CODINGS = {
     50000: "Zstandard",
     50001: "WebP",
 }
-"""Compressions of TIFF that libtiff knows and cv2's is built without."""
+"""The compressions of TIFF that cv2's build of libtiff lacks, by their numbers in the file."""
 
 
 class ImageRefused(ValueError):
-    """An image that is not decoded; the text goes behind a name for it: "is gif, and ..."."""
+    """An image is not decoded. The text is the predicate of a sentence about the image: "is gif, and ..."."""
 
 
 class LimitPassed(ImageRefused):
-    """An image that may be sound and asks for more than a limit allows."""
+    """An image that exceeds a limit, although the file may be undamaged."""
 
 
 class _Process:
-    """The limits of this process, for functions that handlers call without any settings."""
+    """The limits of this process, for decoding functions that handlers call without settings."""
 
     limits = Limits()
 
@@ -43,7 +43,7 @@ _process = _Process()
 
 
 def set_process_limits(limits: Limits) -> None:
-    """Set the limits of this process; a handler's process gets the server's limits."""
+    """Set the limits of this process. A handler process sets the server's limits when it starts."""
     _process.limits = limits
 
 
@@ -56,9 +56,9 @@ def checked_header(element: Element, limits: Limits, formats: Collection[str] = 
     """Return the header of an image that may be decoded.
 
     Raises:
-        ImageRefused: No header that can be read, a part that announces more bytes than the file has,
-            a format that is not accepted, no pixels.
-        LimitPassed: Too many pixels or scans.
+        ImageRefused: The header cannot be read, a part announces more bytes than the file has, the format is not
+            accepted, or the image has no pixels.
+        LimitPassed: The image has too many pixels or scans.
     """
     accepted = ", ".join(formats)
     try:
@@ -88,6 +88,7 @@ def checked_header(element: Element, limits: Limits, formats: Collection[str] = 
 def not_decoded(header: Header) -> str:
     """Return why the decoder refuses a file whose header is accepted."""
     bits = f"{header.stored_bits} bits a sample"
+    # The coding is the SOF marker of a JPEG, or the compression of a TIFF.
     match header.format, header.coding:
         case "jpeg", 0xF7:
             return "is a JPEG-LS file, which is not decoded; save it as a usual JPEG or a PNG"

@@ -1,7 +1,7 @@
-"""The memory of images while they are decoded: it counts among the bytes in flight.
+"""Reserves the memory of images in the memory budget while they are decoded, for decoders in Python.
 
-`native/images/decode/memory.hpp` has the rules. Here is what decoders in Python need of it: one
-reservation for each image, and the sentences of a refusal.
+`native/images/decode/memory.hpp` has the rules of the budget. Each image is one reservation: `take` before it is
+decoded, `give_back` afterwards.
 """
 
 from collections.abc import Callable
@@ -12,11 +12,11 @@ from ksrv.limits import show_limit
 
 
 class NoRoom(Exception):
-    """The bytes in flight leave no room for an image; the text goes behind a name for it."""
+    """The memory budget has no room for an image. The text is the predicate of a sentence about the image."""
 
 
 class TooLarge(NoRoom):
-    """An image that needs more than all bytes in flight may be."""
+    """An image needs more than the whole memory budget."""
 
 
 def take(nbytes: int, ended: Callable[[], bool] | None = None) -> bool:
@@ -24,13 +24,13 @@ def take(nbytes: int, ended: Callable[[], bool] | None = None) -> bool:
 
     Args:
         nbytes: The bytes that decoding takes.
-        ended: Tells whether the image's request has ended.
+        ended: Returns whether the image's request has ended.
 
     Returns:
-        Whether they are reserved; False when the image's request has ended.
+        Whether the bytes are reserved; False if the image's request has ended.
 
     Raises:
-        NoRoom: No room is left, and no other image will make room.
+        NoRoom: The budget is full, and no other image that is being decoded will free memory.
     """
     room = native.take(nbytes)
     while room == native.WAIT:
@@ -52,5 +52,5 @@ def take(nbytes: int, ended: Callable[[], bool] | None = None) -> bool:
 
 
 def give_back(nbytes: int) -> None:
-    """Give back what `take` reserved."""
+    """Return bytes that `take` reserved."""
     native.give_back(nbytes)

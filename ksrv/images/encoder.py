@@ -1,4 +1,4 @@
-"""Rows of an output as encoded images, where a client asks for that.
+"""Encodes the rows of an output as images, if a client asks for images.
 
 A requested output with the parameter `image` (`png` or `jpeg`; `quality` for a JPEG) is answered as BYTES of
 the shape [N], one file for each row. cv2 encodes them, by libpng and libjpeg-turbo and without the GIL, on
@@ -21,11 +21,11 @@ QUALITY = "quality"
 
 
 class Encoding(NamedTuple):
-    """A client's `content_type` for an output of images.
+    """The image format that a client wants for an output.
 
     Attributes:
         format: "png" or "jpeg".
-        quality: Of a JPEG, from 1 to 100.
+        quality: The quality of a JPEG, from 1 to 100.
     """
 
     format: str
@@ -38,7 +38,7 @@ def wanted_encoding(
     """Return how an output is to be encoded; None if it is answered as numbers.
 
     Raises:
-        InvalidRequest: The output is not declared as images, or does not declare the value.
+        InvalidRequest: The output is not declared as images, or not in this format.
     """
     if PARAMETER not in parameters:
         return None
@@ -67,7 +67,7 @@ def encode(tensor: Tensor, spec: TensorSpec, encoding: Encoding) -> Tensor:
         BYTES of [N].
 
     Raises:
-        HandlerFailed: The handler's rows are no pictures of the wanted format.
+        HandlerFailed: The handler's rows cannot be encoded in the wanted format.
     """
     data = tensor.data
     shown = f"the output {quote(tensor.name)}, {tensor.datatype} of {list(tensor.shape)},"
@@ -82,7 +82,7 @@ def encode(tensor: Tensor, spec: TensorSpec, encoding: Encoding) -> Tensor:
         raise HandlerFailed(f"{shown} cannot become {encoding.format.upper()}s")
     assert spec.output_image is not None  # the request was refused otherwise
     rgb = spec.output_image.color == "RGB"
-    rows = data
+    rows = data  # a name of which mypy knows, inside `run`, that it is an array
     elements: list[Element] = [b""] * len(rows)
 
     def run(start: int, stop: int) -> None:
@@ -91,6 +91,7 @@ def encode(tensor: Tensor, spec: TensorSpec, encoding: Encoding) -> Tensor:
 
     pool = decode_pool()
     try:
+        # Two chunks for each thread, because pictures differ in how long they take.
         pool.run(run, len(data), 2 * pool.threads)
     except opencv.load().error as error:
         raise HandlerFailed(f"{shown} cannot be encoded: {error.err}") from error

@@ -1,5 +1,8 @@
 """The geometry of the `image:` section: sizes, crops and methods of resizing.
 
+A picture is resized to its intermediate size as a whole, and a window of that is copied into the target, the row of
+the batch. The window is all of it, unless `shorter_side` crops. A letterbox fills only a part of the target.
+
 The arithmetic on sizes follows the libraries that models were trained with: torchvision's Resize and
 CenterCrop for `shorter_side`, and the detectors' letterbox.
 """
@@ -20,15 +23,17 @@ Size: TypeAlias = tuple[int, int]
 """Height and width."""
 
 LETTERBOX_GREY = 114
+"""The 8-bit value of the border around a picture in a letterbox, as the YOLO detectors have it."""
 REDUCTIONS = (8, 4, 2)
-_KEEP = Conversion()
+"""The factors by which libjpeg can scale a picture down while it decodes."""
+_KEEP = Conversion()  # changes no value
 
 
 def scratch(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Array:
     """Lease an uninitialised array that lives for one picture.
 
     Returns:
-        The array; its block returns to the buffer pool with it.
+        The array. Its block returns to the buffer pool when the array is freed.
     """
     nbytes = dtype.itemsize
     for side in shape:
@@ -56,7 +61,7 @@ def shorter_side_size(size: Size, shorter: int) -> Size:
 
 
 def center_offset(size: Size, crop: Size) -> tuple[int, int]:
-    """Return top and left of a crop from the middle; halves go to the even side.
+    """Return top and left of a crop from the middle; halves are rounded to the even number, as torchvision does.
 
     Args:
         crop: The crop's height and width, not larger.
@@ -65,7 +70,7 @@ def center_offset(size: Size, crop: Size) -> tuple[int, int]:
 
 
 def letterbox_window(size: Size, target: Size) -> tuple[Size, tuple[int, int]]:
-    """Return the size that fits into `target` with the picture's proportions, and its position.
+    """Return the largest size with the picture's proportions that fits into `target`, and its position there.
 
     Returns:
         Height and width of the picture in the box, and its top and left.
@@ -73,6 +78,7 @@ def letterbox_window(size: Size, target: Size) -> tuple[Size, tuple[int, int]]:
     ratio = min(target[0] / size[0], target[1] / size[1])
     height = min(max(round(size[0] * ratio), 1), target[0])
     width = min(max(round(size[1] * ratio), 1), target[1])
+    # The detectors subtract 0.1, so that an odd border has its larger half at the bottom and on the right.
     top = max(round((target[0] - height) / 2 - 0.1), 0)
     left = max(round((target[1] - width) / 2 - 0.1), 0)
     return (height, width), (top, left)
@@ -80,7 +86,7 @@ def letterbox_window(size: Size, target: Size) -> tuple[Size, tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """How pictures of any size come to one size.
+    """How pictures of any size become rows of one size.
 
     Attributes:
         spec: The `image:` section.
@@ -97,7 +103,7 @@ class Geometry:
         return target
 
     def whole_pixels(self, size: Size, target: Size) -> int:
-        """Return the pixels of the resized picture that `place` makes beside the target; 0 where it makes none."""
+        """Return the pixels of the intermediate picture that `place` allocates; 0 if it allocates none."""
         whole = self.intermediate(size, target)
         if (
             self.spec.shorter_side is None
@@ -108,12 +114,12 @@ class Geometry:
         return whole[0] * whole[1]
 
     def passes(self, size: Size, target: Size, most_pixels: int) -> bool:
-        """Tell whether `shorter_side` gives a picture more than `most_pixels` pixels before it is cropped."""
+        """Tell whether `shorter_side` resizes a picture to more than `most_pixels` pixels before it is cropped."""
         height, width = self.intermediate(size, target)
         return self.spec.shorter_side is not None and height * width > most_pixels
 
     def reduction(self, size: Size, target: Size) -> int:
-        """Return by how much the JPEG decoder may scale down: 1, 2, 4 or 8."""
+        """Return the factor by which the JPEG decoder may scale the picture down: 1, 2, 4 or 8."""
         if self.spec.reduced != "auto" or self.spec.resize == "none":
             return 1
         height, width = self.intermediate(size, target)
@@ -140,8 +146,8 @@ class Geometry:
         """Return how a picture is resized, and into which part of the target.
 
         Returns:
-            The size that the whole picture is resized to; top and left of what is used of that; top, left,
-            height and width of the part of the target that receives it: a letterbox has a border around it.
+            The intermediate size of the whole picture; top and left of the window that is used of it; top, left, height
+            and width of the part of the target that receives the window, without the border of a letterbox.
         """
         if self.spec.resize == "letterbox":
             inner, corner = letterbox_window(size, target)
@@ -151,7 +157,7 @@ class Geometry:
         return whole, offset, (0, 0, *target)
 
     def _resized(self, picture: Array, whole: Size, offset: tuple[int, int], target: Array) -> None:
-        """Put the window at `offset` of the picture, resized to `whole`, into `target`."""
+        """Resize a picture to `whole`, and copy the window at `offset` into `target`, whose size is the window's."""
         height, width, channels = target.shape
         rows = slice(offset[0], offset[0] + height)
         columns = slice(offset[1], offset[1] + width)

@@ -1,4 +1,4 @@
-"""The image that an input of a model needs, and the refusal of any other image."""
+"""The checks of encoded images for one input of a model, and the sentences that refuse an image."""
 
 import functools
 
@@ -25,12 +25,12 @@ class ImageInput:
         image: The section; its defaults if the input has none.
         height: The declared height; `width` and `channels` likewise.
         resizable: Whether images of other sizes are resized.
-        geometry: The geometry of an image.
-        linear: The type in which `linear` resizes; None for the file's type, or another resize.
+        geometry: The sizes and crops of the section.
+        linear: The dtype in which `resize: linear` works; None for the file's dtype, or another kind of resize.
         bfloat16: Whether the input's uint16 are the bit patterns of BF16.
-        finish: The conversion to the input's numbers. The keys are whether the colours are still in cv2's order (BGR),
-            and the number of channels.
-        swap: The conversion that only swaps BGR and RGB, by the number of channels.
+        finish: The conversions of pixels to the input's values, by two keys: whether BGR must become RGB at the same
+            time, and the number of channels.
+        swap: The conversions that only make RGB of BGR, by the number of channels.
 
     Raises:
         ValueError: The input cannot hold images, or its keys contradict each other.
@@ -110,7 +110,7 @@ class ImageInput:
             )
 
     def check_size(self, size: Size, target: Size, index: int) -> None:
-        """Raise if an image may not be resized and has another size, or would be resized to too many pixels.
+        """Raise if an image has another size and is not resized, or would be resized to too many pixels.
 
         Args:
             index: The image's number in its request.

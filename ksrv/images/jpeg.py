@@ -1,9 +1,8 @@
 """Which decoder decodes JPEGs: libjpeg-turbo itself, or cv2's.
 
-Both are libjpeg-turbo with the same settings and give the same pixels. The first leaves damaged and
-unusual files to cv2, so that cv2 alone decides about them, and resizes rows while it decodes them. A
-worker takes the decoder that the setting `jpeg_decoder` names; `auto` is libjpeg-turbo if ksrv was
-built with it.
+Both decode by libjpeg-turbo with the same settings, so they give the same pixels. ksrv's decoder, "libjpeg-turbo",
+resizes rows while it decodes them. It leaves damaged and unusual files to cv2, so that only cv2 decides about them. A
+worker takes the decoder that the setting `jpeg_decoder` names; `auto` is libjpeg-turbo if ksrv was built with it.
 """
 
 from typing import Literal, TypeAlias
@@ -15,7 +14,7 @@ Decoder: TypeAlias = Literal["libjpeg-turbo", "cv2"]
 
 
 class _Process:
-    """The decoder of this process, once it was chosen or first asked for."""
+    """The decoder of this process; None until it is chosen or first needed."""
 
     decoder: Decoder | None = None
 
@@ -55,7 +54,7 @@ def decoder() -> Decoder:
 
 
 def decodes(header: Header) -> bool:
-    """Tell whether another decoder than cv2 tries a picture first."""
+    """Tell whether libjpeg-turbo tries a picture before cv2 does."""
     if header.format != "jpeg" or header.components not in (1, 3) or header.bit_depth != 8:
         return False
     return decoder() == "libjpeg-turbo"

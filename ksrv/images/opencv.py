@@ -1,4 +1,4 @@
-"""The one place that imports cv2, and the decoding call with its traps handled.
+"""The import of cv2, and the calls of cv2 that need special care: decode, turn and resize.
 
 cv2 reads two environment variables while it is imported, so they are set here, before the first
 import, unless the operator has set them: OPENCV_LOG_LEVEL, because codecs would report every damaged
@@ -23,9 +23,10 @@ from ksrv._native.images import codec_stderr
 from ksrv.request import Array, Element
 
 PIXEL_WALL = 1 << 28
+"""The most pixels that cv2 decodes, whatever the settings allow."""
 
 NO_MEMORY = -4
-"""cv2.Error.StsNoMem: the code of a cv2.error where cv2 could not allocate."""
+"""cv2.Error.StsNoMem: the code of a cv2.error if cv2 could not allocate memory."""
 
 NOISE_INTERVAL = 60.0
 """Seconds between two warnings about what codecs print."""
@@ -46,7 +47,7 @@ def load() -> Any:
 
 
 class _Process:
-    """Whether this process belongs to ksrv, so that cv2's settings are ksrv's to make."""
+    """Whether this process is a worker, in which ksrv makes cv2's settings. A handler process belongs to its handler."""
 
     owned = False
 
@@ -58,9 +59,9 @@ def own_process() -> None:
     """Keep cv2 from starting threads in a process that belongs to ksrv.
 
     ksrv decodes images in parallel itself, and two pools get into each other's way. The setting
-    is for the whole process: a worker calls this when it starts, and it is not called in a process
-    of the user's. It does not import cv2, which a server without images never needs; the setting is
-    made when `load` does, or by cv2 itself when a handler imports it first.
+    is for the whole process, so a worker calls this when it starts, and no process with user code does. It does not import cv2, because a
+    server without images never needs it. `load` makes the setting later; if a handler imports cv2 before, cv2 reads
+    the variable.
     """
     _process.owned = True
     os.environ["OPENCV_FOR_THREADS_NUM"] = "1"
@@ -101,7 +102,7 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 class _Noise:
-    """Counts what codecs say, and logs it now and then."""
+    """Counts the messages of codecs, and logs one in each interval."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -134,7 +135,7 @@ _FLIPS = {2: 1, 3: -1, 4: 0, 6: 1, 7: -1, 8: 0}
 
 
 def upright(pixels: Array, orientation: int) -> Array:
-    """Turn pixels the way that an EXIF orientation asks for.
+    """Turn pixels as their EXIF orientation says.
 
     Args:
         pixels: The picture, which may be overwritten.
@@ -164,6 +165,6 @@ def resize_into(pixels: Array, target: Array, interpolation: int) -> None:
     source = pixels[:, :, 0] if channels == 1 else pixels
     placed = target[:, :, 0] if channels == 1 else target
     result = cv2.resize(source, (width, height), dst=placed, interpolation=interpolation)
-    # cv2 answers with a new array and leaves dst alone whenever dst does not please it.
+    # cv2 returns a new array and does not write to dst, if the layout of dst does not suit it.
     if not np.may_share_memory(result, placed):
         placed[...] = result

@@ -1,4 +1,9 @@
-"""Pictures into their rows: JPEGs row by row if possible, others decoded as a whole, turned, resized and converted."""
+"""Decodes one picture into its row of a batch.
+
+`PictureDecoder.fill` first tries to decode a JPEG row by row (`row_plans.py`). Otherwise it decodes the picture as a
+whole (`_decoded`), turns it as EXIF says, and resizes and converts it (`_place`). The memory is reserved in the memory
+budget meanwhile. It runs on the threads of the decode pool, several pictures at a time.
+"""
 
 import contextlib
 from collections.abc import Iterator
@@ -27,9 +32,9 @@ _SAMPLES = (np.dtype(np.uint8), np.dtype(np.uint16))
 class Picture(NamedTuple):
     """One picture that is about to be decoded."""
 
-    place: int  # among the images that are prepared together
-    row: int
-    position: int  # among the images of its request
+    place: int  # its index among the images that are prepared together
+    row: int  # of the batch
+    position: int  # its index among the images of its request, for error texts
     element: Element
     header: Header
     request: NativeHandle | None = None
@@ -51,10 +56,10 @@ class PictureDecoder:
         self.plans = RowPlans(wanted)
 
     def channels(self, element: Element, header: Header) -> int:
-        """Return the channels of a picture whose header does not tell them.
+        """Return the channels of a picture whose header does not state them, by decoding it.
 
         Raises:
-            KsrvError: It cannot be decoded.
+            KsrvError: The picture cannot be decoded.
         """
         picture = Picture(0, 0, 0, element, header)
         with self._reserved(picture, self._picture_bytes(header)):
@@ -71,7 +76,7 @@ class PictureDecoder:
         return nbytes
 
     def _resized_bytes(self, header: Header, size: Size, slot: Array) -> int:
-        """Return the bytes of the resized picture that the row is cut from; 0 where the row is resized alone."""
+        """Return the bytes of the intermediate picture that the row is cropped from; 0 if only the row is resized."""
         linear = self._input.linear
         if linear == np.float32:
             return 0
@@ -81,7 +86,7 @@ class PictureDecoder:
 
     @contextlib.contextmanager
     def _reserved(self, picture: Picture, nbytes: int) -> Iterator[None]:
-        """Count the bytes that a picture needs among those in flight."""
+        """Reserve the bytes that a picture needs in the memory budget."""
         try:
             taken = decode_memory.take(nbytes, picture.ended)
         except TooLarge as error:
@@ -141,7 +146,11 @@ class PictureDecoder:
         self._place(picture, pixels, swap, slot)
 
     def _place(self, picture: Picture, pixels: Array, swap: bool, slot: Array) -> None:
-        """Bring decoded pixels to the slot's size, colour order, values and datatype."""
+        """Resize decoded pixels into the slot, and convert them to the slot's colour order, values and datatype.
+
+        Args:
+            swap: Whether BGR must become RGB.
+        """
         channels = pixels.shape[2]
         if self._input.image.resize == "pillow" and pixels.dtype != np.uint8:
             raise self._input.refusal(
@@ -151,17 +160,19 @@ class PictureDecoder:
         target: Size = (slot.shape[0], slot.shape[1])
         whole, offset, _ = self._input.geometry.inside(size, target)
         if not whole == size == target:
-            if self._input.linear == np.float32:
+            if self._input.linear == np.float32:  # resized and converted in one pass over the rows
                 finish = self._input.finish[swap, channels]
                 resize_rows(
                     pixels, slot, finish, whole, offset,
                     kind="linear floats", bfloat16=self._input.bfloat16,
                 )  # fmt: skip
                 return
+            # As in OpenVINO Model Server, `linear` casts the values before it resizes them.
             if self._input.linear is not None and pixels.dtype != self._input.linear:
                 cast = scratch(self._input.linear, pixels.shape)
                 (self._input.swap[channels] if swap else _KEEP)(pixels, cast)
                 pixels, swap = cast, False
+            # The uint16 of a BF16 slot are bit patterns, so 16-bit pixels cannot be resized into them.
             direct = pixels.dtype == slot.dtype and not self._input.bfloat16
             placed = slot if direct else scratch(pixels.dtype, slot.shape)
             self._input.geometry.place(pixels, placed)
@@ -174,16 +185,16 @@ class PictureDecoder:
             slot[...] = pixels
 
     def _decodes_rgb(self, header: Header, channels: int) -> bool:
-        """Whether decoding puts red first, as it does in all files but TIFFs and files that are kept unchanged.
+        """Whether the decoder gives RGB. For TIFFs and for files that are decoded unchanged, cv2 gives BGR.
 
-        Asked for RGB, cv2 leaves a TIFF of 16 bits unwritten.
+        If cv2 were asked for RGB, it would leave the pixels of a 16-bit TIFF uninitialised.
         """
         if self._input.image.channels == "convert":
             return header.format != "tiff" or channels == 4
         return header.format == "jpeg" and header.channels == 3 and header.bit_depth == 8
 
     def _decoded(self, picture: Picture, reduction: int, channels: int) -> Array:
-        """Decode to [height, width, channels]; `channels` 0 keeps the file's number."""
+        """Decode to [height, width, channels]; with `channels` 0 the picture keeps the file's channels."""
         header = picture.header
         height, width = reduced_size((header.height, header.width), reduction)
         if jpeg.decodes(header) and (
@@ -202,7 +213,7 @@ class PictureDecoder:
                 picture.position,
                 f"has samples of {pixels.dtype}, and 8 or 16 bits without a sign are expected; convert it",
             )
-        # Of such channels cv2 writes one and leaves the others as the memory was.
+        # cv2 writes only one channel of such a file, and leaves the others uninitialised.
         if header.separate and pixels.ndim == 3 and pixels.dtype == np.uint16:
             raise self._input.refusal(
                 picture.position,
@@ -210,7 +221,7 @@ class PictureDecoder:
                 " store the channels of a pixel together, or save it with 8 bits",
             )
         pixels = _with_channels(pixels)
-        # A decoder that sees another size than the header check did is not to be trusted.
+        # The limits were checked by the size in the header, so another size is refused.
         if pixels.shape[:2] != (height, width):
             raise self._input.refusal(
                 picture.position,
@@ -222,6 +233,7 @@ class PictureDecoder:
         return pixels
 
     def _flags(self, header: Header, reduction: int, channels: int) -> int:
+        """Return cv2's IMREAD flags for a picture."""
         cv2 = opencv.load()
         upright: int = cv2.IMREAD_IGNORE_ORIENTATION
         convert = self._input.image.channels == "convert"

@@ -1,17 +1,18 @@
-"""Encoded images into the rows of a batch: check the header, decode, resize, convert into the slot.
+"""Turns encoded images into the rows of a batch: checks headers, decodes, resizes and converts.
 
-`ImagePreparer` follows the `image:` section of one input. An input without a section gets the defaults of
-OpenVINO Model Server: pixels are decoded unchanged (BGR; grey keeps one
-channel, alpha the fourth, 16-bit files their depth), the number of channels must be as declared,
-values are cast to the datatype *before* the `linear` resize if cv2 can resize that datatype
-(FP32, FP64, UINT8, UINT16, INT16; FP16 and BF16 are resized as FP32, INT8 and INT32 in the file's
-depth, and cast afterwards), and nothing is normalised. Each key changes what it names and
-nothing else. `area`, `pillow` and `letterbox` work on the decoded 8- or 16-bit values, as in the
-libraries they come from. `channels: convert` decodes to the declared number of channels with 8 bits
-a sample, 16 for a UINT16 input.
+`ImagePreparer.check` runs when a request is validated, `prepare` when its batch is assembled. `prepare` gives each
+image to a `PictureDecoder` on a thread of the decode pool, and waits for all of them.
 
-Rows are stored as height, width, channels, whatever `model_layout` says: with NCHW the handler is
-given a transposed view of them, which is the memory format that torch calls channels_last.
+`ImagePreparer` follows the `image:` section of one input. An input without a section gets the defaults of OpenVINO
+Model Server: pixels are decoded unchanged (BGR; grey keeps one channel, alpha the fourth, 16-bit files their depth),
+the number of channels must be as declared, values are cast to the datatype *before* the `linear` resize if cv2 can
+resize that datatype (FP32, FP64, UINT8, UINT16, INT16; FP16 and BF16 are resized as FP32, INT8 and INT32 in the file's
+depth, and cast afterwards), and nothing is normalised. Each key of the section changes only the step that it names.
+`area`, `pillow` and `letterbox` work on the decoded 8- or 16-bit values, as in the libraries that they come from.
+`channels: convert` decodes to the declared number of channels with 8 bits a sample, 16 for a UINT16 input.
+
+Rows are always stored as height, width, channels. With `model_layout: NCHW` the handler gets a transposed view, which
+is the memory format that torch calls channels_last.
 
 The rows of a picture that cannot be decoded are zeroed, so that no byte of an earlier batch is seen.
 """
@@ -36,6 +37,7 @@ from ksrv.model.spec import TensorSpec
 from ksrv.request import Array, CheckedImages, Element
 
 MOST_THREADS = 8
+"""The most decode threads of a process."""
 RESIZED_PIXEL_NS = 4
 """About how many nanoseconds cv2 needs for a pixel of a resized picture."""
 
@@ -80,8 +82,8 @@ class ImagePreparer:
     def check(self, elements: Sequence[Element], count: int) -> CheckedImages:
         """Check the headers of one request's images.
 
-        No pixel is decoded, unless the number of channels is free and the first file's format does
-        not tell it. A free height or width is the first image's; a range clamps it.
+        No pixel is decoded, unless the number of channels is free and the header of the first file does
+        not state it. A free height or width is that of the first image; a range clamps it.
 
         Args:
             count: How many images the request's shape announces.
@@ -116,14 +118,14 @@ class ImagePreparer:
         return CheckedImages((count, *target, channels), headers, work_ns)
 
     def _target_channels(self, element: Element, header: Header) -> int:
-        """Return the channels of the tensor; the first image decides where they are free."""
+        """Return the channels of the tensor; the first image decides if they are free."""
         if isinstance(self.input.channels, int) and self.input.channels != -1:
             return self.input.channels
         if self.input.image.color == "GRAY":
             return 1
         if self.input.image.channels == "convert":
             return 3
-        # 0 where the format's header does not tell
+        # header.channels is 0 if the header does not state them.
         return header.channels or self._decoder.channels(element, header)
 
     def prepare(
@@ -135,16 +137,16 @@ class ImagePreparer:
         requests: Sequence[NativeHandle] | None = None,
         headers: Sequence[Header | None] | None = None,
     ) -> list[KsrvError | None]:
-        """Decode images into rows of a batch, on several threads when that pays.
+        """Decode images into rows of a batch, on several threads if the images take long enough.
 
-        An image whose request has ended is passed over, so that the images of one request never delay the other
+        An image whose request has ended is not decoded, so that the images of one request never delay the other
         requests of the batch, and later batches, by more than the request's deadline allows.
 
         Args:
             out: [rows, height, width, channels] of the input's datatype (BF16 as uint16), C-ordered.
             rows: The row of each image; the first rows unless given.
             numbers: The numbers of the images in error texts, if they are from several requests; their
-                places in `elements` unless given.
+                indices in `elements` unless given.
             requests: The request of each image, if requests may end meanwhile.
             headers: The header of each image from `check`, or None; read here unless given.
 
@@ -171,7 +173,7 @@ class ImagePreparer:
         return errors
 
     def fast_images(self) -> FastImages | None:
-        """Return what the fast path needs to decode this input's JPEGs; None where it cannot."""
+        """Return what the fast path needs to decode this input's JPEGs; None if it cannot decode them."""
         height, width, channels = self.input.height, self.input.width, self.input.channels
         if not (
             jpeg.decoder() == "libjpeg-turbo"

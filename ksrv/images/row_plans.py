@@ -1,4 +1,8 @@
-"""How JPEGs become rows of a batch while they are decoded: worked out once for each size of picture."""
+"""Plans for JPEGs that are resized and converted row by row while they are decoded.
+
+A `RowPlan` of the native core has everything that depends only on the sizes. It is computed once for each size of
+picture, and cached. A picture without a plan is decoded as a whole.
+"""
 
 from collections.abc import Callable
 from functools import lru_cache, partial
@@ -16,6 +20,7 @@ from ksrv.model.spec import ImageSpec
 from ksrv.request import Array
 
 MOST_PLANS = 1024
+"""The plans that are cached for an input."""
 
 
 class RowPlans:
@@ -27,11 +32,11 @@ class RowPlans:
         self._plan = lru_cache(MOST_PLANS)(self._new_plan)
 
     def plan(self, header: Header, size: Size, shape: tuple[int, ...]) -> RowPlan | None:
-        """Return how a picture is decoded row by row; None if it is not.
+        """Return the plan for a picture; None if it is decoded as a whole.
 
         Args:
             size: Its height and width, turned as it appears in the batch.
-            shape: Of a row, [height, width, channels].
+            shape: The shape of a row, [height, width, channels].
         """
         turned = self._input.image.exif == "apply" and header.orientation != 1
         if turned or not jpeg.decodes(header):
@@ -39,11 +44,11 @@ class RowPlans:
         return self._plan(shape, *size, header.channels)
 
     def of_rows(self, shape: tuple[int, int, int]) -> Callable[[int, int, int], RowPlan | None]:
-        """Return the plans for rows of one shape, by the height, width and channels of an 8-bit JPEG."""
+        """Return a function that gives the plan for the height, width and channels of an 8-bit JPEG."""
         return partial(self._plan, shape)
 
     def _border(self, slot: Array) -> bytes:
-        """Return one pixel of what lies around the picture in a letterbox; empty for no letterbox."""
+        """Return the bytes of one pixel of a letterbox's border; empty without a letterbox."""
         if self._input.image.resize != "letterbox":
             return b""
         channels = slot.shape[2]
@@ -65,6 +70,7 @@ class RowPlans:
         reduction = self._input.geometry.reduction((height, width), target)
         size = reduced_size((height, width), reduction)
         full, offset, part = self._input.geometry.inside(size, target)
+        # Without a resize, every kind gives the same bytes.
         kind = "linear bytes" if full == size else self._kind
         if kind is None or not resizes_by_rows(kind, size, full):
             return None
@@ -104,7 +110,7 @@ def reduced_size(size: Size, reduction: int) -> Size:
 
 
 def _row_kind(resize: str, linear: np.dtype[np.generic] | None) -> str | None:
-    """Return how 8-bit pictures are resized row by row; None where they cannot be."""
+    """Return the kind of resize of `RowPlan` for 8-bit pictures; None if they are not resized row by row."""
     match resize:
         case "letterbox":
             return "linear bytes"

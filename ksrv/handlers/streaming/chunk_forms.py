@@ -1,4 +1,10 @@
-"""The forms of a chunk that a handler yields: one value for each row, or the value itself if there is one row."""
+"""The forms of a chunk: one intermediate answer of a stream, as a handler's generator yields it.
+
+A chunk is a list with one value for each row of the batch, or anything else that `postprocess` may return. For a batch
+of exactly one row, the handler may yield that row's value without the list; `of_lone_row` then adds the row dimension.
+In a list, rows without a value in this chunk are None or `ENDED`. `with_blanks` fills these rows, so that the
+chunk can be read like a whole answer; `ChunkStream` (`streams.py`) then leaves the filled rows out.
+"""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -15,15 +21,16 @@ _NUMBERS = (bool, int, float, np.generic)
 
 
 class RowEnded:
-    """In a chunk, the row of a generator that is exhausted."""
+    """The type of `ENDED`."""
 
 
 ENDED = RowEnded()
+"""In a chunk, the value of a row whose generator is exhausted."""
 _ABSENT = (type(None), RowEnded)
 
 
 class Texts:
-    """The elements of a BYTES tensor, row by row, and its shape."""
+    """The elements of a BYTES tensor in row-major order, and its shape."""
 
     __slots__ = ("elements", "shape")
 
@@ -33,13 +40,13 @@ class Texts:
 
 
 def check_chunk(chunk: Any, rows: int, most_rows: int) -> None:
-    """Refuse a chunk without rows for a batch that has, or may have, several.
+    """Refuse a single text or number as the chunk of a batch that has, or may have, several rows.
 
     Args:
-        most_rows: The rows that a batch of joined requests may have.
+        most_rows: The most rows that a batch of joined requests may have; 0 if requests are not joined.
 
     Raises:
-        HandlerFailed: It is a lone text or number.
+        HandlerFailed: The chunk is a text or a number.
     """
     if isinstance(chunk, (*_TEXTS, *_NUMBERS)):
         several = f"batches of up to {most_rows} rows" if most_rows else f"a request of {rows} rows"
@@ -50,7 +57,7 @@ def check_chunk(chunk: Any, rows: int, most_rows: int) -> None:
 
 
 def of_lone_row(chunk: Any, declared: Mapping[str, TensorSpec]) -> Any:
-    """Return a chunk for one row with that row's dimension, if it has been left out.
+    """Return the chunk of a batch of one row, with the row dimension added if the handler left it out.
 
     Args:
         chunk: The value that the generator yielded: a text, a number, an array, a mapping of output names to these,
@@ -66,6 +73,7 @@ def of_lone_row(chunk: Any, declared: Mapping[str, TensorSpec]) -> Any:
 
 
 def _with_row(value: Any, output: TensorSpec | None) -> Any:
+    """Return a value with the row dimension. Without a declared output, a first dimension of 1 is the row dimension."""
     dimensions = 1 if output is None else len(output.shape)
     if isinstance(value, _TEXTS):
         return Texts([value], (1,) * dimensions)
@@ -89,14 +97,14 @@ def _filled(shape: tuple[int, ...], dtype: np.dtype[Any], value: Any) -> Array:
 
 
 def absent_rows(chunk: Any) -> set[int]:
-    """Return the rows of a chunk that have no value; only a list may have such."""
+    """Return the rows without a value. Only a list can have such rows."""
     if type(chunk) is not list:
         return set()
     return {row for row, value in enumerate(chunk) if isinstance(value, _ABSENT)}
 
 
 def with_blanks(values: Any, absent: Collection[int]) -> Any:
-    """Return a list of rows whose every row has a value.
+    """Return a chunk in which rows without a value have a placeholder.
 
     Args:
         absent: The rows that have no value.
@@ -109,14 +117,14 @@ def with_blanks(values: Any, absent: Collection[int]) -> Any:
 
 
 def _blank(value: Any) -> Any:
-    """Return a placeholder for a row without a value: of the value's form, without its content.
+    """Return a placeholder with the type and shape of another row's value.
 
-    The value may be another client's.
+    It has none of the value's content, because the value may belong to another client.
     """
     if isinstance(value, np.ndarray) and value.dtype.kind not in "OSU":
         return np.zeros_like(value)
     if isinstance(value, (bool, int, float, np.number, np.bool_)):
         return type(value)(0)
     if isinstance(value, (list, tuple)):
-        return [_blank(one) for one in value]
+        return [_blank(part) for part in value]
     return value.new_zeros(value.shape) if is_tensor(value) else b""

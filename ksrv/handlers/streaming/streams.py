@@ -1,11 +1,13 @@
 """Handlers that answer piece by piece: generators, and lists with one generator for each row.
 
-Each value that a generator yields is a chunk for every request of the batch, in any form that
-`postprocess` may return. In a list, None means that a row gets nothing this time. A list of generators
-runs them in turn, and the request of a row whose generator is exhausted ends while the others continue.
+Each value that a generator yields is a chunk (`chunk_forms.py`) for every request of the batch. A list of generators
+is run in turns, and the request of a row whose generator is exhausted ends while the others continue.
 
-A client that does not stream gets the chunks joined: texts are concatenated, and no chunk gives an empty text. Numbers
-cannot be joined, so the client gets an error that asks it to stream.
+`run_generator` runs a stream on the thread of its batch; `ksrv/handlers/concurrent.py` runs it in a coroutine. Both
+iterate over `iterated` and give each chunk to a `ChunkStream`. If the requests stream, the ChunkStream sends the chunk
+to the clients (`ExecutorInputs.emit`). Otherwise it collects the chunks, and `JoinedChunks` makes one answer of them:
+texts are concatenated, and a stream without chunks is an empty text. Numbers cannot be joined, so such a client gets an
+error that asks it to stream.
 """
 
 import asyncio
@@ -26,53 +28,62 @@ if TYPE_CHECKING:
     from ksrv.handlers.batch import Batch
 
 Read = Callable[[Any, ExecutorInputs, Collection[int]], ExecutorOutputs]
-"""Makes tensors of a chunk in which some rows have no value; raises KsrvError if it does not fit the batch."""
-
+"""Makes tensors of a chunk, in which the given rows have no value. Raises KsrvError if the chunk does not fit."""
 
 _ASK = "ask for it with 'Accept: text/event-stream', or over ModelStreamInfer"
 
 
 def is_stream(result: Any) -> bool:
-    """Tell whether a handler's result is made piece by piece."""
+    """Tell whether a handler's result is a generator, or a list of generators."""
     if type(result) is list and result:
         result = result[0]
     return type(result) in (GeneratorType, AsyncGeneratorType)
 
 
 def may_stream(handler: Any) -> bool:
-    """Tell whether a handler's class or its file has a generator, or sends answers in parts by other means."""
+    """Tell whether a handler may answer in parts: its class or its file has a generator, or calls a sending function.
+
+    This looks at the compiled code only, because metadata reports the result before the first request.
+    """
     subject = getattr(handler, "function", handler)
     if inspect.isfunction(subject):
         found = [subject]
     else:
-        classes = [one for one in type(subject).__mro__ if not one.__module__.startswith("ksrv.")]
-        members = [value for one in classes for value in vars(one).values()]
-        found = [one for one in (getattr(each, "__func__", each) for each in members)
-                 if inspect.isfunction(one)]  # fmt: skip
-    beside = [one for owner in found for one in owner.__globals__.values()
-              if inspect.isfunction(one) and one.__globals__ is owner.__globals__]  # fmt: skip
+        classes = [base for base in type(subject).__mro__ if not base.__module__.startswith("ksrv.")]
+        members = [value for base in classes for value in vars(base).values()]
+        found = [member for member in (getattr(each, "__func__", each) for each in members)
+                 if inspect.isfunction(member)]  # fmt: skip
+    # The other functions of the same files, which the handler may call.
+    beside = [other for owner in found for other in owner.__globals__.values()
+              if inspect.isfunction(other) and other.__globals__ is owner.__globals__]  # fmt: skip
     # A context manager is written as a generator, but its caller sees no generator.
-    own = [one for one in (*found, *beside) if one.__globals__.get("__name__") != "contextlib"]
-    return any(_has_parts(inspect.unwrap(one).__code__) for one in own)
+    users = [each for each in (*found, *beside) if each.__globals__.get("__name__") != "contextlib"]
+    return any(_has_parts(inspect.unwrap(each).__code__) for each in users)
 
 
 def _has_parts(code: CodeType) -> bool:
+    """Tell whether code, or code nested in it, is a generator or uses the names of the calls that send."""
     generates = code.co_flags & (inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR)
     if generates and code.co_name != "<genexpr>":
         return True
     names = {*code.co_names, *code.co_varnames}
     if names.issuperset(("batch", "send")) or "send_intermediate_predict_response" in names:
         return True
-    return any(_has_parts(one) for one in code.co_consts if isinstance(one, CodeType))
+    return any(_has_parts(part) for part in code.co_consts if isinstance(part, CodeType))
 
 
 @dataclass(eq=False)
 class ChunkStream:
-    """The chunks of one batch on their way from the handler to the requests.
+    """Takes the chunks of one batch: sends them to the clients, or joins them if the requests do not stream.
+
+    A batch holds either requests that stream or requests that do not, so `inputs.emit` decides for all of them.
 
     Args:
-        batch: Returns the batch as the handler has seen it, whose requests may have failed; or None.
-        waits: Whether sending a chunk waits for slow clients.
+        read: Makes tensors of a chunk.
+        batch: Returns the batch object that the handler uses, in which the handler ends rows and fails requests; None
+            before the handler has it.
+        fail: Fails the request of an index.
+        waits: Whether sending a chunk waits for slow clients; False in an event loop, which must not block.
     """
 
     inputs: ExecutorInputs
@@ -82,8 +93,11 @@ class ChunkStream:
     fail: Callable[[int, BaseException], None]
     waits: bool = True
     _emitted: bool = field(default=False, init=False)
-    _told: set[int] = field(default_factory=set, init=False)
+    # Indices of requests whose end was sent to their clients.
+    _end_sent: set[int] = field(default_factory=set, init=False)
+    # Indices of requests that a chunk has failed.
     _refused: set[int] = field(default_factory=set, init=False)
+    # Rows that need no further chunk: ended by the generator or the handler, failed, or without a client.
     _ended_rows: set[int] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
@@ -92,10 +106,10 @@ class ChunkStream:
         self._joined = [JoinedChunks(self.outputs) for _ in self.inputs.requests]
 
     def take(self, chunk: Any) -> bool:
-        """Hand one chunk on.
+        """Send or keep one chunk.
 
         Returns:
-            Whether a client still waits for the next.
+            Whether a client still waits for the next chunk.
 
         Raises:
             KsrvError: The chunk does not fit the batch.
@@ -118,7 +132,7 @@ class ChunkStream:
         return self._send_ended_rows()
 
     def _join(self, made: ExecutorOutputs, absent: Collection[int]) -> None:
-        """Add a chunk to the answers of the requests that it is for."""
+        """Add a chunk to the joined answers of the requests that it is for: all, or the requests in `made.only`."""
         for index, (request, joined) in enumerate(
             zip(self.inputs.requests, self._joined, strict=True)
         ):
@@ -131,35 +145,36 @@ class ChunkStream:
             elif len(self._joined) == 1:
                 tensors = made.tensors
             else:
-                tensors = [one.rows(rows.start, rows.stop) for one in made.tensors]
-            own = {row - rows.start for row in absent if rows.start <= row < rows.stop}
+                tensors = [tensor.rows(rows.start, rows.stop) for tensor in made.tensors]
+            missing = {row - rows.start for row in absent if rows.start <= row < rows.stop}
             try:
-                joined.add(tensors, own)
+                joined.add(tensors, missing)
             except StreamNeeded as error:
                 self._refuse(index, error)
 
     def _refuse(self, index: int, error: BaseException) -> None:
-        """Fail a request, whose generators are closed and which gets no further chunk."""
+        """Fail a request. Its rows count as ended, so that `_next` closes their generators."""
         rows = self.inputs.requests[index].slice
         self.fail(index, error)
         self._refused.add(index)
         self._ended_rows.update(range(rows.start, rows.stop))
 
     def _send_ended_rows(self) -> bool:
+        """Send the end of requests that failed or whose rows have all ended; return whether a client still listens."""
         batch, emit = self.batch(), self._emit
         if emit is None:
             return True
         if batch is not None and (batch.ended_rows or batch.failures):
             self._ended_rows |= batch.ended_rows
             failed = checked_failures(batch)
-            failed = {i: error for i, error in failed.items() if i not in self._told}
+            failed = {i: error for i, error in failed.items() if i not in self._end_sent}
             self._end(failed.keys(), failed)
         requests = self.inputs.requests
         if self._ended_rows:
             done = [
                 index
                 for index, request in enumerate(requests)
-                if index not in self._told
+                if index not in self._end_sent
                 and self._ended_rows.issuperset(range(request.slice.start, request.slice.stop))
             ]
             self._end(done, {})
@@ -171,9 +186,10 @@ class ChunkStream:
         return bool(listening)
 
     def _end(self, indices: Any, failed: dict[int, Any]) -> None:
+        """Send the end of requests: a chunk without tensors."""
         ended = frozenset(indices)
         if ended:
-            self._told |= ended
+            self._end_sent |= ended
             self._emitted = True
             self._send(ExecutorOutputs([], failed, only=ended))
 
@@ -184,18 +200,18 @@ class ChunkStream:
     def row_failed(self, row: int, error: BaseException) -> None:
         """Fail the request of a row whose generator raised."""
         requests = enumerate(self.inputs.requests)
-        self.fail(next(index for index, one in requests if row < one.slice.stop), error)
+        self.fail(next(index for index, part in requests if row < part.slice.stop), error)
         self._ended_rows.add(row)
 
     def wants(self, row: int) -> bool:
-        """Tell whether the request of a row still waits, without asking the worker."""
+        """Tell whether the request of a row waited after the last chunk; does not look at the client again."""
         return row not in self._ended_rows
 
     def result(self) -> ExecutorOutputs:
         """Return the final answer: without tensors if the chunks were sent."""
         if self._emit is None:
             return self._joined_answer()
-        if not self._emitted:  # a chunk for nobody tells that the handler streams
+        if not self._emitted:  # The worker learns from a chunk for no request that the handler streams.
             self._send(ExecutorOutputs([], only=frozenset()))
         return ExecutorOutputs([])
 
@@ -226,13 +242,13 @@ class JoinedChunks:
         self._count = 0
 
     def add(self, tensors: list[Tensor], absent: set[int]) -> None:
-        """Take one chunk.
+        """Add one chunk.
 
         Args:
-            absent: The rows of the request that have no part in it.
+            absent: The rows of the request that have no value in the chunk.
 
         Raises:
-            StreamNeeded: It holds numbers, and is not the first or lacks a row.
+            StreamNeeded: The chunk has numbers, and is not the first or lacks a row.
         """
         self._count += 1
         for tensor in tensors:
@@ -257,19 +273,19 @@ class JoinedChunks:
                     f"the output {quote(tensor.name)} is a stream of texts whose number changes from "
                     f"{len(texts)} to {len(tensor.data)}; {_ASK}"
                 )
-            for place, element in enumerate(tensor.data):
-                if place not in absent:
-                    texts[place].append(element)
+            for row, element in enumerate(tensor.data):
+                if row not in absent:
+                    texts[row].append(element)
 
     def tensors(self, rows: int) -> list[Tensor]:
         """Return the joined chunks; empty texts if there were no chunks and the outputs are texts.
 
         Raises:
-            StreamNeeded: There was no chunk, and the declared outputs are no texts.
+            StreamNeeded: There were no chunks, and the declared outputs are not texts.
         """
         if not self._count and rows:
-            empty = [_empty_texts(one, rows) for one in self._outputs]
-            texts = [one for one in empty if one is not None]
+            empty = [_empty_texts(output, rows) for output in self._outputs]
+            texts = [tensor for tensor in empty if tensor is not None]
             if not texts or len(texts) != len(empty):
                 raise StreamNeeded(f"the stream that answers the request is empty; {_ASK}")
             return texts
@@ -283,7 +299,7 @@ class JoinedChunks:
 
 
 def _empty_texts(output: TensorSpec, rows: int) -> Tensor | None:
-    """Return an empty text for each row; None for an output that does not hold one text for each."""
+    """Return an empty text for each row; None for an output that is not one text for each row."""
     if output.datatype != "BYTES" or any(size != 1 for size in output.shape[output.batched :]):
         return None
     count = rows if output.batched else 1
@@ -295,10 +311,12 @@ def _empty_texts(output: TensorSpec, rows: int) -> Tensor | None:
 
 
 def run_generator(chunks: Any, stream: ChunkStream, loop: "HandlerLoop") -> None:
-    """Run what a handler returned to its end, or until no client waits for it.
+    """Run a handler's stream until it ends or no client waits for it. Runs on the thread of the batch.
 
     Args:
-        chunks: A generator, an asynchronous generator, or a list of one of them for each row.
+        chunks: The handler's result: a generator, an asynchronous generator, or a list with one of these for each row.
+        stream: Takes the chunks.
+        loop: Runs asynchronous generators.
     """
 
     async def run() -> None:
@@ -310,38 +328,38 @@ def run_generator(chunks: Any, stream: ChunkStream, loop: "HandlerLoop") -> None
     if _is_asynchronous(chunks):
         loop.run(run())
     else:
-        with suppress(
-            StopIteration
-        ):  # generators never suspend it, and may start a loop themselves
+        # Ordinary generators never suspend the coroutine, so a single send runs all of it. It needs no event loop, and
+        # the handler may start one itself.
+        with suppress(StopIteration):
             run().send(None)
 
 
 def _is_asynchronous(chunks: Any) -> bool:
     rows = chunks if type(chunks) is list else [chunks]
-    return any(type(one) is AsyncGeneratorType for one in rows)
+    return any(type(row) is AsyncGeneratorType for row in rows)
 
 
 async def iterated(chunks: Any, stream: ChunkStream) -> AsyncGenerator[Any, None]:
-    """Yield the chunks of what a handler returned, and close it at the end.
+    """Yield the chunks of a handler's stream, and close its generators at the end.
 
     Args:
-        chunks: See `run_generator`. The chunks of a list are lists with the next chunk of each row.
+        chunks: See `run_generator`. A list of generators yields lists with the next chunk of each row.
     """
     if type(chunks) is list:
-        rows = [iterated(one, stream) for one in chunks]
+        rows = [iterated(row, stream) for row in chunks]
         try:
             while True:
-                coming = [_next(row, one, stream) for row, one in enumerate(rows)]
+                coming = [_next(row, generator, stream) for row, generator in enumerate(rows)]
                 if _is_asynchronous(chunks):
                     values = await asyncio.gather(*coming)
                 else:
-                    values = [await one for one in coming]
+                    values = [await value for value in coming]
                 yield values
                 if all(value is ENDED for value in values):
                     return
         finally:
-            for one in rows:
-                await one.aclose()
+            for generator in rows:
+                await generator.aclose()
     elif type(chunks) is AsyncGeneratorType:
         async with aclosing(chunks):
             async for chunk in chunks:
@@ -353,7 +371,7 @@ async def iterated(chunks: Any, stream: ChunkStream) -> AsyncGenerator[Any, None
 
 
 async def _next(row: int, chunks: AsyncGenerator[Any, None], stream: ChunkStream) -> Any:
-    """Return the next chunk of a row, or ENDED; what its generator raises fails its request alone."""
+    """Return the next chunk of a row, or ENDED. If its generator raises, only the request of the row fails."""
     try:
         if not stream.wants(row):
             await chunks.aclose()
@@ -369,22 +387,22 @@ async def _next(row: int, chunks: AsyncGenerator[Any, None], stream: ChunkStream
 
 
 GIVEN_UP = "no client waits for the batch any more"
-"""The message with which a batch's task is cancelled."""
+"""The message with which the worker cancels a batch's task. A handler that cancels itself uses another message."""
 
 
 def is_given_up(error: BaseException) -> bool:
-    """Tell whether a batch's task was cancelled, rather than that a handler raised `CancelledError` or cancelled itself."""
+    """Tell whether the worker cancelled the batch's task. A handler can raise `CancelledError`, too."""
     return isinstance(error, asyncio.CancelledError) and error.args == (GIVEN_UP,)
 
 
 def postprocessed(chunks: Any, postprocess: Callable[[Any], Any]) -> Any:
-    """Return a stream whose every chunk has passed `postprocess`.
+    """Return a stream that applies `postprocess` to each chunk.
 
     Args:
         chunks: The result of `inference`: a stream, or a coroutine.
     """
     if type(chunks) is list:
-        return chunks  # of single rows, which `postprocess` does not take
+        return chunks  # Their chunks are single rows, but `postprocess` takes whole batches.
     if type(chunks) is CoroutineType:
         return _awaited(chunks, postprocess)
     if isinstance(chunks, AsyncGenerator):
@@ -416,7 +434,7 @@ async def _postprocessed_later(
 
 
 class HandlerLoop:
-    """Runs coroutines of a handler on the thread that runs its batch, one batch at a time."""
+    """The event loop of a handler that runs one batch at a time, on the thread of the batch. Made at the first use."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
