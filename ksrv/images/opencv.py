@@ -47,7 +47,7 @@ def load() -> Any:
 
 
 class _Process:
-    """Whether this process is a worker, in which ksrv makes cv2's settings. A handler process belongs to its handler."""
+    """Whether `own_process` was called: then ksrv makes the settings of cv2 in this process."""
 
     owned = False
 
@@ -58,10 +58,10 @@ _process = _Process()
 def own_process() -> None:
     """Keep cv2 from starting threads in a process that belongs to ksrv.
 
-    ksrv decodes images in parallel itself, and two pools get into each other's way. The setting
-    is for the whole process, so a worker calls this when it starts, and no process with user code does. It does not import cv2, because a
-    server without images never needs it. `load` makes the setting later; if a handler imports cv2 before, cv2 reads
-    the variable.
+    ksrv decodes images in parallel itself, and two pools get into each other's way. The setting is for the whole
+    process. A worker calls this when it starts; programs of users that import ksrv do not. It does not import cv2,
+    because a server without images never needs it. `load` makes the setting later; if a handler imports cv2 before,
+    cv2 reads the variable.
     """
     _process.owned = True
     os.environ["OPENCV_FOR_THREADS_NUM"] = "1"

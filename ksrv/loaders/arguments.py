@@ -1,8 +1,9 @@
-"""Calls a torch module with tensors by name, although its `forward` may name them otherwise.
+"""Passes named tensors to a torch model: as keywords, or by position if the model's arguments have other names.
 
-Several inputs reach `inference` as keywords. If a module's `forward` knows those names they are
-passed on; if it does not (names that are no identifiers, traced modules, packages), the tensors
-are passed by position in the order in which model.yaml declares them.
+The default `inference` of a handler calls the model with one keyword for each input, by the names in model.yaml. A
+module whose `forward` has arguments of these names is called directly. Any other module is wrapped in `NamedArguments`,
+which passes the tensors by position, in the order in which model.yaml declares them. Exported and compiled models are
+called by `PositionalCall`, because they take their arguments only in the form in which they were exported.
 """
 
 import inspect
@@ -14,7 +15,7 @@ from ksrv.model.spec import TensorSpec
 
 
 def forward_names(module: Any) -> tuple[str, ...] | None:
-    """Return the argument names of a module's `forward`, or None where they cannot be known.
+    """Return the argument names of a module's `forward`, or None if they cannot be known.
 
     Args:
         module: An eager or scripted module.
@@ -22,7 +23,7 @@ def forward_names(module: Any) -> tuple[str, ...] | None:
     forward = getattr(module, "forward", None)
     schema = getattr(forward, "schema", None)
     if schema is not None:
-        return tuple(argument.name for argument in schema.arguments[1:])
+        return tuple(argument.name for argument in schema.arguments[1:])  # without `self`
     try:
         parameters = inspect.signature(forward or module).parameters.values()
     except (TypeError, ValueError):
@@ -36,8 +37,8 @@ class NamedArguments:
     """A torch module that accepts the declared input names as keywords.
 
     Attributes:
-        module: The module itself.
-        order: The declared names, in the order of its arguments.
+        module: The module.
+        order: The declared input names, in the order of the module's arguments.
     """
 
     def __init__(self, module: Any, order: tuple[str, ...]) -> None:
@@ -46,7 +47,7 @@ class NamedArguments:
 
     @classmethod
     def wrap(cls, module: Any, inputs: Sequence[TensorSpec]) -> Any:
-        """Return `module` itself where its `forward` knows the names, else a wrapper."""
+        """Return the module if its `forward` has arguments of the declared names, else a wrapper."""
         order = tuple(spec.name for spec in inputs)
         known = forward_names(module)
         if len(order) < 2 or (known is not None and set(order) <= set(known)):
@@ -67,10 +68,10 @@ class PositionalCall:
 
     Attributes:
         run: The model.
-        order: The inputs' names in the order of its arguments.
-        positional: How many of them are passed by position; None for all.
-        keywords: The names of the others, as the model was exported with them.
-        rows: The least and the most rows that it was exported for; None for any.
+        order: The inputs' names in the order of the model's arguments.
+        positional: How many of the arguments are positional; None for all.
+        keywords: The names of the other arguments, with which the model was exported.
+        rows: The fewest and the most rows that the model was exported for; None for any number.
     """
 
     def __init__(

@@ -1,4 +1,7 @@
-"""Which loader reads a model file: decided by its suffix, and by settings beside it."""
+"""Chooses the loader of a model file by the suffix of the file, or by the settings of the model.
+
+A loader is a module with a function `load`, which takes a `LoadRequest` and returns a `LoadedModel`.
+"""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -17,11 +20,11 @@ LOADERS = {
     ".tflite": "openvino",
     ".pb": "openvino",
 }
-"""The module of this folder that reads files of a suffix."""
+"""The module in this folder that loads files with a suffix."""
 CPU_ONLY = ("openvino",)
-"""The loaders whose models run on the CPU alone."""
+"""The loaders whose models run only on the CPU."""
 TORCH = ("torchscript", "eager", "package", "shared_object")
-"""The loaders whose models are torch's."""
+"""The loaders whose models take and return torch tensors."""
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 

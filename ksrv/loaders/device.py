@@ -1,10 +1,10 @@
-"""torch's own device object for a device's name."""
+"""Makes torch's device object from the name of a device."""
 
 from typing import Any
 
 
 def torch_device(name: str) -> Any:
-    """Return torch's device for a name.
+    """Return the `torch.device` for a name.
 
     Args:
         name: "cpu", "cuda:N", "xpu:N", "mps" or "xla".

@@ -1,7 +1,7 @@
 """A torch module in Python code, filled from a state_dict (`.pt`, `.pth`, `.safetensors`).
 
-Weights are read with `weights_only=True`, always: a file that needs more is refused, never read in
-another way.
+The class or function in `class:` of model.yaml makes the module. Weights are always read with `weights_only=True`, so
+that no code in the file runs. A file that contains anything else is refused.
 """
 
 import pickle
@@ -68,7 +68,7 @@ def read_state(path: Path) -> Mapping[str, Any]:
         The tensors by name, on the CPU.
 
     Raises:
-        ModelLoadError: The file has more than weights in it, or is neither of these.
+        ModelLoadError: The file contains more than weights, or has another format.
     """
     if path.suffix == ".safetensors":
         return _read_safetensors(path)

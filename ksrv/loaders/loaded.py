@@ -1,4 +1,4 @@
-"""The request to a loader and the model that it returns, the same for every framework."""
+"""The interface of loaders: each takes a `LoadRequest` and returns a `LoadedModel`. Also the errors that they share."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,12 +22,13 @@ class LoadRequest:
         root: The folder that every file of the model must be in.
         device: "cpu", "cuda:N", "mps", "xpu:N" or "xla".
         threads: CPU threads for this instance; 0 leaves the framework's choice.
-        model_class: For a state_dict: makes the module to fill.
-        inputs: The declared inputs, in order; names for positional calls come from them.
-        passes_inputs: Whether the handler passes the declared inputs on to the file.
-        runtime: The module that loads the file whatever its suffix; "" chooses by the suffix.
+        model_class: Makes the module that the weights of a state_dict fill; None for other files.
+        inputs: The declared inputs, in order.
+        passes_inputs: Whether the handler passes the declared inputs to the model unchanged, so that the model must
+            take their shapes.
+        runtime: The Python module that loads the file, whatever the suffix; "" chooses the loader by the suffix.
         properties: Properties of the runtime that reads the file.
-        dialect: `ModelConfig.dialect`, for the loader that knows it.
+        dialect: `ModelConfig.dialect`, for a dialect's loader.
         onnx: How ONNX Runtime runs the file.
     """
 
@@ -52,11 +53,12 @@ class LoadedModel:
         model: The handler's `self.model`: callable with the inputs.
         is_torch: Whether it takes torch tensors on the handler's device, rather than arrays.
         platform: The name that model metadata shows.
-        inputs: The inputs that the file declares; empty where it declares none.
-        outputs: The outputs that the file declares; empty where it declares none.
-        note: One sentence that is logged when the model is loaded, or None.
-        forget: Called before each batch; has a model that keeps a state from run to run forget it. Or None.
-        takes_texts: Whether its inputs of BYTES are texts, which have to be UTF-8.
+        inputs: The inputs that the file declares; may be empty.
+        outputs: The outputs that the file declares; may be empty.
+        note: A sentence to log when the model is loaded, or None.
+        forget: Resets the state that the model keeps from run to run. Called before each batch; None if the model has
+            no state.
+        takes_texts: Whether BYTES inputs must be UTF-8 texts.
     """
 
     model: Any
@@ -70,7 +72,7 @@ class LoadedModel:
 
 
 def torch_file(request: LoadRequest, kind: str) -> Path:
-    """Return the file that a loader of torch is to read, once torch is imported.
+    """Return the file of a request, and check that torch can be imported.
 
     Args:
         kind: The kind of the file, for the error.

@@ -1,4 +1,4 @@
-"""A model with named inputs and outputs, called like a function: such as ONNX's."""
+"""The base of models whose file names the inputs and outputs, such as ONNX: they are called like functions."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,8 @@ class NamedModel(ABC):
     """A model whose file names its tensors.
 
     Args:
-        inputs: The names of its inputs, in the file's order.
+        inputs: The names of the inputs in the file, in the file's order.
+        outputs: The names of the outputs in the file, in the file's order.
         declared: The names that model.yaml gives the inputs, in its order.
     """
 
@@ -38,7 +39,7 @@ class NamedModel(ABC):
 
     @abstractmethod
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Run the model on inputs by name, which need not be identifiers.
+        """Run the model on inputs by name. The names may be no Python identifiers, so they are no keywords here.
 
         Returns:
             The outputs by name.

@@ -1,7 +1,7 @@
 """ONNX files (`.onnx`) by ONNX Runtime: names, types and shapes come from the file itself.
 
-The session is wrapped so that the default `inference` can call it like any model; the session
-itself stays at hand for handlers that want more.
+`OnnxModel` wraps the session, so that the default `inference` can call it like any model. A handler can use the session
+itself, as `self.model.session`.
 """
 
 import re
@@ -27,10 +27,12 @@ DATATYPES = {f"tensor({shown})": name for name, shown in TENSOR_NAMES.items()} |
 
 CPU_PROVIDER = "CPUExecutionProvider"
 _OF_CUDA = ("CUDAExecutionProvider", "TensorrtExecutionProvider")
+"""The providers whose option `device_id` is the number of a CUDA device."""
 _ZIPMAP = ": skl2onnx does so with options={'zipmap': False}"
 _ORIGIN = re.compile(
     r"^\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from \S+ failed:|/\S+:\d+ .*?\)(?: const)? (?=[A-Z])"
 )
+"""The parts of ONNX Runtime's messages that name its source files, or the model file again."""
 
 
 class OnnxModel(NamedModel):
@@ -106,8 +108,9 @@ def load(request: LoadRequest) -> LoadedModel:
         raise ModelLoadError(
             f"{path} cannot be loaded by ONNX Runtime {onnxruntime.__version__}: {reason}; {_remedy(reason)}"
         ) from None
-    for one in providers if chosen else ():
-        name = one[0] if isinstance(one, tuple) else one
+    # ONNX Runtime silently leaves out a provider that it cannot start.
+    for provider in providers if chosen else ():
+        name = provider[0] if isinstance(provider, tuple) else provider
         if name not in session.get_providers():
             raise ModelLoadError(
                 f"{path}: ONNX Runtime cannot start {name}, which onnx.providers names; install the libraries that it "
@@ -129,7 +132,7 @@ def load(request: LoadRequest) -> LoadedModel:
 
 
 def _reason(text: str) -> str:
-    """Return what ONNX Runtime says, without its places in C++ and the path that the sentence has already."""
+    """Return an error's text, at most 400 characters, without source files and the path of the model."""
     text = _ORIGIN.sub("", " ".join(text.split()))
     return text.rstrip(". ")[:400]
 
@@ -159,33 +162,34 @@ def _providers(device: str, available: Sequence[str], path: Path) -> list[Any]:
 def _chosen_providers(
     chosen: Sequence[Any], device: str, available: Sequence[str], path: Path
 ) -> list[Any]:
-    """Return the providers that the settings name, with the model's device where they leave it open."""
+    """Return the providers that the settings name. CUDA providers get the model's device, unless it is set."""
     providers: list[Any] = []
     kind, _, index = device.partition(":")
     for entry in chosen:
         given = entry if isinstance(entry, dict) else {entry: {}}
-        for name, values in given.items():
+        for name, values in given.items():  # one item
             if name not in available:
                 raise ModelLoadError(
                     f"{path}: onnx.providers names {quote(name)}, which this ONNX Runtime does not have; it has "
                     f"{', '.join(available)}. Install an ONNX Runtime with it, or leave it out"
                     f"{did_you_mean(name, available)}"
                 )
-            own = {option: _text(value) for option, value in values.items()}
+            written = {option: _text(value) for option, value in values.items()}
             if name in _OF_CUDA and kind == "cuda":
-                own.setdefault("device_id", index or "0")
-            providers.append((name, own) if own else name)
+                written.setdefault("device_id", index or "0")
+            providers.append((name, written) if written else name)
     return providers
 
 
 def _set_option(options: Any, name: str, value: Any, path: Path, onnxruntime: Any) -> None:
+    """Set an attribute of SessionOptions, or a config entry, whose name has a dot."""
     if "." in name:
         options.add_session_config_entry(name, _text(value))
         return
     known = [
-        one
-        for one in dir(type(options))
-        if isinstance(getattr(type(options), one), property) and not one.startswith("_")
+        member
+        for member in dir(type(options))
+        if isinstance(getattr(type(options), member), property) and not member.startswith("_")
     ]
     if name not in known:
         raise ModelLoadError(
@@ -213,7 +217,7 @@ def _set_option(options: Any, name: str, value: Any, path: Path, onnxruntime: An
 
 
 def _text(value: Any) -> str:
-    """Return a value of an option as ONNX Runtime takes it."""
+    """Return an option's value as the text that ONNX Runtime takes: 1 and 0 for booleans."""
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 

@@ -1,8 +1,8 @@
-"""Checks where an ONNX file keeps its external data before ONNX Runtime opens any of it.
+"""Checks the files of external data that an ONNX file names, before ONNX Runtime opens them.
 
-A model may name files that hold its large tensors. Each of them must be a plain file inside the
-model's folder, reached without links, and with one name only: otherwise a model could make the
-server read whatever it may read. The file's protobuf is walked just far enough to find the names.
+An ONNX file may keep its large tensors in other files. Each must be a regular file inside the model's folder, reached
+without symbolic links, and without a second hard link. Otherwise a model could make the server read any file that the
+server's user can read. The names are found by reading the protobuf of the file; the tensors are skipped.
 """
 
 import mmap
@@ -13,7 +13,8 @@ from pathlib import Path, PurePosixPath
 
 from ksrv.loaders.loaded import ModelLoadError
 
-# Field numbers of onnx.proto that lead to tensors, by kind of message.
+# For each kind of message in onnx.proto, the numbers of the fields that lead to tensors, with the kinds of their
+# messages. An "entry" is a StringStringEntryProto of a tensor's `external_data`.
 _BELOW = {
     "model": {7: "graph", 25: "function", 20: "training"},
     "training": {1: "graph", 2: "graph"},
@@ -25,13 +26,14 @@ _BELOW = {
     "tensor": {13: "entry"},
 }
 _MAX_DEPTH = 64
+"""The most levels of nested messages."""
 
 
 def check_external_data(path: Path, root: Path) -> None:
-    """Refuse an ONNX file whose external data is in a forbidden place.
+    """Refuse an ONNX file that names external data which ksrv does not read.
 
     Args:
-        root: The folder that its data must be in; names are relative to the file's folder.
+        root: The folder in which the data must be. The names in the file are relative to the file's folder.
 
     Raises:
         ModelLoadError: The file is no protobuf, or names data outside the folder, a link, or a file
@@ -40,7 +42,7 @@ def check_external_data(path: Path, root: Path) -> None:
     if path.stat().st_size == 0:
         raise ModelLoadError(f"{path} is empty")
     with path.open("rb") as file:
-        # Not closed by hand: views of it live in the frames of an error until that is handled.
+        # Not closed here: after an error, views of the mmap live in the traceback, and close() would raise.
         data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     try:
         names = set(_locations(data, "model", 0))
@@ -77,6 +79,7 @@ def _check_location(path: Path, root: Path, name: str) -> None:
 
 
 def _locations(data: memoryview, kind: str, depth: int) -> Iterator[str]:
+    """Yield the names of the external files in a message of a kind in `_BELOW`."""
     if depth > _MAX_DEPTH:
         raise ValueError("nested too deeply")
     below = _BELOW[kind]
@@ -92,7 +95,7 @@ def _locations(data: memoryview, kind: str, depth: int) -> Iterator[str]:
 
 
 def _fields(data: memoryview) -> Iterator[tuple[int, memoryview | None]]:
-    """The fields of a message; the value of a field without a length is None."""
+    """Yield number and value of each field of a message; the value is None unless it is length-delimited."""
     at, end = 0, len(data)
     while at < end:
         key, at = _varint(data, at)
@@ -116,6 +119,7 @@ def _fields(data: memoryview) -> Iterator[tuple[int, memoryview | None]]:
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
+    """Return a variable-length integer, and the offset after it."""
     result = 0
     for shift in range(0, 70, 7):
         byte = data[at]

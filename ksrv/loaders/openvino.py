@@ -1,10 +1,12 @@
-"""Models that OpenVINO reads, on the CPU: names, types, shapes and layouts come from the file.
+"""Loads models that OpenVINO runs on the CPU; names, datatypes, shapes and layouts are read from the file.
 
-These are OpenVINO's IR (`.xml` with a `.bin` beside it), ONNX, TensorFlow Lite (`.tflite`) and TensorFlow's
+The formats are OpenVINO's IR (`.xml` with a `.bin` beside it), ONNX, TensorFlow Lite (`.tflite`) and TensorFlow's
 `saved_model.pb` with the variables beside it.
 
-If model.yaml gives an input another shape, the model is reshaped to it. An input that the file lays out as NHWC takes
-encoded images.
+If model.yaml declares another shape for an input, the model is reshaped before it is compiled. An input whose layout in
+the file is NHWC takes encoded images.
+
+An input or output of OpenVINO is called a port here.
 """
 
 import re
@@ -37,20 +39,22 @@ Adapt: TypeAlias = Callable[[Any, LoadRequest], Any]
 """Changes an `openvino.Model` before it is compiled, and returns it."""
 
 RUN_BYTES = 1 << 16
-"""The padding that a block of texts may have, on top of twice the texts' bytes."""
+"""The bytes that an array of texts may have in addition to twice the texts' bytes; see `_text_tensor`."""
 READ_TEXTS = 64
-"""About how many texts are read together; whole rows are."""
+"""About how many texts are read together, in whole rows; see `_texts`."""
 
 _IR = re.compile(rb"(\xef\xbb\xbf)?\s*(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)*<net[\s>]", re.DOTALL)
+"""The beginning of an IR: the element `net`, after a declaration and comments."""
 _HEAD_BYTES = 4096
 SAVED_MODEL = "saved_model.pb"
-"""TensorFlow's name of a model, which may have folders beside it; other `.pb` files are parts of one."""
+"""The name of a TensorFlow SavedModel. Any other `.pb` file is only a part of a model."""
 
 _FORGOTTEN = (
     "the model has variables, which begin anew with each batch of requests; 'stateful': true in a config.json, or a "
     "handler with sequences that calls states() and set_states(), keeps them"
 )
 _WHERE = re.compile(r"(Exception from|Check '[^']*' failed at) \S+:\d+:?")
+"""The parts of OpenVINO's messages that name its source files."""
 
 
 class OpenVinoModel(NamedModel):
@@ -58,6 +62,8 @@ class OpenVinoModel(NamedModel):
 
     Args:
         compiled: The `openvino.CompiledModel`.
+        inputs: The inputs of the file, in its order.
+        outputs: The names of the outputs of the file, in its order.
         declared: The names that model.yaml gives the inputs, in its order.
 
     Attributes:
@@ -71,53 +77,54 @@ class OpenVinoModel(NamedModel):
         outputs: Sequence[str],
         declared: Sequence[str] = (),
     ) -> None:
-        super().__init__([one.name for one in inputs], outputs, declared)
+        super().__init__([spec.name for spec in inputs], outputs, declared)
         self.compiled = compiled
         self._request = compiled.create_infer_request()
         self._variables = list(self._request.query_state())
-        self._places = {one.name: (place, one.datatype) for place, one in enumerate(inputs)}
+        # For each input, the index of its port, and its datatype.
+        self._ports = {spec.name: (index, spec.datatype) for index, spec in enumerate(inputs)}
         kinds = [_kind(port) for port in compiled.outputs]
         self._results = list(enumerate(zip(outputs, kinds, strict=True)))
         self._gives_texts = "BYTES" in kinds
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """See `NamedModel.run`; BF16 are arrays of 16-bit patterns."""
+        """See `NamedModel.run`; BF16 tensors are arrays of 16-bit patterns."""
         given = {}
         for name, array in feeds.items():
-            place, datatype = self._places[name]
-            given[place] = _tensor(array, datatype)
-        if self._gives_texts:  # `infer` gives every text the memory of the longest beside it
+            index, datatype = self._ports[name]
+            given[index] = _tensor(array, datatype)
+        if self._gives_texts:  # `infer` would return them as arrays of numpy's S; see `_text_tensor`
             self._request.start_async(given, share_inputs=True)
             self._request.wait()
-            return {name: self._output(place, kind) for place, (name, kind) in self._results}
+            return {name: self._output(index, kind) for index, (name, kind) in self._results}
         found = self._request.infer(given, share_inputs=True, share_outputs=False)
-        return {name: _plain(found[place], kind) for place, (name, kind) in self._results}
+        return {name: _plain(found[index], kind) for index, (name, kind) in self._results}
 
     def states(self) -> dict[str, Array]:
         """Return the model's variables by name, as the last run left them."""
-        return {one.name: np.array(one.state.data) for one in self._variables}
+        return {variable.name: np.array(variable.state.data) for variable in self._variables}
 
     def set_states(self, states: Mapping[str, Array] | None) -> None:
         """Set the model's variables for the next run.
 
         Args:
-            states: Those of `states`; None for their initial values.
+            states: The values by name, as `states` returns them; None for the initial values.
         """
         import openvino
 
-        for one in self._variables:
+        for variable in self._variables:
             if states is None:
-                one.reset()
+                variable.reset()
             else:
-                one.state = openvino.Tensor(states[one.name])
+                variable.state = openvino.Tensor(states[variable.name])
 
     def forget(self) -> None:
         """Give the model's variables their initial values."""
-        for one in self._variables:
-            one.reset()
+        for variable in self._variables:
+            variable.reset()
 
-    def _output(self, place: int, kind: str) -> Array:
-        tensor = self._request.get_output_tensor(place)
+    def _output(self, index: int, kind: str) -> Array:
+        tensor = self._request.get_output_tensor(index)
         return _texts(tensor) if kind == "BYTES" else _plain(np.array(tensor.data), kind)
 
 
@@ -126,10 +133,10 @@ def load(request: LoadRequest, adapt: Adapt | None = None) -> LoadedModel:
 
     Args:
         request: The file, the thread budget and the options.
-        adapt: Changes the model before it is compiled; None gives its inputs the declared shapes.
+        adapt: Changes the model before it is compiled, for a dialect; None reshapes it to the declared inputs.
 
     Returns:
-        The model with the inputs and outputs that the file declares, reshaped as wanted.
+        The model with the inputs and outputs of the file, reshaped.
 
     Raises:
         ModelLoadError: openvino is missing, cannot read the file, or cannot give it the wanted shapes.
@@ -146,7 +153,7 @@ def load(request: LoadRequest, adapt: Adapt | None = None) -> LoadedModel:
     except ModuleNotFoundError:
         raise missing_dependency("openvino", f"the model {path}") from None
     core = openvino.Core()
-    # A weights file that is replaced while it serves must not change under the model.
+    # With mmap, a weights file that is overwritten would change the weights of the loaded model.
     core.set_property({"ENABLE_MMAP": False})
     try:
         model = _read(core, path, request.root)
@@ -172,7 +179,7 @@ def load(request: LoadRequest, adapt: Adapt | None = None) -> LoadedModel:
         ) from None
     inputs = tuple(_input(port, path) for port in compiled.inputs)
     outputs = list(map(name_of, compiled.outputs))
-    made = OpenVinoModel(compiled, inputs, outputs, [one.name for one in request.inputs])
+    made = OpenVinoModel(compiled, inputs, outputs, [spec.name for spec in request.inputs])
     forgets = bool(model.get_variables())
     return LoadedModel(
         made,
@@ -186,15 +193,15 @@ def load(request: LoadRequest, adapt: Adapt | None = None) -> LoadedModel:
 
 
 def _read(core: Any, path: Path, root: Path) -> Any:
-    """Return the model of a file, once the files are known to be what they are called."""
+    """Return the model of a file, after the check that all its files are in the model's folder."""
     if path.suffix == ".xml":
         return core.read_model(path, _weights(path, root))
     if path.suffix == ".onnx":
         check_external_data(path, root)
     elif path.name == SAVED_MODEL:
-        for one in path.parent.rglob("*"):
-            if not one.resolve().is_relative_to(root.resolve()):
-                raise ModelLoadError(f"{one} {LEADS_OUT}")
+        for file in path.parent.rglob("*"):
+            if not file.resolve().is_relative_to(root.resolve()):
+                raise ModelLoadError(f"{file} {LEADS_OUT}")
         return core.read_model(path.parent)
     elif path.suffix == ".pb":
         raise ModelLoadError(f"{path}: of TensorFlow's files {SAVED_MODEL} is read")
@@ -216,7 +223,7 @@ def _weights(path: Path, root: Path) -> Path:
 
 
 def reshape(model: Any, wanted: Mapping[str, tuple[Dimension, ...]]) -> None:
-    """Give inputs of a model other shapes, by their names."""
+    """Reshape inputs of a model, by the names of the inputs."""
     import openvino
 
     shapes = {}
@@ -230,12 +237,13 @@ def reshape(model: Any, wanted: Mapping[str, tuple[Dimension, ...]]) -> None:
 
 
 def _declared(request: LoadRequest, ports: Mapping[str, Any]) -> dict[str, tuple[Dimension, ...]]:
-    """Return the shapes that model.yaml declares, as the model sees them, by the file's names.
+    """Return the shapes that model.yaml declares for the inputs of the file, by the names in the file.
 
-    A handler that overrides the stages before the model may declare other inputs than the file. A declared input is
-    matched with an input of the file if the datatype and all sizes but the number of rows are equal.
+    If model.yaml has as many inputs as the file, but with other names, they are matched by their order. A handler that
+    overrides the stages before the model may declare other inputs than the file. A declared input then changes an
+    input of the file only if the datatype and all sizes but the number of rows are equal.
     """
-    specs = {one.name: one for one in request.inputs}
+    specs = {spec.name: spec for spec in request.inputs}
     if len(ports) == len(specs) and set(specs) != set(ports):
         specs = dict(zip(ports, request.inputs, strict=True))
     shapes = {}
@@ -246,11 +254,11 @@ def _declared(request: LoadRequest, ports: Mapping[str, Any]) -> dict[str, tuple
         shape = spec.shape
         if spec.image is not None and spec.image.model_layout == "NCHW" and len(shape) == 4:
             shape = (shape[0], shape[3], shape[1], shape[2])
-        own = port.get_partial_shape()
-        is_own = _kind(port) == spec.datatype and (
-            own.rank.is_dynamic or tuple(map(dimension, own))[1:] == shape[1:]
+        in_file = port.get_partial_shape()
+        is_same = _kind(port) == spec.datatype and (
+            in_file.rank.is_dynamic or tuple(map(dimension, in_file))[1:] == shape[1:]
         )
-        if request.passes_inputs or is_own:
+        if request.passes_inputs or is_same:
             shapes[name] = shape
     return shapes
 
@@ -260,6 +268,7 @@ def _partial(size: Dimension, openvino: Any) -> Any:
 
 
 def dimension(size: Any) -> Dimension:
+    """Return the dimension of an `openvino.Dimension`."""
     if size.is_static:
         return int(size.get_length())
     low, high = size.get_min_length(), size.get_max_length()
@@ -267,7 +276,7 @@ def dimension(size: Any) -> Dimension:
 
 
 def _shape(port: Any) -> tuple[Dimension, ...]:
-    """Return a port's shape; a first dimension that is open is the batch."""
+    """Return a port's shape. A first dimension that is a range becomes -1, the batch dimension."""
     sizes = [dimension(size) for size in port.get_partial_shape()]
     if sizes and isinstance(sizes[0], tuple):
         sizes[0] = -1
@@ -275,19 +284,23 @@ def _shape(port: Any) -> tuple[Dimension, ...]:
 
 
 def name_of(port: Any) -> str:
+    """Return a port's tensor name, or the name of its node if the tensor has none."""
     name: str = port.get_any_name() if port.get_names() else port.get_node().get_friendly_name()
     return name
 
 
 def _kind(port: Any) -> str:
+    """Return a port's KServe v2 datatype; "" for a type that KServe v2 lacks."""
     return DATATYPES.get(port.get_element_type().get_type_name(), "")
 
 
 def _datatype(port: Any, name: str, path: Path) -> str:
     kind = _kind(port)
     if not kind:
-        own = port.get_element_type().get_type_name()
-        raise ModelLoadError(f"{path}: {name} is a tensor of {own}, which KServe v2 cannot carry")
+        element = port.get_element_type().get_type_name()
+        raise ModelLoadError(
+            f"{path}: {name} is a tensor of {element}, which KServe v2 cannot carry"
+        )
     return kind
 
 
@@ -315,6 +328,7 @@ def _outputs(ports: Sequence[Any], path: Path) -> tuple[TensorSpec, ...]:
 
 
 def _tensor(array: Array, datatype: str) -> Any:
+    """Return an input in the form that OpenVINO takes."""
     if datatype == "BYTES":
         return _text_tensor(np.asarray(array, dtype=object))
     if datatype == "BF16":
@@ -326,21 +340,26 @@ def _tensor(array: Array, datatype: str) -> Any:
 
 
 def _plain(array: Array, kind: str) -> Array:
+    """Return an output array; BF16 as 16-bit patterns, like ksrv's arrays."""
     return array.view(np.uint16) if kind == "BF16" else array
 
 
 def _text_tensor(array: Array) -> Any:
-    """Return texts as a tensor, filled by runs of texts: numpy gives each the memory of the longest beside it."""
+    """Return texts as a tensor of OpenVINO.
+
+    It is filled from arrays of numpy's type S, in which every text takes as many bytes as the longest. To bound the
+    memory, it is filled in runs: a run ends before its array takes more than twice the texts' bytes and `RUN_BYTES`.
+    """
     import openvino
 
-    texts = [one if isinstance(one, bytes) else str(one).encode() for one in array.reshape(-1)]
+    texts = [text if isinstance(text, bytes) else str(text).encode() for text in array.reshape(-1)]
     tensor = openvino.Tensor(openvino.Type.string, openvino.Shape([len(texts)]))
     first = longest = total = 0
-    for place, text in enumerate(texts):
+    for index, text in enumerate(texts):
         longest, total = max(longest, len(text)), total + len(text)
-        if (place + 1 - first) * longest > 2 * total + RUN_BYTES:
-            _part(tensor, first, place).bytes_data = np.array(texts[first:place], dtype="S")
-            first, longest, total = place, len(text), len(text)
+        if (index + 1 - first) * longest > 2 * total + RUN_BYTES:
+            _part(tensor, first, index).bytes_data = np.array(texts[first:index], dtype="S")
+            first, longest, total = index, len(text), len(text)
     if texts:
         _part(tensor, first, len(texts)).bytes_data = np.array(texts[first:], dtype="S")
     tensor.shape = list(array.shape)
@@ -348,12 +367,12 @@ def _text_tensor(array: Array) -> Any:
 
 
 def _texts(tensor: Any) -> Array:
-    """Return the texts of a tensor, read by parts for the reason of `_text_tensor`."""
+    """Return the texts of a tensor, read a few rows at a time for the reason that `_text_tensor` gives."""
     shape = tuple(tensor.shape)
     found = np.empty(shape, dtype=object)
     if not shape:
         found[()] = tensor.bytes_data[()]
-    elif 0 not in shape:  # OpenVINO reads memory that is not there for a tensor without elements
+    elif 0 not in shape:  # For a tensor without elements, OpenVINO would read out of bounds.
         rows = max(READ_TEXTS * shape[0] // found.size, 1)
         for first in range(0, shape[0], rows):
             end = min(first + rows, shape[0])

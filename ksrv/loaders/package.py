@@ -1,7 +1,7 @@
-"""`.pt2` packages: a `torch.export` program, or what AOTInductor compiled from one.
+"""Loads `.pt2` packages: a `torch.export` program, or a model that AOTInductor compiled from such a program.
 
-Both are zip files; the names in a file tell its kind. A program says what its inputs and outputs
-are; a compiled package knows only how many there are.
+Both are zip files, and `kind_of` tells them apart by the names in the file. A program declares its inputs and outputs.
+A compiled package has only their number and the names of keyword arguments.
 """
 
 import json
@@ -22,9 +22,10 @@ from ksrv.model.spec import Dimension, TensorSpec
 DATATYPES = {f"torch.{shown}": name for name, shown in TENSOR_NAMES.items()}
 
 LARGEST = 2**31 - 1
+"""The upper bound of a dimension from which on the dimension counts as unbounded."""
 
 MODEL = "model"
-"""The name under which torch packages a program, unless told another."""
+"""The name under which torch packages a program by default."""
 
 
 def load(request: LoadRequest) -> LoadedModel:
@@ -59,6 +60,7 @@ def load(request: LoadRequest) -> LoadedModel:
 
 
 def _exported(program: Any, request: LoadRequest) -> LoadedModel:
+    """Return a program's module on the device, with the inputs and outputs that the program declares."""
     from torch.export.passes import move_to_device_pass
 
     device = torch_device(request.device)
@@ -93,12 +95,13 @@ def _result_names(spec: Any) -> list[str]:
 
 
 def _load_compiled(request: LoadRequest, path: Path) -> LoadedModel:
-    # Not torch._inductor.aoti_load_package: it imports the compiler, and compiles programs to find out what the CPU can.
+    # Not torch._inductor.aoti_load_package: it imports the compiler, and compiles programs to detect the CPU's
+    # instruction sets.
     from torch._C._aoti import AOTIModelPackageLoader
 
     device = torch_device(request.device)
-    loaders: Any = AOTIModelPackageLoader  # whose stub lacks a method
-    about = loaders.load_metadata_from_package(str(path), MODEL)
+    untyped: Any = AOTIModelPackageLoader  # whose stub lacks a method
+    about = untyped.load_metadata_from_package(str(path), MODEL)
     made_for = about.get("AOTI_DEVICE_KEY", device.type)
     if made_for != device.type:
         raise ModelLoadError(f"{path} was compiled for {made_for} and cannot run on {device.type}")
@@ -117,7 +120,7 @@ def _load_compiled(request: LoadRequest, path: Path) -> LoadedModel:
 
 
 def _check_instructions(path: Path, needed: str) -> None:
-    """Refuse a model whose instructions this CPU does not have: it would end the process.
+    """Refuse a model that needs instructions which this CPU does not have: SIGILL would end the process.
 
     Args:
         needed: The set of instructions as torch names it: "AVX2", "AVX512 AMX_TILE".
@@ -132,9 +135,9 @@ def _check_instructions(path: Path, needed: str) -> None:
 
 
 def _processor_flags() -> frozenset[str]:
-    """Return the names of the CPU's instruction sets; nothing where the system does not tell them."""
-    with suppress(OSError), open("/proc/cpuinfo") as told:
-        return frozenset(next((line for line in told if line.startswith("flags")), "").split())
+    """Return the names of the CPU's instruction sets; empty if the system does not list them."""
+    with suppress(OSError), open("/proc/cpuinfo") as lines:
+        return frozenset(next((line for line in lines if line.startswith("flags")), "").split())
     return frozenset()
 
 
@@ -143,7 +146,7 @@ class _CompiledModel:
 
     Args:
         loader: torch's loader of the package.
-        keywords: The names of its keyword arguments in the order of the program's.
+        keywords: The names of the keyword arguments, in the program's order.
     """
 
     def __init__(self, loader: Any, keywords: Sequence[str]) -> None:
@@ -161,13 +164,13 @@ class _CompiledModel:
 
 
 def _order(request: LoadRequest, known: list[str]) -> tuple[str, ...]:
-    """The inputs' names in the order of the arguments: the package's, or else the declared one."""
+    """Return the inputs' names in the order of the arguments: the package's order if it has the declared names."""
     declared = [spec.name for spec in request.inputs]
     return tuple(known if not declared or set(known) == set(declared) else declared)
 
 
 def _specs(names: Sequence[str], values: Sequence[Any], ranges: Any) -> tuple[TensorSpec, ...]:
-    """The tensors as a client sees them, or nothing where one of them is no plain tensor."""
+    """Return the declarations of tensors for clients; empty if a value is no tensor of a KServe v2 datatype."""
     specs = []
     for name, value in zip(names, values, strict=True):
         kind = DATATYPES.get(str(getattr(value, "dtype", None)))
@@ -188,6 +191,7 @@ def _rows(values: Sequence[Any], ranges: Any) -> tuple[int, int] | None:
 
 
 def _dimension(size: Any, ranges: Any) -> Dimension:
+    """Return the dimension of a size in a program, which may be symbolic with a range of values."""
     if isinstance(size, int):
         return size
     bounds = ranges.get(size.node.expr)

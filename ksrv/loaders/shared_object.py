@@ -20,7 +20,7 @@ def load(request: LoadRequest) -> LoadedModel:
 
     advice = logging.getLogger("torch._export")
     level = advice.level
-    advice.setLevel(logging.ERROR)  # NOTE tells of the deprecation, once
+    advice.setLevel(logging.ERROR)  # torch logs the deprecation at each load; NOTE is logged once
     try:
         if request.device.startswith("cuda"):
             torch.cuda.set_device(request.device)

@@ -1,4 +1,4 @@
-"""Turns at torch's compiler and at its readers of packages, which one thread at a time may use."""
+"""A lock for torch's compiler and for its readers of packages, which are not thread-safe."""
 
 import threading
 from collections.abc import Iterator
@@ -16,11 +16,10 @@ _MODULES = (
 
 @contextmanager
 def torch_compiler() -> Iterator[None]:
-    """Import the compiler's modules, and keep other threads from them while the context is open.
+    """Hold the lock, and import the compiler's modules before the block runs.
 
-    The modules import each other in circles: two models that are loaded side by side would enter such
-    a circle at different places and see half-made modules. The readers of packages keep their state
-    in global variables.
+    The modules import each other in circles: two threads that load models would enter such a circle at different
+    modules and see half-initialised modules. The readers of packages keep their state in global variables.
     """
     with _lock:
         for name in _MODULES:

@@ -1,4 +1,4 @@
-"""Recognizes the kind of a file of torch's that its loader did not expect, by its form, without running it."""
+"""Finds out which kind of torch file a file is, without running code in it, and explains why a loader refused it."""
 
 import pickle
 import zipfile
@@ -15,7 +15,7 @@ _PICKLE = b"\x80"
 
 
 def kind_of(path: Path) -> Kind:
-    """Return what a file is: "saved" is what `torch.save` writes, "damaged" the beginning of any of them."""
+    """Return the kind of a file. "saved" is a file of `torch.save`; "damaged" is a zip file without its end."""
     with path.open("rb") as file:
         first = file.read(len(_ZIP))
     if first.startswith(_PICKLE):
@@ -37,11 +37,11 @@ def kind_of(path: Path) -> Kind:
 
 
 def refused(path: Path, expected: str, reason: str) -> ModelLoadError:
-    """Return the error of a file that is not of the kind that its settings name.
+    """Return the error for a file that is not of the kind that a loader expects.
 
     Args:
-        expected: The kind in the settings: "TorchScript", "weights", "torch.export".
-        reason: torch's error, for files that the form does not explain.
+        expected: The kind that the loader reads: "TorchScript", "weights", "torch.export".
+        reason: torch's error, which is used if the kind of the file does not explain the failure.
     """
     kind = kind_of(path)
     if kind == "damaged":
@@ -59,14 +59,12 @@ def refused(path: Path, expected: str, reason: str) -> ModelLoadError:
         return _saved(path)
     if kind != "other":
         return ModelLoadError(f"{path} cannot be read: {reason}; copy it or save it again")
-    cause = reason.partition(". ")[
-        0
-    ]  # what follows is advice for those who know torch's own reader
+    cause = reason.partition(". ")[0]  # without torch's advice, which is about torch.load
     return ModelLoadError(f"{path} is no file of {expected}: {cause}; copy it or save it again")
 
 
 def pickled(path: Path, reason: str) -> ModelLoadError:
-    """Return the error of a file that holds objects of Python."""
+    """Return the error for a file that contains pickled Python objects."""
     return ModelLoadError(
         f"{path} holds pickled objects, which ksrv never loads, and not weights alone "
         f"({reason}); save the module's state_dict()"
@@ -89,7 +87,7 @@ def unpickling_reason(error: Exception) -> str:
 
 
 def _saved(path: Path) -> ModelLoadError:
-    """Return the error of a file of `torch.save` that was to be TorchScript."""
+    """Return the error for a file of `torch.save` that was loaded as TorchScript."""
     import torch
 
     try:

@@ -1,4 +1,4 @@
-"""TorchScript files (`.pt`): served as they are, with a notice that the format is at its end."""
+"""Loads TorchScript files (`.pt`), and logs that torch has deprecated the format."""
 
 import re
 from importlib import import_module
@@ -19,7 +19,7 @@ def load(request: LoadRequest) -> LoadedModel:
     """Load a TorchScript file.
 
     Raises:
-        ModelLoadError: torch is missing, or the file holds something else.
+        ModelLoadError: torch is missing, or the file is not TorchScript.
     """
     path = torch_file(request, "TorchScript")
     import warnings
@@ -34,7 +34,7 @@ def load(request: LoadRequest) -> LoadedModel:
 
 
 def _read(path: Path, device: Any) -> Any:
-    """Return the module of a file, with the packages imported whose operators it calls."""
+    """Return the module of a file. Imports the packages that register the operators which it calls."""
     import torch
 
     load_module: Any = torch.jit.load

@@ -44,8 +44,8 @@ def cgroup_memory() -> int | None:
 def _groups(controller: str) -> Iterator[Path]:
     """Yield the folders of the process's group and of the groups around it.
 
-    A container may see its group as the mounted root, while /proc has the path on its host: folders that are not
-    there are left out by their readers.
+    A container may see its group as the mounted root, while /proc has the path on the host. So some of these folders
+    may not exist; `_read` returns "" for their files.
     """
     mount = ROOT / "sys/fs/cgroup"
     for line in _read(ROOT / "proc/self/cgroup").splitlines():
@@ -54,10 +54,10 @@ def _groups(controller: str) -> Iterator[Path]:
         if controllers and controller not in controllers.split(","):
             continue
         group = PurePosixPath(path.lstrip("/"))
-        if ".." in group.parts:  # it lies outside of what this process sees
+        if ".." in group.parts:  # a group outside of this process's cgroup namespace
             group = PurePosixPath()
         for root in (mount / controller,) if controllers else (mount, mount / "unified"):
-            yield from (root / one for one in (group, *group.parents))
+            yield from (root / folder for folder in (group, *group.parents))
 
 
 def _read(path: Path) -> str:

@@ -1,1 +1,1 @@
-"""A model's settings, inputs and outputs, datatypes and rules. No disk, no engine, no protocol."""
+"""A model's settings, inputs and outputs, datatypes and rules. Nothing here reads files or knows the engine."""

@@ -1,4 +1,4 @@
-"""The `pt2:` section of a `model.yaml`: every form that it may have, read into one plan."""
+"""Reads the `pt2:` section of model.yaml, which has several forms, into a `CompilePlan` for `torch.compile`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,11 +11,11 @@ KEYWORDS = ("backend", "mode", "dynamic", "fullgraph", "options")
 
 @dataclass(frozen=True, slots=True)
 class CompilePlan:
-    """The compilation that `pt2:` asks for.
+    """How a model is compiled by `torch.compile`.
 
     Attributes:
-        enable: Whether to compile at all.
-        required: Whether a failure fails the model.
+        enable: Whether to compile.
+        required: Whether the load fails if the compilation fails; otherwise the model runs uncompiled.
         arguments: The keywords of `torch.compile`.
     """
 
@@ -29,8 +29,7 @@ def read_plan(section: Mapping[str, Any] | str | None) -> CompilePlan:
 
     Args:
         section: `{compile: {enable, backend, mode, dynamic, fullgraph, options}, required}`, or one
-            of the older forms: a backend's name, or the keywords without `compile`. A section with
-            `export` belongs to the loader and compiles nothing.
+            of the older forms: a backend's name, or the keywords without `compile`. The key `export` is ignored.
 
     Raises:
         Fault: The section has another form.

@@ -1,7 +1,10 @@
-"""The source of a model: the settings of its `model.yaml` and the places of its files.
+"""The settings of a model (`ModelConfig`), and one version of it on disk with these settings (`ModelSource`).
 
-The repository writes these nouns; handlers, executors and the engine read them. They hold plain
-values only, so that a handler's process receives its model as JSON.
+`ksrv/repository/` makes them from model.yaml, or from the files of another server's format; the engine, the loaders and
+the handlers read them. They have only values that JSON can carry, because a handler process gets its `ModelSource` as
+JSON.
+
+A field with a `Key` (`ksrv/model/spec.py`) is a key of model.yaml. Its description in the docstring is shown to users.
 """
 
 import hashlib
@@ -121,8 +124,7 @@ class VersionPolicy(msgspec.Struct, frozen=True, kw_only=True):
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One model version's settings, checked, with every path absolute and every default filled in.
 
-    A field with a `Key` is a key of model.yaml. The others, from `runner` on, are what the reader of the model's format
-    has found.
+    The fields without a `Key`, from `runner` on, are no keys of model.yaml: the reader of the model's format sets them.
 
     Attributes:
         handler: FILE.py[:NAME], package.module:NAME, or image_classifier, image_segmenter, object_detector,
@@ -253,7 +255,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     given: tuple[str, ...] = ()
 
     def spec(self, name: str, version: str = "") -> ModelSpec:
-        """Return the spec by the settings alone; the loader completes it.
+        """Return the spec that the settings give; the loader adds the declarations of the model file.
 
         Args:
             version: The version folder's name, or "".
@@ -275,12 +277,12 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileMark(msgspec.Struct, frozen=True, array_like=True):
-    """One file of a model as it was when it was read.
+    """The state of one file of a model when it was read; another state means that the file has changed.
 
     Attributes:
         size: In bytes.
         mtime_ns: The time of the last change in nanoseconds.
-        digest: Of the content, where the file is small; else "".
+        digest: The digest of the content of a small file; "" for a large file, such as weights.
     """
 
     path: str
@@ -295,7 +297,7 @@ def content_digest(content: bytes) -> str:
 
 
 class LoadedFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """The files of one version as they were read for a load. A replacement of a process that ended loads the same.
+    """The files of one version as they were read for a load. If a process ends, the new process loads the same files.
 
     Attributes:
         marks: Every file.
@@ -316,11 +318,12 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
         version: The version folder's name, or "" for an unversioned model.
         folder: The version's folder, or the model's if it has no versions.
         root: The model's folder, which has `model.yaml` in it and may have shared files.
-        config: Its settings, or None if they could not be read.
-        error: Why it cannot be served, or None.
-        first_device: The number that the instances count their devices from, if several are there.
+        config: The settings, or None if they could not be read.
+        error: Why the version cannot be served, or None.
+        first_device: The index of the first instance's device, if there are several devices; the next instances take
+            the next devices.
         debug: Whether errors include the end of the traceback, and requests may ask for a profile.
-        files: Every file of the version, if they are not the files of its folders; else empty.
+        files: Every file of the version; empty if these are all files of the folders.
         alone: Whether it is the only model of the process that loads it.
         loaded: The files to load; None to load from the disk.
         again: Whether these files were loaded before, in a process that has ended.

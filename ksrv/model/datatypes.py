@@ -1,6 +1,7 @@
-"""The datatypes of KServe v2 as numpy knows them, and casts from one to another.
+"""The numpy dtypes of KServe v2's datatypes, and casts between datatypes.
 
-The names and sizes of the datatypes are the native core's.
+The native core defines the names and sizes of the datatypes (`native/tensor/datatype.hpp`). numpy has no bfloat16, so
+arrays of BF16 are uint16 arrays with the bit patterns of the values.
 """
 
 from typing import Any
@@ -19,10 +20,10 @@ BINARY_ONLY = frozenset(NAMES).difference(CONTENTS)
 DTYPES: dict[str, np.dtype[Any]] = {
     name: dtype for name, dtype in zip(NAMES, datatype.DTYPES, strict=True) if dtype is not None
 }
-"""The dtype of each datatype's arrays; BF16 travels as the 16-bit patterns of its values."""
+"""The dtype of each datatype's arrays. BYTES has none: its tensors are lists of elements."""
 
 NAME_BY_DTYPE = {dtype: name for name, dtype in DTYPES.items() if dtype.name == TENSOR_NAMES[name]}
-"""The datatypes that numpy has. BF16 is missing: it travels as patterns."""
+"""The datatype of each numpy dtype, without BF16."""
 
 
 def widen_bfloat16(patterns: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
@@ -35,7 +36,7 @@ def widen_bfloat16(patterns: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
 
 
 class KindMismatch(ValueError):
-    """A cast would make numbers of one kind into another: floats into integers, or anything into BOOL or BYTES."""
+    """A cast would change the kind of values: floats into integers, or between BOOL or BYTES and any other datatype."""
 
 
 class OutOfRange(ValueError):
@@ -45,17 +46,19 @@ class OutOfRange(ValueError):
 def cast(array: npt.NDArray[Any], own: str, wanted: str) -> npt.NDArray[Any]:
     """Return an array in another datatype; raise if that changes a value by more than rounding.
 
-    Floats become any float whose range is large enough, integers likewise, and integers become floats. UINT16 for BF16
-    is the array itself, because arrays carry BF16 as 16-bit patterns.
+    Floats are cast to floats, integers to integers, and integers to floats. UINT16 is cast to BF16 without a change,
+    because arrays of BF16 have 16-bit patterns.
 
     Args:
-        array: The values; of BF16 the patterns.
+        array: The values; for BF16 the bit patterns.
+        own: The datatype of the array.
+        wanted: The datatype to return.
 
     Returns:
-        The values, of BF16 the patterns; `array` itself if nothing is to be done.
+        The values; for BF16 the bit patterns. `array` itself if both datatypes have the same arrays.
 
     Raises:
-        KindMismatch: The datatypes are of different kinds.
+        KindMismatch: The cast would change the kind of values.
         OutOfRange: A finite value would become infinite, or an integer would change.
     """
     if own == wanted or (own, wanted) == ("UINT16", "BF16"):
@@ -81,7 +84,7 @@ def _as_floats(array: npt.NDArray[Any], own: str, wanted: str) -> npt.NDArray[An
     with np.errstate(over="ignore"):
         if wanted == "BF16":
             found = _to_bfloat16(array.astype(np.float32))
-            infinite = (found & 0x7FFF) == 0x7F80
+            infinite = (found & 0x7FFF) == 0x7F80  # without the sign bit, the pattern of infinity
         else:
             found = array.astype(DTYPES[wanted])
             infinite = np.isinf(found)
@@ -104,7 +107,7 @@ _LARGEST = {
 
 
 def _to_bfloat16(array: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
-    """Round float32 to the nearest bfloat16, halves to even; a NaN stays one."""
+    """Return the patterns of float32 values, rounded to the nearest bfloat16, halves to even. NaN stays NaN."""
     bits = np.ascontiguousarray(array).view(np.uint32)
     rounded = (bits + (((bits >> 16) & 1) + np.uint32(0x7FFF))) >> 16
     return np.where(np.isnan(array), np.uint32(0x7FC0), rounded).astype(np.uint16)

@@ -1,4 +1,4 @@
-"""Errors of settings: the path of a key, and what is wrong with it. The reader of the file adds file and line."""
+"""The errors of settings. A `Fault` names the key; the reader of the file makes a `ConfigError` with the line."""
 
 from typing import TypeAlias
 

@@ -1,6 +1,14 @@
-"""The rules of inputs: which take images, which are padded, and which keys of `image:` and `pad:` fit each other.
+"""The rules for declared inputs: which take images, which are padded, and which of their keys fit together.
 
-Settings files and the tensor types of handlers are checked by the same rules.
+The same rules check model.yaml and the tensor types that handlers declare.
+
+A **length** is a name for an open dimension of rows, such as the number of tokens of a text. Requests whose rows differ
+in a length can become a batch, because the inputs are padded along it to the longest row, and outputs are cut back. All
+inputs with the same length are padded alike. A **mask** is an input of shape [-1, -1] that is 1 over the values of each
+row and 0 over the padding.
+
+The shape of an input names lengths (`[-1, tokens]`). If it names none, `pad:` gives its only open dimension the name of
+the input. `with_lengths` completes and checks the names; `lengths_of` then collects the rules of each length.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,14 +25,13 @@ LINEAR_DATATYPES = {
     "FP32": "FP32", "FP16": "FP32", "FP64": "FP64", "BF16": "FP32", "UINT8": "UINT8", "INT8": None,
     "UINT16": "UINT16", "INT16": "INT16", "INT32": None,
 }  # fmt: skip
-"""The datatypes of inputs of images, with the datatype in which `linear` resizes: None for the file's."""
+"""The datatypes that image inputs can have, with the datatype in which `resize: linear` works: None for the file's."""
 
 
 def default_image(datatype: str, shape: tuple[Dimension, ...]) -> ImageSpec | None:
-    """Return how an input without an `image:` section takes images, or None where it takes none.
+    """Return how an input without an `image:` section takes images; None if it takes none.
 
-    Returns:
-        OpenVINO Model Server's meaning for a 4-D NHWC batch of 1 or 3 channels.
+    As in OpenVINO Model Server, a 4-D NHWC input of 1 or 3 channels takes images.
     """
     if datatype in LINEAR_DATATYPES and len(shape) == 4 and shape[3] in (1, 3):
         return ImageSpec()
@@ -34,7 +41,7 @@ def default_image(datatype: str, shape: tuple[Dimension, ...]) -> ImageSpec | No
 def problems(
     given: dict[str, Any], datatype: str, shape: tuple[Dimension, ...]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the keys that do not fit, "" for the section itself, with the fault.
+    """Yield the faults of an `image:` section: the key, or "" for the section itself, and the text.
 
     Args:
         given: The keys that were given, with their values.
@@ -84,14 +91,14 @@ def problems(
 
 
 class Length(NamedTuple):
-    """One length that the rows of a model have.
+    """The padding rules of one length, collected from all inputs that have it.
 
     Attributes:
-        multiple: Padded lengths are multiples of it.
-        waste: The largest share of a padded row that is padding, beyond what `multiple` adds.
-        most: The longest that a row may be, padded or not.
-        mask: The input that is its mask, or "".
-        exact: Whether the answers do not depend on the padding, though it has no mask.
+        multiple: Padded lengths are multiples of this number.
+        waste: The largest share of a padded row that may be padding, beyond the padding for `multiple`.
+        most: The longest row that is allowed, with or without padding.
+        mask: The name of the mask, or "".
+        exact: Whether the answers do not depend on the padding, although the length has no mask.
     """
 
     multiple: int
@@ -104,15 +111,17 @@ class Length(NamedTuple):
 def lengths_of(inputs: Iterable[TensorSpec]) -> dict[str, Length]:
     """Return the lengths along which inputs are padded, by their names.
 
+    Inputs with the same length need not repeat the keys of `pad:`; `_check_agreement` has refused different values.
+
     Args:
         inputs: Declared inputs, as `with_lengths` returned them.
     """
     found: dict[str, Length] = {}
-    for one in inputs:
-        for name, size in zip(one.lengths, one.shape, strict=False):
+    for tensor in inputs:
+        for name, size in zip(tensor.lengths, tensor.shape, strict=False):
             if not name:
                 continue
-            pad = one.pad or Padding()
+            pad = tensor.pad or Padding()
             known = found.get(name, Length(1, Padding().waste, LARGEST_SIZE, "", False))
             found[name] = Length(
                 known.multiple if pad.multiple == 1 else pad.multiple,
@@ -125,10 +134,10 @@ def lengths_of(inputs: Iterable[TensorSpec]) -> dict[str, Length]:
 
 
 def padding_element(tensor: TensorSpec) -> bytes:
-    """Return the bytes of one element of an input's padding.
+    """Return the padding value of an input as the bytes of one element.
 
     Raises:
-        ValueError: The input's datatype does not hold the value.
+        ValueError: The value is not one of the input's datatype.
     """
     value = 0 if tensor.pad is None else tensor.pad.value
     if tensor.datatype == "BOOL":
@@ -136,42 +145,46 @@ def padding_element(tensor: TensorSpec) -> bytes:
             raise ValueError("BOOL holds true and false")
         value = bool(value)
     array = np.asarray(value)
-    own = NAME_BY_DTYPE.get(array.dtype)
-    if own is None:
+    datatype = NAME_BY_DTYPE.get(array.dtype)
+    if datatype is None:
         raise OverflowError("it has more than 64 bits")
-    return cast(array, own, tensor.datatype).astype(DTYPES[tensor.datatype]).tobytes()
+    return cast(array, datatype, tensor.datatype).astype(DTYPES[tensor.datatype]).tobytes()
 
 
 def with_lengths(
     inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], *, complete: bool = True
 ) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    """Return declared tensors with the names of the lengths that `pad` and masks give their dimensions.
+    """Return the declared inputs with the lengths that `pad` and masks give their dimensions, and the outputs, checked.
 
     Args:
-        complete: Whether these are all inputs that the model has, so that outputs can have no other lengths.
+        complete: Whether the model has no other inputs, so that outputs can have no other lengths.
 
     Raises:
-        Fault: The declarations do not hold together.
+        Fault: The declarations contradict each other.
     """
-    named = [_named(one, index, inputs) for index, one in enumerate(inputs)]
-    for index, one in enumerate(named):
-        if one.pad is not None and one.pad.mask:
-            place = _mask_place(one, index, named)
-            named[place] = _mask(named[place], place, one.lengths)
+    named = [_named(tensor, index, inputs) for index, tensor in enumerate(inputs)]
+    for index, tensor in enumerate(named):
+        if tensor.pad is not None and tensor.pad.mask:
+            mask_index = _mask_index(tensor, index, named)
+            named[mask_index] = _mask(named[mask_index], mask_index, tensor.lengths)
     _check_inputs(named)
-    known = {name for one in named for name in one.lengths if name}
-    for index, one in enumerate(outputs):
-        _check_output(one, index, known if complete else None)
+    known = {name for tensor in named for name in tensor.lengths if name}
+    for index, tensor in enumerate(outputs):
+        _check_output(tensor, index, known if complete else None)
     return tuple(named), tuple(outputs)
 
 
 def _named(tensor: TensorSpec, index: int, inputs: Sequence[TensorSpec]) -> TensorSpec:
-    """Return an input whose `pad` gives the name of a length to its open dimension."""
+    """Return an input whose open dimension has the name of a length, if its `pad` leaves the name out.
+
+    The name is the input's, or that of an earlier input with the same mask: both have the same length then.
+    """
     if tensor.pad is None or any(tensor.lengths):
         return tensor
-    places = [place for place, size in enumerate(tensor.shape) if place and _is_open(size)]
-    if len(places) != 1:
-        has = f"{len(places)} open dimensions" if places else "no open dimension"
+    # Dimension 0 is the batch.
+    opened = [axis for axis, size in enumerate(tensor.shape) if axis and _is_open(size)]
+    if len(opened) != 1:
+        has = f"{len(opened)} open dimensions" if opened else "no open dimension"
         _fail(
             index,
             ("pad",),
@@ -184,15 +197,16 @@ def _named(tensor: TensorSpec, index: int, inputs: Sequence[TensorSpec]) -> Tens
         if other.pad is not None and other.pad.mask == mask:
             name = next(filter(None, other.lengths), other.name)
             break
-    lengths = tuple(name if place == places[0] else "" for place in range(len(tensor.shape)))
+    lengths = tuple(name if axis == opened[0] else "" for axis in range(len(tensor.shape)))
     return replace(tensor, lengths=lengths)
 
 
-def _mask_place(tensor: TensorSpec, index: int, inputs: Sequence[TensorSpec]) -> int:
+def _mask_index(tensor: TensorSpec, index: int, inputs: Sequence[TensorSpec]) -> int:
+    """Return the index of the input that is the mask of an input."""
     mask = tensor.pad.mask if tensor.pad else ""
-    place = next((at for at, one in enumerate(inputs) if one.name == mask), None)
-    if place is None or place == index:
-        known = ", ".join(one.name for at, one in enumerate(inputs) if at != index) or "none"
+    found = next((at for at, other in enumerate(inputs) if other.name == mask), None)
+    if found is None or found == index:
+        known = ", ".join(other.name for at, other in enumerate(inputs) if at != index) or "none"
         _fail(index, ("pad", "mask"), f"{mask!r} is not another input; the others: {known}")
     if len(set(filter(None, tensor.lengths))) != 1:
         _fail(
@@ -200,12 +214,12 @@ def _mask_place(tensor: TensorSpec, index: int, inputs: Sequence[TensorSpec]) ->
             ("pad", "mask"),
             f"the input {tensor.name!r} has several lengths; a mask is for one",
         )
-    return place
+    return found
 
 
-def _mask(tensor: TensorSpec, index: int, of: tuple[str, ...]) -> TensorSpec:
-    """Return an input as the mask of a length."""
-    length = next(filter(None, of))
+def _mask(tensor: TensorSpec, index: int, lengths: tuple[str, ...]) -> TensorSpec:
+    """Return an input as the mask of the only name in `lengths`."""
+    length = next(filter(None, lengths))
     shown = f"the input {tensor.name!r} is the mask of the length {length!r}"
     if tensor.pad is not None:
         _fail(index, ("pad",), f"{shown}, which is padded by zeros; leave pad out here")
@@ -223,73 +237,82 @@ def _mask(tensor: TensorSpec, index: int, of: tuple[str, ...]) -> TensorSpec:
 
 
 def _check_inputs(inputs: Sequence[TensorSpec]) -> None:
-    first: dict[str, TensorSpec] = {}  # by length, its first input with a `pad`
-    for index, one in enumerate(inputs):
-        names = [name for name in one.lengths if name]
+    first: dict[str, TensorSpec] = {}  # for each length, its first input with a `pad`
+    for index, tensor in enumerate(inputs):
+        names = [name for name in tensor.lengths if name]
         if not names:
             continue
-        if not one.batched:
-            _fail(
-                index,
-                ("shape",),
-                f"the input {one.name!r} is padded and has no batch dimension; its shape must begin with -1",
-            )
-        if one.datatype == "BYTES" or one.image is not None:
-            kind = "BYTES" if one.image is None else "images"
-            _fail(index, ("shape",), f"the input {one.name!r} holds {kind}, which are not padded")
-        for place, size in enumerate(one.shape):
-            if one.lengths[place] and (not place or not _is_open(size)):
-                _fail(index, ("shape",), f"the dimension {place} of {one.name!r} is no length")
-        try:
-            padding_element(one)
-        except (ValueError, OverflowError) as error:
-            value = one.pad.value if one.pad else 0
-            _fail(index, ("pad", "value"), f"{value!r} cannot fill {one.datatype}: {error}")
-        for name in names if one.pad is not None else ():
-            _check_agreement(name, first.setdefault(name, one), one, index)
+        _check_padded(tensor, index)
+        for name in names if tensor.pad is not None else ():
+            _check_agreement(name, first.setdefault(name, tensor), tensor, index)
     for name, length in lengths_of(inputs).items():
-        carriers = [one for one in inputs if name in one.lengths and not one.mask_of]
+        padded = [tensor for tensor in inputs if name in tensor.lengths and not tensor.mask_of]
         if not (length.mask or length.exact):
             _fail(
-                inputs.index(carriers[0]),
+                inputs.index(padded[0]),
                 ("pad",),
                 f"the length {name!r} has no mask, so that the model cannot tell padding from values; name an input as mask, "
                 f"or write exact: true if the answers do not depend on the padding",
             )
-        if length.mask and all(one.optional for one in carriers):
-            index = inputs.index(carriers[0])
+        if length.mask and all(tensor.optional for tensor in padded):
             _fail(
-                index,
+                inputs.index(padded[0]),
                 ("optional",),
-                f"a request without {carriers[0].name!r} has no length to make the mask {length.mask!r} of",
+                f"a request without {padded[0].name!r} has no length to make the mask {length.mask!r} of",
             )
 
 
-def _check_agreement(name: str, first: TensorSpec, one: TensorSpec, index: int) -> None:
-    """Refuse inputs that are padded together and want it differently; what one leaves out, another may say."""
-    if one is first or one.pad is None or first.pad is None:
+def _check_padded(tensor: TensorSpec, index: int) -> None:
+    """Refuse an input that has a length and cannot be padded along it."""
+    if not tensor.batched:
+        _fail(
+            index,
+            ("shape",),
+            f"the input {tensor.name!r} is padded and has no batch dimension; its shape must begin with -1",
+        )
+    if tensor.datatype == "BYTES" or tensor.image is not None:
+        kind = "BYTES" if tensor.image is None else "images"
+        _fail(index, ("shape",), f"the input {tensor.name!r} holds {kind}, which are not padded")
+    for axis, size in enumerate(tensor.shape):
+        if tensor.lengths[axis] and (not axis or not _is_open(size)):
+            _fail(index, ("shape",), f"the dimension {axis} of {tensor.name!r} is no length")
+    try:
+        padding_element(tensor)
+    except (ValueError, OverflowError) as error:
+        value = tensor.pad.value if tensor.pad else 0
+        _fail(index, ("pad", "value"), f"{value!r} cannot fill {tensor.datatype}: {error}")
+
+
+def _check_agreement(name: str, first: TensorSpec, tensor: TensorSpec, index: int) -> None:
+    """Refuse two inputs that give a length different padding rules. An input may leave keys to the other input."""
+    if tensor is first or tensor.pad is None or first.pad is None:
         return
     for key in ("multiple", "waste", "mask"):
-        mine, other = getattr(one.pad, key), getattr(first.pad, key)
+        mine, other = getattr(tensor.pad, key), getattr(first.pad, key)
         if mine not in (other, getattr(Padding(), key)) and other != getattr(Padding(), key):
             _fail(
                 index,
                 ("pad", key),
-                f"{one.name!r} and {first.name!r} are padded together to the length {name!r}, and {key} is {mine} here "
+                f"{tensor.name!r} and {first.name!r} are padded together to the length {name!r}, and {key} is {mine} here "
                 f"and {other} there",
             )
 
 
 def _check_output(tensor: TensorSpec, index: int, known: set[str] | None) -> None:
+    """Refuse an output whose rows cannot be cut back to its lengths.
+
+    Args:
+        known: The lengths of the inputs; None if the model may have more inputs.
+    """
     names = [name for name in tensor.lengths if name]
     if not names:
         return
     unknown = next((name for name in names if known is not None and name not in known), None)
     if unknown is not None:
-        told = (
+        hint = (
             f"the lengths are {', '.join(sorted(known or ()))}" if known else "no input is padded"
         )
-        raise Fault(("outputs", index, "shape"), f"{unknown!r} is the length of no input; {told}")
+        raise Fault(("outputs", index, "shape"), f"{unknown!r} is the length of no input; {hint}")
     if not tensor.batched or tensor.lengths[0] or tensor.datatype == "BYTES":
         raise Fault(
             ("outputs", index, "shape"),
@@ -298,6 +321,7 @@ def _check_output(tensor: TensorSpec, index: int, known: set[str] | None) -> Non
 
 
 def _is_open(size: Dimension) -> bool:
+    """Tell whether a dimension allows several sizes."""
     return size == -1 or (isinstance(size, tuple) and size[0] != size[1])
 
 

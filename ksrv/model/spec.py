@@ -1,7 +1,7 @@
-"""The spec of a model: its tensors, the preparation of its images, its labels and limits.
+"""The description of a model for clients and the engine: a `ModelSpec`, with a `TensorSpec` for each input and output.
 
-A `ModelSpec` is the description that parsing, validation, metadata and batching share. It is
-made by the repository (from `model.yaml`) and completed by the loader (from the model file).
+Parsers, validation, metadata and batching use it. `ModelConfig.spec` makes it from model.yaml, and the load completes
+it from the model file. `Key` declares which settings are keys of model.yaml.
 """
 
 import re
@@ -18,27 +18,27 @@ Dimension: TypeAlias = int | tuple[int, int]
 LARGEST_SIZE = 2**31 - 1
 
 ANY_SIZE: tuple[int, int] = (1, LARGEST_SIZE)
-"""A first dimension of any size that counts no rows."""
+"""A first dimension of any size that does not count rows, as -1 would: in a model without a batch dimension."""
 
 ANY_SIZE_OR_NONE: tuple[int, int] = (0, LARGEST_SIZE)
-"""The same, which may be empty."""
+"""Like `ANY_SIZE`, but the tensor may be empty."""
 
 _RANGE = re.compile(r"([0-9]{1,10}):([0-9]{1,10})")
 
 
 class Key:
-    """A key of model.yaml, declared where its setting is: `timeout_ms: Annotated[int, Key(...)] = 30_000`.
+    """Declares that a field of a settings struct is a key of model.yaml: `split: Annotated[bool, Key()] = False`.
 
-    Nothing else knows a key: `ksrv.repository.settings.keys` makes the reader of the YAML and the JSON schema of it. The
-    description in the docstring of the class is the key's meaning.
-    msgspec ignores the annotation, so the bounds apply to model.yaml alone: the reader of another format may go beyond.
+    This is the only declaration of the key: `ksrv.repository.settings.keys` makes the reader of the YAML and the JSON
+    schema from it. The description of the field in the struct's docstring is the meaning that users read. msgspec
+    ignores the annotation, so the bounds apply only to model.yaml; the reader of another format may exceed them.
 
     Args:
         name: The key, if it is not the field's name.
         written: The type in model.yaml, if it is not the field's.
-        expected: The words of errors for the wanted value, if the type has none.
-        shared: Whether model.yaml may have it beside the files of another server's archive, too.
-        bounds: The bounds of the value, as `msgspec.Meta` takes them.
+        expected: How errors describe the values that fit, if the type alone does not describe them.
+        shared: Whether a model.yaml beside the files of another server's archive may have the key, too.
+        bounds: The bounds of the value, as arguments of `msgspec.Meta`.
     """
 
     def __init__(
@@ -163,14 +163,14 @@ class TensorSpec:
     Attributes:
         name: The tensor's name on the wire.
         datatype: A KServe v2 datatype name such as "FP32".
-        shape: With the batch dimension first when it is -1; images in NHWC order, as clients see it.
+        shape: The dimensions as clients see them: -1 first is the batch dimension; images are in NHWC order.
         image: How encoded images are prepared, or None when the input takes raw tensors only.
         output_image: How an output is encoded on request, or None when it is answered as numbers only.
         optional: Whether a request may leave the input out; the handler then gets None.
         lengths: For each dimension of `shape` the name of its length, "" for none; empty if no
             dimension has a name. Inputs are padded along these dimensions, and outputs cut back.
-        pad: How the input is padded; None if its dimensions have no names, or all of it is left to the defaults.
-        mask_of: The length whose mask the input is, which the server makes if a request leaves it out; or "".
+        pad: How the input is padded; None for the defaults, or for an input without lengths.
+        mask_of: The length of which the input is the mask, or "". The server makes a mask that a request leaves out.
     """
 
     name: str
@@ -200,7 +200,7 @@ class TensorSpec:
 
 
 def whole(tensor: TensorSpec) -> TensorSpec:
-    """Return a tensor of a model that counts no rows: an open first dimension is a size like others.
+    """Return a tensor as a model without a batch dimension has it: a first dimension of -1 is a size like any other.
 
     Args:
         tensor: The tensor, whose first dimension may be -1.
@@ -235,8 +235,8 @@ class ModelSpec:
         row_limit: The most rows of a request, whatever a batch may have; 0 for the limit of a batch.
         counts_rows: Whether an open first dimension counts the rows of a request; else shapes are whole.
         device: The device on which the handler runs, such as "cuda:0"; "" until it is loaded.
-        accepts_any_inputs: Whether the inputs are an example only and any tensors reach the handler, as
-            with an archive.
+        accepts_any_inputs: Whether any tensors reach the handler and the declared inputs are only an example, as with
+            an archive of another server.
         calls_models: Whether the handler calls other models of the server.
         concurrency: Batches that an instance runs at a time if its handler has coroutines; 0 without any.
         may_stream: Whether the handler's code has generators, or sends answers in parts by other means.
@@ -276,7 +276,7 @@ class ModelSpec:
 
     @property
     def takes_one_value(self) -> bool:
-        """Whether the default `preprocess` hands the only input on as a value, and not by its name."""
+        """Whether the default `preprocess` returns the value of the only input, not a mapping of names to values."""
         return len(self.inputs) == 1 and not self.has_optional_inputs
 
     def input(self, name: str) -> TensorSpec | None:

@@ -1,1 +1,1 @@
-"""Notebooks: what `serve` does in them."""
+"""`ksrv.serve` in notebooks and scripts."""

@@ -24,8 +24,8 @@ class NotebookServer:
         settings: The keys of model.yaml for the only handler.
 
     Raises:
-        CannotServe: A handler cannot be written into a file, or settings that cannot be passed on.
-        ServerFailed: The server does not start; the text holds its log.
+        CannotServe: A handler cannot be written into a file, or a setting is no plain value.
+        ServerFailed: The server does not start; the error's text contains its log.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class NotebookServer:
 
     @property
     def grpc(self) -> str:
-        """The gRPC address as HOST:PORT, "" where it is off."""
+        """The gRPC address as HOST:PORT; "" if gRPC is off."""
         return self._server.grpc
 
     @property
@@ -68,7 +68,7 @@ class NotebookServer:
         return Client(self.url, **options)
 
     def stop(self) -> None:
-        """End the server; does nothing where it has ended."""
+        """End the server; does nothing if it has ended."""
         atexit.unregister(self.stop)
         self._server.close()
         for target in self._server.targets:
@@ -107,7 +107,8 @@ def serve(
     a handler can be imported from its script.
 
     Args:
-        handlers: Handler classes or functions at the top of a file or in a notebook's cell, or paths that `ksrv serve` takes.
+        handlers: Handler classes or functions at the top of a file or in a notebook's cell, or paths that `ksrv serve`
+            takes.
         name: The model's name; by default `Cats` is served as `cats`.
         http: The HTTP address, such as "127.0.0.1:8080"; in a notebook a free port by default.
         grpc: The gRPC address, or "off".
@@ -122,14 +123,15 @@ def serve(
 
     Raises:
         CannotServe: A handler has no file or name to be found by, or a setting is no plain value.
-        ServerFailed: In a notebook, the server does not start; the text holds its log.
+        ServerFailed: In a notebook, the server does not start; the error's text contains its log.
     """
-    own = {"model_name": name, "http": http, "grpc": grpc, "workers": workers, "reload": reload}
-    flags = {**(server or {}), **{key: value for key, value in own.items() if value is not None}}
+    named = {"model_name": name, "http": http, "grpc": grpc, "workers": workers, "reload": reload}
+    flags = {**(server or {}), **{key: value for key, value in named.items() if value is not None}}
     running = shell()
     if running is None:
         script.serve(handlers, flags, settings)
         return None  # type: ignore[return-value]  # in a module that is imported, which has no use for it
+    # The kernel keeps the servers, so that a cell that runs again finds the server that it started.
     known = running.meta.setdefault("ksrv_servers", {})
     key = (name, *(getattr(one, "__qualname__", str(one)) for one in handlers))
     if key in known:

@@ -1,1 +1,1 @@
-"""The metrics of a running server."""
+"""The metrics, traces and log lines of a running server."""

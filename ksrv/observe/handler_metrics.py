@@ -1,8 +1,8 @@
-"""Values that handlers report, kept for the metrics page under the handlers' names.
+"""The metrics that handlers report, for the metrics page: `HandlerMetrics` collects them, `exposition` writes the text.
 
-The text is written here and not by prometheus_client, because the library renames counters, and dashboards that were
-made for TorchServe use the original names. A value is logged and dropped if its name has another kind or other labels
-already, and if it would begin a series beyond `MOST_SERIES`.
+The text is not written by prometheus_client, because the library renames counters, and dashboards that were made for
+TorchServe use the original names. A value is dropped with a log line if its name was reported with another kind or
+other labels before, or if it would begin a series beyond `MOST_SERIES`.
 """
 
 import logging
@@ -21,8 +21,11 @@ from ksrv.statistics import MetricRecord, rows
 log = logging.getLogger(__name__)
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+"""The upper bounds of a histogram's buckets."""
 MOST_NAMES = 1000
+"""The names of metrics that all handlers of an engine may report."""
 MOST_SERIES = 1000
+"""The combinations of label values that a metric may have."""
 OWN_PREFIX = "ksrv_"
 OWN_NAMES = frozenset(
     name
@@ -67,9 +70,11 @@ class Series(msgspec.Struct):
 
 
 class Family(msgspec.Struct):
-    """The kind and help text of a metric name.
+    """All values that are reported under a metric name.
 
     Attributes:
+        kind: "counter", "gauge" or "histogram".
+        labels: The names of the labels.
         series: The values, in the order in which they were first reported.
     """
 
@@ -80,7 +85,7 @@ class Family(msgspec.Struct):
 
 
 class HandlerMetrics:
-    """The values of all handlers of an engine."""
+    """Collects the values of all handlers of an engine. Any thread may call it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -89,7 +94,7 @@ class HandlerMetrics:
         self._complained: set[str] = set()
 
     def record(self, record: MetricRecord) -> None:
-        """Add a value. A value that does not fit is dropped, and logged once for its name."""
+        """Add a value. A value that does not fit is dropped; the first for its name is logged."""
         name = _cleaned(record.name)
         labels = tuple(_cleaned(label) for label, _ in record.labels)
         with self._lock:
@@ -166,7 +171,7 @@ def add_families(mine: dict[str, Family], others: Mapping[str, Family]) -> None:
 
 
 def exposition(families: Mapping[str, Family]) -> bytes:
-    """Return values as text for the metrics page. A name that a histogram has for its samples is left out."""
+    """Return values as text for the metrics page. Names that are also samples of a histogram are left out."""
     lines: list[str] = []
     for name, family in sorted(families.items()):
         if _histogram_with(name, families):

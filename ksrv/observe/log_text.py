@@ -1,7 +1,7 @@
-"""The text of a log record: one line, and a traceback below it that cannot be taken for a record.
+"""Formats a log record as one line, with an indented traceback below it.
 
-The text of a client or a handler may contain line breaks and the codes that move a terminal's cursor. In
-a log they would end a record and begin a false record.
+Texts of clients and handlers may contain line breaks, and codes that move a terminal's cursor. Unescaped, they could
+end a record and begin a forged record.
 """
 
 import logging
@@ -12,20 +12,16 @@ _IN_QUOTES = str.maketrans({"\\": r"\\", '"': r"\""})
 
 
 def in_quotes(text: str) -> str:
-    """Return a text for a place between double quotes: quotes and backslashes in it are escaped.
+    """Escape the double quotes and backslashes of a text that is logged in double quotes.
 
     Args:
-        text: The text of a client. Other escapes in a line also begin with a backslash.
+        text: The text of a client.
     """
     return text.translate(_IN_QUOTES)
 
 
 def one_line(text: str) -> str:
-    """Return a text with everything that is not printable escaped as Python escapes it.
-
-    Args:
-        text: The text; blanks stay, line breaks and tabs do not.
-    """
+    """Return a text in which line breaks, tabs and other unprintable characters are escaped as in Python."""
     if text.isprintable():
         return text
     return "".join(

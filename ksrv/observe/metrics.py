@@ -1,7 +1,7 @@
-"""The metrics of a server for Prometheus, put together from its statistics when it is scraped.
+"""Renders the metrics page for Prometheus from the statistics of the server, each time the page is read.
 
-Names begin with `ksrv_` and use base units; labels are `model` and `version`, and their values come
-only from loaded models. Nothing here is on a request's path.
+Names begin with `ksrv_` and use base units. The labels `model` and `version` only have the names of loaded models
+as values, so that clients cannot create series.
 """
 
 import platform
@@ -47,8 +47,8 @@ REFUSED = Row(
 )
 BUILD = gauge("ksrv_build_info", "The version of the server.")
 
-
 OtherNames: TypeAlias = Callable[[Sequence[ModelStatistics]], Iterable[str]]
+"""Returns the lines of the models' metrics under the names of other servers."""
 
 
 class ValuesCollector(Collector):
@@ -134,9 +134,10 @@ def _sizes(one: ModelStatistics) -> tuple[list[tuple[str, float]], float]:
 def _family(
     row: Row, samples: Iterable[tuple[list[str], Any]], labels: Sequence[str] = ()
 ) -> Metric:
-    """Return a metric.
+    """Return a metric with its samples.
 
     Args:
+        row: The name, help text and kind of the metric.
         samples: The values of `labels`, and the value of the metric. If the row has labels, the value is a dictionary,
             whose keys are the values of these labels, joined by a space.
     """
@@ -160,7 +161,7 @@ def _refused(values: WorkerStatistics) -> Iterator[tuple[list[str], int]]:
 
 
 def _shown(counts: Counts) -> Iterator[Metric]:
-    """Yield the metrics that the fields of counts name."""
+    """Yield the metrics that the fields of a `Counts` struct declare."""
     for field, shown in rows(type(counts)).items():
         if (value := getattr(counts, field)) is not None:
             yield from (_family(row, [([], value)]) for row in shown)

@@ -63,15 +63,15 @@ class ServerValues(Counts):
 
 def process_values() -> ProcessValues:
     """Return the values of this process."""
-    held = buffer_pool.statistics()
+    pool = buffer_pool.statistics()
     virtual, resident = _memory()
     most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return ProcessValues(
         PROCESS.held,
-        held["leased_bytes"],
-        held["pooled_bytes"],
+        pool["leased_bytes"],
+        pool["pooled_bytes"],
         resident,
-        held["copied_bytes"],
+        pool["copied_bytes"],
         virtual,
         time.process_time_ns(),
         _open_files(),
@@ -80,7 +80,7 @@ def process_values() -> ProcessValues:
 
 
 def _memory() -> tuple[int, int]:
-    """Return the bytes of this process's address space and memory; 0 where the system does not say."""
+    """Return the bytes of this process's address space and resident memory; 0 if /proc is missing."""
     try:
         fields = Path("/proc/self/statm").read_text().split()
     except OSError:
@@ -90,7 +90,7 @@ def _memory() -> tuple[int, int]:
 
 
 def _open_files() -> int:
-    """Return how many descriptors this process has open; 0 where the system does not say."""
+    """Return how many descriptors this process has open; 0 if /proc is missing."""
     try:
         return len(os.listdir("/proc/self/fd"))
     except OSError:

@@ -1,8 +1,8 @@
-"""Traces by OpenTelemetry, if `--trace otlp` asks for them: the extra `otel`.
+"""Traces requests by OpenTelemetry, if the setting `--trace otlp` is on. Needs the extra `otel`.
 
-OpenTelemetry's variables decide what is exported, and where to: `OTEL_EXPORTER_OTLP_ENDPOINT`,
-`OTEL_SERVICE_NAME`, `OTEL_TRACES_SAMPLER`. The provider is the process's global provider, so that the spans of handlers
-belong to the same tree. A handler process creates a separate provider for the first batch that has a span.
+OpenTelemetry's environment variables configure the export: `OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_SERVICE_NAME`,
+`OTEL_TRACES_SAMPLER`. The provider is the process's global provider, so that spans which handlers create belong to the
+trace of their request. A handler process creates a separate provider for the first batch that has a span.
 """
 
 import logging
@@ -24,7 +24,7 @@ class TracingError(RuntimeError):
 
 
 class _Tracing:
-    """The tracer of this process; None while nothing is traced."""
+    """The tracing state of this process. Provider and tracer are None while nothing is traced."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

@@ -1,8 +1,8 @@
 """Counters of a worker's front ends: refusals by reason, errors by status, connections.
 
-Each refusal is counted here, once, when its answer is made. The counts are the process's.
-
-The HTTP server counts without Python; its counts are read when the metrics page is rendered (`watch_connections`).
+Python code counts a refusal or error once, when it makes the answer (`count_refusal`, `count_status`). The native HTTP
+and gRPC servers count in C++. `watch_connections` registers such a server; `own_traffic` adds its counts when the
+metrics page is rendered.
 """
 
 import threading
@@ -19,7 +19,7 @@ Protocol: TypeAlias = Literal["http", "grpc"]
 class Traffic(Counts):
     """Connections, refusals and error answers; the keys of dictionaries are the labels, joined by a space.
 
-    A field that has the name of a counter of the native servers (native/reactor/counters.hpp) is that counter.
+    A field with the name of a counter in native/reactor/counters.hpp has the value of that counter.
 
     Attributes:
         refused: Requests that were turned away, of every model and route.
@@ -27,6 +27,7 @@ class Traffic(Counts):
         accepted: HTTP connections so far.
         recycled: Idle connections that were closed for others.
         accept_pauses: Times that no further connection could be held.
+        lacked_descriptors: The accept pauses for lack of file descriptors.
         lost_lines: Lines of the log and of the access log that were dropped.
         open: Open HTTP connections.
     """
@@ -63,7 +64,7 @@ def count_refusal(protocol: Protocol, reason: str) -> None:
 
 
 def count_status(protocol: Protocol, status: int | str) -> None:
-    """Count an answer that tells of an error.
+    """Count an answer that is an error.
 
     Args:
         status: The HTTP status, or the name of the gRPC code.
@@ -89,16 +90,16 @@ def counted_traffic(
 
 
 def watch_connections(source: Callable[[], Traffic]) -> None:
-    """Have the counts of a server that holds connections added to the process's counts.
+    """Register a native server, whose counts are added to the counts of this process.
 
     Args:
-        source: Returns its counts so far; it lives as long as the process.
+        source: Returns the server's counts so far.
     """
     _sources.append(source)
 
 
 def unwatch_connections(source: Callable[[], Traffic]) -> None:
-    """Forget a server that has stopped, and keep its counts.
+    """Unregister a server that has stopped, and keep its counts.
 
     Args:
         source: As it was given to `watch_connections`.

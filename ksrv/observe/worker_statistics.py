@@ -1,4 +1,4 @@
-"""The statistics of one worker, and how the statistics of workers are added."""
+"""All statistics of one worker, and their sum over several workers for the metrics page."""
 
 from collections.abc import Sequence
 
@@ -32,10 +32,10 @@ class WorkerStatistics(msgspec.Struct):
     lazy: LazyCounts | None = None
 
     def add(self, other: "WorkerStatistics", *, lives: bool) -> None:
-        """Add another worker's; model versions that are not here are left out.
+        """Add another worker's statistics; model versions that are not in `models` are left out.
 
         Args:
-            lives: Whether that worker still runs.
+            lives: Whether that worker still runs. Of a dead worker only the counters are added, not the present values.
         """
         add_models(self.models, other.models, lives=lives)
         self.unknown += other.unknown

@@ -1,1 +1,1 @@
-"""Bytes to nouns and back, without sockets and without an engine."""
+"""Reads requests from bytes and writes answers to bytes. Nothing here knows sockets or the engine."""

@@ -1,4 +1,8 @@
-"""The JSON objects of requests and answers: control calls are read into them, and the OpenAPI document describes them."""
+"""The classes of the JSON objects in requests and answers, from which the OpenAPI document gets its schemas.
+
+`read_document` also reads the bodies of control calls (load, unload) into such classes. Infer requests are read by
+`rest.py`.
+"""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, NotRequired, Required, TypedDict, TypeVar

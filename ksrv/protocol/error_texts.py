@@ -1,7 +1,8 @@
 """Turns the faults that the native readers of a REST body report into sentences for the client.
 
-The readers report a code, a byte offset and the numbers that disagree. Only this module has the texts.
-A sentence about a tensor names the input or output, its index, and both numbers.
+The readers report a code, a byte offset and the numbers that disagree. `body_fault` makes the error for the JSON of an
+infer request, `numbers_fault` for the numbers of an input in JSON, and `json_fault` for JSON that orjson reads. A
+sentence about a tensor names the input or output, its index, and both numbers.
 """
 
 import re
@@ -25,6 +26,7 @@ _KINDS = {
     ord("f"): "false",
     ord("n"): "null",
 }
+"""The kind of a JSON value by its first byte; any other byte begins a number."""
 
 _JSON_FAULTS = {
     "end": "it ends inside a value",
@@ -42,6 +44,7 @@ _BEGINNINGS = {
     b"\x1f\x8b": "is compressed with gzip; add the header Content-Encoding: gzip",
     b"--": "is a form; send it to /v2/models/NAME/infer with Content-Type: multipart/form-data; boundary=BOUNDARY",
 }
+"""Predicates for bodies that are not JSON, by their first bytes; most say how to send such a body."""
 _NO_OBJECT = (
     "expected a JSON object. Send a file to /v2/models/NAME/infer, as a form (curl -F NAME=@FILE) or with its Content-Type, "
     "such as image/jpeg; raw bytes need the header Inference-Header-Content-Length: 0"
@@ -55,6 +58,7 @@ _SPELLINGS = {
     b"Infinity": "JSON has no infinities; send them as data of /v2/models/NAME/infer",
     b"-Infinity": "JSON has no infinities; send them as data of /v2/models/NAME/infer",
 }
+"""Remedies for texts that JSON does not have, by their beginnings."""
 
 _ABOUT_A_VALUE = frozenset({"type", "dimension", "size_invalid"})
 """Faults whose offset is the byte at which a value should begin."""
@@ -75,6 +79,7 @@ _RANGES = {
 
 
 def _kind(body: memoryview, offset: int) -> str:
+    """Return the kind of the JSON value that begins at an offset."""
     if offset >= len(body):
         return "nothing"
     return _KINDS.get(body[offset], "a number")
@@ -104,6 +109,7 @@ def _syntax(body: memoryview, offset: int) -> str | None:
 
 
 def _unexpected(body: memoryview, offset: int) -> str:
+    """Return the fault for a character that JSON does not allow at an offset."""
     if offset >= len(body):
         return f"{_JSON_FAULTS['end']} at byte {offset}"
     return f"unexpected {quote(_character(body, offset))} at byte {offset}{_remedy(body, offset)}"
@@ -123,7 +129,7 @@ def _remedy(body: memoryview, offset: int) -> str:
 
 
 def _known_beginning(body: memoryview) -> str | None:
-    """Recognize a body that is not JSON by its first bytes. Return what it is and how to send it, or None."""
+    """Return what a body is that is not JSON, and how to send it; None if its first bytes do not show it."""
     start = bytes(body[:3])
     found = [what for beginning, what in _BEGINNINGS.items() if start.startswith(beginning)]
     return found[0] if found else None
@@ -139,6 +145,7 @@ def json_fault(error: orjson.JSONDecodeError, body: memoryview) -> InvalidReques
     if what is not None:
         return InvalidRequest(f"the body is not valid JSON: it {what}")
     try:
+        # orjson counts characters, and the errors of ksrv count bytes.
         at = len(str(body, "utf-8")[: error.pos].encode())
         fault = f"{error.msg} at byte {at}{_remedy(body, at)}"
     except UnicodeDecodeError as found:
@@ -148,6 +155,7 @@ def json_fault(error: orjson.JSONDecodeError, body: memoryview) -> InvalidReques
 
 
 def _subject(error: BodyError) -> str:
+    """Return the part of the request that a fault is in, as a subject for the sentence."""
     if error.place == "request":
         return "the request"
     if error.owner:
@@ -156,6 +164,7 @@ def _subject(error: BodyError) -> str:
 
 
 def _spaces(body: memoryview, offset: int) -> int:
+    """Return how many blanks and line ends are before an offset."""
     count = 0
     while count < offset and body[offset - count - 1] in b" \t\r\n":
         count += 1
@@ -240,6 +249,7 @@ def _syntax_fault(error: BodyError, body: memoryview) -> str:
 
 
 def _sentence(error: BodyError, body: memoryview) -> str:
+    """Return the sentence for a fault."""
     subject = _subject(error)
     match error.code:
         case "syntax" | "end" | "control" | "escape" | "utf8":

@@ -1,9 +1,11 @@
-"""ModelInferRequest bytes to an `InferRequest`, and an `InferResponse` to ModelInferResponse bytes.
+"""Reads an `InferRequest` from the bytes of a ModelInferRequest, and writes an `InferResponse` as ModelInferResponse.
 
-One scan over the received bytes notes their fields (`native/protobuf`), and tensors are
-views into them. A message that is not in the ordinary form is parsed and written again by the
-protobuf class and then scanned like any other, so that the scan alone decides what a message means.
-Answers always carry their tensors in raw_output_contents. They are written in parts, so that no tensor is copied.
+`parse_infer` does not use protobuf's parser: one scan of the bytes (`native/protobuf`) finds the fields, and tensors
+are views of the bytes. The scan takes only the form that encoders usually write. A message in another form, such as
+with unknown fields or a scalar that occurs twice, is parsed and serialised by the protobuf class first, and then
+scanned, so that only the scan decides what a message means.
+
+`render_infer` returns an answer in parts, so that no tensor is copied. Tensors are always in raw_output_contents.
 """
 
 from collections.abc import Callable, Mapping
@@ -54,10 +56,10 @@ MAX_MESSAGE = 2**31 - 1
 """The most bytes of a protobuf message."""
 
 RAW_OUTPUT_CONTENTS = 6
-"""The field of ModelInferResponse."""
+"""The number of the field in ModelInferResponse."""
 
 SpecOf = Callable[[str, str], ModelSpec]
-"""Gives the spec of a model's name and version; raises NotFound or NotReady."""
+"""Returns the spec for the name and version of a model; raises NotFound or NotReady."""
 
 NO_METADATA: Mapping[str, str] = {}
 
@@ -65,17 +67,17 @@ FIELD_NAMES = (
     *("", "bool_contents", "int_contents", "int64_contents", "uint_contents", "uint64_contents"),
     *("fp32_contents", "fp64_contents", "bytes_contents"),
 )
-"""The names of the typed fields by their numbers."""
+"""The names of the typed fields of InferTensorContents by their numbers."""
 
 
 def read_request(message: bytes | memoryview, limits: Limits) -> Request:
-    """Scan a serialized ModelInferRequest, in whatever form the wire format allows.
+    """Scan a serialised ModelInferRequest, in any form that the wire format allows.
 
     Args:
         message: The bytes as received.
 
     Raises:
-        InvalidRequest: The bytes are no such message, or exceed a limit.
+        InvalidRequest: The bytes are no ModelInferRequest, or exceed a limit.
     """
     found = _scan(message, limits)
     if found is None:
@@ -88,6 +90,7 @@ def read_request(message: bytes | memoryview, limits: Limits) -> Request:
 
 
 def _scan(message: bytes | memoryview, limits: Limits) -> Request | None:
+    """Return the fields of a message; None if it is not in the ordinary form."""
     try:
         return scan(
             message,
@@ -101,6 +104,7 @@ def _scan(message: bytes | memoryview, limits: Limits) -> Request | None:
 
 
 def _ordinary(message: bytes | memoryview) -> bytes:
+    """Return a message in the ordinary form: parsed and serialised by the protobuf class."""
     from google.protobuf.message import DecodeError
 
     try:
@@ -123,7 +127,7 @@ def parse_infer(
 ) -> InferRequest:
     """Read an inference request.
 
-    Names and shapes are not compared with the model; that is validation's work.
+    Names and shapes are not compared with the model; the engine's validation does that.
 
     Args:
         metadata: The call's metadata, names in lower case.
@@ -137,7 +141,7 @@ def parse_infer(
     """
     found = read_request(message, limits)
     spec = spec_of(found.model_name, found.model_version)
-    own = take_request_parameters(found.parameters)
+    reserved = take_request_parameters(found.parameters)
     inputs, nbytes = _inputs(found, spec, limits, memory)
     return InferRequest(
         model_name=found.model_name,
@@ -145,12 +149,12 @@ def parse_infer(
         id=found.id,
         inputs=inputs,
         outputs=take_requested_outputs(found.outputs, memory),
-        parameters=own.custom,
+        parameters=reserved.custom,
         binary_output=True,
         headers=metadata,
-        deadline_ns=own.deadline_ns,
-        priority=own.priority,
-        mark_final=own.mark_final,
+        deadline_ns=reserved.deadline_ns,
+        priority=reserved.priority,
+        mark_final=reserved.mark_final,
         nbytes=nbytes,
     )
 
@@ -158,7 +162,7 @@ def parse_infer(
 def _inputs(
     found: Request, spec: ModelSpec, limits: Limits, memory: CallerMemory | None
 ) -> tuple[list[Tensor], int]:
-    """Return the inputs and the bytes that they came in."""
+    """Return the inputs, and the bytes that were received for them, in the message and in shared memory."""
     tensors: list[Tensor] = []
     refs: dict[int, SharedMemoryRef] = {}
     for index, entry in enumerate(found.inputs):
@@ -170,7 +174,7 @@ def _inputs(
             and spec.accepts_any_inputs
             and entry.fields
         ):
-            shape = (entry.elements,)  # as KServe's examples send it
+            shape = (entry.elements,)  # KServe's examples send [-1] for any number of texts
         tensors.append(Tensor(entry.name, entry.datatype, shape, [], parameters))
         if ref is not None:
             refs[index] = ref
@@ -198,22 +202,23 @@ def _inputs(
 
 
 def _read_raw(
-    found: Request, tensors: list[Tensor], own: list[int], spec: ModelSpec, limits: Limits
+    found: Request, tensors: list[Tensor], indices: list[int], spec: ModelSpec, limits: Limits
 ) -> None:
+    """Set the data of the tensors at some indices from raw_input_contents, which has an entry for each of them."""
     for index, entry in enumerate(found.inputs):
-        # MLServer's client writes an empty `contents` beside raw_input_contents, which says nothing.
+        # MLServer's client writes an empty `contents` beside raw_input_contents, which is accepted.
         if entry.fields:
             raise InvalidRequest(
                 f"{subject(entry.name, index)}: contents field must not be specified when using "
                 f"raw_input_contents for model {quote(found.model_name)}"
             )
-    if len(found.raw) != len(own):
+    if len(found.raw) != len(indices):
         raise InvalidRequest(
-            f"the request has {len(own)} inputs and {len(found.raw)} raw_input_contents; "
+            f"the request has {len(indices)} inputs and {len(found.raw)} raw_input_contents; "
             "expected one for each input"
-            + (" outside of shared memory" if len(own) < len(tensors) else "")
+            + (" outside of shared memory" if len(indices) < len(tensors) else "")
         )
-    for index, (offset, length) in zip(own, found.raw, strict=True):
+    for index, (offset, length) in zip(indices, found.raw, strict=True):
         tensor = tensors[index]
         name = tensor.name
         count, nbytes = measure(name, index, tensor.datatype, tensor.shape, limits)
@@ -235,9 +240,10 @@ def _read_raw(
 
 
 def _read_typed(
-    found: Request, tensors: list[Tensor], own: list[int], spec: ModelSpec, limits: Limits
+    found: Request, tensors: list[Tensor], indices: list[int], spec: ModelSpec, limits: Limits
 ) -> None:
-    for index in own:
+    """Set the data of the tensors at some indices from the typed contents of the inputs."""
+    for index in indices:
         entry = found.inputs[index]
         count, _ = measure(entry.name, index, entry.datatype, tensors[index].shape, limits)
         image = _is_image(spec, entry.name)
@@ -252,7 +258,9 @@ def _is_image(spec: ModelSpec, name: str) -> bool:
 def _typed_data(
     found: Request, entry: Input, index: int, count: int, is_image: bool
 ) -> Array | list[Element]:
+    """Return the values of one input from its typed contents."""
     datatype = entry.datatype
+    # The number of the typed field for the datatype; 0 without such a field. `fields` has a bit for each present field.
     expected = CONTENTS.get(datatype, 0)
     if not entry.has_contents:
         raise InvalidRequest(
@@ -277,7 +285,7 @@ def _typed_data(
         )
     if datatype == "BYTES":
         return found.elements(entry, views=is_image)
-    if datatype in ("FP32", "FP64"):
+    if datatype in ("FP32", "FP64"):  # packed values have the bytes of the array; integers are varints
         return view(found.message, entry.packed[0], datatype, entry.shape, count)
     values = np.empty(count, DTYPES[datatype])
     if count:
@@ -299,7 +307,7 @@ def render_infer(
     parameters: Mapping[str, Parameter] | None = None,
     memory: CallerMemory | None = None,
 ) -> list[bytes | memoryview]:
-    """Serialize an answer.
+    """Serialise an answer.
 
     Args:
         request: The request that it answers; its id is echoed.
@@ -346,7 +354,7 @@ def render_infer(
 def _in_shared_memory(
     tensor: Tensor, ref: SharedMemoryRef | None, memory: CallerMemory | None
 ) -> Tensor:
-    """Return a tensor without its bytes where those go into shared memory."""
+    """Write a tensor into its shared memory, if it has a reference, and return it without its bytes."""
     if ref is None:
         return tensor
     parameters = {

@@ -1,8 +1,8 @@
-"""The `data` array of an input in JSON: numbers into an array, strings into BYTES elements.
+"""Reads the `data` array of an input in JSON: numbers into an array, strings into BYTES elements (`read_data`).
 
-The header's reader has found the span of the array and looked at nothing but its brackets; here
-it is read by its content. Nesting does not matter: flat and nested data in row-major order are
-the same, and only the number of values is compared with the shape.
+The native reader of the request has only found where the array begins and ends; this module reads the values. Nesting
+does not matter: flat data and nested data in row-major order mean the same, and only the number of values is compared
+with the shape.
 """
 
 import re
@@ -30,7 +30,7 @@ _DATA_URL = re.compile(r"data:[^,]{0,256},", re.IGNORECASE)
 
 
 def leaves(document: list[object]) -> Iterator[object]:
-    """Yield the values of nested arrays depth first; the reader of the document has bounded the nesting."""
+    """Yield the values of nested arrays depth first. The native reader has bounded the nesting before."""
     pending = [iter(document)]
     while pending:
         for value in pending[-1]:
@@ -46,7 +46,7 @@ def from_base64(text: str) -> bytes:
     """Return the bytes of base64 or of a data URL.
 
     Raises:
-        Base64Error: It is neither.
+        Base64Error: The text is neither.
     """
     code = text
     if text[:5].lower() == "data:":
@@ -76,10 +76,10 @@ def _character_fault(found: re.Match[str]) -> str:
 
 
 def elements_in_json(elements: Sequence[Element], *, as_base64: bool) -> list[Any]:
-    """Return elements as JSON writes them: texts, or each as `{"b64": ...}` if one of them is not UTF-8.
+    """Return elements for JSON: texts, or all as `{"b64": ...}` if any element is not UTF-8.
 
     Args:
-        as_base64: Whether each is a string in base64, because the client asked for it.
+        as_base64: Whether the client asked for each element as a string in base64.
     """
     if not as_base64:
         with suppress(UnicodeDecodeError):
@@ -89,10 +89,12 @@ def elements_in_json(elements: Sequence[Element], *, as_base64: bool) -> list[An
 
 
 def to_element(value: object, is_base64: bool, subject: str, place: int) -> Element:
-    """Return the element for a value of JSON.
+    """Return the element for a JSON value.
 
     Args:
         is_base64: Whether a string is base64, and not a text.
+        subject: The input, for the error.
+        place: The index of the value in the flat data, for the error.
 
     Raises:
         InvalidRequest: The value is no element.
@@ -118,6 +120,11 @@ def to_element(value: object, is_base64: bool, subject: str, place: int) -> Elem
 def _strings(
     body: memoryview, begin: int, end: int, subject: str, count: int | None, is_base64: bool
 ) -> list[Element]:
+    """Return the elements of an array at some offsets of a body.
+
+    Args:
+        count: The number of elements that the shape asks for; None for any.
+    """
     text = body[begin:end]
     try:
         document: list[object] = orjson.loads(text)
@@ -129,7 +136,7 @@ def _strings(
     found: list[Element] | None = None
     if not is_base64:
         with suppress(TypeError):
-            # Most often the array is flat, and this is four times as fast as the walk.
+            # Most arrays are flat. This is four times as fast as `leaves`, and raises TypeError for other arrays.
             found = [str.encode(value) for value in document]  # type: ignore[arg-type]
     if found is None:
         found = [
@@ -148,16 +155,16 @@ def read_data(
 ) -> Array | list[Element]:
     """Return the values of an input that is given in JSON.
 
-    JSON carries images as base64: BYTES with the parameter `content_type` of `base64` are decoded, as
-    MLServer's clients expect, and so are `{"b64": ...}` as in TensorFlow Serving, and all strings for an
-    input of images unless they have another content type. A data URL is base64 as well.
+    JSON carries images as base64. These BYTES are decoded: strings of an input with the parameter `content_type` of
+    `base64`, as MLServer's clients send them; `{"b64": ...}`, as in TensorFlow Serving; and all strings for an input of
+    images, unless it has another content type. A data URL is base64 as well.
 
     Args:
         entry: The input; its `data` is not None.
         is_image: Whether the model's input takes encoded images.
 
     Raises:
-        InvalidRequest: The array does not hold exactly the values that datatype and shape ask for.
+        InvalidRequest: The array does not have exactly the values that datatype and shape ask for.
     """
     if entry.data is None:
         raise ValueError(f"input {quote(entry.name)} has no JSON data")

@@ -1,7 +1,7 @@
-"""The metadata of the server and its models, as plain dictionaries.
+"""Makes the metadata of the server and its models, as dictionaries.
 
-The dictionaries are the REST answers; `to_message` makes the gRPC answers of the same dictionaries,
-so that both front ends answer the same. Everything here is a pure function.
+REST answers with these dictionaries as JSON. For gRPC, `to_message` turns the same dictionaries into messages, so that
+both front ends give the same answers.
 """
 
 import json
@@ -16,10 +16,9 @@ from ksrv.protocol.protobuf import message_class
 SERVER_NAME = "ksrv"
 
 LABELS_BYTES = 65536
-"""The length of `properties.labels` at most: metadata is asked for often, and some models know millions of classes."""
+"""The most bytes of `properties.labels`; longer lists are left out, because some models have millions of classes."""
 
 Document = dict[str, Any]
-
 
 EXTENSIONS = (
     "binary_tensor_data",
@@ -29,7 +28,7 @@ EXTENSIONS = (
     "binary_image_input",
     "binary_data_size_list",
 )
-"""The extensions of KServe v2 that are no dialect's."""
+"""The extensions of KServe v2 in every server; a dialect may add others, such as shared memory."""
 
 
 def server_metadata(extensions: Iterable[str]) -> Document:
@@ -97,7 +96,7 @@ def _tensor(tensor: TensorSpec) -> Document:
 
 
 def _length_properties(tensor: TensorSpec) -> dict[str, str]:
-    """Say which dimensions of a tensor are lengths that may differ between joined requests."""
+    """Return the property that names the dimensions along which a tensor is padded, or nothing."""
     if not tensor.lengths:
         return {}
     shape = (name or size for name, size in zip(tensor.lengths, tensor.wire_shape, strict=True))

@@ -1,7 +1,8 @@
-"""The OpenAPI description of the REST routes, with the inputs and outputs of the models that serve.
+"""Makes the OpenAPI document of the REST routes, with the inputs and outputs of each model that serves.
 
-Code generators and Swagger UI read it. Each route is described in the call that adds it to the app. The schemas come
-from the classes in `ksrv.protocol.documents`, completed with each model's inputs and outputs.
+Code generators and Swagger UI read it. The call that adds a route to the app describes it by `Operation`s; `openapi`
+makes the document from the described routes. The classes in `ksrv.protocol.documents` give the schemas, which are
+completed with each model's inputs and outputs.
 """
 
 import base64
@@ -29,7 +30,7 @@ from ksrv.protocol.documents import (
 Document = dict[str, Any]
 
 EXAMPLE_VALUES = 64
-"""Values that an example writes out; larger inputs have none."""
+"""The most values of an input in an example; a model with a larger input has no example."""
 
 _TEXT: Document = {"type": "string"}
 _FILE: Document = {"type": "string", "format": "binary"}
@@ -45,8 +46,8 @@ class Operation(NamedTuple):
 
     Attributes:
         summary: Its purpose; `{name}` becomes the name of the model.
-        tag: The group of operations that it belongs to; "" for the model's.
-        answer: The body of its answer.
+        tag: The group of operations in the document; "" for the group of the model.
+        answer: The body of the answer.
         body: The body of the request; None without one.
         error: The class of the answer to a request that failed.
         parameters: Returns the parameters of a request to a model, except the parameters in the path.
@@ -144,14 +145,14 @@ def _content(body: Body, spec: ModelSpec | None) -> Document:
 
 
 def _inline(kind: type[Any]) -> Document:
-    """Return the schema of a class itself and not a reference to it, so that it can be changed for a model."""
+    """Return the schema of a class as a new dictionary, not as a reference, so that it can be changed for a model."""
     _, components = msgspec.json.schema_components([kind], ref_template=_REF)
     found: Document = components[kind.__name__]
     return found
 
 
 def schema_of(kind: Any) -> Document:
-    """Return the schema of a class, which is a reference if it has a name."""
+    """Return the schema of a class; for a class with a name it is a reference to the components."""
     (schema,), _ = msgspec.json.schema_components([kind], ref_template=_REF)
     return schema
 
@@ -223,7 +224,7 @@ def _sizes(tensor: TensorSpec) -> list[int]:
 
 
 def _picture(tensor: TensorSpec) -> str | None:
-    """Return a grey picture that the input takes, as a data URL; None if it takes no PNG."""
+    """Return a grey PNG that the input accepts, as a data URL; None if it accepts no PNG."""
     if tensor.image is None or "png" not in tensor.image.formats:
         return None
     *_, height, width, channels = _sizes(tensor)

@@ -1,7 +1,8 @@
-"""Request, input and output parameters: the names that the protocol reserves, and their types.
+"""Checks the parameters of requests, inputs and outputs, and takes out the names that the protocol reserves.
 
-A reserved name is understood or refused; every other scalar reaches the handler. REST and gRPC share these rules.
-`native/infer/fast_request.cpp` takes the few names that need no Python.
+A parameter with a reserved name is applied or refused; any other scalar reaches the handler. REST and gRPC use the same
+functions. The fast path (`native/infer/fast_request.cpp`) accepts only some of these names, and leaves requests with
+any other parameter to this module.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,7 +26,7 @@ FINAL_RESPONSE = "triton_enable_empty_final_response"
 
 @dataclass(slots=True)
 class RequestParameters:
-    """A request's own parameters, sorted.
+    """The parameters of a request: the reserved names as fields, the others in `custom`.
 
     Attributes:
         custom: The parameters for the handler: custom names, and the `sequence_` family.
@@ -42,7 +43,7 @@ class RequestParameters:
 
 
 def take_request_parameters(given: Mapping[str, object]) -> RequestParameters:
-    """Sort the parameters of a request.
+    """Check the parameters of a request, and separate the reserved names from the others.
 
     Args:
         given: Values by name, as the client sent them.
@@ -87,7 +88,7 @@ def check_priority(value: int) -> int:
         value: The unsigned integer that the client sent.
 
     Raises:
-        InvalidRequest: It is above the greatest priority.
+        InvalidRequest: The value is above the largest priority.
     """
     if value > PRIORITY_MAX:
         raise InvalidRequest(

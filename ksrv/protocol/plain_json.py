@@ -1,10 +1,10 @@
-"""Values as a person writes them in JSON, as the inputs of an infer request: of generate, protocol v1 and forms.
+"""Makes inputs from plain JSON values, as a person writes them: for the generate route, protocol v1 and forms.
 
 {"age": 40, "city": "Oslo"}                             one row
 {"age": [40, 31], "city": ["Oslo", "Rome"]}             rows, by input
 
-The shape of an input is that of its lists. Numbers are read by the reader of v2's `data`, so the same text means the
-same values.
+The nesting of the lists gives the shape of an input; missing dimensions are 1. Numbers are read by the native reader of
+v2's `data`, so that the same text means the same values.
 """
 
 from math import prod
@@ -24,17 +24,18 @@ from ksrv.protocol.tensors import subject
 from ksrv.request import Tensor
 
 MOST_BYTES = 1024 * 1024
-"""Bytes of plain JSON: it is read as objects of Python, which take up to thirty times as many."""
+"""The most bytes of plain JSON. It is read as Python objects, which take up to thirty times as many bytes."""
 
 _READ_AS = dict.fromkeys(BINARY_ONLY, "FP32")
+"""The datatype as which the native reader reads numbers for a datatype that it does not read itself."""
 
 
 class PlainValue(NamedTuple):
-    """An input, made of a plain value.
+    """An input made from a plain value.
 
     Attributes:
         tensor: The input.
-        has_rows: Whether the value came with its row dimension.
+        has_rows: Whether the value had the row dimension, so that an answer has it, too.
     """
 
     tensor: Tensor
@@ -42,15 +43,15 @@ class PlainValue(NamedTuple):
 
 
 def read_value(declared: TensorSpec, value: Any, index: int, limits: Limits) -> PlainValue:
-    """Return the input that a value is: a row without its dimension of rows, or rows.
+    """Return the input for a value, which is either one row, without the row dimension, or several rows.
 
     Args:
         declared: The input as the model declares it.
         value: A text, a number, a boolean, or nested lists of them.
-        index: Of the input in the request, for errors.
+        index: The index of the input in the request, for errors.
 
     Raises:
-        InvalidRequest: The value is, or has in it, something else.
+        InvalidRequest: The value is, or contains, anything else.
     """
     values, inner = flat(
         value if isinstance(value, list) else [value], declared.name, index, limits
@@ -73,12 +74,12 @@ def read_value(declared: TensorSpec, value: Any, index: int, limits: Limits) -> 
 
 
 def read_rows(declared: TensorSpec, rows: list[Any], index: int, limits: Limits) -> Tensor:
-    """Return the input that the values of several rows are.
+    """Return the input for the values of several rows.
 
     Args:
         declared: The input as the model declares it.
         rows: The value of each row.
-        index: Of the input in the request, for errors.
+        index: The index of the input in the request, for errors.
 
     Raises:
         InvalidRequest: A value is no number, text or list of them.
@@ -100,12 +101,12 @@ def read_tensor(
     index: int,
     limits: Limits,
 ) -> Tensor:
-    """Return the tensor of these values: texts and bytes as BYTES, numbers as the model's datatype.
+    """Return a tensor with the values: texts and bytes as BYTES, numbers as the model's datatype.
 
     Args:
-        declared: The input as the model declares it; None where it declares none.
-        values: As `flat` returns them.
-        index: Of the input in the request, for errors.
+        declared: The input as the model declares it; None if it declares no inputs.
+        values: The flat values, as `flat` returns them.
+        index: The index of the input in the request, for errors.
 
     Raises:
         InvalidRequest: A value is no text and no number of the datatype, or the shape has another size.
@@ -124,7 +125,7 @@ def read_tensor(
     read_as = _READ_AS.get(datatype, datatype)
     try:
         text = memoryview(orjson.dumps(values))
-    except orjson.JSONEncodeError:  # it writes fewer levels than it reads
+    except orjson.JSONEncodeError:  # orjson writes fewer levels than it reads
         raise InvalidRequest(
             f"{owner}: an object among the numbers is nested above the "
             f"{show_limit('json_depth', limits.json_depth)}"
@@ -143,7 +144,7 @@ def read_tensor(
         except OutOfRange as error:
             raise InvalidRequest(f"{owner}: {error}") from None
     elif read_as != datatype:
-        datatype = read_as  # refused by the model's validator, which says what it expects
+        datatype = read_as  # the engine's validation refuses it, and names the expected datatype
     return Tensor(name, datatype, tuple(shape), numbers.reshape(shape))
 
 
@@ -151,8 +152,8 @@ def flat(rows: list[Any], name: str, index: int, limits: Limits) -> tuple[list[A
     """Return the values of all rows one after the other, and the shape of each row.
 
     Args:
-        name: Of the input, for errors.
-        index: Of the input in the request, for errors.
+        name: The name of the input, for errors.
+        index: The index of the input in the request, for errors.
 
     Raises:
         InvalidRequest: The rows differ in their shapes, or are nested too deeply.
@@ -177,16 +178,17 @@ def flat(rows: list[Any], name: str, index: int, limits: Limits) -> tuple[list[A
 
 
 def has_nan(declared: TensorSpec) -> bool:
-    """Tell whether an input takes null, as NaN."""
+    """Tell whether an input accepts null, as NaN."""
     return declared.image is None and declared.datatype in FLOATING
 
 
 def _are_pictures(declared: TensorSpec, values: list[Any]) -> bool:
-    """Whether texts stand where the input takes pictures: they are the files in base64."""
+    """Tell whether the values are pictures: texts for an input of images are files in base64."""
     return declared.image is not None and isinstance(values[0], str)
 
 
 def _check_filled(name: str, given: list[int], values: list[Any]) -> None:
+    """Refuse empty lists, and objects other than base64."""
     if 0 in given:
         raise InvalidRequest(f"the input {quote(name)} is an empty list")
     if isinstance(values[0], dict) and values[0].keys() != {B64}:

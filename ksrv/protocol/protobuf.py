@@ -29,7 +29,7 @@ _pool_lock = threading.RLock()
 
 @functools.cache
 def files() -> Mapping[str, "FileDescriptorProto"]:
-    """Return the descriptor of every .proto file by its name, imports before their users."""
+    """Return the descriptors of the .proto files by their names; each file is after the files that it imports."""
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
     loaded = FileDescriptorSet.FromString(DESCRIPTORS.read_bytes())
@@ -37,7 +37,7 @@ def files() -> Mapping[str, "FileDescriptorProto"]:
 
 
 def check_backend() -> None:
-    """Check protobuf's backend, without the import of what makes messages.
+    """Check protobuf's backend. This does not import the modules that make message classes.
 
     Raises:
         RuntimeError: protobuf runs on another backend than upb. The others parse client bytes with
@@ -56,8 +56,8 @@ def check_backend() -> None:
 def pool() -> "DescriptorPool":
     """Return ksrv's descriptor pool.
 
-    Several threads may make the first call, so a lock is taken: messages of two pools cannot be combined, and two
-    threads that ask a pool for a message that it has not made yet crash the process.
+    The lock ensures that only one pool is made, because messages of two pools cannot be combined. It also protects the
+    pool: two threads that look up a message which the pool has not built yet crash the process.
 
     Raises:
         RuntimeError: See `check_backend`.

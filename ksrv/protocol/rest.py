@@ -1,8 +1,14 @@
-"""Infer requests and answers over REST: bytes to nouns and back, without sockets or an engine.
+"""Reads an `InferRequest` from the body of a REST request, and writes an `InferResponse` as the body of an answer.
 
-One native reader reads the JSON header of every request, binary or not; this module adds what needs
-the model (which input takes images, what a request of raw bytes means) and makes the nouns. An
-answer is a list of parts to be written one after the other; tensors are never joined.
+`parse_infer` takes a body in one of three forms:
+
+- JSON, which binary tensors may follow (`_document`). A native reader reads the JSON; this module adds what depends on
+  the model, such as which inputs take images.
+- The bytes of the model's only input, with the header length 0 (`_raw_request`).
+- An image or a form (`forms/uploads.py`), recognised if the body does not begin with "{".
+
+`render_infer` returns the parts of an answer, to be written one after the other, so that no tensor is copied. The
+answer is JSON, JSON followed by binary tensors, or the bytes of a single element (`file_body`).
 """
 
 import json
@@ -45,6 +51,7 @@ from ksrv.request import (
     InferResponse,
     Parameter,
     Parameters,
+    RequestedOutput,
     SharedMemoryRef,
     Tensor,
 )
@@ -59,7 +66,7 @@ BINARY_TYPE = "application/octet-stream"
 _FILE_TYPE = re.compile(
     r"(?:audio|video|image)/(?!svg)[a-z0-9][a-z0-9.+-]*|application/(?:octet-stream|pdf|zip)"
 )
-"""Media types of files. No web page runs scripts of these types, whatever a model answers."""
+"""Media types that a client may ask for as the whole answer. Browsers run no scripts in files of these types."""
 
 _OBJECT = ord("{")
 _NO_HEADERS: Mapping[str, str] = {}
@@ -82,20 +89,77 @@ class RenderedBody:
     content_type: str
 
 
-@lru_cache(maxsize=8)
-def _bounds(limits: Limits, open_texts: bool) -> Bounds:
-    return Bounds(
-        depth=limits.json_depth,
-        rank=limits.rank,
-        dimension=limits.dimension,
-        inputs=limits.inputs,
-        parameters=limits.parameters,
-        size_list=limits.size_list,
-        open_texts=open_texts,
-    )
+# ---- requests ------------------------------------------------------------------------------------
+
+
+def parse_infer(
+    body: "Buffer",
+    header_length: str | None,
+    spec: ModelSpec,
+    limits: Limits,
+    *,
+    headers: Mapping[str, str] = _NO_HEADERS,
+    memory: CallerMemory | None = None,
+    input_name: str | None = None,
+) -> InferRequest:
+    """Read the body of an infer request.
+
+    Args:
+        body: The whole body, as any C-contiguous buffer; tensors become views into it.
+        header_length: The text of `Inference-Header-Content-Length`, or None without that header.
+        spec: The called model.
+        headers: The request's headers for the handler, names in lower case.
+        memory: The shared memory that the request may name; None if that is off.
+        input_name: The input for a body that is an image, if the path names it.
+
+    Returns:
+        The request. Its names and shapes are not yet compared with the model's.
+
+    Raises:
+        InvalidRequest: The body is not a well-formed infer request.
+        BodyTooLarge: The body or its JSON is above a limit.
+    """
+    view = memoryview(body)
+    if view.ndim != 1 or view.format != "B":
+        view = view.cast("B")
+    size = len(view)
+    if size > limits.body:
+        raise BodyTooLarge(
+            f"the body has {size} bytes, above the {show_limit('body', limits.body)}"
+        )
+    json_length = _json_length(header_length, size)
+    upload = None
+    is_raw = json_length == 0 and header_length is not None
+    if is_raw:
+        request = _raw_request(view, spec)
+        types = _accepted(headers)
+        request.binary_output = JSON_TYPE not in types or "*/*" in types
+    else:
+        if header_length is None and size and view[0] != _OBJECT:
+            kind = headers.get("content-type", "")
+            upload = read_upload(view, kind, spec, limits, input_name)
+        if upload is None:
+            request = _document(view, json_length, spec, limits, memory)
+        elif upload.document is None:
+            request = InferRequest(spec.name)
+        else:
+            document = upload.document
+            request = _document(document, len(document), spec, limits, memory)
+        if upload is not None:
+            request.inputs += upload.tensors
+            request.binary_output |= BINARY_TYPE in _accepted(headers)
+            request.nbytes = max(size, request.nbytes)
+    # A client that names binary outputs in its JSON gets them, and not a file.
+    in_json = not is_raw and upload is None
+    if not (in_json and (request.binary_output or any(one.binary for one in request.outputs))):
+        request.file_type = file_type(headers.get("accept", ""))
+    request.model_version = spec.version
+    request.headers = headers
+    return request
 
 
 def _json_length(header_length: str | None, body_length: int) -> int:
+    """Return the bytes of the JSON header: all of the body without `Inference-Header-Content-Length`."""
     if header_length is None:
         return body_length
     if not (header_length.isascii() and header_length.isdigit()):
@@ -111,20 +175,73 @@ def _json_length(header_length: str | None, body_length: int) -> int:
     return length
 
 
-def _takes_images(spec: ModelSpec, name: str) -> bool:
-    declared = spec.input(name)
-    # Files sent to an input of numbers are framed like images too: validation then says why the
-    # input takes none, which is more use than a word on length prefixes.
-    return declared is not None and (declared.image is not None or declared.datatype != "BYTES")
+def _accepted(headers: Mapping[str, str]) -> frozenset[str]:
+    """Return the media types that the client's `Accept` names, in lower case."""
+    return frozenset(name for name, _ in accepted(headers.get("accept")))
 
 
-def _read_elements(
-    body: memoryview, count: int, sizes: tuple[int, ...] | None, is_image: bool, name: str
-) -> list[Element]:
+def _document(
+    view: memoryview,
+    json_length: int,
+    spec: ModelSpec,
+    limits: Limits,
+    memory: CallerMemory | None,
+) -> InferRequest:
+    """Read a request in JSON, followed by the binary tensors."""
+    size = len(view)
+    if json_length > limits.json:
+        raise json_too_large(json_length, limits.json)
     try:
-        return bytes_tensor.read(body, count, sizes, is_image, name)
-    except ElementsError as error:
-        raise InvalidRequest(str(error)) from None
+        header = native.read(view, json_length, _bounds(limits, spec.accepts_any_inputs))
+    except BodyError as error:
+        raise body_fault(error, view) from None
+    reserved = take_request_parameters(header.parameters)
+    inputs: list[Tensor] = []
+    refs: dict[int, SharedMemoryRef] = {}
+    for index, entry in enumerate(header.inputs):
+        parameters, ref = take_input_parameters(entry.name, index, entry.parameters)
+        inputs.append(_tensor(view, entry, index, spec, parameters))
+        if ref is not None:
+            refs[index] = ref
+    if refs:
+        first = min(refs)
+        size = enabled(memory, subject(inputs[first].name, first)).read(
+            inputs,
+            refs,
+            takes_images=partial(_takes_images, spec),
+            received=size,
+            limits=limits,
+        )
+    return InferRequest(
+        model_name=spec.name,
+        id=header.id,
+        inputs=inputs,
+        outputs=take_requested_outputs(header.outputs, memory),
+        parameters=reserved.custom,
+        binary_output=reserved.binary_output,
+        deadline_ns=reserved.deadline_ns,
+        priority=reserved.priority,
+        mark_final=reserved.mark_final,
+        nbytes=size,
+    )
+
+
+@lru_cache(maxsize=8)
+def _bounds(limits: Limits, open_texts: bool) -> Bounds:
+    """Return limits in the form of the native reader.
+
+    Args:
+        open_texts: Whether the shape of BYTES may be [-1].
+    """
+    return Bounds(
+        depth=limits.json_depth,
+        rank=limits.rank,
+        dimension=limits.dimension,
+        inputs=limits.inputs,
+        parameters=limits.parameters,
+        size_list=limits.size_list,
+        open_texts=open_texts,
+    )
 
 
 def _tensor(
@@ -134,6 +251,7 @@ def _tensor(
     spec: ModelSpec,
     parameters: Parameters,
 ) -> Tensor:
+    """Return an input, with its data in JSON or binary; an input in shared memory has no data yet."""
     data: Array | list[Element]
     if entry.in_shared_memory:
         data = []
@@ -155,52 +273,25 @@ def _tensor(
     return Tensor(entry.name, entry.datatype, shape, data, parameters)
 
 
-@lru_cache(maxsize=64)
-def file_type(accept: str) -> str:
-    """Return the media type that an `Accept` header prefers, if it is that of a file; else ""."""
-    name = preferred(accept)
-    return name if _FILE_TYPE.fullmatch(name) else ""
+def _takes_images(spec: ModelSpec, name: str) -> bool:
+    """Tell whether a single BYTES element of an input may lack the length prefix, as images may."""
+    declared = spec.input(name)
+    # An input of numbers, too: the engine's validation then refuses the file because the input takes no images, which
+    # helps the client more than an error about length prefixes.
+    return declared is not None and (declared.image is not None or declared.datatype != "BYTES")
 
 
-def file_body(response: InferResponse, request: InferRequest) -> RenderedBody | None:
-    """Return the only element of the only output as the whole body, if the client asked for a file; else None."""
-    if not request.file_type or len(response.outputs) != 1:
-        return None
-    data = response.outputs[0].data
-    if (
-        not isinstance(data, list)
-        or len(data) != 1
-        or any(one.shared_memory for one in request.outputs)
-    ):
-        return None
-    return RenderedBody([data[0]], len(data[0]), None, request.file_type)
-
-
-def wants_base64(parameters: Mapping[str, Parameter]) -> bool:
-    """Tell whether the parameters of a request or output ask for BYTES in base64."""
-    return parameters.get(BINARY_DATA) == BASE64
-
-
-def _raw_shape(declared: TensorSpec, batches: bool, body_length: int) -> tuple[int, ...] | None:
-    """The shape of a raw tensor of so many bytes, or None when no shape fits.
-
-    If only the number of rows is open, it follows from the length. If another size of a model that batches is open too,
-    the tensor has one row, as in Triton.
-    """
-    sizes = [entry if isinstance(entry, int) else -1 for entry in declared.shape]
-    if batches and declared.batched and sizes.count(-1) > 1:
-        sizes[0] = 1
-    free = sizes.count(-1)
-    row = math.prod(size for size in sizes if size >= 0) * DTYPES[declared.datatype].itemsize
-    if free == 0:
-        return tuple(sizes) if row == body_length else None
-    if free > 1 or row == 0 or body_length == 0 or body_length % row:
-        return None
-    return tuple(size if size >= 0 else body_length // row for size in sizes)
+def _read_elements(
+    body: memoryview, count: int, sizes: tuple[int, ...] | None, is_image: bool, name: str
+) -> list[Element]:
+    try:
+        return bytes_tensor.read(body, count, sizes, is_image, name)
+    except ElementsError as error:
+        raise InvalidRequest(str(error)) from None
 
 
 def _raw_request(body: memoryview, spec: ModelSpec) -> InferRequest:
-    """Read a body that is the data of the model's only input (header length 0)."""
+    """Read a body that is the data of the model's only input (header length 0): a tensor, or one BYTES element."""
     inputs = spec.required_inputs or spec.inputs
     if len(inputs) != 1:
         raise InvalidRequest(
@@ -241,144 +332,32 @@ def _raw_request(body: memoryview, spec: ModelSpec) -> InferRequest:
     return InferRequest(spec.name, inputs=[tensor], binary_output=True, nbytes=len(body))
 
 
-def parse_infer(
-    body: "Buffer",
-    header_length: str | None,
-    spec: ModelSpec,
-    limits: Limits,
-    *,
-    headers: Mapping[str, str] = _NO_HEADERS,
-    memory: CallerMemory | None = None,
-    input_name: str | None = None,
-) -> InferRequest:
-    """Read the body of an infer request.
+def _raw_shape(declared: TensorSpec, batches: bool, body_length: int) -> tuple[int, ...] | None:
+    """Return the shape of a raw tensor with the length of the body, or None if no shape fits.
 
-    Args:
-        body: The whole body, as any C-contiguous buffer; tensors become views into it.
-        header_length: The text of `Inference-Header-Content-Length`, or None without that header.
-        spec: The model that is asked; only its inputs' kinds matter here.
-        headers: The request's headers for the handler, names in lower case.
-        memory: The shared memory that the request may name; None where that is off.
-        input_name: The input that a body which is an image is for, where the path names it.
-
-    Returns:
-        The request, with the model's name and version and the deadline that `timeout` sets. Its
-        names and shapes are not yet compared with the model's.
-
-    Raises:
-        InvalidRequest: The body is not a well-formed infer request.
-        BodyTooLarge: The body or its JSON is above a limit.
+    If only the number of rows is open, it follows from the length. If another size of a model that batches is open too,
+    the tensor has one row, as in Triton.
     """
-    view = memoryview(body)
-    if view.ndim != 1 or view.format != "B":
-        view = view.cast("B")
-    size = len(view)
-    if size > limits.body:
-        raise BodyTooLarge(
-            f"the body has {size} bytes, above the {show_limit('body', limits.body)}"
-        )
-    json_length = _json_length(header_length, size)
-    upload = None
-    is_raw = json_length == 0 and header_length is not None
-    if is_raw:
-        request = _raw_request(view, spec)
-        accepted = _accepted(headers)
-        request.binary_output = JSON_TYPE not in accepted or "*/*" in accepted
-    else:
-        if header_length is None and size and view[0] != _OBJECT:
-            kind = headers.get("content-type", "")
-            upload = read_upload(view, kind, spec, limits, input_name)
-        if upload is None:
-            request = _document(view, json_length, spec, limits, memory)
-        elif upload.document is None:
-            request = InferRequest(spec.name)
-        else:
-            document = upload.document
-            request = _document(document, len(document), spec, limits, memory)
-        if upload is not None:
-            request.inputs += upload.tensors
-            request.binary_output |= BINARY_TYPE in _accepted(headers)
-            request.nbytes = max(size, request.nbytes)
-    in_json = not is_raw and upload is None
-    if not (in_json and (request.binary_output or any(one.binary for one in request.outputs))):
-        request.file_type = file_type(headers.get("accept", ""))
-    request.model_version = spec.version
-    request.headers = headers
-    return request
+    sizes = [entry if isinstance(entry, int) else -1 for entry in declared.shape]
+    if batches and declared.batched and sizes.count(-1) > 1:
+        sizes[0] = 1
+    free = sizes.count(-1)
+    row = math.prod(size for size in sizes if size >= 0) * DTYPES[declared.datatype].itemsize
+    if free == 0:
+        return tuple(sizes) if row == body_length else None
+    if free > 1 or row == 0 or body_length == 0 or body_length % row:
+        return None
+    return tuple(size if size >= 0 else body_length // row for size in sizes)
 
 
-def _accepted(headers: Mapping[str, str]) -> frozenset[str]:
-    """Return the media types that the client's `Accept` names, in lower case."""
-    return frozenset(name for name, _ in accepted(headers.get("accept")))
+@lru_cache(maxsize=64)
+def file_type(accept: str) -> str:
+    """Return the media type that an `Accept` header prefers, if it is a type of files; else ""."""
+    name = preferred(accept)
+    return name if _FILE_TYPE.fullmatch(name) else ""
 
 
-def _document(
-    view: memoryview,
-    json_length: int,
-    spec: ModelSpec,
-    limits: Limits,
-    memory: CallerMemory | None,
-) -> InferRequest:
-    """Read a request in JSON, followed by the binary tensors."""
-    size = len(view)
-    if json_length > limits.json:
-        raise json_too_large(json_length, limits.json)
-    try:
-        header = native.read(view, json_length, _bounds(limits, spec.accepts_any_inputs))
-    except BodyError as error:
-        raise body_fault(error, view) from None
-    own = take_request_parameters(header.parameters)
-    inputs: list[Tensor] = []
-    refs: dict[int, SharedMemoryRef] = {}
-    for index, entry in enumerate(header.inputs):
-        parameters, ref = take_input_parameters(entry.name, index, entry.parameters)
-        inputs.append(_tensor(view, entry, index, spec, parameters))
-        if ref is not None:
-            refs[index] = ref
-    if refs:
-        first = min(refs)
-        size = enabled(memory, subject(inputs[first].name, first)).read(
-            inputs,
-            refs,
-            takes_images=partial(_takes_images, spec),
-            received=size,
-            limits=limits,
-        )
-    return InferRequest(
-        model_name=spec.name,
-        id=header.id,
-        inputs=inputs,
-        outputs=take_requested_outputs(header.outputs, memory),
-        parameters=own.custom,
-        binary_output=own.binary_output,
-        deadline_ns=own.deadline_ns,
-        priority=own.priority,
-        mark_final=own.mark_final,
-        nbytes=size,
-    )
-
-
-def json_values(tensor: Tensor, nan_literals: bool = False, *, as_base64: bool = False) -> object:
-    """Return a tensor's values, flat, in a form that orjson writes.
-
-    Args:
-        nan_literals: Whether NaN and Infinity are words instead of null.
-        as_base64: Whether the client asked for BYTES in base64.
-
-    Raises:
-        InvalidRequest: JSON cannot carry it.
-    """
-    if isinstance(tensor.data, list):
-        return elements_in_json(tensor.data, as_base64=as_base64)
-    if tensor.datatype in BINARY_ONLY:
-        raise InvalidRequest(
-            f"output {quote(tensor.name)} is {tensor.datatype}, which JSON does not carry; request "
-            f"it with 'binary_data': true"
-        )
-    array = contiguous(tensor.data)
-    if nan_literals and array.dtype.kind == "f" and not np.isfinite(array).all():
-        return orjson.Fragment(json.dumps(array.tolist(), separators=(",", ":")).encode())
-    return array
+# ---- answers -------------------------------------------------------------------------------------
 
 
 def render_infer(
@@ -393,8 +372,8 @@ def render_infer(
     Args:
         response: The answer; its outputs are written in their order.
         request: The request, which names the binary outputs.
-        nan_literals: Write NaN and Infinity as the words that JSON does not know, instead of null.
-        memory: The shared memory into which outputs go that the request wants there.
+        nan_literals: Write NaN and Infinity as literals, which are not JSON, instead of null.
+        memory: The shared memory for outputs that the request wants there.
 
     Returns:
         The body as parts; binary tensors are views of the response's arrays.
@@ -406,17 +385,12 @@ def render_infer(
     if alone is not None:
         return alone
     wanted = {output.name: output for output in request.outputs}
-    base64_by_default = wants_base64(request.parameters)
     entries: list[dict[str, Any]] = []
     blocks: list[bytes | memoryview] = []
     any_binary = False
     for tensor in response.outputs:
         asked = wanted.get(tensor.name)
-        binary, as_base64 = request.binary_output, base64_by_default
-        if asked is not None and BINARY_DATA in asked.parameters:
-            binary, as_base64 = False, True
-        elif asked is not None and asked.binary is not None:
-            binary, as_base64 = asked.binary, False
+        binary, as_base64 = _output_form(request, asked)
         entry: dict[str, Any] = {
             "name": tensor.name,
             "datatype": tensor.datatype,
@@ -454,3 +428,58 @@ def render_infer(
     if any_binary:
         return RenderedBody([head, *blocks], total, len(head), BINARY_TYPE)
     return RenderedBody([head], total, None, JSON_TYPE)
+
+
+def _output_form(request: InferRequest, asked: RequestedOutput | None) -> tuple[bool, bool]:
+    """Return whether an output is answered as binary data, and whether its BYTES are in base64 otherwise.
+
+    Args:
+        asked: The entry of the request's `outputs` for the output, which overrides the request's parameters.
+    """
+    if asked is not None and BINARY_DATA in asked.parameters:
+        return False, True
+    if asked is not None and asked.binary is not None:
+        return asked.binary, False
+    return request.binary_output, wants_base64(request.parameters)
+
+
+def wants_base64(parameters: Mapping[str, Parameter]) -> bool:
+    """Tell whether the parameters of a request or output ask for BYTES in base64."""
+    return parameters.get(BINARY_DATA) == BASE64
+
+
+def json_values(tensor: Tensor, nan_literals: bool = False, *, as_base64: bool = False) -> object:
+    """Return a tensor's values, flat, in a form that orjson writes.
+
+    Args:
+        nan_literals: Whether NaN and Infinity are written as literals instead of null.
+        as_base64: Whether the client asked for BYTES in base64.
+
+    Raises:
+        InvalidRequest: JSON cannot carry the datatype.
+    """
+    if isinstance(tensor.data, list):
+        return elements_in_json(tensor.data, as_base64=as_base64)
+    if tensor.datatype in BINARY_ONLY:
+        raise InvalidRequest(
+            f"output {quote(tensor.name)} is {tensor.datatype}, which JSON does not carry; request "
+            f"it with 'binary_data': true"
+        )
+    array = contiguous(tensor.data)
+    if nan_literals and array.dtype.kind == "f" and not np.isfinite(array).all():
+        return orjson.Fragment(json.dumps(array.tolist(), separators=(",", ":")).encode())
+    return array
+
+
+def file_body(response: InferResponse, request: InferRequest) -> RenderedBody | None:
+    """Return the only element of the only output as the whole body, if the client asked for a file; else None."""
+    if not request.file_type or len(response.outputs) != 1:
+        return None
+    data = response.outputs[0].data
+    if (
+        not isinstance(data, list)
+        or len(data) != 1
+        or any(one.shared_memory for one in request.outputs)
+    ):
+        return None
+    return RenderedBody([data[0]], len(data[0]), None, request.file_type)

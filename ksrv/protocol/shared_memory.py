@@ -1,4 +1,8 @@
-"""Tensors in the client's shared memory: the hook by which a dialect reads and writes them."""
+"""The interface for tensors in a client's shared memory.
+
+The parsers read inputs and write outputs by a `CallerMemory`. The Triton dialect implements it
+(`ksrv/dialects/triton/extensions/`).
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
@@ -9,7 +13,7 @@ from ksrv.request import Parameter, SharedMemoryRef, Tensor
 
 
 class CallerMemory(Protocol):
-    """The shared memory of a caller."""
+    """The regions of shared memory that a caller may use."""
 
     def read(
         self,
@@ -25,7 +29,7 @@ class CallerMemory(Protocol):
         Args:
             tensors: The inputs of a request.
             refs: The memory of the inputs to fill, by their indices.
-            takes_images: Tells of an input whether a sole element of BYTES may come without its length prefix.
+            takes_images: Returns whether a single BYTES element of an input may lack the length prefix.
             received: The bytes of the request's body or message.
             limits: The limits, with the largest sum of all bytes.
 
@@ -53,14 +57,15 @@ class SharedMemory(Protocol):
     """The shared memory of a server."""
 
     def of_caller(self, user: ControlUser) -> CallerMemory:
-        """Return what a caller sees of it."""
+        """Return the shared memory that a caller may use."""
 
 
 def enabled(memory: CallerMemory | None, owner: str) -> CallerMemory:
-    """Return the memory of a caller whose request names memory.
+    """Return the memory of a caller whose request names shared memory.
 
     Args:
-        owner: The tensor that names it, for the error.
+        memory: The caller's memory; None if shared memory is off.
+        owner: The tensor that names the memory, for the error.
 
     Raises:
         InvalidRequest: Shared memory is off.

@@ -1,6 +1,6 @@
-"""From a declared datatype and shape and received bytes to an array, and the errors on that way.
+"""Makes arrays from received bytes, and bytes from arrays, for REST and gRPC; also the errors of datatypes and shapes.
 
-The texts are taken from `header_errors`, so that the same mistake reads the same over REST.
+The parsers of both protocols use these functions, so that the same mistake gets the same text.
 """
 
 from collections.abc import Sequence
@@ -21,11 +21,11 @@ _OTHER_NAMES = {dtype.name: name for dtype, name in NAME_BY_DTYPE.items()} | {
     "str": "BYTES",
     "string": "BYTES",
 }
-"""The names of the datatypes in Python and numpy."""
+"""The datatype for names of Python and numpy, for hints in errors."""
 
 
 def no_datatype(subject: str, given: str) -> str:
-    """Return the sentence for a name that is no datatype."""
+    """Return the error text for a name that is no datatype."""
     upper = given.upper()
     meant = upper if upper in NAMES else _OTHER_NAMES.get(given.lower(), "")
     expected = meant or f"one of {', '.join(NAMES)}"
@@ -61,7 +61,7 @@ def check_bool(name: str, index: int, values: Array) -> None:
     """Refuse a BOOL tensor with a byte that is neither 0 nor 1.
 
     Raises:
-        InvalidRequest: There is such a byte; the text names the first.
+        InvalidRequest: The tensor has such a byte. The text names the first.
     """
     patterns = values.view(np.uint8).reshape(-1)
     if patterns.size and patterns.max() > 1:
@@ -80,8 +80,8 @@ def view(
 ) -> Array:
     """Return the tensor at `offset` of a received buffer.
 
-    The array refers to the buffer itself where its address is a multiple of the item size;
-    otherwise the bytes are copied, and counted. It is writable as the buffer is.
+    The array is a view of the buffer if its address is a multiple of the item size; otherwise the bytes are copied, and
+    the copy is counted. A view is writable if the buffer is.
 
     Args:
         buffer: The received bytes.
@@ -91,6 +91,7 @@ def view(
     dtype = DTYPES[datatype]
     if elements == 0:
         return np.empty(shape, dtype)
+    # With the block as its base, the array can be recognised as memory of the buffer pool.
     owner, begin = block_under(buffer)
     found: Array = np.ndarray(shape, dtype, owner, begin + offset)
     if not found.flags.aligned:

@@ -7,21 +7,20 @@
     for address in ksrv.ray.addresses():
         print(address.http, address.grpc)
 
-A replica is an actor of Ray Serve that keeps a whole ksrv server as its child process, on separate ports:
-the native HTTP and gRPC servers, the engine and its batching are as under `ksrv serve`, untouched by
-Ray. The server is a process and no thread of the actor, because gunicorn's master needs signals and
-forks, and because a handler that crashes its process must not end the actor too.
+A replica is an actor of Ray Serve that keeps a whole ksrv server as its child process, on separate ports: the native
+HTTP and gRPC servers, the engine and its batching are the same as under `ksrv serve`. The server is a process and not a
+thread of the actor, because gunicorn's master needs signals and forks, and because a handler that crashes its process
+must not end the actor too.
 
-Clients, or a load balancer, connect to the replicas' ports (direct ingress): no Python of Ray's runs for a
-request, so Ray adds no cost. `addresses` lists the ports, and so does `GET /-/addresses` on
-Ray's HTTP ingress, which serves no models.
+Clients, or a load balancer, connect to the replicas' ports directly, so Ray adds no cost to a request. `addresses`
+lists the ports, and so does `GET /-/addresses` on Ray's HTTP ingress, which serves no models.
 
-A small deployment of the same application keeps the addresses. Each replica renews its address every second and
-withdraws it before it drains. An address that is not renewed for three seconds is forgotten, such as an address on a
-killed node: until then a client meets a refused connection, and takes the next address.
+A second, small deployment of the same application keeps the addresses (`address_list.py`). Each replica renews its
+address every second and withdraws it before it drains. An address that is not renewed for three seconds is forgotten, such as an address on a
+killed node. Until then a client may get a refused connection, and should try the next address.
 
-ksrv writes no scheduler: placement, health checks, rollouts and the number of replicas are Ray Serve's, which
-asks each replica for the length of its queues (`ksrv.ray.autoscaling`).
+Ray Serve does the placement, health checks, rollouts and scaling. For scaling it asks each replica for the length of
+its queues (`ksrv.ray.autoscaling`).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from ksrv.ray.address_list import Address, addresses
     from ksrv.ray.application import app, build
 
-_HOMES = {
+_MODULES = {
     "Address": "address_list",
     "addresses": "address_list",
     "app": "application",
@@ -41,8 +40,8 @@ __all__ = ["Address", "addresses", "app", "build"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'ksrv.ray' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"ksrv.ray.{_HOMES[name]}"), name)
+    return getattr(import_module(f"ksrv.ray.{_MODULES[name]}"), name)

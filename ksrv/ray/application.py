@@ -1,4 +1,4 @@
-"""The application that Ray Serve runs: what `ksrv.ray.app` makes of a repository."""
+"""Makes the Ray Serve application that serves models: `ksrv.ray.app`."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,11 +13,12 @@ from ksrv.server.settings_sources import Resolved, by_dotted_key, resolve
 
 DEPLOYMENT = "ksrv"
 STOP_SECONDS = 10.0
-"""The most seconds that the end of a replica may take, on top of its server's drain delay and stop timeout."""
+"""The most seconds that the end of a replica may take, in addition to its server's drain delay and stop timeout."""
 RAY_DRAIN_SECONDS = 35.0
-"""How long Ray may wait before it ends a replica: RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S
-with HAProxy, and some seconds. It is a part of the time after which Ray kills the replica."""
+"""How long Ray may wait before it ends a replica: RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S with HAProxy, and some
+seconds. Ray counts this wait in the time after which it kills the replica."""
 START_TIMEOUT = 600.0
+"""Seconds in which a replica's models must be ready, by default."""
 
 
 def given_settings(resolved: Resolved) -> dict[str, Any]:
@@ -39,7 +40,7 @@ def _autoscaling(keys: Mapping[str, Any], settings: ServerSettings) -> dict[str,
     """Return Ray Serve's autoscaling configuration with ksrv's policy.
 
     Raises:
-        SettingsError: The load of such a server cannot be read.
+        SettingsError: The load of a server with these settings cannot be read.
     """
     if settings.http == "off" or not settings.metrics or settings.tls_client_ca is not None:
         raise SettingsError(
@@ -110,24 +111,24 @@ def app(
     if num_replicas is not None or autoscaling is None:
         chosen["num_replicas"] = 1 if num_replicas is None else num_replicas
     environment = (actor or {}).get("runtime_env")
-    listed = address_list({} if environment is None else {"runtime_env": environment})
+    addresses = address_list({} if environment is None else {"runtime_env": environment})
     return serve.deployment(Replica, **(chosen | options)).bind(
         [str(path) for path in paths],
         given_settings(resolved),
         stop_seconds,
         start_timeout,
-        listed.bind(),
+        addresses.bind(),
     )
 
 
 def build(arguments: dict[str, Any]) -> Any:
-    """Return the application of a Serve config file, as its `import_path: ksrv.ray:build`.
+    """Return the application of a Serve config file with `import_path: ksrv.ray:build`.
 
-    A deployment's `user_config` in that file represents the state of the models: another value makes the
-    replicas read their models again in place, as on SIGHUP, without a lost request.
+    If the `user_config` of the deployment in that file changes, the replicas read their models again in place, as on
+    SIGHUP, without a lost request.
 
     Args:
-        arguments: The `args` of the file: the arguments of `app`, of which `models` must be there.
+        arguments: The `args` of the file: the arguments of `app`. `models` is required.
 
     Raises:
         TypeError: An argument is unknown, or `models` is missing.

@@ -1,4 +1,4 @@
-"""`ksrv serve --ray ADDRESS`: an application on a cluster for as long as this command runs."""
+"""`ksrv serve --ray ADDRESS`: deploys an application on a Ray cluster, and deletes it when the command ends."""
 
 import signal
 import time
@@ -14,17 +14,19 @@ from ksrv.server.settings import SettingsError
 from ksrv.server.settings_sources import Resolved
 
 LOOK_SECONDS = 2.0
+"""The pause between two reads of the address list."""
 ANSWER_SECONDS = 10.0
+"""How long an answer of the address list may take."""
 
 
 def replica_options(replicas: str) -> dict[str, Any]:
-    """Return the options of `app` that a number of replicas means.
+    """Return the options of `app` for the setting `--ray-replicas`.
 
     Args:
-        replicas: "N" for so many, or "MIN:MAX" for as many as the queues ask for.
+        replicas: "N" for a fixed number, or "MIN:MAX" for autoscaling between these numbers.
 
     Raises:
-        SettingsError: It is neither.
+        SettingsError: The text has another form.
     """
     least, colon, most = replicas.partition(":")
     try:
@@ -45,7 +47,7 @@ def serve(address: str, resolved: Resolved, *, name: str, replicas: str) -> None
 
     Args:
         address: An address for `ray.init`: HOST:PORT, auto or ray://HOST:PORT; local starts a cluster.
-        resolved: The settings of `ksrv serve`, of which the models are paths on every node.
+        resolved: The settings of `ksrv serve`. The paths of the models must exist on every node.
         replicas: "N" or "MIN:MAX".
 
     Raises:
@@ -76,7 +78,7 @@ def serve(address: str, resolved: Resolved, *, name: str, replicas: str) -> None
 
 
 class _Stopped(BaseException):
-    """A signal has come; it ends the deployment of an application that never gets ready, too."""
+    """SIGTERM or SIGINT arrived. Not an Exception, so that it also ends Ray's wait for an application to get ready."""
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
@@ -103,7 +105,7 @@ def _changes(name: str) -> Iterator[list[Address]]:
                 raise RuntimeError(
                     f"the application '{name}' was deleted on the cluster; start the command again"
                 ) from error
-            now = known  # Ray starts the list anew
+            now = known  # Ray is restarting the list
         if now != known:
             yield now
         known = now

@@ -1,4 +1,4 @@
-"""Ray Serve, which is an extra of ksrv's."""
+"""Imports Ray Serve, which only the extra `ray` of ksrv installs."""
 
 from typing import Any
 

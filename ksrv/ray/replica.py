@@ -1,4 +1,8 @@
-"""One replica of Ray Serve's: a ksrv server, its address, its health, its load and its end."""
+"""The class of which Ray Serve runs the replicas: each starts a ksrv server, and reports its address, health and load.
+
+Ray Serve calls the methods of `Replica` in its actor, the `async` methods on its event loop. A thread (`_keep_address`)
+renews the address, and stops the server in the end.
+"""
 
 import asyncio
 import logging
@@ -15,10 +19,11 @@ log = logging.getLogger("ray.serve")
 
 
 def reachable(address: str, host: str) -> str:
-    """Return an address as other nodes call it: a wildcard becomes the node's address.
+    """Return an address for other nodes: a wildcard host becomes the node's address.
 
     Args:
         address: HOST:PORT, or "".
+        host: The node's IP address.
     """
     name, _, port = address.rpartition(":")
     if name in ("0.0.0.0", "[::]"):
@@ -27,7 +32,7 @@ def reachable(address: str, host: str) -> str:
 
 
 def prometheus_targets(replicas: Sequence[Address]) -> list[dict[str, Any]]:
-    """Return the metrics pages of replicas as Prometheus' service discovery over HTTP wants them.
+    """Return the metrics pages of replicas in the form of Prometheus' HTTP service discovery.
 
     Args:
         replicas: The replicas' addresses; replicas without HTTP have no metrics page.
@@ -47,7 +52,7 @@ def prometheus_targets(replicas: Sequence[Address]) -> list[dict[str, Any]]:
 
 
 def addresses_page(replicas: Sequence[Address]) -> dict[str, Any]:
-    """Return the addresses of replicas as clients read them."""
+    """Return the body of /-/addresses."""
     return {"replicas": [asdict(address) for address in replicas]}
 
 
@@ -56,13 +61,13 @@ LISTS = {"/-/addresses": addresses_page, "/-/prometheus-targets": prometheus_tar
 
 
 class Replica:
-    """The deployment's class; its methods' names are Ray Serve's.
+    """A replica of the deployment. Ray Serve defines the names of the methods.
 
     Args:
-        models: The paths that `ksrv serve` takes, as this node sees them.
+        models: The paths for `ksrv serve`, on this node.
         settings: The settings of `ksrv serve`.
-        stop_seconds: The most seconds that its end may take.
-        start_timeout: Seconds in which its models must be ready.
+        stop_seconds: The most seconds that the end of the server may take.
+        start_timeout: Seconds in which the models must be ready.
         address_list: Ray Serve's handle to the list of addresses.
     """
 
@@ -96,13 +101,13 @@ class Replica:
             tls=settings.get("tls_cert") is not None,
         )
         self._leaving = threading.Event()
-        self._listed = False
-        self._configured = False
+        self._listed = False  # whether the first health check has put the address onto the list
+        self._configured = False  # whether Ray Serve has passed the first user_config
         self._keeper = threading.Thread(target=self._keep_address, name="ksrv address", daemon=True)
         self._keeper.start()
 
     def _keep_address(self) -> None:
-        """Keep the address on the list until the replica leaves; then take it away and end the server."""
+        """Renew the address until the replica leaves; then withdraw it and end the server. Runs on a separate thread."""
         lost = False
         while not self._leaving.wait(RENEW_SECONDS):
             try:
@@ -126,7 +131,7 @@ class Replica:
         self._server.stop(self._stop_seconds)
 
     async def __call__(self, request: Any) -> Any:
-        """List the replicas for a caller of Ray's HTTP ingress who may read the server's metadata.
+        """Answer a request to Ray's HTTP ingress: list the replicas, if the caller may read the server's metadata.
 
         Args:
             request: A `starlette.requests.Request`.
@@ -150,14 +155,14 @@ class Replica:
         return JSONResponse(LISTS[route](await self._address_list.current.remote()))
 
     async def check_health(self) -> None:
-        """Tell Ray Serve that the server lives; otherwise Ray Serve replaces the replica.
+        """Return if the server lives. If this raises, Ray Serve replaces the replica.
 
-        Ray Serve counts a replica as running after its first check, so the first check also puts the address onto the
-        list: `addresses()` has it once `serve.run` returns.
+        Ray Serve counts a replica as running after its first check. So the first check also puts the address onto the
+        list, and `addresses()` returns it as soon as `serve.run` has returned.
 
         Raises:
-            ServerEnded: Its process has ended.
-            OSError: It does not answer.
+            ServerEnded: The server's process has ended.
+            OSError: The server does not answer.
         """
         await asyncio.to_thread(self._server.check)
         if not self._listed:
@@ -173,14 +178,14 @@ class Replica:
         """Make the server read its models again, as on SIGHUP, when the deployment's user_config changes.
 
         Args:
-            user_config: Any value; Ray Serve passes the first value as the replica starts.
+            user_config: Any value. Ray Serve passes the first value when the replica starts; that reloads nothing.
         """
         if self._configured:
             self._server.reload()
         self._configured = True
 
     def __del__(self) -> None:
-        """Leave the list, and end the server when its running requests are answered."""
+        """Have the thread withdraw the address and end the server, and wait until running requests are answered."""
         if hasattr(self, "_keeper"):
             self._leaving.set()
             self._keeper.join()

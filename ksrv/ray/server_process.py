@@ -1,4 +1,4 @@
-"""The server of one replica: `ksrv serve` as a child process on free ports of its node."""
+"""Runs the server of one replica: `ksrv serve` as a child process, which listens on free ports of its node."""
 
 import collections
 import signal
@@ -15,18 +15,20 @@ from ksrv.server.launch.child_server import ChildServer
 
 _POLL_SECONDS = 0.05
 _KEPT_LINES = 30
+"""The last lines of the server's output, which are shown in errors."""
 SETTLE_SECONDS = 10.0
-"""How long a server may be unready after it has loaded its models."""
+"""How long a server may still be unready after it has loaded its models."""
 
 
 class ServerEnded(RuntimeError):
-    """The server's process ended without being asked to, or did not get ready in time."""
+    """The server's process ended by itself, or did not get ready in time."""
 
 
 class ServerProcess(ChildServer):
-    """Runs `ksrv serve` until `stop`, and ends it when this process dies.
+    """Runs `ksrv serve` until `stop`, and ends it when this process dies. A thread reads its output (`_run`).
 
     Args:
+        models: The paths for `ksrv serve`.
         settings: The settings of `ksrv serve`, nested settings as mappings.
     """
 
@@ -35,7 +37,7 @@ class ServerProcess(ChildServer):
         self._models = list(models)
         self._lines: collections.deque[str] = collections.deque(maxlen=_KEPT_LINES)
         self._changed = threading.Condition()
-        self._ended: int | None = None
+        self._ended: int | None = None  # the exit status
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="ksrv server", daemon=True)
 
@@ -45,7 +47,7 @@ class ServerProcess(ChildServer):
         return self.process.pid
 
     def authorization(self) -> dict[str, str]:
-        """Return the header with which this process reads the server's metrics.
+        """Return the request header with which this process may read the server's metrics.
 
         Raises:
             OSError: The token file cannot be read.
@@ -55,7 +57,7 @@ class ServerProcess(ChildServer):
             return {}
         lines = Path(file).read_text(encoding="utf-8").splitlines()
         tokens = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
-        # The server refuses a file without a token, and keeps the tokens that it has.
+        # Without a token in the file, the server keeps its old tokens, and refuses this request.
         return {"Authorization": f"Bearer {tokens[0]}"} if tokens else {}
 
     # ---- the process ----------------------------------------------------------------------------
@@ -67,7 +69,7 @@ class ServerProcess(ChildServer):
             timeout: Seconds that this may take.
 
         Raises:
-            ServerEnded: It ended, or took too long; the text holds its last lines.
+            ServerEnded: The server ended, or took too long. The text contains its last lines of output.
         """
         self._thread.start()
         deadline = time.monotonic() + timeout
@@ -87,7 +89,7 @@ class ServerProcess(ChildServer):
             time.sleep(_POLL_SECONDS)
 
     def _run(self) -> None:
-        """Start the process and read its output; the process lives no longer than this thread."""
+        """Start the process and read its output. Runs on a separate thread, with which the kernel ends the process."""
         serve = [sys.executable, "-P", "-m", "ksrv", "serve", "--config"]
         self.spawn(
             lambda path: [*serve, path, *self._models],
@@ -125,7 +127,7 @@ class ServerProcess(ChildServer):
         return self._ended is None and self.is_ready()
 
     def get(self, path: str) -> bytes:
-        """Return the body of a GET of the server's, with the server's token.
+        """Return the body of the server's answer to a GET with the server's token.
 
         Args:
             path: The path, such as "/metrics".
@@ -143,7 +145,7 @@ class ServerProcess(ChildServer):
 
         Args:
             authorization: The caller's `Authorization`.
-            client: The caller's address. Without it the caller would have the rights of this machine.
+            client: The caller's address. Without it, the server would treat the caller as a program on this machine.
 
         Raises:
             OSError: The server does not answer.
@@ -157,19 +159,19 @@ class ServerProcess(ChildServer):
         return None if status == HTTPStatus.OK else (status, body)
 
     def check(self) -> None:
-        """Return while the process runs and answers.
+        """Return if the process runs and answers.
 
         Raises:
-            ServerEnded: It ended.
-            OSError: It does not answer.
+            ServerEnded: The process has ended.
+            OSError: The server does not answer.
         """
         self._check_process()
         if self.can_be_asked:
-            # Any answer will do. This route needs no token, whose file may just be replaced.
+            # Any answer proves that the server lives. This route needs no token, whose file may just be replaced.
             self.request("/v2/health/live")
 
     def _check_process(self) -> None:
-        """Raise ServerEnded when the process has ended, though its children may hold its output open."""
+        """Raise ServerEnded if the process has ended. `_run` may not know yet, if children keep its output open."""
         status = self._ended
         if status is None and self._status is not None:
             status = self.process.poll()
@@ -177,7 +179,7 @@ class ServerProcess(ChildServer):
             raise ServerEnded(f"the server ended with status {status}:\n{self._tail()}")
 
     def reload(self) -> None:
-        """Have the server read models, tokens and certificates anew, as on SIGHUP; no request fails."""
+        """Make the server read models, tokens and certificates again, by SIGHUP; no request fails."""
         if self._status is not None and self._ended is None:
             self.process.send_signal(signal.SIGHUP)
 

@@ -1,4 +1,4 @@
-"""Recorded requests and their answers: files of one line each, written by workers and read by `ksrv bench --replay` and warm-ups."""
+"""Recorded requests and their answers: JSON lines that workers write, for `ksrv bench --replay` and for warm-ups."""
 
 from ksrv.records.lines import Failure, Record, RecordedTensor
 from ksrv.records.reading import RecordError, read_records

@@ -1,7 +1,7 @@
-"""The files that a worker writes for a model: rotated by their size, the oldest removed.
+"""Writes the records of a model to files that are rotated by their size; the oldest files are removed.
 
-A file that is written is locked, so that no worker removes the file of another living worker; files of dead workers
-count among the files that are kept.
+Several workers write into the same folder, each into another file. A worker holds a lock (flock) on the file that it
+writes, so that no other worker removes or continues this file. When a worker dies, the kernel releases the lock.
 """
 
 import fcntl
@@ -12,14 +12,14 @@ from pathlib import Path
 
 from ksrv.records.reading import SUFFIX
 
-_WRITING = os.O_RDWR | os.O_APPEND
+_WRITING = os.O_RDWR | os.O_APPEND  # readable, because `_continue_newest` looks at the last byte
 
 
 class RotatedFiles:
     """Appends lines to files in a folder.
 
     Args:
-        folder: Made when the first line is written.
+        folder: The folder, which is created when the first line is written.
         size: Bytes after which a file is full.
         count: Files that are kept, besides the files that other workers write.
     """
@@ -28,20 +28,20 @@ class RotatedFiles:
         self._folder = folder
         self._size = size
         self._count = count
-        self._file = -1
-        self._number = 0
+        self._file = -1  # the descriptor of the open file, or -1
+        self._number = 0  # of the files that this object has created
 
     def write(self, line: bytes) -> None:
         """Append a line, whole or not at all.
 
         Raises:
-            OSError: The disk takes no more, or the folder cannot be written to.
+            OSError: The disk is full, or the folder cannot be written to.
         """
-        if self._file >= 0 and not self._takes(len(line)):
+        if self._file >= 0 and not self._has_room(len(line)):
             self.close()
         if self._file < 0:
             self._open(len(line))
-        before = os.fstat(self._file).st_size  # another program may have cut the file
+        before = os.fstat(self._file).st_size  # not counted here, because another program may truncate the file
         view = memoryview(line)
         try:
             while view:
@@ -50,8 +50,8 @@ class RotatedFiles:
             os.ftruncate(self._file, before)  # half a line would spoil the next line
             raise
 
-    def _takes(self, needed: int) -> bool:
-        """Whether the open file has room for the next line, and has not been deleted."""
+    def _has_room(self, needed: int) -> bool:
+        """Tell whether the open file has room for the next line, and has not been deleted."""
         state = os.fstat(self._file)
         fits = state.st_size == 0 or state.st_size + needed <= self._size
         return fits and state.st_nlink > 0
@@ -65,21 +65,21 @@ class RotatedFiles:
     def _open(self, needed: int) -> None:
         """Open a file that has room for the next line."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        if self._go_on(needed):
+        if self._continue_newest(needed):
             return
         self._number += 1
         begun = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
-        # Sorted by name they are in the order of time, even within a second.
+        # The names sort by time, even within a second.
         name = f"{begun}-{os.getpid()}-{self._number:08}{SUFFIX}"
-        # Records hold what clients send: nobody but the server's user reads them.
+        # Only the server's user may read the records, because they contain the data of clients.
         self._file = os.open(
             self._folder / name, _WRITING | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
         )
         fcntl.flock(self._file, fcntl.LOCK_EX)
         self._remove_oldest()
 
-    def _go_on(self, needed: int) -> bool:
-        """Take the newest file over if it has room and nobody writes it; False where it is not so."""
+    def _continue_newest(self, needed: int) -> bool:
+        """Open and lock the newest file. Return False if it has no room, another worker writes it, or none exists."""
         newest = max(self._folder.glob(f"*{SUFFIX}"), key=lambda path: path.name, default=None)
         if newest is None:
             return False
@@ -95,7 +95,7 @@ class RotatedFiles:
         return True
 
     def _remove_oldest(self) -> None:
-        """Remove the oldest files that nobody writes, so that `count` files are left, including the new file."""
+        """Remove the oldest files that no worker writes, so that `count` are left, including the new file."""
         idle = [path for path in self._folder.glob(f"*{SUFFIX}") if not _is_written(path)]
         idle.sort(key=lambda path: path.name)
         for path in idle[: max(0, len(idle) - (self._count - 1))]:
@@ -110,9 +110,9 @@ def _is_written(path: Path) -> bool:
 
 
 def _locked(path: Path, access: int, lock: int) -> int | None:
-    """Open a file that nobody writes; None if somebody writes it or has removed it, or if no worker made it."""
+    """Open and lock a file. Return None if another worker writes it, if it was removed, or if it is no regular file."""
     try:
-        # A link may lead to a file of anybody's, and the open of a pipe would wait for its other end.
+        # A symbolic link could lead to any file, and opening a pipe would wait for its other end.
         file = os.open(path, access | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None

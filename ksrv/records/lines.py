@@ -1,8 +1,8 @@
-"""One recorded request and its answer, as a line of JSON.
+"""The form of a record: a request and its answer as a line of JSON.
 
-A tensor's bytes are in the protocol's binary form, in base64: little-endian, in row-major order, each element of BYTES after its
-length as four bytes. So every datatype is restored bit for bit, NaN included. Parameters are JSON, which has no NaN and no
-infinity: they become null.
+The bytes of a tensor are in the protocol's binary form, in base64: little-endian, in row-major order, with a length of
+four bytes before each BYTES element. So every datatype is restored bit for bit, NaN included. Parameters are JSON
+values. JSON has no NaN and no infinity, so such parameters become null.
 """
 
 import math
@@ -16,15 +16,15 @@ from ksrv._native.tensor.datatype import NAMES, ShapeError, sizes
 from ksrv.model.datatypes import DTYPES
 from ksrv.request import Array, Element, Parameters, Tensor
 
-Written: TypeAlias = dict[str, bool | int | float | str | None]
-"""Parameters as a line holds them; None for a number that is not finite."""
+WrittenParameters: TypeAlias = dict[str, bool | int | float | str | None]
+"""Parameters in a line; None for a number that is not finite."""
 
 
 class RecordedTensor(msgspec.Struct, frozen=True, omit_defaults=True):
     """One input or output.
 
     Attributes:
-        raw: Its bytes in the protocol's binary form; None for an image that `images: false` leaves out.
+        raw: The bytes in the protocol's binary form; None for images that the setting `images: false` leaves out.
     """
 
     name: str
@@ -59,7 +59,7 @@ class RecordedTensor(msgspec.Struct, frozen=True, omit_defaults=True):
         return Tensor(self.name, self.datatype, self.shape, values.reshape(self.shape))
 
     def array(self) -> Array:
-        """Return the values; elements of BYTES are objects, and BF16 are its bits as UINT16.
+        """Return the values: BYTES as an array of objects, BF16 as the bit patterns in uint16.
 
         Raises:
             ValueError: See `tensor`.
@@ -73,7 +73,7 @@ class RecordedTensor(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """The error that was answered."""
+    """The error with which a request was answered."""
 
     status: int
     message: str
@@ -84,11 +84,11 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         time: When the request arrived, in seconds since 1970.
-        duration_ms: Until its answer was there.
+        duration_ms: From the arrival of the request to its answer.
         outputs: The outputs of the answer; None if the request failed.
         wanted: The outputs that the client asked for, with their parameters; empty for all.
         chunks: The intermediate answers of a request that streams.
-        streamed: Whether its client asked for a stream.
+        streamed: Whether the client asked for a stream.
     """
 
     time: float
@@ -99,15 +99,15 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     inputs: tuple[RecordedTensor, ...]
     outputs: tuple[RecordedTensor, ...] | None = None
     failure: Failure | None = None
-    parameters: Written = {}
+    parameters: WrittenParameters = {}
     wanted: dict[str, dict[str, bool | int | float | str]] = {}
     headers: dict[str, str] = {}
-    answer_parameters: Written = {}
+    answer_parameters: WrittenParameters = {}
     chunks: tuple[tuple[RecordedTensor, ...], ...] = ()
     streamed: bool = False
 
     def request_parameters(self) -> Parameters:
-        """Return the parameters as a request has them; a number that is not finite is NaN."""
+        """Return the parameters for a new request; a number that was not finite is NaN."""
         return {
             name: math.nan if value is None else value for name, value in self.parameters.items()
         }
@@ -118,7 +118,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def recorded(tensor: Tensor) -> RecordedTensor:
-    """Return a copy of a tensor, which its owner may change from now on."""
+    """Return a copy of a tensor; its owner may change the tensor afterwards."""
     data = tensor.data
     raw = data.tobytes() if isinstance(data, np.ndarray) else bytes_tensor.encode(data)
     return RecordedTensor(tensor.name, tensor.datatype, tuple(tensor.shape), raw)

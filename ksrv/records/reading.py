@@ -1,4 +1,4 @@
-"""Reads files of records."""
+"""Reads the records in files that `files.py` wrote."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +20,7 @@ def record_files(path: Path) -> list[Path]:
     """Return the files of records at a path: itself, or all below the folder.
 
     Raises:
-        RecordError: No file is there.
+        RecordError: The path has no file of records.
     """
     if path.is_dir():
         found = sorted(one for one in path.rglob(f"*{SUFFIX}") if one.is_file())
@@ -35,13 +35,13 @@ def record_files(path: Path) -> list[Path]:
 def read_records(path: Path, most: int | None = None) -> Iterator[Record]:
     """Yield the records of a file, or of all files below a folder, each file in its order.
 
-    A last line that is not whole is left out: its worker may be writing it.
+    An incomplete last line is left out, because a worker may be writing it.
 
     Args:
-        most: How many at most.
+        most: The most records to yield; None for all.
 
     Raises:
-        RecordError: No file is there, or a line is no record.
+        RecordError: The path has no file of records, or a line is no record.
     """
     left = most
     for file in record_files(path):

@@ -1,7 +1,9 @@
-"""Records sampled requests of a model and their answers, off the requests' path.
+"""Records sampled requests of a model and their answers, without making requests wait.
 
-The thread of a sampled request copies its tensors into a bounded queue. One thread, which starts with the first record,
-makes lines of them and writes. If the disk is slow or full, records are dropped and counted; requests never wait.
+`ModelRecording.follow` decides whether a request is sampled, and copies its inputs. When the request ends, the thread
+that ends it copies the answer and puts the record into a bounded queue. The thread "ksrv-record", which starts with the
+first record, encodes the records and writes them to files. If the disk is slow or full, records are dropped and
+counted.
 """
 
 import logging
@@ -27,34 +29,36 @@ from ksrv.request import InferRequest, InferResponse, Parameters, RequestHandle,
 log = logging.getLogger(__name__)
 
 MOST_WAITING = 1024
-"""Records that wait to be written."""
+"""The most records that wait to be written."""
 MOST_WAITING_BYTES = 64 << 20
-"""Bytes of records that wait to be written."""
+"""The most bytes of records that wait to be written."""
 LARGEST_RECORD = 16 << 20
-"""Bytes of one record, its answer included: its tensors, names, parameters and headers."""
+"""The most bytes of a record: its tensors, names, parameters and headers, the answer included."""
 CLOSE_SECONDS = 2.0
-"""How long the end of a model waits for what is not written yet."""
+"""How long the unload of a model waits for records that are not written yet."""
 WARNING_SECONDS = 60.0
+"""The pause between two log lines about a disk that cannot be written to."""
 
 LENGTH_BYTES = 4
-"""Bytes that a record holds before each element of BYTES."""
+"""Bytes of the length that a record has before each BYTES element."""
 
 WRITTEN, QUEUE_FULL, TOO_LARGE, DISK = "written", "queue_full", "too_large", "disk"
+"""The outcomes of records, as labels of the metric."""
 CREDENTIALS = re.compile(
     "auth|bearer|cookie|token|secret|pass|credential|key|cert|jwt|oidc|principal|signature|session"
 )
-"""Found in the names of headers that no record has: clients, proxies and gateways put credentials into many."""
+"""Headers with such a word in their names are never recorded, because they may contain credentials."""
 
 
 class ModelRecording:
     """The recording of one model version, in one worker.
 
     Args:
-        rules: The section `record` of its model.yaml.
-        count: Counts records that were written or dropped, by what became of them.
+        rules: The section `record` of model.yaml.
+        count: Adds a number of records to the count of an outcome.
 
     Raises:
-        HandlerFailed: The folder cannot be made or written to.
+        HandlerFailed: The folder cannot be created or written to.
     """
 
     def __init__(
@@ -70,11 +74,11 @@ class ModelRecording:
         self._files = RotatedFiles(folder, rules.size, rules.count)
         self._changed = threading.Condition()
         self._waiting: deque[tuple[Record, int]] = deque()
-        self._nbytes = 0
+        self._nbytes = 0  # of the waiting records, and of the record that is being written
         self._thread: threading.Thread | None = None
         self._closed = False
         self._warned_s = -WARNING_SECONDS
-        for outcome in (WRITTEN, QUEUE_FULL, TOO_LARGE, DISK):
+        for outcome in (WRITTEN, QUEUE_FULL, TOO_LARGE, DISK):  # the metric has all labels from the start
             count(outcome, 0)
 
     @property
@@ -87,10 +91,10 @@ class ModelRecording:
     def follow(
         self, request: InferRequest, callback: Callable[[RequestHandle], None] | None
     ) -> Callable[[RequestHandle], None] | None:
-        """Return the callback for the end of a request, which records the request if it is sampled.
+        """Return the callback for the end of a request: it records the request first, if it is sampled.
 
         Args:
-            callback: The request's callback, called after that.
+            callback: The request's callback, or None.
         """
         if request.explain or not (request.sampled or random.random() < self._rules.sample):
             return callback
@@ -105,22 +109,22 @@ class ModelRecording:
     def copied(
         self, tensors: Iterable[Tensor], room: int
     ) -> tuple[tuple[RecordedTensor, ...], int]:
-        """Return copies of tensors, and the bytes that are left of `room`; a negative number if they do not fit."""
+        """Return copies of tensors, and the bytes that are left of `room`; negative if the tensors do not fit."""
         made = []
         for tensor in tensors:
             room -= sys.getsizeof(tensor.name)
-            has_bytes = tensor.name not in self._images
-            if has_bytes:
+            keeps_data = tensor.name not in self._images
+            if keeps_data:
                 lengths = LENGTH_BYTES * len(tensor.data) if tensor.datatype == "BYTES" else 0
                 room -= tensor.nbytes + lengths
             if room < 0:
                 return (), room
             left_out = RecordedTensor(tensor.name, tensor.datatype, tuple(tensor.shape))
-            made.append(recorded(tensor) if has_bytes else left_out)
+            made.append(recorded(tensor) if keeps_data else left_out)
         return tuple(made), room
 
     def kept_headers(self, request: InferRequest) -> dict[str, str]:
-        """Return the headers that a record has."""
+        """Return the headers of a request that are recorded."""
         return {
             name.lower(): str(request.headers[name])
             for name in request.headers
@@ -128,7 +132,7 @@ class ModelRecording:
         }
 
     def put(self, record: Record, nbytes: int) -> None:
-        """Have a record written; drop it where too much waits."""
+        """Queue a record for the writing thread, or drop it if too many records or bytes wait."""
         with self._changed:
             full = len(self._waiting) >= MOST_WAITING or self._nbytes + nbytes > MOST_WAITING_BYTES
             if not full and not self._closed:
@@ -171,7 +175,7 @@ class ModelRecording:
         self._files.close()
 
     def _next(self) -> tuple[Record, int] | None:
-        """Wait for a record; None when the thread shall end."""
+        """Wait for a record. Return None after `close`, when all records are written."""
         with self._changed:
             self._changed.wait_for(lambda: bool(self._waiting) or self._closed)
             return self._waiting.popleft() if self._waiting else None
@@ -188,7 +192,7 @@ class ModelRecording:
         )
 
     def close(self) -> None:
-        """Take no further records, and write the records that wait."""
+        """Accept no more records, and wait up to `CLOSE_SECONDS` until the queued records are written."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -197,7 +201,9 @@ class ModelRecording:
 
 
 class _Sampled:
-    """One sampled request, until it has ended.
+    """Collects the record of one sampled request until the request has ended.
+
+    The lock is needed because `take_chunk` and `end` may run on different threads.
 
     Attributes:
         room: The bytes that its record may still grow by; negative if the record is too large.
@@ -214,7 +220,7 @@ class _Sampled:
         self._inputs, self.room = recording.copied(request.inputs, LARGEST_RECORD)
 
     def take_chunk(self, response: InferResponse) -> None:
-        """Take an intermediate answer."""
+        """Copy an intermediate answer."""
         with self._lock:
             chunk, self.room = self._recording.copied(response.outputs, self.room)
             self._chunks.append(chunk)
@@ -222,7 +228,7 @@ class _Sampled:
                 self._chunks.clear()
 
     def end(self, callback: Callable[[RequestHandle], None] | None, handle: RequestHandle) -> None:
-        """Record the request, whose answer nobody else has yet."""
+        """Record the request, then call its callback. The callback may change the answer, so it is called last."""
         try:
             self._record(handle)
         except Exception:  # the client gets its answer all the same
@@ -241,7 +247,7 @@ class _Sampled:
             return
         except KsrvError as error:
             failure = Failure(int(error.http_status), error.message)
-            error.__traceback__ = None  # whose frames hold the request, which holds the error
+            error.__traceback__ = None  # its frames refer to the request, which refers to the error: a cycle
         else:
             answer_parameters = response.parameters
             with self._lock:
@@ -281,7 +287,7 @@ class _Sampled:
 
 
 def _check(folder: Path, below: Path) -> None:
-    """Make the folder of a version; errors name it as a path below `record.to`, because they leave out absolute paths."""
+    """Create the folder of a version. Clients may see the errors, so they only name the path below `record.to`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         writable = os.access(folder, os.W_OK | os.X_OK)

@@ -1,1 +1,1 @@
-"""Bodies that are forms or files, as curl and browsers send them."""
+"""Reads infer requests whose bodies are forms or files, as curl and browsers send them."""

@@ -1,9 +1,9 @@
-"""The parts of a `multipart/form-data` body.
+"""Splits a `multipart/form-data` body into its parts (RFC 7578, RFC 2046 5.1).
 
-Strategy: the whole body is in memory, so it is read in a single pass: one search for each delimiter, one bounded look
-at each part's head, and a part's content is a slice. The number of parts and the sizes of heads and boundaries are
-limited before they cost anything. A body that another parser could split differently is refused, so that no part is
-lost without an error.
+The whole body is in memory, so `read_multipart` reads it in a single pass: it searches for the next delimiter, reads a
+bounded number of bytes of the part's head, and slices the content. The number of parts and the sizes of heads and
+boundaries are checked before work is spent on them. A body that another parser could split differently is refused, so
+that no part is lost without an error.
 
 Falcon's reader, `multipart` and `python-multipart` copy each part or lose parts: with a bare LF in front of a
 delimiter, all three add the next part to the content of the part before.
@@ -25,7 +25,7 @@ MAX_FIELD_BYTES = 1024
 """The longest Content-Disposition or Content-Type of a part."""
 
 _VIEW_BYTES = 64 * 1024
-"""Contents of this size or more are not copied."""
+"""Contents of this size or more are not copied, but are views of the body."""
 _AFTER_BOUNDARY = rb"(--)?[ \t]*(\r\n|\n|\r|\Z)"
 _LINE_ENDS = (b"\r", b"\n")
 _FIELDS = (b"content-disposition", b"content-type", b"content-transfer-encoding")
@@ -45,9 +45,9 @@ class FormPart:
     """One part of a form.
 
     Attributes:
-        name: The name of its field.
-        value: Its bytes.
-        content_type: As sent, or "".
+        name: The name of the form's field.
+        value: The content.
+        content_type: The part's Content-Type as sent, or "".
         is_file: Whether its Content-Disposition has a filename.
     """
 
@@ -65,7 +65,7 @@ def read_multipart(body: memoryview, boundary: str) -> list[FormPart]:
         boundary: The text between the parts, from the content type.
 
     Raises:
-        InvalidRequest: The body is not such a form, or exceeds a limit.
+        InvalidRequest: The body is not a well-formed form, or exceeds a limit.
     """
     if not boundary or len(boundary) > _MAX_BOUNDARY_CHARACTERS or not boundary.isascii():
         raise InvalidRequest(
@@ -98,7 +98,7 @@ def media_type(content_type: str) -> str:
 
 
 def header_options(value: str) -> dict[str, str]:
-    """Return the options of a header's value, names in lower case: `form-data; name="a"`.
+    """Return the options of a header's value by their names in lower case: {"name": "a"} for `form-data; name="a"`.
 
     Args:
         value: The value; the part before its first semicolon is ignored.
@@ -124,7 +124,7 @@ def header_options(value: str) -> dict[str, str]:
 
 
 def as_element(view: memoryview) -> Element:
-    """Return bytes of a body as an element: a view if they are many, else a copy."""
+    """Return bytes of a body as an element: a view if they are `_VIEW_BYTES` or more, else a copy."""
     return view if len(view) >= _VIEW_BYTES else bytes(view)
 
 

@@ -3,9 +3,9 @@
     curl --data-binary @cat.jpg -H 'Content-Type: image/jpeg' .../infer
     curl -F image=@cat.jpg -F image=@dog.png .../infer
 
-An upload becomes the tensors that the same files make in a v2 request: BYTES elements, in their order. A field for an
-input of numbers is plain JSON: -F weight=2, -F 'sizes=[1, 2]'. One part of a form may be a v2 request, of the type
-application/json, with all the rest.
+`read_upload` makes the same tensors as a v2 request with these files would: BYTES elements, in the order of the files.
+A field for an input of numbers is plain JSON: -F weight=2, -F 'sizes=[1, 2]'. One part of a form may be a v2 request,
+of the type application/json, with other inputs, outputs and parameters.
 """
 
 from collections.abc import Sequence
@@ -31,9 +31,11 @@ from ksrv.request import Element, Tensor
 JSON_TYPE = "application/json"
 _IMAGE, _FORM, _URLENCODED = "image/", "multipart/", "application/x-www-form-urlencoded"
 _STARTS = (b"\xff\xd8", b"\x89P")
+"""The first two bytes of JPEG and PNG."""
 _BASE64_STARTS = ("/9j/", "iVBOR", "R0lGOD", "UklGR", "Qk", "SUkqA", "TU0AK")
 """The base64 of the first bytes of JPEG, PNG, GIF, WebP, BMP and TIFF."""
 _HEAD_BYTES = 64
+"""The first bytes of a body that are looked at, or shown in an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +43,8 @@ class Upload:
     """The content of an upload.
 
     Attributes:
-        tensors: The inputs that its files, texts and numbers are.
-        document: The JSON of the rest of the request, or None.
+        tensors: The inputs that the files, texts and numbers give.
+        document: The v2 request in JSON that a part of the form is, or None.
     """
 
     tensors: list[Tensor]
@@ -69,7 +71,7 @@ def read_upload(
         input_name: The input that an image is for, if the client names it.
 
     Returns:
-        The content of the body; None if it is neither.
+        The content of the body; None if the body is neither an image nor a form.
 
     Raises:
         InvalidRequest: The form is malformed, or it is not clear which input takes an image.
@@ -92,7 +94,7 @@ def read_upload(
 
 
 def _refuse_stripped(head: memoryview) -> None:
-    """Refuse a JPEG or PNG that has lost the NUL bytes which each has at its beginning."""
+    """Refuse a JPEG or PNG without the NUL bytes that each has at its beginning: curl -d leaves out NUL bytes."""
     if bytes(head[:2]) in _STARTS and 0 not in head:
         raise InvalidRequest(
             "bytes of the picture are missing, as when curl sends a file with -d; send it with "
@@ -127,10 +129,11 @@ def image_input(spec: ModelSpec) -> str:
 def _form(
     parts: Sequence[FormPart], spec: ModelSpec, limits: Limits, input_name: str | None
 ) -> Upload:
+    """Return the content of a form. Several parts of one name are the elements, or the rows, of one input."""
     document: memoryview | None = None
     elements: dict[str, list[Element]] = {}
     numbers: dict[str, list[Any]] = {}
-    left = plain_json.MOST_BYTES
+    left = plain_json.MOST_BYTES  # bytes of numbers that further parts may have
     for part in parts:
         declared = spec.input(part.name)
         if media_type(part.content_type) == JSON_TYPE and declared is None:
@@ -151,7 +154,7 @@ def _form(
             raise InvalidRequest(f"the form names more than {limits.inputs} inputs, the limit")
     if not elements and not numbers and document is None:
         raise InvalidRequest("the form has no parts; send files as curl -F NAME=@FILE does")
-    tensors = [_tensor(name, held, spec) for name, held in elements.items()]
+    tensors = [_tensor(name, values, spec) for name, values in elements.items()]
     for index, (name, values) in enumerate(numbers.items()):
         tensors.append(_numbers(name, values, spec, index, limits))
     return Upload(tensors, document)
@@ -162,7 +165,11 @@ def _takes_numbers(declared: TensorSpec) -> bool:
 
 
 def _value(part: FormPart, declared: TensorSpec, left: int) -> Any:
-    """Return the number, or the list of numbers, in a field of a form."""
+    """Return the number, or the list of numbers, in a field of a form.
+
+    Args:
+        left: The bytes of numbers that the form may still have after this field; refused if negative.
+    """
     if left < 0:
         raise InvalidRequest(
             f"the fields of a form may have at most {plain_json.MOST_BYTES} bytes of numbers; send more in a v2 request"
@@ -180,11 +187,12 @@ def _value(part: FormPart, declared: TensorSpec, left: int) -> Any:
 
 
 def _beginning(value: Element) -> str:
+    """Return the first bytes of a value as text, for an error."""
     return bytes(value[:_HEAD_BYTES]).decode("utf-8", "replace")
 
 
 def _numbers(name: str, values: list[Any], spec: ModelSpec, index: int, limits: Limits) -> Tensor:
-    """Return the input of a field's value, or of the values of several fields, a row each."""
+    """Return an input of numbers: from the value of one field, or with a row for each of several fields."""
     declared = spec.input(name)
     if declared is None:
         raise InvalidRequest(f"the model {spec.name} has no input {quote(name)}")
@@ -194,7 +202,7 @@ def _numbers(name: str, values: list[Any], spec: ModelSpec, index: int, limits: 
 
 
 def _named(part: FormPart, spec: ModelSpec, input_name: str | None) -> str:
-    """Return the input that a part is for: any file is for the only input that takes images."""
+    """Return the input that a part is for. A file with another name is for the only input that takes images."""
     if not spec.inputs or spec.accepts_any_inputs or spec.input(part.name) is not None:
         return part.name
     images = [entry.name for entry in spec.inputs if entry.image is not None]
@@ -204,7 +212,7 @@ def _named(part: FormPart, spec: ModelSpec, input_name: str | None) -> str:
 
 
 def _refuse_text(part: FormPart, declared: TensorSpec | None) -> None:
-    """Refuse a text where an image belongs, which is often the file's name."""
+    """Refuse a text for an input of images. Often it is the name of the file, because the @ of curl is missing."""
     if declared is not None and declared.image is not None and signature(part.value) is None:
         text = _beginning(part.value)
         what = "a text and no file; curl sends a file whose name has an @ before it: -F NAME=@FILE"
@@ -217,6 +225,7 @@ def _refuse_text(part: FormPart, declared: TensorSpec | None) -> None:
 
 
 def _tensor(name: str, elements: list[Element], spec: ModelSpec) -> Tensor:
+    """Return a BYTES tensor with one element for each row, of the rank that the model declares."""
     declared: TensorSpec | None = spec.input(name)
     rank = 1
     if declared is not None and declared.datatype == "BYTES":
