@@ -16,8 +16,8 @@ Clients, or a load balancer, connect to the replicas' ports directly, so Ray add
 lists the ports, and so does `GET /-/addresses` on Ray's HTTP ingress, which serves no models.
 
 A second, small deployment of the same application keeps the addresses (`address_list.py`). Each replica renews its
-address every second and withdraws it before it drains. An address that is not renewed for three seconds is forgotten, such as an address on a
-killed node. Until then a client may get a refused connection, and should try the next address.
+address every second and withdraws it before it drains. An address that is not renewed for three seconds is forgotten,
+such as an address on a killed node. Until then a client may get a refused connection, and should try the next address.
 
 Ray Serve does the placement, health checks, rollouts and scaling. For scaling it asks each replica for the length of
 its queues (`ksrv.ray.autoscaling`).

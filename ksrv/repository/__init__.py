@@ -1,1 +1,1 @@
-"""Model repositories on disk: model folders, `model.yaml`, versions, archives."""
+"""Reads model repositories on disk: model folders, model.yaml, versions, handler files. Loads no model."""

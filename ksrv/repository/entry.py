@@ -1,4 +1,4 @@
-"""One model of a repository, and the names that a model may have."""
+"""The result of reading one model of a repository (`ModelEntry`), and the rule for names of models."""
 
 import re
 from dataclasses import dataclass, field
@@ -15,11 +15,11 @@ class ModelEntry:
     """One model of a repository.
 
     Attributes:
-        name: Its name, taken from its folder or file.
-        versions: The versions to serve, in rising order; "" for an unversioned model.
-        error: Why none of it can be served, or None.
-        path: The folder or file that it comes from.
-        available: Every version on disk, also the versions that the policy leaves out.
+        name: The name, taken from the folder or file.
+        versions: The versions to serve, in rising order; an unversioned model has the version "".
+        error: Why no version can be served, or None.
+        path: The folder or file of the model.
+        available: Every version on disk, also the versions that the version policy leaves out.
         report: How each of another server's settings is handled, or None.
     """
 

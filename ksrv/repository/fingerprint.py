@@ -1,4 +1,9 @@
-"""Fingerprints of model versions on disk: a changed version has another fingerprint."""
+"""Finds out whether the files of a model version have changed, and reads the files that a load uses.
+
+`fingerprint` returns sizes and times of all files: a reload loads a version again if its fingerprint differs.
+`read_files` returns the content of the Python files, and digests of other small files (`LoadedFiles`), so that a
+process that replaces an ended process loads the same version.
+"""
 
 import os
 from collections.abc import Collection, Iterable
@@ -10,22 +15,22 @@ from ksrv.repository.settings.keys import CONFIG_NAME
 from ksrv.repository.versions import version_folders
 
 KEPT_BYTES = 4 << 20
-"""The most bytes of Python files that are kept for a version; further files are known by their fingerprints."""
+"""The most bytes of Python files whose content is kept for a version."""
 HASHED_FILE_BYTES = 1 << 20
-"""Larger files are known by their size and time: hashing weights would take as long as loading them."""
+"""Larger files have no digest, only size and time, because hashing weights would take as long as loading them."""
 HASHED_BYTES = 16 << 20
-"""Of the files of one version are hashed at most."""
+"""The most bytes of a version's files that are hashed."""
 MOST_FILES = 10_000
-"""Files of a folder that are looked at: a link may lead to a data set."""
+"""The most files of a folder that are examined, because a link may lead to a data set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """The files of one version as they were when they were looked at.
+    """The state of the files of one version.
 
     Attributes:
         files: Path, size in bytes and time of the last change in nanoseconds of each file.
-        error: The version's fault, or None.
+        error: Why the version cannot be served, or None.
     """
 
     files: frozenset[tuple[str, int, int]]
@@ -33,36 +38,36 @@ class Fingerprint:
 
 
 def fingerprint(source: ModelSource) -> Fingerprint:
-    """Look at the files of a version.
+    """Return the fingerprint of a version.
 
     Args:
-        source: The version on disk, or one whose files were read before.
+        source: The version on disk, or a version whose files were read before (`loaded`).
     """
     if source.loaded is not None:
         marks = {(mark.path, mark.size, mark.mtime_ns) for mark in source.loaded.marks}
         return Fingerprint(frozenset(marks), source.error)
     try:
         files = _files(source)
-    except (OSError, RecursionError) as error:  # loading says what is wrong with the folder
+    except (OSError, RecursionError) as error:  # the load will report the fault
         return Fingerprint(frozenset(), f"{type(error).__name__} {source.error}")
     marks = set()
     for path in files:
         try:
             status = path.stat()
         except OSError:
-            continue  # gone between listing and looking: the next look sees that
+            continue  # removed since it was listed; the next fingerprint lacks it
         marks.add((str(path), status.st_size, status.st_mtime_ns))
     return Fingerprint(frozenset(marks), source.error)
 
 
 def read_files(source: ModelSource, notes: str = "") -> LoadedFiles | None:
-    """Read the Python files of a version, and look at the others.
+    """Read the Python files of a version, and the size, time and digest of the other files.
 
     Args:
         notes: See `LoadedFiles`.
 
     Returns:
-        The files; None where the folder cannot be read, of which loading says what is wrong.
+        The files; None if the folder cannot be read. The load will report the fault.
     """
     try:
         files = sorted(_files(source))
@@ -73,7 +78,7 @@ def read_files(source: ModelSource, notes: str = "") -> LoadedFiles | None:
     kept = hashed = 0
     for path in files:
         try:
-            str(path).encode()
+            str(path).encode()  # raises for a name that is not UTF-8
             status = path.stat()
             size, digest = status.st_size, ""
             is_source = path.suffix == ".py" or path.name == CONFIG_NAME
@@ -85,7 +90,7 @@ def read_files(source: ModelSource, notes: str = "") -> LoadedFiles | None:
                 digest = content_digest(path.read_bytes())
                 hashed += size
         except (OSError, UnicodeEncodeError):
-            continue  # gone since it was listed, unreadable, or of a name that no message carries
+            continue  # removed since it was listed, unreadable, or with a name that no message can carry
         marks.append(FileMark(str(path), size, status.st_mtime_ns, digest))
     return LoadedFiles(marks=tuple(marks), sources=sources, notes=notes)
 
@@ -97,6 +102,7 @@ def changed_files(before: Iterable[Fingerprint], after: Iterable[Fingerprint]) -
 
 
 def _files(source: ModelSource) -> set[Path]:
+    """Return the files of a version."""
     config = source.config
     if source.files:
         return {Path(name) for name in source.files}
@@ -104,7 +110,7 @@ def _files(source: ModelSource) -> set[Path]:
         return set(_below(source))
     model = Path(config.model)
     if model.parent == source.folder and not (source.root / "model.yaml").exists():
-        return {model, *_parts(model)}  # a bare file's folder holds other models
+        return {model, *_parts(model)}  # the folder of a model file without model.yaml may have other models
     return {model, *_below(source)}
 
 
@@ -117,6 +123,7 @@ def _parts(model: Path) -> list[Path]:
 
 
 def _below(source: ModelSource) -> list[Path]:
+    """Return the files of the version's folder, and of the model's folder without its version folders."""
     folder, root = source.folder, source.root
     if root == folder:
         return _walk(folder)
@@ -124,10 +131,10 @@ def _below(source: ModelSource) -> list[Path]:
 
 
 def _walk(folder: Path, besides: Collection[str] = ()) -> list[Path]:
-    """Return the files below a folder, also behind links, each folder once.
+    """Return the files below a folder. Links are followed, but each folder is listed once.
 
     Args:
-        besides: Its folders that are not looked at.
+        besides: Names of folders directly in the folder that are left out.
     """
     found: list[Path] = []
     seen = set()
@@ -147,4 +154,5 @@ def _walk(folder: Path, besides: Collection[str] = ()) -> list[Path]:
 
 
 def _counts(name: str) -> bool:
+    """Tell whether a file or folder of this name belongs to a version."""
     return not name.startswith(".") and name != "__pycache__"

@@ -1,4 +1,8 @@
-"""The readers of another server's models, as the model repository calls them: a `Format`."""
+"""The interfaces by which the model repository reads the model formats of other servers.
+
+A dialect has a `Format` (`ksrv/dialects/dialect.py`): up to four readers, each for one form in which the other server
+stores models. `Formats` joins the formats of all dialects; `layout.py` asks it which reader takes a path.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,16 +16,16 @@ from ksrv.repository.yaml_document import Document
 
 
 class FolderReader(Protocol):
-    """Reads folders that hold a model of the format."""
+    """Reads folders that are models of the format, such as folders with a config.pbtxt."""
 
     mark: str
-    """The file that makes a folder such a model."""
+    """The name of the file that such a folder has."""
 
     def is_model(self, folder: Path) -> bool:
-        """Whether a folder is a model of the format, and no model of ksrv's."""
+        """Tell whether a folder is a model of the format, and not of ksrv."""
 
     def may_be_configured(self, folder: Path) -> bool:
-        """Whether the folder can be read by a configuration that a load call brings."""
+        """Tell whether the folder can be read with a configuration that a load call contains."""
 
     def read(self, path: Path, name: str, config: str | None = None) -> ModelEntry:
         """Return the model of a folder.
@@ -29,7 +33,7 @@ class FolderReader(Protocol):
         Args:
             path: The folder.
             name: The model's name.
-            config: The text to read instead of the folder's settings.
+            config: The text of a configuration that replaces the folder's file.
 
         Raises:
             ConfigError: The settings cannot be read, or are wrong.
@@ -37,48 +41,48 @@ class FolderReader(Protocol):
 
 
 class ListReader(Protocol):
-    """Reads a file that lists models and says where they lie."""
+    """Reads files that list models with their paths, such as the config.json of OpenVINO Model Server."""
 
     suffix: str
-    """How the names of such files end."""
+    """The suffix of such files."""
 
     def read(self, path: Path) -> Iterator[ModelEntry]:
         """Yield the models that a file lists.
 
         Raises:
-            ConfigError: It is no such file; what is wrong with one model is that entry's error.
+            ConfigError: The file is no list of models. A fault of one model is the error of its entry.
         """
 
 
 class ArchiveReader(Protocol):
-    """Reads archives, and folders that hold the files of one."""
+    """Reads archives, such as TorchServe's .mar, and folders with the files of an unpacked archive."""
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        """How the names of archives end; the first is that of folders with an archive's files."""
+        """The suffixes of archives; the first is for folders with an archive's files."""
 
     @property
     def mark(self) -> str:
-        """The file that makes a folder an archive's."""
+        """The path of the file by which a folder is recognised as an unpacked archive."""
 
     def read(self, path: Path, name: str) -> ModelEntry:
-        """Return the model in an archive, under the archive's name.
+        """Return the model in an archive, under the name that the archive states.
 
         Args:
-            path: The archive, or an unpacked archive.
-            name: The name of an archive that cannot be read.
+            path: The archive, or the folder of an unpacked archive.
+            name: The name for an archive that cannot be read.
         """
 
 
 class HandlerReader(Protocol):
-    """Recognises handlers that are written for the other server."""
+    """Reads handlers that are written for the other server, in folders with a model.yaml or in one file."""
 
     key: str
-    """The key of model.yaml that marks a whole folder as such a model."""
+    """The key of model.yaml that says that the folder is a model of the other server."""
 
     @property
     def keys(self) -> type[Section]:
-        """The keys of such a model.yaml."""
+        """The keys of a model.yaml that has this key."""
 
     def read(self, document: Document, folder: Path) -> ModelConfig:
         """Return the settings of a folder whose model.yaml has the key.
@@ -96,30 +100,30 @@ class HandlerReader(Protocol):
         name: str = "",
         function: str | None = None,
     ) -> ModelConfig:
-        """Return the settings with which a handler runs as the other server would run it.
+        """Return the settings with which a handler runs as in the other server, if it is written for that server.
 
         Args:
             folder: The folder of the version.
             root: The model's folder.
             name: The model's name, if it is not its folder's.
-            function: Of a handler file, the function in it that is the handler, "" for a class; None leaves
-                what `handler:` says.
+            function: For a handler file, the function that is the handler, "" if it is a class; None if `handler:`
+                names it.
 
         Returns:
-            The settings as they are for any other handler.
+            The changed settings; for any other handler the settings without a change.
 
         Raises:
-            ConfigError: The settings ask for what such a handler does not do.
+            ConfigError: The settings ask for a feature that such a handler lacks.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """The readers of one format, None where it has no such thing.
+    """The readers of one server's model formats. A reader is None if the server has no models of this form.
 
     Attributes:
-        check: Gives entries of the format that do not fit the other models their error.
-        unread: Sentences on files that are not read by themselves, by their names.
+        check: Sets the error of entries that do not fit the other models, such as an ensemble of a missing model.
+        unread: Hints about files that ksrv does not read by themselves, by the names of the files.
     """
 
     folders: FolderReader | None = None
@@ -131,10 +135,7 @@ class Format:
 
 
 class Formats:
-    """Several formats as the repository asks them.
-
-    Args:
-        formats: The formats.
+    """The formats of all dialects. Each method asks one format after the other.
     """
 
     def __init__(self, formats: Iterable[Format] = ()) -> None:
@@ -148,15 +149,15 @@ class Formats:
         self.unread = {name: text for one in formats for name, text in one.unread.items()}
 
     def without_archives(self) -> "Formats":
-        """Return the formats with no reader of archives."""
+        """Return the formats without their readers of archives."""
         return Formats(replace(one, archives=None) for one in self._formats)
 
     def folder_reader(self, folder: Path) -> FolderReader | None:
-        """Return the reader whose model a folder is, or None."""
+        """Return the reader for a folder that is a model of another server, or None."""
         return next((one for one in self.folders if one.is_model(folder)), None)
 
     def configurable(self, folder: Path) -> FolderReader | None:
-        """Return the reader that can read a folder by a configuration from elsewhere, or None."""
+        """Return the reader that can read a folder with the configuration of a load call, or None."""
         return next((one for one in self.folders if one.may_be_configured(folder)), None)
 
     def list_reader(self, path: Path) -> ListReader | None:
@@ -164,21 +165,21 @@ class Formats:
         return next((one for one in self.lists if path.suffix == one.suffix), None)
 
     def unpacked(self, folder: Path) -> ArchiveReader | None:
-        """Return the reader of the archive whose unpacked files a folder has, or None."""
+        """Return the reader for a folder with the files of an unpacked archive, or None."""
         readers = self.archives.values()
         return next((one for one in readers if (folder / one.mark).is_file()), None)
 
     def adopt(self, config: ModelConfig, **facts: Any) -> ModelConfig:
-        """Have each format look at a handler; see `HandlerReader.adopt`."""
+        """Return a handler's settings after each format has adopted them; see `HandlerReader.adopt`."""
         for one in self.handlers:
             config = one.adopt(config, **facts)
         return config
 
     def check(self, entries: Mapping[str, ModelEntry]) -> None:
-        """Have each format look at all models."""
+        """Set the errors of entries that do not fit the other models."""
         for check in self._checks:
             check(entries)
 
 
 NO_FORMATS = Formats()
-"""The formats of ksrv alone."""
+"""No format but ksrv's."""

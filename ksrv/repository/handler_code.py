@@ -1,8 +1,9 @@
-"""The syntax tree of a handler's file: its names, and the keys of `@settings`. Nothing of it is run.
+"""Reads a handler's file without running it: the names that it defines, and the keys of `@settings`.
 
-A class inherits the settings of its bases, if these are in files of the model's folders, and may override them.
-Settings that the tree does not show (of an installed base, or of a decorator that is not imported in the usual way) are
-found when the model is loaded, and refused then.
+`@settings(batching={...})` is ksrv's decorator with the keys of model.yaml. A class inherits the settings of its bases,
+if these are in files of the model's folders, and may override them; `_ancestors` follows the bases through imports.
+Settings that the syntax tree does not show (of an installed base, or of a decorator that is imported in an unusual way)
+are found and refused when the model is loaded.
 """
 
 import ast
@@ -19,31 +20,32 @@ from ksrv.repository.settings.keys import ModelKeys
 from ksrv.repository.yaml_document import Document
 
 DECORATOR = "settings"
+"""The name of ksrv's decorator."""
 READ_AT_LOAD = ("inputs", "outputs")
-"""Keys that may hold tensor types, which the handler reads when it is loaded."""
+"""Keys whose values may be tensor types and no literals. They are read when the handler is loaded."""
 
 REFUSED = {
     "handler": "the class or function below is the handler",
     "version_policy": "a handler has no versions; model.yaml names the versions of its folder",
 }
-
+"""Keys of model.yaml that `@settings` does not take."""
 
 _Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _MAY_NAME = ast.For | ast.While | ast.With | ast.Match | ast.TryStar | ast.Global
-"""Statements of the top level that may set names which are not looked for."""
+"""Statements at the top level that may define names in ways that are not analysed."""
 
 
 @dataclass
 class HandlerCode:
-    """The contents of the syntax tree of a handler file.
+    """The names in a handler file, from its syntax tree.
 
     Attributes:
         path: The file.
-        folders: The folders of the files that it imports by bare name.
-        names: The names that its top level sets, with the statements that do.
-        open: Whether more names may come: by `from m import *`, `for`, `with`, a module's `__getattr__`.
-        constants: The names that are set to literals.
-        makers: How the file calls ksrv's `settings`: "settings", "ksrv.settings".
+        folders: The folders in which modules are found that the file imports by their bare names.
+        names: The names that the top level defines, with the defining statements.
+        open: Whether the file may define more names: by `from m import *`, `for`, `with` or a module's `__getattr__`.
+        constants: The names that are assigned a value, which may be a literal, with the value.
+        decorators: The names by which the file can call ksrv's `settings`: "settings", "ksrv.settings".
     """
 
     path: Path
@@ -51,17 +53,17 @@ class HandlerCode:
     names: dict[str, ast.stmt] = field(default_factory=dict)
     open: bool = False
     constants: dict[str, ast.expr] = field(default_factory=dict)
-    makers: set[str] = field(default_factory=set)
+    decorators: set[str] = field(default_factory=set)
 
     @classmethod
     def read(cls, path: Path, folders: Sequence[Path]) -> "HandlerCode":
         """Return the code of a file.
 
         Args:
-            folders: The folders of the files that it imports by bare name.
+            folders: The folders in which modules are found that the file imports by their bare names.
 
         Raises:
-            ConfigError: It cannot be read.
+            ConfigError: The file cannot be read.
         """
         try:
             tree = ast.parse(path.read_bytes())
@@ -77,6 +79,7 @@ class HandlerCode:
         return made
 
     def _note(self, node: ast.stmt) -> None:
+        """Add the names that a statement defines."""
         self.open = self.open or isinstance(node, _MAY_NAME)
         if isinstance(node, _Definition):
             self.names[node.name] = node
@@ -87,17 +90,17 @@ class HandlerCode:
                 bound = alias.asname or alias.name.partition(".")[0]
                 self.names[bound] = node
                 if isinstance(node, ast.Import) and alias.name == "ksrv":
-                    self.makers.add(f"{bound}.{DECORATOR}")
+                    self.decorators.add(f"{bound}.{DECORATOR}")
                 elif getattr(node, "module", "") == "ksrv" and alias.name == DECORATOR:
-                    self.makers.add(bound)
+                    self.decorators.add(bound)
                 elif getattr(node, "module", "") == "ksrv" and alias.name == "*":
-                    self.makers.add(DECORATOR)
+                    self.decorators.add(DECORATOR)
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             for target in targets:
-                for one in ast.walk(target):
-                    if isinstance(one, ast.Name):
-                        self.names[one.id] = node
+                for part in ast.walk(target):
+                    if isinstance(part, ast.Name):
+                        self.names[part.id] = node
             if len(targets) == 1 and isinstance(targets[0], ast.Name) and node.value is not None:
                 self.constants[targets[0].id] = node.value
 
@@ -108,20 +111,20 @@ class HandlerCode:
         return {name for name, node in self.names.items() if isinstance(node, kinds)}
 
     def only_decorated(self) -> str:
-        """Return the only handler with `@settings`, its base's included; "" if the file has none.
+        """Return the only class or function with `@settings`, also inherited; "" if the file has none.
 
-        A class that another such class is made from is not counted.
+        A class is not counted if it is the base of another such class in the file.
 
         Raises:
-            ConfigError: There are several.
+            ConfigError: The file has several.
         """
         defined = [name for name, node in self.names.items() if isinstance(node, _Definition)]
-        found = [name for name in defined if any(code._call(one) for code, one in self._line(name))]
+        found = [at for at in defined if any(code._call(one) for code, one in self._ancestors(at))]
         bases = {
-            one
+            base
             for name in found
-            for code, one in self._line(name)
-            if one != name and code.path == self.path
+            for code, base in self._ancestors(name)
+            if base != name and code.path == self.path
         }
         found = [name for name in found if name not in bases]
         if len(found) > 1:
@@ -132,48 +135,52 @@ class HandlerCode:
         return found[0] if found else ""
 
     def check(self, name: str) -> None:
-        """Refuse a name that the file's top level does not set.
+        """Refuse a name that the file's top level does not define.
 
         Args:
             name: The name, or "".
 
         Raises:
-            ConfigError: The name is not there.
+            ConfigError: The file cannot have the name.
         """
         if name and name not in self.names and not self.open:
-            own = [one for one, node in self.names.items() if isinstance(node, _Definition)]
+            defined = [at for at, node in self.names.items() if isinstance(node, _Definition)]
             hint = (
                 did_you_mean(name, self.names)
-                or f"; it has {', '.join(own) or 'no class and no function'}"
+                or f"; it has {', '.join(defined) or 'no class and no function'}"
             )
             raise ConfigError(f"{self.path} has no {name} at its top level{hint}")
 
     def settings(self, name: str) -> Document:
-        """Return the literals of a name's `@settings`, over the literals of its bases.
+        """Return the keys of a handler's `@settings` and of its bases' `@settings`, which it overrides.
 
         Args:
             name: A class or function of the file, or "" for none.
 
         Returns:
-            The keys, checked one by one; errors name the file and the line of a key.
+            The keys, each checked alone. Errors name the file and the line of a key.
 
         Raises:
-            ConfigError: A key cannot be.
+            ConfigError: A key is unknown, has a wrong value or is not for handlers.
         """
         document = Document.of(self.path, {}, {})
-        for code, one in reversed(list(self._line(name))):
-            keys, lines = code._own(one)
-            own = Document.of(code.path, keys, lines)
+        for code, ancestor in reversed(list(self._ancestors(name))):
+            keys, lines = code._decorated_keys(ancestor)
+            part = Document.of(code.path, keys, lines)
             for key in keys.keys() & REFUSED.keys():
-                own.fail((key,), REFUSED[key])
-            own.convert(ModelKeys, keys)
-            document.take(own)
+                part.fail((key,), REFUSED[key])
+            part.convert(ModelKeys, keys)
+            document.take(part)
         return document
 
-    def _line(
+    def _ancestors(
         self, name: str, seen: frozenset[Any] = frozenset()
     ) -> Iterator[tuple["HandlerCode", str]]:
-        """Yield a name and what it is made from, nearest first, each with the code that defines it."""
+        """Yield a class or function and its bases, nearest first: the name, with the code of the defining file.
+
+        Args:
+            seen: The names that are being followed, because files may import each other in circles.
+        """
         node = self.names.get(name)
         if (self.path, name) in seen:
             return
@@ -187,13 +194,17 @@ class HandlerCode:
             yield from self._base(name, seen)
 
     def _base(self, dotted: str, seen: frozenset[Any]) -> Iterator[tuple["HandlerCode", str]]:
-        """Yield what a base is made from: a name of this file, or of a file that it imports."""
+        """Yield a base and its bases.
+
+        Args:
+            dotted: The base as the file writes it: a name of this file, or of a file that it imports.
+        """
         first, _, rest = dotted.partition(".")
         node = self.names.get(first)
         if isinstance(node, ast.ImportFrom):
             alias = next(one for one in node.names if first in (one.asname, one.name))
             module = ("." * node.level) + (node.module or "")
-            if rest:  # from package import module
+            if rest:  # `from package import module`, and the base is module.Name
                 code = self._imported(
                     f"{module.rstrip('.')}.{alias.name}" if node.module else module + alias.name
                 )
@@ -209,7 +220,7 @@ class HandlerCode:
         else:
             code, name = self, dotted
         if code is not None and name.isidentifier():
-            yield from code._line(name, seen)
+            yield from code._ancestors(name, seen)
 
     def _imported(self, module: str) -> "HandlerCode | None":
         """Return the code of a module of the model's folders; None for any other module."""
@@ -223,11 +234,11 @@ class HandlerCode:
                     try:
                         return HandlerCode.read(file, self.folders)
                     except ConfigError:
-                        return None  # importing it says why
+                        return None  # the load will report the fault
         return None
 
-    def _own(self, name: str) -> tuple[dict[str, Any], dict[KeyPath, int]]:
-        """Return the literals of a name's `@settings` without its bases, and the lines of its keys."""
+    def _decorated_keys(self, name: str) -> tuple[dict[str, Any], dict[KeyPath, int]]:
+        """Return the keys of a name's `@settings` without its bases, and the lines of the keys."""
         call = self._call(name)
         keys: dict[str, Any] = {}
         lines: dict[KeyPath, int] = {}
@@ -247,13 +258,15 @@ class HandlerCode:
         return keys, lines
 
     def _call(self, name: str) -> ast.Call | None:
+        """Return the call of `@settings` that decorates a class or function, or None."""
         node = self.names.get(name)
         for decorator in getattr(node, "decorator_list", ()):
-            if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) in self.makers:
+            if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) in self.decorators:
                 return decorator
         return None
 
     def _literal(self, key: str, value: ast.expr) -> Any:
+        """Return the value of a key. The names of constants in it are replaced by their values."""
         try:
             filled = _Constants(self.constants).visit(copy.deepcopy(value))
             return _plain(ast.literal_eval(filled))
@@ -266,7 +279,7 @@ class HandlerCode:
 
 
 def installed_file(module: str) -> Path | None:
-    """Return the file of an installed module without importing anything; None where it has none."""
+    """Return the file of an installed module without importing anything; None for a module without a Python file."""
     path: Sequence[str] | None = None
     found = None
     parts = module.split(".")
@@ -282,7 +295,7 @@ def installed_file(module: str) -> Path | None:
 
 
 class _Constants(ast.NodeTransformer):
-    """Replaces names by their literals."""
+    """Replaces the names of constants by their values."""
 
     def __init__(self, constants: Mapping[str, ast.expr]) -> None:
         self._constants = constants
@@ -292,7 +305,7 @@ class _Constants(ast.NodeTransformer):
 
 
 def _top_level(body: list[ast.stmt]) -> list[ast.stmt]:
-    """Return the statements of the top level, those in `if` and `try` included."""
+    """Return the statements of the top level, including the statements in `if`, `try` and `with`."""
     found: list[ast.stmt] = []
     for node in body:
         found.append(node)
@@ -305,7 +318,7 @@ def _top_level(body: list[ast.stmt]) -> list[ast.stmt]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a literal as YAML would have it: tuples are lists."""
+    """Return a literal in the form of YAML values: tuples become lists."""
     if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
+        return {key: _plain(entry) for key, entry in value.items()}
+    return [_plain(entry) for entry in value] if isinstance(value, list | tuple) else value

@@ -1,8 +1,8 @@
-"""A model that is one Python file: `app.py` or `app.py:Cats`, as a path of `ksrv serve`.
+"""Reads a model that is one Python file: `app.py` or `app.py:Cats`, as a path of `ksrv serve`.
 
-Nothing of the file is run here: its names, the files that it imports and the literals of its
-`@settings` are read from its syntax tree. The settings are the keys of a model.yaml, with the same
-checks; the file's folder is the model's folder.
+The file is not run here: `handler_code.py` reads its names and the keys of its `@settings` from the syntax tree. These
+are keys of model.yaml, with the same checks. The folder of the file is the model's folder, and the files that it
+imports from there are the files of the version.
 """
 
 import ast
@@ -21,10 +21,12 @@ from ksrv.repository.yaml_document import Document
 
 NO_SETTINGS: Mapping[str, Any] = {}
 _GIVEN = Path("the settings of --model-settings or serve()")
-"""How errors name what is given beside a file."""
+"""The name, in errors, of settings that are given in addition to the file."""
 
 _TARGET = re.compile(r"(.+\.py)(?::([A-Za-z_]\w*))?", re.DOTALL)
+"""FILE.py, or FILE.py:NAME."""
 _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+"""The places between the words of a class name."""
 
 
 def handler_target(path: Path) -> tuple[Path, str] | None:
@@ -57,7 +59,7 @@ def handler_file(
         formats: The readers of other servers' handlers.
 
     Raises:
-        ConfigError: The file cannot be read, lacks the name, or has settings that cannot be.
+        ConfigError: The file cannot be read, lacks the name, or has wrong settings.
     """
     path = file.absolute()
     root = _top_folder(path)
@@ -94,7 +96,7 @@ def imported_files(file: Path, root: Path) -> set[Path]:
         try:
             tree = ast.parse(path.read_bytes())
         except (OSError, SyntaxError, ValueError, RecursionError):
-            continue  # importing it says why
+            continue  # the load will report the fault
         for dotted in _imports(tree, path, root):
             for length in range(1, len(dotted) + 1):
                 base = root.joinpath(*dotted[:length])
@@ -105,6 +107,10 @@ def imported_files(file: Path, root: Path) -> set[Path]:
 
 
 def _imports(tree: ast.Module, path: Path, root: Path) -> list[tuple[str, ...]]:
+    """Return the modules that a file imports, each as the parts of its absolute name.
+
+    The names in `from a import b` are included, because they may be modules, too.
+    """
     dotted: list[tuple[str, ...]] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -118,16 +124,17 @@ def _imports(tree: ast.Module, path: Path, root: Path) -> list[tuple[str, ...]]:
                 base = folders[: len(folders) - node.level + 1]
             base += tuple((node.module or "").split(".")) if node.module else ()
             dotted += [base, *((*base, alias.name) for alias in node.names)]
-    return [one for one in dotted if one]
+    return [parts for parts in dotted if parts]
 
 
 def _named_files(config: ModelConfig) -> tuple[str, ...]:
+    """Return the files that the settings name: the model file and the samples of the warm-up."""
     named = [config.model] if config.model else []
     return (*named, *(config.warmup if isinstance(config.warmup, tuple) else ()))
 
 
 def _top_folder(path: Path) -> Path:
-    """Return the folder that a file is imported from: that of the outermost package it is in."""
+    """Return the folder from which a file is imported: the folder of its outermost package, or of the file."""
     folder = path.parent
     while (folder / "__init__.py").is_file() and folder.parent != folder:
         folder = folder.parent

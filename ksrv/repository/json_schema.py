@@ -1,4 +1,4 @@
-"""The JSON schema of `model.yaml`, for editors: `ksrv schema`."""
+"""Makes the JSON schema of model.yaml for editors, from the structs of `settings/keys.py`: `ksrv schema`."""
 
 from typing import Any
 
@@ -22,6 +22,7 @@ def json_schema(formats: Formats = NO_FORMATS) -> dict[str, Any]:
     defaults: dict[str, dict[str, Any]] = {
         section.__name__: dict(_defaults(kind)) for kind, section in SECTIONS.items()
     }
+    # In the structs that read YAML every default is None. The defaults of the settings' structs are shown instead.
     for name, section in sections.items():
         for key, described in section["properties"].items():
             described.pop("default", None)
@@ -29,6 +30,7 @@ def json_schema(formats: Formats = NO_FORMATS) -> dict[str, Any]:
             if default not in (None, ()):
                 described["default"] = default
     schema: dict[str, Any] = plain
+    # A model.yaml with the key of another server has that server's keys.
     for reader, keys in zip(formats.handlers, foreign, strict=True):
         schema = {"if": {"required": [reader.key]}, "then": keys, "else": schema}
     return {
@@ -48,6 +50,7 @@ def _defaults(kind: type[msgspec.Struct]) -> list[tuple[str, Any]]:
 
 
 def _schema_of(kind: type) -> dict[str, Any]:
+    """Return the schema of a type that msgspec does not know."""
     assert issubclass(kind, Custom)
     if issubclass(kind, Number):
         return {**kind.schema, "minimum": kind.low, "maximum": kind.high}

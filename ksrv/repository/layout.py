@@ -1,7 +1,8 @@
-"""Which models lie where: a model repository, one model's folder, or one file.
+"""Finds the models under the paths of `ksrv serve`: a model repository, a model's folder, or a file.
 
-A scan reads settings and lists versions; it loads nothing. One bad model never stops the others:
-its entry, or the version in question, carries the error instead.
+`Repository.scan` reads settings and lists versions; it loads nothing. `_models` decides what a path is, and `_read`
+which reader reads a model: a reader of a dialect (`format.py`), or ksrv's reader of a handler file, a model file or a
+folder. A faulty model does not stop the others: its entry, or the faulty version, has the error.
 """
 
 import logging
@@ -34,7 +35,7 @@ log = logging.getLogger("ksrv.repository")
 
 
 class RepositoryError(Exception):
-    """A path given on the command line that holds no models."""
+    """A path on the command line is no model and no repository with models."""
 
 
 class Repository:
@@ -44,9 +45,8 @@ class Repository:
         paths: Model repositories, single models' folders, single model files, and handlers in one
             file: `FILE.py[:NAME]`.
         formats: The readers of other servers' models.
-        model_name: The name of the only model under the paths, instead of the name of its folder or
-            file.
-        model_settings: Settings of the only handler file under the paths, over its `@settings`.
+        model_name: The name of the only model under the paths; None for the name of its folder or file.
+        model_settings: Settings that override the `@settings` of the only handler file under the paths.
 
     Attributes:
         configs: For each model, the text of a config.pbtxt that a load call sent. It replaces the model's file.
@@ -64,15 +64,16 @@ class Repository:
         self.paths = tuple(Path(path).absolute() for path in paths)
         self._model_name = model_name
         self._model_settings = model_settings or {}
+        # The paths that were checked, and the reports that were logged, so that another scan does not log them again.
         self._looked_at: set[Path] = set()
         self._reported: dict[tuple[str, Path], Report] = {}
         self._formats = formats
 
     def scan(self) -> dict[str, ModelEntry]:
-        """Look at the disk.
+        """Read the models from disk, and log warnings about them.
 
         Returns:
-            The models by name. Two of one name are an entry with an error that names both places.
+            The models by name. Two models of the same name are one entry, with an error that names both paths.
 
         Raises:
             RepositoryError: A path does not exist or is no kind of model.
@@ -80,7 +81,7 @@ class Repository:
         return self._look(self._warn)
 
     def look(self) -> dict[str, ModelEntry]:
-        """Look at the disk as `scan` does, but log nothing.
+        """Read the models from disk as `scan` does, but log nothing.
 
         Returns:
             The models by name.
@@ -91,6 +92,7 @@ class Repository:
         return self._look(lambda entry: None)
 
     def _look(self, see: Callable[[ModelEntry], object]) -> dict[str, ModelEntry]:
+        """Read the models from disk; `see` gets each of them."""
         entries: dict[str, ModelEntry] = {}
         for path in self.paths:
             for found in self._models(path):
@@ -107,14 +109,14 @@ class Repository:
         return entries
 
     def entry(self, name: str, config: str | None = None) -> ModelEntry:
-        """Look at the disk as `scan` does, for one model that is to be loaded.
+        """Read the models from disk as `scan` does, and return one model that is to be loaded.
 
         Args:
-            config: The text of a config.pbtxt to read it by, or None for the model's file.
+            config: The text of a config.pbtxt that replaces the model's file; None for the file.
 
         Raises:
-            NotFound: The repository holds no such model.
-            InvalidRequest: There is a `config`, and the model's format takes none.
+            NotFound: The repository has no model of this name.
+            InvalidRequest: A `config` was given, but the model has no config.pbtxt.
         """
         entries = self.scan()
         found = entries.get(name)
@@ -136,33 +138,33 @@ class Repository:
 
     @contextmanager
     def configured(self, name: str, config: str | None) -> Iterator[None]:
-        """Read a model by the configuration of a load call; restore the previous configuration if the load fails.
+        """Keep the configuration of a load call for a model; restore the previous configuration if the load fails.
 
         Args:
-            config: The text of a config.pbtxt, or None for the model's file.
+            config: The text of a config.pbtxt; None for the model's file.
         """
         before = self.configs.get(name)
-        self._hold(name, config)
+        self._keep(name, config)
         try:
             yield
         except BaseException:
-            self._hold(name, before)
+            self._keep(name, before)
             raise
 
-    def _hold(self, name: str, config: str | None) -> None:
+    def _keep(self, name: str, config: str | None) -> None:
         if config is None:
             self.configs.pop(name, None)
         else:
             self.configs[name] = config
 
     def check(self, *, may_be_empty: bool = False) -> None:
-        """Look at the paths before anything is started.
+        """Check the paths before the server starts.
 
         Args:
-            may_be_empty: Whether models may come later into a folder that holds none.
+            may_be_empty: Whether a folder without models is allowed, because models may be added later.
 
         Raises:
-            RepositoryError: A path is no kind of model, or holds none that can be read.
+            RepositoryError: A path is no kind of model, or has no model that can be read.
         """
         for path in self.paths:
             entries: list[ModelEntry] = []
@@ -179,6 +181,7 @@ class Repository:
                 raise RepositoryError(error)
 
     def _two_models(self, name: str, one: Path, other: Path) -> str:
+        """Return the error of two models with the same name."""
         if self._model_name is None:
             return f"two models are called {name}: {one} and {other}; rename one, or serve only one of them"
         return (
@@ -190,9 +193,10 @@ class Repository:
         return ", ".join((*BARE_SUFFIXES, ".py", *self._formats.archives))
 
     def _warn(self, entry: ModelEntry) -> None:
-        told = (entry.name, entry.path)
-        if entry.report is not None and self._reported.get(told) != entry.report:
-            self._reported[told] = entry.report
+        """Log the report on another server's settings, files that are not read, and insecure permissions."""
+        key = (entry.name, entry.path)
+        if entry.report is not None and self._reported.get(key) != entry.report:
+            self._reported[key] = entry.report
             entry.report.log(log, f"the model {entry.name} of {entry.path}")
         if entry.path not in self._looked_at and exists(entry.path):
             self._looked_at.add(entry.path)
@@ -208,6 +212,7 @@ class Repository:
                 log.warning("the model %s: %s; the server runs the code in it", entry.name, doubt)
 
     def _models(self, path: Path) -> Iterator[ModelEntry]:
+        """Yield the models of a path: a handler file, a list of models, a model file, a model's folder or a repository."""
         target = handler_target(path)
         if target is not None and isfile(target[0]):
             yield self._entry(path, model_name(*target))
@@ -239,6 +244,7 @@ class Repository:
             raise RepositoryError(f"{path}: no such file or folder{_near_path(path)}")
 
     def _repository(self, path: Path) -> Iterator[ModelEntry]:
+        """Yield the models in a folder: its folders, and its files with the suffix of a model."""
         try:
             children = sorted(path.iterdir())
         except OSError as error:
@@ -253,7 +259,7 @@ class Repository:
                 yield self._entry(child, child.name.removesuffix(suffix))
 
     def _model_suffix(self, path: Path) -> str:
-        """Return how the name of a model's file ends, "" for any other file, such as vocab.csv.gz."""
+        """Return the suffix of a model file or archive; "" for any other file, such as vocab.csv.gz."""
         known = (*BARE_SUFFIXES, *self._formats.archives)
         return next((suffix for suffix in known if path.name.endswith(suffix)), "")
 
@@ -262,13 +268,17 @@ class Repository:
         return self._read(path, name, self.configs.get(name))
 
     def _read(self, path: Path, name: str, config: str | None) -> ModelEntry:
-        """Return the entry of a model; `config` is the text of a config.pbtxt that replaces the model's."""
+        """Return the entry of a model.
+
+        Args:
+            config: The text of a config.pbtxt that replaces the model's file, or None.
+        """
         if not is_model_name(name):
             error = (
                 f"{path}: {quote(name)} is no model name; it takes 1 to 128 letters, digits, "
                 f"'.', '_' and '-', and begins with a letter or a digit"
             )
-            # The index and the metrics show it, whose texts are UTF-8; names of files may be any bytes.
+            # The index and the metrics show the name as UTF-8, but the name of a file may be any bytes.
             shown = name.encode("utf-8", "backslashreplace").decode()
             return ModelEntry(shown, error=error, path=path)
         try:
@@ -289,7 +299,7 @@ class Repository:
             return ModelEntry(name, error=str(error), path=path)
         except RecursionError:
             return ModelEntry(name, error=f"{path}: its settings are nested too deep", path=path)
-        except Exception as error:  # whatever is wrong with one model, the others are served
+        except Exception as error:  # the other models are served all the same
             log.exception("%s cannot be read", path)
             text = f"{path}: cannot be read: {type(error).__name__}: {error}"
             return ModelEntry(name, error=text, path=path)
@@ -301,12 +311,12 @@ class Repository:
         return bool(version_folders(path))
 
     def _unpacked(self, path: Path) -> ArchiveReader | None:
-        """Return what reads a folder that holds an archive's files and is served in place, or None."""
+        """Return the reader of a folder that is an unpacked archive, or None. A model.yaml makes it a model of ksrv."""
         return None if (path / CONFIG_NAME).is_file() else self._formats.unpacked(path)
 
 
 def _near_path(path: Path) -> str:
-    """Return what is there in place of a path that is not: a near name, or the folder where it was looked for."""
+    """Return a hint for a path that does not exist: a similar name in its folder, or the folder."""
     folder = path.absolute().parent
     try:
         names = [one.name for one in folder.iterdir()]
@@ -316,7 +326,7 @@ def _near_path(path: Path) -> str:
 
 
 def _nothing_in(path: Path, entries: Sequence[ModelEntry], suffixes: str) -> str:
-    """Say why nothing that a path holds can be served."""
+    """Return why no model of a path can be served."""
     errors = [error for entry in entries for error in _errors(entry)]
     if len(entries) == 1:
         return errors[0]
@@ -335,7 +345,7 @@ def _errors(entry: ModelEntry) -> list[str]:
 
 
 def _are_versions(one: ModelEntry, other: ModelEntry) -> bool:
-    """Whether two entries of one name are versions of one model: only archives name their versions."""
+    """Tell whether two entries of the same name are versions of one model. Only archives state their versions."""
     sources = [*one.versions.values(), *other.versions.values()]
     return (
         not one.error
@@ -352,7 +362,7 @@ def _joined(one: ModelEntry, other: ModelEntry) -> ModelEntry:
 
 
 def by_numbers(version: str) -> list[tuple[int, str]]:
-    """Return what puts version 10.0 behind 9.1, for sorting."""
+    """Return a key for sorting versions by their numbers: 9.1, then 10.0."""
     return [
         (int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"[._+-]", version)
     ]
@@ -362,10 +372,11 @@ def _is_empty(path: Path) -> bool:
     try:
         return next(path.iterdir(), None) is None
     except OSError:
-        return False  # its entry says why it cannot be read
+        return False  # reading it will report the fault
 
 
 def _bare_file(path: Path, name: str) -> ModelEntry:
+    """Return the entry of a model file without settings."""
     folder = path.parent
     config = ModelConfig(model=str(path))
     source = ModelSource(name=name, version="", folder=folder, root=folder, config=config)
@@ -373,6 +384,7 @@ def _bare_file(path: Path, name: str) -> ModelEntry:
 
 
 def _folder(path: Path, name: str, formats: Formats) -> ModelEntry:
+    """Return the entry of a model's folder, with or without version folders."""
     root = path
     folders = version_folders(root)
     if not folders:
@@ -394,6 +406,7 @@ def _folder(path: Path, name: str, formats: Formats) -> ModelEntry:
 
 
 def _version(name: str, root: Path, folder: Path, formats: Formats) -> ModelSource:
+    """Return a version; its settings, or the error if these cannot be read."""
     config, error = None, None
     try:
         config = load_model_config(root, folder, formats)

@@ -1,7 +1,8 @@
-"""`model.yaml`: one function that turns a model's folder into checked settings.
+"""Reads the settings of a model's folder: `load_model_config` turns a model.yaml into a checked `ModelConfig`.
 
-Strategy: `Document` keeps the lines and converts the values to the structs of `settings/keys.py`, which
-`settings/values.py` checks and completes. Every error names file, line and key.
+`Document` parses the YAML, remembers the line of each key, and converts the values to the structs of
+`settings/keys.py`. The keys of the handler's `@settings` fill the keys that model.yaml leaves out. `settings/values.py`
+then checks and completes the values. Every error names file, line and key.
 """
 
 from collections.abc import Sequence
@@ -20,13 +21,13 @@ UNREAD_NAMES = {
     "model.yml": f"call it {CONFIG_NAME}",
     "config.pbtxt": f"{CONFIG_NAME} and handler.py take precedence; remove them to serve it",
 }
-"""Files that look like settings, with what to do about them."""
+"""Files that look like settings and are not read, with a remedy."""
 MISNAMED = ("model.yml", CONFIG_NAME)
-"""Names of settings files, in lower case, that a folder without a model.yaml may not have in another case."""
+"""Names, in lower case, of misspelt settings files: a folder without a model.yaml is refused if it has such a file."""
 BARE_SUFFIXES = (".pt", ".pt2", ".onnx", ".xml", ".tflite")
-"""Files that are models by themselves: they need no `class:`."""
+"""The suffixes of files that are complete models: they need no `class:`."""
 SAVED_MODEL = "saved_model.pb"
-"""The file of TensorFlow that is a model by itself in a separate folder, together with its variables."""
+"""The file of a TensorFlow SavedModel. It is a model in a folder, with its variables beside it."""
 TENSORFLOW_SUFFIXES = (".tflite", ".pb")
 
 
@@ -41,7 +42,7 @@ def unread_settings(folders: Sequence[Path]) -> str:
 
 
 def load_version_policy(folder: Path) -> VersionPolicy:
-    """Return which versions of a model are served; a version's own `model.yaml` has no say.
+    """Return the version policy of a model, from the `model.yaml` in the model's folder, not in a version folder.
 
     Raises:
         ConfigError: The folder's `model.yaml` cannot be read, or its policy is invalid.
@@ -75,7 +76,7 @@ def load_model_config(
         The checked settings; paths in them are absolute.
 
     Raises:
-        ConfigError: Something is wrong; the text names file, line and key.
+        ConfigError: The settings are wrong. The text names file, line and key.
     """
     folders = [folder] if version_folder is None else [version_folder, folder]
     path = next((at / CONFIG_NAME for at in folders if (at / CONFIG_NAME).is_file()), None)
@@ -91,6 +92,12 @@ def load_model_config(
 def _read(
     document: Document, folders: Sequence[Path], root: Path, formats: Formats, *, has_file: bool
 ) -> ModelConfig:
+    """Return the settings of a document.
+
+    Args:
+        folders: The folders in which files are found.
+        has_file: Whether the document is a model.yaml.
+    """
     value = document.value
     if isinstance(value, dict) and "requirements" in value:
         raise Fault(
@@ -101,7 +108,8 @@ def _read(
     for reader in formats.handlers:
         if isinstance(value, dict) and value.get(reader.key) is not None:
             return reader.read(document, folders[0].absolute())
-    # Files in a folder without a model.yaml were named by nobody, and may be links.
+    # Files that a model.yaml names must be in the model's folder. Without a model.yaml, the names are found by listing
+    # the folder, and may be links to other folders.
     files = ModelFiles(root if has_file else Path("/"), folders)
     document.convert(ModelKeys, value)
     _take_decorated(document, files)
@@ -123,11 +131,11 @@ def _take_decorated(document: Document, files: "ModelFiles") -> None:
             target, _, name = target.rpartition(".")
             file = installed_file(target)
     if file is None:
-        return  # loading reports the missing module
+        return  # the load will report the missing module
     try:
         code = HandlerCode.read(file, files.folders)
     except ConfigError:
-        return  # loading says what is wrong with the file
+        return  # the load will report the fault
     if not name:
         name = code.only_decorated()
         if name:
@@ -145,9 +153,9 @@ def _without_config(folders: Sequence[Path], formats: Formats) -> Document:
         models = [entry for entry in files if entry.suffix in BARE_SUFFIXES]
         models += [entry for entry in files if entry.name == SAVED_MODEL]
         if (folder / "handler.py").is_file():
-            # A handler may run TensorFlow's files by TensorFlow itself; model: names one for ksrv's loader.
-            own = [entry for entry in models if entry.suffix not in TENSORFLOW_SUFFIXES]
-            keys = {"handler": "handler.py"} | ({"model": own[0].name} if len(own) == 1 else {})
+            # A handler may run TensorFlow's files by TensorFlow. For ksrv's loader, model.yaml must name the file.
+            ours = [entry for entry in models if entry.suffix not in TENSORFLOW_SUFFIXES]
+            keys = {"handler": "handler.py"} | ({"model": ours[0].name} if len(ours) == 1 else {})
             return Document.of(folder / "handler.py", keys, {})
         if len(models) == 1:
             return Document.of(folder, {"model": models[0].name}, {})

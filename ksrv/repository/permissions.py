@@ -1,7 +1,7 @@
-"""Insecure file permissions: handlers and models are code that the server runs.
+"""Finds files of models that other users of the machine can change.
 
-The store is trusted as a whole, so other users must not be able to write to it: its folders and
-files belong to root or to the server's user, and other users may not write.
+The server runs the code in handlers and models. So their folders and files should belong to root or to the server's
+user, and other users should not be able to write to them.
 """
 
 import os
@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 MOST_FILES = 10_000
+"""The most files of a model that are checked."""
 
 
 def insecure_paths(path: Path) -> Iterator[str]:
     """Yield the paths of a model that another user could change.
 
     Args:
-        path: The folder, looked at with everything in it, or the file.
+        path: The folder, which is checked with all files in it, or the file.
 
     Yields:
         One sentence for each insecure file or folder.
@@ -27,7 +28,7 @@ def insecure_paths(path: Path) -> Iterator[str]:
         try:
             state = at.stat()
         except OSError:
-            continue  # removed meanwhile, or a dangling link: loading the model reports that
+            continue  # removed meanwhile, or a dangling link: the load will report it
         if state.st_uid not in (0, os.geteuid()):
             yield f"{at} belongs to user {state.st_uid}, who is neither root nor the server's user"
         elif state.st_mode & stat.S_IWOTH and not state.st_mode & stat.S_ISVTX:

@@ -1,4 +1,4 @@
-"""The report on another server's settings: what becomes of each of its keys here."""
+"""The report on the settings of another server's model: which keys ksrv applies, ignores and refuses."""
 
 import logging
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""The version folders of a model, and which of them are served."""
+"""Lists the version folders of a model, and chooses the versions to serve."""
 
 import re
 from pathlib import Path

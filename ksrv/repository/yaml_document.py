@@ -1,9 +1,9 @@
-"""A YAML file as plain values that remember their lines, and their conversion to structs.
+"""Parses a YAML file of settings and converts it to structs, with errors that name file, line and key.
 
-PyYAML's safe loader composes the tree of nodes, and one walk over it builds the values
-and notes each key's line. msgspec converts the values; each of its errors becomes a sentence with
-file, line and key. Duplicate keys, tags other than the
-plain tags, merge keys and trees that grow through aliases are refused.
+`Document` composes the tree of nodes by PyYAML's safe loader. `_build` walks over the tree once, makes plain values,
+and remembers the line of each key. Duplicate keys, merge keys, tags of other types and files that grow by aliases are
+refused. `Document.convert` converts values by msgspec, and turns an error of msgspec into a sentence. The functions
+from `_without_none` on find the type that a key should have, for that sentence.
 """
 
 import math
@@ -36,7 +36,7 @@ def read_settings_text(path: Path) -> str:
     """Return the text of a settings file.
 
     Raises:
-        ConfigError: It cannot be read, is no UTF-8 text, or is too long.
+        ConfigError: The file cannot be read, is no UTF-8 text, or is too long.
     """
     try:
         with path.open("rb") as file:
@@ -53,17 +53,18 @@ def read_settings_text(path: Path) -> str:
 
 
 class Document:
-    """A parsed YAML file.
+    """A parsed YAML file, or keys that were read from another file.
 
     Attributes:
         path: The file.
-        value: Its content as dicts, lists and scalars.
+        value: The content as dicts, lists and scalars.
     """
 
     def __init__(self, path: Path, text: str) -> None:
         self.path = path
         self._lines: dict[KeyPath, int] = {}
-        self._taken: dict[str | int, Document] = {}  # the keys of other documents
+        self._taken: dict[str | int, Document] = {}  # for each key that `take` copied, the document it was in
+        # Counted while the values are built: an alias can repeat a large value many times.
         self._nodes = 0
         self._characters = 0
         try:
@@ -97,16 +98,16 @@ class Document:
         """Return the parsed content of a file.
 
         Raises:
-            ConfigError: It cannot be read, is no UTF-8 text, too long, or no valid YAML.
+            ConfigError: The file cannot be read, is no UTF-8 text, is too long, or is no valid YAML.
         """
         return cls(path, read_settings_text(path))
 
     @classmethod
     def of(cls, path: Path, value: object, lines: dict[KeyPath, int]) -> "Document":
-        """Return values that were read out of another kind of file as a document.
+        """Return a document with values that were read from another kind of file.
 
         Args:
-            lines: The lines of its keys, if known.
+            lines: The lines of the keys; may be empty.
         """
         made = cls(path, "")
         made.value = value
@@ -114,11 +115,11 @@ class Document:
         return made
 
     def take(self, other: "Document", *, fill: bool = False) -> None:
-        """Take over the keys of another document; their errors still name the other document's file and line.
+        """Copy the keys of another document. Their errors still name the other document's file and line.
 
         Args:
-            other: The document; keys and values.
-            fill: Whether keys that are here already are kept.
+            other: A document whose value is a mapping.
+            fill: Whether keys that this document has already are kept.
         """
         for key, value in other.value.items():
             if not (fill and key in self.value):
@@ -127,10 +128,10 @@ class Document:
 
     @contextmanager
     def naming_faults(self, at: KeyPath = ()) -> Iterator[None]:
-        """Have the faults of keys in this context name the file and the line.
+        """Turn a `Fault` that is raised in the context into a `ConfigError` with file and line.
 
         Args:
-            at: The path of the part to which the paths of the faults are relative.
+            at: The path to which the path of the fault is relative.
 
         Raises:
             ConfigError: A key has a fault.
@@ -141,7 +142,7 @@ class Document:
             self.fail((*at, *fault.path), fault.text)
 
     def fail(self, path: KeyPath, message: str) -> NoReturn:
-        """Raise the error of one key.
+        """Raise the error of a key, with the line of the key or of the nearest section around it.
 
         Raises:
             ConfigError: Always.
@@ -158,8 +159,9 @@ class Document:
         """Return a part of the file as a struct.
 
         Args:
-            kind: The struct, whose fields are the keys that are known.
-            path: The path of the part.
+            kind: The struct, whose fields are the known keys.
+            value: The part of the file.
+            path: The path of the part, for errors.
 
         Raises:
             ConfigError: A key is unknown, is missing or has a value that does not fit.
@@ -169,6 +171,7 @@ class Document:
         try:
             return msgspec.convert(value, kind, dec_hook=_read_custom)
         except msgspec.ValidationError as error:
+            # msgspec's error is one sentence, and a path such as `$.inputs[0].name`.
             text, _, where = str(error).partition(" - at `$")
             below: list[str | int] = [
                 int(index) if index else name for name, index in _PATH.findall(where)
@@ -183,6 +186,7 @@ class Document:
             self.fail((*path, *below), text if custom else _mismatch(info, value))
 
     def _check_keys(self, info: inspect.Type, value: object, path: KeyPath) -> None:
+        """Refuse unknown keys, with a hint that msgspec's error would lack."""
         info = _sections(info)
         if isinstance(info, inspect.ListType) and isinstance(value, list):
             for index, entry in enumerate(value):
@@ -198,6 +202,7 @@ class Document:
                 self._check_keys(known[key], entry, (*path, key))
 
     def _build(self, loader: yaml.SafeLoader, node: yaml.Node, path: KeyPath) -> Any:
+        """Return the value of a node, and remember the lines of the keys in it."""
         self._nodes += 1
         self._lines.setdefault(path, node.start_mark.line + 1)
         if self._nodes > MAX_NODES:
@@ -215,7 +220,7 @@ class Document:
         self._characters += len(node.value)
         if self._characters > MAX_BYTES:
             self.fail(path, f"the file has more than {MAX_BYTES} characters of values")
-        # A date is the text that was written, and so is 30:45, which YAML 1.1 takes for base 60.
+        # Dates stay texts, and so does 30:45, which YAML 1.1 would read as a number to the base 60.
         if node.tag == "tag:yaml.org,2002:timestamp" or (
             node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float") and ":" in node.value
         ):
@@ -232,6 +237,7 @@ class Document:
         return value
 
     def _check_text(self, value: object, path: KeyPath) -> None:
+        """Refuse half of a surrogate pair, which an escape can give: UTF-8 cannot encode it."""
         if isinstance(value, str):
             try:
                 value.encode()
@@ -243,12 +249,14 @@ class Document:
                 )
 
     def _plain_tag(self, node: yaml.Node, path: KeyPath, plain: str) -> None:
+        """Refuse a mapping or a list with another tag than the plain tag."""
         if node.tag != plain:
             self.fail(path, f"the tag {node.tag} is not read here")
 
     def _entries(
         self, loader: yaml.SafeLoader, node: yaml.MappingNode, path: KeyPath
     ) -> Iterator[tuple[Any, Any]]:
+        """Yield the keys and values of a mapping."""
         seen: dict[Any, int] = {}
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
@@ -270,7 +278,7 @@ class Document:
 
 
 def describe(value: object) -> str:
-    """Return a YAML value as an error shows it: its kind and a short form of it."""
+    """Return a short description of a YAML value for errors."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -283,7 +291,7 @@ def describe(value: object) -> str:
 
 
 class Custom:
-    """A scalar with special rules: `Document.convert` calls its `read`.
+    """The base of types with special rules: `Document.convert` reads their values by `read`.
 
     Attributes:
         schema: The JSON schema of the values that `read` takes.
@@ -348,7 +356,7 @@ def _read_custom(kind: type[Custom], value: object) -> Any:
 
 
 def _without_none(info: inspect.Type) -> inspect.Type:
-    """The type of a key that is given, without the metadata that has no sentence."""
+    """Return a type without None, and without metadata that has no text for errors (`expected`)."""
     while True:
         if isinstance(info, inspect.UnionType):
             rest = [one for one in info.types if not isinstance(one, inspect.NoneType)]
@@ -362,13 +370,13 @@ def _without_none(info: inspect.Type) -> inspect.Type:
 
 
 def _below(info: inspect.Type, part: str | int) -> inspect.Type:
-    """The type of one key of a section, or of the entries of a list."""
+    """Return the type of a key in a section, or of the entries of a list."""
     info = _without_none(info)
     if isinstance(info, inspect.Metadata):
         return _below(info.type, part)
     if isinstance(info, inspect.UnionType):
         wanted = inspect.ListType if isinstance(part, int) else inspect.StructType
-        info = next(one for one in map(_bare, info.types) if isinstance(one, wanted))
+        info = next(kind for kind in map(_bare, info.types) if isinstance(kind, wanted))
     if isinstance(info, inspect.ListType):
         return info.item_type
     assert isinstance(info, inspect.StructType)
@@ -376,20 +384,21 @@ def _below(info: inspect.Type, part: str | int) -> inspect.Type:
 
 
 def _bare(info: inspect.Type) -> inspect.Type:
+    """Return a type without metadata."""
     return _bare(info.type) if isinstance(info, inspect.Metadata) else info
 
 
 def _sections(info: inspect.Type) -> inspect.Type:
-    """The struct or the list that a type allows, else the type."""
+    """Return the struct or list that a type allows; for any other type the type itself."""
     info = _bare(_without_none(info))
     if isinstance(info, inspect.UnionType):
         kinds = (inspect.StructType, inspect.ListType)
-        return next((one for one in map(_bare, info.types) if isinstance(one, kinds)), info)
+        return next((kind for kind in map(_bare, info.types) if isinstance(kind, kinds)), info)
     return info
 
 
 def _mismatch(info: inspect.Type, value: object) -> str:
-    """Return the sentence on a value of another type than expected."""
+    """Return the sentence about a value that is not of the expected type."""
     info = _without_none(info)
     bare = _bare(info)
     found = describe(value)

@@ -1,1 +1,1 @@
-"""The settings of a model: the keys of `model.yaml`, and what they mean together."""
+"""Reads and checks the keys of model.yaml."""

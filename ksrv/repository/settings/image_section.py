@@ -41,7 +41,7 @@ def read_output_image(
         path: The path of the section.
 
     Raises:
-        Fault: The output is no output of pictures, or the section names no format.
+        Fault: The output cannot hold images, or a format does not fit it.
     """
     if len(shape) not in (3, 4) or shape[0] != -1:
         raise Fault(path, "an output of images has the shape [-1, H, W] or [-1, H, W, C]")

@@ -1,7 +1,10 @@
-"""The keys of `model.yaml` as msgspec structs: their types, bounds and meanings.
+"""The keys of model.yaml as msgspec structs: their types, bounds and meanings.
 
-`Document.convert` fills the structs, and `json_schema.py` makes the schema for editors of them. A key
-that is None was left out or left empty; `ModelConfig` and `ImageSpec` know the defaults.
+A setting is declared once, as a field with a `Key` in a struct of settings, such as `ModelConfig` or `JoinPolicy`.
+`section` makes a second struct from it at import time, a `Section`, into which YAML is read: it has the names and types
+of the keys in model.yaml, and None for a key that was left out or left empty. `Document.convert` fills the sections,
+`given` turns a section back into the fields of the settings, and `json_schema.py` makes the schema for editors from the
+sections. Only the structs of settings have the defaults.
 """
 
 from functools import reduce
@@ -56,7 +59,7 @@ class Size(Custom):
 
     Attributes:
         value: A positive number, -1 for any size, or an inclusive range (low, high).
-        length: The name of the length that the dimension has, whose size is any; or "".
+        length: The name of the length (`ksrv/model/input_rules.py`) that the dimension is, of any size; or "".
     """
 
     schema = {
@@ -116,7 +119,7 @@ class Reduced(str, Custom):
 
 
 class Section(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A mapping of model.yaml."""
+    """A mapping in model.yaml. An unknown key is an error."""
 
 
 def means(text: str) -> Meta:
@@ -125,13 +128,13 @@ def means(text: str) -> Meta:
 
 
 SECTIONS: dict[type[msgspec.Struct], type[Section]] = {}
-"""The struct to read a mapping of model.yaml into, by the struct of settings that it becomes."""
+"""The section for each struct of settings."""
 
 
 def section(
     name: str, kind: type[msgspec.Struct], *, shared: bool = False, **more: Any
 ) -> type[Section]:
-    """Return the struct to read a mapping into whose keys the fields of a struct declare; a missing key is None.
+    """Return a section whose keys are the fields with a `Key` of a struct of settings.
 
     The field `count: Annotated[int, Key(ge=1, le=100_000)] = 10` of a struct of settings becomes
     `count: Annotated[int, Meta(ge=1, le=100_000), Meta(description="Files that are kept")] | None = None`.
@@ -139,8 +142,8 @@ def section(
     Args:
         name: The section's name, for the JSON schema.
         kind: The struct of settings.
-        shared: Whether to read only the keys that are also allowed beside the files of another server's archive.
-        more: The types of keys that the struct does not declare, or not so.
+        shared: Whether the section has only the keys that may also be beside the files of another server's archive.
+        more: The types of keys without a `Key`, or with another type than their `Key` declares.
     """
     read = {}
     descriptions = attribute_descriptions(kind)
@@ -176,16 +179,16 @@ def section(
 
 
 def key_of(kind: type[msgspec.Struct], field: str) -> Key | None:
-    """Return what a field of settings says of its key in model.yaml; None where it is no key."""
+    """Return the `Key` of a field of a struct of settings; None for a field that is no key."""
     hint = get_type_hints(kind, include_extras=True).get(field)
     return next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Key)), None)
 
 
 def given(read: Any, kind: type[T]) -> dict[str, Any]:
-    """Return the keys of a mapping that were given, by the names of the settings.
+    """Return the values of the keys that were given, by the names of the fields in the struct of settings.
 
     Args:
-        read: The mapping as a struct of `section`.
+        read: The section.
         kind: The struct of settings.
     """
     found = {}
@@ -193,19 +196,19 @@ def given(read: Any, kind: type[T]) -> dict[str, Any]:
         value = getattr(read, name)
         if value is None or key_of(kind, name) is None:
             continue
-        own = next((one for one, made in SECTIONS.items() if isinstance(value, made)), None)
-        if own is not None:
-            value = own(**given(value, own))
+        inner = next((at for at, made in SECTIONS.items() if isinstance(value, made)), None)
+        if inner is not None:
+            value = inner(**given(value, inner))
         elif isinstance(value, list | tuple):
             value = tuple(value)
-        elif isinstance(value, float | str):  # without the class that read it
+        elif isinstance(value, float | str):  # no `Number` or `Datatype`, but the plain value
             value = float(value) if isinstance(value, float) else str(value)
         found[name] = value
     return found
 
 
 def _written(declared: Any, key: Key) -> Any:
-    """Return the type that is read for a field of a type: sections for structs, bounded numbers for floats."""
+    """Return the type of a key in a section: sections for structs, and a `Number` with bounds for floats."""
     parts = (
         [one for one in get_args(declared) if one is not NoneType]
         if _is_union(declared)
@@ -227,6 +230,7 @@ def _is_union(declared: Any) -> bool:
     return get_origin(declared) in (Union, UnionType)
 
 
+# mypy cannot follow the structs that `section` makes.
 if TYPE_CHECKING:
     ImageSection: TypeAlias = Section
     OutputImageSection: TypeAlias = Section

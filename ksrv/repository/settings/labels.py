@@ -1,4 +1,4 @@
-"""Class labels: an `index_to_name.json`, a JSON list, or a text with one label a line."""
+"""Reads class labels: from an `index_to_name.json`, a JSON list, or a text file with one label on each line."""
 
 import json
 from pathlib import Path
@@ -14,11 +14,11 @@ def read_labels(path: Path, key: KeyPath) -> tuple[str, ...]:
     """Return the labels of a file by class index.
 
     Args:
-        path: A `.json` file, or a text file with one label a line.
+        path: A `.json` file, or a text file with one label on each line.
         key: The key that names the file.
 
     Returns:
-        The labels; an index that the file leaves out is labelled with its number.
+        The labels. The label of an index that the file leaves out is the number.
 
     Raises:
         Fault: The file cannot be read or has another structure.

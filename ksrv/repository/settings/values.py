@@ -1,6 +1,7 @@
-"""From the keys of `model.yaml` to checked settings: which keys fit each other, and which files exist.
+"""Turns the keys of model.yaml into a checked `ModelConfig`: keys must fit each other, and files must exist.
 
-Every error names file, line and key. The rules of the image section are in `image_section.py`.
+`read_settings` is the main function. Each error is a `Fault` with the path of the key; the caller adds file and line
+(`Document.naming_faults`).
 """
 
 import math
@@ -22,6 +23,7 @@ from ksrv.repository.yaml_document import Document, describe
 
 MODEL_SUFFIXES = (".pt", ".pth", ".safetensors", ".pt2", ".so", ".onnx", ".xml", ".tflite", ".pb")
 STATE_SUFFIXES = (".pt", ".pth", ".safetensors")
+"""The suffixes of files that may be a state_dict: weights without code."""
 
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+(:[A-Za-z_]\w*)?|[A-Za-z_]\w*:[A-Za-z_]\w*")
 _NAME = re.compile(r"[A-Za-z_]\w*")
@@ -29,12 +31,12 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def read_model_keys(document: Document, keys: Any, folder: Path) -> ModelConfig:
-    """Return the settings of a model without a model.yaml.
+    """Return the settings of a model without a model.yaml, such as a handler file.
 
     Args:
         document: The document of the keys.
-        keys: The keys.
-        folder: The folder of its files.
+        keys: The keys, as a section.
+        folder: The folder of the model's files.
 
     Raises:
         ConfigError: Keys do not fit each other, or a file is missing.
@@ -51,6 +53,11 @@ class ModelFiles:
         self.folders = folders
 
     def find(self, key: str, name: str) -> Path:
+        """Return the path of the file that a key names.
+
+        Raises:
+            Fault: The file does not exist, or is outside the model's folder.
+        """
         relative = Path(name)
         if relative.is_absolute() or ".." in relative.parts or "\0" in name:
             raise Fault((key,), f"{name!r} leaves the model's folder; name a file inside it")
@@ -67,7 +74,7 @@ class ModelFiles:
         return path.absolute()
 
     def target(self, key: str, value: str) -> str:
-        """Resolve `FILE.py[:NAME]`; a dotted path is returned unchanged."""
+        """Return `FILE.py[:NAME]` with the path of the file; `package.module:NAME` is returned unchanged."""
         file, colon, name = value.partition(":")
         if file.endswith(".py"):
             if colon and not _NAME.fullmatch(name):
@@ -79,7 +86,7 @@ class ModelFiles:
 
 
 def shared_settings(keys: Any) -> dict[str, Any]:
-    """Return what is given of the settings that mean the same in every model.yaml.
+    """Return the given settings that need no files. They also apply to a model.yaml with another server's archive.
 
     Returns:
         Values by the names of `ModelConfig`'s fields.
@@ -90,6 +97,7 @@ def shared_settings(keys: Any) -> dict[str, Any]:
     settings = given(keys, ModelConfig)
     if keys.batching is True:
         raise Fault(("batching",), "expected off, or keys and values such as {max_batch_size: 8}")
+    # `batching: off` is read as "off" or False. The default of get() is the class, for a missing key.
     if not isinstance(settings.get("batching", JoinPolicy), JoinPolicy | type):
         settings |= {"batching": None, "counts_rows": False}
     if "start_timeout_s" in settings:
@@ -146,6 +154,7 @@ def read_settings(keys: Any, files: ModelFiles, given: tuple[str, ...]) -> Model
 
 
 def _read_model(keys: Any, files: ModelFiles) -> dict[str, str | None]:
+    """Return the settings `handler`, `model` and `model_class`, with the paths of their files."""
     handler = keys.handler
     if handler is not None and handler not in BUILT_IN_HANDLERS:
         if "." not in handler and ":" not in handler:
@@ -186,6 +195,7 @@ def _read_model(keys: Any, files: ModelFiles) -> dict[str, str | None]:
 
 
 def _tensors(key: str, sections: Sequence[TensorSection]) -> tuple[TensorSpec, ...]:
+    """Return the declared inputs or outputs; `key` is "inputs" or "outputs"."""
     specs: list[TensorSpec] = []
     for index, section in enumerate(sections):
         if any(spec.name == section.name for spec in specs):
@@ -226,16 +236,16 @@ def _tensors(key: str, sections: Sequence[TensorSection]) -> tuple[TensorSpec, .
 
 
 def _lengths(section: TensorSection) -> tuple[str, ...]:
-    """Return the names of lengths that a shape has; empty where it has none."""
+    """Return the name of the length of each dimension; empty if no dimension has a name."""
     names = tuple(size.length for size in section.shape)
     return names if any(names) else ()
 
 
 def read_version_policy(policy: Any) -> VersionPolicy:
-    """Return which versions a `version_policy:` names; the highest where it is left out.
+    """Return the version policy; by default the highest version is served.
 
     Raises:
-        Fault: It has two keys that exclude each other.
+        Fault: The policy has both keys, which exclude each other.
     """
     if policy is None:
         return VersionPolicy()
@@ -250,7 +260,7 @@ def read_version_policy(policy: Any) -> VersionPolicy:
 
 
 def _check_portable(value: object, path: tuple[str | int, ...]) -> None:
-    """Refuse values that JSON cannot carry to a handler's process."""
+    """Refuse values that JSON cannot carry to a handler process."""
     if isinstance(value, dict):
         for key, entry in value.items():
             if not isinstance(key, str):
@@ -264,6 +274,7 @@ def _check_portable(value: object, path: tuple[str | int, ...]) -> None:
 
 
 def _environment(given: dict[Any, Any]) -> dict[str, str]:
+    """Return the variables of `env:` with their values as texts."""
     variables: dict[str, str] = {}
     for name, value in given.items():
         if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
