@@ -1,8 +1,8 @@
-"""The nouns that travel between the front ends, the engine and the handlers.
+"""The classes of requests, batches and answers that front ends, engine and handlers pass to each other.
 
-A front end turns bytes into an `InferRequest`; the engine joins requests into `ExecutorInputs` for an
-executor, which answers with `ExecutorOutputs`; the engine splits those into one `InferResponse` for
-each request. None of these classes knows a socket, a queue or a model.
+A front end reads an `InferRequest` from bytes. The engine joins requests to a batch, `ExecutorInputs`, for an executor,
+which returns `ExecutorOutputs`. The engine splits these into an `InferResponse` for each request. A handler sees the
+requests of its batch as `RequestPart`s. None of these classes knows sockets or queues.
 """
 
 import re
@@ -20,17 +20,17 @@ from ksrv._native.tensor.tensor import Tensor as Tensor
 
 Parameter: TypeAlias = bool | int | float | str
 INTEGERS = range(-(2**63), 2**64)
-"""The integers that a parameter can be, as in `int64_param` and `uint64_param` of gRPC."""
+"""The integers that a parameter can be: the range of gRPC's `int64_param` and `uint64_param`."""
 Parameters: TypeAlias = Mapping[str, Parameter]
 Array: TypeAlias = npt.NDArray[Any]
 Slice: TypeAlias = slice
 Element: TypeAlias = bytes | memoryview
-"""One BYTES element; large elements (images) are views into the received block."""
+"""An element of a BYTES tensor. Large elements, such as images, are views of the received block."""
 WARM_UP = "warm-up"
-"""The id of requests that a model is warmed up with."""
+"""The id of the requests with which a model is warmed up."""
 
 LONGEST_SEQUENCE_ID = 128
-"""The bytes of a text that names a sequence; the bound of KServe's sequence extension."""
+"""The most bytes of a text that names a sequence, by KServe's sequence extension."""
 LARGEST_SEQUENCE_ID = 2**64 - 1
 
 _PROXY_HEADER = re.compile(
@@ -39,7 +39,7 @@ _PROXY_HEADER = re.compile(
     r"|(x-envoy|cf|x-amz-cf|x-amzn|x-azure|x-appengine|x-arr|l5d|x-varnish|x-traefik)\b.*",
     re.IGNORECASE,
 )
-"""The headers by which proxies, load balancers and meshes show themselves: their callers may be on any machine."""
+"""Headers that proxies, load balancers and meshes add. A request with such a header may come from any machine."""
 
 
 def is_forwarded(names: Iterable[str]) -> bool:
@@ -61,7 +61,7 @@ class SharedMemoryRef:
 
 
 class CheckedImages(NamedTuple):
-    """The encoded images of one input, their headers read and checked.
+    """The encoded images of one input, after their headers were checked.
 
     Attributes:
         shape: Rows, height, width and channels of the tensor that they become.
@@ -79,9 +79,9 @@ class RequestedOutput:
     """One entry of a request's `outputs`.
 
     Attributes:
-        binary: True for raw bytes, False for JSON, None for the request's default.
-        classification: How many classes to answer with, or 0.
-        shared_memory: The part of a shared memory region for the output, or None for the answer itself.
+        binary: True for raw bytes, False for JSON, None for the default of the request.
+        classification: How many of the most likely classes to answer with; 0 for the tensor.
+        shared_memory: The part of a shared memory region to write the output to; None to send it in the answer.
     """
 
     name: str
@@ -120,28 +120,29 @@ class InferRequest:
         headers: HTTP headers or gRPC metadata, names in lower case.
         deadline_ns: `time.monotonic_ns` at which the client stops waiting, or None.
         explain: Whether the explain route was called.
-        mark_final: Whether a stream that ends after its last chunk ends with an answer without outputs.
-        nbytes: Bytes received for it, which count in the bytes in flight.
-        dialect: The dialect by which the request came; "" for KServe v2. A batch holds requests of one
-            dialect only.
-        facts: Values that the dialect's routes pass to its handlers besides the headers, as JSON; no
-            other code reads it.
-        stream: Takes intermediate answers; None if they are not wanted. Requests with and without a
+        mark_final: Whether the client wants a last answer without outputs at the end of a stream.
+        nbytes: The bytes that were received for the request; they count in the memory budget.
+        dialect: The dialect of the route; "" for KServe v2. Requests of different dialects are not joined.
+        facts: Values that the dialect's routes pass to its handlers in addition to the headers, as JSON. No
+            other code reads them.
+        stream: Takes intermediate answers; None if the client wants only one answer. Requests with and without a
             stream are not joined.
-        callers: The models whose handlers wait for this request, beginning with the model that a client called.
-        images: The checked images of its inputs by name, once it is validated; None without any.
-        lengths: The lengths of its rows by the names that the model gives them, once it is validated; empty
-            if the model has none.
-        client: Identifies a client with limits; "" for a client without.
-        target: The model version that `Engine.find` returned for it; None leaves that to the engine.
-        sequence: Its part in a sequence, once a model that serves sequences has accepted it.
-        calls_nobody: Whether the handler may call no other model for it, as for zeros of the warm-up.
-        has_called: Whether the handler has tried to.
-        remember: Takes its answer before anybody else has it, who might change it; the response cache's.
-        sampled: Whether the native server has chosen it to be recorded.
-        on_chunk: Takes each intermediate answer before the client has it, to record it.
-        adapt: Called with the request and the description of its model before the request is checked. An ensemble fits
-            its tensors to the model so. It may be called twice, if the model is reloaded meanwhile.
+        callers: If a handler made this request: the models whose handlers wait for it, beginning with the model that
+            a client called.
+        images: The checked images of the inputs, by the names of the inputs; None without images. Set by the
+            validation.
+        lengths: The lengths of the rows, by their names (`ksrv/model/input_rules.py`); empty if the model has none. Set
+            by the validation.
+        client: The key of the client to which limits apply (`Access.client_of`); "" without limits.
+        target: The model version that `Engine.find` returned; None if the engine is to find it.
+        sequence: The request's part in a sequence. Set by the validation of a model that serves sequences.
+        calls_nobody: Whether the handler may call no other model for the request, such as in a warm-up with zeros.
+        has_called: Whether the handler has tried to call a model although `calls_nobody` forbids it.
+        remember: Gets the answer first, before code that might change it: the response cache's function.
+        sampled: Whether the native server has chosen the request for recording.
+        on_chunk: Gets each intermediate answer before the client does, to record it.
+        adapt: Called with the request and the description of its model before the request is checked. An ensemble uses
+            it to fit its tensors to the model. It is called again if the model is reloaded meanwhile.
     """
 
     model_name: str
@@ -178,17 +179,17 @@ class InferRequest:
 class AnswerSink(Protocol):
     """Takes the intermediate answers of one request: an `engine.requests.response_stream.ResponseStream`.
 
-    A Protocol, because a request is below the engine, whose stream holds answers of this module.
+    This is a Protocol because this module may not import the engine.
     """
 
     def put(self, response: "InferResponse") -> bool:
-        """Append an answer; this never waits. Return whether the memory budget has room for it."""
+        """Append an answer without waiting. Return whether the memory budget has room for it."""
 
     def has_room(self) -> bool:
-        """Tell whether another answer may come."""
+        """Tell whether the stream has room for another answer."""
 
     def is_far_behind(self) -> bool:
-        """Tell whether so much waits for the client that no handler may send it more."""
+        """Tell whether so many answers wait for the client that no handler may send more."""
 
     def taken_since(self, time_ns: int) -> bool:
         """Tell whether the client has taken an answer since a time of `time.monotonic_ns`."""
@@ -197,7 +198,7 @@ class AnswerSink(Protocol):
         """Sleep until there is room; return False at `until_ns`, on the clock of `time.monotonic_ns`."""
 
     def call_with_room(self, callback: Callable[[], object]) -> None:
-        """Have a function called once there is room; at once if there is."""
+        """Have a function called when the stream has room; at once if it has room now."""
 
 
 @dataclass(slots=True)
@@ -205,7 +206,7 @@ class InferResponse:
     """The answer to one request.
 
     Attributes:
-        outputs: The outputs in the order they are answered.
+        outputs: The outputs, in the order of the answer.
         timings: Nanoseconds by stage name (queue, assemble, preprocess, inference, postprocess).
         headers: Response headers that the handler set for this request.
         facts: Values that the handler's dialect passes to the routes of the request's dialect, as JSON.
@@ -222,7 +223,7 @@ class InferResponse:
 
 
 class RequestHandle(Protocol):
-    """A request that was submitted: queued, split, cached, or a call of a handler or its process."""
+    """A submitted request. Its classes are for a queued, split or cached request, or a call from a handler."""
 
     def wait(self) -> InferResponse:
         """Sleep until the request has ended.
@@ -232,10 +233,10 @@ class RequestHandle(Protocol):
         """
 
     def cancel(self) -> bool:
-        """Give the request up: it frees its place, or is detached from the batch that runs.
+        """Cancel the request: it leaves the queue, or is detached from the running batch.
 
         Returns:
-            Whether this ended it; False when it had ended before.
+            Whether this call ended the request; False if it had ended before.
         """
 
     def done(self) -> bool:
@@ -251,13 +252,13 @@ class RequestPart(msgspec.Struct, array_like=True):
     Attributes:
         slice: The request's part of the batch's rows: `array[request.slice]`.
         input_parameters: The parameters of its inputs, by the names of the inputs with parameters.
-        output_parameters: The same of the outputs that it asked for.
-        dialect: The dialect by which it came; "" for KServe v2.
-        facts: Values that the dialect's routes pass to its handlers besides the headers.
-        sequence: Its part in a sequence; None if the model serves none.
+        output_parameters: The parameters of the outputs that the client asked for, by the names of the outputs.
+        dialect: The dialect of the route; "" for KServe v2.
+        facts: Values that the dialect's routes pass to its handlers in addition to the headers.
+        sequence: The request's part in a sequence; None if the model serves none.
         outputs: The names of the outputs that the client asked for; empty means all.
         deadline_ns: `time.monotonic_ns` at which the client stops waiting, or None.
-        lengths: The lengths of its rows without the padding, by the names that the model gives them.
+        lengths: The lengths of the rows without the padding, by the names of the lengths.
     """
 
     slice: Slice
@@ -300,22 +301,22 @@ class RequestPart(msgspec.Struct, array_like=True):
 
 
 class Emitter(Protocol):
-    """Takes the intermediate answers of a running batch, for the clients or to send them out of a handler process."""
+    """Takes the intermediate answers of a running batch, and sends them to the clients or from a process to the worker."""
 
     def __call__(self, outputs: ExecutorOutputs) -> None:
-        """Hand one intermediate answer to each request that still wants it; wait for slow clients.
+        """Pass an intermediate answer to each request that still wants it, and wait for slow clients.
 
         Args:
-            outputs: The answer, with every row of the batch; or without tensors, to end the requests in
-                `only`, those in `failures` with their errors.
+            outputs: The answer, with every row of the batch. Or outputs without tensors, which end the requests in
+                `only`; requests in `failures` end with their errors.
         """
 
     def listening(self) -> frozenset[int]:
-        """Return the indices of the requests that have not ended: no disconnect, no deadline."""
+        """Return the indices of the requests that have not ended by a disconnect or a deadline."""
 
 
 def single_request(tensors: Sequence[Tensor], rows: int, request: InferRequest) -> ExecutorInputs:
-    """Return the batch that holds one request alone."""
+    """Return a batch of one request."""
     part = RequestPart.of(request, slice(0, rows))
     return ExecutorInputs(
         {tensor.name: tensor for tensor in tensors}, rows, [part], request.explain

@@ -107,7 +107,7 @@ class Replica:
         self._keeper.start()
 
     def _keep_address(self) -> None:
-        """Renew the address until the replica leaves; then withdraw it and end the server. Runs on a separate thread."""
+        """Renew the address until the replica leaves, then withdraw it and end the server, on a separate thread."""
         lost = False
         while not self._leaving.wait(RENEW_SECONDS):
             try:

@@ -212,7 +212,7 @@ class Repository:
                 log.warning("the model %s: %s; the server runs the code in it", entry.name, doubt)
 
     def _models(self, path: Path) -> Iterator[ModelEntry]:
-        """Yield the models of a path: a handler file, a list of models, a model file, a model's folder or a repository."""
+        """Yield the models of a path: a handler file, a list, a model file, a model's folder or a repository."""
         target = handler_target(path)
         if target is not None and isfile(target[0]):
             yield self._entry(path, model_name(*target))

@@ -4,8 +4,8 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    # gunicorn takes class names apart at dots alone, so that `-k ksrv.server.worker:KsrvWorker` asks
-    # this package for an attribute of that odd name.
+    # gunicorn splits the name of a worker class only at dots. For `-k ksrv.server.worker:KsrvWorker` it asks this
+    # package for the attribute "worker:KsrvWorker".
     module, colon, cls = name.partition(":")
     if module != "worker" or not colon:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

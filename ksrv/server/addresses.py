@@ -1,4 +1,4 @@
-"""Addresses to listen on: how they are written, and which of them strangers can reach."""
+"""The addresses on which the server listens: parsing, and checks that they are free and not exposed to strangers."""
 
 import errno
 import ipaddress
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SOCKET_PATH_BYTES = 107
-"""The longest path of a unix socket: `sun_path` of Linux has 108 bytes, with the NUL behind the path (unix(7))."""
+"""The longest path of a unix socket: Linux's `sun_path` has 108 bytes, including the final NUL (unix(7))."""
 
 _PORT = re.compile(r"[0-9]{1,5}")
 
@@ -20,7 +20,7 @@ class AddressError(ValueError):
 
 @dataclass(frozen=True)
 class Address:
-    """One place to listen on.
+    """A TCP address or unix socket to listen on.
 
     Attributes:
         host: Host name or IP address without brackets; "" for a unix socket.
@@ -33,7 +33,7 @@ class Address:
     path: str = ""
 
     def __str__(self) -> str:
-        """Return the form that gunicorn, grpcio and people read."""
+        """Return the form that gunicorn and grpcio read."""
         if self.path:
             return f"unix:{self.path}"
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -41,12 +41,12 @@ class Address:
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Whether only this machine can reach the address."""
         return bool(self.path) or is_loopback(self.host)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or IP address is this machine's own, judged without a name service."""
+    """Tell whether a host name or IP address is a loopback address, without a name service."""
     if host == "localhost":
         return True
     try:
@@ -61,9 +61,9 @@ _LOCAL_PEERS = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 
 
 def is_local_peer(peer: str) -> bool:
-    """Whether a caller's address is what programs of this machine have.
+    """Tell whether a caller with this address is a program on this machine, and no proxy of a mesh.
 
-    The proxy of a mesh calls from another address of loopback: Istio's from 127.0.0.6.
+    Such a proxy calls from another loopback address: Istio's from 127.0.0.6.
 
     Args:
         peer: The caller's IP address; "" for a unix socket.
@@ -110,7 +110,7 @@ def unusable(address: Address, setting: str, error: OSError) -> AddressError:
     """Return the error for an address that cannot be listened on.
 
     Args:
-        setting: The setting's name; its flag has the same.
+        setting: The name of the setting and of its flag.
     """
     if error.errno == errno.EADDRINUSE:
         return AddressError(
@@ -123,13 +123,13 @@ def unusable(address: Address, setting: str, error: OSError) -> AddressError:
 
 
 def check_free(address: Address, setting: str) -> None:
-    """Refuse an address that cannot be listened on, before workers try it again and again.
+    """Refuse an address that cannot be listened on. Otherwise each worker would fail and be started again.
 
     Args:
         address: The address at which the server is about to listen.
 
     Raises:
-        AddressError: The address is taken, does not exist, or is not for this user.
+        AddressError: The address is in use, does not exist, or needs more rights.
     """
     if address.path:
         taken = len(os.fsencode(address.path))

@@ -1,7 +1,8 @@
-"""The Falcon app: every REST route, what its callers must show, and errors as JSON.
+"""The Falcon app: every REST route, the credentials that its callers need, and errors as JSON.
 
-The app is complete under any WSGI server. Errors are `KsrvError`s; what Falcon itself finds (no such
-route, a method that a route does not have) is rendered in the same form.
+`make_app` builds the app. The native server passes it requests that it does not answer itself (`rest/app_messages.py`),
+but the app works under any WSGI server. Resources raise `KsrvError`s. Errors of Falcon itself, such as an unknown route
+or a method that a route lacks, are rendered in the same form.
 """
 
 from collections.abc import Sequence
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class ErrorCounts:
-    """Falcon middleware: counts the answers that tell of an error, of whatever route."""
+    """Falcon middleware: counts the error answers of all routes."""
 
     def process_response(
         self, req: falcon.Request, resp: falcon.Response, resource: object, req_succeeded: bool
@@ -49,12 +50,12 @@ class ErrorCounts:
 
 
 class App(falcon.App[Any, Any]):
-    """The Falcon app. Before a body is received, the native server asks it whether it will read the body.
+    """The Falcon app. Before the native server receives a body, it asks the app whether the app will read it.
 
     Args:
         router: Finds the resource of a path, and checks whether the caller may use it.
-        guard: The checks of a request's form.
-        read_document: Reads the JSON object of a management call.
+        guard: Checks the request before it is routed.
+        read_document: Reads the JSON object in the body of a management call.
         keywords: Further arguments of `falcon.App`.
 
     Attributes:
@@ -70,15 +71,15 @@ class App(falcon.App[Any, Any]):
         **keywords: Any,
     ) -> None:
         super().__init__(router=router, **keywords)
-        self._finds = router
+        self._guarded_router = router
         self.described_routes = router.described_routes
         self._guard = guard
         self.read_document = read_document
 
     def wanted_body(self, environ: Environ) -> int | None:
-        """Return the most bytes of a body that the app reads; None if it answers without the body.
+        """Return the most bytes of a body that the app reads; None if it answers without reading the body.
 
-        The request is not answered here. A resource that reads long bodies has a method `wanted_body`.
+        The request is not answered here. A resource that reads long bodies has a method `wanted_body`, too.
 
         Args:
             environ: The WSGI environment; `wsgi.input` is not read.
@@ -86,7 +87,7 @@ class App(falcon.App[Any, Any]):
         try:
             self._guard.check(environ)
             req = falcon.Request(environ, options=self.req_options)
-            found = self._finds.find(req.path, req)
+            found = self._guarded_router.find(req.path, req)
             if found is None:
                 return None
             resource, responders, params, _ = found
@@ -109,7 +110,7 @@ class MetricsResource:
     """GET /metrics: the statistics of all workers, in Prometheus' text format.
 
     Args:
-        compat: The servers under whose metric names the models' metrics are shown too.
+        compat: The other servers whose metric names the page also shows.
     """
 
     def __init__(self, statistics: ServerStatistics, compat: Sequence[str]) -> None:
@@ -123,10 +124,10 @@ class MetricsResource:
 
 
 class ErrorAnswers:
-    """Answers failures in the form of their route.
+    """Answers exceptions as JSON, in the form of their route.
 
     Attributes:
-        forms: The forms of dialects. The first that answers a failure wins.
+        forms: Functions of dialects that answer failures of their routes. The first that returns True has answered.
     """
 
     def __init__(self) -> None:
@@ -137,9 +138,8 @@ class ErrorAnswers:
     ) -> None:
         """Answer an exception of a resource."""
         failure = report_http(error, req.env)
-        error.__traceback__ = (
-            None  # its frames refer to the request, which refers to the error: a cycle
-        )
+        # The frames of the traceback refer to the request, which refers to the error: a cycle.
+        error.__traceback__ = None
         if not any(form(req, resp, failure, failure is not error) for form in self.forms):
             send_error(resp, failure)
 
@@ -150,7 +150,7 @@ class ErrorAnswers:
         error: falcon.HTTPError,
         params: dict[str, Any],
     ) -> None:
-        """Answer a failure that Falcon found, such as a method that a route does not have."""
+        """Answer an error of Falcon, such as a method that a route lacks."""
         if any(form(req, resp, error, False) for form in self.forms):
             return
         status = error.status_code

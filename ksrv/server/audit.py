@@ -1,7 +1,8 @@
-"""The audit log: a record for each call that changes the server, with its caller and its outcome.
+"""The audit log: a record for each call that changes the server, with the caller and the outcome.
 
-Records go to the logger `ksrv.audit`, with the level info for calls that were carried out and warning for
-refused or failed calls. A token is shown by the beginning of its digest, never by itself.
+`AuditLog` records the calls over REST, `ksrv/server/grpc/audited_calls.py` the calls over gRPC. The logger is
+`ksrv.audit`; the level is info for calls that succeeded, and warning for refused or failed calls. Of a token only the
+beginning of its digest is logged.
 """
 
 import logging
@@ -17,7 +18,7 @@ from ksrv.server.http.request_ids import REQUEST_ID
 log = logging.getLogger("ksrv.audit")
 
 CONTROL_CALL = "ksrv.control_call"
-"""Set in the WSGI environment of a call that needs the control rights: its `ControlCall`."""
+"""The key of the WSGI environment for the `ControlCall` of a call that needs the control rights."""
 
 
 class ControlCall(NamedTuple):
@@ -33,7 +34,7 @@ class ControlCall(NamedTuple):
 
 
 def control_call(template: str, path: str) -> ControlCall:
-    """Return the call for a path of a route: the template's last segment, and the first variable segment."""
+    """Return the control call for a path: the last segment of the route's template, and the first variable's value."""
     *before, action = template.strip("/").split("/")
     given = path.strip("/").split("/")
     named = (part for name, part in zip(before, given, strict=False) if name.startswith("{"))
@@ -56,7 +57,8 @@ def write(
     Args:
         action: The verb: "load", "unload".
         subject: The model or region; "" for the whole server.
-        good: Whether it was carried out.
+        outcome: The HTTP status or gRPC code.
+        good: Whether the call succeeded.
         caller: The caller's address as `TrustedProxies.caller` returns it.
         authorization: The caller's `Authorization`.
         protocol: "HTTP" or "gRPC".
@@ -81,7 +83,7 @@ class AuditLog:
     """Falcon middleware: writes a record of each call that needed the control rights.
 
     Args:
-        proxies: Whose word on their callers is taken.
+        proxies: The proxies whose headers about their callers are believed.
     """
 
     def __init__(self, proxies: TrustedProxies) -> None:

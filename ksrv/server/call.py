@@ -1,6 +1,7 @@
-"""The road of every inference call: find the model, read, submit, watch the client, then send or refuse.
+"""Serves every inference call of a client: finds the model, reads, submits, watches the client, then sends or refuses.
 
-A protocol is an `InferCall`. Only this module asks the engine for a client's model and submits a client's request.
+Each protocol implements `InferCall`, and `run_infer` does these steps with it. No other module asks the engine for a
+client's model or submits a client's request.
 """
 
 import logging
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Find: TypeAlias = "Callable[[str, str], ModelVersion]"
-"""Returns the model that serves a name and a version ("" for the highest); see `Engine.find`."""
+"""Returns the model for a name and a version ("" for the highest); see `Engine.find`."""
 
 
 class InferCall(Protocol):
@@ -31,7 +32,7 @@ class InferCall(Protocol):
     Attributes:
         blocks: Whether the calling thread waits for the response and sends it. Otherwise the thread that ends the
             request sends it. Read after `read`.
-        may_run: Whether a thread that waits may run the request itself, so that it cannot watch the client meanwhile.
+        may_run: Whether a waiting thread may run the request itself. It cannot watch the client meanwhile.
     """
 
     blocks: bool
@@ -52,10 +53,10 @@ class InferCall(Protocol):
         """
 
     def watch(self, handle: RequestHandle) -> None:
-        """Have a queued request cancelled when its client leaves."""
+        """Arrange that a queued request is cancelled when its client disconnects."""
 
     def send(self, response: InferResponse) -> None:
-        """Send the response. An exception makes `run_infer` refuse the call."""
+        """Send the response. If this raises, the call is refused with the exception."""
 
     def refuse(self, error: Exception) -> None:
         """Send a failure; see `report`."""
@@ -65,11 +66,11 @@ class StoredCall:
     """An `InferCall` that stores the parts of its answer, and then its outcome, for another thread.
 
     Args:
-        notify: Called when a part was stored, or the call has ended; it must not block.
+        notify: Called when a part was stored or the call has ended. It must not block.
 
     Attributes:
-        answers: The stored parts, if the request streams. They end with the call.
-        handle: The queued request; None if the request ended at once.
+        answers: The stored parts of a request that streams. It also ends when the call ends.
+        handle: The queued request; None if the request had ended before `watch` could be called.
     """
 
     blocks = may_run = False
@@ -127,8 +128,8 @@ def run_infer(call: InferCall, engine: "Engine", *, waits: bool) -> None:
     Args:
         call: The call.
         engine: The engine that runs it.
-        waits: Whether the calling thread may wait while the model is loaded. A thread that serves connections may
-            not; it may run the request instead, if its handler is quick.
+        waits: Whether the calling thread may wait until the model is loaded. I/O threads may not wait, but may run the
+            request themselves if the handler is quick.
     """
     try:
         call.authorize()
@@ -141,6 +142,7 @@ def run_infer(call: InferCall, engine: "Engine", *, waits: bool) -> None:
             waits=waits,
         )
     except NotLoaded as error:
+        # The call is served again on another thread, which may wait for the load.
         again = partial(run_infer, call, engine, waits=True)
         if waits or not engine.wait_elsewhere(error.model, again, call.refuse):
             _refuse(call, error)
@@ -148,6 +150,7 @@ def run_infer(call: InferCall, engine: "Engine", *, waits: bool) -> None:
     except Exception as error:  # noqa: BLE001  (becomes the answer)
         _refuse(call, error)
         return
+    # To cancel one part of a split request cancels all parts, so watching the last part is enough.
     watched = handle.parts[-1] if isinstance(handle, SplitRequest) else handle
     if not watched.done():
         call.watch(watched)
@@ -156,7 +159,7 @@ def run_infer(call: InferCall, engine: "Engine", *, waits: bool) -> None:
 
 
 def find_model(engine: "Engine", name: str, version: str) -> "ModelVersion":
-    """Return the model of a call whose body is not received yet: an unknown model is refused before.
+    """Return the model of a call whose body is not received yet, so that a call of an unknown model needs no body.
 
     Raises:
         KsrvError: The model does not serve.
@@ -165,7 +168,7 @@ def find_model(engine: "Engine", name: str, version: str) -> "ModelVersion":
 
 
 def finish(call: InferCall, handle: RequestHandle) -> None:
-    """Answer a call whose request has ended; otherwise wait for its end."""
+    """Answer a call when its request has ended, and wait for that if necessary."""
     try:
         response = handle.wait()
     except Exception as error:  # noqa: BLE001  (becomes the answer)

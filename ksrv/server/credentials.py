@@ -1,9 +1,9 @@
-"""Who may call: a bearer token for every call, and a control token for calls that change models.
+"""Checks callers: a bearer token for every call, and a control token for calls that change models.
 
-One check is made before routing on both front ends. Health needs no credentials, everything else
-does as soon as a token file is given. Calls that change the repository need the control token; if
-none is configured they are open to callers on this machine only. A page in a user's browser runs
-on this machine too, so a call that carries an `Origin` is refused unless it is allowed.
+Both front ends use `Access` before they read a message. Health calls need no credentials. If a token file is given, all
+other calls need a token. Calls that change the repository or use shared memory need the control token; if none is
+configured, only programs on this machine may make these calls. A browser on this machine is such a program, too, so
+these calls are refused if they have an `Origin` header of a web page that is not allowed.
 """
 
 import hashlib
@@ -23,6 +23,7 @@ def _digest(token: str) -> bytes:
 
 
 def _read_tokens(path: str | None, setting: str) -> tuple[bytes, ...]:
+    """Return the digests of the tokens in a file."""
     if path is None:
         return ()
     try:
@@ -36,7 +37,7 @@ def _read_tokens(path: str | None, setting: str) -> tuple[bytes, ...]:
     if not tokens:
         raise SettingsError(f"setting '{setting}': {path} holds no token; {_WRITE_TOKENS}")
     for number, token in enumerate(tokens, 1):
-        if not token.isprintable():  # as a file that was cut off by a crash holds zeros
+        if not token.isprintable():  # such as zeros in a file that was cut off by a crash
             raise SettingsError(
                 f"setting '{setting}': token {number} of {path} has a control character, which no header may have; "
                 f"{_WRITE_TOKENS}"
@@ -45,12 +46,12 @@ def _read_tokens(path: str | None, setting: str) -> tuple[bytes, ...]:
 
 
 def _refusal(authorization: str | None, who: str, token: str) -> Unauthenticated:
-    """Return the answer to a caller without the token that is needed.
+    """Return the error for a caller without the needed token.
 
     Args:
-        authorization: The `Authorization` header or metadata entry, if there is one.
+        authorization: The `Authorization` header or metadata entry, or None.
         who: The thing that needs the token: "this server".
-        token: The token that it needs: "its token".
+        token: The needed token: "its token".
     """
     needs = f"{who} needs 'Authorization: Bearer TOKEN' with {token}"
     if not authorization:
@@ -62,6 +63,7 @@ def _refusal(authorization: str | None, who: str, token: str) -> Unauthenticated
 
 
 def _matches(authorization: str | None, accepted: tuple[bytes, ...]) -> bool:
+    """Tell whether a header has an accepted token, in a time that does not depend on the token."""
     scheme, _, token = (authorization or "").partition(" ")
     given = _digest(token.strip())
     found = False
@@ -74,7 +76,7 @@ def check_client_limits(settings: ServerSettings) -> None:
     """Refuse limits for each client if clients cannot be distinguished.
 
     Raises:
-        SettingsError: Such a limit is set, and no token file.
+        SettingsError: A limit for each client is set, but no token file.
     """
     for name in ("client_rate", "client_concurrency"):
         if getattr(settings.limits, name) > 0 and settings.token_file is None:
@@ -84,7 +86,7 @@ def check_client_limits(settings: ServerSettings) -> None:
 
 
 class Access:
-    """The checks of one server.
+    """The checks of callers of one server.
 
     Args:
         settings: The settings, with the token files and allowed origins.
@@ -93,9 +95,9 @@ class Access:
         needs_token: Whether an ordinary call needs a token.
         has_control_token: Whether a control call needs the control token.
         hides_tokens: Whether `Authorization` is kept from handlers, because it may hold a token of this server.
-        own_hosts: Whether calls over TCP with a foreign Host are refused, because the server is for this machine alone.
-            Such a server trusts callers because of their address. The page of a stranger, whose name points at this
-            machine (DNS rebinding), calls from a browser on this machine, but with the stranger's name as Host.
+        own_hosts: Whether calls over TCP are refused if their Host is not this machine. This is so if the server needs
+            no credentials, but trusts callers on this machine: a web page of a stranger whose name resolves to this
+            machine (DNS rebinding) calls from a browser on this machine, but with the stranger's name as Host.
 
     Raises:
         SettingsError: A token file cannot be read or holds no token.
@@ -108,19 +110,19 @@ class Access:
         self.needs_token = bool(self._tokens)
         self.hides_tokens = bool(self._tokens or self._control)
         self.own_hosts = not (self._tokens or settings.tls_client_ca or settings.insecure)
-        self._origins = frozenset(settings.allowed_origins) - {"*"}  # which names no page
+        self._origins = frozenset(settings.allowed_origins) - {"*"}  # "*" allows no page to make control calls
         limits = settings.limits
         self._limits_clients = limits.client_rate > 0 or limits.client_concurrency > 0
 
     def check_host(self, host: str, *, peer: str) -> None:
-        """Let a call pass by the host that it names, or raise.
+        """Raise if the host of a call is not this machine and must be.
 
         Args:
-            host: The `Host` header or `:authority`; "" without one, as browsers never send.
+            host: The `Host` header or `:authority`; "" if it is missing, which is never so in a browser.
             peer: The caller's IP address; "" for a unix socket.
 
         Raises:
-            Forbidden: A web page of another machine could name that host.
+            Forbidden: The call may be from a web page of a stranger.
         """
         if self.own_hosts and peer and is_foreign_host(host.encode("utf-8", "surrogateescape")):
             raise Forbidden(
@@ -133,14 +135,14 @@ class Access:
         """Return the key that limits a caller's requests; "" if clients are not limited.
 
         Args:
-            authorization: The `Authorization` header or metadata entry of a call that was let pass.
+            authorization: The `Authorization` header or metadata entry of a call that `check` accepted.
         """
         if not self._limits_clients:
             return ""
         return _digest((authorization or "").partition(" ")[2].strip()).hex()
 
     def check(self, authorization: str | None) -> None:
-        """Let an ordinary call pass, or raise because it needs a token.
+        """Raise if an ordinary call lacks the needed token.
 
         Args:
             authorization: The `Authorization` header or metadata entry, if there is one.
@@ -162,7 +164,7 @@ class Access:
         origin: str | None,
         host: str,
     ) -> None:
-        """Let a call that changes the repository pass, or say why it may not.
+        """Raise if a caller may not change the repository or use shared memory.
 
         Args:
             authorization: The `Authorization` header or metadata entry, if there is one.
@@ -175,11 +177,12 @@ class Access:
             Forbidden: The caller is not on this machine, or is a web page that is not allowed.
             Unauthenticated: The control token is needed and was not sent.
         """
-        # The server's own page has the origin that is asked. Under a foreign name that could be any page (DNS rebinding).
-        own = origin is not None and host != "" and origin.partition("://")[2] == host
-        if own and not self._control:
-            own = is_own_host(host.encode("utf-8", "surrogateescape"))
-        if origin is not None and not own and origin not in self._origins:
+        # The page of this server has the server's host as its origin. If that host is a foreign name, the page may be
+        # of a stranger (DNS rebinding), which only a control token keeps out.
+        is_our_page = origin is not None and host != "" and origin.partition("://")[2] == host
+        if is_our_page and not self._control:
+            is_our_page = is_own_host(host.encode("utf-8", "surrogateescape"))
+        if origin is not None and not is_our_page and origin not in self._origins:
             raise Forbidden(
                 f"calls from web pages may not change models or use shared memory: {quote(origin)} is not "
                 f"in --allowed-origins"
@@ -194,7 +197,7 @@ class Access:
                 "proxy, and this call comes from elsewhere. To allow it, start the server with --control-token-file"
             )
         if peer and origin is None and not is_own_host(host.encode("utf-8", "surrogateescape")):
-            # A page whose name is made to lead to this machine (DNS rebinding) sends no Origin with a GET.
+            # A web page of a stranger sends no Origin with a GET, so its Host is checked (DNS rebinding).
             raise Forbidden(
                 f"Host {quote(host)} is not this machine, so control calls are refused. To allow them from elsewhere, "
                 f"start the server with --control-token-file"

@@ -1,1 +1,1 @@
-"""gRPC: the server, its services and its calls."""
+"""gRPC: the two servers (native and grpcio), the services that both have, and calls."""

@@ -1,4 +1,4 @@
-"""The calls over gRPC that change the server, with a record of each in the audit log."""
+"""Writes the audit record of gRPC calls that change the server."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,12 +12,14 @@ from ksrv.server.http.callers import TrustedProxies
 def audited(
     name: str, function: Callable[..., Any], proxies: TrustedProxies, *, writes_success: bool
 ) -> Callable[..., Any]:
-    """Return the check or the behavior of a control call, with a record of its outcome.
+    """Wrap the check or the behavior of a control call, so that its outcome is recorded.
 
-    The record of a refused caller names no model, because a check gets no message.
+    A check refuses callers before the message arrives, so the record of a refused caller names no model.
 
     Args:
-        function: Gets the call last, after the message if it is a behavior.
+        name: The name of the call.
+        function: A check, which gets the call, or a behavior, which gets the message and the call.
+        writes_success: Whether a success is recorded: for the behavior, because the call is not over after the check.
     """
 
     def recorded(*given: Any) -> Any:

@@ -1,6 +1,6 @@
-"""One gRPC call, seen by ksrv: its caller, its deadline, and its refusals.
+"""The functions that services use for a gRPC call: checks of the caller, errors, metadata, and messages of protobuf.
 
-A call is a `Call` of the native server, or grpcio's `GrpcioCall`, which has the methods that the services use.
+A call is a `Call` of the native server, or a `GrpcioCall`, which has the same methods.
 """
 
 import logging
@@ -19,29 +19,35 @@ log = logging.getLogger(__name__)
 
 Message: TypeAlias = bytes | memoryview
 
-
 Incoming: TypeAlias = Callable[[], AbstractContextManager[Message]]
-"""A received message, to be opened: that counts and inflates it, and it may fail."""
+"""Opens a received message. Entering the context inflates it and may raise; leaving it returns bytes to the budget."""
 
 Source: TypeAlias = Callable[[Callable[[], bool], Callable[[KsrvError], None]], Iterator[Incoming]]
-"""Gives a stream's messages. It gets a check whether no request is under way, and a callback for a timeout."""
+"""Returns the messages of a stream.
+
+The arguments are a function that returns whether the stream is idle (no request of it is running), and a function that
+gets the error if no message arrived in time.
+"""
 
 Behavior = Callable[[Any, Call], Any]
+"""Takes the request message and the call; returns the answer's message, or raises."""
 Check = Callable[[Call], None]
+"""Raises if the caller may not make the call."""
 
 
 def earlier(first: int | None, second: int | None) -> int | None:
-    """Return the earlier of two deadlines, of which each may be missing."""
+    """Return the earlier of two deadlines; None means no deadline."""
     if first is None or second is None:
         return second if first is None else first
     return min(first, second)
 
 
 def open_to_all(call: Call) -> None:
-    """The check of health calls: everybody may ask."""
+    """The check of health calls: every caller is accepted."""
 
 
 def _refuse_repeated(call: Call) -> None:
+    """Refuse a call with several `authorization` entries."""
     if call.repeats_authorization:
         raise Unauthenticated("the call's metadata has more than one 'authorization'; send one")
 
@@ -110,8 +116,7 @@ def report_grpc(error: Exception, call: Call) -> KsrvError:
 def trailing(headers: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return a handler's response headers as metadata.
 
-    Names are lower case there, and names or values that gRPC cannot carry are left out with a
-    warning.
+    Names become lower case. Names or values that gRPC cannot carry are left out with a warning.
     """
     kept = []
     for name, value in headers.items():
@@ -130,12 +135,12 @@ def _is_key(key: str) -> bool:
 
 
 def parsed(kind: type[Any], message: Message) -> Any:
-    """Return the request that a call received.
+    """Return the message of a class from its bytes.
 
-    grpcio's own deserialising would answer malformed bytes with INTERNAL.
+    grpcio is not left to do this, because it would answer malformed bytes with INTERNAL.
 
     Raises:
-        InvalidRequest: The bytes are no such message.
+        InvalidRequest: The bytes are no message of the class.
     """
     from google.protobuf.message import DecodeError
 
@@ -146,7 +151,7 @@ def parsed(kind: type[Any], message: Message) -> Any:
 
 
 def requests(kind: type[Any], source: Source) -> Iterator[Any]:
-    """Yield the requests of a stream that answers each before it takes the next.
+    """Yield the requests of a stream that answers each request before it takes the next.
 
     Raises:
         KsrvError: A message is malformed, or none arrived in time.
@@ -162,10 +167,10 @@ def requests(kind: type[Any], source: Source) -> Iterator[Any]:
 
 
 def only_request(kind: type[Any], source: Source, call: Call) -> Any:
-    """Return the request of a stream of answers; None if the call has ended before it arrived.
+    """Return the only request of a call that streams answers; None if the call ended before the request arrived.
 
     Raises:
-        InvalidRequest: The client sends none.
+        InvalidRequest: The client sent no request.
     """
     request = next(requests(kind, source), None)
     if request is None and call.is_active():
@@ -179,8 +184,8 @@ def answering(behavior: Behavior, service: str, name: str) -> Callable[[Message,
     Args:
         behavior: Takes the request and the call, returns the answer or raises.
         service: The full name of the call's service.
-        name: The call's name, by which its messages are looked up: the first call loads protobuf, so that
-            workers start without it.
+        name: The call's name. Its messages are looked up by the name at the first call, so that workers start without
+            importing protobuf.
     """
 
     def made(message: Message, call: Call) -> bytes:

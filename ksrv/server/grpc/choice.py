@@ -1,4 +1,4 @@
-"""Chooses the library that serves gRPC: libnghttp2 in the native server, or grpcio."""
+"""Chooses the server for gRPC: the native server, which uses libnghttp2, or grpcio."""
 
 from ksrv._native.grpc.grpc_server import library_version
 from ksrv._native.tls.tls_context import why_no_tls
@@ -12,7 +12,7 @@ def is_native(settings: ServerSettings, *, encrypted: bool) -> bool:
         encrypted: Whether TLS is on.
 
     Raises:
-        SettingsError: The setting asks for the native server, which cannot serve.
+        SettingsError: The setting asks for the native server, but a library that it needs is missing.
     """
     if settings.grpc_server == "grpcio":
         return False

@@ -1,7 +1,7 @@
-"""The gRPC front end on grpcio, for machines without libnghttp2: the same services on its public interface.
+"""The gRPC front end on grpcio, for machines without libnghttp2. It has the same services as the native server.
 
-grpcio passes on a message after it is complete, in memory that it does not limit, and each call occupies a thread
-until it is answered. `grpc` is imported when the server starts, after gunicorn has forked, because grpcio does not
+Each call occupies a thread until it is answered (`GrpcioServer._serve`), and grpcio holds incomplete messages in memory
+that ksrv does not count. `grpc` is imported when the server starts, after gunicorn has forked, because grpcio does not
 support a fork after its first use.
 """
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     import grpc
 
 CALL_THREADS = 256
-"""The least number of calls that run at the same time. Each occupies a thread."""
+"""The threads for calls, or more if the setting `threads` is large. Each running call occupies a thread."""
 
 NO_AGE_MS = (1 << 31) - 1
 """The value with which grpcio does not limit the age of connections."""
 
 ID_KEY, TRACE_KEY = "x-request-id", "traceparent"
 FOREVER_S = 1e9
-"""A deadline further away counts as none, because grpc represents "no deadline" as a distant deadline."""
+"""A deadline that is further away counts as no deadline, because grpcio reports "no deadline" as a distant deadline."""
 
 
 def channel_options(settings: ServerSettings) -> dict[str, int]:
@@ -47,7 +47,7 @@ def channel_options(settings: ServerSettings) -> dict[str, int]:
         # A message that the budget could never admit is refused before it is received.
         "grpc.max_receive_message_length": min(limits.body, MAX_MESSAGE, bytes_in_flight(limits)),
         "grpc.max_send_message_length": min(limits.body, MAX_MESSAGE),
-        # grpcio would inflate without a bound, and before the caller's credentials are checked.
+        # Off, because grpcio would inflate without a bound, and before the caller is checked. See `messages.py`.
         "grpc.per_message_decompression": 0,
         "grpc.max_concurrent_streams": bounds.CONCURRENT_STREAMS,
         "grpc.max_metadata_size": limits.head,
@@ -55,7 +55,7 @@ def channel_options(settings: ServerSettings) -> dict[str, int]:
         "grpc.max_allowed_incoming_connections": bounds.most_connections(settings.max_connections),
         "grpc.server_handshake_timeout_ms": max(1, int(settings.head_timeout * 1000)),
         "grpc.max_connection_idle_ms": int(bounds.IDLE_CONNECTION_SECONDS * 1000),
-        # grpcio spreads the ages itself.
+        # grpcio adds a random part to the age, so that clients do not reconnect at the same time.
         "grpc.max_connection_age_ms": min(max(1, int(age * 1000)), NO_AGE_MS) if age else NO_AGE_MS,
         "grpc.so_reuseport": 1,  # all workers listen on the port, which the master has bound
         # Clients may ping every 10 s, also without a call. The other keepalive options have grpcio's defaults, as
@@ -70,7 +70,7 @@ def channel_options(settings: ServerSettings) -> dict[str, int]:
 
 
 class GrpcioCall(StoredCall):
-    """A call of grpcio, with the methods that the services use. An `InferCall` if its method runs in the engine.
+    """A call of grpcio, with the methods of the native server's `Call`; also an `InferCall`, for calls of the engine.
 
     Args:
         path: The method's path.
@@ -79,9 +79,9 @@ class GrpcioCall(StoredCall):
 
     Attributes:
         path: The method's path.
-        message: The message, once it is received.
+        message: The received message; empty before.
         request_id: The call's id, which is sent to the client.
-        sampled: Always False. Only a fast path chooses requests for recording; here the recording itself does.
+        sampled: Always False. Only a fast path chooses requests for recording; otherwise the recording chooses.
     """
 
     blocks = may_run = True
@@ -222,8 +222,8 @@ class GrpcioServer:
     def service(self, details: Any) -> Any:
         """Return grpcio's handler of a call: see `grpc.GenericRpcHandler`.
 
-        Unary calls are registered as streams, too: grpcio receives a message of a stream only when the handler asks for
-        it, which is after the credentials were checked.
+        Unary calls are registered as streams, too, because grpcio receives a message of a stream only when the handler
+        asks for it: after the caller was checked.
         """
         import grpc
 
@@ -263,6 +263,7 @@ class GrpcioServer:
     def _serve(
         self, path: str, method: Method, messages: Iterator[bytes], context: Any
     ) -> Iterator[bytes]:
+        """Serve a call on a thread of grpcio's pool: check the caller, then yield the answers or end with an error."""
         import grpc
 
         call = GrpcioCall(path, method, context)
@@ -286,6 +287,7 @@ class GrpcioServer:
     def _answers(
         self, method: Method, messages: Iterator[bytes], call: GrpcioCall
     ) -> Iterator[bytes]:
+        """Yield the answers of a call: one for a unary call, any number for a stream."""
         if method.stream is not None:
             with permitted(method, call):
                 yield from method.stream(lambda *_: self._source(method, messages), call)

@@ -1,8 +1,7 @@
-"""grpc.health.v1.Health: is the server ready, is a model ready, and tell me when that changes.
+"""The calls of grpc.health.v1.Health: whether the server or a model is ready, and a stream of changes (Watch).
 
-The service name "" and the inference service's name mean the server; any other name is a
-model, or a model's version as `name/version`. Asking for a model, or for the list of models, needs the credentials of
-an ordinary call.
+The service name "" and the names of the server's services are the server; any other name is a model, or a version of a
+model as `name/version`. Calls about a model, and the list of models, need the credentials of an ordinary call.
 """
 
 import threading
@@ -22,7 +21,7 @@ NOT_SERVING = 2
 SERVICE_UNKNOWN = 3
 
 POLL_SECONDS = 0.25
-"""How often a watched state is looked at."""
+"""The pause between two looks at a watched state."""
 
 _SERVER_NAMES = frozenset({"", INFERENCE, HEALTH, REFLECTION})
 
@@ -32,8 +31,8 @@ class Health:
 
     Args:
         engine: The engine, which knows what is ready.
-        closing: Set when the server stops; watchers are notified and released.
-        check: Who may ask for models.
+        closing: Set when the server stops. Watchers then get NOT_SERVING, and their calls end.
+        check: The check of callers that ask for models.
     """
 
     def __init__(self, engine: "Engine", closing: threading.Event, check: Check) -> None:
@@ -65,23 +64,25 @@ class Health:
     def watch(self, request: Any, call: Call) -> Iterator[Any]:
         """Answer the state of one service now and after each change."""
         self._check_for(request.service, call)
-        told = None
+        sent = None
         while call.is_active():
-            # Read before the state, so that the end is always told before the stream ends.
+            # Read before the state, so that NOT_SERVING is always sent before the stream ends.
             closing = self._closing.is_set()
             status = self._status(request.service)
-            if status != told:
-                told = status
+            if status != sent:
+                sent = status
                 yield _response(status)
             if closing:
                 return
             self._closing.wait(POLL_SECONDS)
 
     def _check_for(self, service: str, call: Call) -> None:
+        """Check a caller that asks for a model."""
         if service not in _SERVER_NAMES:
             self._check(call)
 
     def _status(self, service: str) -> int:
+        """Return the state of the server, of a model, or of a model's version."""
         if self._closing.is_set():
             return NOT_SERVING
         if service in _SERVER_NAMES:

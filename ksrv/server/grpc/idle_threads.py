@@ -1,7 +1,7 @@
-"""Threads for calls that block, which end when they are idle for long.
+"""A thread pool whose threads end after some time without work.
 
-A burst of streams takes a thread or two each. `concurrent.futures.ThreadPoolExecutor` would keep all of them
-for as long as the worker lives.
+It is for calls that block: a burst of streams needs one or two threads for each stream.
+`concurrent.futures.ThreadPoolExecutor` would keep all of these threads as long as the worker lives.
 """
 
 import threading
@@ -18,9 +18,10 @@ _T = TypeVar("_T")
 
 
 class IdleThreads(Executor):
-    """A pool of the threads that are busy, or were busy a short while ago.
+    """A pool that starts threads when they are needed, and ends them when they are idle.
 
     Args:
+        threads: The most threads.
         name: The prefix of the threads' names.
         idle_seconds: After how long without work a thread ends.
     """
@@ -37,7 +38,7 @@ class IdleThreads(Executor):
 
     @property
     def threads(self) -> int:
-        """How many threads there are."""
+        """The number of threads, busy or idle."""
         return self._threads
 
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
@@ -67,6 +68,7 @@ class IdleThreads(Executor):
             self._threads += 1
 
     def _live(self) -> None:
+        """Run work until the thread has been idle for long. Each thread of the pool runs this."""
         while (taken := self._next()) is not None:
             future, work = taken
             if future.set_running_or_notify_cancel():
@@ -74,10 +76,10 @@ class IdleThreads(Executor):
                     future.set_result(work())
                 except BaseException as error:  # noqa: BLE001 - it is the future's
                     future.set_exception(error)
-            del taken, future, work  # which would keep a call alive while the thread is idle
+            del taken, future, work  # they would keep the call's memory while the thread is idle
 
     def _next(self) -> tuple[Future[Any], Callable[[], Any]] | None:
-        """Return the next work; None when the thread is to end, which is counted then."""
+        """Wait for the next work. Return None if the thread must end; it is not counted in `_threads` then."""
         with self._changed:
             self._idle += 1
             self._changed.wait_for(lambda: self._waiting or self._closed, self._idle_seconds)

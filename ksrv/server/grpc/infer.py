@@ -1,4 +1,7 @@
-"""Inference requests over gRPC: bytes to requests, and answers to bytes."""
+"""Reads the requests and writes the answers of ModelInfer, with metadata, deadline and client limits of the call.
+
+The messages are read and written by `ksrv/protocol/grpc.py`.
+"""
 
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,10 +23,10 @@ class InferForm(Protocol):
     """The messages of a unary call whose requests run in the engine: ModelInfer, or another server's call."""
 
     def read(self, message: Message, call: Call, find: Find) -> InferRequest:
-        """Read a request of a caller who may call.
+        """Read a request. The caller was checked before.
 
         Args:
-            call: Its call, which gives metadata and deadline.
+            call: The call, which has metadata and deadline.
             find: Returns the model; see `ksrv.server.call.InferCall.read`.
 
         Raises:
@@ -49,7 +52,7 @@ class InferCalls:
         self._limits = parts.settings.limits
 
     def memory_of(self, call: Call) -> CallerMemory | None:
-        """Return what a call sees of shared memory; None if shared memory is off."""
+        """Return the shared memory that a call may use; None if shared memory is off."""
         memory = self._parts.shared_memory
         if memory is None:
             return None

@@ -1,43 +1,51 @@
-"""How much the gRPC server holds at a time, whichever library carries it."""
+"""Limits of the gRPC servers, native and grpcio: calls, streams, connections, threads and times."""
 
 import resource
 
 MAX_STREAMS = 64
-"""Open streams of inference and reflection together; each holds a thread, an inference stream two."""
+"""The most open streams of inference and reflection together. Each holds a thread, an inference stream two."""
 
 MAX_WATCHES = 64
-"""Health watches that callers with credentials may have open; each holds a thread."""
+"""The most open health watches of callers with credentials. Each holds a thread."""
 
 MAX_OPEN_WATCHES = 32
-"""The same bound for callers without credentials: health checks show no token."""
+"""The most open health watches of callers without credentials, because health checks often have no token."""
 
 MAX_CALLS = 2048
-"""Calls whose message is there that are held at a time, and as many whose message is not there. The
-engine's queue is far shorter."""
+"""The most calls at a time whose message is complete, and the most calls whose message is incomplete. The queue of
+the engine is far shorter."""
 
 CONCURRENT_STREAMS = 128
-"""Calls of one connection that are open at a time."""
+"""The most open calls of a connection."""
 
 IDLE_CONNECTION_SECONDS = 300.0
-"""A connection without a call is closed after so long; clients connect again for their next call."""
+"""A connection is closed after this time without a call. Clients connect again for their next call."""
 
 STREAM_TIMEOUT_SECONDS = 600.0
-"""A stream on which nothing is asked and nothing is under way is ended after so long."""
+"""A stream is ended after this time without a message and without a running request."""
 
 DESCRIPTOR_SHARE = 4
-"""One descriptor in so many may be a gRPC connection's, so that the others keep theirs."""
+"""gRPC connections may take this fraction of the file descriptors (one in four), so that other uses keep some."""
 
 SMALL = 64 * 1024
 """The most bytes of a message of a method whose messages are always small."""
 
 SPARE_THREADS = 4
+"""Threads of a pool for streams beyond its permits, so that a stream without a permit is refused at once."""
 HEALTH_THREADS = 32
+"""Threads for health and readiness calls; each of the two has a pool."""
 CALL_THREADS = 4
+"""Threads for calls that may take long, such as metadata; the native server has as many for compressed ModelInfer."""
 CONTROL_THREADS = 2
+"""Threads of a dialect for calls that change the server."""
 
 
 def most_connections(wanted: int) -> int:
-    """Return how many connections a server may hold open without starving its process of files."""
+    """Return how many connections a server may have open, so that enough file descriptors are left.
+
+    Args:
+        wanted: The setting `max_connections`.
+    """
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         return wanted

@@ -1,10 +1,12 @@
-"""Received gRPC messages: counted in the bytes in flight, and inflated within the limits.
+"""Counts received gRPC messages in the memory budget, and inflates compressed messages within the limits.
 
-grpcio's core would inflate a compressed message before ksrv sees it, without a bound on
-the ratio, so its inflating is switched off (`grpc.per_message_decompression`). grpcio then does not report which
-messages are compressed, but their first bytes do: no protobuf message begins with the first bytes of
-gzip (wire type 7 does not exist), and a message that begins with the first bytes of zlib has field 15 first, which no
-message here has. Messages that cannot be inflated are taken as they are.
+`admitted` is for grpcio; the native server uses `inflated_message` only, because it counts the bytes as they arrive.
+
+grpcio would inflate a compressed message without a bound on the ratio, before ksrv sees it, so this is switched off
+(`grpc.per_message_decompression`). grpcio then does not report which messages are compressed. ksrv recognises them by
+their first bytes: no protobuf message begins with the first bytes of gzip (wire type 7 does not exist), and a message
+that begins with the first bytes of zlib would have field 15 first, which no message here has. A message that looks like
+zlib but cannot be inflated is taken as it is.
 """
 
 from collections.abc import Iterator
@@ -19,7 +21,7 @@ from ksrv.server.http.compression import inflated, steps
 
 _GZIP = b"\x1f\x8b\x08"
 _ZLIB = b"\x78"
-"""The first byte of zlib's streams with the usual window; with the second a multiple of 31."""
+"""The first byte of a zlib stream with the usual window. The first two bytes are a multiple of 31 (RFC 1950 2.2)."""
 
 
 def encoding_of(message: bytes) -> str | None:
@@ -37,13 +39,13 @@ def admitted(message: bytes, limits: Limits, budget: MemoryBudget) -> Iterator[b
 
     Args:
         message: The message as it was received, compressed or not.
-        limits: Bounds on its size and its ratio.
-        budget: The bytes that requests may hold together.
+        limits: Bounds on the size and on the ratio of the sizes.
+        budget: The memory budget.
 
     Raises:
-        BodyTooLarge: It is, or inflates to, more than the limits allow.
-        InvalidRequest: It is corrupt.
-        Overloaded: The bytes in flight are at their bound.
+        BodyTooLarge: The message, or the inflated message, is larger than the limits allow.
+        InvalidRequest: The gzip data is corrupt.
+        Overloaded: The memory budget is full.
     """
     with Reservation(budget) as reservation:
         reservation.grow(len(message))
@@ -65,16 +67,17 @@ def admitted(message: bytes, limits: Limits, budget: MemoryBudget) -> Iterator[b
 def inflated_message(
     message: bytes | memoryview, encoding: str, limits: Limits, reservation: Reservation
 ) -> memoryview:
-    """Return what a compressed message inflates to.
+    """Return a compressed message inflated.
 
     Args:
         encoding: "gzip" or "deflate".
-        limits: Bounds on its size and its ratio.
+        limits: Bounds on the size and on the ratio of the sizes.
+        reservation: Counts the inflated bytes in the memory budget.
 
     Raises:
-        BodyTooLarge: It inflates to more than the limits allow.
-        InvalidRequest: It is corrupt.
-        Overloaded: The bytes in flight are at their bound.
+        BodyTooLarge: The inflated message is larger than the limits allow.
+        InvalidRequest: The data is corrupt.
+        Overloaded: The memory budget is full.
     """
 
     def refusal(size: int, most: int) -> BodyTooLarge:

@@ -1,8 +1,10 @@
-"""The gRPC front end on libnghttp2: the native server receives complete messages and sends the answers.
+"""The gRPC front end on libnghttp2: a native server receives messages and sends answers, and calls Python in between.
 
-Strategy: the I/O thread that entered Python reads and submits a ModelInfer call, and the engine may run it on this
-thread. The thread that ends the request sends the answer. All other unary calls run on small pools, as do streams,
-which take one message after the other. No Python thread waits for the client of a unary call.
+The native server (`native/grpc/`) answers ModelInfer calls on its fast path if it can. For all other calls it calls a
+method of `NativeGrpcServer` on an I/O thread: `_admit` when the head of a call has arrived, `_ready` when the message
+is complete. `_ready` reads and submits a ModelInfer call on the I/O thread, and the engine may run it there. The
+thread that ends the request sends the answer. Other unary calls, and streams, run on small thread pools. No Python
+thread waits for the client of a unary call.
 """
 
 import functools
@@ -44,6 +46,7 @@ from ksrv.server.settings import ServerSettings
 from ksrv.server.shared.parts import ServerParts
 
 POLL_SECONDS = 0.01
+"""The pause between two looks at the open connections when the server stops."""
 
 
 class NativeGrpcServer:
@@ -68,7 +71,7 @@ class NativeGrpcServer:
         self._listener: socket.socket | None = None
         self._core: GrpcServer | None = None
         self._access_log: RecordWriter | None = None
-        self._end: float | None = None
+        self._end: float | None = None  # when the grace period ends, on the clock of time.monotonic; None before
         self._stopped = False
 
     # ---- life -------------------------------------------------------------------------------
@@ -116,6 +119,7 @@ class NativeGrpcServer:
         return 0.0 if self._core is None else self._core.last_connected
 
     def _config(self) -> dict[str, Any]:
+        """Return the settings of the native server."""
         settings = self._settings
         limits = settings.limits
         return {
@@ -185,7 +189,7 @@ class NativeGrpcServer:
     # ---- unary calls ------------------------------------------------------------------------
 
     def _ready(self, call: Call) -> None:
-        """Take a call whose message is complete, or a stream that begins. Runs on an I/O thread, so it must not wait."""
+        """Serve a call whose message is complete, or a new stream. Runs on an I/O thread, so it must not wait."""
         if not call.is_active():  # checked again by the methods below that run later on a pool
             return
         method = self._methods[call.path]
@@ -210,7 +214,7 @@ class NativeGrpcServer:
             refuse(call, error)
 
     def _admit(self, call: Call) -> None:
-        """Check a caller before the message arrives."""
+        """Check a caller before the message arrives. Runs on an I/O thread."""
         try:
             self._services.check(self._methods[call.path], call)
         except Exception as error:  # noqa: BLE001  (becomes the answer)
@@ -219,6 +223,7 @@ class NativeGrpcServer:
             call.admit()
 
     def _answer(self, method: Method, call: Call, message: Message, compressed: bool) -> None:
+        """Answer a unary call that does not run in the engine, on the pool of the method."""
         assert method.answer is not None, "only methods with an answer go to a pool"
         if not call.is_active():
             return
@@ -238,7 +243,7 @@ class NativeGrpcServer:
             run_infer(NativeInferCall(method, call, inflated), self._engine, waits=True)
 
     def _deliver(self, call: Call, request: InferRequest, answer: object) -> None:
-        """Answer a request of the fast path whose answer needs Python."""
+        """Send the answer of a request that the fast path read, but whose answer only Python can write."""
         infer = NativeInferCall(self._methods[MODEL_INFER], call, request=request)
         if isinstance(answer, InferResponse):
             deliver(infer, answer)
@@ -249,6 +254,7 @@ class NativeGrpcServer:
     # ---- streams ----------------------------------------------------------------------------
 
     def _run_stream(self, method: Method, call: Call) -> None:
+        """Serve a stream on a thread of the method's pool until it ends."""
         assert method.stream is not None, "only streams run as such"
         if not call.is_active():
             return
@@ -256,6 +262,7 @@ class NativeGrpcServer:
         try:
             with permitted(method, call):
                 for answer in method.stream(source, call):
+                    # None: no room in the memory budget. False: the call has ended.
                     goes_on = call.write(answer)
                     if goes_on is None:
                         raise no_room_for_answer(len(answer))
@@ -267,13 +274,13 @@ class NativeGrpcServer:
 
 
 class NativeInferCall:
-    """An `InferCall` that the native server received: a unary call, whose caller it has admitted.
+    """An `InferCall` of the native server: a unary call, whose caller was checked before.
 
     Args:
         method: The call's method.
-        call: The call, which takes the answer.
-        message: The message; opened later if it is compressed.
-        request: The request, if it was read before.
+        call: The native call.
+        message: The message, or for a compressed message the context that inflates it.
+        request: The request, if the fast path has read it.
     """
 
     __slots__ = ("_call", "_form", "_message", "_request")
@@ -300,7 +307,7 @@ class NativeInferCall:
         message, call = self._message, self._call
         if isinstance(message, bytes | memoryview):
             self._request = request = self._form.read(message, call, find)
-            call.give_back_bytes()  # from here on the engine's queue counts the request
+            call.give_back_bytes()  # from now on the engine's queue counts the request in the memory budget
         else:
             with message as written:
                 self._request = request = self._form.read(written, call, find)
@@ -393,7 +400,7 @@ def stream_messages(
 
 
 def misdirected_body(http_address: str) -> bytes:
-    """Return the JSON that answers HTTP/2 requests other than gRPC on the address of gRPC.
+    """Return the JSON with which the gRPC address answers HTTP/2 requests that are not gRPC.
 
     Args:
         http_address: The address of REST: "http://host:port", "https://host:port" or "unix:path"; "" if it is unknown.

@@ -1,11 +1,11 @@
-"""Holding the gRPC port for the workers.
+"""The gRPC socket of the master process, which its workers share.
 
-The workers of the native server accept from one listener of the master's. grpcio binds in each worker,
-after the fork. So that port 0 means one port for all of them, a reload does not change it, and a
-second server on the same port fails loudly although workers share it, the master binds it first: once
-alone to see that it is free, then shared, without listening.
+For the native server, the master listens (`listen`) and all workers accept from this socket. grpcio cannot take a
+socket: it binds the port in each worker, with SO_REUSEPORT. So the master only reserves the port (`reserve`): it first
+binds the port without sharing, to see that no other server has it, and then with SO_REUSEPORT, without listening. All
+workers then have the same port, even for port 0 and after a reload, and a second server on the port fails.
 
-A master that replaces another (SIGUSR2) inherits the socket, like the sockets of HTTP.
+A master that replaces another (SIGUSR2) inherits the socket (`hand_over`, `inherited`), like the sockets of HTTP.
 """
 
 import contextlib
@@ -16,20 +16,20 @@ from dataclasses import replace
 from ksrv.server.addresses import Address
 
 _INHERITED = "_KSRV_GRPC_SOCKET"
-"""The variable that names the descriptor of an inherited socket, and whether it listens."""
+"""The environment variable with the descriptor of an inherited socket, and 1 if it listens, else 0."""
 
 
 def reserve(address: Address) -> tuple[Address, socket.socket | None]:
-    """Bind an address for as long as the returned socket lives.
+    """Bind an address for grpcio, as long as the returned socket is open.
 
     Args:
         address: The address for gRPC; port 0 picks a port.
 
     Returns:
-        The address with its real port, and the socket that holds it; a unix path needs none.
+        The address with the real port, and the socket that reserves it; no socket for a unix path.
 
     Raises:
-        OSError: The address is taken or does not exist.
+        OSError: The address is in use or does not exist.
     """
     if address.path:
         return address, None
@@ -53,11 +53,11 @@ def listen(address: Address, backlog: int, *, umask: int | None = None) -> socke
 
     Args:
         address: Where to listen.
-        backlog: Connections that wait to be accepted at most.
-        umask: That of a unix socket; None for the process's.
+        backlog: The most connections that wait to be accepted.
+        umask: The umask for the file of a unix socket; None for the umask of the process.
 
     Raises:
-        OSError: The address is taken or does not exist.
+        OSError: The address is in use or does not exist.
     """
     if address.path:
         made = _listen_on_path(address.path, umask)
@@ -73,7 +73,7 @@ def listen(address: Address, backlog: int, *, umask: int | None = None) -> socke
 
 
 def _listen_on_path(path: str, umask: int | None) -> socket.socket:
-    """Return a socket that is bound to a path, in place of one that nobody listens on any more."""
+    """Return a socket that is bound to a path. A file of a socket on which no process listens is removed first."""
     with contextlib.suppress(FileNotFoundError), socket.socket(socket.AF_UNIX) as trial:
         try:
             trial.connect(path)
@@ -90,11 +90,11 @@ def _listen_on_path(path: str, umask: int | None) -> socket.socket:
 
 
 def hand_over(held: socket.socket, environment: dict[str, str], *, listens: bool) -> None:
-    """Let the program that is executed next in this process have the socket of the gRPC port.
+    """Pass the gRPC socket to the program that this process executes next, such as a new master.
 
     Args:
-        environment: The variables that the program is given.
-        listens: Whether workers accept from it; otherwise it holds the port for grpcio.
+        environment: The environment variables for the program.
+        listens: Whether workers accept from the socket; otherwise it reserves the port for grpcio.
     """
     held.set_inheritable(True)
     environment[_INHERITED] = f"{held.fileno()} {int(listens)}"
@@ -104,8 +104,8 @@ def inherited(*, listens: bool) -> socket.socket | None:
     """Return the socket that the previous program handed over, or None.
 
     Args:
-        listens: Whether workers are to accept from it. A socket of the other kind is closed; the port
-            is then taken anew, which tells when the other program still holds it.
+        listens: Whether workers will accept from the socket. A socket of the other kind is closed. The caller then
+            binds the port again, which fails if the other program still has it.
     """
     number, _, kind = os.environ.pop(_INHERITED, "").partition(" ")
     if not number:

@@ -1,7 +1,7 @@
-"""grpc.reflection: which services there are and what their messages look like, for grpcurl and kin.
+"""Answers grpc.reflection requests: the services and the descriptors of their messages, for tools such as grpcurl.
 
-Versions v1 and v1alpha have the same messages under two package names, so one function serves both.
-The answers come from ksrv's private descriptor pool.
+The versions v1 and v1alpha have the same messages under two package names, so one function serves both. ksrv's private
+descriptor pool (`ksrv/protocol/protobuf.py`) has the descriptors.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,10 @@ INVALID_ARGUMENT = 3
 
 
 def answer(request: Any, served: Sequence[str]) -> Any:
-    """Answer one question.
+    """Answer one ServerReflectionRequest.
+
+    Args:
+        served: The full names of the services.
 
     Returns:
         A ServerReflectionResponse of the same version; an unknown symbol is an `error_response`.

@@ -1,7 +1,7 @@
-"""The calls of GRPCInferenceService that tell the state of the server and its models.
+"""Answers the calls of GRPCInferenceService about the state and metadata of the server and its models.
 
-Each method takes the request message and returns the answer's message; who may call, and what an
-error becomes, is decided around them (`services.py`).
+Each method takes the request message and the call, and returns the answer's message or raises. `services.py` checks the
+callers, and the servers turn exceptions into gRPC errors.
 """
 
 from typing import Any

@@ -1,6 +1,8 @@
-"""The methods of all services, for every library that carries them: who may call, which pool runs them, what they return.
+"""The table of all gRPC methods, for the native server and grpcio: the check of callers, the pool, and the function.
 
-A call is a `ksrv._native.grpc.grpc_call.Call`, or something with the same methods.
+A server looks up the `Method` of a call by its path in `Services.methods`. A method is one of three kinds: a unary call
+that a function answers (`answer`), a unary call that runs in the engine (`infer`), or a stream (`stream`). A call is a
+`ksrv._native.grpc.grpc_call.Call`, or a `GrpcioCall`, which has the same methods.
 """
 
 import functools
@@ -56,16 +58,17 @@ class Method:
     """One method of a service.
 
     Attributes:
-        check: Who may call; asked before a message is read.
-        limits: Bounds on its messages.
-        answer: Makes the answer of a unary call's message; None for calls of the engine and for streams.
-        infer: Reads and writes the messages of a unary call that runs in the engine.
-        stream: Makes the answers of a stream's messages; None for unary calls.
-        permits: Says among which permits a stream takes one.
-        pool: The pool that runs it.
-        small: Whether its messages are always small.
+        check: Raises if the caller may not call. Called before the message is read.
+        limits: Bounds on the messages.
+        answer: Returns the answer for the message of a unary call; None for the other kinds.
+        infer: Reads and writes the messages of a unary call that runs in the engine; None for the other kinds.
+        stream: Yields the answers for the messages of a stream; None for the other kinds.
+        permits: Returns the semaphore of which a stream needs a permit.
+        pool: The pool whose threads run the method; None for calls that run in the engine.
+        small: Whether the messages are always small.
         one_message: Whether a stream of answers takes exactly one message.
-        control: Whether it changes the server; each caller is checked then, whoever else may call without a token.
+        control: Whether the method changes the server. Then the native server checks each caller, even if ordinary
+            calls need no token.
     """
 
     check: Check
@@ -90,19 +93,19 @@ class Services:
 
     Args:
         parts: The parts that the front ends share.
-        others: Returns the methods of other servers' services, which are served too.
+        others: Returns the methods of the dialects' services; None without dialects.
 
     Attributes:
         parts: As given.
         methods: Every method by its path.
         calls: Reads the requests of ModelInfer and writes their answers.
         access: The checks of callers.
-        budget: The bytes that requests may hold together.
-        proxies: The proxies whose word on their callers the logs take.
+        budget: The memory budget.
+        proxies: The proxies whose headers about their callers are believed in logs.
         settings: The server's settings.
-        small: The limits of small messages.
+        small: The limits for methods whose messages are small.
         call_pool: Runs calls that may take long.
-        on_stop: Called when the server begins to stop: each ends the streams of a dialect.
+        on_stop: Functions that end the streams of dialects, called when the server begins to stop.
     """
 
     def __init__(self, parts: ServerParts, others: "OtherMethods | None" = None) -> None:
@@ -123,7 +126,7 @@ class Services:
         self.on_stop: list[Callable[[], None]] = []
         self.calls = InferCalls(parts)
         self.call_pool = self.pool("call", bounds.CALL_THREADS)
-        # A few threads more than permits, so that a stream too many is refused and does not wait.
+        # More threads than permits, so that a stream without a permit is refused at once instead of waiting.
         self._stream_pool = self.pool("stream", bounds.MAX_STREAMS + bounds.SPARE_THREADS)
         self.methods: dict[str, Method] = {
             MODEL_INFER: Method(self._token, settings.limits, infer=self.calls),
@@ -134,18 +137,18 @@ class Services:
         }
 
     def check(self, method: Method, call: Call) -> None:
-        """Let a caller of a method pass, or raise."""
+        """Raise if the caller may not call a method."""
         self.access.check_host(call.host, peer=call.peer_address())
         method.check(call)
 
     def begin_stop(self) -> None:
-        """End streams once they have answered what they accepted, and tell watchers of health."""
+        """End streams after the answers to their accepted messages, and notify health watchers."""
         self._closing.set()
         for close in self.on_stop:
             close()
 
     def stop(self) -> None:
-        """Let the threads go that have nothing left to do."""
+        """End the threads of the pools. Call it when no call is left."""
         for pool in self._pools:
             pool.shutdown(wait=False, cancel_futures=True)
         self._pools.clear()
@@ -176,10 +179,10 @@ class Services:
             service: The full name of their service.
             behaviors: The functions that answer them, by their names.
             pool: The pool that runs them.
-            check: Who may call; callers with the token if left out.
-            small: Whether the messages are always small; they are accepted even if the memory budget is full.
-            control: Whether they change the server, or reach into this machine's memory: they need control rights, and
-                are written to the audit log.
+            check: The check of callers; by default callers need the token.
+            small: Whether the messages are always small. They are accepted even if the memory budget is full.
+            control: Whether the methods change the server or use this machine's memory. They need control rights, and
+                are recorded in the audit log.
         """
         limits = self.small if small else self.settings.limits
         found = {}
@@ -196,7 +199,7 @@ class Services:
         return found
 
     def _state_methods(self) -> dict[str, Method]:
-        """Return the methods that tell the state of the server and its models."""
+        """Return the methods about the state and metadata of the server and its models."""
         calls = Servicer(self.parts)
         probes = {"ServerLive": calls.server_live, "ServerReady": calls.server_ready}
         reads = {"ModelReady": calls.model_ready, "ModelMetadata": calls.model_metadata}
@@ -215,7 +218,7 @@ class Services:
         )
         health = Health(self.parts.engine, self._closing, self._token)
         found = self.unary(HEALTH, {"List": health.list}, pool, small=True)
-        # `health.check` knows the service, and checks the caller by that.
+        # `health.check` checks the caller itself, because the check depends on the service in the message.
         checked = {"Check": health.check}
         found |= self.unary(HEALTH, checked, pool, check=open_to_all, small=True)
         found[f"/{HEALTH}/Watch"] = Method(
@@ -249,7 +252,7 @@ class Services:
         Args:
             answers: Makes the answers.
             small: As for `unary`.
-            one_message: Whether it takes exactly one message.
+            one_message: Whether the stream takes exactly one message.
         """
         return Method(
             self._token,
@@ -271,6 +274,7 @@ class Services:
             yield reflection.answer(question, self.services()).SerializeToString()
 
     def _watch_permits(self, call: Call) -> threading.Semaphore:
+        """Return the permits for health watches of callers with, or without, credentials."""
         try:
             self._token(call)
         except KsrvError:
@@ -285,20 +289,21 @@ class Services:
 
 
 OtherMethods: TypeAlias = Callable[[Services, "Engine"], Mapping[str, Method]]
+"""Returns the methods of the dialects' services by their paths."""
 
 
 @contextmanager
 def permitted(method: Method, call: Call) -> Iterator[None]:
-    """Hold a permit for a stream.
+    """Hold a permit for a stream in the context.
 
     Raises:
         Overloaded: All permits are taken.
     """
     assert method.permits is not None, "streams have permits"
-    among = method.permits(call)
-    if not among.acquire(blocking=False):
+    permits = method.permits(call)
+    if not permits.acquire(blocking=False):
         raise Overloaded("too many streams are open; close one, or try again later", "streams")
     try:
         yield
     finally:
-        among.release()
+        permits.release()
