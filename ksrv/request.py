@@ -290,18 +290,18 @@ class RequestPart(msgspec.Struct, array_like=True):
         part.deadline_ns = request.deadline_ns
         part.lengths = request.lengths
         if request.outputs:
-            part.outputs = tuple(one.name for one in request.outputs)
-        inputs = {one.name: one.parameters for one in request.inputs if one.parameters}
+            part.outputs = tuple(asked.name for asked in request.outputs)
+        inputs = {tensor.name: tensor.parameters for tensor in request.inputs if tensor.parameters}
         if inputs:
             part.input_parameters = inputs
-        outputs = {one.name: one.parameters for one in request.outputs if one.parameters}
+        outputs = {asked.name: asked.parameters for asked in request.outputs if asked.parameters}
         if outputs:
             part.output_parameters = outputs
         return part
 
 
 class Emitter(Protocol):
-    """Takes the intermediate answers of a running batch, and sends them to the clients or from a process to the worker."""
+    """Takes the intermediate answers of a running batch, for the clients or, in a handler process, for the worker."""
 
     def __call__(self, outputs: ExecutorOutputs) -> None:
         """Pass an intermediate answer to each request that still wants it, and wait for slow clients.

@@ -150,9 +150,9 @@ class Padding(msgspec.Struct, frozen=True, kw_only=True):
 def changed_keys(settings: msgspec.Struct) -> dict[str, Any]:
     """Return the keys of a section whose values are not the defaults."""
     return {
-        one.name: value
-        for one in msgspec.structs.fields(settings)
-        if (value := getattr(settings, one.name)) != one.default
+        field.name: value
+        for field in msgspec.structs.fields(settings)
+        if (value := getattr(settings, field.name)) != field.default
     }
 
 

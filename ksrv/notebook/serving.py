@@ -133,7 +133,7 @@ def serve(
         return None  # type: ignore[return-value]  # in a module that is imported, which has no use for it
     # The kernel keeps the servers, so that a cell that runs again finds the server that it started.
     known = running.meta.setdefault("ksrv_servers", {})
-    key = (name, *(getattr(one, "__qualname__", str(one)) for one in handlers))
+    key = (name, *(getattr(handler, "__qualname__", str(handler)) for handler in handlers))
     if key in known:
         known.pop(key).stop()
     known[key] = NotebookServer(handlers, flags, settings)

@@ -67,14 +67,14 @@ class ValuesCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """Return the metrics."""
         values = self._statistics
-        versions = [([one.name, one.version], one) for one in values.models]
-        outcomes = [(labels, one.outcomes()) for labels, one in versions]
+        versions = [([model.name, model.version], model) for model in values.models]
+        outcomes = [(labels, model.outcomes()) for labels, model in versions]
         yield _family(OUTCOMES, outcomes, MODEL_LABELS)
         for field, shown in rows(ModelStatistics).items():
             for row in shown:
-                samples = [(labels, getattr(one, field)) for labels, one in versions]
+                samples = [(labels, getattr(model, field)) for labels, model in versions]
                 yield _family(row, samples, MODEL_LABELS)
-        ready = [(labels, int(one.ready)) for labels, one in versions]
+        ready = [(labels, int(model.ready)) for labels, model in versions]
         unserved = [(list(named), 0) for named in self._unserved]
         yield _family(READY, [*ready, *unserved], MODEL_LABELS)
         yield from _times(values.models)
@@ -101,14 +101,14 @@ def _times(models: Sequence[ModelStatistics]) -> Iterator[Metric]:
     sizes = HistogramMetricFamily(
         "ksrv_batch_size", "Rows of the batches that were run.", labels=MODEL_LABELS
     )
-    for one in models:
-        labels = [one.name, one.version]
-        if "request" in one.stages:
-            durations.add_metric(labels, *_histogram(one.stages["request"]))
+    for model in models:
+        labels = [model.name, model.version]
+        if "request" in model.stages:
+            durations.add_metric(labels, *_histogram(model.stages["request"]))
         for stage in STAGES:
-            if stage in one.stages:
-                stages.add_metric([*labels, stage], *_histogram(one.stages[stage]))
-        sizes.add_metric(labels, *_sizes(one))
+            if stage in model.stages:
+                stages.add_metric([*labels, stage], *_histogram(model.stages[stage]))
+        sizes.add_metric(labels, *_sizes(model))
     return iter((durations, stages, sizes))
 
 
@@ -121,8 +121,8 @@ def _histogram(times: StageTimes) -> tuple[list[tuple[str, float]], float]:
     return buckets, times.ns / 1e9
 
 
-def _sizes(one: ModelStatistics) -> tuple[list[tuple[str, float]], float]:
-    counts = [(rows, batch.compute_infer.count) for rows, batch in one.batches.items()]
+def _sizes(model: ModelStatistics) -> tuple[list[tuple[str, float]], float]:
+    counts = [(rows, batch.compute_infer.count) for rows, batch in model.batches.items()]
     buckets: list[tuple[str, float]] = [
         (repr(float(bound)), sum(count for size, count in counts if size <= bound))
         for bound in BATCH_SIZES
@@ -154,7 +154,7 @@ def _family(
 
 
 def _refused(values: WorkerStatistics) -> Iterator[tuple[list[str], int]]:
-    counts = {(one.name, one.version): 0 for one in values.models}
+    counts = {(model.name, model.version): 0 for model in values.models}
     for name, versions in values.refused.items():
         counts |= {(name, version): count for version, count in versions.items()}
     return ((list(named), count) for named, count in counts.items())

@@ -54,11 +54,11 @@ def add_models(
     mine: Sequence[ModelStatistics], others: Sequence[ModelStatistics], *, lives: bool
 ) -> None:
     """Add another worker's statistics of the same model versions."""
-    by_name = {(one.name, one.version): one for one in mine}
+    by_name = {(model.name, model.version): model for model in mine}
     for other in others:
-        if (one := by_name.get((other.name, other.version))) is None:
+        if (model := by_name.get((other.name, other.version))) is None:
             continue
-        add_counts(one, other)
+        add_counts(model, other)
         if lives:
-            one.pending += other.pending
-            one.ready = one.ready and other.ready
+            model.pending += other.pending
+            model.ready = model.ready and other.ready

@@ -87,16 +87,16 @@ def openapi(
     kinds: list[Any] = [Error, Input, Output, SequenceParameters]
     models = list(specs)
     for route in routes:
-        of_model = any(not one.tag for one in route.operations.values())
+        of_model = any(not op.tag for op in route.operations.values())
         for spec in models if of_model else (None,):
             path = route.path if spec is None else route.path.replace("{name}", spec.name)
             paths[path] = {
-                method: _operation(one, route, spec) for method, one in route.operations.items()
+                method: _operation(op, route, spec) for method, op in route.operations.items()
             }
             if fields := re.findall(r"{(\w+)}", path):
                 paths[path]["parameters"] = [_path_field(name) for name in fields]
-        for one in route.operations.values():
-            kinds += [kind for kind in (one.answer, one.body, one.error) if _is_class(kind)]
+        for op in route.operations.values():
+            kinds += [kind for kind in (op.answer, op.body, op.error) if _is_class(kind)]
     _, components = msgspec.json.schema_components(kinds, ref_template=_REF)
     document: Document = {
         "openapi": "3.1.0",
@@ -174,7 +174,7 @@ def _infer_body(spec: ModelSpec) -> Document:
         content["application/json"]["example"] = example
     content["application/octet-stream"] = {"schema": _FILE}
     images = [entry.image for entry in spec.inputs if entry.image is not None]
-    content |= {_IMAGE_TYPES[form]: {"schema": _FILE} for one in images for form in one.formats}
+    content |= {_IMAGE_TYPES[form]: {"schema": _FILE} for image in images for form in image.formats}
     if images:
         content["multipart/form-data"] = {
             "schema": {
@@ -322,15 +322,15 @@ def _infer_example(spec: ModelSpec) -> Document | None:
     if not values:
         return None
     inputs = [
-        {"name": one.name, "shape": [1], "datatype": "BYTES", "data": values[one.name]}
-        if one.image is not None
+        {"name": tensor.name, "shape": [1], "datatype": "BYTES", "data": values[tensor.name]}
+        if tensor.image is not None
         else {
-            "name": one.name,
-            "shape": _sizes(one),
-            "datatype": one.datatype,
-            "data": values[one.name] if one.shape else [values[one.name]],
+            "name": tensor.name,
+            "shape": _sizes(tensor),
+            "datatype": tensor.datatype,
+            "data": values[tensor.name] if tensor.shape else [values[tensor.name]],
         }
-        for one in spec.required_inputs
+        for tensor in spec.required_inputs
     ]
     return with_sequence({"inputs": inputs}, spec)
 

@@ -151,7 +151,7 @@ def parse_infer(
             request.nbytes = max(size, request.nbytes)
     # A client that names binary outputs in its JSON gets them, and not a file.
     in_json = not is_raw and upload is None
-    if not (in_json and (request.binary_output or any(one.binary for one in request.outputs))):
+    if not (in_json and (request.binary_output or any(asked.binary for asked in request.outputs))):
         request.file_type = file_type(headers.get("accept", ""))
     request.model_version = spec.version
     request.headers = headers
@@ -479,7 +479,7 @@ def file_body(response: InferResponse, request: InferRequest) -> RenderedBody | 
     if (
         not isinstance(data, list)
         or len(data) != 1
-        or any(one.shared_memory for one in request.outputs)
+        or any(output.shared_memory for output in request.outputs)
     ):
         return None
     return RenderedBody([data[0]], len(data[0]), None, request.file_type)

@@ -39,15 +39,15 @@ def prometheus_targets(replicas: Sequence[Address]) -> list[dict[str, Any]]:
     """
     return [
         {
-            "targets": [one.http],
+            "targets": [address.http],
             "labels": {
-                "__scheme__": "https" if one.tls else "http",
-                "replica": one.replica,
-                "node": one.node,
+                "__scheme__": "https" if address.tls else "http",
+                "replica": address.replica,
+                "node": address.node,
             },
         }
-        for one in replicas
-        if one.http
+        for address in replicas
+        if address.http
     ]
 
 

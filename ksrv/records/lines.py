@@ -68,7 +68,7 @@ class RecordedTensor(msgspec.Struct, frozen=True, omit_defaults=True):
         if isinstance(data, np.ndarray):
             return data
         elements = np.empty(len(data), object)
-        elements[:] = [bytes(one) for one in data]
+        elements[:] = [bytes(element) for element in data]
         return elements.reshape(self.shape)
 
 

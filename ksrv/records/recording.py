@@ -254,7 +254,7 @@ class _Sampled:
                 outputs, self.room = self._recording.copied(response.outputs, self.room)
         request = self._request
         headers = self._recording.kept_headers(request)
-        texts: list[object] = [request.id, *(one.name for one in request.outputs)]
+        texts: list[object] = [request.id, *(output.name for output in request.outputs)]
         for mapping in (request.parameters, headers, answer_parameters):
             texts += [*mapping, *mapping.values()]
         if failure is not None:
@@ -275,8 +275,8 @@ class _Sampled:
             failure=failure,
             parameters=dict(request.parameters),
             wanted={
-                one.name: {"classification": one.classification} if one.classification else {}
-                for one in request.outputs
+                asked.name: {"classification": asked.classification} if asked.classification else {}
+                for asked in request.outputs
             },
             headers=headers,
             answer_parameters=dict(answer_parameters),

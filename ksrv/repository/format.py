@@ -140,39 +140,39 @@ class Formats:
 
     def __init__(self, formats: Iterable[Format] = ()) -> None:
         self._formats = formats = tuple(formats)
-        self.folders = tuple(one.folders for one in formats if one.folders is not None)
-        self.lists = tuple(one.lists for one in formats if one.lists is not None)
-        archives = [one.archives for one in formats if one.archives is not None]
-        self.archives = {suffix: one for one in archives for suffix in one.suffixes}
-        self.handlers = tuple(one.handlers for one in formats if one.handlers is not None)
-        self._checks = tuple(one.check for one in formats if one.check is not None)
-        self.unread = {name: text for one in formats for name, text in one.unread.items()}
+        self.folders = tuple(each.folders for each in formats if each.folders is not None)
+        self.lists = tuple(each.lists for each in formats if each.lists is not None)
+        archives = [each.archives for each in formats if each.archives is not None]
+        self.archives = {suffix: reader for reader in archives for suffix in reader.suffixes}
+        self.handlers = tuple(each.handlers for each in formats if each.handlers is not None)
+        self._checks = tuple(each.check for each in formats if each.check is not None)
+        self.unread = {name: text for each in formats for name, text in each.unread.items()}
 
     def without_archives(self) -> "Formats":
         """Return the formats without their readers of archives."""
-        return Formats(replace(one, archives=None) for one in self._formats)
+        return Formats(replace(each, archives=None) for each in self._formats)
 
     def folder_reader(self, folder: Path) -> FolderReader | None:
         """Return the reader for a folder that is a model of another server, or None."""
-        return next((one for one in self.folders if one.is_model(folder)), None)
+        return next((reader for reader in self.folders if reader.is_model(folder)), None)
 
     def configurable(self, folder: Path) -> FolderReader | None:
         """Return the reader that can read a folder with the configuration of a load call, or None."""
-        return next((one for one in self.folders if one.may_be_configured(folder)), None)
+        return next((reader for reader in self.folders if reader.may_be_configured(folder)), None)
 
     def list_reader(self, path: Path) -> ListReader | None:
         """Return the reader of a file that lists models, or None."""
-        return next((one for one in self.lists if path.suffix == one.suffix), None)
+        return next((reader for reader in self.lists if path.suffix == reader.suffix), None)
 
     def unpacked(self, folder: Path) -> ArchiveReader | None:
         """Return the reader for a folder with the files of an unpacked archive, or None."""
         readers = self.archives.values()
-        return next((one for one in readers if (folder / one.mark).is_file()), None)
+        return next((reader for reader in readers if (folder / reader.mark).is_file()), None)
 
     def adopt(self, config: ModelConfig, **facts: Any) -> ModelConfig:
         """Return a handler's settings after each format has adopted them; see `HandlerReader.adopt`."""
-        for one in self.handlers:
-            config = one.adopt(config, **facts)
+        for reader in self.handlers:
+            config = reader.adopt(config, **facts)
         return config
 
     def check(self, entries: Mapping[str, ModelEntry]) -> None:

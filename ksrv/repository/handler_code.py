@@ -202,7 +202,7 @@ class HandlerCode:
         first, _, rest = dotted.partition(".")
         node = self.names.get(first)
         if isinstance(node, ast.ImportFrom):
-            alias = next(one for one in node.names if first in (one.asname, one.name))
+            alias = next(item for item in node.names if first in (item.asname, item.name))
             module = ("." * node.level) + (node.module or "")
             if rest:  # `from package import module`, and the base is module.Name
                 code = self._imported(
@@ -213,7 +213,7 @@ class HandlerCode:
                 code, name = self._imported(module), alias.name
         elif isinstance(node, ast.Import) and rest:
             alias = next(
-                one for one in node.names if first in (one.asname, one.name.partition(".")[0])
+                item for item in node.names if first in (item.asname, item.name.partition(".")[0])
             )
             module, _, name = f"{alias.name if alias.asname else first}.{rest}".rpartition(".")
             code = self._imported(module)
@@ -244,7 +244,7 @@ class HandlerCode:
         lines: dict[KeyPath, int] = {}
         if call is None:
             return keys, lines
-        if call.args or any(one.arg is None for one in call.keywords):
+        if call.args or any(keyword.arg is None for keyword in call.keywords):
             raise ConfigError(
                 f"{self.path}, line {call.lineno}: {DECORATOR} takes keys and values: "
                 f"{DECORATOR}(batching={{...}})"

@@ -43,9 +43,9 @@ def json_schema(formats: Formats = NO_FORMATS) -> dict[str, Any]:
 
 def _defaults(kind: type[msgspec.Struct]) -> list[tuple[str, Any]]:
     return [
-        (one.encode_name, one.default)
-        for one in msgspec.structs.fields(kind)
-        if isinstance(one.default, (str, int, float, tuple))
+        (field.encode_name, field.default)
+        for field in msgspec.structs.fields(kind)
+        if isinstance(field.default, (str, int, float, tuple))
     ]
 
 

@@ -305,7 +305,7 @@ class Repository:
             return ModelEntry(name, error=text, path=path)
 
     def _is_model_folder(self, path: Path) -> bool:
-        marks = (one.mark for one in self._formats.folders)
+        marks = (reader.mark for reader in self._formats.folders)
         if any((path / name).is_file() for name in (CONFIG_NAME, "handler.py", *marks)):
             return True
         return bool(version_folders(path))
@@ -319,7 +319,7 @@ def _near_path(path: Path) -> str:
     """Return a hint for a path that does not exist: a similar name in its folder, or the folder."""
     folder = path.absolute().parent
     try:
-        names = [one.name for one in folder.iterdir()]
+        names = [child.name for child in folder.iterdir()]
     except OSError:
         return f"; {folder} cannot be looked at either"
     return did_you_mean(path.name, names) or f" in {folder}"

@@ -359,7 +359,7 @@ def _without_none(info: inspect.Type) -> inspect.Type:
     """Return a type without None, and without metadata that has no text for errors (`expected`)."""
     while True:
         if isinstance(info, inspect.UnionType):
-            rest = [one for one in info.types if not isinstance(one, inspect.NoneType)]
+            rest = [kind for kind in info.types if not isinstance(kind, inspect.NoneType)]
             if len(rest) != 1:
                 return info
             info = rest[0]
@@ -409,7 +409,7 @@ def _mismatch(info: inspect.Type, value: object) -> str:
     if isinstance(info, inspect.Metadata):
         return f"expected {(info.extra or {})['expected']}, found {found}"
     if isinstance(info, inspect.LiteralType):
-        allowed = [str(one) for one in info.values]
+        allowed = [str(entry) for entry in info.values]
         return f"expected one of {', '.join(allowed)}, found {found}{did_you_mean(value, allowed)}"
     if isinstance(info, inspect.IntType):
         high = info.le if info.le is not None else (info.lt or 0) - 1

@@ -178,7 +178,7 @@ def _head(body: memoryview, start: int, number: int) -> tuple[str, str, bool, in
             raise _malformed_head(number)
         if field in _FIELDS:
             fields[field] = value.strip()
-    disposition, kind, encoding = (fields.get(one, b"") for one in _FIELDS)
+    disposition, kind, encoding = (fields.get(name, b"") for name in _FIELDS)
     if encoding.lower() not in _PLAIN_ENCODINGS:
         raise InvalidRequest(
             f"part {number} of the multipart body has the Content-Transfer-Encoding {quote(_text(encoding))}; send the "

@@ -166,7 +166,7 @@ def section(
         read[name_] = (type_ | None, msgspec.field(default=None))
     made: Any = msgspec.defstruct(
         name,
-        [(one, *rest) for one, rest in read.items()],
+        [(name, *rest) for name, rest in read.items()],
         bases=(Section,),
         namespace={"__doc__": (kind.__doc__ or "").partition("Attributes:")[0].rstrip()},
         module=__name__,
@@ -181,7 +181,7 @@ def section(
 def key_of(kind: type[msgspec.Struct], field: str) -> Key | None:
     """Return the `Key` of a field of a struct of settings; None for a field that is no key."""
     hint = get_type_hints(kind, include_extras=True).get(field)
-    return next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Key)), None)
+    return next((item for item in getattr(hint, "__metadata__", ()) if isinstance(item, Key)), None)
 
 
 def given(read: Any, kind: type[T]) -> dict[str, Any]:
@@ -210,11 +210,11 @@ def given(read: Any, kind: type[T]) -> dict[str, Any]:
 def _written(declared: Any, key: Key) -> Any:
     """Return the type of a key in a section: sections for structs, and a `Number` with bounds for floats."""
     parts = (
-        [one for one in get_args(declared) if one is not NoneType]
+        [part for part in get_args(declared) if part is not NoneType]
         if _is_union(declared)
         else [declared]
     )
-    read = [SECTIONS.get(one, one) for one in parts]
+    read = [SECTIONS.get(part, part) for part in parts]
     if read == [float]:
         number = type(
             "BoundedNumber", (Number,), {"low": key.bounds["ge"], "high": key.bounds["le"]}

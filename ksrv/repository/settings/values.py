@@ -66,7 +66,7 @@ class ModelFiles:
         if path is None:
             looked = " or ".join(str(folder) for folder in self.folders)
             names = [
-                one.name for folder in self.folders if folder.is_dir() for one in folder.iterdir()
+                file.name for folder in self.folders if folder.is_dir() for file in folder.iterdir()
             ]
             raise Fault((key,), f"the file {name!r} is not in {looked}{did_you_mean(name, names)}")
         if not path.resolve().is_relative_to(self._root):

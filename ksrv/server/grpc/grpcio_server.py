@@ -94,7 +94,7 @@ class GrpcioCall(StoredCall):
         self._request: InferRequest | None = None
         self.message: Message = b""
         self._context: Any = context
-        self._entries = [(one.key, one.value) for one in context.invocation_metadata()]
+        self._entries = [(entry.key, entry.value) for entry in context.invocation_metadata()]
         self.request_id = choose_request_id(self._joined(ID_KEY), self._joined(TRACE_KEY))
         self.model, self.version = "", ""
         self.began_s = time.monotonic()
