@@ -108,5 +108,5 @@ def not_decoded(header: Header) -> str:
 
 
 def decoder_bytes(header: Header) -> int:
-    """Return the bytes that the decoder holds at its peak: its pixels, and its work on them."""
+    """Return the most bytes that the decoder needs at a time, for the pixels and its working memory."""
     return header.width * header.height * header.pixel_bytes

@@ -23,7 +23,9 @@ class ImageInput:
 
     Attributes:
         image: The section; its defaults if the input has none.
-        height: The declared height; `width` and `channels` likewise.
+        height: The declared height.
+        width: The declared width.
+        channels: The declared number of channels.
         resizable: Whether images of other sizes are resized.
         geometry: The sizes and crops of the section.
         linear: The dtype in which `resize: linear` works; None for the file's dtype, or another kind of resize.

@@ -228,7 +228,7 @@ class ModelSpec:
 
     Attributes:
         version: The version's folder name, or "" for an unversioned model.
-        inputs: Declared inputs. Empty means undeclared: any tensors are handed to the handler.
+        inputs: Declared inputs. Empty means undeclared: the handler gets any tensors.
         outputs: Declared outputs; empty means whatever the handler returns.
         labels: Class labels by index for classification answers, or None.
         max_batch_size: The most rows of a batch; 0 when requests are never joined.

@@ -1,4 +1,4 @@
-"""`ksrv.serve(Cats)`: in a script the process becomes the server; in a notebook the server runs beside the kernel."""
+"""`ksrv.serve(Cats)`: a script's process becomes the server; in a notebook the server is a child of the kernel."""
 
 import atexit
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ Handler = type | Callable[..., Any] | str | Path
 
 
 class NotebookServer:
-    """A server in a process beside a notebook's kernel, which ends with the kernel.
+    """A server in a child process of a notebook's kernel. It ends with the kernel.
 
     Args:
         handlers: Handler classes, functions, or paths that `ksrv serve` takes.

@@ -127,14 +127,14 @@ def _below(source: ModelSource) -> list[Path]:
     folder, root = source.folder, source.root
     if root == folder:
         return _walk(folder)
-    return _walk(folder) + _walk(root, besides={path.name for path in version_folders(root)})
+    return _walk(folder) + _walk(root, skipped={path.name for path in version_folders(root)})
 
 
-def _walk(folder: Path, besides: Collection[str] = ()) -> list[Path]:
+def _walk(folder: Path, skipped: Collection[str] = ()) -> list[Path]:
     """Return the files below a folder. Links are followed, but each folder is listed once.
 
     Args:
-        besides: Names of folders directly in the folder that are left out.
+        skipped: Names of folders directly in the folder that are left out.
     """
     found: list[Path] = []
     seen = set()
@@ -144,7 +144,7 @@ def _walk(folder: Path, besides: Collection[str] = ()) -> list[Path]:
             folders.clear()
             continue
         seen.add((status.st_dev, status.st_ino))
-        left_out = besides if len(seen) == 1 else ()
+        left_out = skipped if len(seen) == 1 else ()  # only at the top
         folders[:] = sorted(name for name in folders if _counts(name) and name not in left_out)
         paths = (Path(at, name) for name in sorted(files) if _counts(name))
         found += [path for path in paths if path.is_file()]

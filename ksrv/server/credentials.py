@@ -100,7 +100,7 @@ class Access:
             machine (DNS rebinding) calls from a browser on this machine, but with the stranger's name as Host.
 
     Raises:
-        SettingsError: A token file cannot be read or holds no token.
+        SettingsError: A token file cannot be read or has no token.
     """
 
     def __init__(self, settings: ServerSettings) -> None:

@@ -3,10 +3,10 @@
 import resource
 
 MAX_STREAMS = 64
-"""The most open streams of inference and reflection together. Each holds a thread, an inference stream two."""
+"""The most open streams of inference and reflection together. Each occupies a thread, an inference stream two."""
 
 MAX_WATCHES = 64
-"""The most open health watches of callers with credentials. Each holds a thread."""
+"""The most open health watches of callers with credentials. Each occupies a thread."""
 
 MAX_OPEN_WATCHES = 32
 """The most open health watches of callers without credentials, because health checks often have no token."""

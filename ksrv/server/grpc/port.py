@@ -101,7 +101,7 @@ def hand_over(held: socket.socket, environment: dict[str, str], *, listens: bool
 
 
 def inherited(*, listens: bool) -> socket.socket | None:
-    """Return the socket that the previous program handed over, or None.
+    """Return the socket that the previous program passed on by `hand_over`, or None.
 
     Args:
         listens: Whether workers will accept from the socket. A socket of the other kind is closed. The caller then

@@ -84,7 +84,7 @@ class Method:
 
     @property
     def is_open(self) -> bool:
-        """Whether everybody may call."""
+        """Whether any caller may call, without credentials."""
         return self.check is open_to_all
 
 
