@@ -93,7 +93,8 @@ class OpenVinoModel(NamedModel):
         for name, array in feeds.items():
             index, datatype = self._ports[name]
             given[index] = _tensor(array, datatype)
-        if self._gives_texts:  # `infer` would return them as arrays of numpy's S; see `_text_tensor`
+        if self._gives_texts:
+            # `infer` would return texts as arrays of numpy's S; see `_text_tensor`.
             self._request.start_async(given, share_inputs=True)
             self._request.wait()
             return {name: self._output(index, kind) for index, (name, kind) in self._results}

@@ -285,7 +285,8 @@ def _typed_data(
         )
     if datatype == "BYTES":
         return found.elements(entry, views=is_image)
-    if datatype in ("FP32", "FP64"):  # packed values have the bytes of the array; integers are varints
+    if datatype in ("FP32", "FP64"):
+        # Packed floats have the bytes of the array; integers are varints.
         return view(found.message, entry.packed[0], datatype, entry.shape, count)
     values = np.empty(count, DTYPES[datatype])
     if count:

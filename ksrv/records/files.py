@@ -41,7 +41,8 @@ class RotatedFiles:
             self.close()
         if self._file < 0:
             self._open(len(line))
-        before = os.fstat(self._file).st_size  # not counted here, because another program may truncate the file
+        # Not counted by this object, because another program may truncate the file.
+        before = os.fstat(self._file).st_size
         view = memoryview(line)
         try:
             while view:

@@ -78,7 +78,8 @@ class ModelRecording:
         self._thread: threading.Thread | None = None
         self._closed = False
         self._warned_s = -WARNING_SECONDS
-        for outcome in (WRITTEN, QUEUE_FULL, TOO_LARGE, DISK):  # the metric has all labels from the start
+        # The metric has all labels from the start.
+        for outcome in (WRITTEN, QUEUE_FULL, TOO_LARGE, DISK):
             count(outcome, 0)
 
     @property
@@ -247,7 +248,8 @@ class _Sampled:
             return
         except KsrvError as error:
             failure = Failure(int(error.http_status), error.message)
-            error.__traceback__ = None  # its frames refer to the request, which refers to the error: a cycle
+            # The frames of the traceback refer to the request, which refers to the error: a cycle.
+            error.__traceback__ = None
         else:
             answer_parameters = response.parameters
             with self._lock:

@@ -110,7 +110,8 @@ def _files(source: ModelSource) -> set[Path]:
         return set(_below(source))
     model = Path(config.model)
     if model.parent == source.folder and not (source.root / "model.yaml").exists():
-        return {model, *_parts(model)}  # the folder of a model file without model.yaml may have other models
+        # The folder of a model file without model.yaml may have other models.
+        return {model, *_parts(model)}
     return {model, *_below(source)}
 
 

@@ -135,8 +135,7 @@ class Format:
 
 
 class Formats:
-    """The formats of all dialects. Each method asks one format after the other.
-    """
+    """The formats of all dialects. Each method asks one format after the other."""
 
     def __init__(self, formats: Iterable[Format] = ()) -> None:
         self._formats = formats = tuple(formats)

@@ -63,7 +63,8 @@ class Document:
     def __init__(self, path: Path, text: str) -> None:
         self.path = path
         self._lines: dict[KeyPath, int] = {}
-        self._taken: dict[str | int, Document] = {}  # for each key that `take` copied, the document it was in
+        # For each key that `take` copied, the document it was in.
+        self._taken: dict[str | int, Document] = {}
         # Counted while the values are built: an alias can repeat a large value many times.
         self._nodes = 0
         self._characters = 0

@@ -110,7 +110,8 @@ class Access:
         self.needs_token = bool(self._tokens)
         self.hides_tokens = bool(self._tokens or self._control)
         self.own_hosts = not (self._tokens or settings.tls_client_ca or settings.insecure)
-        self._origins = frozenset(settings.allowed_origins) - {"*"}  # "*" allows no page to make control calls
+        # "*" allows no page to make control calls.
+        self._origins = frozenset(settings.allowed_origins) - {"*"}
         limits = settings.limits
         self._limits_clients = limits.client_rate > 0 or limits.client_concurrency > 0
 

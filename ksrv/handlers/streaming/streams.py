@@ -49,7 +49,8 @@ def may_stream(handler: Any) -> bool:
     if inspect.isfunction(subject):
         found = [subject]
     else:
-        classes = [base for base in type(subject).__mro__ if not base.__module__.startswith("ksrv.")]
+        bases = type(subject).__mro__
+        classes = [base for base in bases if not base.__module__.startswith("ksrv.")]
         members = [value for base in classes for value in vars(base).values()]
         found = [member for member in (getattr(each, "__func__", each) for each in members)
                  if inspect.isfunction(member)]  # fmt: skip
@@ -211,7 +212,8 @@ class ChunkStream:
         """Return the final answer: without tensors if the chunks were sent."""
         if self._emit is None:
             return self._joined_answer()
-        if not self._emitted:  # The worker learns from a chunk for no request that the handler streams.
+        if not self._emitted:
+            # The worker learns from a chunk for no request that the handler streams.
             self._send(ExecutorOutputs([], only=frozenset()))
         return ExecutorOutputs([])
 

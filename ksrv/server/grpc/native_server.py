@@ -71,7 +71,8 @@ class NativeGrpcServer:
         self._listener: socket.socket | None = None
         self._core: GrpcServer | None = None
         self._access_log: RecordWriter | None = None
-        self._end: float | None = None  # when the grace period ends, on the clock of time.monotonic; None before
+        # When the grace period ends, on the clock of time.monotonic; None before `begin_stop`.
+        self._end: float | None = None
         self._stopped = False
 
     # ---- life -------------------------------------------------------------------------------
