@@ -1,1 +1,1 @@
-"""HTTP itself: bodies and their framing, the memory they take, the fast path, messages for the app."""
+"""HTTP for every route: request bodies and their limits, WSGI environments, answers, request ids, the access log."""

@@ -1,7 +1,7 @@
 """The access log of the native servers: records become lines in batches, on a separate thread.
 
-gunicorn's logger formats a line from gunicorn's request and response objects; it gets objects with the attributes
-that it reads.
+The native servers have no request and response objects like gunicorn's. So this module makes stand-ins that have the
+attributes which gunicorn's logger reads.
 """
 
 import logging
@@ -22,10 +22,11 @@ from ksrv.server.http.environ import field_keys
 log = logging.getLogger("gunicorn.access")
 
 BATCH_SECONDS = 0.25
+"""Seconds between two batches of lines."""
 
 
 def _environ(head: bytes, peer: Address) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-    """Return what WSGI would say of a head, and its header fields."""
+    """Return the WSGI environment that gunicorn's logger reads, and the header fields of a head."""
     line = head.lstrip(b"\r\n").split(b"\r\n", 1)[0].decode("latin-1").split(" ")
     method, target, protocol = line if len(line) == 3 else ("-", "-", "-")
     fields = HeadFields(head) if head else {}
@@ -63,7 +64,7 @@ def write_calls(
 
     Args:
         records: The records that `GrpcServer.records` returned.
-        proxies: Whose word on their callers is taken.
+        proxies: The proxies that may name the client of a call.
     """
     for path, seconds, status, sent, peer, request_id, model, version, lines in records:
         metadata = HeadFields(b"\r\n" + lines + b"\r\n") if lines else {}
@@ -98,7 +99,7 @@ class RecordWriter(threading.Thread):
     """Writes the records of a native server until it is closed.
 
     Args:
-        write: Writes what has come since the last call.
+        write: Writes the records that were made since the last call.
     """
 
     def __init__(self, name: str, write: Callable[[], None]) -> None:
@@ -107,7 +108,7 @@ class RecordWriter(threading.Thread):
         self._closed = threading.Event()
 
     def run(self) -> None:
-        """Write the records until `close`, and the rest of them then."""
+        """Write the records in batches until `close` is called; then write the last batch."""
         while not self._closed.wait(BATCH_SECONDS):
             self._write()
         self._write()

@@ -31,6 +31,8 @@ from ksrv.server.http.request_ids import REQUEST_ID
 log = logging.getLogger(__name__)
 
 WORTH_COMPRESSING = 1024
+"""Bytes; a shorter answer is not compressed."""
+
 JSON = "application/json"
 
 
@@ -103,13 +105,13 @@ def server_timing(response: InferResponse) -> str:
 
 
 def _milliseconds(nanoseconds: int) -> str:
-    """Three places, a half rounded up: what native/base/text_writer.hpp writes."""
+    """Return milliseconds with three decimals, a half rounded up, like native/base/text_writer.hpp."""
     whole, places = divmod((nanoseconds + 500) // 1000, 1000)
     return f"{whole}.{places:03d}"
 
 
 def answer_fields(response: InferResponse, rendered: RenderedBody) -> list[tuple[str, str]]:
-    """Return the header fields of an answer, but for its length."""
+    """Return the header fields of an answer, without Content-Length."""
     fields = [*usable_headers(response.headers), ("content-type", rendered.content_type)]
     if rendered.header_length is not None:
         fields.append((HEADER_LENGTH, str(rendered.header_length)))
@@ -141,6 +143,6 @@ def send_parts(
         resp.data = b"".join(compressed(parts, encoding))
     elif MESSAGE in environ:
         resp.content_length = content_length
-        resp.stream = cast(Iterator[bytes], iter(parts))  # the native server copies none of them
+        resp.stream = cast(Iterator[bytes], iter(parts))  # the native server sends them without a copy
     else:
         resp.data = b"".join(parts)

@@ -1,8 +1,8 @@
 """Reading a request's body into one block of memory, within the limits.
 
-The native HTTP server has received the body already. Under another worker of gunicorn, or another server, the body is
-read from the WSGI input. The announced length is checked before the first byte is read, but
-only bytes that arrive are charged to the budget.
+If the native HTTP server runs the app, it has received the body already. Under any other WSGI server, the body is read
+from `wsgi.input`. The announced length is checked before the first byte is read, but only bytes that arrive are
+charged to the memory budget.
 """
 
 import re
@@ -21,7 +21,10 @@ from ksrv.server.http.received_body import MESSAGE, body_too_large, ended_early,
 from ksrv.server.settings import ServerSettings
 
 ALIGNMENT = 64
+"""Bytes; the first tensor of a body begins at a multiple of them."""
+
 COMPRESSION_OVERHEAD = 1024
+"""Bytes that headers and trailers may add to a body that does not become shorter by compression."""
 
 DIGITS = re.compile(r"[0-9]{1,18}")
 
@@ -30,11 +33,11 @@ Environ = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A route's own limit on bodies, below that on all.
+    """A route's limit on bodies, which is lower than the limit for all routes.
 
     Attributes:
         nbytes: The limit.
-        refusal: Makes the error of a length, or of what has come, and the limit.
+        refusal: Makes the error from two numbers: the length, announced or received until now, and the limit.
     """
 
     nbytes: int
@@ -45,8 +48,8 @@ def padding(header_length: str | None) -> int:
     """Return where in its block a body must begin so that its first tensor is aligned.
 
     Args:
-        header_length: The raw `Inference-Header-Content-Length`, if there is one. One that is not a
-            number is refused later, by the parser.
+        header_length: The raw `Inference-Header-Content-Length`, or None. The parser refuses a
+            value later that is not a number.
     """
     if header_length is None or DIGITS.fullmatch(header_length) is None:
         return 0
@@ -56,7 +59,7 @@ def padding(header_length: str | None) -> int:
 def one_block(
     pieces: Iterator[bytes], bound: Bound, reservation: Reservation, offset: int = 0
 ) -> memoryview:
-    """Join the pieces of a body in one block of memory. The reservation takes each piece when it arrives.
+    """Join the pieces of a body in one block of memory. Each piece is charged to the reservation when it arrives.
 
     Args:
         offset: See `padding`.
@@ -91,7 +94,7 @@ def content_length(environ: Environ) -> int | None:
 def _pieces(stream: Any, length: int | None, most: int) -> Iterator[bytes]:
     """Yield the raw body: up to `length` bytes, or up to the end of a chunked body.
 
-    Nobody waits for more than one byte above `most`, with which the reader refuses it.
+    A chunked body is read up to one byte above `most`: the caller refuses the body when it sees that byte.
     """
     received = 0
     while length is None or received < length:
@@ -143,13 +146,13 @@ class BodyReader:
         return Reservation(self._budget)
 
     def wanted(self, environ: Environ, bound: Bound | None = None) -> int:
-        """Return the most bytes that a body may have, judged by the head of its request.
+        """Return the most bytes that a body may have on the wire, judged by the head of its request.
 
         Args:
             bound: The route's own limit.
 
         Raises:
-            KsrvError: See `read`; the head shows the fault.
+            KsrvError: The head already shows a fault for which `read` would refuse the body.
         """
         with self.reserve() as reservation:
             return self._expected(environ, reservation, bound).most
@@ -194,7 +197,7 @@ class BodyReader:
     def _expected(
         self, environ: Environ, reservation: Reservation, bound: Bound | None
     ) -> ExpectedBody:
-        """Judge a body by its head, without reading it; nothing is taken from the budget."""
+        """Check the announcements of a head, without reading the body and without charging the budget."""
         limits = self._limits
         encoding = content_encoding(environ.get("HTTP_CONTENT_ENCODING", ""), self._decompress)
         length = content_length(environ)
@@ -209,7 +212,8 @@ class BodyReader:
         if length is not None:
             reservation.expect(length)
         most = bound.nbytes
-        if encoding != "identity":  # what holds no more than the bound is hardly longer itself
+        if encoding != "identity":
+            # deflate makes data that does not compress longer by less than 0.1 %.
             most = min(limits.body, most + most // 1000 + COMPRESSION_OVERHEAD)
         return ExpectedBody(encoding, length, bound, most)
 
@@ -219,6 +223,7 @@ class BodyReader:
         """Return the body of a received message, decompressed if it has a content coding."""
         bound, most, limits = head.bound, head.most, self._limits
         received = max(message.announced, message.received)
+        # Above `limits.body`, `received_body` raises the error that all routes share.
         if most < received <= limits.body and message.state in ("unread", "too long"):
             raise bound.refusal(received, bound.nbytes)
         view = received_body(message, most, limits)

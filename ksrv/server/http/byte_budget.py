@@ -1,7 +1,7 @@
 """The bytes that a request or an answer takes out of the memory budget, and the texts of refusals.
 
-The budget itself is `ksrv._native.memory.memory_budget`: one for the HTTP server, the queues and every other front
-end. An announced length is not charged; bytes are charged as they arrive.
+The budget itself is `ksrv._native.memory.memory_budget`. HTTP, gRPC and the queues of a process share one budget. Bytes
+are charged when they arrive, not when their length is announced.
 """
 
 from ksrv._native.memory.memory_budget import PROCESS, SMALL_REQUEST, MemoryBudget
@@ -46,7 +46,7 @@ class Reservation:
         self._expected = 0
 
     def expect(self, nbytes: int) -> None:
-        """Note how long the request says it is; that takes nothing.
+        """Note the announced length of the request. This charges nothing.
 
         Raises:
             BodyTooLarge: It would be too much even alone.
@@ -60,7 +60,7 @@ class Reservation:
         self._expected = max(self._expected, nbytes)
 
     def grow(self, nbytes: int) -> None:
-        """Hold `nbytes` more.
+        """Charge `nbytes` more to the budget.
 
         Raises:
             BodyTooLarge: It would be too much even alone.
@@ -72,7 +72,7 @@ class Reservation:
         self._nbytes += nbytes
 
     def adopt(self, nbytes: int) -> None:
-        """Hold bytes that were taken out of the process's budget already."""
+        """Take over bytes that the native server has charged to the process's budget already."""
         self._nbytes += nbytes
 
     def close(self) -> None:

@@ -14,12 +14,12 @@ from typing import Any
 from ksrv.server.settings import ServerSettings, SettingsError
 
 UNIX = "unix"
-"""The name of every unix socket in `--forwarded-allow-ips`."""
+"""The word that stands for all unix sockets in `--forwarded-allow-ips`."""
 
 SHOWN_DIGITS = 8
-"""Of the digest of a token."""
+"""Hexadecimal digits of a token's digest that the logs show."""
 
-LONGEST = 4096
+MOST_FORWARDED_CHARACTERS = 4096
 """Characters of `Forwarded` that are read, from the right."""
 
 _KEYS = {"HTTP_X_FORWARDED_FOR": "x-forwarded-for", "HTTP_FORWARDED": "forwarded"}
@@ -28,7 +28,7 @@ _FOR = re.compile(r'(?:^|;)\s*for\s*=\s*("(?:[^"\\]|\\.)*"|[^\s;]+)', re.IGNOREC
 
 
 class TrustedProxies:
-    """The proxies whose word on their callers is taken.
+    """The proxies that may name their caller in `X-Forwarded-For` or `Forwarded`.
 
     Args:
         addresses: Addresses, networks, "unix", or "*" for all.
@@ -40,9 +40,9 @@ class TrustedProxies:
     def __init__(self, addresses: Sequence[str]) -> None:
         self._all = "*" in addresses
         self._unix = self._all or UNIX in addresses
-        named = (one for one in addresses if one not in ("*", UNIX))
+        named = (entry for entry in addresses if entry not in ("*", UNIX))
         self._networks: list[IPv4Network | IPv6Network] = [
-            ip_network(one, strict=False) for one in named
+            ip_network(entry, strict=False) for entry in named
         ]
 
     @classmethod
@@ -60,7 +60,7 @@ class TrustedProxies:
             ) from None
 
     def trust(self, peer: str) -> bool:
-        """Tell whether a peer may say for whom it speaks.
+        """Tell whether the peer of a connection is a trusted proxy.
 
         Args:
             peer: The peer's IP address; "" for a unix socket.
@@ -84,7 +84,7 @@ class TrustedProxies:
         return {"peer": client} | ({} if client == peer else {"proxy": peer or UNIX})
 
     def caller_of(self, environ: Mapping[str, Any]) -> dict[str, str]:
-        """Return the same of a request of WSGI."""
+        """Return the fields of `caller` for a WSGI request."""
         given = {name: environ[key] for key, name in _KEYS.items() if key in environ}
         return self.caller(environ.get("REMOTE_ADDR", ""), given)
 
@@ -102,11 +102,11 @@ class TrustedProxies:
 
 
 def _hops(headers: Mapping[str, str]) -> Iterator[str]:
-    """Yield what proxies have written of their callers, the last first."""
+    """Yield the entries that proxies have written for their callers, the last entry first."""
     if "x-forwarded-for" in headers:
         yield from reversed(headers["x-forwarded-for"].split(","))
         return
-    for element in reversed(_ELEMENT.findall(headers.get("forwarded", "")[-LONGEST:])):
+    for element in reversed(_ELEMENT.findall(headers.get("forwarded", "")[-MOST_FORWARDED_CHARACTERS:])):
         found = _FOR.search(element)
         yield found[1].strip('"') if found else ""
 

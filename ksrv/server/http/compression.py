@@ -8,10 +8,10 @@ from ksrv.limits import MIB, Limits, show_limit
 from ksrv.protocol.accept import accepted
 
 COMPRESSED_STEP = 64 * 1024
-"""A compressed body is read in steps of so many bytes."""
+"""Bytes of a compressed body that are read and inflated in one step."""
 
 UNRATED_INFLATION = MIB
-"""Inflated bytes below which the ratio is not looked at: small bodies of zeros are honest."""
+"""Inflated bytes below which the ratio is not checked, because a small body of zeros is no attack."""
 
 MEMBERS = 65_536
 """Most members of a gzip body: each takes 3 us and may have only 20 bytes. bgzip writes 16,384 for 1 GiB."""
@@ -93,13 +93,13 @@ def inflated(pieces: Iterator[bytes], encoding: str, limits: Limits) -> Iterator
 
 
 def steps(body: bytes | memoryview) -> Iterator[bytes]:
-    """Yield a compressed body in steps, because the ratio is checked after each."""
+    """Yield a compressed body in steps, because `inflated` checks the ratio after each step."""
     for start in range(0, len(body), COMPRESSED_STEP):
         yield bytes(body[start : start + COMPRESSED_STEP])
 
 
 def compressed(pieces: Iterable[bytes | memoryview], encoding: str) -> Iterator[bytes]:
-    """Yield what the pieces of an answer compress to.
+    """Yield an answer in compressed form.
 
     Args:
         encoding: "gzip" or "deflate".

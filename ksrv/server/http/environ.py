@@ -1,6 +1,6 @@
 """The WSGI environment of a message that the native HTTP server has received, made from its head.
 
-The native parser has accepted the head, so that it is split here and not judged once more.
+The native parser has checked the head already, so this module only splits it.
 """
 
 import re
@@ -27,7 +27,9 @@ _BARE = {"CONTENT_TYPE", "CONTENT_LENGTH"}
 
 
 def field_keys(fields: Mapping[str, str]) -> Environ:
-    """Return header fields by their keys in the environment. Names with "_" are ignored: they could be another's key."""
+    """Return header fields by their keys in the environment. Names with "_" are ignored:
+    `X_A` would get the key of `X-A`.
+    """
     keys = ((name.upper().replace("-", "_"), name) for name in fields if "_" not in name)
     return {key if key in _BARE else f"HTTP_{key}": fields[name] for key, name in keys}
 
@@ -36,7 +38,7 @@ class Environs:
     """Makes the WSGI environments of a worker.
 
     Args:
-        cfg: gunicorn's configuration: TLS, and whose fields for the scheme are believed.
+        cfg: gunicorn's configuration: whether TLS is on, and the proxies that may set the scheme by a header field.
         servers: The address of each listener.
         mount: The prefix of all paths, "" for none: it becomes `SCRIPT_NAME`.
     """
@@ -85,7 +87,7 @@ class Environs:
         return environ
 
     def _set_target(self, environ: Environ, target: str) -> str:
-        """Set the query, and the host of a target with one; return the path."""
+        """Set the query string, and the host if the target is a whole URL; return the path."""
         absolute = _ABSOLUTE.match(target)
         if absolute is not None:  # its host replaces the Host field (RFC 9112 3.2.2)
             environ["HTTP_HOST"] = absolute[1]
@@ -119,7 +121,7 @@ class Environs:
         environ["SERVER_NAME"], environ["SERVER_PORT"] = str(server[0]), str(server[1])
 
     def _scheme_of(self, environ: Environ) -> str:
-        """Return the scheme that a client has used, by what a trusted proxy says of it."""
+        """Return the scheme that the client used: a trusted proxy's header fields win over the connection's scheme."""
         given = [
             environ[key] == secure for key, secure in self._scheme_fields.items() if key in environ
         ]

@@ -7,11 +7,11 @@ from ksrv.limits import Limits, show_limit
 
 
 class RefusedHead(InvalidRequest):
-    """A head that is no head of HTTP/1.1; the connection ends with the answer.
+    """A head that is not valid HTTP/1.1. The connection closes after the answer.
 
     Args:
         status: The status of the answer.
-        fault: The end of its sentence.
+        fault: The end of the error's sentence.
     """
 
     def __init__(self, status: int, fault: str) -> None:
@@ -24,7 +24,7 @@ def head_error(status: int, fault: str, limits: Limits) -> KsrvError:
 
     Args:
         status: The status of the answer; see `KSRV_HEAD_FAULTS` in native/http/request_head.hpp.
-        fault: The end of its sentence; "" for a head that is too long.
+        fault: The end of the error's sentence; "" for a head that is too long.
         limits: The limits of the server.
     """
     if not fault:

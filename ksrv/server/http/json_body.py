@@ -11,6 +11,8 @@ from ksrv.limits import Limits, show_limit
 from ksrv.protocol.error_texts import json_fault
 
 DOCUMENT_BYTES = 64 * 1024
+"""Most bytes of such a document."""
+
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*(?:"|\Z)', re.DOTALL)
 _BRACKET = re.compile(rb"[][{}]")
 
@@ -24,7 +26,7 @@ def check_depth(text: bytes, limit: int) -> None:
     """Refuse JSON that is nested deeper than `limit`, before any parser recurses into it.
 
     Raises:
-        InvalidRequest: Some bracket stands deeper.
+        InvalidRequest: A bracket is nested deeper.
     """
     depth = 0
     for bracket in _BRACKET.findall(_STRING.sub(b"", text)):

@@ -1,4 +1,4 @@
-"""The body of a message that the native HTTP server has received, and the errors of bodies that end early."""
+"""The body of a message that the native HTTP server has received, and the errors for incomplete or faulty bodies."""
 
 from ksrv._native.memory import buffer_pool
 from ksrv._native.server.app_message import AppMessage
@@ -6,7 +6,7 @@ from ksrv.errors import BodyTooLarge, InvalidRequest, NotReady, quote
 from ksrv.limits import Limits, show_limit
 
 MESSAGE = "ksrv.message"
-"""The key in the WSGI environment of a message that the native HTTP server has received."""
+"""The key of the `AppMessage` in the WSGI environment. Only the native HTTP server sets it."""
 
 _FAULTS = {
     "size": "a chunk's size is not a line of hexadecimal digits",
@@ -42,11 +42,12 @@ def received_body(message: AppMessage, most: int, limits: Limits | None = None) 
     """Return the body of a message that the native HTTP server has received.
 
     Args:
-        most: Bytes that a body in chunks may have.
+        most: The most bytes of a chunked body.
 
     Raises:
-        NotReady: It was not asked for, and is wanted only now.
-        BodyTooLarge: It is longer.
+        NotReady: The app did not ask the server to receive the body, because it meant to refuse the request, and
+            now wants the body.
+        BodyTooLarge: It is longer than a limit.
         InvalidRequest: It ended early, or its chunks are malformed.
     """
     state = message.state

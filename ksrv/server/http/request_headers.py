@@ -12,8 +12,8 @@ def request_headers(
     """Return the headers by name.
 
     Args:
-        with_credentials: Whether `Authorization` is the handler's business; it is not where this
-            server checks it itself.
+        with_credentials: Whether handlers get `Authorization`. They do not if this server checks
+            the token itself.
         spelling: How names are written: `str.lower` or `str.title`.
     """
     headers = {

@@ -15,10 +15,10 @@ REQUEST_ID = "ksrv.request_id"
 
 
 class RequestIds:
-    """Falcon middleware: chooses each request's id, and names it in the answer."""
+    """Falcon middleware: chooses each request's id, and adds it to the answer."""
 
     def process_request(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Choose the id; the native HTTP server has chosen it, and names it itself."""
+        """Choose the id. The native HTTP server has chosen it already, and adds it to the answer itself."""
         environ: dict[str, Any] = req.env
         if MESSAGE in environ:
             environ[REQUEST_ID] = environ[MESSAGE].request_id

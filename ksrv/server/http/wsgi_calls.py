@@ -1,4 +1,5 @@
-"""Inference calls of WSGI resources: their thread waits for the answers, and Falcon answers a failure that is raised.
+"""Inference calls of WSGI resources. The resource's thread waits for the answers; a failure is raised, and Falcon
+makes the error's answer.
 
 The native HTTP server cancels the request of a client that disconnects. Under another worker, or another WSGI server,
 such a request runs to its end.
@@ -19,10 +20,11 @@ if TYPE_CHECKING:
     from ksrv.engine.model import ModelVersion
 
 CLIENT_LOOK_NS = 250_000_000
-"""A streamed answer looks at its client after so long without a piece."""
+"""Nanoseconds without a piece after which a streamed answer checks that its client is still connected."""
 
 TARGET = "ksrv.target"
-"""The key in the WSGI environment of a weak reference to the model that was found before the body came."""
+"""The key in the WSGI environment of a weak reference to the model that was found before the body arrived. It is weak
+so that a model can be unloaded while a slow body arrives."""
 
 
 def find_before_body(

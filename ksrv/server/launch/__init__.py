@@ -1,1 +1,1 @@
-"""A server as a child process: how its settings reach it, and how it tells where it listens."""
+"""Starting a server: checks of gunicorn and TLS files, notebook cells, settings and addresses of a child process."""

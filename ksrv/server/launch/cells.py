@@ -82,15 +82,16 @@ class _Cells:
 
     def _write(self, name: str, handler: str) -> None:
         if name in self._written or name not in self._names:
-            return  # a name of nothing fails where it is used, as in the notebook
-        self._written[name] = ""  # functions may use each other
+            return  # an unknown name fails when the handler runs, as in the notebook
+        self._written[name] = ""  # ends the recursion: functions may use each other
         text = self._definition(name)
         if text is None:
             text = self._plain_value(name, handler)
         else:
             for used in _used_names(text):
                 self._write(used, handler)
-        del self._written[name]  # behind what it uses
+        # A dictionary keeps the order of insertion: insert the name again, after the definitions that it uses.
+        del self._written[name]
         self._written[name] = text
 
     def _definition(self, name: str) -> str | None:
@@ -114,13 +115,15 @@ class _Cells:
 
     def _import(self, statement: ast.Import | ast.ImportFrom, name: str) -> str | None:
         for alias in statement.names:
-            own = alias.asname or alias.name
-            if own == "*" and isinstance(statement, ast.ImportFrom):
+            imported = alias.asname or alias.name
+            if imported == "*" and isinstance(statement, ast.ImportFrom):
                 module = sys.modules.get(statement.module or "")
                 if getattr(module, name, None) is self._names[name]:
                     return f"from {statement.module} import {name}"
             bound = (
-                own if isinstance(statement, ast.ImportFrom) or alias.asname else own.split(".")[0]
+                imported
+                if isinstance(statement, ast.ImportFrom) or alias.asname
+                else imported.split(".")[0]
             )
             if bound == name:
                 made = type(statement)(**{**dict(ast.iter_fields(statement)), "names": [alias]})
@@ -152,7 +155,7 @@ def _assigned(statement: ast.stmt) -> set[str]:
 
 
 def _used_names(text: str) -> set[str]:
-    """Return the global names that a statement uses, without Python's own."""
+    """Return the global names that a statement uses, without builtins."""
     used: set[str] = set()
     for table in _tables(symtable.symtable(text, "cell", "exec")):
         whole = table.get_type() == "module"

@@ -1,4 +1,4 @@
-"""`ksrv serve` as a child process."""
+"""`ksrv serve` as a child process, for tests (`ksrv.testing`) and replicas of Ray Serve (`ksrv.ray`)."""
 
 import http.client
 import json
@@ -40,7 +40,7 @@ class ChildServer:
         self._settings = dict(settings)
         self._status: StatusReader | None = None
         self._tls: ssl.SSLContext | None = None
-        self._tls_read: tuple[int, int] | None = None
+        self._tls_read: tuple[int, int] | None = None  # inode and time of the certificate file
         self.http = ""
         self.grpc = ""
 
@@ -99,11 +99,11 @@ class ChildServer:
 
     @property
     def can_be_asked(self) -> bool:
-        """Whether this process can call the server."""
+        """Whether this process can call the server: it has no certificate for a server that asks clients for one."""
         return bool(self.http) and not self._settings.get("tls_client_ca")
 
     def is_ready(self) -> bool:
-        """Whether the server reports that its models serve. If it cannot be asked: whether it has loaded them."""
+        """Whether the server's models serve. If it cannot be asked: whether it has tried to load them."""
         status = self.update()
         if status is None or not status.listens:
             return False
@@ -135,7 +135,7 @@ class ChildServer:
             connection.request("GET", path, headers=dict(headers))
             response = connection.getresponse()
             return response.status, response.read()
-        except http.client.HTTPException as error:  # its end in the middle of an answer
+        except http.client.HTTPException as error:  # the server ended in the middle of an answer
             raise OSError(f"the server's answer to {path} is broken: {error!r}") from error
         finally:
             connected.close()
@@ -147,7 +147,7 @@ class ChildServer:
         and its replica must not count as dead meanwhile.
 
         Raises:
-            OSError: The certificate cannot be read, and never could.
+            OSError: The certificate cannot be read, and was not read before.
         """
         certificate = self._settings.get("tls_cert")
         if certificate is None:
@@ -162,7 +162,7 @@ class ChildServer:
             if (read := (found.st_ino, found.st_mtime_ns)) != self._tls_read:
                 context.load_verify_locations(cafile=certificate)
                 self._tls, self._tls_read = context, read
-        except OSError:  # ssl.SSLError is one; the file is being replaced
+        except OSError:  # or ssl.SSLError, a subclass: the file is just being replaced
             if self._tls is None:
                 raise
         return context

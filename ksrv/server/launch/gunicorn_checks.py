@@ -121,7 +121,7 @@ def check_mount_prefix(prefix: str) -> None:
 
 
 def check_proxies(addresses: Iterable[str]) -> None:
-    """Refuse what is no address of a proxy.
+    """Refuse an entry that is not the address of a proxy.
 
     Args:
         addresses: Addresses and networks, or "*".
@@ -139,13 +139,13 @@ def check_proxies(addresses: Iterable[str]) -> None:
 
 
 def check_worker_class(name: str) -> None:
-    """Refuse a worker class under which the app would stand still.
+    """Refuse a worker class under which one request that waits would stop all others.
 
     Args:
         name: gunicorn's name for the class, or its path.
 
     Raises:
-        SettingsError: Its workers run greenlets or coroutines, which wait in native code all together.
+        SettingsError: Its workers run greenlets or coroutines on one thread, and ksrv's native code blocks that thread.
     """
     if any(kind in name.lower() for kind in ("gevent", "eventlet", "tornado", "asgi", "uvicorn")):
         raise SettingsError(

@@ -1,7 +1,7 @@
 """Files without a name, for settings that no other user of the machine may read.
 
-A command line is in the process list for everybody to see. A file on a disk outlives a process that
-is killed. A descriptor of memory has neither fault: it is inherited, and ends with its processes.
+Every user can read a command line in the process list, and a file on a disk stays behind if its process is killed.
+A memfd has neither fault: child processes inherit its descriptor, and it ends with the last of them.
 """
 
 import os

@@ -7,10 +7,10 @@ MOST_BYTES = 4 << 20
 
 
 def read_operator_file(path: str) -> bytes:
-    """Return the content of a file, without a wait for a process that writes it.
+    """Return the content of a file. Never wait for a process to open the other end of a named pipe.
 
-    The master reads these files, and no signal reaches it meanwhile: a path that leads to an endless device
-    or to a named pipe without a writer, by mistake, must not stop it.
+    The master reads these files, and handles no signal meanwhile. A path that by mistake names an endless device
+    or a named pipe without a writer must not block it.
 
     Args:
         path: The file; a pipe that has a writer is read to its end.

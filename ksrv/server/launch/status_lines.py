@@ -1,4 +1,4 @@
-"""Lines of JSON in which a server tells the program that started it where it listens and whether it loaded.
+"""Lines of JSON by which a server reports its addresses, and the end of loading, to the program that started it.
 
     {"event": "listening", "pid": 7, "http": ["http://127.0.0.1:8080"], "grpc": ["127.0.0.1:9000"]}
     {"event": "loaded", "ready": true}
@@ -52,18 +52,18 @@ def _write(descriptor: int, **line: Any) -> None:
 
 
 def report_addresses(descriptor: int, http: Sequence[str], grpc: Sequence[str]) -> None:
-    """Tell where the server listens.
+    """Report the addresses of the server.
 
     Args:
         descriptor: The value of `status_fd`.
-        http: The URLs of HTTP; none where it is off.
-        grpc: The addresses of gRPC as HOST:PORT or unix:PATH; none where it is off.
+        http: The URLs of HTTP; empty if HTTP is off.
+        grpc: The addresses of gRPC as HOST:PORT or unix:PATH; empty if gRPC is off.
     """
     _write(descriptor, event="listening", pid=os.getpid(), http=list(http), grpc=list(grpc))
 
 
 def report_loaded(descriptor: int, *, ready: bool) -> None:
-    """Tell that a worker has loaded the models, or failed to.
+    """Report that a worker has tried to load all models.
 
     Args:
         descriptor: The value of `status_fd`.
@@ -77,18 +77,18 @@ class StatusReader:
 
     Attributes:
         descriptor: The end for the server, until `inherited` is called.
-        listens: Whether the server has told its addresses.
-        http: The HTTP address as HOST:PORT, "" where HTTP is off.
-        grpc: The gRPC address as HOST:PORT, "" where gRPC is off.
+        listens: Whether the server has reported its addresses.
+        http: The HTTP address as HOST:PORT, "" if HTTP is off.
+        grpc: The gRPC address as HOST:PORT, "" if gRPC is off.
         loaded: Whether the server has tried to load all of its models.
-        ready: Whether it serves since then, as the readiness routes say.
+        ready: Whether the readiness routes answered "ready" when all models had been tried.
     """
 
     def __init__(self) -> None:
         reader, self.descriptor = os.pipe()
         os.set_blocking(reader, False)
         self._reader = open(reader, "rb", buffering=0)  # noqa: SIM115
-        self._begun = b""
+        self._begun = b""  # the beginning of a line whose end was not read yet
         self.listens = False
         self.loaded = False
         self.ready = False

@@ -1,8 +1,9 @@
-"""TLS on both front ends, with the same files, which are tried before anything listens.
+"""TLS: reads certificate, key and authorities, checks them before the server listens, and makes OpenSSL's contexts.
 
-gunicorn's own flags and files name them, and gRPC follows. The master reads the files when it starts
-and at each reload, and the workers have from it what was read: a file that breaks meanwhile breaks
-nothing. The native servers encrypt with OpenSSL 3, by the rules of Python's `ssl`.
+HTTP and gRPC use the same files, which ksrv's or gunicorn's settings name. The master reads the files when it starts
+and at each reload. The workers are forked from it and get the content that it read, so a file that is damaged later has
+no effect until the next reload. The native servers encrypt with OpenSSL 3. Its settings (versions, ciphers, flags) are
+copied from a context of Python's `ssl`.
 """
 
 import os
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def gunicorn_options(settings: ServerSettings) -> dict[str, Any]:
-    """Return gunicorn's settings for TLS; none where it is not wanted.
+    """Return gunicorn's settings for TLS; empty if TLS is off.
 
     Raises:
         SettingsError: There is a key or a client authority, but no certificate.
@@ -54,8 +55,8 @@ class Certificates:
             raise SettingsError(
                 "TLS: there is a key, but no certificate (certfile); name it with --tls-cert"
             )
-        self._demanding = needs_certificate(config)
-        if self._demanding and not config.ca_certs:
+        self._needs_client_certificate = needs_certificate(config)
+        if self._needs_client_certificate and not config.ca_certs:
             raise SettingsError(
                 "TLS: certificates of clients are wanted, but no authority (ca_certs); name it with --tls-client-ca"
             )
@@ -88,7 +89,7 @@ class Certificates:
             self.native_context()  # raises before anything listens, if OpenSSL cannot use the files
 
     def _without_key(self) -> str:
-        """Return what to do about a chain that should hold the key too, and does not; else ""."""
+        """Return the end of an error's sentence if no key file is set and the certificate file has no key; else ""."""
         if (
             self._config.keyfile
             or b"CERTIFICATE" not in self._chain
@@ -103,6 +104,7 @@ class Certificates:
             context.load_cert_chain(chain, key, password="")
 
     def _make_rules(self) -> ssl.SSLContext:
+        """Return Python's context, which encrypts nothing: `native_context` copies its settings."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self._load(context)
         if self._authority is not None:
@@ -114,19 +116,19 @@ class Certificates:
         return context
 
     def native_context(self, *protocols: str) -> TlsContext:
-        """Return the context for the native servers' connections, with the rules of Python's `ssl`.
+        """Return the context for the native servers' connections, with the settings of Python's `ssl`.
 
         Args:
             protocols: The protocols that ALPN may choose, the best first.
 
         Raises:
-            SettingsError: The native servers' OpenSSL cannot use what Python's has taken.
+            SettingsError: The native servers' OpenSSL cannot use files that Python's OpenSSL has accepted.
         """
         rules = self._rules
         ciphers = [
             str(cipher["name"])
             for cipher in rules.get_ciphers()
-            if cipher["protocol"] != "TLSv1.3"  # which are all allowed, as in Python
+            if cipher["protocol"] != "TLSv1.3"  # whose ciphers are all allowed, as in Python
         ]
         with ExitStack() as files:
             chain, key = (files.enter_context(_as_file(pem)) for pem in (self._chain, self._key))
@@ -152,11 +154,13 @@ class Certificates:
                 ) from error
 
     def grpc_credentials(self) -> "grpc.ServerCredentials":
-        """Return what gRPC listens with."""
+        """Return the credentials for a server of grpcio."""
         import grpc
 
         return grpc.ssl_server_credentials(
-            [(self._key, self._chain)], self._authority, require_client_auth=self._demanding
+            [(self._key, self._chain)],
+            self._authority,
+            require_client_auth=self._needs_client_certificate,
         )
 
 
@@ -169,16 +173,16 @@ def _reason(error: OSError) -> str:
 
 @contextmanager
 def _as_file(content: bytes) -> Iterator[str]:
-    """Give bytes a path, for OpenSSL, which takes no others."""
+    """Give bytes a path (a memfd), because OpenSSL loads these objects only from files."""
     with open(os.memfd_create("ksrv-tls"), "wb", buffering=0) as file:
         file.write(content)
         yield f"/proc/self/fd/{file.fileno()}"
 
 
 def _expiry(chain: bytes) -> int:
-    """When the first certificate of a chain ends."""
+    """Return when the first certificate of a chain ends, in seconds since 1970; 0 if that is unknown."""
     try:
-        decode: Any = ssl._ssl._test_decode_cert  # type: ignore[attr-defined]  # ssl has no public one
+        decode: Any = ssl._ssl._test_decode_cert  # type: ignore[attr-defined]  # ssl has no public decoder
         with _as_file(chain) as path:
             return int(ssl.cert_time_to_seconds(decode(path)["notAfter"]))
     except (AttributeError, ssl.SSLError, ValueError):

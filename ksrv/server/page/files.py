@@ -1,4 +1,4 @@
-"""One file of the pages that a browser is shown, and the headers that keep the browser from running anything else."""
+"""Serves one file of the pages for browsers, with headers that allow no script from elsewhere."""
 
 import hashlib
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """The routes of the page at `/`, and of the viewer at `/docs`.
 
 The page is HTML, CSS and JavaScript in files, without a build step. It needs no credentials, because it
-contains nothing of the server's: it gets its data from the v2 routes, with the token that its user
+contains no data: it reads the models from the v2 routes, with the token that its user
 types. Its URLs are relative, so it works behind a proxy that serves ksrv under a path.
 """
 
@@ -21,7 +21,7 @@ class RootResource:
     """GET /: the page for browsers, which name `text/html`, and for other clients the liveness of KServe's v1.
 
     Args:
-        page: The page, or None where it is not served.
+        page: The page, or None if it is not served.
     """
 
     def __init__(self, page: PageFile | None) -> None:
@@ -40,7 +40,7 @@ def add_page(app: "falcon.App[Any, Any]", *, shown: bool, docs: bool) -> None:
     """Add the routes of the page.
 
     Args:
-        shown: Whether the page is served, rather than what answers beside it alone.
+        shown: Whether the page is served. If not, `/` only answers that the server lives.
         docs: Whether the viewer of the OpenAPI document is served.
     """
     if docs:

@@ -1,4 +1,4 @@
-"""The viewer of the OpenAPI document at `/docs`: Swagger UI, of a package's files, without a network."""
+"""The viewer of the OpenAPI document at `/docs`: Swagger UI, from an installed package, so that it works offline."""
 
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,8 @@ MISSING = (
     "the document that it shows is /openapi.json"
 )
 
-# Like the page's, plus what Swagger UI needs: arrows, which are images of its style sheet, and markup, which it makes of
-# the document's texts with a built-in sanitizer. Scripts come from this server only, here too.
+# The page's headers, but Swagger UI needs data: images (the arrows of its style sheet), and no Trusted Types, because
+# it makes markup of the document's texts (with a built-in sanitizer). Scripts still come from this server only.
 HEADERS = SECURITY_HEADERS | {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -25,7 +25,7 @@ HEADERS = SECURITY_HEADERS | {
 
 
 class MissingViewer:
-    """GET /docs where Swagger UI is not installed."""
+    """GET /docs if Swagger UI is not installed."""
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Say what is missing."""
@@ -49,7 +49,7 @@ def add_viewer(app: "falcon.App[Any, Any]") -> None:
 
 
 def _swagger_ui() -> Path | None:
-    """Return the folder of Swagger UI's files; None where its package is not installed."""
+    """Return the folder of Swagger UI's files; None if its package is not installed."""
     try:
         from swagger_ui_bundle import swagger_ui_path
     except ImportError:

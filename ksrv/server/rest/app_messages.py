@@ -1,12 +1,13 @@
-"""Messages of the Falcon app: from memory into WSGI, and the answer back into memory.
+"""Calls the Falcon app for requests that the native HTTP server has received, and gives it the answers to send.
 
-The native HTTP server has received a message before a thread gets it here, and sends the answer by itself,
-so that no thread waits for a client; an answer in pieces has a separate thread, which does.
+The server gives such a request, an `AppMessage`, to a thread that `start_threads` started. The thread calls the app by
+WSGI, and the server sends the finished answer, so the thread does not wait for the client. Only a stream, an answer
+whose length is not known, gets a separate thread, which waits for its client.
 
 The app is called once for a message. A body that is long, or whose sender waits for `100 Continue`, has not arrived
-when a thread first gets the message: the app is asked whether it wants the body (by the caller, the route, the model
-and the announced length), the native server receives it, and then the app is called. If the body is
-not wanted, the app is called at once: it refuses the message by the head.
+when a thread first gets the message. Then `wanted_body` asks the app whether it wants the body (judged by the caller,
+the route, the model and the announced length). If so, the message goes back to the server, and a thread gets it again
+with the body. If not, the app is called at once, and refuses the message.
 """
 
 import io
@@ -30,19 +31,19 @@ from ksrv.server.rest.fast_path import render_error
 log = logging.getLogger(__name__)
 
 STREAMS = 128
-"""Answers whose length is not known that are sent at the same time."""
+"""The most streams that are sent at the same time. Each has a thread."""
 
 _SERVER_METHODS = b"Allow: GET, HEAD, POST, PUT, DELETE, OPTIONS\r\n"
 
 
 class App(Protocol):
-    """The WSGI app, which can tell what it wants of a message before the body has come."""
+    """The WSGI app, which also decides about a message whose body has not arrived yet."""
 
     def __call__(self, environ: Environ, start_response: Callable[..., Any], /) -> Iterable[bytes]:
         """Answer a message."""
 
     def wanted_body(self, environ: Environ) -> int | None:
-        """Return how long a body may be that the app reads; None where it answers without the body."""
+        """Return the most bytes of body that the app will read; None if it answers without the body."""
 
 
 class BodyInput(io.RawIOBase):
@@ -50,7 +51,7 @@ class BodyInput(io.RawIOBase):
 
     Args:
         message: The message.
-        max_bytes: Bytes that a body may have.
+        max_bytes: The most bytes of a body.
     """
 
     def __init__(self, message: AppMessage, max_bytes: int) -> None:
@@ -135,6 +136,7 @@ class AppMessages:
         self._app = app
         self._environs = Environs(cfg, servers, mount)
         self._limits = limits
+        # The environments of messages whose bodies are being received, by the ids of the connections.
         self._kept: dict[int, Environ] = {}
         self._most_kept = cfg.worker_connections
         self._streams = threading.Semaphore(STREAMS)
@@ -147,7 +149,7 @@ class AppMessages:
         """
         try:
             environ = self._kept.pop(message.connection_id, None) if message.asked else None
-            environ = self._accepted(message, environ)
+            environ = self._environ_of(message, environ)
             if environ is None:
                 return
             if message.state == "unread" and not message.asked:
@@ -159,21 +161,22 @@ class AppMessages:
             self._call(message, environ)
         except BaseException:
             log.exception("a message for the app failed")
+            # A begun stream is broken off. Any other message that has no answer yet gets 500.
             message.break_stream()
             message.fail()
 
     def _keep(self, message: AppMessage, environ: Environ) -> None:
-        """Keep what is known of a message until its body is received."""
-        if len(self._kept) >= self._most_kept:  # a connection was closed meanwhile
+        """Keep the environment of a message until its body is received."""
+        if len(self._kept) >= self._most_kept:  # connections have closed meanwhile: drop the oldest
             self._kept.pop(next(iter(self._kept)), None)
         del environ[MESSAGE], environ["wsgi.input"]
         self._kept[message.connection_id] = environ
 
-    def _accepted(self, message: AppMessage, environ: Environ | None) -> Environ | None:
-        """Return the environment of a message, or None if its head was refused.
+    def _environ_of(self, message: AppMessage, environ: Environ | None) -> Environ | None:
+        """Return the environment of a message, or answer with the error of its head and return None.
 
         Args:
-            environ: The environment that was kept while the body was received.
+            environ: The environment that was kept while the body was received; None at the first call.
         """
         try:
             if message.head_fault is not None:
@@ -192,7 +195,7 @@ class AppMessages:
                 peer or "a unix socket",
                 refusal.message,
             )
-        # Behind a head with a fault it is not known where the next message begins.
+        # After a faulty head, nobody knows where the next message of the connection begins.
         message.set_close(message.closes or not isinstance(refusal, NotFound))
         status, line, fields, body = render_error(refusal)
         is_head = message.head.lstrip(b"\r\n").startswith(b"HEAD ")
@@ -268,24 +271,24 @@ class Answer:
         for name, value in headers:
             if not HEADER_NAME.fullmatch(name) or not HEADER_VALUE.fullmatch(value):
                 raise ValueError(f"invalid header field {name!r}")
-            known = name.lower()
-            if known == "content-length":
+            lower_name = name.lower()
+            if lower_name == "content-length":
                 self._length = int(value)
-            if not (is_hop_by_hop(known) or known in ("server", "date")):
+            if not (is_hop_by_hop(lower_name) or lower_name in ("server", "date")):
                 self._fields.append((name, value.strip(" \t")))
         if self._status < 200 or self._status == 204:  # RFC 9110 8.6
-            self._fields = [one for one in self._fields if one[0].lower() != "content-length"]
+            self._fields = [pair for pair in self._fields if pair[0].lower() != "content-length"]
             self._length = None
         bodiless = self._status < 200 or self._status in (204, 304)
         self._omits_body = bodiless or self._environ["REQUEST_METHOD"] == "HEAD"  # RFC 9110 6.4.1
 
     @property
     def is_stream(self) -> bool:
-        """Whether the body's length is not known, so that its pieces are made while it is sent."""
+        """Whether the body's length is unknown, because the app makes its pieces while they are sent."""
         return not self._omits_body and self._length is None
 
     def send(self) -> None:
-        """Send it; a stream's pieces as long as the client is there."""
+        """Give the answer to the server. For a stream, return when the last piece is sent or the client has left."""
         message = self.message
         message.set_close(message.closes or (self.is_stream and message.http_1_0))
         try:
@@ -300,15 +303,15 @@ class Answer:
             self._close()
 
     def _head_fields(self, chosen: Sequence[tuple[str, str]] = ()) -> bytes:
-        """Return the header fields; fields that were chosen late replace earlier fields of the same names."""
+        """Return the header fields; `chosen`, the fields of a stream's first piece, replace those of the same names."""
         names = {name.lower() for name, _ in chosen}
-        given = [one for one in self._fields if one[0].lower() not in names]
+        given = [(name, value) for name, value in self._fields if name.lower() not in names]
         return "".join(f"{name}: {value}\r\n" for name, value in (*given, *chosen)).encode(
             "latin-1"
         )
 
     def refuse(self, why: str) -> None:
-        """Answer 503 in its place."""
+        """Answer 503 instead of the app's answer."""
         try:
             self._refuse(Overloaded(f"{why}; try again later"))
         finally:
@@ -341,26 +344,27 @@ class Answer:
         if not message.send(first, chunked=chunked):
             return
         for piece in pieces:
-            if not piece and not self._is_heard(chunked=chunked):
+            if not piece and not self._client_listens(chunked=chunked):
                 return
             if not message.send(piece, chunked=chunked):
                 return
         message.end_stream(chunked=chunked)
 
-    def _is_heard(self, *, chunked: bool) -> bool:
-        """Tell whether a client that has got nothing new for a while still listens."""
+    def _client_listens(self, *, chunked: bool) -> bool:
+        """Tell whether the client still listens; asked when a stream has nothing to send for a while."""
         state = self.message.peer_state()
         if state == "half-closed":
-            # The system of a client that is gone answers a byte with a reset; a client may read on.
+            # The client has shut down its sending side: it may have left, or read on. Send a byte: if the client
+            # has left, its system answers with a reset.
             return self.message.send(getattr(self.pieces, "probe", b""), chunked=chunked)
         return state == "open"
 
 
 def _exactly(pieces: Iterable[bytes], length: int) -> Iterator[memoryview]:
-    """Yield `length` bytes of the pieces, which are in memory already.
+    """Yield the first `length` bytes of the pieces.
 
     Raises:
-        ValueError: They hold fewer.
+        ValueError: The pieces have fewer bytes.
     """
     left = length
     for piece in pieces:

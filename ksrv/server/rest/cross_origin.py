@@ -1,8 +1,8 @@
 """Cross-origin resource sharing: which web pages may read answers, as the setting `allowed_origins` says.
 
-A browser asks first (a preflight: OPTIONS without credentials) whether a page may send a request, and shows
-a page the answer only where the answer names the page's origin. Requests with an `Origin` are left to the
-app by the native HTTP server where origins are configured, so the answers of every route come by here.
+Before a page sends a request, its browser asks whether it may (a preflight: OPTIONS without credentials). The page sees
+the answer only if the answer names the page's origin. If origins are configured, the native HTTP server leaves every
+request with an `Origin` to the app, so that this middleware sees the answers of all routes.
 """
 
 import re
@@ -21,8 +21,9 @@ class CrossOrigin:
     """Falcon middleware: answers preflights, and tells pages of allowed origins that they may read.
 
     Args:
-        origins: The setting `allowed_origins`; with "*" every page may call what needs no credentials, or
-            for which it has them. The routes that change things ask for an origin by name.
+        origins: The setting `allowed_origins`. With "*", every page may call a route that needs no credentials,
+            or for which it has them. Control calls from pages still need an origin that the setting names, or the server's
+            own page (`Access`).
     """
 
     def __init__(self, origins: Sequence[str]) -> None:
@@ -37,7 +38,7 @@ class CrossOrigin:
         return ANY if ANY in self._origins else None
 
     def process_request(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Answer a preflight, for which no credentials are needed; routing ends there."""
+        """Answer a preflight, which needs no credentials, and skip the routing."""
         if req.method != "OPTIONS" or not req.get_header("Access-Control-Request-Method"):
             return
         if self._allowed(req) is None:

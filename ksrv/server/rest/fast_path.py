@@ -1,7 +1,8 @@
-"""KServe v2 inference without WSGI: the calls that the HTTP server hands to Python, and its prepared answers.
+"""KServe v2 inference without WSGI, and the answers that the HTTP server sends without Python.
 
-The HTTP server has framed the message and received its body. Parser, renderer and the order of headers are the same
-as in `ksrv.server.rest.infer`. A test compares the bytes.
+An infer request in a usual form stays on an I/O thread. If the native code cannot read it completely, the thread calls
+`FastPath` with an `Exchange`: the received request, and the connection that takes its answer.
+Parser, renderer and the order of headers are the same as in `ksrv.server.rest.infer`. A test compares the bytes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,12 +35,12 @@ if TYPE_CHECKING:
 OK = b"200 OK"
 
 FAST_PATH_JSON = 32 * 1024
-"""Bytes of JSON that the HTTP server reads on the thread that owns the sockets; more is read in Python,
-where another thread takes the sockets over."""
+"""The most bytes of JSON that an I/O thread parses while it owns the sockets. Python parses longer JSON, because
+another I/O thread takes over the sockets meanwhile."""
 
 
 def header_lines(headers: list[tuple[str, str]], length: int) -> bytes:
-    """Return header lines as Falcon has gunicorn write them: lower case, the length last.
+    """Return header lines like those of Falcon under gunicorn: lower case, the length last.
 
     Args:
         length: Bytes of the body.
@@ -51,14 +52,14 @@ def header_lines(headers: list[tuple[str, str]], length: int) -> bytes:
 def render_json(
     document: object, status: int, headers: list[tuple[str, str]] | None = None
 ) -> PreparedAnswer:
-    """Return a JSON answer as the HTTP server takes it."""
+    """Return a JSON answer in the form that the HTTP server takes."""
     body = orjson.dumps(document)
     fields = header_lines([("content-type", "application/json"), *(headers or [])], len(body))
     return status, status_line(status).encode("latin-1"), fields, body
 
 
 def render_error(error: KsrvError, headers: Sequence[tuple[str, str]] = ()) -> PreparedAnswer:
-    """Return an error's answer as the HTTP server takes it.
+    """Return an error's answer in the form that the HTTP server takes.
 
     Args:
         headers: Headers in addition to the error's headers.
@@ -68,7 +69,7 @@ def render_error(error: KsrvError, headers: Sequence[tuple[str, str]] = ()) -> P
 
 
 def render_unready(why: str) -> PreparedAnswer:
-    """Return the answer of a server that is not ready as the HTTP server takes it.
+    """Return the readiness answer of a server that is not ready, in the form that the HTTP server takes.
 
     Args:
         why: Which models are not ready and why.
@@ -84,8 +85,8 @@ def prepared_answers(
 
     Args:
         extensions: The protocol's extensions that the server has.
-        to_pages: Whether web pages of other origins call this server. Refusals of a full or slow server are
-            then for every page to read: they say nothing else, and are sent before the origin is known.
+        to_pages: Whether web pages of other origins call this server. Then every page may read the refusals of a
+            full or slow server: they are sent before the origin is known, and reveal nothing else.
     """
     refused = [("access-control-allow-origin", "*")] if to_pages else []
     return {
@@ -118,32 +119,36 @@ def prepared_answers(
 
 
 def late_answer(model: "ModelVersion") -> tuple[bytes, bytes, bytes] | None:
-    """Return the answer past the deadline in the parts that `ModelEndpoint` takes; None for a name that is too long."""
-    mark = 10**17
+    """Return the answer past the deadline in the parts that `ModelEndpoint` takes; None if the name is too long.
+
+    The native code formats the texts with snprintf, so the milliseconds become %lld.
+    """
+    mark = 10**17  # a number of milliseconds that is not in the text otherwise
     waiting = model.deadline_exceeded(mark, running=False)
     running = model.deadline_exceeded(mark, running=True)
-    if len(running.message) > 1000:
+    if len(running.message) > 1000:  # LATE_BYTES of the native core, with a reserve
         return None
     fields = render_error(waiting)[2]
 
-    def form(error: KsrvError) -> bytes:
+    def printf_format(error: KsrvError) -> bytes:
         return error.message.replace("%", "%%").replace(str(mark), "%lld").encode()
 
-    return fields[: fields.rindex(b"content-length:")], form(waiting), form(running)
+    head = fields[: fields.rindex(b"content-length:")]
+    return head, printf_format(waiting), printf_format(running)
 
 
 def endpoint_for(model: "ModelVersion", route: "FastPath", limits: Limits) -> ModelEndpoint | None:
-    """Return the way of fast-path requests to a model, or None for a model that has no such way.
+    """Return the native endpoint of a model's fast-path requests, or None if the model needs Python for each request.
 
     Args:
-        route: The route in Python, which serves all other requests.
+        route: Serves in Python the requests that the endpoint leaves.
     """
     late = late_answer(model)
     spec = model.spec
-    no_route = model.limits_rate or model.cache is not None or bool(spec.concurrency)
-    no_route = no_route or spec.sequences is not None or spec.accepts_any_inputs
-    no_route = no_route or spec.has_optional_inputs
-    if no_route or late is None:
+    needs_python = model.limits_rate or model.cache is not None or bool(spec.concurrency)
+    needs_python = needs_python or spec.sequences is not None or spec.accepts_any_inputs
+    needs_python = needs_python or spec.has_optional_inputs
+    if needs_python or late is None:
         return None
     try:
         return ModelEndpoint(
@@ -158,27 +163,27 @@ def endpoint_for(model: "ModelVersion", route: "FastPath", limits: Limits) -> Mo
             depth=limits.json_depth,
             nan_literals=route.nan_literals,
             images={name: images.fast_images() for name, images in model.images.items()},
-            # Images are decoded as requests are added, when the longest row is not known yet.
+            # Images are decoded when requests join the batch, and its longest row is not known before the last.
             padding=None if model.images else model.padding.of_one_length(),
             recorded=0.0 if model.recording is None else model.recording.share,
         )
-    except ValueError:
+    except ValueError:  # an input has a form that only Python reads
         return None
 
 
 def without_credentials(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the headers that a handler may see where it checks tokens."""
+    """Return the headers that a handler may see if the server checks tokens."""
     return {name: headers[name] for name in headers if name != "authorization"}
 
 
 class FastPath:
-    """Takes exchanges from the HTTP server to the engine and answers them; an instance is called.
+    """Runs the requests that the HTTP server hands to Python. The server calls an instance with each `Exchange`.
 
     Args:
         parts: The parts that the front ends share.
 
     Attributes:
-        access: The check in front of every call.
+        access: Checks the rights of callers.
         limits: Bounds on requests.
         nan_literals: Whether JSON answers have NaN as a literal.
         hides_token: Whether handlers must not see the header with the token.
@@ -193,7 +198,7 @@ class FastPath:
         self._shared_memory = parts.shared_memory
 
     def admits(self, head: bytes) -> bool:
-        """Tell whether the sender of a head may send its body; the app says why not.
+        """Tell whether the sender of a head may send its body. If not, the app answers with the reason.
 
         Args:
             head: The bytes of the head.
@@ -205,11 +210,11 @@ class FastPath:
         return True
 
     def __call__(self, exchange: Exchange) -> None:
-        """Start a request; it is answered when the engine has ended it."""
+        """Start a request. The thread that ends the request in the engine sends the answer."""
         run_infer(FastCall(self, exchange), self._engine, waits=False)
 
     def memory_of(self, exchange: Exchange, headers: Mapping[str, str]) -> CallerMemory | None:
-        """Return what a request sees of shared memory; None if shared memory is off."""
+        """Return the shared memory that a request may name; None if shared memory is off."""
         if self._shared_memory is None:
             return None
         peer, user = exchange.client_address(), exchange.client_user()
@@ -229,17 +234,17 @@ class FastPath:
     def fast_request(
         self, spec: ModelSpec, body: memoryview, header_length: str, head: bytes
     ) -> InferRequest:
-        """Return a request that the HTTP server queued by itself, for a handler that reads it.
+        """Return the Python request for a request that the HTTP server has queued without Python.
 
         Args:
-            header_length: The bytes of it that are JSON.
+            header_length: How many bytes of the body are JSON.
             head: The bytes of the head.
         """
         headers = self.headers_of(head)
         return rest.parse_infer(body, header_length, spec, self.limits, headers=headers)
 
     def fast_message(self, spec: ModelSpec, message: memoryview, head: bytes) -> InferRequest:
-        """Return a request that the gRPC server queued by itself, for a handler that reads it.
+        """Return the Python request for a call that the gRPC server has queued without Python.
 
         Args:
             head: The call's metadata, as the bytes of a head.
@@ -248,7 +253,7 @@ class FastPath:
         return grpc.parse_infer(message, lambda name, version: spec, self.limits, metadata=headers)
 
     def headers_of(self, head: bytes) -> Mapping[str, str]:
-        """Return the headers of a request that the native servers queued by themselves.
+        """Return the headers of a request that a native server has queued without Python.
 
         Args:
             head: The bytes of the head.
@@ -257,11 +262,11 @@ class FastPath:
         return without_credentials(headers) if self.hides_token else headers
 
     def deliver(self, exchange: Exchange, request: InferRequest, response: InferResponse) -> None:
-        """Send a response of a request that the HTTP server queued by itself."""
+        """Send the response to a request that the HTTP server has queued without Python."""
         deliver(FastCall(self, exchange, request), response)
 
     def refuse(self, exchange: Exchange, error: Exception) -> None:
-        """Send an error of a request that the HTTP server queued by itself."""
+        """Send the error of a request that the HTTP server has queued without Python."""
         FastCall(self, exchange).refuse(error)
 
 
@@ -271,7 +276,7 @@ class FastCall:
     Args:
         path: The route.
         exchange: The message, which takes the answer.
-        request: The request, if it was read before.
+        request: The request, if it was read already.
     """
 
     __slots__ = ("_exchange", "_memory", "_path", "_request")

@@ -28,16 +28,16 @@ def model_health(engine: "Engine", name: str, version: str = "") -> dict[str, ob
         NotFound: The model is unknown.
     """
     why = engine.why_model_not_ready(name, version)
-    lost = "" if why else engine.why_degraded(name, version)
-    texts = {"error": cut(why)} if why else {"reason": cut(lost)} if lost else {}
+    degraded = "" if why else engine.why_degraded(name, version)  # it serves, with fewer instances
+    texts = {"error": cut(why)} if why else {"reason": cut(degraded)} if degraded else {}
     return {"name": name, "ready": not why, **texts}
 
 
 class HealthResource:
-    """Answers 503 if what `health` returns is not ready.
+    """Answers with the document of `health`: 200 if it says ready, else 503.
 
     Args:
-        health: Returns the answer.
+        health: Returns the document, with the key "ready".
     """
 
     def __init__(self, health: Callable[..., dict[str, object]]) -> None:

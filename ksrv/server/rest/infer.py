@@ -1,6 +1,6 @@
-"""The infer and explain routes: body to request, request through the engine, answer to parts.
+"""The infer and explain routes in the Falcon app: parse the body, run the request in the engine, send the answer.
 
-`ksrv.server.rest.fast_path` has the same call without WSGI.
+`ksrv.server.rest.fast_path` does the same without WSGI, for infer requests in a usual form.
 """
 
 from functools import partial
@@ -24,7 +24,7 @@ def _input_name(req: falcon.Request) -> str | None:
     """Return the input that the path names for an image: `?input=NAME`.
 
     Raises:
-        InvalidRequest: It names several.
+        InvalidRequest: It names several inputs.
     """
     names = req.get_param_as_list("input") or []
     if len(names) > 1:
@@ -79,7 +79,7 @@ class InferResource(InferenceResource):
                 render = partial(self._render, call.request, memory)
                 send_stream(resp, call, stream, lambda response: bytes(render(response).parts[0]))
                 return
-            call.first()
+            call.first()  # the answer has no parts after all, such as a file: wait for its end
         self._send(req, resp, call.request, call.response(), memory)
 
     def _parse(

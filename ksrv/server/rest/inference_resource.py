@@ -1,4 +1,4 @@
-"""The base of the routes that infer: the request's body, its headers, and the client that waits."""
+"""The base class of the WSGI resources for inference: checks and reads the body, and runs the call in the engine."""
 
 from collections.abc import Callable
 from functools import partial
@@ -34,8 +34,9 @@ class InferenceResource:
         parts: The parts that the front ends share.
 
     Attributes:
-        most_json: The most bytes of a body that is JSON as a whole; None for the forms of v2.
-        subject: The name of such a body in the refusal: "a generate request".
+        most_json: The most bytes of a body if the route takes only JSON; None for the v2 routes, which also take
+            binary tensors and uploads.
+        subject: The name of such a body in the error: "a generate request".
     """
 
     most_json: int | None = None
@@ -48,10 +49,10 @@ class InferenceResource:
         self._access = parts.access
         self._shared_memory = parts.shared_memory
         self._limits = limits = parts.settings.limits
-        self._own_bound: Bound | None = None
+        self._json_route_bound: Bound | None = None
         if self.most_json is not None:
             refusal = json_refusal(self.subject, self.most_json, limits)
-            self._own_bound = Bound(min(limits.json, self.most_json), refusal)
+            self._json_route_bound = Bound(min(limits.json, self.most_json), refusal)
 
     def wanted_body(self, req: falcon.Request, name: str = "", version: str = "") -> int:
         """Return the most bytes that a request's body may have, judged by its head.
@@ -66,7 +67,7 @@ class InferenceResource:
         return self._bodies.wanted(req.env, self._bound(req, spec))
 
     def _bound(self, req: falcon.Request, spec: ModelSpec | None) -> Bound | None:
-        """Return the limit on a body that is JSON as a whole; None if only its beginning is JSON, or nothing.
+        """Return the limit on a body that is JSON as a whole; None if only its beginning or nothing of it is JSON.
 
         Args:
             spec: The model that the path names.
@@ -74,13 +75,13 @@ class InferenceResource:
         Raises:
             BodyTooLarge: The announced JSON is too long by itself.
         """
-        if self._own_bound is not None:  # the body is JSON whatever these headers say
-            return self._own_bound
+        if self._json_route_bound is not None:  # the headers below have no meaning on such a route
+            return self._json_route_bound
         header_length, length = req.get_header(HEADER_LENGTH), content_length(req.env)
         limit = self._limits.json
         if header_length is None:
             return None if is_upload(req.content_type) else Bound(limit, json_too_large)
-        # The parser refuses a value later that is not a number, or beyond the body.
+        # The parser refuses a value later that is not a number, or is larger than the body.
         announced = int(header_length) if DIGITS.fullmatch(header_length) is not None else 0
         if announced > limit and (length is None or announced <= length):
             raise json_too_large(announced, limit)
@@ -89,8 +90,8 @@ class InferenceResource:
     def _body(
         self, req: falcon.Request, reservation: Reservation, spec: ModelSpec | None = None
     ) -> memoryview:
-        """Return the body, or raise its fault, without reading it where the head shows the fault."""
-        header_length = req.get_header(HEADER_LENGTH) if self._own_bound is None else None
+        """Return the body. If the head already shows a fault, raise its error without reading the body."""
+        header_length = None if self._json_route_bound else req.get_header(HEADER_LENGTH)
         bound = self._bound(req, spec)
         return self._bodies.read(req.env, reservation, bound=bound, offset=padding(header_length))
 
@@ -108,9 +109,9 @@ class InferenceResource:
     ) -> InferRequest:
         """Return the request of a call; see `InferCall.read`."""
         target = find(name, version)  # an unknown model is refused before the body is read
-        with self._bodies.reserve() as reservation:  # afterwards the queue counts the bytes
+        with self._bodies.reserve() as reservation:  # later the queue charges the request's bytes
             body = self._body(req, reservation, target.spec)
-            if target.retired:
+            if target.retired:  # the model was replaced while the body arrived
                 target = find(name, version)
             request = parse(body, target.spec)
         request.target = target
@@ -127,11 +128,10 @@ class InferenceResource:
         version: str,
         parse: Callable[[memoryview, ModelSpec], InferRequest],
     ) -> _Call:
-        """Return a call that has ended, or one whose answers may come in parts.
+        """Start a call and return it. A `WsgiCall` has ended then; a `StreamedCall` may still answer in parts.
 
         Args:
-            kind: `WsgiCall`, or `StreamedCall`.
-            parse: Reads the body for the model that is described.
+            parse: Reads the body, for a model with the given spec.
 
         Raises:
             KsrvError: The call failed.

@@ -26,10 +26,10 @@ class DocumentReader:
         self._bound = Bound(DOCUMENT_BYTES, document_too_large)
 
     def wanted(self, req: falcon.Request) -> int:
-        """Return the most bytes of a body.
+        """Return the most bytes that a body may have.
 
         Raises:
-            KsrvError: The head announces a body that is refused.
+            KsrvError: The head announces a body that will be refused.
         """
         return self._bodies.wanted(req.env, self._bound)
 

@@ -1,7 +1,7 @@
 """A model's metadata and readiness, which the HTTP server's I/O threads send without Python.
 
-They are rendered when a model is loaded or changes. After a change of the models the threads send none of them until
-all are rendered again.
+The worker renders these answers again after each change of the models. From the change until then, the Falcon app
+answers instead.
 """
 
 import logging
@@ -22,10 +22,10 @@ log = logging.getLogger(__name__)
 
 
 def is_ready(engine: "Engine", name: str, version: str) -> bool:
-    """Tell whether a model serves without any problem; the name and version may be gone by now.
+    """Tell whether a model serves with all of its instances. False for a model that was unloaded meanwhile.
 
     Args:
-        version: The version's, or "" for the highest.
+        version: The version, or "" for the highest.
     """
     try:
         return not (engine.why_model_not_ready(name, version) or engine.why_degraded(name, version))
@@ -36,17 +36,17 @@ def is_ready(engine: "Engine", name: str, version: str) -> bool:
 def describe(
     engine: "Engine", name: str, model: "ModelVersion", limits: Limits, *, ready: bool
 ) -> tuple[PreparedAnswer | None, PreparedAnswer | None]:
-    """Return the answers with a model's metadata and its readiness.
+    """Return two answers: a model's metadata, and that it is ready. None leaves an answer to the Falcon app.
 
     Args:
-        ready: Whether it serves with all of its instances; why it does not is left to the Falcon app.
+        ready: See `is_ready`. If the model is not ready, the Falcon app answers with the reason.
     """
     try:
         document = metadata.model_metadata(model.spec, engine.versions(name), limits)
         described = render_json(document, HTTPStatus.OK)
         health = render_json({"name": name, "ready": True}, HTTPStatus.OK)
         return described, health if ready else None
-    except KsrvError:  # gone since the look at the table
+    except KsrvError:  # the model was unloaded meanwhile
         return None, None
     except Exception:
         log.exception("the metadata of the model %s cannot be rendered", ascii(name))

@@ -1,9 +1,9 @@
 """The checks in front of every REST resource: the form of a request, and the rights of its caller.
 
-Falcon calls the guard before it routes, and asks the router which resource a path names. The router
-returns a resource only to a caller who may use it. So the path is read once: the resource that is run
-is the resource that was checked. A route without `needs` needs the control token, and a
-path without a route needs the token of an ordinary call.
+Falcon first calls `Guard`, then asks `GuardedRouter` for the resource of a path. The router returns a resource only to
+a caller who may use it. Because routing and check use the same lookup, the resource that runs is always the resource
+that was checked. A route that is added without `needs` needs the control token. A path without a route needs the token
+of an ordinary call.
 """
 
 import difflib
@@ -26,14 +26,14 @@ from ksrv.server.http.body import Environ
 from ksrv.server.http.received_body import MESSAGE
 
 ROUTE = "ksrv.route"
-"""The key in the WSGI environment of the route that was found, and whose checks were passed, before the body came."""
+"""The key in the WSGI environment of a route that was found, and whose checks were passed, before the body arrived."""
 
 MODEL = "/v2/models/{name}"
 """The path of a model."""
 
 _AUTHORITY = re.compile(r"\A[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_LONGEST_COMPARED = 128
+_COMPARED_CHARACTERS = 128  # of an unknown path, because the comparison takes quadratic time
 _LEAST_LIKENESS = 0.7
 _CALLED_AT = (
     "; a model is called at /v2/models/{name}/infer, or /v1/models/{name}:predict in KServe's v1; "
@@ -56,7 +56,7 @@ class Needs(enum.Enum):
 
 
 def check_control(access: Access, environ: Environ) -> None:
-    """Let a call that loads or unloads models, or uses shared memory, pass or raise.
+    """Raise unless the caller may load and unload models, and use shared memory.
 
     Raises:
         KsrvError: The caller may not.
@@ -73,7 +73,7 @@ def check_control(access: Access, environ: Environ) -> None:
 
 
 def control_user(access: Access, environ: Environ) -> tuple[int, int] | None:
-    """Return the user and group at the other end of the unix socket of a control call, or None.
+    """Check a control call, and return the user and group of its caller on a unix socket; None on TCP.
 
     Raises:
         KsrvError: The caller may make no control calls.
@@ -88,8 +88,8 @@ class GuardedRouter(CompiledRouter):
 
     Args:
         access: Who may call.
-        path_hint: Returns what the sentence about a path without a route says beside it, for the path's first segment
-            and the routes that are served.
+        path_hint: Returns a hint for the error about an unknown path, or "". Its arguments are the path's first
+            segment and the served routes.
     """
 
     def __init__(self, access: Access, path_hint: Callable[[str, Mapping[str, Any]], str]) -> None:
@@ -127,9 +127,9 @@ class GuardedRouter(CompiledRouter):
         ]
 
     def map_http_methods(self, resource: object, **keywords: Any) -> Any:
-        """Return a resource's functions by their method; GET's answers HEAD, without its body.
+        """Return a resource's functions by their method. The function of GET also answers HEAD, without the body.
 
-        A GET that is POST by another name runs a model, so nothing answers HEAD there.
+        If GET and POST have the same function, GET runs a model. Such a route does not answer HEAD.
         """
         found: Any = super().map_http_methods(resource, **keywords)
         if "GET" in found and found["GET"] != found.get("POST"):
@@ -140,7 +140,7 @@ class GuardedRouter(CompiledRouter):
         """Find a route as `CompiledRouter.find` does, or raise if the caller may not use it.
 
         Args:
-            req: The request; without one nothing is asked of the caller.
+            req: The request; without a request, no caller is checked.
 
         Raises:
             KsrvError: The caller may not use the route, or wrote one of its fixed segments with escapes.
@@ -158,20 +158,20 @@ class GuardedRouter(CompiledRouter):
         if needs is not Needs.NOTHING:
             self._access.check(req.get_header("Authorization"))
         if found is None:
-            raise NotFound(f"no route for {quote(req.path)}{self._meant(req.path)}")
+            raise NotFound(f"no route for {quote(req.path)}{self._suggestion(req.path)}")
         _check_fixed_segments(template, raw_path(req.env))
         return found
 
-    def _meant(self, path: str) -> str:
-        """Return what a sentence about a path without a route says of the route that may be meant."""
-        given = path[:_LONGEST_COMPARED].strip("/").split("/")
+    def _suggestion(self, path: str) -> str:
+        """Return the end of the error about an unknown path, which names the route that the client may mean."""
+        given = path[:_COMPARED_CHARACTERS].strip("/").split("/")
         likeness, nearest = max(
             (
                 (_likeness(template.strip("/").split("/"), given), template)
                 for template, needs in self._needs.items()
                 if needs is not Needs.CONTROL
             ),
-            key=lambda one: one[0],
+            key=lambda pair: pair[0],
         )
         if likeness >= _LEAST_LIKENESS:
             return f"; did you mean {nearest}?"
@@ -186,7 +186,7 @@ def _likeness(template: Sequence[str], given: Sequence[str]) -> float:
     fixed = [(one, other) for one, other in pairs if not one.startswith("{")]
     if not fixed:
         return 0.0
-    # Of a path that leaves the beginning out, what is left has to be exact.
+    # If the client left out the beginning of a route, such as /v2, the rest must be exact.
     if len(given) < len(template):
         return float(all(one == other for one, other in fixed))
     return min(difflib.SequenceMatcher(None, one, other).ratio() for one, other in fixed)
@@ -236,7 +236,7 @@ class Guard:
         size = sum(
             len(name)
             + len(value)
-            - 1  # HTTP_ and : and blanks and line end, as good as on the wire
+            - 1  # the name has 5 more characters than on the wire (HTTP_), and lacks 4 (": " and CR LF)
             for name, value in environ.items()
             if name.startswith("HTTP_")
         )
@@ -258,9 +258,9 @@ def raw_path(environ: Environ) -> str:
 
 
 def check_path(path: str) -> None:
-    """Refuse a path that another reader may take for another resource.
+    """Refuse a path that a proxy and this server could understand differently.
 
-    One slash at the end is let through, and so are escapes that mean the same character in a name.
+    One slash at the end is allowed, and so are escapes of characters that need none.
 
     Args:
         path: The path as the client wrote it.
@@ -291,7 +291,7 @@ def check_path(path: str) -> None:
 
 
 def _check_fixed_segments(template: str, path: str) -> None:
-    """Refuse escapes in what a route spells out; names may be escaped."""
+    """Refuse escapes in the fixed segments of a route, because a proxy's rules may not match them."""
     if "%" not in path:
         return
     for fixed, given in zip(template.split("/"), path.split("/"), strict=False):

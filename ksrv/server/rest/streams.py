@@ -26,8 +26,8 @@ KEEP_ALIVE_SECONDS = 15.0
 
 FAST_SECONDS = 0.02
 TOGETHER_SECONDS = 0.005
-"""If answers follow each other fast, all answers within this time are sent together, because waking a thread costs more
-than an answer."""
+"""If two answers follow each other within `FAST_SECONDS`, the stream collects the answers of the next
+`TOGETHER_SECONDS` and sends them together, because waking the thread costs more than an answer."""
 
 Render = Callable[[InferResponse], bytes]
 """Makes the JSON object of one answer."""
@@ -38,17 +38,17 @@ def stream_type(accept: str | None) -> str | None:
 
     A stream is sent to clients that name one and do not prefer JSON.
     """
-    known = [one for one in accepted(accept) if one[0] in ("application/json", *_STREAMS)]
-    name, quality = max(
-        known, key=lambda one: one[1], default=("", 0.0)
-    )  # of equal qualities the first
+    known = [pair for pair in accepted(accept) if pair[0] in ("application/json", *_STREAMS)]
+    # max returns the first of equal qualities.
+    name, quality = max(known, key=lambda pair: pair[1], default=("", 0.0))
     return name if name in _STREAMS and quality > 0 else None
 
 
 class StreamedAnswer:
     """One streaming request under way: an iterator of the pieces of its answer, for WSGI.
 
-    An empty piece comes where the handler is silent, so that the server can look at the client.
+    While the handler makes nothing, it yields an empty piece from time to time, so that the server can check whether
+    the client has left.
 
     Args:
         call: The call.
@@ -56,8 +56,8 @@ class StreamedAnswer:
         render: Makes the JSON object of one answer.
 
     Attributes:
-        probe: Bytes that say nothing; the system of a client that has gone answers them with a reset.
-        head_fields: The headers that the handler chose before its first answer, once that is there.
+        probe: Bytes that clients ignore. If the client has left, its system answers them with a reset.
+        head_fields: The headers of the handler's first answer; empty before that answer.
     """
 
     def __init__(self, call: StreamedCall, content_type: str, render: Render) -> None:
@@ -77,7 +77,7 @@ class StreamedAnswer:
         return self._first.pop() if self._first else next(self._pieces)
 
     def begin(self) -> None:
-        """Wait for the first piece, so that a request that fails before it still gets a status of its error.
+        """Wait for the first piece, so that a request that fails before it gets an error status instead of 200.
 
         Raises:
             KsrvError: The request failed before the first piece.
@@ -89,9 +89,9 @@ class StreamedAnswer:
             raise
 
     def close(self) -> None:
-        """Give the request up, unless it has ended, and the answers that wait for the client."""
+        """Cancel the request if it still runs, and drop the answers that were not sent."""
         self._call.cancel()
-        self._pieces.close()  # its frame refers to this object
+        self._pieces.close()  # breaks the reference cycle with this object
 
     def _make_pieces(self) -> Generator[bytes, None, None]:
         begun = False
@@ -113,22 +113,22 @@ class StreamedAnswer:
             yield self._framed_error(report_http(error, self._call.environ))
 
     def _responses(self) -> Iterator[list[InferResponse]]:
-        """Yield the answers that are there; now and then an empty list if none arrives."""
+        """Yield the answers that have arrived; an empty list if none arrives for `CLIENT_LOOK_NS`."""
         answers = self._call.answers
-        came_at = 0.0
+        taken_at = 0.0
         while not answers.finished:
             found = answers.take_all(CLIENT_LOOK_NS / 1e9)
             yield found
             now = time.monotonic()
-            if found and now - came_at < FAST_SECONDS:
+            if found and now - taken_at < FAST_SECONDS:
                 answers.gather(TOGETHER_SECONDS)
-            came_at = now
+            taken_at = now
         last = self._call.response()
-        if last.outputs or not answers.chunked:  # what ends a generator's chunks holds nothing
+        if last.outputs or not answers.chunked:  # the last response of a generator is empty
             yield [last]
 
     def _rendered(self, responses: list[InferResponse]) -> tuple[bytes, KsrvError | None]:
-        """Return the answers as bytes, up to one that cannot be written as JSON, and why it cannot."""
+        """Return answers as bytes. If an answer cannot be written as JSON, stop before it and also return the error."""
         framed = []
         if responses:
             self._sent_at = time.monotonic()
@@ -140,6 +140,7 @@ class StreamedAnswer:
         return b"".join(framed), None
 
     def _silence(self) -> bytes:
+        """Return the piece for a silent moment: empty, or a comment that keeps proxies from closing the stream."""
         now = time.monotonic()
         if not self._events or now - self._sent_at < KEEP_ALIVE_SECONDS:
             return b""
@@ -164,7 +165,8 @@ def send_stream(
         render: Makes the JSON object of one answer.
 
     Raises:
-        KsrvError: The request failed before its first answer, where the server waits for it here.
+        KsrvError: The request failed before its first answer. Not raised under the native server, which
+            sends such an error itself.
     """
     resp.content_type = (
         f"{content_type}; charset=utf-8" if content_type == EVENT_STREAM else content_type
