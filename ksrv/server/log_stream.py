@@ -1,9 +1,9 @@
-"""Standard output and error as streams that keep nobody waiting, whoever reads them or does not.
+"""Streams over standard output and error whose `write` never blocks.
 
-A log collector that hangs leaves a full pipe, and a write to it would hold up every request that has
-something to log. A line is written at once if there is room for it. Otherwise it waits for a separate
-thread: at most `WAITING_BYTES` of lines wait, and further lines are dropped. The next written line
-reports how many, and `lost_lines` counts them for the metrics, which no reader of the log can hold up.
+If a log collector hangs, its pipe is full, and a blocking write would stop every request that logs something. So a line
+is written at once if there is room for it. Otherwise it is queued for a separate thread. At most `WAITING_BYTES` are
+queued; further lines are dropped. A warning in the log reports later how many lines were dropped, and `lost_lines`
+counts them for the metrics.
 """
 
 import atexit
@@ -18,12 +18,13 @@ from typing import TextIO
 log = logging.getLogger(__name__)
 
 WAITING_BYTES = 1 << 20
-"""Bytes of lines that wait for the reader at most, in one process."""
+"""The most bytes that a stream queues while the reader takes nothing."""
 
 END_SECONDS = 1.0
-"""Seconds that the end of a process waits for the reader at most."""
+"""The most seconds that a process which ends waits for the reader."""
 
-_NO_SUCH_WRITE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+_NO_NOWAIT = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+"""The errors of descriptors or kernels that do not know RWF_NOWAIT."""
 
 
 class LogStream:
@@ -38,8 +39,8 @@ class LogStream:
         self.start_anew()
 
     def start_anew(self) -> None:
-        """Forget what waits: after a fork it is the parent's, and so is the thread."""
-        self._lock = threading.RLock()  # a signal's handler may log while this thread does
+        """Drop the queue: after a fork, the parent writes the queued lines, and its thread does not exist here."""
+        self._lock = threading.RLock()  # a signal handler may log while its thread is in `write`
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
         self.lost_lines = 0
@@ -47,7 +48,7 @@ class LogStream:
         self._writer: threading.Thread | None = None
 
     def write(self, text: str) -> int:
-        """Write a text, or keep it until there is room."""
+        """Write a text, or queue it until there is room."""
         data = text.encode("utf-8", "backslashreplace")
         lost = 0
         with self._lock:
@@ -66,10 +67,7 @@ class LogStream:
         """Do nothing: `logging` calls this after each line."""
 
     def drain(self, seconds: float) -> None:
-        """Wait until nothing waits any more.
-
-        Args:
-            seconds: How long this may take.
+        """Wait until the queue is written, but at most `seconds`.
         """
         with self._lock:
             writer = self._writer
@@ -77,21 +75,22 @@ class LogStream:
             writer.join(seconds)
 
     def _write_at_once(self, data: bytes) -> int | None:
-        """Write as much as there is room for, and return how much that was; None if it cannot be written."""
+        """Write without blocking. Return how many bytes were written, or None if the descriptor fails."""
         try:
             return os.pwritev(self._descriptor, [data], -1, os.RWF_NOWAIT)
         except BlockingIOError:
             return 0
         except OSError as error:
-            if error.errno not in _NO_SUCH_WRITE:
+            if error.errno not in _NO_NOWAIT:
                 return None
-        # Files, terminals, and pipes before Linux 6.4. Only pipes and sockets have a reader who may hang.
+        # RWF_NOWAIT does not work for files, terminals, and pipes before Linux 6.4. Only pipes and sockets have a
+        # reader that may hang: 0 leaves their bytes to the thread.
         try:
             mode = os.fstat(self._descriptor).st_mode
             if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
                 return 0
             return os.write(self._descriptor, data)
-        except OSError:  # no room on the disk, for one
+        except OSError:  # such as a full disk
             return None
 
     def _keep(self, data: bytes) -> None:
@@ -105,7 +104,7 @@ class LogStream:
             self._writer.start()
 
     def _write_rest(self) -> None:
-        """Write what waits, however long the reader takes."""
+        """Write the queue, however long the reader takes; then end the thread."""
         while True:
             with self._lock:
                 if not self._waiting:
@@ -142,7 +141,8 @@ class LogStream:
 
 
 def _report(lost: int) -> None:
-    # Without a stream's lock: this takes that of a handler, which holds it while it takes a stream's.
+    # Call this without a stream's lock. The lock order is handler, then stream: logging holds a handler's lock
+    # while the handler writes to the stream.
     if lost:
         log.warning("%d lines of the log are lost: nothing took them in time", lost)
 

@@ -1,4 +1,4 @@
-"""The log: text or JSON lines on stderr, for ksrv's loggers, gunicorn's, and all that handlers use."""
+"""The log on stderr, as text or JSON lines: of ksrv's loggers, gunicorn's, and any logger that a handler uses."""
 
 import io
 import logging
@@ -38,7 +38,7 @@ class NameModels(logging.Filter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line, so that nothing a client sent can forge a second record."""
+    """Makes one line of JSON of a record, so that text from a client cannot forge a second record."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return a record as one line of JSON."""
@@ -60,9 +60,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class PrintedRecords(io.TextIOBase):
-    """Standard output of a server whose log is JSON: a printed line becomes a record.
-
-    The server's start prints, and so do handlers in this process.
+    """Standard output of a server whose log is JSON. Each line that ksrv or a handler prints becomes a record.
     """
 
     def __init__(self) -> None:
@@ -87,9 +85,9 @@ def make_formatter(settings: ServerSettings) -> logging.Formatter:
 
 
 def configure(settings: ServerSettings) -> None:
-    """Send all records to stderr in the form that the settings name, from their least level on.
+    """Send all records from the level `log_level` on to stderr, in the form `log_format`.
 
-    If they are JSON, the output of this process and Python's warnings become records too.
+    If the form is JSON, the output of this process and Python's warnings become records too.
 
     Handlers may log under any name, so this configures the root as well as ksrv's loggers; a
     root that is configured already (gunicorn's `logconfig`) stays as it is.
@@ -161,7 +159,7 @@ class QuotedAtoms(SafeAtoms):  # type: ignore[misc]
     def __init__(self, atoms: dict[str, Any]) -> None:
         dict.__init__(
             self,
-            ((key, in_quotes(one) if isinstance(one, str) else one) for key, one in atoms.items()),
+            ((key, in_quotes(raw) if isinstance(raw, str) else raw) for key, raw in atoms.items()),
         )
 
 
@@ -191,14 +189,14 @@ def gunicorn_logger(settings: ServerSettings) -> type[Logger]:
             fmt: logging.Formatter,
             stream: TextIO | None = None,
         ) -> None:
-            # gunicorn would send the access log to standard output: one log is one stream.
+            # gunicorn would write the access log to standard output; ksrv writes all logs to stderr.
             onto = log_stream(sys.stderr)
             super()._set_handler(log, output, make_formatter(settings), onto)
 
         def access(
             self, resp: Any, req: Any, environ: dict[str, Any], request_time: timedelta
         ) -> None:
-            """Write a line for an answer: gunicorn's, or fields where the log is JSON."""
+            """Write the line of an answer in gunicorn's format, or a record with fields if the log is JSON."""
             caller = proxies.caller_of(environ)
             if settings.log_format == "json" and self.access_log_enabled:
                 fields = access_fields(resp, environ, request_time, caller)

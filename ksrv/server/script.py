@@ -1,8 +1,7 @@
 """A script that serves its handler: `ksrv.serve(Cats)` outside of a notebook.
 
-The process becomes `ksrv serve FILE.py:NAME`, so that no import and no thread of the script stays
-in the server's master, and every worker, handler process and reload finds the handler as
-`ksrv serve` does, by its file and its name.
+The process executes `ksrv serve FILE.py:NAME` in its place. So the server's master keeps no import and no thread of the
+script, and workers, handler processes and reloads find the handler by its file and its name, as they always do.
 """
 
 import inspect
@@ -23,7 +22,7 @@ TENSORS = ("inputs", "outputs")
 
 
 class CannotServe(TypeError):
-    """A handler that a server could not find again, or settings that cannot be passed on."""
+    """A handler that workers cannot find by file and name, or settings that cannot be passed to them."""
 
 
 Handler = type | Callable[..., Any] | str | Path
@@ -32,7 +31,9 @@ Handler = type | Callable[..., Any] | str | Path
 def serve(
     handlers: Sequence[Handler], server: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> None:
-    """Become the server of handlers; in a module that is imported do nothing.
+    """Replace this process by the server of the handlers. Do nothing while the calling module is imported.
+
+    Workers import the script's file, and must not start another server.
 
     Args:
         handlers: Handler classes, functions or paths.
@@ -40,7 +41,7 @@ def serve(
         settings: Settings of the only handler.
 
     Raises:
-        CannotServe: A handler has no file or name to be found by, or a setting is no plain value.
+        CannotServe: A handler has no file or no name in it, or a setting is no plain value.
     """
     if not _being_imported(inspect.currentframe()):
         _become(serve_command(*handlers, server=server, settings=settings))
@@ -99,7 +100,7 @@ def target_of(handler: Handler) -> str:
         handler: A class or function at the top of a file or in a cell of a notebook; a path is returned unchanged.
 
     Raises:
-        CannotServe: It has no file, or no name there.
+        CannotServe: It has no file, or no name in it.
     """
     if isinstance(handler, str | Path):
         return str(handler)

@@ -1,12 +1,11 @@
-"""The sources of settings' values: flags, variables, the settings file, a config.properties.
+"""Reads the settings from flags, variables, the settings file, and settings files of other servers (config.properties).
 
 A flag beats a `KSRV_*` variable, which beats the settings file (YAML, JSON or TOML), which beats the
 default. Keys of a nested section are written `limits.body`: `--limits-body` as a flag,
 `KSRV_LIMITS__BODY` as a variable, a mapping in the file. Sizes take a unit: `64M`.
 
-Other programs set variables that begin with `KSRV_` too: Kubernetes describes a Service called ksrv, or
-ksrv-something, to every pod beside it. So an unknown variable never keeps a server from starting, and
-no setting may be called like one of Kubernetes'.
+Other programs set variables that begin with `KSRV_` too: Kubernetes gives every pod variables about a Service called
+ksrv, or ksrv-something. So an unknown variable is only a warning, and no setting may have the name of such a variable.
 """
 
 import json
@@ -41,9 +40,9 @@ SERVICE_VARIABLE = re.compile(
 """Variables that Kubernetes injects for a Service called ksrv...; docker's links look the same."""
 
 SEVERAL = "May be repeated, or separated by commas."
-"""Said of flags whose setting takes several values."""
+"""The end of the help of flags whose setting takes several values."""
 
-SECTIONS = frozenset({"limits"})
+NESTED = frozenset({"limits"})
 """The settings that have nested settings."""
 
 SIZE_KEYS = frozenset(
@@ -83,7 +82,7 @@ class Field:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The words of which its value is one, or none where it is no choice."""
+        """The words that its value may be, if it is a `Literal`; else empty."""
         kind = get_args(self.type)[0] if get_origin(self.type) is Annotated else self.type
         return get_args(kind) if get_origin(kind) is Literal else ()
 
@@ -121,6 +120,8 @@ def fields() -> dict[str, Field]:
 
 @dataclass(frozen=True)
 class _Given:
+    """A value as its source gives it, not converted yet."""
+
     value: Any
     source: str
 
@@ -156,7 +157,7 @@ def by_dotted_key(document: Mapping[Any, Any], prefix: str = "") -> dict[str, An
         key = f"{prefix}{name}"
         if isinstance(value, Mapping):
             found |= by_dotted_key(value, f"{key}.")
-        elif value is not None or key not in SECTIONS:  # all keys of a section may be commented out
+        elif value is not None or key not in NESTED:  # all keys below it may be commented out
             found[key] = value
     return found
 
@@ -215,6 +216,7 @@ def _convert(field: Field, given: _Given) -> Any:
         elif isinstance(value, str) and field.takes_several:
             value = _paths(value) if field.key == "models" else _between_commas(value)
         elif isinstance(value, bool) and not isinstance(field.default, bool):
+            # YAML reads `http: off` as false.
             value = "off" if value is False and isinstance(field.default, str) else value
         if field.key == "model_settings" and isinstance(value, str) and value.startswith("@"):
             value = Path(value[1:]).read_text(encoding="utf-8")
@@ -230,7 +232,7 @@ def _convert(field: Field, given: _Given) -> Any:
 
 
 def _in_words(fault: str) -> str:
-    """Return a fault of msgspec's in words that need no Python."""
+    """Return an error of msgspec in words for people who do not know Python."""
     for pattern, words in _WORDS:
         fault = re.sub(pattern, words, fault)
     return fault
@@ -275,7 +277,7 @@ class Resolved:
 
     Attributes:
         origins: The source of each setting that is not a default, by dotted key.
-        warnings: Sentences about settings that were found and are not read.
+        warnings: Sentences about variables that are no settings.
     """
 
     settings: ServerSettings
@@ -317,6 +319,7 @@ def resolve(
     given = _from_file(path, known) if path else {}
     from_environment, warnings = _from_environment(variables, known)
     given |= from_environment
+    # Any source may name a foreign file, but the values in that file are weaker than those of all other sources.
     named = {key: item.value for key, item in given.items()}
     named |= {key: value for key, value in (flags or {}).items() if value is not None}
     for name, foreign in read_foreign_settings(named).items():
@@ -328,7 +331,7 @@ def resolve(
         if value is None or value == ():
             continue
         if known[key].takes_several and key != "models" and not isinstance(value, str):
-            value = tuple(part for one in value for part in _between_commas(one))
+            value = tuple(part for item in value for part in _between_commas(item))
         given[key] = _Given(value, f"flag {known[key].flag}")
     values: dict[str, Any] = {}
     limits: dict[str, Any] = {}

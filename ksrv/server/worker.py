@@ -1,10 +1,9 @@
 """The gunicorn worker: the native HTTP server, and the threads that call the app.
 
-gunicorn keeps processes, signals and settings. The HTTP server owns the listeners and the connections, serves
-fast-path inference, health and descriptions, and receives every other message whole; a thread takes such a
-message from it, calls the Falcon app and leaves the answer to it. A handler can occupy such a thread, so
-metadata and metrics are answered by a few separate threads. Only the main thread touches the worker's
-state.
+gunicorn manages processes, signals and settings. The HTTP server owns the listeners and the connections. It answers
+fast-path inference, health and metadata itself, and receives every other request as an app message. A thread takes an
+app message from the server, calls the Falcon app and gives the answer back to the server. Handlers can occupy these
+threads, so separate threads answer metadata and metrics. Only the main thread changes the state of `KsrvWorker`.
 """
 
 import os
@@ -41,6 +40,9 @@ from ksrv.server.rest.metadata import describe, is_ready
 from ksrv.server.settings import ServerSettings, SettingsError
 
 TICK_SECONDS = 0.25
+"""Seconds between two heartbeats of the main thread."""
+
+# gunicorn's own maxima for its limits on heads, which apply if a setting is 0 or larger than the maximum.
 MOST_REQUEST_LINE = 8190
 MOST_FIELDS = 32768
 MOST_FIELD_BYTES = 8190
@@ -49,7 +51,7 @@ METADATA_THREADS = 32
 
 
 def head_rules(cfg: Config, settings: ServerSettings, *, own_hosts: bool, mount: str) -> HeadRules:
-    """Return which heads are accepted, within gunicorn's limits on them.
+    """Return the rules for heads: ksrv's limits, and gunicorn's limits on the request line and the fields.
 
     Args:
         own_hosts: Whether the app refuses heads whose Host is not this machine.
@@ -61,7 +63,7 @@ def head_rules(cfg: Config, settings: ServerSettings, *, own_hosts: bool, mount:
         body=limits.body,
         json=limits.json,
         chunks=limits.chunks,
-        head=min(limits.head, 16384),
+        head=min(limits.head, 16384),  # the app gets longer heads
         longest_head=limits.head,
         fields=fields if 0 < fields < MOST_FIELDS else MOST_FIELDS,
         request_line=line if 0 < line < MOST_REQUEST_LINE else MOST_REQUEST_LINE,
@@ -74,14 +76,14 @@ def head_rules(cfg: Config, settings: ServerSettings, *, own_hosts: bool, mount:
 
 
 def tls_library(cfg: Config) -> str:
-    """Say which library encrypts HTTP, and where."""
+    """Return a text about the library that encrypts HTTP."""
     if not issubclass(cfg.worker_class, KsrvWorker):
         return f"{ssl.OPENSSL_VERSION}, by worker_class {cfg.worker_class_str}"
     return f"{openssl_version()}, in the native HTTP server"
 
 
 class KsrvWorker(Worker):  # type: ignore[misc]
-    """A worker process of gunicorn's whose connections are the native HTTP server's."""
+    """A worker process of gunicorn, whose connections the native HTTP server owns."""
 
     alive: bool
     http_server: HttpServer | None = None
@@ -116,17 +118,18 @@ class KsrvWorker(Worker):  # type: ignore[misc]
         self._leave()
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Have the main loop end; called by the thread that waits for signals."""
+        """End the main loop. The thread `ksrv-leave`, which waits for signals, calls this."""
         self.alive = False
         self._wake.set()
 
     def handle_quit(self, sig: int, frame: Any) -> None:
-        """Leave as on SIGTERM; gunicorn's own would end the process within a signal handler."""
+        """Leave as on SIGTERM. gunicorn's method would end the process within a signal handler."""
         self.handle_exit(sig, frame)
 
     # ---- the HTTP server -------------------------------------------------------------------------------
 
     def _open_http_server(self) -> None:
+        """Make the HTTP server on gunicorn's listeners, and connect it with the service."""
         service: Any = self.wsgi
         settings = service.settings
         limits = settings.limits
@@ -134,7 +137,7 @@ class KsrvWorker(Worker):  # type: ignore[misc]
         self._messages = AppMessages(
             service,
             self.cfg,
-            [listener.getsockname() for listener in self.sockets],  # before they are closed
+            [listener.getsockname() for listener in self.sockets],  # fails once they are closed
             limits=limits,
             mount=self._mount(),
         )
@@ -172,6 +175,10 @@ class KsrvWorker(Worker):  # type: ignore[misc]
         service.publish_health = self._publish
         service.last_connected = lambda: http_server.last_connected
         self._publish()
+        self._start_threads(http_server, logs=logs)
+
+    def _start_threads(self, http_server: HttpServer, *, logs: bool) -> None:
+        """Start the threads that answer app messages, and the thread of the access log."""
         self._threads = [
             thread
             for name, questions, count in (
@@ -190,7 +197,7 @@ class KsrvWorker(Worker):  # type: ignore[misc]
             self._access_log.start()
 
     def _tls_context(self) -> TlsContext | None:
-        """Return what connections are encrypted with: the files as the master has read them."""
+        """Return the TLS settings of connections, from the files as the master has read them; None without TLS."""
         if not self.cfg.is_ssl:
             return None
         read = getattr(getattr(self.wsgi, "files", None), "certificates", None)
@@ -198,32 +205,34 @@ class KsrvWorker(Worker):  # type: ignore[misc]
         return certificates.native_context("http/1.1")
 
     def _mount(self) -> str:
-        """Return the prefix of all paths; ksrv's setting becomes the variable of WSGI servers."""
+        """Return the prefix of all paths. `Master` puts the setting `mount_prefix` into WSGI's variable."""
         return os.environ.get("SCRIPT_NAME", "")
 
     def _log_refusals(self) -> None:
-        """Log the connections that were closed for the protocol with which they began, one line for each client."""
+        """Log clients whose connections were closed because they spoke another protocol, one line for each client."""
         assert self.http_server is not None
         refused = (
             (protocol, (peer if isinstance(peer, str) else peer[0]) or "a unix socket", cause)
             for peer, protocol, cause in self.http_server.refusals()
         )
-        for told in dict.fromkeys(refused):
-            self.log.warning("%s: a connection from %s is closed: %s", *told)
+        for line in dict.fromkeys(refused):  # without duplicates, in order
+            self.log.warning("%s: a connection from %s is closed: %s", *line)
 
     def _publish(self) -> None:
-        """Tell the HTTP server what it answers without Python: health, and full queues."""
+        """Give the HTTP server the answers that it sends without Python: health, metadata, full queues."""
         assert self.http_server is not None
-        with self._publishing:  # threads that load models do it too
+        with self._publishing:  # threads that load models call this, too
             why = self.wsgi.engine.why_not_ready(names=not self.wsgi.parts.access.needs_token)
-            self._publish_routes()  # before it says that it is ready
+            self._publish_routes()  # first, so that a ready server knows its models
             self.http_server.set_health(ready=not why, unready=render_unready(why) if why else None)
 
     def _publish_routes(self) -> None:
         engine: Any = self.wsgi.engine
         assert self.http_server is not None
-        state = self.http_server.model_changes  # before the look at the models
-        reached = engine.routable_models()
+        # Read the counter first: if a model changes while the routes are gathered, the server sees that they are
+        # outdated.
+        state = self.http_server.model_changes
+        reached = engine.routable_models()  # the name and version in a path, and the model that they reach
         known = [
             (name, version, id(model), is_ready(engine, name, version))
             for name, version, model in reached
@@ -258,13 +267,14 @@ class KsrvWorker(Worker):  # type: ignore[misc]
         self._routes, self._routes_state = known, state
 
     def _beat(self) -> None:
-        """Tell the master that this worker lives: while every I/O thread makes progress."""
+        """Publish the state, and send the master a heartbeat unless an I/O thread is stuck."""
         assert self.http_server is not None
         self._publish()
         if not self.cfg.timeout or self._loop.stuck() < self.cfg.timeout:
             self.notify()
 
     def _count_requests(self) -> None:
+        """Leave after gunicorn's `max_requests`, if it is set."""
         if self.max_requests == sys.maxsize or not self.alive:
             return
         assert self.http_server is not None
@@ -273,13 +283,13 @@ class KsrvWorker(Worker):  # type: ignore[misc]
             self.alive = False
 
     def _leave_lost_device(self) -> None:
-        """Have the master replace this worker where a device works no more; it answers what it accepted."""
+        """Leave if a GPU has failed, so that the master starts another worker. Accepted requests are answered."""
         if self.alive and (lost := lost_devices()):
             self.log.critical("%s works no more here: restarting the worker.", ", ".join(lost))
             self.alive = False
 
     def _traffic(self) -> Traffic:
-        """Return what the HTTP server has counted, in the terms of all front ends."""
+        """Return the counts of the HTTP server in the form that all front ends share."""
         assert self.http_server is not None
         traffic = counted_traffic("http", self.http_server.counters(), self.http_server.errors())
         traffic.lost_lines += lost_lines()
@@ -289,12 +299,13 @@ class KsrvWorker(Worker):  # type: ignore[misc]
     # ---- the end --------------------------------------------------------------------------------
 
     def _leave(self) -> None:
+        """Stop accepting, answer the accepted requests within `graceful_timeout`, and stop the server."""
         http_server = self.http_server
         assert http_server is not None
         http_server.accept(False)
         for listener in self.sockets:
             listener.close()
-        self._publish()  # a replaced worker stays ready, a worker of a server that stops does not
+        self._publish()  # health: a replaced worker stays ready, a worker of a server that stops does not
         http_server.drain()
         deadline = time.monotonic() + self.cfg.graceful_timeout
         while http_server.open_connections > 0 and time.monotonic() < deadline:
@@ -304,7 +315,7 @@ class KsrvWorker(Worker):  # type: ignore[misc]
             self.log.warning("%d connections were still open after graceful_timeout", left)
         http_server.stop()
         deadline = time.monotonic() + 1.0
-        for thread in self._threads:  # the thread of an app that hangs does not end
+        for thread in self._threads:  # a thread whose handler hangs does not end
             thread.join(timeout=max(0.0, deadline - time.monotonic()))
         if self._access_log is not None:
             self._access_log.close()

@@ -8,7 +8,7 @@ import msgspec
 
 from ksrv.errors import NotImplementedByKsrv
 
-if TYPE_CHECKING:  # `ksrv.dialects.dialect` needs the class alone
+if TYPE_CHECKING:  # so that `ksrv.dialects.dialect` can import this module cheaply
     from ksrv._native.memory.memory_budget import MemoryBudget
     from ksrv.engine.engine import Engine
     from ksrv.protocol.shared_memory import SharedMemory

@@ -1,10 +1,10 @@
 """The statistics of all workers, so that every worker can answer for the whole server.
 
-Each worker writes its statistics into its slot of a file in memory, about once a second and when it
-leaves; nothing is shared on a request's path. The counts of a worker outlive it: the next worker in
-its slot continues them, so that no total goes down. Only the last second of a worker that was
-killed is lost, and no count in it was ever shown: a worker writes before it answers with its
-counts. A slot has two copies, of which at least one is whole at any time.
+Each worker writes its statistics into its slot of a memfd, about once a second and when it leaves. Requests write only
+into the worker's private counts. The next worker in a slot continues the counts of the previous worker, so that no
+total goes down. If a worker is killed, its last second is lost; but no client has seen counts of that second, because a
+worker writes its slot before it answers with counts. A slot has two copies, which are overwritten in turn, so that a
+reader always finds a complete copy.
 """
 
 import logging
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 COPY_BYTES = 4 << 20
 _COPIES = 2
-_HEADER = struct.Struct("=QQQ")
+_HEADER = struct.Struct("=QQQ")  # the number of the copy, which grows with each write; length; checksum
 _TRIES = 20
 
 
@@ -41,7 +41,7 @@ def _checksum(number: int, text: bytes) -> int:
 
 
 class StatisticsFile:
-    """The file in memory; the master makes it before it forks, and workers inherit it.
+    """The memfd. The master makes it before it forks, and workers inherit it.
 
     Args:
         slots: How many workers may live at a time.
@@ -70,7 +70,7 @@ class StatisticsFile:
         first = os.pread(self._file, _HEADER.size, self._offset(slot, 1))
         if not any(first):
             return None
-        for _ in range(_TRIES):  # its worker may write both copies during the read
+        for _ in range(_TRIES):  # the slot's worker may overwrite both copies during a slow read
             if copies := self._copies(slot):
                 return msgspec.msgpack.decode(max(copies)[1], type=WorkerStatistics)
         return None
@@ -79,7 +79,7 @@ class StatisticsFile:
         return (slot * _COPIES + number % _COPIES) * COPY_BYTES
 
     def _copies(self, slot: int) -> list[tuple[int, bytes]]:
-        """The copies of a slot that are whole, each with its number."""
+        """Return the complete copies of a slot, each with its number."""
         found = []
         for copy in range(_COPIES):
             offset = self._offset(slot, copy)
@@ -98,9 +98,9 @@ class ServerStatistics:
     """The statistics of this worker and of the whole server.
 
     Args:
-        file: The statistics of all workers; of a server of one process if left out.
-        table: The workers; None without a master process.
-        slot: This worker's.
+        file: The statistics of all workers. If left out, this process is the only worker.
+        table: The worker table; None without a master process.
+        slot: This worker's slot.
     """
 
     engine: "Engine"
@@ -109,11 +109,12 @@ class ServerStatistics:
     slot: int = 0
 
     def __post_init__(self) -> None:
+        # The counts of this slot's earlier workers.
         self._inherited = self.file.read(self.slot) or WorkerStatistics()
         self._publishing = threading.Lock()
 
     def publish(self) -> None:
-        """Write this worker's statistics where the other workers read them."""
+        """Write this worker's statistics, with the counts of this slot's earlier workers, for the other workers."""
         try:
             with self._publishing:
                 own = worker_statistics(self.engine)
@@ -142,7 +143,7 @@ class ServerStatistics:
 
         Args:
             name: A model's name, or "" for all.
-            version: A version's, or "" for all.
+            version: A version, or "" for all.
 
         Raises:
             NotFound: The model or version is unknown.
@@ -151,7 +152,7 @@ class ServerStatistics:
         found = self.engine.statistics(name, version)
         for worker, lives in self._others():
             add_models(found, worker.models, lives=lives)
-        self.publish()
+        self.publish()  # before the counts are shown; see the module's docstring
         return found
 
     def total(self) -> WorkerStatistics:

@@ -1,8 +1,8 @@
 """A table of the workers in shared memory, for gunicorn's master and the workers themselves.
 
-The master makes it before it forks; each worker holds one slot. With it a replacement accepts no
-connection before its models are ready, and the worker that it replaces does not leave before that;
-gunicorn knows of neither.
+The master makes it before it forks; each worker has one slot. After a reload, a new worker reads in the table when it
+may accept connections, and an old worker reads when it may leave, so that ready models always serve. gunicorn itself
+would replace workers before their models are loaded.
 """
 
 import ctypes
@@ -11,6 +11,7 @@ import time
 from enum import IntEnum
 
 CAPACITY = 512
+"""The most workers that are alive at a time."""
 
 
 class State(IntEnum):
@@ -27,14 +28,14 @@ class State(IntEnum):
 
 
 class Stop(IntEnum):
-    """How the whole server stops."""
+    """How the whole server stops. See `WorkerTable.begin_stop` for the order of the values."""
 
     NOT = 0
     TAKEN_OVER = 1
-    """Another master serves on the same addresses: as at a reload, without the drain delay."""
+    """Another master serves on the same addresses, so the workers leave as at a reload, without the drain delay."""
     ORDERLY = 2
     QUICK = 3
-    """Without the drain delay: running requests are finished, no client is waited for."""
+    """Without the drain delay; running requests are finished."""
 
 
 class Worker(ctypes.Structure):
@@ -42,11 +43,12 @@ class Worker(ctypes.Structure):
 
     Attributes:
         state: A `State`.
-        generation: The generation that it belongs to.
+        generation: The number of reloads before this worker's start.
         accepting: Whether it accepts connections.
         pid: Its process.
         read: The position up to which it has read the change log.
-        follows: The position of the change log after which it makes the changes.
+        follows: The position of the change log from which it makes the changes. Earlier changes are a part of its
+            start.
     """
 
     _fields_ = [
@@ -95,7 +97,7 @@ class WorkerTable(ctypes.Structure):
     stopping: int
 
     def begin_stop(self, stop: Stop) -> None:
-        """Note that the server stops; a quick stop stays quick."""
+        """Note that the server stops. Of several calls, the largest value holds: a quick stop stays quick."""
         self.stopping = max(self.stopping, stop)
 
     def note_reload(self, *, accepted: bool) -> None:
@@ -122,7 +124,7 @@ class WorkerTable(ctypes.Structure):
         return bool(self.workers[slot].state != State.EMPTY)
 
     def read_by_all(self) -> int:
-        """How far every worker has read the change log."""
+        """Return the position up to which every worker has read the change log."""
         return min((one.read for one in self.workers if one.state != State.EMPTY), default=0)
 
     def followers(self, position: int) -> list[int]:
@@ -147,7 +149,7 @@ class WorkerTable(ctypes.Structure):
         return self.alive(slot) and self.workers[slot].follows < position
 
     def allocate(self) -> int:
-        """Give the next worker a slot; it may accept at once if nobody else does, or is about to.
+        """Give the next worker a slot. The worker may accept at once if no other worker accepts or is about to.
 
         Raises:
             RuntimeError: Every slot is taken.
@@ -170,9 +172,9 @@ class WorkerTable(ctypes.Structure):
     def may_accept(self, slot: int) -> bool:
         """Whether the worker in `slot` should begin to accept.
 
-        A READY worker accepts, except while another worker accepts and is still LOADING: readiness
-        probes would alternate between 200 and 503. A LOADING or FAILED worker accepts only if no
-        other worker, or another master's, does better.
+        A READY worker accepts, except while another worker accepts and is still LOADING, because readiness
+        probes would alternate between 200 and 503. A LOADING or FAILED worker accepts only if no worker in
+        a better state, of this or another master, accepts.
         """
         others = [one.state for one in self._others(slot) if one.accepting]
         state = self.workers[slot].state
@@ -188,11 +190,11 @@ class WorkerTable(ctypes.Structure):
         return [one for other, one in enumerate(self.workers) if other != slot]
 
     def _another_is_ready(self, slot: int) -> bool:
-        """Whether another worker serves, or will as soon as it looks at this table."""
+        """Whether another worker is ready: it accepts, or will do so as soon as it reads this table."""
         return any(one.state == State.READY for one in self._others(slot))
 
     def replaced(self, generation: int, *, by_failed: bool) -> bool:
-        """Whether a whole newer generation is ready to serve.
+        """Whether enough workers of newer generations serve, so that a worker of `generation` may leave.
 
         Args:
             by_failed: Whether workers whose models failed to load count, because the models of the
@@ -206,7 +208,7 @@ class WorkerTable(ctypes.Structure):
         return bool(len(newer) >= self.target_count)
 
     def served_by_another(self, slot: int) -> bool | None:
-        """Whether a worker besides that in `slot` is ready and accepts; None while one may become so."""
+        """Whether a worker in another slot is ready and accepts; None if none does yet, but may do so soon."""
         others = self._others(slot)
         if any(_stands_in(one, by_failed=False) for one in others):
             return True

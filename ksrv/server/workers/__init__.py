@@ -1,1 +1,1 @@
-"""Worker processes: the master, a worker's life, and the tables that workers share."""
+"""gunicorn's master and the worker processes: start, reload, stop, and changes of models in all workers."""

@@ -32,13 +32,13 @@ class ServerApplication(BaseApplication):  # type: ignore[misc]
 
 
 def serve(settings: ServerSettings) -> None:
-    """Run a server; this returns by `SystemExit` when it has ended.
+    """Run a server until it ends; then raise `SystemExit`.
 
     Raises:
         RepositoryError: There is nothing to serve.
     """
     application: Any = ServerApplication(settings)
-    logging.getLogger("ksrv").addHandler(logging.NullHandler())  # what is raised says it all
+    logging.getLogger("ksrv").addHandler(logging.NullHandler())  # the raised error is enough output
     repository = configured_repository(settings)
     repository.check(
         may_be_empty=settings.model_control in ("poll", "explicit") or settings.watch_seconds > 0

@@ -1,8 +1,8 @@
 """gunicorn's master process, with reloads, stops and restarts of workers as ksrv needs them.
 
-gunicorn has no hooks for these. A reload whose files cannot be used is refused and changes nothing. The
-master does not wait for a reload, so that it handles signals while models load. It tells the workers
-when the whole server stops. The end of a worker never ends the server, unless no worker has ever served.
+gunicorn has no hooks for these. A reload whose files cannot be used is refused and changes nothing. The master does not
+wait until new workers are ready, so that it handles signals while models load. It notes in the worker table when the
+whole server stops. The end of a worker never ends the server, unless no worker has ever served.
 """
 
 import signal
@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from ksrv.server.shared.worker_table import WorkerTable
 
 RETRY_SECONDS = 5.0
-"""How long to wait before the next try to start workers, if one of them could not be started."""
+"""Seconds until the master tries again to start workers, after a worker could not be started."""
 
 BOOT_ERROR = 3
+"""The exit status of gunicorn if no worker could be started."""
 
 
 class Arbiter(arbiter.Arbiter):  # type: ignore[misc]
@@ -34,10 +35,11 @@ class Arbiter(arbiter.Arbiter):  # type: ignore[misc]
         ksrv_workers: The worker table.
         grpc_listener: The gRPC listener that the workers accept from, or None.
         stop_timeout: Seconds that leaving workers get when the server stops.
-        next_try: Before then no worker is started.
+        next_try: The time, on the monotonic clock, before which no worker is started.
     """
 
-    # No process can end with these: a handler's own os._exit must not stop the server.
+    # gunicorn stops the server if a worker exits with one of these. No process can, because exit statuses have eight
+    # bits: otherwise a handler that calls os._exit(3) would stop the server.
     WORKER_BOOT_ERROR = 0x100 | BOOT_ERROR
     APP_LOAD_ERROR = 0x100 | 4
 
@@ -47,7 +49,7 @@ class Arbiter(arbiter.Arbiter):  # type: ignore[misc]
     next_try = 0.0
 
     def reload(self) -> None:
-        """Begin a new generation of workers, unless one of its files cannot be used."""
+        """Reload on SIGHUP: gunicorn calls the hook `on_reload`, which calls `begin_reload` or refuses the reload."""
         try:
             super().reload()
         except SettingsError as error:
@@ -57,31 +59,34 @@ class Arbiter(arbiter.Arbiter):  # type: ignore[misc]
             self.cfg.set("graceful_timeout", self.stop_timeout)
 
     def begin_reload(self) -> None:
-        """Go on with a reload whose files are good; gunicorn's reload then waits for no worker."""
+        """Begin a new generation of workers. `Master.on_reload` calls this once the files were checked.
+
+        With graceful_timeout 0, gunicorn's `reload` does not wait for the old workers.
+        """
         self.ksrv_workers.note_reload(accepted=True)
         self.ksrv_workers.generation += 1
         self.stop_timeout = self.cfg.graceful_timeout
         self.cfg.set("graceful_timeout", 0)
 
     def stop(self, graceful: bool = True) -> None:
-        """Stop the workers, after telling them how the server stops.
+        """Note in the worker table how the server stops, and stop the workers.
 
-        After SIGUSR2 there are two masters, and either may be stopped.
+        After SIGUSR2 two masters serve on the same addresses, and either may be stopped.
         """
         orderly = Stop.TAKEN_OVER if self.reexec_pid or self.master_pid else Stop.ORDERLY
         self.ksrv_workers.begin_stop(orderly if graceful else Stop.QUICK)
-        # Like gunicorn for HTTP: once the last worker has closed its copy too, the kernel refuses clients.
+        # gunicorn does so for HTTP. Once the last worker has closed its copy, too, the kernel refuses clients.
         if self.grpc_listener is not None:
             self.grpc_listener.close()
         super().stop(graceful)
 
     def maybe_promote_master(self) -> None:
-        """Note when the master that started this master is gone."""
+        """Note when the master that this master replaces has ended."""
         super().maybe_promote_master()
         self.ksrv_workers.beside_another = self.master_pid != 0
 
     def spawn_worker(self) -> Any:
-        """Start a worker; a signal to stop that comes meanwhile is delivered afterwards."""
+        """Start a worker. Stop signals are blocked over the fork, until the worker has its handlers (`StopSignals`)."""
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
             return super().spawn_worker()
@@ -103,11 +108,11 @@ class Arbiter(arbiter.Arbiter):  # type: ignore[misc]
         """Free the slot of a worker that has ended.
 
         Args:
-            asked_to_leave: Whether the master asked it to leave, as a reload does. A worker that has not noticed
-                that, because it was still loading, has no such state.
+            asked_to_leave: Whether the master asked it to leave, as a reload does. The slot's state does not show this
+                if the worker was still loading.
 
         Raises:
-            HaltServer: It could not be started, and no worker ever was.
+            HaltServer: The worker could not be started, and no worker has ever served.
         """
         state = self.ksrv_workers.workers[slot].state
         never_served = state == State.NEVER_SERVED
@@ -124,7 +129,7 @@ class Arbiter(arbiter.Arbiter):  # type: ignore[misc]
 
 
 def adopt(server: Any, table: "WorkerTable") -> None:
-    """Make gunicorn's arbiter one of ksrv's; `ksrv serve` and `gunicorn -c` do alike.
+    """Make a gunicorn arbiter an `Arbiter` of ksrv. `ksrv serve` and `gunicorn -c` both get one this way.
 
     Args:
         server: The arbiter, which has not started a worker yet.

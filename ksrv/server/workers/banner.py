@@ -1,6 +1,7 @@
 """The output of `ksrv serve`: addresses, the table of models, a line to try.
 
-The addresses are printed at once, the table of models after they are loaded. Programs should not parse this output: they get the same facts as JSON through the setting `status_fd`.
+The addresses are printed at once, the table when the models are loaded. Programs should not parse this output: the
+setting `status_fd` gives them the same facts as JSON.
 """
 
 import os
@@ -89,7 +90,7 @@ def show_tensors(specs: Sequence[TensorSpec]) -> str:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table; `error` is shown below it."""
+    """One line of the table, and an error that is shown below it."""
 
     cells: tuple[str, ...]
     error: str = ""
@@ -104,6 +105,7 @@ def model_table(rows: Sequence[Row], width: int | None = None, *, coloured: bool
     """
     lines = [COLUMNS, *(row.cells for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(COLUMNS))]
+    # 2: the spaces between columns.
     stacked = width is not None and sum(widths) + 2 * (len(widths) - 1) > width
     columns = [index for index, name in enumerate(COLUMNS) if not stacked or name not in TENSORS]
 

@@ -1,10 +1,10 @@
-"""The log of changes that all workers of a server share: one order for all of them.
+"""The log of changes that all workers of a server share. All workers make the changes in the order of the log.
 
-It is a file in memory, made by the master before it forks. Entries are appended under a lock and identified by the
-position after them; nothing is ever overwritten, so that a reader needs no lock. Once the log has grown, an entry of
-the kind "kept" is appended, with the entries that still matter. A worker that starts later begins there, and the memory
-of the entries that every worker has read is given back, up to the previous "kept", because a worker that starts may be
-reading from there.
+The log is a memfd that the master makes before it forks. Entries are appended under a lock, and identified by the
+position after them. Nothing is overwritten, so readers need no lock. When the log has grown, a compaction appends an
+entry of the kind "kept" that contains the entries which still matter. A worker that starts later reads from there. The
+compaction also frees the memory of the entries that every worker has read, but only up to the previous "kept", because
+a worker that starts may be reading from there.
 """
 
 import fcntl
@@ -29,13 +29,16 @@ from ksrv.repository.entry import ModelEntry
 from ksrv.server.shared.parts import SettingChange
 
 COMPACT_BYTES = 1 << 20
-"""By how much the log grows, at least, before it is compacted."""
+"""The least growth of the log before it is compacted."""
 
 LOCK_SECONDS = 10.0
-"""How long an append waits for another worker's, which takes microseconds unless that worker is stopped."""
+"""How long an append waits for the lock. Another worker holds it for microseconds, unless that worker is stopped."""
+
+MADE = -1
+"""The slot that `entries_for_new_worker` gives an entry whose change a worker has made, so that nobody has to make it."""
 
 _LOCK_POLL_SECONDS = 0.001
-_PREFIX = struct.Struct("<Q")
+_PREFIX = struct.Struct("<Q")  # the length of an entry, before the entry
 
 Kind: TypeAlias = ChangeKind | Literal["setting", "done", "kept", "start"]
 
@@ -44,18 +47,18 @@ class LogEntry(msgspec.Struct, omit_defaults=True, kw_only=True):
     """One entry.
 
     Attributes:
-        kind: "done" means that a worker has made a change; "kept" has earlier entries that still matter; "start" has the
-            models that the workers of one generation load when they start.
-        slot: The slot of the worker that appended it.
+        kind: A change of a model or a setting, or: "done", a worker has made a change or failed to; "kept", see above;
+            "start", the models that the workers of one generation load when they start.
+        slot: The slot of the worker that appended the entry, or `MADE`.
         change: The change of a model.
-        setting: Of "setting", the change of a setting.
-        position: Of "done", the position of the change; within "kept", the position of the entry.
-        error: Of "done", why the change has failed; else "".
-        kept: The entries that are left.
-        generation: Of "start", the generation of the workers.
-        pid: Of "start", the process that has read the models.
-        models: Of "start", the models, with their sources. Of "done", the model as it serves since a change that
-            could be made in part.
+        setting: For "setting", the change of a setting.
+        position: For "done", the position of the change; within a "kept", the position of the entry.
+        error: For "done", why the change has failed; else "".
+        kept: For "kept", the entries that still matter.
+        generation: For "start", the generation of the workers.
+        pid: For "start", the process that has read the models from the disk.
+        models: For "start", the models, with their sources. For "done" with an error, the model as it serves now, if
+            the change was made in part.
     """
 
     kind: Kind
@@ -70,8 +73,13 @@ class LogEntry(msgspec.Struct, omit_defaults=True, kw_only=True):
     models: dict[str, ModelEntry] = {}
 
     @property
+    def is_made(self) -> bool:
+        """Whether a worker has made the change. Known only of the entries that `entries_for_new_worker` returns."""
+        return self.slot == MADE
+
+    @property
     def subject(self) -> tuple[str, str]:
-        """The subject of the entry: a later entry on the same subject replaces it."""
+        """The model or setting that the entry is about. A later entry with the same subject replaces it."""
         if self.change is not None:
             return "model", self.change.name
         if self.setting is not None:
@@ -82,18 +90,19 @@ class LogEntry(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class Cell(IntEnum):
-    """The state of the log that all processes share, in bytes."""
+    """The counters of the log that all processes share. All are positions or lengths in bytes."""
 
     END = 0
+    """The position of the next entry."""
     KEPT_BEGIN = 1
     """The position of the newest "kept"."""
     KEPT_LENGTH = 2
     GIVEN_BACK = 3
-    """How far memory was given back."""
+    """The position before which the memory was freed."""
 
 
 class ChangeLog:
-    """The file in memory.
+    """The log; see the module's docstring.
 
     Args:
         read_by_all: Returns the position up to which every worker has read.
@@ -117,8 +126,8 @@ class ChangeLog:
         """Append entries, next to each other.
 
         Args:
-            since: Append nothing if a change of one of their models, or for a start a change of any model or another
-                start, was appended from this position on, or if the log from there on is not known any more.
+            since: The position at which the caller began to read the disk. Append nothing if an entry after it has
+                outdated the data that were read (see `_overtakes`), or if the log from there on was freed.
 
         Returns:
             The position after each; None if nothing was appended.
@@ -134,6 +143,7 @@ class ChangeLog:
                 if any(_overtakes(one, entry) for _, one in later for entry in entries):
                     return None
             positions = [self._write(entry) for entry in entries]
+            # Compact when the log has grown by more than twice the last "kept", so that the cost per entry is constant.
             kept_since, kept_length = self._cells[Cell.KEPT_BEGIN], self._cells[Cell.KEPT_LENGTH]
             grown = self.end - kept_since - kept_length
             if grown > max(COMPACT_BYTES, 2 * kept_length):
@@ -168,8 +178,9 @@ class ChangeLog:
         return end + len(data)
 
     def _compact(self) -> None:
+        """Append a "kept", and free the pages that nobody reads any more. The caller holds the lock."""
         begin, kept_before = self.end, self._cells[Cell.KEPT_BEGIN]
-        kept = LogEntry(kind="kept", slot=-1, kept=entries_for_new_worker(self.read()))
+        kept = LogEntry(kind="kept", slot=MADE, kept=entries_for_new_worker(self.read()))
         self._cells[Cell.KEPT_LENGTH] = self._write(kept) - begin
         self._cells[Cell.KEPT_BEGIN] = begin
         page = mmap.PAGESIZE
@@ -181,6 +192,7 @@ class ChangeLog:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
+        """Hold the lock against the other threads of this process, and then the lock against other processes."""
         give_up = time.monotonic() + LOCK_SECONDS
         if not self._thread_lock.acquire(timeout=LOCK_SECONDS):
             raise _lock_timeout()
@@ -202,13 +214,16 @@ class ChangeLog:
 
 
 def _read_entry(text: bytes) -> LogEntry:
-    # A handler process can write to the log through /proc: marshal, unlike pickle, makes plain values alone. Unlike
-    # MessagePack it has every text and integer, such as names of files that are no UTF-8.
+    # A handler process can write to the log through /proc. marshal, unlike pickle, makes only plain values. Unlike
+    # MessagePack, it can encode every str and int, such as names of files that are not UTF-8.
     return msgspec.convert(marshal.loads(text), LogEntry, dec_hook=path_of)
 
 
 def _overtakes(later: LogEntry, entry: LogEntry) -> bool:
-    """Whether an entry that was appended meanwhile outdates the data that were read for another entry."""
+    """Whether a later entry outdates the data that were read from the disk for `entry`: a change of the same model.
+
+    A start is outdated by a change of any model, and by another start of the same generation.
+    """
     if entry.kind == "start":
         return later.change is not None or later.subject == entry.subject
     return later.change is not None and later.subject == entry.subject
@@ -217,38 +232,40 @@ def _overtakes(later: LogEntry, entry: LogEntry) -> bool:
 def entries_for_new_worker(entries: Sequence[tuple[int, LogEntry]]) -> list[LogEntry]:
     """Return the entries that a worker which starts now has to know, with their positions.
 
-    A change that its requesting worker could not make is left out, or reduced to the part that was made, and starts of
-    replaced generations are left out. Of each subject the last entry is left, followed by the entries that no worker
-    has done yet.
+    For each subject these are the last entry that a worker has made, marked `MADE`, and the later entries that no
+    worker has made yet. A change that failed in the worker that its client asked is left out, or reduced to the part
+    that was made. Starts of replaced generations are left out.
 
     Args:
         entries: The log, from the position at which a new worker begins.
     """
-    done: dict[int, LogEntry] = {}
-    found: dict[tuple[str, str], list[LogEntry]] = {}
-    asked: dict[int, int] = {}
+    done: dict[int, LogEntry] = {}  # by the position of the change
+    found: dict[tuple[str, str], list[LogEntry]] = {}  # by subject
+    asked: dict[int, int] = {}  # for the position of a change, the slot of the worker that its client asked
     for position, entry in entries:
         if entry.kind == "kept":
-            for one in entry.kept:
-                found.setdefault(one.subject, []).append(one)
-                asked[one.position] = one.slot
+            for kept in entry.kept:
+                found.setdefault(kept.subject, []).append(kept)
+                asked[kept.position] = kept.slot
         elif entry.kind != "done":
             entry.position = position
             found.setdefault(entry.subject, []).append(entry)
             asked[position] = entry.slot
-        elif asked.get(entry.position) == entry.slot:
+        elif asked.get(entry.position) == entry.slot:  # the asked worker's outcome wins over others
             done[entry.position] = entry
         elif not entry.error:
             done.setdefault(entry.position, entry)
     left = []
     for several in found.values():
         left += _last_of(several, done)
-    newest = max((one.generation for one in left if one.kind == "start"), default=0)
-    left = [one for one in left if one.kind != "start" or one.generation >= newest - 1]
-    return sorted(left, key=lambda one: one.position)
+    newest = max((entry.generation for entry in left if entry.kind == "start"), default=0)
+    # The previous generation may still serve, and its workers may have to be replaced.
+    left = [entry for entry in left if entry.kind != "start" or entry.generation >= newest - 1]
+    return sorted(left, key=lambda entry: entry.position)
 
 
 def _last_of(entries: list[LogEntry], done: dict[int, LogEntry]) -> list[LogEntry]:
+    """Return the entries of one subject that still matter; see `entries_for_new_worker`."""
     left: list[LogEntry] = []
     for entry in entries:
         outcome = done.get(entry.position)
@@ -256,12 +273,11 @@ def _last_of(entries: list[LogEntry], done: dict[int, LogEntry]) -> list[LogEntr
             if entry.change is None or entry.change.name not in outcome.models:
                 continue
             entry.change = replace(entry.change, entry=outcome.models[entry.change.name])
-        if entry.kind == "update" and any(one.kind == "unload" for one in left):
-            continue  # it was unloaded on purpose
+        if entry.kind == "update" and any(earlier.kind == "unload" for earlier in left):
+            continue  # an update does not load a model that was unloaded on purpose
         if outcome is not None:
-            # Marked, for the next compaction finds no "done".
-            entry.slot = -1
-        if entry.slot == -1:
+            entry.slot = MADE  # a "kept" has no "done" that the next compaction could find
+        if entry.is_made:
             left = []
         left.append(entry)
     return left

@@ -1,6 +1,6 @@
 """The files that the settings name, as the master read them when it started or was last reloaded.
 
-Every worker inherits them from the master: a worker that replaces another has the same files as the
+Every worker inherits their content from the master. So a worker that replaces another uses the same content as the
 other workers, even if the files have changed since.
 """
 

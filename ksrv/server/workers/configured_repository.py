@@ -1,4 +1,4 @@
-"""The repository that the settings name."""
+"""Makes the `Repository` of the models to serve from the settings."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -1,4 +1,4 @@
-"""ksrv's side of gunicorn's master: its configuration, its hooks and what the workers inherit."""
+"""`Master`: gunicorn's settings, the hooks that gunicorn calls, and the `Service` that workers inherit."""
 
 import gc
 import logging
@@ -50,9 +50,11 @@ from ksrv.server.workers.model_control import check_model_control
 log = logging.getLogger(__name__)
 
 HTTP_PARSER = "python"
-"""gunicorn takes a laxer C parser by itself as soon as one is installed."""
+"""For gunicorn's own worker classes: the value "auto" would use a laxer C parser if it is installed."""
 
 MARGIN_SECONDS = 5
+"""Seconds that a worker has for its exit after drain_delay and stop_timeout, before the master kills it."""
+
 HOOKS = (
     *("on_starting", "on_reload", "when_ready", "pre_fork", "post_fork", "post_worker_init"),
     *("pre_exec", "nworkers_changed", "child_exit", "worker_exit", "on_exit"),
@@ -60,7 +62,7 @@ HOOKS = (
 """The methods of `Master` that gunicorn calls."""
 
 UNIX_SOCKET_UMASK = 0o007
-"""The least umask of unix sockets, because their callers may load models; gunicorn's default is 0."""
+"""Bits that the umask of unix sockets always has, because their callers may load models. gunicorn's default is 0."""
 
 
 def _process_umask() -> int:
@@ -76,7 +78,7 @@ def _inherits_listeners(server: Any) -> bool:
 
 
 class Master:
-    """The state of the master process and its hooks."""
+    """The state of the master process. The methods that `HOOKS` names are gunicorn's hooks."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
@@ -87,7 +89,7 @@ class Master:
         check_mount_prefix(settings.mount_prefix)
         check_proxies(settings.proxy_allow_ips)
         TrustedProxies.of(settings)
-        check_worker_class(settings.worker_class)  # before gunicorn imports what it needs
+        check_worker_class(settings.worker_class)  # before gunicorn imports the class
         check_model_control(settings)
         check_client_limits(settings)
         if settings.status_fd is not None:
@@ -97,15 +99,15 @@ class Master:
         Access(settings)  # raises before anything starts, if a token file cannot be read
         self._http = parse_address(settings.http, "http")
         self._grpc = parse_address(settings.grpc, "grpc")
-        # For --http off: gunicorn listens in a private folder, in which no client can find the socket.
-        self._quiet = None if self._http else tempfile.TemporaryDirectory(prefix="ksrv-")
+        # For --http off. gunicorn must listen somewhere: on a socket in a folder that only this user can open.
+        self._hidden_folder = None if self._http else tempfile.TemporaryDirectory(prefix="ksrv-")
         self._grpc_socket: socket.socket | None = None
 
     def options(self) -> dict[str, Any]:
         """Return gunicorn's settings, hooks included."""
-        settings = self.settings
+        settings, hidden = self.settings, self._hidden_folder
         return {
-            "bind": [f"unix:{self._quiet.name}/off.sock" if self._quiet else str(self._http)],
+            "bind": [f"unix:{hidden.name}/off.sock" if hidden else str(self._http)],
             "workers": settings.workers,
             "worker_class": settings.worker_class,
             "threads": settings.threads,
@@ -113,16 +115,16 @@ class Master:
             "backlog": settings.backlog,
             "keepalive": math.ceil(settings.keepalive),
             "timeout": settings.worker_timeout,
-            "graceful_timeout": self._patience(),
+            "graceful_timeout": self._seconds_to_leave(),
             "http_parser": HTTP_PARSER,
             # gunicorn's own workers read the variable, too
             "raw_env": [f"SCRIPT_NAME={settings.mount_prefix}"] if settings.mount_prefix else [],
             "proxy_protocol": settings.proxy_protocol,
             "proxy_allow_ips": ",".join(settings.proxy_allow_ips),
             "forwarded_allow_ips": ",".join(
-                one for one in settings.forwarded_allow_ips if one != UNIX
+                entry for entry in settings.forwarded_allow_ips if entry != UNIX
             ),
-            "forwarder_headers": "",  # a client's SCRIPT_NAME or PATH_INFO is no business of WSGI
+            "forwarder_headers": "",  # no header may set SCRIPT_NAME or PATH_INFO
             "control_socket_disable": True,
             "loglevel": settings.log_level,
             "logger_class": gunicorn_logger(settings),
@@ -134,8 +136,8 @@ class Master:
             **self.hooks(),
         }
 
-    def _patience(self) -> int:
-        """Seconds that the master gives a leaving worker before it kills it."""
+    def _seconds_to_leave(self) -> int:
+        """Return the seconds after which the master kills a leaving worker."""
         settings = self.settings
         return math.ceil(settings.drain_delay + settings.stop_timeout) + MARGIN_SECONDS
 
@@ -144,13 +146,13 @@ class Master:
         return {name: getattr(self, name) for name in HOOKS}
 
     def on_starting(self, server: Any) -> None:
-        """Check the addresses and take the gRPC port, before anything listens."""
+        """Check gunicorn, addresses and files, and take the gRPC port, before the master listens for HTTP."""
         settings = self.settings
         try:
             check_gunicorn()
             self._check_gunicorn(server)
         except SettingsError as error:
-            raise RuntimeError(str(error)) from error  # which gunicorn shows without a traceback
+            raise RuntimeError(str(error)) from error  # gunicorn shows this type without a traceback
         adopt(server, self.table)
         self._enforce(server)
         configure(settings)
@@ -171,7 +173,7 @@ class Master:
                 self._take_grpc(self._grpc, server.cfg.umask, native=native)
                 server.grpc_listener = self.service.grpc_listener
             elif (held := inherited(listens=native)) is not None:
-                held.close()  # gRPC was switched off since the previous program was started
+                held.close()  # gRPC is now off, and the replaced master had it on
             registry.check_settings(settings, loopback=loopback)
             if settings.debug and not loopback:
                 raise SettingsError(
@@ -186,9 +188,10 @@ class Master:
             raise RuntimeError(str(error)) from error
 
     def _take_grpc(self, address: Address, umask: int, *, native: bool) -> None:
-        """Take the gRPC address, so that port 0 means one port and a second server fails.
+        """Take the gRPC address, so that port 0 becomes one port for all workers, and a second server fails.
 
-        The workers of the native server accept from one listener; grpcio's bind once more.
+        With the native gRPC server, the workers accept from one listener that they inherit. With grpcio, each worker
+        binds the port again (SO_REUSEPORT), and the master's socket only reserves it.
         """
         held = inherited(listens=native)
         try:
@@ -206,7 +209,7 @@ class Master:
             raise unusable(address, "grpc", error) from error
 
     def _enforce(self, server: Any) -> None:
-        """Hold what gunicorn's own command line and files may not change."""
+        """Set the settings again that gunicorn's command line and configuration file must not change."""
         server.cfg.set("http_parser", HTTP_PARSER)
         server.cfg.set("preload_app", False)
         server.cfg.set("umask", server.cfg.umask | _process_umask() | UNIX_SOCKET_UMASK)
@@ -227,10 +230,10 @@ class Master:
                 log.info("%s: %s", getattr(self.settings, name), line)
 
     def on_reload(self, server: Any) -> None:
-        """Begin a new generation of workers.
+        """Check settings and files for a reload, and begin a new generation of workers.
 
         Raises:
-            SettingsError: A file or a setting of theirs cannot be used; the reload ends here.
+            SettingsError: A file or a setting cannot be used. `Arbiter.reload` then refuses the reload.
         """
         self._enforce(server)
         self._check_gunicorn(server)
@@ -238,14 +241,14 @@ class Master:
         server.begin_reload()
 
     def when_ready(self, server: Any) -> None:
-        """Print where the server listens, with the ports that were chosen; workers are forked next.
+        """Print the addresses, with the ports that the system chose for port 0. gunicorn forks the workers next.
 
-        Objects that the imports have made live as long as the processes, so they are frozen: no collection visits
-        them, or writes to the pages that the workers share with the master.
+        The objects that exist now live as long as the processes. `gc.freeze` keeps the garbage collector from
+        visiting them, because it would write to pages that the workers share with the master.
         """
         gc.freeze()
-        http = None if self._quiet else [str(listener) for listener in server.LISTENERS]
-        sockets_only = all(one is None or one.path for one in (self._http, self._grpc))
+        http = None if self._hidden_folder else [str(listener) for listener in server.LISTENERS]
+        sockets_only = all(addr is None or addr.path for addr in (self._http, self._grpc))
         print_addresses(
             http,
             self.service.grpc_address,
@@ -261,16 +264,16 @@ class Master:
             log.info("TLS of HTTP is served by %s", tls_library(server.cfg))
 
     def pre_exec(self, server: Any) -> None:
-        """Prepare this process, a child of the master, to become the master that replaces it.
+        """Prepare this process, a child of the master, to become the new master (SIGUSR2).
 
         Args:
-            server: gunicorn's arbiter, which executes what its start context says.
+            server: gunicorn's arbiter, which executes the command in its `START_CTX`.
         """
         held = self.service.grpc_listener or self._grpc_socket
         if held is not None:
             listens = self.service.grpc_listener is not None
             hand_over(held, server.cfg.env_orig, listens=listens)
-        # gunicorn would run `python -m ksrv` as a file, whose folder hides modules of Python's own.
+        # gunicorn would run `python -m ksrv` by its file, whose folder has modules with the names of Python's modules.
         server.START_CTX[0] = sys.executable
         server.START_CTX["args"] = [sys.executable, *sys.orig_argv[1:]]
 
@@ -285,32 +288,32 @@ class Master:
     def post_fork(self, server: Any, worker: Any) -> None:
         """Prepare the new process, before gunicorn's worker does anything in it."""
         listener = str(worker.sockets[0])
-        reachable = self._quiet is None and listener.startswith("http")
+        reachable = self._hidden_folder is None and listener.startswith("http")
         self.service.enter(worker.ksrv_slot, listener, shown=reachable)
         worker.cfg.set("graceful_timeout", max(1, math.ceil(self.settings.stop_timeout)))
         if self._grpc_socket is not None:
             self._grpc_socket.close()
 
     def post_worker_init(self, worker: Any) -> None:
-        """Start the service; gunicorn's worker accepts when this returns."""
+        """Start the service. gunicorn calls `run` of the worker, which accepts clients, when this returns."""
         self.service.start(worker)
 
     def worker_exit(self, server: Any, worker: Any) -> None:
-        """Stop what the worker still runs; handlers that hang are left behind."""
+        """Stop the service when the worker exits. Handlers that hang do not keep the process."""
         if worker.alive and not worker.booted:
             self.table.workers[worker.ksrv_slot].state = State.NEVER_SERVED
         self.service.stop()
-        if os.getpid() == worker.pid:  # gunicorn's master calls this for a worker that has vanished
+        if os.getpid() == worker.pid:  # the master calls this, too, for a worker that has vanished
             self._worker_end.prepare()
 
     def on_exit(self, server: Any) -> None:
-        """Delete what the workers shared on disk."""
+        """Delete the folder of notes that the workers shared."""
         shutil.rmtree(self.service.notes, ignore_errors=True)
 
     def child_exit(self, server: Any, worker: Any) -> None:
-        """Free the slot of a worker that is gone, however it went."""
-        told = getattr(worker, "ksrv_asked_to_leave", False)
-        server.release_slot(worker.ksrv_slot, asked_to_leave=told)
+        """Free the slot of a worker that has ended for any reason."""
+        asked = getattr(worker, "ksrv_asked_to_leave", False)
+        server.release_slot(worker.ksrv_slot, asked_to_leave=asked)
 
 
 def _check_temporary_folder() -> None:
@@ -329,7 +332,7 @@ def _check_temporary_folder() -> None:
 
 
 def _check(setting: str, check: Callable[[], object]) -> None:
-    """Have a setting checked by the module that uses it.
+    """Run the check of a setting, and raise its failure with the setting's name.
 
     Raises:
         SettingsError: The check failed.

@@ -1,12 +1,12 @@
-"""The last step of a worker: it ends without Python being finalized.
+"""The last step of a worker: `os._exit`, so that Python does not finalize.
 
-Finalizing frees every object one by one. A forked process shares their pages with the master, so that it
-would copy most of them for this: tens of megabytes for each worker, all at the time when a server stops.
-Python also ends all other threads while it finalizes, at the moment when they ask for the GIL, by unwinding
-their stacks. Native code that a handler is in may not be unwound, torch's for one: the process would abort.
+Finalizing has two faults. It frees every object, and so writes to pages that the worker shares with the master: each
+worker would copy tens of megabytes, all at the moment when a server stops. And when another thread asks for the GIL
+meanwhile, Python ends the thread by unwinding its stack. Some native code, such as torch's, does not allow this, and
+the process would abort.
 
-Functions that were registered with `atexit` in a worker run, and its threads that are no daemons are waited for, unless
-handlers are left behind.
+If no handler hangs, functions that were registered with `atexit` still run first, and threads that are not daemons are
+awaited.
 """
 
 import atexit
@@ -23,7 +23,8 @@ log = logging.getLogger(__name__)
 class WorkerEnd:
     """How this process ends; the master makes it, and the workers inherit it.
 
-    It is made before a worker registers anything with `atexit`, so that it runs last.
+    `atexit` runs the function that was registered first last. So the master makes this object before a worker registers
+    anything.
     """
 
     def __init__(self) -> None:
@@ -54,5 +55,5 @@ class WorkerEnd:
             log_stream.drain()
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
-        finally:  # also where a stream is closed, or nobody reads it any more
+        finally:  # also if a stream is closed, or nobody reads it any more
             os._exit(status)

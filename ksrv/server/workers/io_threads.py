@@ -6,14 +6,14 @@ import time
 from ksrv._native.reactor.event_loop import EventLoop
 
 RESERVE_THREADS = 4
-"""They sleep until a handler hangs on the I/O thread that entered Python; as many may hang so."""
+"""Threads that sleep until a handler hangs on an I/O thread. So many handlers may hang before the sockets do."""
 
 
 class IoThreads:
     """An event loop with its threads, which begin at once.
 
     Args:
-        threads: Threads that own the connections, beside the reserve.
+        threads: The number of I/O threads without the reserve.
     """
 
     def __init__(self, threads: int) -> None:
@@ -31,7 +31,7 @@ class IoThreads:
         """Stop serving; a handler that hangs keeps its thread.
 
         Args:
-            patience: Seconds that the threads have to return, all together.
+            patience: Seconds in which all threads must return.
         """
         self.loop.stop()
         deadline = time.monotonic() + patience

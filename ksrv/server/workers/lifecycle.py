@@ -1,15 +1,15 @@
 """One worker process from its fork to its exit: models, both front ends, readiness and drain.
 
-The service is the WSGI callable that gunicorn is given. Everything that must not exist before the
-fork (the engine and its threads, grpc) is made by `start`, in the worker; its modules are imported in
-the master, so that workers start sooner and share them. Models load in a thread, so that the worker answers
-health and gives its heartbeat meanwhile.
+`Service` is the WSGI callable that gunicorn gets. The master makes it, but `start` makes everything that must not exist
+before the fork (the engine and its threads, grpc) in the worker. The master imports the modules, so that workers start
+sooner and share their memory. Models load in a thread, so that the worker answers health and sends heartbeats
+meanwhile.
 
-SIGTERM means one of three things. After a reload the worker is being replaced: it serves until the
-replacement is ready. If the number of workers was lowered (SIGTTOU), or SIGUSR2 has started another
-master, it leaves to the other workers. Otherwise the server stops: it turns unready, still serves
-for the drain delay, and leaves when what it accepted is answered. SIGINT and SIGQUIT skip the delay;
-after a second signal, the worker waits for nothing.
+SIGTERM means one of three things. After a reload, the worker is being replaced: it serves until the new workers are
+ready. If the number of workers was lowered (SIGTTOU), or SIGUSR2 has started another master, it leaves as soon as other
+workers serve. Otherwise the whole server stops: the worker becomes unready, still serves for the drain delay, and
+leaves when all accepted requests are answered. SIGINT and SIGQUIT skip the delay. After a second signal, the worker
+waits for nothing.
 """
 
 import functools
@@ -59,20 +59,25 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.05
+"""Seconds between two looks at the worker table while a worker waits for others."""
+
 STATISTICS_SECONDS = 1.0
 STOP_SEEN_SECONDS = 1.0
-"""In which the master says that the server stops, where a supervisor sent SIGTERM to every process."""
+"""A worker waits so long after SIGTERM before it leaves to others: if a supervisor sent SIGTERM to every process, the
+master notes in this time that the whole server stops."""
+
 IMPATIENT_SECONDS = 1.0
 """The time in which a worker ends after a second signal; less than the master gives it."""
 
 
 class Service:
-    """The parts that a worker runs.
+    """The engine and the front ends of a worker. The master makes the object; each worker starts its copy.
 
     Attributes:
-        files: The files that the master has read for all workers, before the first fork.
-        notes: The folder for notes of what handlers write, which all workers share.
-        publish_health: Called when the models are loaded or were changed, before anybody is notified.
+        files: The files that the master has read for all workers, before the first fork or at a reload.
+        notes: The folder in which all workers note the files that handlers write.
+        publish_health: Updates the HTTP server's answers. It is called when models were loaded or changed, before any
+            client learns of the change.
         last_connected: Returns when a client of HTTP was last connected, on the clock of `time.monotonic`.
     """
 
@@ -90,18 +95,18 @@ class Service:
         self.grpc_listener: socket.socket | None = None  # of the native server
         self._table = table
         self._slot = -1
-        self._first = False
+        self._first = False  # whether this worker prints the table of models
         self._parts: ServerParts | None = None
         self._app: App | None = None
         self._grpc: GrpcioServer | NativeGrpcServer | None = None
         self._http_address = ""
-        self._url: str | None = None  # for people
+        self._url: str | None = None  # the address to print
         self._signals = StopSignals(table)
         self._replicator: ChangeReplicator | None = None
-        self._end: float | None = None
-        self._leaving = threading.Event()  # told to go, perhaps only once others serve
-        self._ending = threading.Event()
-        self._loaded = threading.Event()
+        self._end: float | None = None  # when `stop_timeout` is over, once the worker has begun to leave
+        self._leaving = threading.Event()  # a stop signal came; the worker may still wait until others serve
+        self._ending = threading.Event()  # the front ends have begun to stop
+        self._loaded = threading.Event()  # all models were tried
 
     @property
     def parts(self) -> ServerParts:
@@ -127,7 +132,7 @@ class Service:
         return self._app.wanted_body(environ)
 
     def enter(self, slot: int, http_address: str, *, shown: bool) -> None:
-        """Take up the work of one worker, right after the fork.
+        """Prepare this copy for one worker, right after the fork.
 
         Args:
             slot: The slot that the master gave this worker.
@@ -152,13 +157,8 @@ class Service:
             target=self._leave_on_signal, args=(worker,), name="ksrv-leave", daemon=True
         ).start()
         self._signals.heed()
-        # Settings for the whole process: they are made here, because the process is ksrv's.
+        self._prepare_process()
         settings = self.settings
-        if settings.retain_freed_memory:
-            buffer_pool.tune_malloc(keep=256 << 20, no_mmap=True)
-        else:
-            buffer_pool.tune_malloc()
-        opencv.own_process()
         repository = configured_repository(settings, self.files.foreign)
         if settings.trace == "otlp":
             tracing.start()
@@ -192,17 +192,29 @@ class Service:
         threading.Thread(target=self._share_statistics, name="ksrv-statistics", daemon=True).start()
         self._app = make_app(parts)
         threading.Thread(target=self._load, name="ksrv-load", daemon=True).start()
+        self._wait_to_accept(worker)
+        if self.grpc_address is not None:
+            self._start_grpc(self.grpc_address)
+        # From here on a replaced worker may leave, because both front ends of this worker exist.
+        self._worker.accepting = True
+        self._table.served = True
+
+    def _prepare_process(self) -> None:
+        """Change settings of malloc and OpenCV that hold for the whole process."""
+        if self.settings.retain_freed_memory:
+            buffer_pool.tune_malloc(keep=256 << 20, no_mmap=True)
+        else:
+            buffer_pool.tune_malloc()
+        opencv.own_process()
+
+    def _wait_to_accept(self, worker: Any) -> None:
+        """Send heartbeats until the worker table says that this worker may accept; exit if it must leave before."""
         accepts = self._worker.accepting
         while worker.alive and not (accepts or self._table.may_accept(self._slot)):
             worker.notify()
             time.sleep(POLL_SECONDS)
         if not worker.alive:
-            sys.exit(0)  # told to leave before it served; a worker's loop would accept once more
-        if self.grpc_address is not None:
-            self._start_grpc(self.grpc_address)
-        # Only now may the replaced worker leave, because both front ends are there.
-        self._worker.accepting = True
-        self._table.served = True
+            sys.exit(0)  # because gunicorn's `run` would accept clients once more
 
     def _start_grpc(self, address: Address) -> None:
         certificates = self.files.certificates
@@ -226,10 +238,10 @@ class Service:
         return IoThreads(self.settings.io_threads)
 
     def set_fast_routes(self, routes: "Sequence[tuple[str, str, ModelEndpoint]]") -> None:
-        """Tell the gRPC server which models take calls without Python before their handler.
+        """Give the gRPC server the models that have a fast path.
 
         Args:
-            routes: Name, version and endpoint of each.
+            routes: Name, version and endpoint of each model.
         """
         if isinstance(self._grpc, NativeGrpcServer):
             self._grpc.set_routes(routes)
@@ -241,14 +253,14 @@ class Service:
             _log_full(own_traffic())
 
     def _note_healed(self) -> None:
-        """Have the worker accept connections, whose models could not be loaded and have been loaded since."""
+        """Make a FAILED worker READY if its models could be loaded since, so that it may accept connections."""
         failed = self._worker.state == State.FAILED and not self._leaving.is_set()
         if failed and self._loaded.is_set() and self.engine.ready():
             self._worker.state = State.READY
             log.info("the models that could not be loaded are ready now")
 
     def _models(self) -> tuple[Mapping[str, ModelEntry], Collection[str]]:
-        """Return the models to load by, and which of them are not loaded."""
+        """Return all models of the repository, and the names that are not loaded at the start."""
         replicator, engine = self._replicator, self.engine
         assert replicator is not None, "models are loaded in a started worker only"
 
@@ -274,9 +286,9 @@ class Service:
             log.exception("the models could not be loaded")
         self._loaded.set()
         if self._leaving.is_set():
-            return  # the slot tells of the way out already
+            return  # the slot's state already says that the worker leaves
         ready = self.engine.ready()
-        # Once this is READY another worker accepts as well, and health must be the same in both.
+        # Publish first: as soon as the slot is READY, other workers accept, too, and all must answer the same health.
         self.publish_health()
         self._worker.state = State.READY if ready else State.FAILED
         self._table.end_reload()
@@ -293,7 +305,9 @@ class Service:
                 report_loaded(self.settings.status_fd, ready=ready)
 
     def _leave_on_signal(self, worker: Any) -> None:
-        # gunicorn repeats SIGTERM while it has too many workers; the first signal counts.
+        """Wait for a stop signal and leave; end the process at once after a second signal. The thread `ksrv-leave`."""
+        # gunicorn repeats SIGTERM while it has too many workers, so a repeated SIGTERM does not count as a second
+        # signal.
         self._signals.wait()
         self._leaving.set()
         self._leave(worker)
@@ -307,6 +321,7 @@ class Service:
         os._exit(0)
 
     def _leave(self, worker: Any) -> None:
+        """Serve on as long as SIGTERM asks for (see the module's docstring), then begin the stop of the front ends."""
         generation = self._worker.generation
         replaced = False
         if self._parts is None or not self._worker.accepting:
@@ -322,13 +337,13 @@ class Service:
         self._end = time.monotonic() + self.settings.stop_timeout
         if self._grpc is not None:
             self._grpc.begin_stop(self.settings.stop_timeout, replaced=replaced)
-        # gunicorn's own handler: it stops accepting, finishes what was accepted, and exits.
+        # As gunicorn's signal handler does: the worker stops accepting, answers the accepted requests, and exits.
         type(worker).handle_exit(worker, signal.SIGTERM, None)
 
     def _drain(self) -> None:
         """Serve on, not ready, for the drain delay, so that load balancers stop sending requests.
 
-        If nobody was connected for as long before, no load balancer can notice, and the delay is left out.
+        If no client was connected for as long before, no load balancer checks this server, and the delay is left out.
         """
         delay, now = self.settings.drain_delay, time.monotonic()
         if not self._signals.quick and now - self._last_connected() > delay > 0:
@@ -348,7 +363,7 @@ class Service:
         return max(self.last_connected(), grpc_server.last_connected)
 
     def _others_serve(self, generation: int) -> bool:
-        """Serve on until other workers do; False if the server stops meanwhile, or none will serve."""
+        """Serve on until other workers serve. Return False if the server stops meanwhile, or no other will serve."""
         by_failed = self._worker.state != State.READY
         self._worker.state = State.RETIRING
         if not (self._table.stopping or self._signals.quick):
@@ -368,9 +383,9 @@ class Service:
         return self._table.stopping == Stop.TAKEN_OVER and not self._signals.quick
 
     def stop(self) -> None:
-        """Stop the front end that is left and the engine; called when the worker exits."""
+        """Stop gRPC, the I/O threads and the engine; called when the worker exits."""
         timeout = self.settings.stop_timeout
-        if self._end is not None:  # what the front ends have waited is gone
+        if self._end is not None:  # the HTTP server has used a part of the timeout
             timeout = max(0.0, self._end - time.monotonic())
         if self._grpc is not None:
             self._grpc.stop(timeout)
@@ -379,7 +394,7 @@ class Service:
         if not self._loaded.is_set():
             log.info("leaving while models are being loaded")
         elif self._parts is not None:
-            # The closed engine refuses changes, which must not fail a call to a worker that serves.
+            # The closed engine refuses changes. This worker must not count among those that a control call waits for.
             self._worker.follows = sys.maxsize
             try:
                 self.engine.close(timeout)
@@ -395,7 +410,7 @@ def _warn_once(text: str) -> None:
 
 
 def _log_full(traffic: Traffic) -> None:
-    """Log once that the worker cannot hold more connections."""
+    """Log a warning, once, if the worker is at its limit of connections or file descriptors."""
     if traffic.recycled or traffic.accept_pauses > traffic.lacked_descriptors:
         _warn_once(
             "the limit of connections is reached: idle connections are closed for new clients, which wait if none is "
@@ -412,7 +427,7 @@ def engine_settings(settings: ServerSettings, workers: int = 1, notes: str = "")
 
     Args:
         workers: The number of workers in gunicorn's settings.
-        notes: The folder that the workers share for notes of what handlers write.
+        notes: The folder in which the workers note the files that handlers write.
     """
     return EngineSettings(
         limits=settings.limits,

@@ -10,14 +10,14 @@ from ksrv.server.workers.repository_changes import ChangeReplicator
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 15.0
-"""Between two looks for changed models with `--model-control poll`, unless set."""
+"""Seconds between two looks for changed models with `--model-control poll`, unless `poll_interval` is set."""
 
 
 def check_model_control(settings: ServerSettings) -> None:
     """Refuse settings that contradict each other.
 
     Raises:
-        SettingsError: They do.
+        SettingsError: Two settings contradict each other.
     """
     control = settings.model_control
     if settings.watch_seconds > 0 and control in ("none", "explicit"):
@@ -37,7 +37,7 @@ def check_model_control(settings: ServerSettings) -> None:
 
 
 def poll_seconds(settings: ServerSettings) -> float:
-    """Return how often the repository is looked at for changes; 0 for never."""
+    """Return the seconds between two looks for changed models; 0 for never."""
     if settings.model_control == "poll" and settings.watch_seconds == 0:
         return POLL_SECONDS
     return settings.watch_seconds
@@ -49,15 +49,15 @@ def unloaded_at_start(
     """Return the models of the repository that a worker does not load when it starts.
 
     Args:
-        replicator: Knows what calls have loaded and unloaded before.
+        replicator: Knows the models that calls have loaded and unloaded before this worker started.
     """
     if settings.model_control != "explicit" or "*" in settings.load_model:
         return replicator.unloaded
-    held = set(names)
-    for name in sorted(set(settings.load_model) - held):
+    known = set(names)
+    for name in sorted(set(settings.load_model) - known):
         log.error(
             "setting 'load_model': the repository holds no model %s; its models are %s",
             quote(name),
-            ", ".join(sorted(held)) or "none",
+            ", ".join(sorted(known)) or "none",
         )
-    return held - (set(settings.load_model) - replicator.unloaded) - replicator.loaded
+    return known - (set(settings.load_model) - replicator.unloaded) - replicator.loaded

@@ -1,8 +1,11 @@
-"""Changes that a client asks one worker for are made by all workers, in one order.
+"""Makes the changes that a client asks one worker for in all workers, in one order.
 
-A control call reaches one worker. It appends the change to the log that all workers share (`change_log`), and every
-worker, including the requesting worker, makes the changes in the log's order and notes each in the log when it is done.
-The caller is answered once the workers that serve have made it, or with an error that names the workers that have not.
+A control call reaches one worker. That worker appends the change to the log that all workers share (`change_log`). A
+thread of every worker, also of that worker, reads the log, makes the changes, and appends a "done" for each. The caller
+gets an answer when all workers that serve have made the change, or an error that names the workers that have not.
+
+A new worker loads the models that the first worker of its generation has read from the disk, and the log's changes
+since. So all workers serve the same, even if the files have changed.
 """
 
 import logging
@@ -28,31 +31,38 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.1
-LONE_LOOK_SECONDS = 1.0
-WAIT_SECONDS = 0.02
-LAG_SECONDS = 10.0
-"""The other workers get twice the time that the worker needed which was asked, and this on top."""
+"""Seconds between two looks at the log for changes that other workers were asked for."""
 
-LOOKS_AGAIN = 5
-"""How often the disk is looked at again because a change of the same model was appended meanwhile."""
+LONE_LOOK_SECONDS = 1.0
+"""The same if the server has one worker."""
+
+WAIT_SECONDS = 0.02
+"""Seconds between two looks at the log while a call waits for other workers."""
+
+LAG_SECONDS = 10.0
+"""The other workers get twice the time that the asked worker needed, and this on top."""
+
+MOST_READINGS = 5
+"""How often the disk is read for a change: again, if a change of the same model was appended meanwhile. The last
+reading is appended in any case."""
 
 _UNWRITABLE_LOG_WARNING = (
     "a worker that replaces this worker will load the models as they are on the disk then, which may differ from the models "
     "that serve now: %s"
 )
-"""The consequence for later workers when the log cannot be written to."""
+"""The consequence for later workers if the log cannot be written."""
 
 
 class ChangeReplicator:
-    """Makes the changes of all workers in this worker, and asks all workers for the changes that clients request here.
+    """Makes the changes of the log in this worker, and appends the changes that clients request from this worker.
 
     Args:
-        before_notify: Called when this worker has made a change of models, before anybody is notified.
+        before_notify: Called when this worker has made a change of models, before its caller learns of it.
 
     Attributes:
-        unloaded: The models that were unloaded on purpose before this worker started.
-        loaded: The models that were loaded on purpose.
-        configs: The configurations with which they were loaded.
+        unloaded: The models that calls had unloaded before this worker started.
+        loaded: The models that calls had loaded before this worker started.
+        configs: The configurations that those calls gave, by model.
     """
 
     def __init__(
@@ -67,9 +77,12 @@ class ChangeReplicator:
         self._slot = slot
         self._changed = threading.Condition()
         self._wake = threading.Event()
-        # By position and slot, of what was asked for here: an error, its text in another worker, or "".
+        # Under `_changed`: the outcomes of the changes that wait in `_publish`, by position and slot. An outcome is "",
+        # the error of this worker, or the error's text of another worker.
         self._outcomes: dict[int, dict[int, str | Exception]] = {}
+        # Under `_changed`: by model, the changes that the model's thread `ksrv-change` has not begun.
         self._chains: dict[str, deque[tuple[int, LogEntry]]] = {}
+        # The "start" by which this worker loads, and the changes that it makes after that; see `models_to_load`.
         self._start: LogEntry | None = None
         self._pending: list[tuple[int, LogEntry]] = []
         self.unloaded: set[str] = set()
@@ -79,7 +92,7 @@ class ChangeReplicator:
         before = file.read()
         self._position = before[-1][0] if before else 0
         left = entries_for_new_worker(before)
-        self._abandoned = {one.position for one in left if self._is_abandoned(one)}
+        self._abandoned = {entry.position for entry in left if self._is_abandoned(entry)}
         for entry in left:
             if entry.change is not None and entry.position in self._abandoned:
                 log.error(
@@ -88,7 +101,7 @@ class ChangeReplicator:
                     quote(entry.change.name),
                 )
             else:
-                self._begin_with(entry)
+                self._apply_earlier(entry)
         table.begin_following(slot, self._position)
 
     # ---- the start --------------------------------------------------------------------------
@@ -98,31 +111,36 @@ class ChangeReplicator:
     ) -> Mapping[str, ModelEntry]:
         """Return the models that this worker loads when it starts.
 
-        The first worker of a generation reads them from the disk and puts them into the log. The others load the same,
-        and so does a worker that replaces one of them later, with the changes that were made since.
+        The first worker of a generation reads them from the disk and appends them as a "start". The other workers of
+        the generation load the models of that entry, with the changes since. So does a worker that replaces one of them
+        later.
 
         Raises:
             RepositoryError: A path of the repository holds no models.
         """
         generation = self._table.workers[self._slot].generation
-        for more in reversed(range(LOOKS_AGAIN)):
+        for readings_left in reversed(range(MOST_READINGS)):
             since = self._file.end
             left = [
-                one
-                for one in entries_for_new_worker(self._file.read())
-                if one.position not in self._abandoned
+                entry
+                for entry in entries_for_new_worker(self._file.read())
+                if entry.position not in self._abandoned
             ]
             starts = [
-                one for one in left if one.kind == "start" and self._is_usable(one, generation)
+                entry
+                for entry in left
+                if entry.kind == "start" and self._is_usable(entry, generation)
             ]
             if starts:
                 start = self._start = starts[-1]
+                # No worker has made these changes: this worker makes them, too, once its models serve. `run` makes the
+                # changes after `_position`.
                 self._pending = [
-                    (one.position, one)
-                    for one in left
-                    if one.change is not None
-                    and one.slot != -1
-                    and start.position < one.position <= self._position
+                    (entry.position, entry)
+                    for entry in left
+                    if entry.change is not None
+                    and not entry.is_made
+                    and start.position < entry.position <= self._position
                 ]
                 return _as_loaded(start, left)
             models = dict(look())
@@ -134,7 +152,7 @@ class ChangeReplicator:
                 models=models,
             )
             try:
-                positions = self._file.append([entry], since=since if more else None)
+                positions = self._file.append([entry], since=since if readings_left else None)
             except NotReady as held:
                 log.error(_UNWRITABLE_LOG_WARNING, held.message)
                 break
@@ -145,26 +163,23 @@ class ChangeReplicator:
         return models
 
     def _is_usable(self, start: LogEntry, generation: int) -> bool:
-        """Whether a start was loaded, or is being loaded by the worker that has read the models."""
+        """Whether a "start" is of a generation, and its models were loaded, or its worker is still loading them."""
         if start.generation != generation:
             return False
-        return start.slot == -1 or (
+        return start.is_made or (
             self._table.alive(start.slot) and self._table.workers[start.slot].pid == start.pid
         )
 
     def note_loaded(self, engine: "Engine") -> None:
-        """Note in the log that a worker has loaded the models that were read for it: its replacement will load the same.
+        """Note in the log that this worker has loaded the models of its "start", so that later workers load the same.
 
-        Changes that no worker had made when this worker began are made now, while its models serve.
-
-        Args:
-            engine: The engine that has loaded the models.
+        Also begin the changes that no worker had made when this worker started.
         """
         pending, self._pending = self._pending, []
         for position, change in pending:
             self._queue(engine, position, change)
         start, self._start = self._start, None
-        if start is None or start.slot == -1:
+        if start is None or start.is_made:
             return
         done = LogEntry(kind="done", slot=start.slot, position=start.position)
         try:
@@ -173,10 +188,10 @@ class ChangeReplicator:
             log.error(_UNWRITABLE_LOG_WARNING, held.message)
 
     def _is_abandoned(self, entry: LogEntry) -> bool:
-        """Whether no worker has made a change, and none is left that makes it: it may have ended them."""
+        """Whether all workers that should make a change have ended without a "done": the change may have ended them."""
         return (
             entry.change is not None
-            and entry.slot != -1
+            and not entry.is_made
             and not any(
                 self._table.began_before(slot, entry.position)
                 for slot in range(CAPACITY)
@@ -184,7 +199,8 @@ class ChangeReplicator:
             )
         )
 
-    def _begin_with(self, entry: LogEntry) -> None:
+    def _apply_earlier(self, entry: LogEntry) -> None:
+        """Take over a change from before this worker's start: set a setting, or note the model for the first load."""
         change = entry.change
         if entry.setting is not None:
             registry.apply_setting(entry.setting)
@@ -199,16 +215,20 @@ class ChangeReplicator:
     def carry_out(self, look: Look) -> None:
         """Have all workers make changes, and wait until they have; see `Engine.carry_out`.
 
+        Args:
+            look: Reads the disk and returns the changes. It is called again if another worker has changed the same
+                model meanwhile.
+
         Raises:
-            KsrvError: One of them failed here, or in another worker.
-            DeadlineExceeded: Not all workers have made them in time.
+            KsrvError: A change failed in this or another worker.
+            DeadlineExceeded: Not all workers have made the changes in time.
         """
-        for more in reversed(range(LOOKS_AGAIN)):
+        for readings_left in reversed(range(MOST_READINGS)):
             since = self._file.end
             entries = [
                 LogEntry(kind=change.kind, slot=self._slot, change=change) for change in look()
             ]
-            if not entries or self._publish(entries, since if more else None):
+            if not entries or self._publish(entries, since if readings_left else None):
                 return
 
     def change_setting(self, change: SettingChange) -> None:
@@ -216,11 +236,10 @@ class ChangeReplicator:
         self._publish([LogEntry(kind="setting", slot=self._slot, setting=change)], None)
 
     def _publish(self, entries: Sequence[LogEntry], since: int | None) -> bool:
-        """Append entries and wait; return False where another change has come before them."""
+        """Append entries and wait until all workers have made them. Return False if `ChangeLog.append` refused them."""
         began = time.monotonic()
-        with (
-            self._changed
-        ):  # before the outcomes are known by position, nothing may be made of them
+        # Under the lock: the thread that reads the log must find the positions in `_outcomes`.
+        with self._changed:
             positions = self._file.append(entries, since=since)
             if positions is None:
                 return False
@@ -233,7 +252,7 @@ class ChangeReplicator:
                 outcome = self._outcomes[position][self._slot]
                 if isinstance(outcome, Exception):
                     raise outcome
-            # A model that cannot be brought up to date serves as before, in all workers.
+            # An "update" that fails in another worker is no error: the model serves there as before.
             self._raise_failures(
                 [
                     position
@@ -268,6 +287,7 @@ class ChangeReplicator:
                 self._changed.wait(WAIT_SECONDS)
 
     def _late(self, positions: Sequence[int]) -> list[int]:
+        """Return the slots of the workers that have not made all of the changes."""
         with self._changed:
             return [
                 slot
@@ -276,7 +296,7 @@ class ChangeReplicator:
             ]
 
     def _raise_failures(self, positions: Sequence[int]) -> None:
-        """Raise an error if other workers, which still serve, could not make a change that this worker has made."""
+        """Raise an error if this worker has made the changes, and another worker that still serves could not."""
         with self._changed:
             failed = {
                 slot: error
@@ -294,10 +314,10 @@ class ChangeReplicator:
     # ---- following --------------------------------------------------------------------------
 
     def run(self, engine: "Engine") -> None:
-        """Make the changes of all workers for as long as this process lives.
+        """Read the log and make its changes in the engine until the process ends. The thread `ksrv-replicate`.
 
         Args:
-            engine: The engine to change; one that is being closed refuses them.
+            engine: The engine to change. It refuses changes while it is being closed.
         """
         while True:
             self._wake.wait(LONE_LOOK_SECONDS if self._table.target_count == 1 else LOOK_SECONDS)
@@ -319,7 +339,7 @@ class ChangeReplicator:
             self._table.workers[self._slot].read = position
 
     def _queue(self, engine: "Engine", position: int, entry: LogEntry) -> None:
-        """Queue a change after the earlier changes of its model; changes of other models run in parallel."""
+        """Queue a change after the earlier changes of its model. Each model has a thread; models change in parallel."""
         name = entry.change.name if entry.change is not None else ""
         with self._changed:
             chain = self._chains.get(name)
@@ -338,6 +358,7 @@ class ChangeReplicator:
             raise
 
     def _make_all(self, engine: "Engine", name: str) -> None:
+        """Make the queued changes of a model until none is left. The thread `ksrv-change`."""
         while True:
             with self._changed:
                 chain = self._chains[name]
@@ -350,7 +371,7 @@ class ChangeReplicator:
     def _make(self, engine: "Engine", position: int, entry: LogEntry) -> None:
         """Make a change, and note it in the log."""
         error: Exception | None = None
-        kept: KsrvError | None = None
+        kept: KsrvError | None = None  # why an update left the model as it was
         try:
             if entry.setting is not None:
                 registry.apply_setting(entry.setting)
@@ -358,7 +379,7 @@ class ChangeReplicator:
                 try:
                     kept = engine.follow(entry.change, position)
                 finally:
-                    # The caller asks for readiness next, perhaps at another worker.
+                    # When the call is answered, the client may ask any worker for readiness.
                     self._before_notify()
         except Exception as raised:  # noqa: BLE001  noted in the log, and raised where the call waits
             error = raised
@@ -381,6 +402,7 @@ class ChangeReplicator:
             )
 
     def _note(self, position: int, slot: int, outcome: str | Exception) -> None:
+        """Store the outcome of a change in a worker for the call that waits for it in this worker, if any."""
         with self._changed:
             if position in self._outcomes:
                 self._outcomes[position].setdefault(slot, outcome)
@@ -405,19 +427,18 @@ class ChangeReplicator:
 
 
 def _as_loaded(start: LogEntry, left: Sequence[LogEntry]) -> dict[str, ModelEntry]:
-    """Return the models as the workers have loaded them, without the changes that they still make.
+    """Return the models of a "start", with the changes since then that a worker has made.
 
     Args:
-        start: The models that they have started with.
-        left: The entries of the log that a new worker has to know.
+        left: The entries that still matter; see `entries_for_new_worker`.
     """
     models = {
-        name: again(entry, entry.versions) if start.slot == -1 else entry
+        name: again(entry, entry.versions) if start.is_made else entry
         for name, entry in start.models.items()
     }
-    for one in left:
-        change = one.change
-        if change is None or one.position <= start.position or one.slot != -1:
+    for made in left:
+        change = made.change
+        if change is None or made.position <= start.position or not made.is_made:
             continue
         if change.entry is not None:
             models[change.name] = again(change.entry, change.entry.versions)

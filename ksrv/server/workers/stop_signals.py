@@ -1,8 +1,8 @@
 """The signals that ask a worker to leave, in any number and order.
 
-A terminal's Ctrl-C reaches the whole process group, and the master then tells its workers once more;
-a supervisor may repeat a signal. The main thread can be anywhere when a signal arrives, so the signal
-handler takes no lock: it puts the signal into a queue, and a separate thread acts on it.
+A terminal's Ctrl-C reaches the whole process group, and then the master sends its workers another signal. A supervisor
+may repeat a signal. The main thread may hold any lock when a signal arrives, so the signal handler takes no lock: it
+puts the signal into a queue, and the thread `ksrv-leave` acts on it.
 """
 
 import atexit
@@ -15,14 +15,13 @@ from ksrv.server.shared.worker_table import Stop, WorkerTable
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 
-
 _WHILE_ENDING = (*STOP_SIGNALS, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def end_with_own_status() -> None:
-    """Have this process and the processes that it forks ignore signals while Python ends.
+    """Make this process, and the processes that it forks, ignore signals while Python finalizes.
 
-    Python removes its signal handlers then, and a repeated signal would become the process's status.
+    Python removes its signal handlers then, so a repeated signal would kill the process, and change its exit status.
     """
     atexit.register(_ignore)
 
@@ -36,53 +35,50 @@ class StopSignals:
     """The signals to stop that a worker has received.
 
     Args:
-        table: The table in which the master says that the whole server stops.
+        table: The table in which the master notes that the whole server stops.
     """
 
     def __init__(self, table: WorkerTable) -> None:
         self._table = table
-        self._coming: SimpleQueue[int] = SimpleQueue()  # its put may interrupt any other
-        self._came: Counter[int] = Counter()
+        self._arrived: SimpleQueue[int] = SimpleQueue()  # its `put` is safe in a signal handler
+        self._received: Counter[int] = Counter()  # the signals that `wait` has taken
 
     def heed(self) -> None:
-        """Take the signals from now on, also the signals that the master blocked over the fork."""
+        """Install the handlers, then unblock the signals that the master blocked over the fork."""
         for number in STOP_SIGNALS:
             signal.signal(number, self._take)
             signal.siginterrupt(number, False)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
     def _take(self, number: int, frame: FrameType | None) -> None:
-        self._coming.put(number)
+        self._arrived.put(number)
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait for a signal.
-
-        Args:
-            seconds: For how long; None for ever.
+        """Wait for a signal, at most `seconds` if given.
 
         Returns:
-            Whether one came.
+            Whether a signal arrived.
         """
         try:
-            self._came[self._coming.get(timeout=seconds)] += 1
+            self._received[self._arrived.get(timeout=seconds)] += 1
         except Empty:
             return False
         return True
 
     @property
     def quick(self) -> bool:
-        """Whether the worker leaves without the drain delay, finishing what runs."""
-        asked = self._came[signal.SIGINT] + self._came[signal.SIGQUIT]
+        """Whether the worker leaves without the drain delay, but finishes running requests."""
+        asked = self._received[signal.SIGINT] + self._received[signal.SIGQUIT]
         return asked > 0 or self._table.stopping == Stop.QUICK
 
     @property
     def at_once(self) -> bool:
         """Whether the worker leaves without waiting for running requests.
 
-        One Ctrl-C is a SIGINT from the terminal and a SIGQUIT from the master. A second Ctrl-C is
-        another SIGINT; while the server drains it has the master send SIGQUIT, and kill the workers
-        after two seconds.
+        The first Ctrl-C sends SIGINT from the terminal and SIGQUIT from the master. A second Ctrl-C is another SIGINT.
+        While the server drains after SIGTERM, a Ctrl-C also has the master send SIGQUIT, and kill the workers after two
+        seconds.
         """
         patient = self._table.stopping in (Stop.TAKEN_OVER, Stop.ORDERLY)
-        hurried = patient and self._came[signal.SIGQUIT] > 0
-        return hurried or self._came[signal.SIGINT] > 1
+        hurried = patient and self._received[signal.SIGQUIT] > 0
+        return hurried or self._received[signal.SIGINT] > 1
