@@ -1,7 +1,8 @@
-"""Counts and times of a model version, as the statistics extension and the metrics read them.
+"""Counts and times of a model version, for the statistics extension of the protocol and for the metrics.
 
-The numbers come from the stats of the version's instances (`ksrv._native.queue.stats`) and from what its
-queue counted. They are put together here on request.
+`total` makes them on request from two sources: the native `Stats` of the version's instances, and the counts of its
+queues. `add_counts` sums them over the workers of a server. A field's annotation, a `Row`, names the metric that shows
+it.
 """
 
 import functools
@@ -15,7 +16,7 @@ from ksrv._native.queue.stats import Stats
 from ksrv.descriptions import attribute_descriptions
 
 BOUNDS_COUNTED = ("full", "bytes_in_flight")
-"""The reasons for which a queue refuses a request that is right."""
+"""The reasons for which a queue refuses a valid request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class StageTimes:
     """The times of one stage.
 
     Attributes:
-        buckets: How many are in each bucket of `ksrv._native.queue.stats.BOUNDS_NS`, and above the last.
+        buckets: The counts of a histogram with the bounds `ksrv._native.queue.stats.BOUNDS_NS`, and above the last.
     """
 
     buckets: tuple[int, ...]
@@ -45,8 +46,8 @@ class Row(NamedTuple):
     Attributes:
         name: The metric's name, without the `_total` of a counter.
         help: The metric's description; "" for the description of the field in the docstring of its class.
-        present: Whether it is a gauge: it describes a living worker.
-        labels: The labels of a field that is a dictionary; its keys are their values, joined by a space.
+        present: Whether the metric is a gauge. It describes the present, so that ended workers do not count.
+        labels: The names of the labels of a field that is a dictionary. Its keys are their values, joined by spaces.
         unit: The field's value for 1 of the metric.
     """
 
@@ -58,7 +59,7 @@ class Row(NamedTuple):
 
 
 def gauge(name: str, help: str = "") -> Row:
-    """Return a metric that describes a living worker."""
+    """Return a metric that is a gauge."""
     return Row(name, help, present=True)
 
 
@@ -66,10 +67,10 @@ class Counts(msgspec.Struct):
     """Counts of one worker, or the sums of several. The annotations of the fields are the metrics that show them."""
 
     def add(self, other: Self, *, lives: bool) -> None:
-        """Add another worker's.
+        """Add the counts of another worker.
 
         Args:
-            lives: Whether that worker still runs, and holds what describes the present.
+            lives: Whether that worker still runs, so that its gauges count.
         """
         for name, shown in rows(type(self)).items():
             mine, theirs = getattr(self, name), getattr(other, name)
@@ -99,7 +100,7 @@ class LazyCounts(Counts):
 
     Attributes:
         loads: Models that a request has loaded.
-        put_away: Models put away for want of memory.
+        put_away: Models unloaded to free memory.
         loaded: Models that are loaded.
         held: Memory that the loaded models take.
     """
@@ -112,7 +113,7 @@ class LazyCounts(Counts):
 
 @dataclass(frozen=True, slots=True)
 class SizeStatistics:
-    """The number and the times of the batches of one size."""
+    """The batches of one size: their number, and their times by stage."""
 
     compute_input: Duration
     compute_infer: Duration
@@ -120,7 +121,7 @@ class SizeStatistics:
 
 
 PRESENT = ("name", "version", "pending", "open_sequences", "ready")
-"""The fields of `ModelStatistics` that are no sums."""
+"""The fields of `ModelStatistics` that are not summed over workers."""
 
 
 @dataclass(slots=True)
@@ -147,7 +148,7 @@ class ModelStatistics:
         expired: Requests whose deadline passed.
         cancelled: Requests that were cancelled.
         pending: Requests that wait for a handler.
-        restarts: Instances whose handler was started anew.
+        restarts: Restarts of handlers.
         cached: Requests that the response cache answered (hit) or not (miss).
         open_sequences: Sequences whose state an instance keeps for further requests.
         ended_sequences: Sequences that ended: end, start (begun anew), idle_timeout, not_run, process, reload.
@@ -204,7 +205,7 @@ class ModelStatistics:
 
 @dataclass(frozen=True, slots=True)
 class MetricRecord:
-    """One value on its way to the metrics page.
+    """One value that a handler has reported for the metrics page.
 
     Attributes:
         kind: "counter", "gauge" or "histogram".
@@ -219,7 +220,7 @@ class MetricRecord:
     labels: tuple[tuple[str, str], ...]
 
     def __post_init__(self) -> None:
-        # A text that UTF-8 or msgspec cannot express would fail the whole page, and the message of a process.
+        # A text that UTF-8 or msgspec cannot encode would fail the whole page, or the message of a handler process.
         object.__setattr__(self, "name", _sendable(self.name))
         object.__setattr__(self, "unit", _sendable(self.unit))
         labels = tuple((_sendable(name), _sendable(value)) for name, value in self.labels)
@@ -243,10 +244,10 @@ def total(
     Args:
         counts: The counts of its queues (`ksrv._native.queue.request_queue.Queue.counts`).
     """
-    all_of_it = Stats()
-    for one in stats:
-        all_of_it.absorb(one)
-    sums = all_of_it.snapshot()
+    summed = Stats()
+    for instance_stats in stats:
+        summed.absorb(instance_stats)
+    sums = summed.snapshot()
     stages = {
         stage: StageTimes(tuple(buckets), count, ns)
         for stage, (buckets, count, ns) in sums["stages"].items()
@@ -292,7 +293,7 @@ def add_counts(mine: ModelStatistics, other: ModelStatistics) -> None:
     """Add another worker's counts of the same version.
 
     Args:
-        mine: The statistics that grow; the fields that describe the present stay.
+        mine: The statistics to which `other` is added, except for the fields in `PRESENT`.
     """
     last = max(mine.last_inference_ms, other.last_inference_ms)
     for one in fields(ModelStatistics):

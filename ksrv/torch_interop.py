@@ -1,4 +1,4 @@
-"""torch, if this process has imported it, and the memory of its tensors as arrays."""
+"""Recognizes torch tensors without importing torch, and makes numpy arrays over their memory."""
 
 import sys
 from functools import cache
@@ -10,9 +10,10 @@ import numpy.typing as npt
 
 
 def imported_torch() -> Any:
-    """Return torch's module, or None without it and while another thread still imports it.
+    """Return torch's module if it is imported completely, else None.
 
-    A handler that does not use torch must not meet a half of it while the model beside it is loaded.
+    Another model may import torch at this moment in another thread. Until then no value can be a tensor, and the
+    module has not all of its names.
     """
     torch = sys.modules.get("torch")
     is_partial = getattr(getattr(torch, "__spec__", None), "_initializing", False)
@@ -26,9 +27,10 @@ def is_tensor(value: Any) -> bool:
 
 
 class TorchMemory:
-    """A tensor's memory, as the owner of the array that `array_over` returns.
+    """A tensor's memory. It is the base object of the array that `array_over` returns, and keeps the tensor alive.
 
-    `Tensor.numpy` would mark the tensor's storage as one that torch did not allocate.
+    `Tensor.numpy` is not used, because it marks the storage as not resizable, and `is_exclusive` could not tell any
+    more that torch allocated it.
 
     Args:
         tensor: A contiguous tensor on the CPU.
@@ -46,7 +48,7 @@ class TorchMemory:
         }
 
     def is_exclusive(self) -> bool:
-        """Tell whether torch allocated the memory, in this process alone, and no other tensor has it."""
+        """Tell whether torch allocated the memory for this process only, and no other tensor uses it."""
         storage = self._tensor.untyped_storage()
         if not storage.resizable() or storage.is_shared() or getweakrefcount(storage):
             return False
@@ -73,7 +75,7 @@ def array_over(tensor: Any) -> npt.NDArray[Any]:
 
 @cache
 def numpy_dtype(dtype: Any) -> np.dtype[Any] | None:
-    """Return numpy's dtype for one of torch's, or None where it has none, as for bfloat16."""
+    """Return numpy's dtype for a dtype of torch; None if numpy has no such dtype, as for bfloat16."""
     import torch
 
     try:
@@ -83,10 +85,10 @@ def numpy_dtype(dtype: Any) -> np.dtype[Any] | None:
 
 
 def _holders(tensor: Any) -> tuple[int, int] | None:
-    """Return how many hold a tensor's storage, and its Python object; None where torch does not count them.
+    """Return the reference counts of a tensor's storage and of the storage's Python object; None if torch counts none.
 
-    The counter is private to torch. Nothing public tells whether another tensor has the same storage: a
-    kept one, a module's buffer, one in the graph of autograd.
+    The counter is private to torch, because nothing public tells whether another tensor has the same storage, such as
+    a tensor that a handler keeps, a buffer of a module, or a tensor in the graph of autograd.
     """
     import torch
 
@@ -99,7 +101,10 @@ def _holders(tensor: Any) -> tuple[int, int] | None:
 
 @cache
 def _holders_of_one_tensor() -> tuple[int, int]:
-    """Return the reference counts of a storage with one tensor; (0, 0) if the counters count something else."""
+    """Return `_holders` of a storage with one tensor; (0, 0), which matches no tensor, if the counters are not usable.
+
+    Checks that a second tensor raises the first count by 1, and a reference to the storage the second.
+    """
     import torch
 
     tensor = torch.ones(1)
@@ -111,5 +116,5 @@ def _holders_of_one_tensor() -> tuple[int, int]:
     del other
     if alone is None or shared is None or kept is None:
         return 0, 0
-    sees = shared[0] == alone[0] + 1 and kept[1] == alone[1] + 1 and _holders(tensor) == alone
-    return alone if sees else (0, 0)
+    usable = shared[0] == alone[0] + 1 and kept[1] == alone[1] + 1 and _holders(tensor) == alone
+    return alone if usable else (0, 0)

@@ -1,7 +1,6 @@
 """Tests of models and handlers: in this process, stage by stage, or with a real server.
 
-Importing this package loads no more than the server's modules do; each name is loaded when it is
-used first.
+Importing this package imports none of its modules: each name is imported when it is first used.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,7 @@ __all__ = [
     "load",
 ]
 
-_HOME = {
+_MODULES = {
     "KsrvError": "ksrv.errors",
     "Server": "ksrv.testing.server",
     "ServerFailed": "ksrv.testing.server",
@@ -38,4 +37,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'ksrv.testing' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_HOME.get(name, "ksrv.testing.models")), name)
+    return getattr(import_module(_MODULES.get(name, "ksrv.testing.models")), name)

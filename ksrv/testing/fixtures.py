@@ -10,7 +10,7 @@ from ksrv.testing.models import Model, load
 
 @pytest.fixture
 def load_model() -> Iterator[Callable[..., Model]]:
-    """Load models as `ksrv.testing.load` does; they are closed behind the test."""
+    """A function that loads models like `ksrv.testing.load`. The models are closed after the test."""
     opened: list[Model] = []
 
     def make(handler: Any, **options: Any) -> Model:

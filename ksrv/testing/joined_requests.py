@@ -1,4 +1,4 @@
-"""Requests run as one batch at once, for tests: whether they join is not left to the clock."""
+"""Runs requests in batches for tests. Which requests join does not depend on time, unlike in a server."""
 
 from collections.abc import Iterator, Sequence
 
@@ -19,7 +19,7 @@ def run_joined(model: ModelVersion, requests: Sequence[InferRequest]) -> list[An
     """Run requests that arrive together, in the batches that a busy instance would take.
 
     Args:
-        model: The model, whose first instance runs the batches on the calling thread; nothing else may run on it.
+        model: The model. Its first instance runs the batches on the calling thread, and must not run anything else.
         requests: The requests; if the model has no `batching:`, each becomes a separate batch.
 
     Returns:
@@ -55,11 +55,11 @@ def _groups(
     """
     group: list[tuple[int, QueuedRequest]] = []
     for index, handle in handles:
-        rows = sum(one.rows for _, one in group) + handle.rows
-        follows = handle.sequence is not None and any(
-            one.sequence is handle.sequence for _, one in group
+        rows = sum(other.rows for _, other in group) + handle.rows
+        same_sequence = handle.sequence is not None and any(
+            other.sequence is handle.sequence for _, other in group
         )
-        if group and (rows > most or handle.batch_key != group[0][1].batch_key or follows):
+        if group and (rows > most or handle.batch_key != group[0][1].batch_key or same_sequence):
             yield group
             group = []
         group.append((index, handle))

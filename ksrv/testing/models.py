@@ -1,4 +1,4 @@
-"""A model in this process, for tests: real batching, real image rules, no socket.
+"""A model in this process, for tests: the server's engine with its batching and image rules, without a socket.
 
 with load(Cats) as model:
 assert model.infer({"image": Path("cat.jpg")})["output"].shape == (1, 1000)
@@ -43,7 +43,7 @@ Handler = type | Callable[..., Any]
 
 
 class LoadFailed(AssertionError):
-    """The model cannot be loaded; the text is what the server's index would say."""
+    """The model cannot be loaded. The text is the reason that a server's repository index would give."""
 
 
 class Answer(dict[str, Array]):
@@ -57,7 +57,7 @@ class Answer(dict[str, Array]):
     """
 
     def __init__(self, response: InferResponse) -> None:
-        super().__init__({one.name: _decoded(one) for one in response.outputs})
+        super().__init__({output.name: _decoded(output) for output in response.outputs})
         self.id = response.id
         self.parameters = dict(response.parameters)
         self.headers = dict(response.headers)
@@ -69,8 +69,8 @@ class Model:
 
     Args:
         entries: The model, and the models that it calls.
-        name: The name of the model that is asked.
-        handlers: The classes and functions of models that are no files, by the models' names.
+        name: The name of the model that gets the requests.
+        handlers: The classes and functions of models that have no file, by the models' names.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Model:
         headers: Mapping[str, str] | None = None,
         id: str = "",
     ) -> Answer:
-        """Ask the model.
+        """Run a request and return the answer.
 
         Args:
             inputs: Values by input name, or the value alone for a model with one input: arrays,
@@ -131,13 +131,13 @@ class Model:
             The outputs by name.
 
         Raises:
-            KsrvError: The answer would be an error; `http_status` and `message` are the client's.
+            KsrvError: A server would answer with an error, with this `http_status` and `message`.
         """
         request = self._request(inputs, outputs, parameters, headers, id)
         return Answer(self.engine.submit(request, caller_blocks=True).wait())
 
     def explain(self, inputs: Any, **options: Any) -> Answer:
-        """Ask for an explanation.
+        """Run a request for an explanation and return the answer.
 
         Args:
             inputs: As for `infer`.
@@ -148,7 +148,7 @@ class Model:
         return Answer(self.engine.submit(request, caller_blocks=True).wait())
 
     def infer_many(self, requests: Sequence[Any], **options: Any) -> list[Answer | KsrvError]:
-        """Ask with several requests that arrive together and join as the model's batching says.
+        """Run several requests that arrive together, and are joined to batches by the model's `batching`.
 
         Args:
             requests: The inputs of each, as for `infer`.
@@ -159,12 +159,12 @@ class Model:
         """
         made = [self._request(inputs, **options) for inputs in requests]
         return [
-            one if isinstance(one, KsrvError) else Answer(one)
-            for one in run_joined(self._version, made)
+            answer if isinstance(answer, KsrvError) else Answer(answer)
+            for answer in run_joined(self._version, made)
         ]
 
     def stream(self, inputs: Any, **options: Any) -> Iterator[Answer]:
-        """Ask a model that answers piece by piece, and yield each answer when it is made.
+        """Run a request that the model answers in parts, and yield each part when it is made.
 
         Args:
             inputs: As for `infer`.
@@ -180,7 +180,7 @@ class Model:
                 sent = True
                 yield Answer(answer)
             last = handle.wait()
-            if last.outputs or not sent:  # a generator's last answer holds nothing
+            if last.outputs or not sent:  # the last response of a generator is empty
                 yield Answer(last)
         finally:
             handle.cancel()
@@ -243,8 +243,8 @@ def load(
 
     Args:
         handler: A handler class or function, a model's folder or file, or `FILE.py:NAME`.
-        model: Which model of a repository with several; it may call the others.
-        name: The model's name, if it is a class or function.
+        model: Which model, if `handler` is a repository of several models; it may call the others.
+        name: The model's name, if `handler` is a class or function.
         models: Other models that the handler calls.
         settings: The keys of model.yaml for a class or function, over its `@settings`:
             `parameters={"least": 0.5}`, `batching={"max_batch_size": 4}`, ...
@@ -254,8 +254,8 @@ def load(
 
     Raises:
         LoadFailed: It cannot be loaded.
-        ValueError: There are several models, or none of the name.
-        ConfigError: The settings cannot be.
+        ValueError: The path has several models, or no model with the given name.
+        ConfigError: The settings are not valid.
         RepositoryError: A path holds no model.
     """
     entries: dict[str, ModelEntry] = {}
@@ -290,7 +290,11 @@ def _choice(path: Path, found: Mapping[str, ModelEntry], model: str | None) -> s
 
 
 def _entries_of(path: Path, *, alone: bool) -> dict[str, ModelEntry]:
-    """Return the models of a path, without separate processes."""
+    """Return the models of a path, changed so that they run in this process.
+
+    Args:
+        alone: Whether no other model is loaded, so that a model which would get its own process may have this one.
+    """
     repository = Repository([path], formats())
     repository.check()
     entries = repository.scan()
@@ -299,13 +303,13 @@ def _entries_of(path: Path, *, alone: bool) -> dict[str, ModelEntry]:
         for version, source in entry.versions.items():
             if source.config is not None:
                 config = replace(source.config, executor="inline", instances=1)
-                own = alone and source.config.executor == "process"
-                entry.versions[version] = replace(source, config=config, alone=own)
+                gets_process = alone and source.config.executor == "process"
+                entry.versions[version] = replace(source, config=config, alone=gets_process)
     return entries
 
 
 class _GivenRunner(Runner):
-    """Runs a handler that is at hand as an object."""
+    """Runs a handler that was given as a class or function, not as a file."""
 
     def __init__(self, handler: Handler, source: ModelSource, **options: Any) -> None:
         super().__init__(source, **options)
@@ -316,7 +320,7 @@ class _GivenRunner(Runner):
 
 
 class _Given(Repository):
-    """A repository of models that are at hand."""
+    """A repository of given entries, without a folder."""
 
     def __init__(self, entries: Mapping[str, ModelEntry]) -> None:
         super().__init__([])
@@ -330,8 +334,8 @@ def _source_of(handler: Handler, name: str | None, settings: Mapping[str, Any]) 
     module = sys.modules.get(getattr(handler, "__module__", ""), None)
     file = Path(getattr(module, "__file__", None) or "handler.py").absolute()
     keys = plain_settings({**settings_of(handler), **settings})
-    own = getattr(handler, "__name__", "")
-    served_as = name or model_name(file, own if own.isidentifier() else "")
+    given = getattr(handler, "__name__", "")
+    served_as = name or model_name(file, given if given.isidentifier() else "")
     keys |= {"handler": "ksrv.testing:load", "executor": "inline", "instances": 1}
     document = Document.of(file, keys, {})
     config = read_model_keys(document, document.convert(ModelKeys, keys), file.parent)
@@ -341,8 +345,9 @@ def _source_of(handler: Handler, name: str | None, settings: Mapping[str, Any]) 
 
 
 def _as_request_tensor(encoded: Encoded) -> Tensor:
-    """Return what a server would have read out of an encoded input."""
+    """Return the tensor that a server reads from an encoded input."""
     if encoded.datatype == "BYTES":
+        # Each element is two blocks: the length, and the bytes.
         elements: list[Element] = [bytes(block) for block in encoded.blocks[1::2]]
         return Tensor(encoded.name, "BYTES", encoded.shape, elements)
     dtype = DTYPES[encoded.datatype]

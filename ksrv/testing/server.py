@@ -33,8 +33,8 @@ class Server(ChildServer):
 
     Args:
         paths: A model repository, a model folder or file, a handler class or function, or several of these.
-        wait_ready: Whether entering waits until the server says that it is ready.
-        start_timeout: Seconds that this may take.
+        wait_ready: Whether entering the context waits until the server is ready.
+        start_timeout: The most seconds of the start.
         environment: Variables added to the process's environment.
         handler_settings: The keys of model.yaml for the only handler.
         settings: Any setting of `ksrv serve`, nested settings as mappings; both ports are 0 and the
@@ -43,11 +43,11 @@ class Server(ChildServer):
     Attributes:
         process: The master process.
         targets: The paths that it serves.
-        http: The HTTP address as HOST:PORT or unix:PATH, "" when it is off.
-        grpc: The gRPC address as HOST:PORT; "" when it is off.
+        http: The HTTP address as HOST:PORT or unix:PATH; "" if HTTP is off.
+        grpc: The gRPC address as HOST:PORT; "" if gRPC is off.
 
     Raises:
-        CannotServe: A handler has no file or name to be found by, or its settings are no plain values.
+        CannotServe: A handler has no file or no name in it, or its settings are no plain values.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Server(ChildServer):
 
     @property
     def log(self) -> str:
-        """The server's output so far, of both streams."""
+        """The server's output so far, standard output and error."""
         if self._last_log is not None:
             return self._last_log
         return self._log_path.read_text(encoding="utf-8", errors="replace")
@@ -100,7 +100,7 @@ class Server(ChildServer):
         return [*serve, "--config", str(settings_file), *self.targets]
 
     def start(self) -> None:
-        """Start the process and wait for its ports, and for readiness unless told otherwise.
+        """Start the process and wait for its addresses, and with `wait_ready` for readiness.
 
         Raises:
             ServerFailed: It died, a model cannot be loaded, or it took too long; the text holds its log.
@@ -113,8 +113,8 @@ class Server(ChildServer):
             self.spawn(
                 lambda path: self.command(Path(path)),
                 environment=self._environment,
-                # A test run that is killed takes its servers along. Other threads than the main thread
-                # may end before the server does.
+                # If the test run is killed, its servers end, too. Only for the main thread: another
+                # thread may end while the server is still needed.
                 ends_with_thread=threading.current_thread() is threading.main_thread(),
                 stdout=output,
             )
@@ -151,10 +151,10 @@ class Server(ChildServer):
         return self.request(path)
 
     def wait_ready(self, timeout: float = 60.0) -> None:
-        """Wait until the server says that it is ready; where it cannot be asked, until it has loaded.
+        """Wait until the server is ready; if this process cannot call it, until it has tried to load all models.
 
         Args:
-            timeout: Seconds to wait at most.
+            timeout: The most seconds to wait.
 
         Raises:
             ServerFailed: It died or took too long; the text holds its log.
@@ -177,7 +177,7 @@ class Server(ChildServer):
             time.sleep(_POLL_SECONDS)
 
     def wait_loaded(self) -> None:
-        """Wait as long as the models take to load.
+        """Wait, without a limit, until the models are loaded.
 
         Raises:
             ServerFailed: It died, or a model cannot be loaded; the text holds the server's log.
@@ -192,7 +192,7 @@ class Server(ChildServer):
         """End the server with SIGTERM and return its exit status.
 
         Args:
-            timeout: Seconds that it may take.
+            timeout: The most seconds to wait.
 
         Raises:
             ServerFailed: It did not end in time, and was killed.
@@ -221,7 +221,7 @@ class Server(ChildServer):
             raise ServerFailed(f"the server ended with status {status}:\n{self.log}")
 
     def close(self) -> int:
-        """End the server with SIGTERM, delete its files but for the log's text, and return its exit status.
+        """End the server with SIGTERM, delete its files, and return its exit status. `log` stays readable.
 
         Raises:
             ServerFailed: It did not end in time, and was killed.

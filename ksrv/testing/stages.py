@@ -39,7 +39,7 @@ def batch(
     Args:
         inputs: Arrays by name, with the batch dimension first; object arrays and lists of `bytes` or
             `str` are BYTES.
-        rows: How many rows each request has; by default one request has them all.
+        rows: How many rows each request has; by default one request has all rows.
         ids: The ids of the requests.
         parameters: The parameters of every request.
         headers: The headers of every request.
@@ -69,12 +69,12 @@ def batch(
                 name,
                 dict(parameters or {}),
                 dict(headers or {}),
-                lengths={key: each[index] for key, each in (lengths or {}).items()},
+                lengths={key: values[index] for key, values in (lengths or {}).items()},
             )
         )
         start += size
     made = Batch(ExecutorInputs(tensors, total, requests, explain), (), Device("cpu").put)
-    for request, state in zip(requests, states, strict=False):  # a sequence without a state begins
+    for request, state in zip(requests, states, strict=False):  # a sequence with an empty state begins
         made.sequences += [RowSequence(start=not state, end=False, state=state)] * request.rows
     return made
 
