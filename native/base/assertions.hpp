@@ -1,4 +1,5 @@
-// Assertions about threads. Builds for sanitizers and fuzzers abort if one is false; other builds do not contain them.
+// Assertions that a thread owns some data, or holds a mutex. Builds for sanitizers and fuzzers abort if an assertion is
+// false. Other builds contain no assertions.
 
 #pragma once
 
@@ -19,7 +20,8 @@ inline void fail_unless(bool holds, const char *fault) noexcept {
     abort();
 }
 
-// The thread that may use some data at the moment.
+// The thread that may use some data at the moment: call `begin` and `end` around the use, and `check` in the code that
+// uses the data. A thread is identified by the address of a thread_local variable.
 class OwnerThread {
   public:
     void begin() noexcept { fail_unless(owner_.exchange(self()) == nullptr, "two threads own it"); }

@@ -1,6 +1,7 @@
-// KSRV_CLONES compiles a function in several variants. The fastest that the processor supports is used.
+// KSRV_CLONES compiles a function in several variants, for different SIMD instructions. At program start, the loader
+// chooses the fastest variant that the processor supports.
 //
-// Only glibc resolves such functions at program start, and only gcc builds them for C++ in this way. Elsewhere, and
+// Only glibc chooses at program start, and only gcc builds such functions for C++ in this way. Elsewhere, and
 // under a sanitizer (which runs before the resolver may), the macro is empty and the portable variant is used. All
 // variants compute the same results on every machine, because the build turns off the contraction of a * b + c.
 
@@ -19,4 +20,5 @@
 #define KSRV_CLONES
 #endif
 
+// For functions that a function with KSRV_CLONES calls: only if they are inlined, they get its instructions.
 #define KSRV_INLINE inline __attribute__((always_inline))

@@ -1,7 +1,8 @@
 // Authorization values that Python has already accepted, so that later requests with them need no Python.
 //
 // Strategy: only Python decides who may call. An accepted value is stored byte for byte, so that the decision is not
-// repeated; Python decides about every other value. Values are never removed, because a worker's tokens do not change:
+// repeated. Python decides about every other value. Readers need no lock: a value is written before the count
+// includes it. Values are never removed, because a worker's tokens do not change:
 // a reload starts a new worker.
 
 #pragma once
@@ -16,7 +17,7 @@ namespace ksrv {
 
 class KnownCallers {
   public:
-    static constexpr size_t MOST = 64, LONGEST = 512;
+    static constexpr size_t MOST = 64, LONGEST = 512;  // values, bytes of a value
 
     // Whether a value was accepted. The time does not depend on the bytes of the value: all stored values of the same
     // length are compared completely.

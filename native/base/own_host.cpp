@@ -1,3 +1,5 @@
+// Compares the host of a Host field with the names of this machine, without looking names up.
+
 #include "base/own_host.hpp"
 
 #include <arpa/inet.h>
@@ -14,6 +16,7 @@ constexpr const char *LOCAL_NAMES[] = {"localhost", "localhost.localdomain", "ip
 constexpr size_t LONGEST_NAME = 255;  // RFC 1035 2.3.4
 constexpr char BELOW_LOCALHOST[] = ".localhost";
 
+// The name of this machine; empty if the system does not tell it.
 struct OwnName {
     char text[LONGEST_NAME + 1] = {};
 
@@ -36,7 +39,7 @@ bool is_address(const char *name, int family) noexcept {
 bool is_own_host(const unsigned char *text, size_t length) noexcept {
     const char *name = reinterpret_cast<const char *>(text), *end = name + length;
     if (name == end) return true;
-    const bool literal = *name == '[';
+    const bool literal = *name == '[';  // an IPv6 address in brackets, perhaps with a zone such as %eth0
     if (literal) {
         ++name;
         const void *closed = memchr(name, ']', static_cast<size_t>(end - name));
@@ -45,7 +48,7 @@ bool is_own_host(const unsigned char *text, size_t length) noexcept {
         if (const void *zone = memchr(name, '%', static_cast<size_t>(end - name))) end = static_cast<const char *>(zone);
     } else {
         if (const void *colon = memchr(name, ':', length)) end = static_cast<const char *>(colon);
-        if (end > name && end[-1] == '.') --end;
+        if (end > name && end[-1] == '.') --end;  // a fully qualified name
     }
     const size_t size = static_cast<size_t>(end - name);
     if (size == 0) return !literal;
@@ -59,7 +62,7 @@ bool is_own_host(const unsigned char *text, size_t length) noexcept {
         if (same(copy, size, own, strlen(own))) return true;
     const size_t below = sizeof BELOW_LOCALHOST - 1;
     if (size > below && same(copy + size - below, below, BELOW_LOCALHOST, below)) return true;
-    static const OwnName own;
+    static const OwnName own;  // compared as a whole, and up to its first dot
     const char *const dot = strchr(own.text, '.');
     const size_t whole = strlen(own.text), first = dot ? static_cast<size_t>(dot - own.text) : whole;
     return same(copy, size, own.text, whole) || same(copy, size, own.text, first);

@@ -17,15 +17,15 @@ template <typename Object> class PerThread {
     // Returns the calling thread's object, or null if memory is short.
     Object *get() noexcept {
         if (!made_) return nullptr;
-        if (void *own = pthread_getspecific(key_)) return static_cast<Object *>(own);
-        Object *const own = new (std::nothrow) Object;
-        if (!own || pthread_setspecific(key_, own) == 0) return own;
-        delete own;
+        if (void *object = pthread_getspecific(key_)) return static_cast<Object *>(object);
+        Object *const object = new (std::nothrow) Object;
+        if (!object || pthread_setspecific(key_, object) == 0) return object;
+        delete object;
         return nullptr;
     }
 
   private:
-    static void end(void *own) noexcept { delete static_cast<Object *>(own); }
+    static void end(void *object) noexcept { delete static_cast<Object *>(object); }
 
     pthread_key_t key_ = 0;
     const bool made_ = pthread_key_create(&key_, end) == 0;

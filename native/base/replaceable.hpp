@@ -1,4 +1,5 @@
-// A value for many readers, which another thread replaces. Readers keep the value that they found.
+// A value that many threads read, and that a thread may replace as a whole. A reader keeps the value that it got, even
+// if the value is replaced meanwhile.
 
 #pragma once
 

@@ -39,9 +39,10 @@ inline bool is_request_id(const char *text, size_t length) noexcept {
     return true;
 }
 
-// The trace id in a W3C `traceparent`, or null if the value is malformed.
+// The trace id in a W3C `traceparent` (version-trace-span-flags), or null if the value is malformed. Later versions may
+// be longer than version 00. Ids of zeros only are not valid.
 inline const char *trace_id_of(const char *text, size_t length) noexcept {
-    constexpr size_t VERSION_0 = 55, TRACE = 3, TRACE_BYTES = 32;
+    constexpr size_t VERSION_0 = 55, TRACE = 3, TRACE_BYTES = 32;  // length of version 00; where the trace id is
     if (length < VERSION_0 || memcmp(text, "ff", 2) == 0) return nullptr;
     if (length > VERSION_0 && (memcmp(text, "00", 2) == 0 || text[VERSION_0] != '-')) return nullptr;
     bool trace = false, span = false;
@@ -77,7 +78,8 @@ inline void next_random(uint64_t (&out)[2]) noexcept {
     }
 }
 
-// The eight hexadecimal digits of a number, in the order of memory.
+// The eight hexadecimal digits of a number as ASCII, in the order of memory. Spreads the eight digits over the eight
+// bytes of a word, and adds '0' to each, or for ten and more the distance to 'a'.
 inline uint64_t hex_digits(uint32_t number) noexcept {
     constexpr uint64_t EACH = 0x0101010101010101;
     uint64_t digits = number;
@@ -91,6 +93,7 @@ inline uint64_t hex_digits(uint32_t number) noexcept {
 inline void make_request_id(RequestId *id) noexcept {
     uint64_t random[2];
     next_random(random);
+    // The version and the variant (RFC 9562 5.4).
     random[0] = (random[0] & ~uint64_t(0xf000)) | 0x4000;
     random[1] = (random[1] & ~(uint64_t(3) << 62)) | (uint64_t(1) << 63);
     uint64_t digits[4];
@@ -120,9 +123,9 @@ inline void choose_request_id(RequestId *id, const char *given, size_t length, c
     }
 }
 
-// Bytes of a head after the id was added as the last X-Request-ID, which is the value that counts.
+// Bytes of a head with the id added as the last X-Request-ID field. Readers of repeated fields use the last value.
 inline size_t identified_head_bytes(size_t head_length, const RequestId &id) noexcept {
-    return id.given ? head_length : head_length + id.length + 16;
+    return id.given ? head_length : head_length + id.length + 16;  // "x-request-id: " and CRLF
 }
 
 inline void put_identified_head(char *to, const unsigned char *head, size_t length, const RequestId &id) noexcept {

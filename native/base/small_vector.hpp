@@ -1,7 +1,8 @@
 // A growing array whose first elements live inside the object.
 //
-// Strategy: an infer request has one or two inputs, so that its header is read without allocating memory. A larger
-// request moves the elements to the heap. Elements must be trivially copyable, so that moving them is a memcpy.
+// Strategy: most infer requests have one or two inputs, so their headers are read without allocating memory. If there
+// are more elements than fit, they move to the heap. Elements must be trivially copyable, so that moving them is a
+// memcpy.
 
 #pragma once
 

@@ -77,7 +77,7 @@ class TextWriter {
     bool full_ = false;
 };
 
-// A writer with a buffer.
+// A writer that contains its buffer.
 template <std::size_t Size> class TextRoom : public TextWriter {
   public:
     TextRoom() noexcept : TextWriter(room_, Size) {}

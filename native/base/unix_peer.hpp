@@ -1,5 +1,5 @@
-// The identity of a client on a unix socket when it connected. It is stored in the connection's address instead of the
-// client's path, which is not used.
+// The user and group of a client on a unix socket, as they were when it connected. They are stored in the `sockaddr` of
+// the connection's peer, in place of the path of the client's socket, which is not needed.
 
 #pragma once
 
@@ -10,7 +10,7 @@
 namespace ksrv {
 
 struct UnixPeer {
-    sa_family_t family = AF_UNIX;
+    sa_family_t family = AF_UNIX;  // first, as in a sockaddr_storage
     bool known = false;
     uid_t uid = 0;
     gid_t gid = 0;

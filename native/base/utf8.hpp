@@ -28,7 +28,7 @@ inline std::size_t utf8_sequence(const unsigned char *s, std::size_t left) noexc
 
 inline bool is_utf8(const unsigned char *s, std::size_t length) noexcept {
     for (std::size_t i = 0; i < length;) {
-        if (length - i >= 8) {
+        if (length - i >= 8) {  // eight ASCII bytes at once
             std::uint64_t word;
             std::memcpy(&word, s + i, 8);
             if (!(word & 0x8080808080808080ull)) {

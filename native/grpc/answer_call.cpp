@@ -1,4 +1,9 @@
 // Sends answers: headers, messages, trailers.
+//
+// `Streams::answer` runs in the connection's owner after a thread has changed an answer. It gives libnghttp2 the
+// headers. When the client's window has room, libnghttp2 asks `offer` how many bytes it may send, and `take` then moves
+// them into the outgoing bytes. After the last byte, `offer` adds the trailers. An answer that is complete, but for
+// which the window has no room, counts as undelivered.
 
 #include <charconv>
 #include <new>
@@ -66,6 +71,7 @@ class Fields {
     SmallVector<http2::Field, 12> all_;
 };
 
+// Whether the answer is plain HTTP, because the request is not gRPC.
 bool is_http(const Call &call) noexcept { return call.outcome.status >= HTTP_STATUS; }
 
 }  // namespace
@@ -87,7 +93,7 @@ void Streams::answer(Call *call) noexcept {
         return;
     }
     const bool finished = life == Life::finished;
-    if (finished && !empty) note_untaken(call);
+    if (finished && !empty) note_undelivered(call);
     if (call->answering == Answering::body) {
         session.resume(call->stream);
     } else if (finished || !empty) {
@@ -95,7 +101,7 @@ void Streams::answer(Call *call) noexcept {
     }
 }
 
-// Submits the head. Without a message, it has the end, too.
+// Submits the headers. If the answer has no message, they include the trailers (the "trailers-only" form of gRPC).
 void Streams::begin_answer(Call *call, bool empty) noexcept {
     call->sending.looked_ns = connection_.now();
     call->enter(empty ? Answering::trailers : Answering::body);
@@ -118,7 +124,7 @@ void Streams::reset(Call *call, uint32_t error) noexcept {
     session.reset(call->stream, error);
 }
 
-size_t Streams::offer(Call *call, size_t most, Behind *behind) noexcept {
+size_t Streams::offer(Call *call, size_t most, Following *following) noexcept {
     size_t offered;
     bool is_end;
     {
@@ -128,8 +134,8 @@ size_t Streams::offer(Call *call, size_t most, Behind *behind) noexcept {
     }
     if (!is_end || call->answering != Answering::body) return offered;
     call->enter(Answering::trailers);
-    note_taken(call);
-    *behind = is_http(*call) ? Behind::end : Behind::trailers;
+    note_delivered(call);
+    *following = is_http(*call) ? Following::end : Following::trailers;
     if (is_http(*call)) return offered;
     try {
         Fields fields;
@@ -155,24 +161,25 @@ bool Streams::take(Call *call, size_t length, http2::OutgoingBytes *out) noexcep
 
 // ---- answers that clients do not read -------------------------------------------------------
 
-// The answer is complete and waits for its client.
-void Streams::note_untaken(Call *call) noexcept {
+// The answer is complete, but its client has not taken all of it.
+void Streams::note_undelivered(Call *call) noexcept {
     if (call->sending.whole_ns) return;
     call->sending.whole_ns = connection_.now();
-    counts.untaken.fetch_add(1, std::memory_order_relaxed);
-    server_.untaken.fetch_add(1, std::memory_order_relaxed);
+    counts.undelivered.fetch_add(1, std::memory_order_relaxed);
+    server_.undelivered.fetch_add(1, std::memory_order_relaxed);
 }
 
-void Streams::note_taken(Call *call) noexcept {
+void Streams::note_delivered(Call *call) noexcept {
     if (!call->sending.whole_ns) return;
     call->sending.whole_ns = 0;
-    counts.untaken.fetch_sub(1, std::memory_order_relaxed);
-    server_.untaken.fetch_sub(1, std::memory_order_relaxed);
+    counts.undelivered.fetch_sub(1, std::memory_order_relaxed);
+    server_.undelivered.fetch_sub(1, std::memory_order_relaxed);
 }
 
-void Streams::end_untaken() noexcept {
-    const uint32_t left = counts.untaken.load(std::memory_order_relaxed) / 2;
-    for (Call *call = oldest(); call && counts.untaken.load(std::memory_order_relaxed) > left;
+void Streams::end_undelivered() noexcept {
+    // Older calls come later in the list; `previous` leads from the oldest to the newest.
+    const uint32_t left = counts.undelivered.load(std::memory_order_relaxed) / 2;
+    for (Call *call = oldest(); call && counts.undelivered.load(std::memory_order_relaxed) > left;
          call = call->links.previous) {
         if (!call->sending.whole_ns) continue;
         server_.count(ServerCounter::calls);
@@ -182,7 +189,7 @@ void Streams::end_untaken() noexcept {
 
 // gRPC clients read this error code as RESOURCE_EXHAUSTED.
 void Streams::drop_answer(Call *call) noexcept {
-    note_taken(call);
+    note_delivered(call);
     {
         std::lock_guard<std::mutex> guard(call->lock);
         call->out.clear();

@@ -1,3 +1,5 @@
+// What threads do with a call: write messages, finish, cancel, wait. The connection's owner then sends what changed.
+
 #include "grpc/call.hpp"
 
 #include "grpc/connection.hpp"
@@ -7,7 +9,7 @@ namespace ksrv::grpc {
 
 void Payload::release() noexcept {
     if (refs_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-    if (owner) {
+    if (owner) {  // a thread with the GIL must release the Python object
         server_->defer_decref(this);
     } else {
         destroy();
@@ -18,11 +20,11 @@ Call::~Call() {
     free_message(&incoming.message, connection->budget());
     {
         std::lock_guard<std::mutex> guard(lock);
-        free_untaken();
+        free_messages();
     }
     out.clear();
     if (watched) ksrv::release(watched);
-    if (is_run()) connection->server()->open_calls.fetch_sub(1, std::memory_order_relaxed);
+    if (counts_as_open()) connection->server()->open_calls.fetch_sub(1, std::memory_order_relaxed);
     connection->release();
 }
 
@@ -42,7 +44,7 @@ void Call::enter(Life next) noexcept {
     changed.notify_all();
 }
 
-void Call::free_untaken() noexcept {
+void Call::free_messages() noexcept {
     ASSERT_LOCKED(lock);
     for (Message &left : messages) free_message(&left, connection->budget());
     messages.clear();
@@ -67,7 +69,7 @@ void Call::write(Payload *payload) noexcept {
             payload = nullptr;
         }
     }
-    if (payload) {
+    if (payload) {  // the call has ended
         payload->release();
     } else {
         connection->mail(this);
@@ -90,7 +92,7 @@ void Call::finish(int status, std::string &text, Metadata &metadata, Payload *la
         outcome.metadata.swap(metadata);
         request = std::exchange(watched, nullptr);
     }
-    if (request) ksrv::release(request);
+    if (request) ksrv::release(request);  // outside of the lock, because the last reference frees much
     connection->mail(this);
 }
 
@@ -129,7 +131,7 @@ Next Call::next_message(Message *taken, int64_t until_ns) noexcept {
         *taken = messages[0];
         messages.drop_first(1);
     }
-    connection->mail(this);  // to open its window
+    connection->mail(this);  // so that the owner lets the client send more
     return Next::message;
 }
 

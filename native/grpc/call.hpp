@@ -1,8 +1,9 @@
 // A gRPC call: its metadata, its messages in both directions, and its end.
 //
-// Strategy: the connection's owner receives. Once a message is complete, the call is added to the run queue, and from
-// then on any thread may answer. The call's mutex guards data of both sides. References to a call are counted: by its
-// connection while the stream is open, by the run queue, and by the code that answers it.
+// Strategy: only the connection's owner (see connection.hpp) receives and sends. Once a message is complete, the call
+// is added to the run queue, and from then on any thread may write the answer into the call, and then mails the call to
+// the owner. The call's mutex guards the data that both sides use. References to a call are counted: by its connection
+// while the stream is open, by the run queue, and by the code that answers it.
 
 #pragma once
 
@@ -33,7 +34,7 @@ namespace ksrv::grpc {
 
 class Connection;
 
-// Properties of a method that the server uses before it calls Python.
+// The properties of a gRPC method that the server needs before it calls Python.
 struct Method {
     std::string path;
     bool streams = false;  // messages are taken one by one, and the call starts with its metadata
@@ -51,7 +52,7 @@ enum class Receiving : uint8_t {
     discarding,  // the call is answered: further messages are dropped
 };
 
-// The part of the answer that the session has. Changed only by the connection's owner.
+// The part of the answer that was passed to the HTTP/2 session. Changed only by the connection's owner.
 enum class Answering : uint8_t {
     none,
     body,      // headers, and messages as the client reads them
@@ -59,12 +60,12 @@ enum class Answering : uint8_t {
     reset,     // RST_STREAM
 };
 
-// Who may still change a call's answer. Guarded by the call's mutex.
+// Whether the answer may still change: only in `open`. Guarded by the call's mutex.
 enum class Life : uint8_t {
-    open,       // the code that answers it
-    finished,   // nobody: its status is known
-    cancelled,  // nobody: its stream is reset without a status
-    ended,      // nobody: the stream is closed
+    open,       // the code that answers may write messages
+    finished,   // the status is known; the rest of the answer waits to be sent
+    cancelled,  // the stream is reset without a status
+    ended,      // the stream is closed
 };
 
 template <class... States> constexpr uint8_t states(States... some) noexcept {
@@ -105,17 +106,18 @@ template <class State> void enter(State *state, State next, const uint8_t (&allo
     *state = next;
 }
 
-// Why a call needs Python.
+// Why a call needs Python (bits): to run its method, to notify `callbacks` of its end, to check the caller's token.
 enum RunReason : int { RUN_READY = 1, RUN_ENDED = 2, RUN_CHECK = 4 };
 
+// The result of waiting for a message: taken; the client sends no more; the call has ended; the time is over.
 enum class Next : int { message, over, ended, late };
 
 using Metadata = std::vector<std::pair<std::string, std::string>>;
 
-constexpr int HTTP_STATUS = 100;
+constexpr int HTTP_STATUS = 100;  // from here on an `Outcome::status` is an HTTP status, below a gRPC status
 
 struct Outcome {
-    int status = OK;  // from HTTP_STATUS on of HTTP, for a request that is not gRPC
+    int status = OK;  // an HTTP status if the request is not gRPC
     std::string text;
     Metadata metadata;
 };
@@ -125,7 +127,7 @@ struct Sending {
     uint64_t sent = 0;         // bytes
     uint64_t looked_ns = 0;    // when its rate was measured,
     uint64_t sent_before = 0;  // and `sent` at that time
-    uint64_t whole_ns = 0;     // when the complete answer began to wait for its client; 0 if it does not
+    uint64_t whole_ns = 0;     // since when the complete answer has been undelivered; 0 if it is not
 };
 
 // For the access log and records of requests.
@@ -151,14 +153,15 @@ class Call {
     // Ends the call, optionally with a last message. Moves out of `text` and `metadata`.
     void finish(int status, std::string &text, Metadata &metadata, Payload *last = nullptr) noexcept;
     void cancel() noexcept;  // resets the stream without a status
-    bool wait_for_room(size_t most) noexcept;  // false if the call has ended
+    // Waits until at most `most` bytes of the answer are unsent. False if the call has ended.
+    bool wait_for_room(size_t most) noexcept;
     // Waits for the next message of a stream until the clock reaches `until_ns`.
     Next next_message(Message *out, int64_t until_ns) noexcept;
     bool take_message(Message *out) noexcept;  // takes the only message of a unary call
     void note_model(const std::string &model, const std::string &version) noexcept;
     void watch(Request *request) noexcept;  // cancels the request if the call ends before it is answered
     void unwatch() noexcept;
-    void admit() noexcept;  // the caller is permitted
+    void admit() noexcept;  // called when Python has checked the caller: the client may send all of its message
     // Sets a Python object that is notified of the end. False if the call has ended.
     bool tell_of_end(void *object) noexcept;
     bool is_active() noexcept {
@@ -170,22 +173,22 @@ class Call {
     void enter(Receiving next) noexcept;
     void enter(Answering next) noexcept;
     bool streams() const noexcept { return method && method->streams; }
-    // Whether it counts among the calls whose first message is incomplete.
+    // Whether `unfinished` counts it: a call whose first message is incomplete.
     bool awaits_first() const noexcept {
         return receiving == Receiving::head || (receiving == Receiving::message && !method->streams);
     }
-    // Whether it counts among the unary calls that Python runs, or that wait to run.
-    bool is_run() const noexcept { return receiving == Receiving::complete && !method->streams; }
-    // The mutex is locked.
+    // Whether `Server::open_calls` counts it: a unary call that Python runs, or that waits to run.
+    bool counts_as_open() const noexcept { return receiving == Receiving::complete && !method->streams; }
+    // ---- with the mutex locked ----
     void enter(Life next) noexcept;
-    void free_untaken() noexcept;  // frees messages that were not taken
+    void free_messages() noexcept;  // frees messages that were not taken
 
     Connection *const connection;  // a counted reference
     int32_t stream;                // -1 once it is closed; used only by the owner
     const uint64_t opened_ns;
     const Method *method = nullptr;
     CallHead head;
-    std::atomic<bool> admitted{false};  // more than the first window may be sent
+    std::atomic<bool> admitted{false};  // the caller needs no check any more: the client may send more than one window
 
     // ---- used only by the owner ----
     Receiving receiving = Receiving::head;

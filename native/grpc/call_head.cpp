@@ -1,3 +1,5 @@
+// Sorts the fields of a call's header list into `CallHead`.
+
 #include "grpc/call_head.hpp"
 
 #include <cstring>

@@ -1,4 +1,5 @@
-// The metadata of a call. Written while it arrives, and constant once other threads see the call.
+// The header list of a call: pseudo-headers, gRPC's own fields, and the metadata, which handlers and logs read as
+// lines. Written by the connection's owner while it arrives, and constant once other threads see the call.
 
 #pragma once
 
@@ -18,7 +19,8 @@ enum class Encoding : uint8_t { identity, gzip, deflate, other };
 struct CallHead {
     static constexpr uint64_t NO_TIMEOUT = UINT64_MAX;
 
-    // Takes a field; `:path` only if no method has it. If memory is short, sets `fault`, and drops further fields.
+    // Adds a field. (The caller adds `:path` only if the path is no known method.) If memory is short, sets `fault`,
+    // and drops further fields.
     void add(std::string_view name, std::string_view value) noexcept;
     // Chooses the call's id.
     void identify() noexcept;

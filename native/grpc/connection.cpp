@@ -1,3 +1,5 @@
+// What the owner of a connection does: handles events and mail, reads, sends, and ends the connection in its stages.
+
 #include "grpc/connection.hpp"
 
 #include <new>
@@ -65,9 +67,10 @@ void Connection::mail(Call *call) noexcept {
     server_->send_later(this);
 }
 
+// Sends the answers of the calls in the mailbox, and opens their windows.
 void Connection::drain_mailbox() noexcept {
     Call *taken = mailbox_.exchange(nullptr, std::memory_order_acquire), *first = nullptr;
-    while (taken) {  // the oldest first
+    while (taken) {  // the mailbox is a stack: reverse it, so that the oldest is first
         Call *following = taken->links.next_mail;
         taken->links.next_mail = first;
         first = taken;
@@ -83,6 +86,7 @@ void Connection::drain_mailbox() noexcept {
     }
 }
 
+// Handles all events that were posted, in an order in which an end of the connection comes before new work.
 void Connection::run_owned(uint32_t events) noexcept {
     now_ = unsigned_now_ns();
     if (events & EVENT_READABLE) socket_.note_readable();
@@ -95,7 +99,7 @@ void Connection::run_owned(uint32_t events) noexcept {
     }
     if (events & EVENT_GOODBYE) say_goodbye();
     if (events & EVENT_MAKE_ROOM) streams_.end_unfinished();
-    if (events & EVENT_END_UNTAKEN) streams_.end_untaken();
+    if (events & EVENT_END_UNDELIVERED) streams_.end_undelivered();
     if (events & EVENT_TICK) tick();
     if (events & EVENT_RECYCLE) recycle();
     if (stage_ == Stage::closed) return;
@@ -118,10 +122,12 @@ void Connection::run_owned(uint32_t events) noexcept {
 
 // ---- the end --------------------------------------------------------------------------------
 
+// Begins a graceful end: the first GOAWAY still accepts calls that are on their way (RFC 9113 6.8). `tick` sends the
+// second.
 void Connection::say_goodbye() noexcept {
     if (stage_ >= Stage::leaving) return;
     reach(Stage::leaving);
-    socket_.speak();
+    socket_.allow_frames();
     goodbye_ns_ = now_;
     streams_.session.say_goodbye();
     streams_.session.ping();
@@ -131,7 +137,7 @@ void Connection::say_goodbye() noexcept {
 // Sends GOAWAY, and closes once it is sent.
 void Connection::end_after(const char *why) noexcept {
     streams_.session.go_away(http2::NO_ERROR, why);
-    socket_.speak();
+    socket_.allow_frames();
     reach(Stage::ending);
 }
 
@@ -174,7 +180,7 @@ void Connection::tick() noexcept {
     const bool is_late = !streams_.had_call && now_ - opened_ns_ >= config.head_ns;
     if (is_late) server_->count(ServerCounter::too_slow);
     if (now_ >= ends_ns_) say_goodbye();
-    // The first GOAWAY accepts calls that were on their way. They have arrived: the second names the last of them.
+    // Calls that were on their way at the first GOAWAY have arrived by now. The second GOAWAY names the last of them.
     const bool is_notified = stage_ == Stage::leaving && now_ - goodbye_ns_ >= GOODBYE_NS;
     if (!socket_.is_agreed() && (is_late || is_notified)) {  // the peer cannot read GOAWAY without TLS
         close_now();

@@ -1,10 +1,10 @@
 // An HTTP/2 connection: its owner, and its stages from the handshake to the end.
 //
-// Strategy: a thread that has work for a connection (the event loop an event, another thread an answer) increments
-// `work_`. The thread whose increment is the first becomes the owner, and works until `work_` is 0. So one thread at a
-// time uses the session, no thread waits for another, and the owner also does work that arrives meanwhile. Answers are
-// passed through a mailbox: many threads push, and the owner takes all. The thread that creates a connection owns it
-// until `begin`, because the server lists the connection before it is open, and a drain may come at once.
+// Strategy: a thread that has work for a connection (an I/O thread an event, any thread an answer) increments `work_`.
+// The thread whose increment is the first becomes the owner, and works until `work_` is 0. So one thread at a time uses
+// the session, no thread waits for another, and the owner also does work that arrives meanwhile. Answers are passed
+// through a mailbox: many threads push, and the owner takes all. The thread that creates a connection owns it until
+// `begin`, because the server lists the connection before it is open, and a drain may come at once.
 
 #pragma once
 
@@ -26,7 +26,7 @@ class Connection;
 enum ConnectionEvent : uint32_t {
     EVENT_READABLE = 1,
     EVENT_WRITABLE = 2,
-    EVENT_TICK = 4,
+    EVENT_TICK = 4,  // the timer has expired: check the time limits
     EVENT_GOODBYE = 8,  // notify the peer that the server stops
     EVENT_CLOSE = 16,
     EVENT_MAKE_ROOM = 32,  // end calls whose message does not arrive
@@ -62,7 +62,7 @@ class Connection final {
 
     // ---- for its parts, which the owner uses ----
     uint64_t now() const noexcept { return now_; }
-    void look_by(uint64_t when) noexcept;
+    void look_by(uint64_t when) noexcept;  // has the timer post EVENT_TICK at this time at the latest
     bool is_gone() const noexcept { return stage_ >= Stage::gone; }
     void say_goodbye() noexcept;
 
@@ -75,7 +75,7 @@ class Connection final {
     OwnerThread owner;
 
   private:
-    static constexpr uint64_t GOODBYE_NS = 100'000'000u;  // between the notice of the end and the end
+    static constexpr uint64_t GOODBYE_NS = 100'000'000u;  // between the first GOAWAY and the second; also the tick
 
     // In order: a connection never returns to an earlier stage.
     enum class Stage : uint8_t {
@@ -89,7 +89,7 @@ class Connection final {
 
     ~Connection() = default;
 
-    void own() noexcept;
+    void own() noexcept;  // as the owner, works until no work is left
     void run_owned(uint32_t events) noexcept;
     void drain_mailbox() noexcept;
     void tick() noexcept;

@@ -1,4 +1,4 @@
-// Enforces the time limits of calls, in the sweep.
+// Enforces the time limits of calls. `Connection::tick` calls this from the timer's sweep, in the owner.
 
 #include <algorithm>
 
@@ -10,7 +10,8 @@ namespace ksrv::grpc {
 
 namespace {
 
-constexpr uint64_t LATE_NS = 1'000'000'000u;  // how long the engine has to answer a request after its deadline
+// How long the engine has to answer a request after its deadline. Its error says more than the error here.
+constexpr uint64_t LATE_NS = 1'000'000'000u;
 constexpr uint64_t SECOND = 1'000'000'000u;
 constexpr uint64_t SILENT_NS = SECOND;  // how long an incomplete request may pause while the server stops
 
@@ -25,18 +26,18 @@ void Streams::look_at_call(Call *call) noexcept {
     const uint64_t now = connection_.now();
     const IncomingMessage &incoming = call->incoming;
     Sending &sending = call->sending;
-    bool is_open, is_watched, is_left, is_untaken;
+    bool is_open, is_watched, has_unread, has_messages;
     uint64_t answer_bytes;
     {
         std::lock_guard<std::mutex> guard(call->lock);
         is_open = call->life == Life::open;
         is_watched = call->watched != nullptr;
-        is_untaken = call->messages.size() != 0;
+        has_messages = call->messages.size() != 0;
         answer_bytes = sending.sent + call->out.bytes();
-        // Whether the client leaves data unread. Even if no byte of the answer waits, its trailers need an open window.
-        is_left = call->out.bytes() || (!is_open && call->answering < Answering::trailers && out_.empty());
+        // Whether a part of the answer waits for the client, even if it is only the trailers.
+        has_unread = call->out.bytes() || (!is_open && call->answering < Answering::trailers && out_.empty());
     }
-    if (!keeps_up(call, is_left, answer_bytes)) {
+    if (!keeps_up(call, has_unread, answer_bytes)) {
         server_.count(ServerCounter::too_slow);
         reset(call, http2::CANCEL);
         return;
@@ -47,8 +48,9 @@ void Streams::look_at_call(Call *call) noexcept {
         refuse(call, fault::LATE);
         return;
     }
-    if (call->receiving > Receiving::message || is_untaken) return;
-    // The thread that takes the messages of a stream enforces their pace.
+    if (call->receiving > Receiving::message || has_messages) return;
+    // Below: the pace of the arriving message. Between two messages of a stream no time limit applies here: the thread
+    // that takes the messages has its own.
     if (call->receiving == Receiving::message && call->method->streams && !incoming.has_begun()) return;
     if (connection_.is_gone() && server_.draining.load(std::memory_order_relaxed) &&
         now - std::max(call->opened_ns, incoming.progress_ns) >= SILENT_NS) {
@@ -62,10 +64,10 @@ void Streams::look_at_call(Call *call) noexcept {
 }
 
 // Whether the client reads its answer fast enough. Measured once in each grace period.
-bool Streams::keeps_up(Call *call, bool is_left, uint64_t answer_bytes) noexcept {
+bool Streams::keeps_up(Call *call, bool has_unread, uint64_t answer_bytes) noexcept {
     Sending &sending = call->sending;
     const uint64_t now = connection_.now(), elapsed = now - sending.looked_ns;
-    if (is_left) {
+    if (has_unread) {
         if (call->answering != Answering::body || elapsed < server_.config.grace_ns) return true;
         if (!server_.config.keeps_up(sending.sent - sending.sent_before, elapsed, call->streams() ? 0 : answer_bytes))
             return false;

@@ -1,3 +1,6 @@
+// The functions are in the order of their use: `read_message` compares a scanned message with the signature; `ANSWERS`
+// are the functions that the queue calls for the answer; `make_fast_call` at the end uses both.
+
 #include "grpc/fast_call.hpp"
 
 #include <cstring>
@@ -45,10 +48,13 @@ bool find_images(const message::Input &input, const unsigned char *body, size_t 
                        });
 }
 
+// Checks the input at `index` of a message, and stores where its tensor is. False leaves the message to Python, as in
+// the functions below. `place` is the index of the input in the model's signature.
 bool read_input(const message::Request &found, const unsigned char *body, size_t index,
                 const ModelSignature &signature, FastRequestLayout *layout) noexcept {
     const message::Input &input = found.inputs[index];
-    const bool typed = found.raw.size() == 0;  // numbers would need conversion
+    // Whether tensors are in `contents`. Accepted only for images, because numbers would need conversion.
+    const bool typed = found.raw.size() == 0;
     size_t place = 0;
     while (place < signature.inputs.size() && !is(body, input.name, signature.inputs[place].name)) ++place;
     if (place == signature.inputs.size()) return false;
@@ -126,6 +132,7 @@ void put_head(const Call &call, char *to) noexcept {
     put("\r\n\r\n", 4);
 }
 
+// Whether the answer's tensors are few enough bytes to be copied into one message here, not by Python.
 bool fits(const FastRequest &request, const ReplyPart *parts, int part_count, int64_t) noexcept {
     if (!are_declared(*request.signature, parts, part_count)) return false;
     const int count = request.layout.wanted_count ? request.layout.wanted_count : part_count;
@@ -138,6 +145,7 @@ bool fits(const FastRequest &request, const ReplyPart *parts, int part_count, in
     return bytes <= TENSOR_BYTES;
 }
 
+// Writes the description of an output. `alone`: the request is the whole batch, so its first dimension is kept.
 void put_output(protobuf::Writer &out, const ReplyPart &part, int64_t rows, bool alone) noexcept {
     protobuf::Writer entry, shape;
     entry.bytes(1, part.name, part.name_length);
@@ -148,6 +156,7 @@ void put_output(protobuf::Writer &out, const ReplyPart &part, int64_t rows, bool
     out.bytes(5, entry.data(), entry.size());
 }
 
+// Writes a ModelInferResponse with the request's rows of the batch, from `row` on, and finishes the call.
 void send(FastRequest *request, const ReplyPart *parts, int part_count, int64_t row, bool alone) noexcept {
     const ModelSignature &signature = *request->signature;
     const FastRequestLayout &layout = request->layout;
@@ -243,7 +252,7 @@ FastRequest *make_fast_call(Call *call, const RouteTable &routes, uint64_t now) 
     request->body_length = message.length;
     const uint64_t deadline = call->head.deadline_ns, left = deadline > now ? deadline - now : 1;
     set_deadline(request, now, deadline ? left : 0);
-    message = Message{};
+    message = Message{};  // the request has its block and its bytes in the budget now
     return request;
 }
 

@@ -1,4 +1,5 @@
-// How much a peer may send: the windows of its streams, the bytes of messages in the memory budget, and its resets.
+// Limits what a peer may send: the windows of its streams, the bytes of messages in the memory budget, and resets of
+// streams. A window is the number of bytes that the peer may send on a stream; it grows only when this side says so.
 
 #include <algorithm>
 
@@ -14,15 +15,18 @@ constexpr size_t MESSAGES_AHEAD = 2;    // messages of a stream that may be comp
 constexpr size_t MESSAGE_OVERHEAD = 256;  // bytes of memory per message of a stream, in addition to the message
 // Limit for health and metadata requests, which are accepted even if the budget is used up.
 constexpr size_t PROBE_BYTES = 1024;
-constexpr size_t AHEAD = 4u << 20;             // bytes of a message that may be in flight
-constexpr uint64_t LIVED_NS = 10'000'000u;     // after this time a peer may reset a stream: 128 resets in it are few
-constexpr uint64_t LATEST_NS = 100'000'000u;   // if a connection was not read for longer, resets are forgiven for this time only
+constexpr size_t AHEAD = 4u << 20;             // the largest window: bytes of a message that may be in flight
+// A peer may reset streams that are older, at no cost. With 128 streams, that allows 12,800 resets per second.
+constexpr uint64_t LIVED_NS = 10'000'000u;
+// Resets are forgiven for at most this time without a read; see `note_received`.
+constexpr uint64_t LATEST_NS = 100'000'000u;
 
 }  // namespace
 
 void Streams::open_window(Call *call) noexcept {
     IncomingMessage &incoming = call->incoming;
     if (!incoming.unconsumed) return;
+    // A large message waits until Python has checked the caller, a stream until its messages were taken.
     const bool large = incoming.has_prefix() && incoming.message.length > COUNTED_STEP;
     if (large && !call->admitted.load(std::memory_order_acquire)) return;
     if (call->streams()) {

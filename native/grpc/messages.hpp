@@ -1,4 +1,4 @@
-// The messages that a call receives.
+// The messages that a call receives: complete (`Message`), and arriving (`IncomingMessage`).
 
 #pragma once
 
@@ -12,13 +12,13 @@
 
 namespace ksrv::grpc {
 
-constexpr size_t PREFIX = 5;
+constexpr size_t PREFIX = 5;  // bytes before a message: the compressed flag, and the length in 4 bytes, big-endian
 
 struct Message {
     Block *block = nullptr;  // null for an empty message
     size_t offset = 0, length = 0;
     bool compressed = false;
-    uint64_t counted = 0;
+    uint64_t counted = 0;  // bytes that the message counts in the memory budget
 };
 
 inline void free_message(Message *message, MemoryBudget *budget) noexcept {
@@ -43,7 +43,7 @@ struct IncomingMessage {
         prefix_got += some;
         return some;
     }
-    // Begins the message of the complete prefix.
+    // Begins the message that the complete prefix announces.
     void begin() noexcept {
         message = Message{};
         message.length = static_cast<size_t>(prefix[1]) << 24 | static_cast<size_t>(prefix[2]) << 16 |
@@ -61,7 +61,7 @@ struct IncomingMessage {
     unsigned char prefix[PREFIX];
     size_t prefix_got = 0, got = 0;
     Message message;
-    size_t unconsumed = 0;     // received bytes that the peer's window does not have again
+    size_t unconsumed = 0;     // received bytes for which the peer's window was not opened again
     uint64_t since_ns;         // when the wait for the message began
     uint64_t progress_ns = 0;  // when the last bytes arrived
 };

@@ -13,8 +13,8 @@
 
 namespace ksrv::grpc {
 
-// Functions return counted references. A listed connection may not be open yet: the creating thread owns it until it
-// is.
+// Functions return counted references. A listed connection may not be open yet: until then, the thread that created it
+// owns it. The mutex guards the list, not the connections.
 class OpenConnections {
   public:
     bool reserve(size_t most) noexcept {

@@ -1,4 +1,7 @@
 // An outgoing gRPC message: the prefix, and parts that are not copied before they are sent.
+//
+// A payload is one block of memory: the object, its table of parts (iovec), the prefix, and room for copied bytes. Its
+// references are counted: by the call's `PayloadQueue`, and by the outgoing bytes until the socket has taken them.
 
 #pragma once
 
@@ -29,7 +32,7 @@ class Payload final : public http2::Keeper {
         return memory ? new (memory) Payload(server, parts) : nullptr;
     }
 
-    // Bytes without a prefix, which the server has for as long as it lives.
+    // The body of a plain HTTP answer, without a prefix. `text` must live as long as the server.
     static Payload *make_plain(Server *server, std::string_view text) noexcept {
         Payload *made = make(server, 1, 0);
         if (!made) return nullptr;
@@ -39,7 +42,7 @@ class Payload final : public http2::Keeper {
         return made;
     }
 
-    // Counts the bytes in a budget. False if the budget does not allow them; it always allows a small message.
+    // Charges the bytes to the budget. False if it has no room for them; small messages are always allowed.
     bool count(MemoryBudget *its) noexcept {
         if (size > SMALL) {
             room = its->reserve_answer(size);
@@ -114,7 +117,7 @@ class Payload final : public http2::Keeper {
     MemoryBudget *budget = nullptr;
     uint64_t counted = 0;
     AnswerRoom room = AnswerRoom::none;
-    size_t size = 0, taken = 0;  // including the prefix
+    size_t size = 0, taken = 0;  // all bytes, and those that `take` has moved; including the prefix
 
   private:
     static constexpr size_t SMALL = 80u << 10;  // all answers of the fast path are smaller
@@ -127,8 +130,8 @@ class Payload final : public http2::Keeper {
 
     Server *server_;
     std::atomic<int> refs_{1};
-    int most_, count_ = 0, at_ = 0;
-    size_t skip_ = 0;
+    int most_, count_ = 0, at_ = 0;  // parts: room for, used, the first that is not completely taken
+    size_t skip_ = 0;                // bytes of part `at_` that were taken
 };
 
 // Messages that wait to be sent, in order.

@@ -1,3 +1,6 @@
+// The gRPC server as a protocol of the event loop: accepts connections, passes on events, and keeps the limits on
+// calls.
+
 #include "grpc/server.hpp"
 
 #include <sys/epoll.h>
@@ -12,6 +15,7 @@ namespace ksrv::grpc {
 
 namespace {
 
+// A measure for `OpenConnections::with_most`: a count of the connection's calls.
 auto counted(std::atomic<uint32_t> CallCounts::*count) noexcept {
     return [count](const Connection &its) { return (its.counts().*count).load(std::memory_order_relaxed); };
 }
@@ -23,7 +27,7 @@ Server::Server(EventLoop *loop, const ServerConfig &wanted, MemoryBudget *bytes,
 
 Server::~Server() {
     close_all();
-    // Each list holds a reference to its connections, and no turn will empty it.
+    // These lists hold references to connections, and no further turn of the event loop will empty them.
     while (Connection *connection = deferred_.pop()) connection->release();
     while (Connection *connection = unread_.pop()) connection->release();
 }
@@ -104,17 +108,17 @@ void Server::end_unfinished() noexcept {
     largest->release();
 }
 
-// If too many answered calls wait for their clients, ends the oldest calls of the connection that has most of them. If
-// another thread owns the connection, that thread ends them.
-void Server::end_untaken() noexcept {
-    uint32_t left = untaken.load(std::memory_order_relaxed), before = 0;
-    while (left > UNTAKEN_SHARE * config.calls && left != before) {
-        Connection *largest = connections.with_most(counted(&CallCounts::untaken));
+// If too many answers are undelivered, ends the oldest of the connection that has most. If another thread owns that
+// connection, the count does not fall at once; the loop then stops, and that thread ends them.
+void Server::end_undelivered() noexcept {
+    uint32_t left = undelivered.load(std::memory_order_relaxed), before = 0;
+    while (left > UNDELIVERED_SHARE * config.calls && left != before) {
+        Connection *largest = connections.with_most(counted(&CallCounts::undelivered));
         if (!largest) return;
-        largest->post(EVENT_END_UNTAKEN);
+        largest->post(EVENT_END_UNDELIVERED);
         largest->release();
         before = left;
-        left = untaken.load(std::memory_order_relaxed);
+        left = undelivered.load(std::memory_order_relaxed);
     }
 }
 
@@ -135,7 +139,7 @@ void Server::on_event(uint64_t tag, uint32_t events, uint64_t, bool is_late) noe
     const bool hung_up = events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR);
     const bool readable = hung_up || events & EPOLLIN;
     const uint32_t seen = hung_up ? EVENT_READABLE | EVENT_HUNG_UP : readable ? EVENT_READABLE : EVENT_WRITABLE;
-    if (is_late) {  // the kernel does not report it twice
+    if (is_late) {  // this turn is over. Store the event, because edge-triggered epoll does not report it again.
         connection->note(seen);
         read_again(connection);
     } else {
@@ -163,7 +167,7 @@ void Server::on_sweep(uint64_t now) noexcept {
         connection->post(EVENT_TICK);
         connection->release();
     });
-    end_untaken();
+    end_undelivered();
     decrefs.sweep();
 }
 
@@ -207,7 +211,7 @@ Call *Server::next_to_run(int *reasons) noexcept {
 size_t Server::take_fast_calls(Call *first, Call **out, size_t room) noexcept {
     const ModelSignature *signature = first->fast->signature;
     const auto joins = [signature](Call *next) {
-        int alone = RUN_READY;
+        int alone = RUN_READY;  // the only reason to run it
         return next->fast && next->fast->signature == signature &&
                next->run.compare_exchange_strong(alone, 0, std::memory_order_acq_rel);
     };

@@ -1,8 +1,8 @@
 // The gRPC server of a worker, over HTTP/2: its connections, and the queue of calls for Python.
 //
-// Strategy: the event loop (native/reactor) reports events, and its thread works on the connections that have events.
-// Ready calls wait in the run queue until that thread takes them into Python. Answers made in Python are sent when the
-// thread leaves Python, in one piece per connection.
+// Strategy: the event loop (native/reactor) reports events, and its I/O thread works on the connections that have
+// events. Calls that need Python wait in the run queue, until an I/O thread enters Python and runs them. Their answers
+// are sent when that thread leaves Python, so that all answers of a connection are one write.
 
 #pragma once
 
@@ -29,7 +29,7 @@ namespace ksrv::grpc {
 struct ServerConfig : ConnectionLimits {  // a message must begin within `head_ns`
     uint32_t streams = 128;           // per connection
     uint64_t message = 4u << 20;      // bytes per message
-    bool message_by_budget = false;   // messages are limited by the budget instead
+    bool message_by_budget = false;   // `message` is the limit --limits-in-flight, not --limits-body
     uint64_t small_message = 65536;   // limit for methods with small messages
     uint32_t head = 16384;
     // Limit for calls without a message, for running calls, and for answers that clients do not read.
@@ -51,7 +51,7 @@ struct CallRecord {
     sockaddr_storage peer;
 };
 
-using ServeCalls = void (*)(void *owner);
+using ServeCalls = void (*)(void *owner);  // enters Python, and runs the calls of `next_to_run` there
 
 class Server final : public Protocol {
   public:
@@ -91,8 +91,8 @@ class Server final : public Protocol {
 
     // ---- calls ----
     void run_later(Call *call, int reason) noexcept;
-    // The next call for Python, with the reasons. Null if none waits, or if it is another protocol's turn. Returns a
-    // counted reference.
+    // The next call for Python, as a counted reference, with the reasons (`RunReason`). Null if no call waits, or it is
+    // the turn of another protocol.
     Call *next_to_run(int *reasons) noexcept;
     // Takes the fast calls after `first` in the run queue, up to the first call to another model.
     size_t take_fast_calls(Call *first, Call **out, size_t room) noexcept;
@@ -104,12 +104,12 @@ class Server final : public Protocol {
     }
 
     // ---- connections ----
-    void forget(Connection *connection) noexcept;
+    void forget(Connection *connection) noexcept;  // removes a closed connection
     void read_again(Connection *connection) noexcept;  // after other connections had their turn
     void queue_handshake(const Connection &connection) noexcept;
     const Method *method(std::string_view path) const noexcept;
     void count(ServerCounter which) noexcept { counters.count(which); }
-    void end_unfinished() noexcept;  // too many calls wait for their messages
+    void end_unfinished() noexcept;  // called if too many calls wait for their messages
 
     const ServerConfig config;
     KnownCallers known_callers;
@@ -125,16 +125,16 @@ class Server final : public Protocol {
     ServerCounters counters;
     std::atomic<uint32_t> unfinished{0};  // calls whose message is incomplete
     std::atomic<uint32_t> open_calls{0};  // unary calls that Python runs, or that wait to run
-    std::atomic<uint32_t> untaken{0};     // calls whose complete answer waits for its client
+    std::atomic<uint32_t> undelivered{0};  // calls whose complete answer waits for its client
     OpenConnections connections;
     std::atomic<bool> draining{false};
 
   private:
     static constexpr int RECYCLE_TRIES = 8;
-    // The most answered calls that wait for their clients, as a multiple of the limit on calls.
-    static constexpr uint32_t UNTAKEN_SHARE = 2;
+    // The most undelivered answers, as a multiple of the limit on calls.
+    static constexpr uint32_t UNDELIVERED_SHARE = 2;
 
-    void end_untaken() noexcept;
+    void end_undelivered() noexcept;
     bool recycle_idle() noexcept;
     Connection *at(uint64_t tag) noexcept { return connections.at(slot_of(tag), generation_of(tag)); }
 

@@ -1,3 +1,6 @@
+// The callbacks of libnghttp2, and the calls into it. Each callback finds the call of its stream (`stream_of`) and
+// passes the event to `Streams`. Callbacks that cost work also `spend` from the peer's allowance.
+
 #include "grpc/session.hpp"
 
 #include <algorithm>
@@ -12,8 +15,8 @@ namespace ksrv::grpc {
 
 namespace {
 
-constexpr size_t FRAME_HEAD = 9, LONGEST_FRAME = 256u << 10;
-constexpr uint32_t MOST_CREATED = 100'000;
+constexpr size_t FRAME_HEAD = 9, LONGEST_FRAME = 256u << 10;  // bytes
+constexpr uint32_t LIBRARY_LIMIT = 100'000;  // frames, for the library's own protection against floods
 constexpr int32_t CONNECTION_WINDOW = 16 << 20;
 
 Session *self_of(void *user) noexcept { return static_cast<Session *>(user); }
@@ -33,9 +36,9 @@ bool Session::make_shared() noexcept {
     std::lock_guard<std::mutex> guard(mutex);
     if (!options_ && nghttp2.option_new(&options_) == 0) {
         nghttp2.option_set_no_auto_window_update(options_, 1);
-        // The library's limits must be higher than the allowance here, so that the allowance is used up first.
+        // The library's limits are higher than the allowance here, so that the allowance is used up first.
         for (auto *limit : {nghttp2.option_set_stream_reset_rate_limit, nghttp2.option_set_glitch_rate_limit})
-            if (limit) limit(options_, MOST_CREATED, MOST_CREATED);
+            if (limit) limit(options_, LIBRARY_LIMIT, LIBRARY_LIMIT);
     }
     if (!callbacks_ && nghttp2.session_callbacks_new(&callbacks_) == 0) {
         nghttp2.session_callbacks_set_on_begin_headers_callback(callbacks_, on_begin_headers);
@@ -76,11 +79,11 @@ bool Session::receive(const unsigned char *data, size_t length, uint64_t now) no
         go_away(ENHANCE_YOUR_CALM, "too many streams were reset for a fault");
         return false;
     }
-    data_came_ = false;
+    got_data_ = false;
     const ssize_t taken = nghttp2.session_mem_recv(session_, data, length);
-    // The library silently skips data that exceeds a stream's content-length, or that follows a pending reset. The rest
-    // of the frame is then unknown.
-    if (!data_came_) data_left_ = 0;
+    // The library skips data without a callback if it exceeds a stream's content-length, or follows a pending reset.
+    // How much of the frame is left is then unknown.
+    if (!got_data_) data_left_ = 0;
     if (flooded_) {
         go_away(ENHANCE_YOUR_CALM, fault_);
         return false;
@@ -146,14 +149,15 @@ void Session::go_away(uint32_t error, const char *why) noexcept {
 
 // The stream of an id, or null. Most callbacks are about the same stream as the previous callback.
 Call *Session::stream_of(int32_t stream_id) noexcept {
-    if (seen_id_ != stream_id) {
-        seen_id_ = stream_id;
-        seen_ = static_cast<Call *>(nghttp2.session_get_stream_user_data(session_, stream_id));
+    if (last_id_ != stream_id) {
+        last_id_ = stream_id;
+        last_stream_ = static_cast<Call *>(nghttp2.session_get_stream_user_data(session_, stream_id));
     }
-    return seen_;
+    return last_stream_;
 }
 
-// Takes from the peer's allowance. False if it is used up.
+// Takes units from the peer's allowance, which grows by A_SECOND units per second up to ALLOWANCE. False if it is used
+// up.
 bool Session::spend(uint64_t cost) noexcept {
     constexpr uint64_t UNIT_NS = 1'000'000'000u / A_SECOND;
     if (now_ > allowed_at_) {
@@ -180,8 +184,8 @@ int Session::on_begin_headers(NgSession *session, const FrameHead *frame, void *
     if (!stream) return RESULT_STREAM_FAILURE;
     self->allowance_ = std::min(ALLOWANCE, self->allowance_ + REFUSED_STREAM_COST);  // the stream is accepted: refund
     nghttp2.session_set_stream_user_data(session, frame->stream_id, stream);
-    self->seen_id_ = frame->stream_id;
-    self->seen_ = stream;
+    self->last_id_ = frame->stream_id;
+    self->last_stream_ = stream;
     return 0;
 }
 
@@ -197,6 +201,7 @@ int Session::on_header(NgSession *, const FrameHead *frame, const uint8_t *name,
                                   {reinterpret_cast<const char *>(value), value_length});
         return 0;
     }
+    // The list is above its limit: its fields are dropped, and their bytes cost units.
     if (!self->spend(self->list_bytes_ / BYTES_OF_UNIT - before / BYTES_OF_UNIT)) return RESULT_FAILURE;
     if (self->list_bytes_ <= MOST_LISTS * most) return 0;
     self->reset(frame->stream_id, ENHANCE_YOUR_CALM);  // now, because the library would reset with INTERNAL_ERROR
@@ -213,11 +218,12 @@ bool Session::take_block(size_t length) noexcept {
     return false;
 }
 
+// Called with the head of each frame, before its content is read: charges what the frame costs.
 int Session::on_begin_frame(NgSession *, const FrameHead *frame, void *user) {
     Session *self = self_of(user);
     uint64_t cost = 0;
     self->data_left_ = 0;  // the previous frame is complete
-    self->data_came_ = false;
+    self->got_data_ = false;
     switch (frame->type) {
     case FRAME_DATA: {
         Call *stream = self->stream_of(frame->stream_id);
@@ -241,7 +247,7 @@ int Session::on_begin_frame(NgSession *, const FrameHead *frame, void *user) {
         cost = cost_of(1, &self->free_pings_);
         break;
     case FRAME_SETTINGS:
-        cost = frame->flags & FLAG_ACK ? 0 : 20;
+        cost = frame->flags & FLAG_ACK ? 0 : SETTINGS_COST;
         break;
     case FRAME_RST_STREAM: {
         Call *stream = self->stream_of(frame->stream_id);
@@ -251,7 +257,7 @@ int Session::on_begin_frame(NgSession *, const FrameHead *frame, void *user) {
     }
     case FRAME_CONTINUATION:
         if (!self->take_block(frame->length)) return RESULT_FAILURE;
-        cost = 50;
+        cost = CONTINUATION_COST;
         break;
     default:
         break;
@@ -278,14 +284,14 @@ int Session::on_sent(NgSession *, const FrameHead *frame, void *user) {
         const bool fault = error == PROTOCOL_ERROR || error == FLOW_CONTROL_ERROR || error == STREAM_CLOSED ||
                            error == FRAME_SIZE_ERROR;
         if (fault) self->spend(REFUSED_STREAM_COST);
-        // The peer's reset may already be on its way.
+        // The peer may have sent a reset of the same stream before it gets this reset.
         if (error == REFUSED_STREAM || error == CANCEL) self->forgive_resets(1);
     }
     // grpc-go measures bandwidth with a PING after a DATA frame, one at a time, while answers arrive.
     if (frame->type == FRAME_DATA && self->free_pings_ < MOST_FREE) ++self->free_pings_;
     const bool answers = frame->type == FRAME_HEADERS || frame->type == FRAME_DATA;
     if (!answers || !(frame->flags & FLAG_END_STREAM)) return 0;
-    self->forgive_resets(1);
+    self->forgive_resets(1);  // for the same reason: the end of the answer may cross the peer's reset
     if (Call *stream = self->stream_of(frame->stream_id)) self->streams_->answer_over(stream);
     return 0;
 }
@@ -293,7 +299,7 @@ int Session::on_sent(NgSession *, const FrameHead *frame, void *user) {
 int Session::on_data(NgSession *, uint8_t, int32_t stream_id, const uint8_t *data, size_t length,
                      void *user) {
     Session *self = self_of(user);
-    self->data_came_ = true;
+    self->got_data_ = true;
     self->data_left_ = self->data_left_ > length ? self->data_left_ - length : 0;
     self->consume_connection(length);
     if (Call *stream = self->stream_of(stream_id))
@@ -310,7 +316,7 @@ int Session::on_close(NgSession *session, int32_t stream_id, uint32_t error, voi
         self->data_left_ = 0;
     }
     nghttp2.session_set_stream_user_data(session, stream_id, nullptr);
-    self->seen_ = nullptr;
+    self->last_stream_ = nullptr;
     self->streams_->closed(stream, error);
     return 0;
 }
@@ -321,13 +327,15 @@ ssize_t Session::read_length(NgSession *, uint8_t, int32_t, int32_t connection_w
     return std::min<ssize_t>(window, std::min<ssize_t>(frame_size, LONGEST_FRAME));
 }
 
+// Asks for the next bytes of an answer. DATA_NO_COPY: the library writes the frame's head, and `on_send_data` the
+// bytes.
 ssize_t Session::read_data(NgSession *, int32_t, uint8_t *, size_t length, uint32_t *flags, DataSource *source,
                            void *user) {
-    Behind behind = Behind::more;
-    const size_t offered = self_of(user)->streams_->offer(static_cast<Call *>(source->ptr), length, &behind);
-    if (behind != Behind::more) *flags |= DATA_EOF;
-    if (behind == Behind::trailers) *flags |= DATA_NO_END_STREAM;
-    if (offered == 0) return behind != Behind::more ? 0 : RESULT_DEFERRED;
+    Following following = Following::more;
+    const size_t offered = self_of(user)->streams_->offer(static_cast<Call *>(source->ptr), length, &following);
+    if (following != Following::more) *flags |= DATA_EOF;
+    if (following == Following::trailers) *flags |= DATA_NO_END_STREAM;
+    if (offered == 0) return following != Following::more ? 0 : RESULT_DEFERRED;
     *flags |= DATA_NO_COPY;
     return static_cast<ssize_t>(offered);
 }

@@ -1,13 +1,16 @@
 // The server's end of an HTTP/2 connection, without a socket: bytes in, events out, bytes out.
 //
-// Strategy: libnghttp2 implements the protocol. This adds protection that the oldest supported release lacks. Frames
-// that cause work without a request (SETTINGS, PING, PRIORITY, resets, streams above the limit, CONTINUATION, empty
-// DATA, faults for which a stream is reset) reduce an allowance that grows with time. If a peer has used up its
-// allowance, the connection is closed. Fields beyond the limit of a header list reduce it, too, because one byte of
-// HPACK can refer to a field of thousands of bytes. Some frames are free, because clients send them normally: a PING
-// after a DATA frame of this side (clients measure bandwidth with it), the reset of a stream that has lived, and one
-// further reset for each stream that this side answered or refused (clients cancel slow calls and duplicates). Nothing
-// is read while the peer does not read the answers. One thread at a time uses a session.
+// Strategy: libnghttp2 implements the protocol. `Streams` gets the events, and `Connection` decides which thread uses
+// the session: one at a time.
+//
+// This class adds protection against floods that the oldest supported release of the library lacks. Each peer has an
+// allowance, which grows with time. Frames that cause work without a request reduce it: SETTINGS, PING, PRIORITY,
+// resets, streams above the limit, CONTINUATION, empty DATA, and faults for which a stream is reset. When a peer has
+// used up its allowance, the connection is closed. Fields beyond the limit of a header list reduce it, too, because one
+// byte of HPACK can refer to a field of thousands of bytes. Some frames are free, because clients send them normally: a
+// PING after a DATA frame of this side (clients measure bandwidth with it), the reset of a stream that has lived
+// (`has_lived`), and one further reset for each stream that this side answered or refused (clients cancel slow calls
+// and duplicates). Nothing is read while the peer does not read the answers to its frames.
 
 #pragma once
 
@@ -23,7 +26,6 @@ class Streams;
 struct ServerConfig;
 
 using namespace http2;
-
 
 inline Field field_of(const char *name, size_t name_length, const char *value, size_t value_length,
                       uint8_t flags) noexcept {
@@ -66,23 +68,25 @@ class Session {
     // Allows the peer to send `length` more bytes on a stream and on the connection.
     void consume(int32_t stream_id, size_t length) noexcept;
     void consume_connection(size_t length) noexcept { note(nghttp2.session_consume_connection(session_, length)); }
-    void widen(int32_t stream_id, size_t window) noexcept;
+    void widen(int32_t stream_id, size_t window) noexcept;  // raises a stream's window to `window` bytes
     void ping() noexcept;
+    // GOAWAY with the highest possible stream id: calls that are on their way are still accepted.
     void say_goodbye() noexcept { note(nghttp2.submit_shutdown_notice(session_)); }
     void go_away(uint32_t error, const char *why = "") noexcept;
     void forgive_resets(uint32_t count) noexcept { free_resets_ = std::min(MOST_FREE, free_resets_ + count); }
     bool flooded() const noexcept { return flooded_; }
 
   private:
-    static constexpr uint64_t ALLOWANCE = 4000, A_SECOND = 1000;
-    static constexpr uint64_t REFUSED_STREAM_COST = 10, EARLY_RESET_COST = 10;
+    static constexpr uint64_t ALLOWANCE = 4000, A_SECOND = 1000;  // units: the most, and how many are added per second
+    static constexpr uint64_t REFUSED_STREAM_COST = 10, EARLY_RESET_COST = 10, SETTINGS_COST = 20,
+                              CONTINUATION_COST = 50;
     static constexpr size_t FIELD_BYTES = 32;  // added for each field (RFC 9113 6.5.2)
     // One unit of the allowance per this many bytes of a header list above its limit.
     static constexpr size_t BYTES_OF_UNIT = 64;
     // A header list of this many times its limit ends its stream. A block of this many encoded bytes ends its
     // connection: no HPACK code is longer than 30 bits, so that no list within the limit has so many encoded bytes.
     static constexpr size_t MOST_LISTS = 4;
-    static constexpr uint32_t MOST_FREE = 1000;
+    static constexpr uint32_t MOST_FREE = 1000;  // free pings, and free resets, that a peer can have saved
 
     static int on_begin_headers(NgSession *, const FrameHead *, void *);
     static int on_header(NgSession *, const FrameHead *, const uint8_t *, size_t, const uint8_t *, size_t,
@@ -108,17 +112,17 @@ class Session {
     Streams *const streams_;
     OutgoingBytes *const out_;
     NgSession *session_ = nullptr;
-    Call *data_stream_ = nullptr;
+    Call *data_stream_ = nullptr;  // the stream of the current DATA frame, and how many of its bytes are missing
     size_t data_left_ = 0;
-    bool data_came_ = false;  // bytes of the current frame arrived in the current call
-    int32_t seen_id_ = 0;
-    Call *seen_ = nullptr;  // the stream of `seen_id_`
+    bool got_data_ = false;  // bytes of the current frame arrived in the current call
+    int32_t last_id_ = 0;
+    Call *last_stream_ = nullptr;  // the stream of `last_id_`
     uint64_t allowance_ = ALLOWANCE, allowed_at_ = 0, now_ = 0;
     size_t most_list_ = 0;              // limit for a header list, in bytes
     size_t list_bytes_ = 0;             // of the current header list
     size_t block_bytes_ = 0;            // of the current header list, encoded
     const char *fault_ = "too many frames that ask for nothing";  // reason for ending a flooded connection
-    // One for each sent DATA frame, and one for each stream that this side ended.
+    // Frames that cost nothing: a ping for each sent DATA frame, a reset for each stream that this side ended.
     uint32_t free_pings_ = 0, free_resets_ = 0;
     bool flooded_ = false;
     bool failed_ = false;  // memory was short for a frame

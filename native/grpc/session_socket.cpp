@@ -1,3 +1,5 @@
+// Moves bytes between the socket, or TLS, and the HTTP/2 session.
+
 #include "grpc/session_socket.hpp"
 
 #include <errno.h>
@@ -18,10 +20,10 @@ namespace ksrv::grpc {
 
 namespace {
 
-// Read at once. It is small, because it may have thousands of frames, which are all handled in one turn.
+// Bytes of one read. They are few, because they may be thousands of frames, which are all handled in one turn.
 constexpr size_t READ_BYTES = 64u << 10;
 constexpr size_t FULL_BYTES = 16384;        // a read of this size has probably not emptied the socket
-constexpr uint64_t TURN_NS = 100'000;       // of reading, before it is the turn of other connections
+constexpr uint64_t TURN_NS = 100'000;       // after reading for this time, it is the turn of other connections
 constexpr size_t SENT_AHEAD = 1u << 20;     // answers are made ahead of the socket up to this size,
 constexpr size_t COPIED_AHEAD = 64u << 10;  // and small frames, which are copied, up to this size
 constexpr int DISCARDS = 4;                 // reads per turn while bytes are discarded
@@ -33,8 +35,8 @@ struct ReadBuffer {
 // The calling thread's buffer; null if memory is short.
 unsigned char *read_buffer() noexcept {
     static PerThread<ReadBuffer> buffers;
-    ReadBuffer *const own = buffers.get();
-    return own ? own->bytes : nullptr;
+    ReadBuffer *const buffer = buffers.get();
+    return buffer ? buffer->bytes : nullptr;
 }
 
 bool would_block() noexcept { return errno == EAGAIN || errno == EWOULDBLOCK; }
@@ -57,10 +59,10 @@ bool SessionSocket::may_read() const noexcept { return readable_ && streams_.may
 
 Handshake SessionSocket::shake_hands(bool may_run) noexcept {
     TlsSession &tls = transport_.tls;
-    if (may_run) shakes_ = false;
+    if (may_run) handshake_queued_ = false;
     if (!readable_) return Handshake::waits;
     if (!may_run) {
-        if (!std::exchange(shakes_, true)) server_.queue_handshake(connection_);
+        if (!std::exchange(handshake_queued_, true)) server_.queue_handshake(connection_);
         return Handshake::waits;
     }
     if (!tls && !tls.begin(*server_.tls, transport_.fd)) return Handshake::failed;
@@ -99,7 +101,7 @@ bool SessionSocket::read_once(bool *more) noexcept {
         tls ? tls.receive(parts[0].iov_base, parts[0].iov_len) : readv(transport_.fd, parts, count);
     if (got < 0 && errno == EINTR) return true;
     if (got < 0 && would_block()) {
-        *more = tls.unread;  // its turn is over, and the socket may have more
+        *more = tls.unread;  // under TLS, EAGAIN may only mean that the turn is over
         return true;
     }
     if (got <= 0) {
@@ -121,17 +123,17 @@ bool SessionSocket::read_once(bool *more) noexcept {
 
 // Passes bytes to the session. False if the session has ended.
 bool SessionSocket::take_bytes(const unsigned char *data, size_t length) noexcept {
-    return (speaks_ || find_preface(data, length)) && streams_.session.receive(data, length, connection_.now());
+    return (may_send_ || find_preface(data, length)) && streams_.session.receive(data, length, connection_.now());
 }
 
 // Compares the first bytes with HTTP/2's preface (RFC 9113 3.4). If they differ, the client probably speaks HTTP/1.1,
-// so it gets an HTTP/1.1 error, and the result is false. No frame is sent before the preface, because such a client
-// would take it for an answer.
+// so it gets an HTTP/1.1 error, and the result is false. No frame is sent before the preface has arrived, because an
+// HTTP/1.1 client would take it for an answer.
 bool SessionSocket::find_preface(const unsigned char *data, size_t length) noexcept {
     const size_t some = std::min(length, HTTP2_PREFACE_BYTES - preface_bytes_);
     if (memcmp(data, HTTP2_PREFACE + preface_bytes_, some) == 0) {
         preface_bytes_ += some;
-        speaks_ = preface_bytes_ == HTTP2_PREFACE_BYTES;
+        may_send_ = preface_bytes_ == HTTP2_PREFACE_BYTES;
         return true;
     }
     const std::string &body = server_.misdirected_body;
@@ -153,7 +155,7 @@ bool SessionSocket::find_preface(const unsigned char *data, size_t length) noexc
 
 bool SessionSocket::flush() noexcept {
     for (;;) {
-        if (speaks_ && !streams_.session.produce(SENT_AHEAD, COPIED_AHEAD)) return false;
+        if (may_send_ && !streams_.session.produce(SENT_AHEAD, COPIED_AHEAD)) return false;
         if (out.empty()) {
             blocked_ns_ = 0;
             break;

@@ -42,9 +42,9 @@ class SessionSocket {
     void note_readable() noexcept { readable_ = true; }
     void note_writable() noexcept { readable_ = readable_ || transport_.tls.wants_write; }
     void note_hung_up() noexcept { hung_up_ = true; }
-    // From now on frames may be sent, even if the preface has not arrived.
-    void speak() noexcept { speaks_ = true; }
-    bool is_agreed() const noexcept;
+    // Frames may be sent from now on, even if the client's preface has not arrived.
+    void allow_frames() noexcept { may_send_ = true; }
+    bool is_agreed() const noexcept;  // the TLS handshake is done, or TLS is off
     bool may_read() const noexcept;
     // Whether bytes have arrived that were not read.
     bool holds_unread() noexcept { return look_for_unread(&transport_) == Unread::some; }
@@ -61,11 +61,11 @@ class SessionSocket {
     Server &server_;
     Streams &streams_;
     Transport transport_;
-    bool readable_ = false;
+    bool readable_ = false;       // the socket may have bytes: epoll reports new bytes only once
     bool hung_up_ = false;        // the peer will send no more than it has sent
     bool ended_ = false;          // the peer has sent its last byte, or is gone
-    bool shakes_ = false;         // the TLS handshake waits for a turn
-    bool speaks_ = false;         // frames may be sent: the preface has arrived, or the connection ends
+    bool handshake_queued_ = false;  // the TLS handshake waits for a turn
+    bool may_send_ = false;       // frames may be sent: the preface has arrived, or the connection ends
     size_t preface_bytes_ = 0;    // bytes of the preface that have arrived
     size_t counted_copied_ = 0;   // copied bytes of `out` that are counted in the budget
     uint64_t sent_bytes_ = 0;

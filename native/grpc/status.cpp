@@ -1,3 +1,5 @@
+// Encodes status texts and retry details for trailers, and reads grpc-timeout.
+
 #include "grpc/status.hpp"
 
 #include "protobuf/wire_format.hpp"

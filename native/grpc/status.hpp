@@ -24,10 +24,10 @@ enum Status : int {
 };
 
 struct Fault {
-    ServerCounter counter;  // or NOT_COUNTED
-    int status;           // of gRPC, or from HTTP_STATUS on of HTTP, for a request that is not gRPC
+    ServerCounter counter;  // counts the fault; or NOT_COUNTED
+    int status;         // of gRPC; from HTTP_STATUS on an HTTP status, for a request that is not gRPC
     bool may_be_retried;
-    const char *text;  // a format of printf, whose arguments are doubles
+    const char *text;   // a printf format, whose arguments are doubles: `Streams::refuse` passes any number as a double
 };
 
 namespace fault {

@@ -1,4 +1,6 @@
-// Receives calls and their messages.
+// Receives calls and their messages, as the events of the session report them: `opened`, `field`, `fields_over` for the
+// header list, `data` for messages, `peer_over` and `closed` for the end. A complete message becomes a fast request
+// (`submit_fast`), or the call waits in the server's run queue for Python.
 
 #include "grpc/streams.hpp"
 
@@ -20,7 +22,7 @@ constexpr size_t MESSAGES_MOST = 4096;      // messages of a stream that may wai
 constexpr size_t MESSAGES_UNCHECKED = 256;  // the same limit before the caller's token is checked
 constexpr size_t DIRECT_BYTES = 16384;      // from this size on, the rest of a message is received into its block
 constexpr unsigned RETRY_SECONDS = 1;       // after which a refused call may be retried
-constexpr unsigned RAW_INPUT_CONTENTS = 7;
+constexpr unsigned RAW_INPUT_CONTENTS = 7;  // the number of a field of ModelInferRequest
 
 const unsigned char *bytes_of(const std::string &text) noexcept {
     return reinterpret_cast<const unsigned char *>(text.data());
@@ -32,7 +34,7 @@ size_t first_tensor(const unsigned char *message, size_t length) noexcept {
     uint64_t field = 0, size = 0;
     unsigned type = 0, size_bytes = 0;
     bool odd = false;
-    // Skips the fields in front of it. All of them have a length.
+    // Skips the fields before it, which all have the wire type with a length.
     while (cursor.tag(&field, &type, &odd) && type == protobuf::BYTES && cursor.varint(&size, &size_bytes)) {
         if (field == RAW_INPUT_CONTENTS) return size ? cursor.at() : 0;
         if (!cursor.advance(size)) return 0;
@@ -127,8 +129,8 @@ void Streams::data(Call *call, const unsigned char *data, size_t length) noexcep
     IncomingMessage &incoming = call->incoming;
     incoming.progress_ns = connection_.now();
     incoming.unconsumed += length;
-    if (length && call->is_run()) refuse(call, fault::SECOND_MESSAGE);
-    // Each turn takes bytes of one message: its prefix, then its bytes. DATA frames may end anywhere in a message.
+    if (length && call->counts_as_open()) refuse(call, fault::SECOND_MESSAGE);
+    // Each pass of the loop takes bytes of one message: its prefix, then its content. A DATA frame may end anywhere.
     while (length && call->receiving == Receiving::message) {
         if (!incoming.has_prefix()) {
             if (!incoming.has_begun() && call->method->streams) incoming.since_ns = connection_.now();
@@ -232,7 +234,8 @@ void Streams::end_message(Call *call) noexcept {
     if (!call->method->infer || !submit_fast(call)) server_.run_later(call, RUN_READY);
 }
 
-// Adds a complete message to its model's queue, or to the run queue. False if it is left to the general path.
+// Adds a complete message to its model's queue; or to the run queue, if its handler is quick enough that the I/O thread
+// runs it itself. False if Python must read the message.
 bool Streams::submit_fast(Call *call) noexcept {
     const std::shared_ptr<const RouteTable> routes = server_.routes.get();
     if (!routes || server_.budget != &process_budget() || call->messages[0].compressed ||
@@ -263,7 +266,7 @@ bool Streams::submit_fast(Call *call) noexcept {
 // ---- the end --------------------------------------------------------------------------------
 
 void Streams::peer_over(Call *call) noexcept {
-    // A stream's reader must not see the end before the fault, because it would answer OK.
+    // Refuse first: if the thread that reads a stream saw the regular end before the fault, it would answer OK.
     if (call->receiving == Receiving::message) {
         if (call->incoming.has_begun()) {
             refuse(call, fault::PARTIAL_MESSAGE);
@@ -279,13 +282,13 @@ void Streams::peer_over(Call *call) noexcept {
 }
 
 void Streams::enter(Call *call, Receiving next) noexcept {
-    const int waited = call->awaits_first(), ran = call->is_run();
+    const int waited = call->awaits_first(), was_open = call->counts_as_open();
     call->enter(next);
     if (waited && !call->awaits_first()) {
         counts.unfinished.fetch_sub(1, std::memory_order_relaxed);
         server_.unfinished.fetch_sub(1, std::memory_order_relaxed);
     }
-    if (const int more = call->is_run() - ran)  // 1, or -1 as an unsigned number, which wraps
+    if (const int more = call->counts_as_open() - was_open)  // 1, or -1 as an unsigned number, which wraps
         server_.open_calls.fetch_add(static_cast<uint32_t>(more), std::memory_order_relaxed);
 }
 
@@ -323,17 +326,17 @@ void Streams::closed(Call *call, uint32_t error) noexcept {
     const bool has_head = call->receiving != Receiving::head;
     if (!has_head && error == http2::ENHANCE_YOUR_CALM) server_.count(ServerCounter::too_large);  // far above the limit
     if (server_.config.log && (has_head || error == http2::PROTOCOL_ERROR)) record(call);
-    if (!call->is_run()) stop_receiving(call);
+    if (!call->counts_as_open()) stop_receiving(call);
     (call->links.previous ? call->links.previous->links.next : newest_) = call->links.next;
     if (call->links.next) call->links.next->links.previous = call->links.previous;
     call->stream = -1;
-    note_taken(call);
+    note_delivered(call);
     Request *request;
     bool has_callbacks;
     {
         std::lock_guard<std::mutex> guard(call->lock);
         call->enter(Life::ended);
-        if (call->streams()) call->free_untaken();  // its reader has left
+        if (call->streams()) call->free_messages();  // nobody will take them any more
         request = std::exchange(call->watched, nullptr);
         has_callbacks = call->callbacks != nullptr;
     }

@@ -1,4 +1,6 @@
-// The calls of a connection, and what its session reports of their streams.
+// The calls of a connection. The session reports the events of HTTP/2 streams, each of which is a call.
+//
+// The functions are in four files, by subject; see the private section.
 
 #pragma once
 
@@ -16,33 +18,34 @@ class Server;
 // Counts of a connection's calls, which any thread reads.
 struct CallCounts {
     std::atomic<uint32_t> open{0};
-    std::atomic<uint32_t> unfinished{0};  // whose message is incomplete
-    std::atomic<uint32_t> untaken{0};     // whose complete answer waits for the client
+    std::atomic<uint32_t> unfinished{0};   // calls whose first message is incomplete
+    std::atomic<uint32_t> undelivered{0};  // calls whose complete answer waits for the client
     std::atomic<uint64_t> idle_since_ns{0};
 };
 
-// The continuation of an answer after the offered bytes.
-enum class Behind : uint8_t { more, trailers, end };
+// What follows the offered bytes of an answer: more bytes, the trailers, or nothing.
+enum class Following : uint8_t { more, trailers, end };
 
 // Used only by the connection's owner.
 class Streams final {
   public:
     Streams(Connection *connection, http2::OutgoingBytes *out, uint64_t now) noexcept;
 
-    // Sends everything that a call has to send.
+    // Passes what was added to a call's answer to the session.
     void answer(Call *call) noexcept;
     // Enforces the time limits of all calls.
     void look_at_calls() noexcept;
-    // Drops half of the answers that clients do not read, the oldest first.
-    void end_untaken() noexcept;
+    // Drops half of the undelivered answers, the oldest first.
+    void end_undelivered() noexcept;
     // Ends half of the calls whose message does not arrive, the oldest first.
     void end_unfinished() noexcept;
     void close_all() noexcept;
-    // The place in their message for the next bytes of a DATA frame. Null unless they may be received directly.
+    // Where the next bytes of a DATA frame belong in the block of their message, and how many. Null unless they may be
+    // received directly into it.
     unsigned char *place_of_data(size_t *length) noexcept;
-    // Lets the peer send more on a stream if it is wanted.
+    // Lets the peer send more on a stream, unless its messages must wait.
     void open_window(Call *call) noexcept;
-    // Called when bytes arrive.
+    // Notes that bytes have arrived.
     void note_received() noexcept;
     // When bytes arrived last.
     uint64_t received_ns() const noexcept { return received_ns_; }
@@ -75,34 +78,34 @@ class Streams final {
     void record(Call *call) noexcept;  // for the access log
     void enter(Call *call, Receiving next) noexcept;
     void stop_receiving(Call *call) noexcept;
-    // The numbers of the fault's text.
+    // Ends a call with a fault. The numbers are the arguments of the fault's text.
     void refuse(Call *call, const Fault &fault, double first = 0, double second = 0, double third = 0) noexcept;
 
     // ---- flow_control.cpp ----
-    bool count(Call *call, size_t more) noexcept;
+    bool count(Call *call, size_t more) noexcept;  // in the memory budget
     // Whether the answer has begun, or the stream is old enough that the peer may reset it.
     bool has_lived(const Call &call) const noexcept;
 
     // ---- answer_call.cpp ----
-    // How many bytes of the answer, at most `most`, can be sent now. 0 with Behind::more: none yet.
-    size_t offer(Call *call, size_t most, Behind *behind) noexcept;
+    // How many bytes of the answer, at most `most`, can be sent now. 0 with Following::more: none yet.
+    size_t offer(Call *call, size_t most, Following *following) noexcept;
     bool take(Call *call, size_t length, http2::OutgoingBytes *out) noexcept;
     void answer_over(Call *call) noexcept;  // all of the answer was passed to the socket
     void begin_answer(Call *call, bool empty) noexcept;
     void reset(Call *call, uint32_t error) noexcept;
-    void note_untaken(Call *call) noexcept;
-    void note_taken(Call *call) noexcept;
+    void note_undelivered(Call *call) noexcept;
+    void note_delivered(Call *call) noexcept;
     void drop_answer(Call *call) noexcept;
 
     // ---- deadlines.cpp ----
     void look_at_call(Call *call) noexcept;
-    bool keeps_up(Call *call, bool is_left, uint64_t answer_bytes) noexcept;
+    bool keeps_up(Call *call, bool has_unread, uint64_t answer_bytes) noexcept;
     Call *oldest() const noexcept;
 
     Connection &connection_;
     Server &server_;
     const http2::OutgoingBytes &out_;
-    Call *newest_ = nullptr;
+    Call *newest_ = nullptr;  // the list of calls, from the newest to the oldest
     const Method *last_method_ = nullptr;
     uint64_t requests_left_, received_ns_;
 };

@@ -1,3 +1,5 @@
+// The state machine of chunked bodies: `read` passes each byte of framing to `step`, and stops where contents begin.
+
 #include "http/chunked_body.hpp"
 
 namespace ksrv {
@@ -45,7 +47,7 @@ void ChunkDecoder::step(unsigned char c) noexcept {
     case State::size: {
         const int digit = hexadecimal(c);
         if (digit >= 0) {
-            if (left_ >> 60) return fail(ChunkFault::size_bits);
+            if (left_ >> 60) return fail(ChunkFault::size_bits);  // one more digit would exceed 64 bits
             left_ = left_ * 16 + static_cast<uint64_t>(digit);
             any_digit_ = true;
             return;

@@ -26,7 +26,7 @@ class ChunkDecoder {
   public:
     static constexpr size_t LINE_MOST = 8190;      // limit for a line with a size, or a trailer
     static constexpr size_t TRAILERS_MOST = 65536;  // limit for the whole trailer section
-    static constexpr size_t SHOWN = 24;
+    static constexpr size_t SHOWN = 24;            // bytes of a faulty line that the error shows
 
     // Begins a body with at most `most_chunks` chunks.
     void begin(size_t most_chunks) noexcept {

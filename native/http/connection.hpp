@@ -1,13 +1,13 @@
 // A connection of the HTTP server.
 //
-// Strategy: a connection has exactly one owner at a time. While it is ARMED, epoll has it: an I/O thread with its
-// event, or the sweep at its deadline, claims it with one compare-and-swap. While it is OWNED, only that thread uses
-// it. Connections are never freed while the server lives, so a stale event may refer to one: its generation detects
-// this.
+// Strategy: a connection has exactly one owner at a time. While it is ARMED, it waits for an event. The I/O thread that
+// gets the event, or the sweep at the deadline, claims the connection with one compare-and-swap. While it is OWNED,
+// only the thread that claimed it uses it. Connections are never freed while the server lives, so a stale event may
+// refer to a connection that was closed and reused: the generation shows this.
 //
-// Epoll still reports an owned connection if it is readable. That is rare, because a client usually waits for its
-// answer. So a connection can be armed again without a system call. If such an event occurs, the thread that gets it
-// mutes the connection, and the owner must then arm it with epoll_ctl.
+// To save system calls, epoll is not changed when a thread claims a connection or arms it again. So epoll may report an
+// owned connection. That is rare, because a client usually waits for its answer. The thread that gets such an event
+// mutes the connection: epoll reports nothing more of it, and the owner must then arm it with epoll_ctl.
 
 #pragma once
 
@@ -40,6 +40,7 @@ enum class Phase : uint8_t {
 
 constexpr int PHASES = 10;
 
+// A set of phases as bits.
 constexpr uint16_t phases() noexcept { return 0; }
 template <class... Others> constexpr uint16_t phases(Phase one, Others... others) noexcept {
     return static_cast<uint16_t>(1u << static_cast<int>(one) | phases(others...));
@@ -70,10 +71,11 @@ inline bool receives(Phase phase) noexcept {
            phase == Phase::body;
 }
 
-// MUTED: owned, and epoll reports no events of the connection. MUTING: another thread is muting it.
+// MUTED: owned, and epoll reports no events of the connection. MUTING: another thread is muting it. ARMING: the owner
+// is arming it with epoll_ctl, after which it is ARMED.
 enum Claim : uint8_t { OWNED, MUTED, MUTING, ARMING, ARMED };
 
-constexpr size_t SHORT_LOOK = 2048;
+constexpr size_t SHORT_LOOK = 2048;  // bytes of the read for a head after a large body; see server/receive.cpp
 
 struct Connection : Transport, ReceiveBuffer, Message {
     // Atomic, because stale events read it.
@@ -123,6 +125,7 @@ struct Connection : Transport, ReceiveBuffer, Message {
         phase.store(next, order);
     }
 
+    // For an I/O thread that got an event. False if another thread owns the connection.
     bool claim_for_event() noexcept {
         for (;;) {
             uint8_t seen = ARMED;
@@ -154,12 +157,13 @@ struct Connection : Transport, ReceiveBuffer, Message {
                saw_bytes.load(std::memory_order_relaxed);
     }
 
+    // For the sweep at a deadline. False if it is not ARMED.
     bool claim_for_sweep() noexcept {
         uint8_t seen = ARMED;
         return claim.compare_exchange_strong(seen, OWNED, std::memory_order_acq_rel);
     }
 
-    // From now on the message waits for its answer. The only successful caller of `take` gives it.
+    // From now on the message waits for its answer. Only one caller of `Turn::take` succeeds, and answers.
     Turn begin_turn() noexcept {
         const uint64_t number = (turn.load(std::memory_order_relaxed) + 1) | 1;
         turn.store(number, std::memory_order_release);

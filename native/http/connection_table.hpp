@@ -1,4 +1,5 @@
-// The table that holds all connections of a server.
+// The table of all connections of a server. `take` and `give_back` lock; `at` does not, so any thread can find the
+// connection of an event.
 
 #pragma once
 

@@ -1,3 +1,5 @@
+// Receives bodies: `begin` leases the block; `receive` fills it, with a known length or in chunks.
+
 #include "http/incoming_body.hpp"
 
 #include <errno.h>
@@ -18,6 +20,7 @@ constexpr size_t FIRST_CHUNKS = 16384;  // first allocation for a chunked body
 constexpr uint64_t DIRECT_RUN = 16384;  // chunks of at least this size are received directly into the block
 constexpr size_t TURN_BYTES = 8u << 20;  // limit for receiving per turn
 constexpr size_t COUNTED_STEP = 65536;   // bytes that are counted before they are received
+// Bytes that the kernel collects before it reports the socket, so that a large body needs fewer reads.
 constexpr size_t LOW_WATER_LEAST = 65536, LOW_WATER_MOST = 524288;
 
 }  // namespace
@@ -36,7 +39,8 @@ BodyProgress IncomingBody::begin(Transport *transport, const ReceiveBuffer &buff
         chunks.begin(limits.chunks);
         chunks.most_bytes = limits.body;
     }
-    // Counting the whole body in advance pays only for a fast-path request.
+    // Charge the whole body in advance if its block was used before, because its memory exists already. Only for
+    // fast-path requests: for others it saves nothing.
     prereserved = head.route == Route::infer && !head.chunked && block->pooled_before && taken < need;
     if (!count(head, 0)) {
         block->unwritten = !block->pooled_before;
@@ -55,8 +59,7 @@ BodyProgress IncomingBody::begin(Transport *transport, const ReceiveBuffer &buff
 
 // ---- the memory budget --------------------------------------------------------------------------
 
-// Each step doubles the received bytes, within limits. If the block was in use before, all of the body is counted,
-// because its pages exist.
+// Each step charges as many bytes as were received, within limits. A prereserved body is charged completely.
 bool IncomingBody::count(const Head &head, uint64_t more) noexcept {
     const uint64_t come = got + more;
     const uint64_t need = head.chunked ? std::max<uint64_t>(chunks.announced(), come) : head.content_length;
@@ -131,7 +134,7 @@ BodyProgress IncomingBody::receive_chunks(Transport *transport, ReceiveBuffer *b
         if (decoded != BodyProgress::more) return decoded;
         if (turn >= TURN_BYTES) return BodyProgress::more;  // let other connections have their turn
         ssize_t came;
-        if (chunks.run() >= DIRECT_RUN) {  // the buffer is empty
+        if (chunks.run() >= DIRECT_RUN) {  // the buffer is empty, so the next bytes of the socket are contents
             const uint64_t step = std::min<uint64_t>(chunks.run(), COUNTED_STEP * 4);
             const BodyProgress room = make_room(*head, step);
             if (room != BodyProgress::more) return room;
@@ -219,7 +222,7 @@ BodyProgress IncomingBody::decode_chunks(ReceiveBuffer *buffer, Head *head) noex
     return found;
 }
 
-// Waits for the rest of a large body in large pieces, unless the peer turned out to be slow.
+// Has the kernel report the socket only when many bytes have arrived, unless little is missing or the peer is slow.
 void IncomingBody::await_more(Transport *transport, size_t left) noexcept {
     if (slow || left < LOW_WATER_LEAST) {
         set_low_water(transport, 1);

@@ -43,7 +43,7 @@ enum class BodyProgress : uint8_t {
 struct IncomingBody {
     Block *block = nullptr;
     size_t offset = 0;            // of the body in the block
-    size_t got = 0;
+    size_t got = 0;               // received bytes
     uint64_t most = 0;            // limit for the contents of a body of unknown length
     uint64_t counted = 0;         // bytes that are counted in the budget
     ChunkDecoder chunks;          // decodes a chunked body from the buffer
@@ -80,7 +80,7 @@ struct IncomingBody {
 
     // Counts `more` received bytes and the next step. False if the budget does not allow it.
     bool count(const Head &head, uint64_t more) noexcept;
-    // A body that was counted in advance does not arrive quickly: gives back the memory and budget of the missing part.
+    // For a prereserved body that does not arrive quickly: gives back the memory and the budget of the missing part.
     void uncount_missing() noexcept;
     // From now on the caller must give back the bytes that the body counts in the budget.
     uint64_t take_counted() noexcept;

@@ -1,4 +1,5 @@
-// A message and its answer. The HTTP/1.1 parser fills it; the routes, the fast path and the app read it.
+// An HTTP/1.1 request and its answer: the part of a connection that belongs to the current message. The connection's
+// owner fills it; the routes, the fast path and the app read it.
 
 #pragma once
 

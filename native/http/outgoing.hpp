@@ -1,4 +1,4 @@
-// An outgoing message: its parts, and how much of it was sent.
+// An outgoing HTTP/1.1 answer: its parts, how much of it was sent, and who owns its memory.
 
 #pragma once
 
@@ -12,8 +12,8 @@
 
 namespace ksrv {
 
-constexpr size_t ANSWER_HEAD = 768;
-constexpr int ANSWER_PARTS = 64;
+constexpr size_t ANSWER_HEAD = 768;  // bytes of a head that needs no allocation
+constexpr int ANSWER_PARTS = 64;     // parts that one system call sends
 
 // Python objects that own an answer's parts. A thread with the GIL releases them after the last byte was sent.
 struct Owners {
@@ -22,7 +22,7 @@ struct Owners {
     uint64_t counted = 0;  // bytes of the answer in the memory budget, which are given back with the object
     AnswerRoom room = AnswerRoom::none;
 
-    // Call before the Python object that may own this is released.
+    // Must be called before `object` is released, because this structure may be a part of the object.
     void give_back() noexcept { process_budget().give_back_answer(counted, room); }
 };
 
@@ -30,7 +30,7 @@ struct Owners {
 struct Outgoing {
     iovec *parts = nullptr;
     int count = 0;
-    int at = 0;
+    int at = 0;                 // the first part that was not sent completely
     size_t head_bytes = 0;      // at the beginning of the first part
     iovec inline_parts[4];
     iovec *spilled = nullptr;   // allocated if there are more parts than fit inline
@@ -56,6 +56,7 @@ struct Outgoing {
     }
 };
 
+// Prepares for the next answer. The owners are released elsewhere, by a thread with the GIL.
 inline void forget_outgoing(Outgoing *out) noexcept {
     free(out->spilled);
     free(out->long_head);

@@ -1,4 +1,5 @@
-// Answers that need no Python.
+// Answers that the server sends without Python, because they are rendered in advance (`prepared_answers` in
+// ksrv/server/rest/fast_path.py).
 
 #pragma once
 
@@ -7,8 +8,7 @@
 
 namespace ksrv {
 
-// An answer that needs no Python: its status and its application headers, rendered when the worker starts, and its
-// body.
+// `fields` are the application's header fields. The server adds all others.
 struct PreparedAnswer {
     uint16_t status = 0;
     std::string status_line;  // "503 Service Unavailable"
@@ -20,7 +20,7 @@ enum PreparedAnswerIndex : int {
     ANSWER_LIVE,
     ANSWER_READY,
     ANSWER_TOO_SLOW,      // the head or the body did not arrive in time
-    ANSWER_BYTES_IN_FLIGHT,       // the limit on bytes in flight is reached
+    ANSWER_BYTES_IN_FLIGHT,  // the limit on bytes in flight is reached
     ANSWER_FAILED,        // a fault of the server
     ANSWER_SERVER,        // name, version and extensions
     ANSWER_NOT_TLS,       // plain HTTP on a TLS listener

@@ -1,3 +1,6 @@
+// Version 1 is a line of text (`read_line`), version 2 is binary (`read_binary`). `read_proxy_header` at the end
+// chooses.
+
 #include "http/proxy_header.hpp"
 
 #include <arpa/inet.h>
@@ -16,6 +19,7 @@ constexpr size_t WORD_LENGTH = sizeof WORD - 1;
 constexpr char BAD_LINE[] = "the header's line is not PROXY, a protocol, two addresses and two ports";
 constexpr char BAD_LINE_END[] = "the header's line does not end with CR LF within 107 bytes";
 constexpr char BAD_PROTOCOL[] = "the header names another protocol than TCP over IPv4 or IPv6";
+// The first bytes of an IPv4-mapped IPv6 address.
 constexpr unsigned char MAPPED[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 
 bool accepts(ProxyVersions accepted, ProxyVersions version) noexcept {
@@ -42,8 +46,8 @@ void set_peer(ProxySource *source, int family, const void *address, uint16_t por
     }
 }
 
-// The proxy does not say the client's address: "::", the unspecified address (RFC 4291 2.5.2), is used. With the
-// proxy's address instead, the client would count as local, if the proxy runs on this machine.
+// For a header without the client's address: uses "::", the unspecified address (RFC 4291 2.5.2). The proxy's address
+// would be wrong, because the client would count as local if the proxy runs on this machine.
 void set_unknown_peer(ProxySource *source) noexcept {
     const unsigned char unspecified[16] = {};
     set_peer(source, AF_INET6, unspecified, 0);
@@ -131,7 +135,7 @@ ProxyVerdict read_binary(const unsigned char *data, size_t filled, ProxySource *
     const bool known = family != 0 || protocol != 0;  // otherwise UNSPEC
     if (names_client && known) {
         if (family == 0 || family > 3 || protocol != 1) return refuse(source, BAD_PROTOCOL);
-        const size_t needed = family == 1 ? 12u : family == 2 ? 36u : 216u;
+        const size_t needed = family == 1 ? 12u : family == 2 ? 36u : 216u;  // IPv4, IPv6, unix (section 2.2)
         if (length < needed) return refuse(source, "the header is too short for the addresses of its protocol");
     }
     if (filled < PROXY_V2_HEAD + length) return ProxyVerdict::incomplete;

@@ -8,7 +8,7 @@
 
 namespace ksrv {
 
-constexpr size_t HEAD_BUFFER = 16384;
+constexpr size_t HEAD_BUFFER = 16384;  // bytes; the size of the buffer except while it has a longer head
 
 // Used only by the owner of the connection.
 struct ReceiveBuffer {

@@ -1,3 +1,8 @@
+// How a head is read: `classify_head` (the last function) finds its end with `find_head_end`, then `judge_head` splits
+// it into lines, and `HeadReader` checks the request line and each field. The functions before check single parts.
+//
+// Most functions move `at` through the bytes up to `end`.
+
 #include "base/own_host.hpp"
 #include "http/request_head.hpp"
 
@@ -7,7 +12,8 @@ namespace ksrv {
 
 namespace {
 
-// Kinds of bytes: of a model's name, of the usual header names, of a value, and so on. A byte may be of several kinds.
+// The sets that a byte may belong to: NAME, the characters of a model's name; FIELD, of usual header names; TOKEN, of
+// all header names and methods; VALUE, of header values; TARGET; HOST; HEX; DIGIT.
 enum Class : uint8_t { NAME = 1, FIELD = 2, VALUE = 4, DIGIT = 8, TARGET = 16, HOST = 32, HEX = 64, TOKEN = 128 };
 
 struct Table {
@@ -109,14 +115,14 @@ const unsigned char *plain_end(const unsigned char *at, const unsigned char *end
     }
 }
 
-// Matches `token` between optional blanks, ignoring case.
+// Whether a value is the word `lower`, between optional blanks, ignoring case.
 template <size_t N>
 inline bool single_word(const unsigned char *at, const unsigned char *end, const char (&lower)[N]) noexcept {
     trim(at, end);
     return named(at, static_cast<size_t>(end - at), lower);
 }
 
-// Whether a list of options contains `token`, ignoring case.
+// Whether a comma-separated list contains the word `lower`, ignoring case.
 template <size_t N>
 inline bool lists(const unsigned char *at, const unsigned char *end, const char (&lower)[N]) noexcept {
     for (;;) {
@@ -196,7 +202,7 @@ inline bool literal(const unsigned char *&at, const unsigned char *end, const ch
     return true;
 }
 
-// Whether a name belongs to a route about all models.
+// Whether "/v2/models/NAME" is not a model but a route about all models: "stats".
 bool names_no_model(const Span &name, const unsigned char *data) noexcept {
     const unsigned char *at = data + name.offset;
     return literal(at, at + name.length, "stats") && name.length == 5;
@@ -267,9 +273,9 @@ namespace {
 
 enum class Ending : uint8_t { open, found, never };
 
-// Searches data[0, filled) for CRLFCRLF; data[0, from) was searched before. `never`: these bytes cannot
-// begin a head of at most `limit` bytes without a bare line feed or NUL. `*length` is then the number of valid bytes
-// plus one.
+// Searches data[0, filled) for CRLFCRLF; data[0, from) was searched before. `never`: the bytes have a bare line feed or
+// a NUL, or exceed `limit`, so that they cannot be the beginning of a valid head. `*length` is the length of the head
+// if `found`, or for `never` the number of valid bytes plus one.
 Ending find_head_end(const unsigned char *data, size_t from, size_t filled, size_t limit,
                      size_t *length) noexcept {
     const size_t bound = filled < limit ? filled : limit;
@@ -326,7 +332,7 @@ HeadFault line_fault(const unsigned char *at, const unsigned char *end) noexcept
     return stop == target || *stop != ' ' ? HeadFault::target : HeadFault::version;
 }
 
-// The end of a refused message is unknown, and what its head says about the body is not trusted.
+// The end of a refused message is unknown. Its announcements about a body are dropped, because they cannot be trusted.
 Verdict refuse_head(Head *head, HeadFault fault) noexcept {
     head->fault = fault;
     head->http_1_0 = head->chunked = head->expects_continue = head->has_json_length = false;
@@ -335,7 +341,8 @@ Verdict refuse_head(Head *head, HeadFault fault) noexcept {
 }
 
 // Checks a head in parts: `begin` for the request line, `field` for each field, `end`. The caller stops at a fault.
-// `native_` becomes false at the first thing that the native server does not handle; the head is then for the app.
+// `native_` becomes false at anything that is valid, but that the native server does not handle: the head is then for
+// the app.
 class HeadReader {
   public:
     HeadReader(const unsigned char *data, const HeadLimits &limits, Head *head) noexcept
@@ -385,6 +392,7 @@ class HeadReader {
         if (static_cast<size_t>(stop - name) + 2 > limits_.field_size) return HeadFault::field_too_long;
         switch (name[0] | 0x20) {
         case 'a':
+            // Fields that may ask for another answer than the native server makes.
             if (named(name, width, "accept-encoding")) {
                 if (limits_.compression) native_ = false;
             } else if (named(name, width, "accept")) {
@@ -459,7 +467,7 @@ class HeadReader {
         return HeadFault::none;
     }
 
-    // The end of a name or a value, at most `end`. Unusual values are left to the app.
+    // The end of a name or a value, at most `end`. A head with unusual characters is left to the app.
     const unsigned char *name_end(const unsigned char *at) noexcept {
         while (is(*at, FIELD)) ++at;
         if (!is(*at, TOKEN)) return at;
@@ -535,7 +543,7 @@ class HeadReader {
     bool native_ = false, app_ = false, upload_ = false, close_ = false, keep_ = false;
 };
 
-// The head must end with an empty line: its CR ends every search for the end of a run.
+// Checks a complete head. Searches need no bound, because the CR of the empty line at its end stops them.
 Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &limits, Head *head) noexcept {
     HeadReader reader(data, limits, head);
     head->length = static_cast<uint32_t>(length);

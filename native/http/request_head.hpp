@@ -66,7 +66,7 @@ constexpr size_t HTTP2_PREFACE_BYTES = sizeof HTTP2_PREFACE - 1;
 
 enum class Route : uint8_t { none, infer, live, ready, server, metadata, model_ready };
 
-// Whether a route describes the server or a model, which needs permission.
+// Whether a route answers metadata of the server or a model, for which a caller needs the token.
 inline bool is_description(Route route) noexcept {
     return route == Route::server || route == Route::metadata || route == Route::model_ready;
 }
@@ -89,6 +89,7 @@ struct HeadLimits {
     char mount[MOUNT_BYTES] = {};  // the prefix of all paths
 };
 
+// A part of the received bytes.
 struct Span {
     uint32_t offset = 0;
     uint32_t length = 0;

@@ -1,3 +1,5 @@
+// The system calls on a connection's socket, or OpenSSL in their place.
+
 #include "http/transport.hpp"
 
 #include <errno.h>
@@ -16,7 +18,7 @@ namespace {
 
 constexpr char INTERIM[] = "HTTP/1.1 100 Continue\r\n\r\n";
 constexpr size_t INTERIM_LENGTH = sizeof INTERIM - 1;
-constexpr size_t RECORD = 16384;
+constexpr size_t RECORD = 16384;  // bytes of the largest TLS record
 
 bool would_block(int error) noexcept { return error == EAGAIN || error == EWOULDBLOCK; }
 
@@ -105,7 +107,7 @@ ssize_t send_some(Transport *transport, const iovec *parts, int count) noexcept 
 
 Sent send_now(Transport *transport, Outgoing *out) noexcept {
     if (TlsSession *tls = &transport->tls; *tls) {
-        // OpenSSL must get the unsent bytes again before anything else (SSL_write(3)).
+        // OpenSSL must get the unsent bytes of `100 Continue` again before anything else (SSL_write(3)).
         const Sent before = tls->interim_waits ? send_interim(tls) : Sent::all;
         if (before != Sent::all) return before;
     }

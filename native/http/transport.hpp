@@ -45,7 +45,8 @@ void set_low_water(Transport *transport, int bytes) noexcept;
 // Bytes that were sent but not acknowledged by the peer; under TLS an estimate.
 uint64_t unacknowledged(Transport *transport) noexcept;
 
-// Whether the peer has gone. A half-closed peer may still read, so it gets an interim answer, and `*probed` is set.
+// Whether the peer has gone. A half-closed peer may still read, so it is sent `100 Continue` once, and `*probed` is
+// set: if it has gone, its system answers with a reset, which the next call sees.
 bool is_peer_gone(Transport *transport, bool *probed) noexcept;
 
 // The state of the peer of an answer in pieces, as known without sending. `half_closed`: sends nothing more, but may

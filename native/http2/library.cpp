@@ -1,3 +1,5 @@
+// Loads libnghttp2 and finds its functions.
+
 #include "http2/library.hpp"
 
 #include <dlfcn.h>
@@ -10,6 +12,7 @@ namespace {
 
 constexpr int OLDEST = 0x012b00;  // 1.43, the version in Debian 11 and RHEL 9
 
+// nghttp2_info
 struct Info {
     int age;
     int version_num;

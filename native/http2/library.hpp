@@ -13,6 +13,7 @@
 
 namespace ksrv::http2 {
 
+// nghttp2_session, nghttp2_session_callbacks and nghttp2_option, which are opaque.
 struct NgSession;
 struct NgCallbacks;
 struct NgOption;

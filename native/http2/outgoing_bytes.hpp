@@ -1,4 +1,5 @@
-// The outgoing bytes of a connection. Small parts are copied, large parts are not.
+// The outgoing bytes of a connection: a list of pieces. Small parts are copied into one buffer, and neighbouring copies
+// become one piece. Large parts are not copied; their `Keeper` keeps their memory until they are sent.
 
 #pragma once
 
@@ -106,7 +107,7 @@ class OutgoingBytes {
     }
 
   private:
-    static constexpr size_t MOST_KEPT = 65536;
+    static constexpr size_t MOST_KEPT = 65536;  // bytes of sent copies, or of an empty buffer, that stay allocated
 
     struct Piece {
         const unsigned char *data;
@@ -116,6 +117,7 @@ class OutgoingBytes {
 
     bool has_pieces() const noexcept { return first_ < pieces_.size(); }
     void add(const Piece &piece) {
+        // Remove the sent pieces before the vector would grow.
         if (first_ && pieces_.size() == pieces_.capacity()) {
             pieces_.erase(pieces_.begin(), pieces_.begin() + static_cast<std::ptrdiff_t>(first_));
             first_ = 0;

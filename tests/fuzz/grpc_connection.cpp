@@ -102,7 +102,7 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char *data, std::size_t siz
     require(server.connections.count() == 0);
     require(server.unfinished.load() == 0);
     require(server.open_calls.load() == 0);
-    require(server.untaken.load() == 0);
+    require(server.undelivered.load() == 0);
     require(budget.held() == 0);
     return 0;
 }

@@ -225,9 +225,10 @@ struct Simulation {
         HttpServer &server = worker->http;
         if (server.counts.counted(ServerCounter::stray)) machine().fail("a message was answered twice");
         if (worker->server.connections.count()) machine().fail("%u connections of HTTP/2 are open still", worker->server.connections.count());
-        if (worker->server.unfinished.load() || worker->server.open_calls.load() || worker->server.untaken.load())
-            machine().fail("calls are counted that have gone: %u unfinished, %u open, %u untaken", worker->server.unfinished.load(),
-                           worker->server.open_calls.load(), worker->server.untaken.load());
+        if (worker->server.unfinished.load() || worker->server.open_calls.load() || worker->server.undelivered.load())
+            machine().fail("calls are counted that have gone: %u unfinished, %u open, %u undelivered",
+                           worker->server.unfinished.load(), worker->server.open_calls.load(),
+                           worker->server.undelivered.load());
         model.reset();
         worker.reset();
         close_listeners();
