@@ -325,6 +325,7 @@ def resolve(
     for name, foreign in read_foreign_settings(named).items():
         path = str(named[name])
         given = {key: _Given(value, path) for key, value in foreign.settings.items()} | given
+    # Flags win over all other sources.
     for key, value in (flags or {}).items():
         if key not in known:
             raise SettingsError(_unknown(key, "command line", known))

@@ -1,9 +1,8 @@
 // Authorization values that Python has already accepted, so that later requests with them need no Python.
 //
 // Strategy: only Python decides who may call. An accepted value is stored byte for byte, so that the decision is not
-// repeated. Python decides about every other value. Readers need no lock: a value is written before the count
-// includes it. Values are never removed, because a worker's tokens do not change:
-// a reload starts a new worker.
+// repeated. Python decides about every other value. Readers need no lock: a value is written before the count includes
+// it. Values are never removed, because a worker's tokens do not change: a reload starts a new worker.
 
 #pragma once
 

@@ -1,3 +1,5 @@
+// Reads a ModelInferRequest without Python, and writes the answer as a ModelInferResponse.
+//
 // The functions are in the order of their use: `read_message` compares a scanned message with the signature; `ANSWERS`
 // are the functions that the queue calls for the answer; `make_fast_call` at the end uses both.
 

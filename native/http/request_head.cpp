@@ -1,5 +1,6 @@
-// How a head is read: `classify_head` (the last function) finds its end with `find_head_end`, then `judge_head` splits
-// it into lines, and `HeadReader` checks the request line and each field. The functions before check single parts.
+// Reads the head of an HTTP/1.1 request: `classify_head` (the last function) finds its end with `find_head_end`, then
+// `judge_head` splits it into lines, and `HeadReader` checks the request line and each field. The functions before
+// check single parts.
 //
 // Most functions move `at` through the bytes up to `end`.
 
