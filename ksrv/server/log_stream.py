@@ -67,8 +67,7 @@ class LogStream:
         """Do nothing: `logging` calls this after each line."""
 
     def drain(self, seconds: float) -> None:
-        """Wait until the queue is written, but at most `seconds`.
-        """
+        """Wait until the queue is written, but at most `seconds`."""
         with self._lock:
             writer = self._writer
         if writer is not None:

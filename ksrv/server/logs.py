@@ -60,8 +60,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class PrintedRecords(io.TextIOBase):
-    """Standard output of a server whose log is JSON. Each line that ksrv or a handler prints becomes a record.
-    """
+    """Standard output of a server whose log is JSON. Each line that ksrv or a handler prints becomes a record."""
 
     def __init__(self) -> None:
         self._log = logging.getLogger("ksrv.stdout")

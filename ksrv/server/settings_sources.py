@@ -319,7 +319,7 @@ def resolve(
     given = _from_file(path, known) if path else {}
     from_environment, warnings = _from_environment(variables, known)
     given |= from_environment
-    # Any source may name a foreign file, but the values in that file are weaker than those of all other sources.
+    # Any source may name a foreign file, but the values in that file are weaker than values of all other sources.
     named = {key: item.value for key, item in given.items()}
     named |= {key: value for key, value in (flags or {}).items() if value is not None}
     for name, foreign in read_foreign_settings(named).items():

@@ -232,7 +232,8 @@ class KsrvWorker(Worker):  # type: ignore[misc]
         # Read the counter first: if a model changes while the routes are gathered, the server sees that they are
         # outdated.
         state = self.http_server.model_changes
-        reached = engine.routable_models()  # the name and version in a path, and the model that they reach
+        # Each with the name and version in a path, and the model that they reach.
+        reached = engine.routable_models()
         known = [
             (name, version, id(model), is_ready(engine, name, version))
             for name, version, model in reached

@@ -293,7 +293,7 @@ def _entries_of(path: Path, *, alone: bool) -> dict[str, ModelEntry]:
     """Return the models of a path, changed so that they run in this process.
 
     Args:
-        alone: Whether no other model is loaded, so that a model which would get its own process may have this one.
+        alone: Whether no other model is loaded, so that a model with `executor: process` may have this process.
     """
     repository = Repository([path], formats())
     repository.check()

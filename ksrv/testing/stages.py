@@ -74,7 +74,8 @@ def batch(
         )
         start += size
     made = Batch(ExecutorInputs(tensors, total, requests, explain), (), Device("cpu").put)
-    for request, state in zip(requests, states, strict=False):  # a sequence with an empty state begins
+    # A sequence with an empty state begins.
+    for request, state in zip(requests, states, strict=False):
         made.sequences += [RowSequence(start=not state, end=False, state=state)] * request.rows
     return made
 

@@ -1,4 +1,4 @@
-// What threads do with a call: write messages, finish, cancel, wait. The connection's owner then sends what changed.
+// The functions that threads call to answer a call: write messages, finish, cancel, wait. The connection's owner then sends what changed.
 
 #include "grpc/call.hpp"
 

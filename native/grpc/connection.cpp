@@ -1,4 +1,4 @@
-// What the owner of a connection does: handles events and mail, reads, sends, and ends the connection in its stages.
+// The work of a connection's owner: handles events and mail, reads, sends, and ends the connection in its stages.
 
 #include "grpc/connection.hpp"
 
@@ -86,7 +86,7 @@ void Connection::drain_mailbox() noexcept {
     }
 }
 
-// Handles all events that were posted, in an order in which an end of the connection comes before new work.
+// Handles all events that were posted, the end of the connection first, then new work.
 void Connection::run_owned(uint32_t events) noexcept {
     now_ = unsigned_now_ns();
     if (events & EVENT_READABLE) socket_.note_readable();

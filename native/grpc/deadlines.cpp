@@ -50,7 +50,7 @@ void Streams::look_at_call(Call *call) noexcept {
     }
     if (call->receiving > Receiving::message || has_messages) return;
     // Below: the pace of the arriving message. Between two messages of a stream no time limit applies here: the thread
-    // that takes the messages has its own.
+    // that takes the messages has a time limit.
     if (call->receiving == Receiving::message && call->method->streams && !incoming.has_begun()) return;
     if (connection_.is_gone() && server_.draining.load(std::memory_order_relaxed) &&
         now - std::max(call->opened_ns, incoming.progress_ns) >= SILENT_NS) {

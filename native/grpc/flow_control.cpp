@@ -1,5 +1,5 @@
 // Limits what a peer may send: the windows of its streams, the bytes of messages in the memory budget, and resets of
-// streams. A window is the number of bytes that the peer may send on a stream; it grows only when this side says so.
+// streams. A window is the number of bytes that the peer may send on a stream; it grows only by a frame of this side.
 
 #include <algorithm>
 

@@ -117,7 +117,7 @@ class Payload final : public http2::Keeper {
     MemoryBudget *budget = nullptr;
     uint64_t counted = 0;
     AnswerRoom room = AnswerRoom::none;
-    size_t size = 0, taken = 0;  // all bytes, and those that `take` has moved; including the prefix
+    size_t size = 0, taken = 0;  // all bytes, and the bytes that `take` has moved; including the prefix
 
   private:
     static constexpr size_t SMALL = 80u << 10;  // all answers of the fast path are smaller

@@ -16,7 +16,7 @@ namespace ksrv::grpc {
 namespace {
 
 constexpr size_t FRAME_HEAD = 9, LONGEST_FRAME = 256u << 10;  // bytes
-constexpr uint32_t LIBRARY_LIMIT = 100'000;  // frames, for the library's own protection against floods
+constexpr uint32_t LIBRARY_LIMIT = 100'000;  // frames, for the protection that the library has since 1.57
 constexpr int32_t CONNECTION_WINDOW = 16 << 20;
 
 Session *self_of(void *user) noexcept { return static_cast<Session *>(user); }

@@ -23,7 +23,7 @@ struct CallCounts {
     std::atomic<uint64_t> idle_since_ns{0};
 };
 
-// What follows the offered bytes of an answer: more bytes, the trailers, or nothing.
+// The rest of an answer after the offered bytes: more bytes, the trailers, or nothing.
 enum class Following : uint8_t { more, trailers, end };
 
 // Used only by the connection's owner.
@@ -40,8 +40,8 @@ class Streams final {
     // Ends half of the calls whose message does not arrive, the oldest first.
     void end_unfinished() noexcept;
     void close_all() noexcept;
-    // Where the next bytes of a DATA frame belong in the block of their message, and how many. Null unless they may be
-    // received directly into it.
+    // The address in their message's block for the next bytes of a DATA frame, and how many. Null unless they may be
+    // received directly into the block.
     unsigned char *place_of_data(size_t *length) noexcept;
     // Lets the peer send more on a stream, unless its messages must wait.
     void open_window(Call *call) noexcept;

@@ -13,7 +13,7 @@
 namespace ksrv {
 
 constexpr size_t ANSWER_HEAD = 768;  // bytes of a head that needs no allocation
-constexpr int ANSWER_PARTS = 64;     // parts that one system call sends
+constexpr int ANSWER_PARTS = 64;     // parts in a system call
 
 // Python objects that own an answer's parts. A thread with the GIL releases them after the last byte was sent.
 struct Owners {

@@ -143,6 +143,7 @@ def send_parts(
         resp.data = b"".join(compressed(parts, encoding))
     elif MESSAGE in environ:
         resp.content_length = content_length
-        resp.stream = cast(Iterator[bytes], iter(parts))  # the native server sends them without a copy
+        # The native server sends the parts without a copy.
+        resp.stream = cast(Iterator[bytes], iter(parts))
     else:
         resp.data = b"".join(parts)

@@ -14,12 +14,12 @@ from typing import Any
 from ksrv.server.settings import ServerSettings, SettingsError
 
 UNIX = "unix"
-"""The word that stands for all unix sockets in `--forwarded-allow-ips`."""
+"""The word for all unix sockets in `--forwarded-allow-ips`."""
 
 SHOWN_DIGITS = 8
 """Hexadecimal digits of a token's digest that the logs show."""
 
-MOST_FORWARDED_CHARACTERS = 4096
+MOST_FORWARDED = 4096
 """Characters of `Forwarded` that are read, from the right."""
 
 _KEYS = {"HTTP_X_FORWARDED_FOR": "x-forwarded-for", "HTTP_FORWARDED": "forwarded"}
@@ -106,7 +106,7 @@ def _hops(headers: Mapping[str, str]) -> Iterator[str]:
     if "x-forwarded-for" in headers:
         yield from reversed(headers["x-forwarded-for"].split(","))
         return
-    for element in reversed(_ELEMENT.findall(headers.get("forwarded", "")[-MOST_FORWARDED_CHARACTERS:])):
+    for element in reversed(_ELEMENT.findall(headers.get("forwarded", "")[-MOST_FORWARDED:])):
         found = _FOR.search(element)
         yield found[1].strip('"') if found else ""
 

@@ -6,7 +6,7 @@ whose length is not known, gets a separate thread, which waits for its client.
 
 The app is called once for a message. A body that is long, or whose sender waits for `100 Continue`, has not arrived
 when a thread first gets the message. Then `wanted_body` asks the app whether it wants the body (judged by the caller,
-the route, the model and the announced length). If so, the message goes back to the server, and a thread gets it again
+the route, the model and the announced length). If so, the server gets the message again to receive the body, and then a thread gets it
 with the body. If not, the app is called at once, and refuses the message.
 """
 
@@ -303,7 +303,7 @@ class Answer:
             self._close()
 
     def _head_fields(self, chosen: Sequence[tuple[str, str]] = ()) -> bytes:
-        """Return the header fields; `chosen`, the fields of a stream's first piece, replace those of the same names."""
+        """Return the header fields; `chosen`, the fields of a stream's first piece, replace fields of the same names."""
         names = {name.lower() for name, _ in chosen}
         given = [(name, value) for name, value in self._fields if name.lower() not in names]
         return "".join(f"{name}: {value}\r\n" for name, value in (*given, *chosen)).encode(

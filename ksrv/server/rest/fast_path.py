@@ -40,7 +40,7 @@ another I/O thread takes over the sockets meanwhile."""
 
 
 def header_lines(headers: list[tuple[str, str]], length: int) -> bytes:
-    """Return header lines like those of Falcon under gunicorn: lower case, the length last.
+    """Return header lines as Falcon under gunicorn writes them: lower case, the length last.
 
     Args:
         length: Bytes of the body.

@@ -32,7 +32,8 @@ log = logging.getLogger(__name__)
 
 COPY_BYTES = 4 << 20
 _COPIES = 2
-_HEADER = struct.Struct("=QQQ")  # the number of the copy, which grows with each write; length; checksum
+# Before a copy: its number, which grows with each write; its length; its checksum.
+_HEADER = struct.Struct("=QQQ")
 _TRIES = 20
 
 

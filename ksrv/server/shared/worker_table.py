@@ -97,7 +97,7 @@ class WorkerTable(ctypes.Structure):
     stopping: int
 
     def begin_stop(self, stop: Stop) -> None:
-        """Note that the server stops. Of several calls, the largest value holds: a quick stop stays quick."""
+        """Note that the server stops. Of several calls, the largest value wins: a quick stop stays quick."""
         self.stopping = max(self.stopping, stop)
 
     def note_reload(self, *, accepted: bool) -> None:

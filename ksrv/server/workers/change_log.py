@@ -241,7 +241,7 @@ def entries_for_new_worker(entries: Sequence[tuple[int, LogEntry]]) -> list[LogE
     """
     done: dict[int, LogEntry] = {}  # by the position of the change
     found: dict[tuple[str, str], list[LogEntry]] = {}  # by subject
-    asked: dict[int, int] = {}  # for the position of a change, the slot of the worker that its client asked
+    asked: dict[int, int] = {}  # by the position of the change: the worker that its client asked
     for position, entry in entries:
         if entry.kind == "kept":
             for kept in entry.kept:

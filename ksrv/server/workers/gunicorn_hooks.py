@@ -152,7 +152,8 @@ class Master:
             check_gunicorn()
             self._check_gunicorn(server)
         except SettingsError as error:
-            raise RuntimeError(str(error)) from error  # gunicorn shows this type without a traceback
+            # gunicorn shows this type of error without a traceback.
+            raise RuntimeError(str(error)) from error
         adopt(server, self.table)
         self._enforce(server)
         configure(settings)

@@ -103,8 +103,9 @@ class Service:
         self._url: str | None = None  # the address to print
         self._signals = StopSignals(table)
         self._replicator: ChangeReplicator | None = None
-        self._end: float | None = None  # when `stop_timeout` is over, once the worker has begun to leave
-        self._leaving = threading.Event()  # a stop signal came; the worker may still wait until others serve
+        # When `stop_timeout` is over. Set when the front ends begin to stop.
+        self._end: float | None = None
+        self._leaving = threading.Event()  # a stop signal came; other workers may not serve yet
         self._ending = threading.Event()  # the front ends have begun to stop
         self._loaded = threading.Event()  # all models were tried
 
@@ -200,7 +201,7 @@ class Service:
         self._table.served = True
 
     def _prepare_process(self) -> None:
-        """Change settings of malloc and OpenCV that hold for the whole process."""
+        """Change settings of malloc and OpenCV for the whole process."""
         if self.settings.retain_freed_memory:
             buffer_pool.tune_malloc(keep=256 << 20, no_mmap=True)
         else:
@@ -394,7 +395,7 @@ class Service:
         if not self._loaded.is_set():
             log.info("leaving while models are being loaded")
         elif self._parts is not None:
-            # The closed engine refuses changes. This worker must not count among those that a control call waits for.
+            # The closed engine refuses changes. A control call must not wait for this worker.
             self._worker.follows = sys.maxsize
             try:
                 self.engine.close(timeout)
