@@ -100,7 +100,7 @@ class ModelVersion(InstanceHost):
             and all(executor.any_thread for executor in self.executors)
         )
         # Whether a thread that runs a request inline returns at the deadline.
-        self._keeps_deadlines = all(executor.keeps_deadlines for executor in self.executors)
+        self._bounded = all(executor.keeps_deadlines for executor in self.executors)
         self.instances = [
             Instance(self, number, executor) for number, executor in enumerate(self.executors)
         ]
@@ -174,9 +174,8 @@ class ModelVersion(InstanceHost):
     def _prefetches(self) -> bool:
         """Whether joining a batch can take time: requests are copied, or images decoded."""
         joins = self.spec.max_batch_size > 1 or bool(self.images)
-        return (
-            joins and self.sequences is None
-        )  # any instance may take a prefetched batch, but not one of a sequence
+        # Any instance may take a prefetched batch, but not one of a sequence.
+        return joins and self.sequences is None
 
     def _give_up(self) -> None:
         self.state = "UNAVAILABLE"
@@ -226,9 +225,7 @@ class ModelVersion(InstanceHost):
             handle.add_done_callback(callback)
         # At the deadline a timer answers the request. But a thread that runs a handler inline cannot return before the
         # handler does. So it may only do so if the executor keeps deadlines, or the request has none.
-        caller_blocks = caller_blocks and (
-            self._keeps_deadlines or handle.deadline_ns == NO_DEADLINE
-        )
+        caller_blocks = caller_blocks and (self._bounded or handle.deadline_ns == NO_DEADLINE)
         push = self.queue.push
         if allow_inline or caller_blocks:
             push = partial(self.queue.push_inline, caller_blocks=caller_blocks)

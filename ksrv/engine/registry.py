@@ -109,9 +109,8 @@ class ModelRegistry:
         self._table_lock = threading.Lock()  # while the table is replaced
         # Weak references, because callers name unknown models: a lock lives while it is held or waited for.
         self._locks: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
-        self._applied: dict[
-            str, int
-        ] = {}  # by model, the number of the last change that was applied
+        # By model, the number of the last change that was applied.
+        self._applied: dict[str, int] = {}
         self._load_slots = threading.BoundedSemaphore(self.parallel_loads)
         self._retiring: list[threading.Thread] = []
         self._closing = False
@@ -555,9 +554,8 @@ class ModelRegistry:
             states.setdefault("", ModelState(name, "", "UNAVAILABLE", error.message))
             merged = {**before.versions, **versions}
             versions = {version: merged[version] for version in sorted(merged, key=by_numbers)}
-        if (
-            failed and not versions
-        ):  # if nothing new can serve, all old versions stay, also deleted versions
+        # If nothing new can serve, all old versions stay, also deleted versions.
+        if failed and not versions:
             versions = before.versions
         required = always or before.required or bool(versions)
         made = ModelVersions(versions, states, required=required, fingerprints=found, entry=entry)

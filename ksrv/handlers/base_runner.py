@@ -77,9 +77,8 @@ class BaseRunner(StageRunner):
         self.serves_sequences = False
         self.shares_loop = False
         self.runs_file = False
-        self._handlers_device: Any = (
-            None  # the last `handler.device` that was found equal to `device`
-        )
+        # The last `handler.device` that was found equal to `device`.
+        self._handlers_device: Any = None
 
     def make_batch(self, inputs: ExecutorInputs) -> Batch:
         """Return a batch as handlers see it.

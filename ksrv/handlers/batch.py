@@ -382,10 +382,8 @@ def fail_rest(batch: Batch, failure: KsrvError) -> bool:
     """
     own = {at: error for at, error in batch.failures.items() if isinstance(error, KsrvError)}
     batch.failures = {at: own.get(at, failure) for at in range(len(batch.requests))}
-    batch.headers, batch.parameters = (
-        {},
-        {},
-    )  # dropped, because they may be the reason of the failure
+    # Dropped, because they may be the reason of the failure.
+    batch.headers, batch.parameters = {}, {}
     return bool(own)
 
 

@@ -86,9 +86,8 @@ def _asked(
     if signature is not None and any(
         one.kind is one.VAR_KEYWORD for one in signature.parameters.values()
     ):
-        signature = signature_of(
-            function
-        )  # a decorator with **named passes all arguments to the wrapped function
+        # A decorator with **named passes all arguments to the wrapped function.
+        signature = signature_of(function)
     if signature is None:
         return (), False
     parameters = list(signature.parameters.values())

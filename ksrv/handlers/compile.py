@@ -35,10 +35,8 @@ def compile_model(loaded: LoadedModel, context: Context) -> Any:
         return loaded.model
     model, wrapper = loaded.model, None
     if isinstance(model, NamedArguments):
-        model, wrapper = (
-            model.module,
-            model,
-        )  # compile the module, not the wrapper that orders its arguments
+        # Compile the module, not the wrapper that orders its arguments.
+        model, wrapper = model.module, model
     reason = _obstacle(model, plan)
     if reason is None:
         compiled = CompiledModel(model, plan, context)

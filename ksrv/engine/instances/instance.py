@@ -90,9 +90,8 @@ class Instance(InstanceRunner):
         if tracing.tracer() is not None:
             self.trace_of = partial(trace_of, name=host.spec.name, version=host.spec.version)
         self.number = number
-        self._go = (
-            threading.Event()
-        )  # set by `serve` and `stop`; the thread waits for it after loading
+        # Set by `serve` and `stop`; the thread waits for it after loading.
+        self._go = threading.Event()
         self._dispatcher: RingDispatcher | None = None
         self._restarts = ExecutorRestarts(host, number, executor)
         self.started: Future[ModelSpec] = Future()
@@ -360,9 +359,8 @@ class Instance(InstanceRunner):
         """Queue the requests of a batch again after its executor died. Return an error if they must end instead."""
         name = self._host.spec.name
         attempts = batch.attempts
-        if not isinstance(
-            error, ExecutorAbsent
-        ):  # absent: it had died before the batch, and that was logged
+        # Absent: it had died before the batch, and that was logged.
+        if not isinstance(error, ExecutorAbsent):
             log.error("the model %s, instance %d: %s", name, self.number, error.message)
             # A second run would send the intermediate answers of the first again.
             if not self._host.retry or (batch.emit is not None and batch.emit.sent):

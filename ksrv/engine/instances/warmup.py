@@ -101,9 +101,8 @@ class WarmUp:
             if error is not None:
                 break
             passed = size
-        if (
-            error is None or request.has_called
-        ):  # calls to other models are refused here, so this error is no fault
+        # Calls to other models are refused here, so this error is no fault.
+        if error is None or request.has_called:
             return
         name = f"the warm-up with zeros: {error.message}"
         if isinstance(error, ModelFailed):

@@ -105,9 +105,8 @@ class ProcessExecutor:
         self._label = f"the process of model {quote(source.name)}"
         self._log = ProcessLog(source.name, source.version, self.instance)
         self._backoff = Backoff()
-        self._lock = (
-            threading.Lock()
-        )  # held while a batch uses the link, and while the process is replaced
+        # Held while a batch uses the link, and while the process is replaced.
+        self._lock = threading.Lock()
         self._closing = threading.Event()
         self._callbacks: list[Callable[[str], None]] = []
         self._process: HandlerProcess | None = None

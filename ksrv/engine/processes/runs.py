@@ -141,13 +141,11 @@ class ProcessRuns:
     may_stream: bool
 
     def __post_init__(self) -> None:
-        self._lock = (
-            threading.Lock()
-        )  # so that no batch is added to `_open` after the channel has ended
+        # So that no batch is added to `_open` after the channel has ended.
+        self._lock = threading.Lock()
         self._open: dict[int, Run] = {}  # the batches without an outcome, by number
-        self._ring_batch: Run | None = (
-            None  # the running batch of the ring, if it has sent a message
-        )
+        # The running batch of the ring, if it has sent a message.
+        self._ring_batch: Run | None = None
         no_requests = ExecutorInputs({}, 0, [])
         no_requests.beside_others = True
         self._no_batch = Run(NO_BATCH, lambda: no_requests)  # has the calls that belong to no batch

@@ -67,9 +67,8 @@ class TensorWriter:
     def __init__(self, link: Link) -> None:
         self._link = link
         self._left = INLINE_BYTES
-        self._copies: list[
-            tuple[Part, Any]
-        ] = []  # arrays for the block that `write` leases, with their offsets in it
+        # Arrays for the block that `write` leases, with their offsets in it.
+        self._copies: list[tuple[Part, Any]] = []
         self._copied_bytes = 0
         self.nbytes = 0
         self.blocks: list[Block] = []

@@ -74,9 +74,8 @@ class SplitRequest:
 
     def _note_end(self, part: QueuedRequest) -> None:
         if self._failed is None and not isinstance(part.answer, InferResponse):
-            self._failed = (
-                part  # before `cancel`, because that calls this method for the other parts
-            )
+            # Before `cancel`, because that calls this method for the other parts.
+            self._failed = part
             self.cancel()
 
     def _ended(self) -> InferResponse | KsrvError:

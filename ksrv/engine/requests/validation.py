@@ -184,9 +184,8 @@ class RequestValidator:
                         f"the input {quote(name)} has {count} rows and the input {quote(first)} "
                         f"has {rows}; all inputs of a request need the same number of rows"
                     )
-            elif (
-                rows == -1 and not self._counts_rows
-            ):  # no input has rows, so the first input decides
+            elif rows == -1 and not self._counts_rows:
+                # No input has rows, so the first input decides.
                 rows, first = (count if tensor.shape else 1), name
         if lengths:
             request.lengths = {name: length for name, (length, _) in lengths.items()}

@@ -99,9 +99,8 @@ class TextEncoder(BaseHandler):
             rows: list[Sequence[int]] = []
             for row, ids in enumerate(batch["token_ids"][:, : self.most_tokens]):
                 known = not ids.size or (ids.min() >= 0 and ids.max() <= self.largest_id)
-                if (
-                    not known
-                ):  # an id outside of the embedding can make a GPU unusable for this process
+                # An id outside of the embedding can make a GPU unusable for this process.
+                if not known:
                     batch.fail(
                         row,
                         f"row {row} of 'token_ids' has an id outside of 0 to {self.largest_id}",

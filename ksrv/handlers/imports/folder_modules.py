@@ -102,9 +102,8 @@ class ModelImporter:
         for name in list(sys.modules):  # a copy, because other threads import meanwhile
             if _within(name, self.package):
                 self._forget_bare_name(name.removeprefix(f"{self.package}."), sys.modules.pop(name))
-        if (
-            PREFIX in sys.modules
-        ):  # an import also makes the module an attribute of its parent package
+        # An import also makes the module an attribute of its parent package.
+        if PREFIX in sys.modules:
             vars(sys.modules[PREFIX]).pop(self.package.removeprefix(f"{PREFIX}."), None)
         self._open = False
 

@@ -34,15 +34,13 @@ class WorkerCalls:
         self._link = link
         self._inbox = inbox
         self._lock = threading.Lock()
-        self._batches: dict[
-            int, int
-        ] = {}  # the numbers of the running batches, by the id() of the batch
+        # The numbers of the running batches, by the id() of the batch.
+        self._batches: dict[int, int] = {}
         self._number = 0  # of the last call
         self._open: dict[int, PendingCall] = {}  # the calls without an outcome, by number
         self._missing_results = 0  # RESULT messages that have not arrived, also of cancelled calls
-        self._awaited: set[PendingCall] = (
-            set()
-        )  # calls with a callback, for which `_receive` receives
+        # Calls with a callback, for which `_receive` receives.
+        self._awaited: set[PendingCall] = set()
         self._has_receiver = False  # whether the thread of `_receive` runs
         self.always_receiving = False
         self.ring: ProcessRing | None = None
@@ -191,9 +189,8 @@ class WorkerCalls:
             threading.Thread(target=self._receive, name="ksrv-calls", daemon=True).start()
 
     def _receive(self) -> None:
-        with suppress(
-            ChannelClosed, ChannelError
-        ):  # the main thread gets the same error, and ends the process
+        # The main thread gets the same error, and ends the process.
+        with suppress(ChannelClosed, ChannelError):
             self._inbox.wait_for(self._has_received)
 
     def _has_received(self) -> bool:
@@ -267,9 +264,8 @@ class PendingCall:
     def done(self) -> bool:
         """See `RequestHandle.done`."""
         if self._outcome is None:
-            self.calls.receive_for(
-                self
-            )  # otherwise a handler that polls `done` would never get the result
+            # Otherwise a handler that polls `done` would never get the result.
+            self.calls.receive_for(self)
         return self._outcome is not None
 
     def settled(self) -> bool:

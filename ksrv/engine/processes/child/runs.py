@@ -299,9 +299,8 @@ class RunLoop:
             outputs = error
         self._end(number, chunks)
         self.calls.end_alone(batch)
-        del (
-            batch
-        )  # releases the slots with its tensors before the worker learns that the batch has ended
+        # Releases the slots with its tensors before the worker learns that the batch has ended.
+        del batch
         self._finish(number, outputs)
 
     def _begin_beside_others(
