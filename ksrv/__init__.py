@@ -72,6 +72,8 @@ __all__ = [
     "timed",
 ]
 
+# Imported on first use, so that `import ksrv` loads neither numpy nor a framework. The names of
+# datatypes are missing here: `__getattr__` takes them from `tensor_types`.
 _HOME = {
     "BaseHandler": "ksrv.handlers.base",
     "Batch": "ksrv.handlers.batch",
@@ -88,6 +90,7 @@ _HOME = {
 }
 
 
+# A source folder without a built core, which hides an installed ksrv, is replaced by the latter.
 if not any(_exists(f"{_dirname(__file__)}/_native/_core{suffix}") for suffix in _SUFFIXES):
     from ksrv.installation import use_installed
 

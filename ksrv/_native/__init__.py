@@ -1,4 +1,8 @@
-"""The native core. Its modules are compiled into one file, so that what they share exists once."""
+"""The native core. Importing this package lets Python find its compiled modules.
+
+All Cython modules and the C++ core are linked into one file (`_core*.so`), so that C++ objects such
+as the buffer pool exist once in a process. Python would look for a file for each module.
+"""
 
 import sys
 from collections.abc import Sequence
@@ -13,7 +17,7 @@ _FILES = core_files(Path(__file__).parent.parent)
 
 
 class _CoreLoader(ExtensionFileLoader):
-    """Loads a module of the file. If a library is missing, the error names the remedy."""
+    """Loads a module from the core's file. If a library is missing, the error names the remedy."""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         try:

@@ -1,5 +1,8 @@
 # Needs the GIL: attributes are plain, without locks.
-"""The inputs of a batch that an executor runs, and the outputs that it returns."""
+"""The inputs of a batch that an executor runs, and the outputs that it returns.
+
+An executor runs a handler in the worker or in a handler process; see `ksrv.engine.executor`.
+"""
 
 cimport cython
 

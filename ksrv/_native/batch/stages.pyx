@@ -1,7 +1,10 @@
 # Needs the GIL: attributes are plain, without locks.
 """Runs a batch through the stages of a handler. Compiled, because every request takes this path.
 
-`ksrv.handlers` has the rest: loading, the stages themselves, and the error texts.
+`StageRunner.run` is the entry. A batch has two forms: `inputs`, the executor's `ExecutorInputs`,
+and `made`, the `Batch` that a handler reads, which is made from the inputs on first use.
+`RunContext` keeps both while the batch runs; `BoundContext` passes them to threads and coroutines that the
+handler starts. `ksrv.handlers` has the rest: loading, the stages themselves, and the error texts.
 """
 
 import sys
@@ -35,7 +38,8 @@ cnp.import_array()
 
 cdef extern from *:
     """
-    // borrowed: the runner keeps it alive meanwhile
+    // The RunContext of the batch that this thread runs. A borrowed reference: the runner that set
+    // it keeps the context alive.
     static thread_local PyObject *ksrv_running = nullptr;
     """
     PyObject *ksrv_running
@@ -48,7 +52,10 @@ cdef StageTimes NONE_RUN = StageTimes(NOT_RUN, NOT_RUN, NOT_RUN)
 
 
 cdef bint _is_stream(object result) noexcept:
-    """Whether a result is a generator or a coroutine, which yields or returns its value later."""
+    """Whether a result is a generator or a coroutine, which yields or returns its value later.
+
+    A list may have one generator for each row, so its first element decides.
+    """
     if type(result) is list and len(<list>result) > 0:
         result = (<list>result)[0]
     kind = type(result)
@@ -311,6 +318,9 @@ cdef class RunnerCalls:
 cdef class StageRunner:
     """Runs batches through a handler. The base of `ksrv.handlers.runner.Runner`.
 
+    The methods without a definition here (`_drain`, `read_outputs`, `failure_of`, `_check_answers`,
+    `_fail_rest`, `_not_loaded`) are defined by `Runner` and its base `BaseRunner`.
+
     Attributes:
         handler: The handler object, or None before it is loaded.
         context: The handler's context, or None.
@@ -355,6 +365,7 @@ cdef class StageRunner:
         return self.stages(inputs)
 
     cdef ExecutorOutputs stages(self, ExecutorInputs inputs):
+        """Run the stages. The context refers to the batch until they have ended."""
         cdef RunContext context = self.context
         cdef ExecutorOutputs made = None
         cdef object failure = None
@@ -388,14 +399,14 @@ cdef class StageRunner:
                 began = now_ns()
                 made = self.read(result, inputs)
                 _note_outputs(context, now_ns() - began)
-            result = None
+            result = None  # so that no reference to the outputs is left besides `made`
             if context.made is not None:
                 self._check_answers(context.made)
         except BaseException as error:
             failure = self.failure_of(error, context.stage, inputs)
         finally:
             batch = context.made
-            # After this, the batch's memory is no longer kept alive here.
+            # The context lives as long as the handler, and must not keep the batch's memory alive.
             context.inputs = context.made = None
             if context.bound is not None:
                 context.bound.release()
@@ -403,6 +414,7 @@ cdef class StageRunner:
             context.stage = ""
             ksrv_running = outer
         if failure is not None:
+            # Raises unless the handler itself failed some requests, whose errors must be kept.
             self._fail_rest(failure, batch)
             made = ExecutorOutputs([])
         made.times = context.times
@@ -413,6 +425,7 @@ cdef class StageRunner:
 
     cdef object arrays(self, ExecutorInputs inputs):
         """Return the inputs if the default preprocess would pass them on unchanged, else None."""
+        # With a model, the default preprocess may turn arrays into torch tensors.
         if not self.passes_inputs_through or inputs.explain or self.handler.model is not None:
             return None
         for value in inputs.tensors.values():
@@ -423,6 +436,7 @@ cdef class StageRunner:
         return {name: (<Tensor>value).data for name, value in inputs.tensors.items()}
 
     cdef ExecutorOutputs read(self, object result, ExecutorInputs inputs):
+        """Return the tensors of a result: with the fast reader if possible, else with Python."""
         cdef list found = None
         if self.declared is not None and not inputs.explain:
             found = self.declared.tensors(result, inputs.rows)

@@ -1,5 +1,9 @@
 # Needs the GIL: Python objects pass from one thread to another.
-"""A gRPC call of the native server, for Python: its metadata, messages and answers."""
+"""A gRPC call of the native server, for Python: its metadata, messages and answers.
+
+A `Call` owns one reference to the native call (native/grpc/call.hpp). Several `Call`s may refer to
+the same native call one after the other: one to check the caller, another to answer.
+"""
 
 import time
 
@@ -30,8 +34,8 @@ CODES = (
 CODE_OF: dict[str, int] = {name: number for number, name in enumerate(CODES)}
 
 cdef enum:
-    COPIED_BYTES = 16384    # longer answers are not copied
-    UNSENT = 1048576        # limit for a stream's answers that wait for the client
+    COPIED_BYTES = 16384           # longer answers are not copied
+    MAX_UNSENT_BYTES = 1048576     # of a stream; `write` blocks until the client has read the rest
 
 
 def retry_details(str code not None, str text not None, uint64_t seconds) -> bytes:
@@ -144,6 +148,7 @@ cdef class Call:
     # ---- messages ---------------------------------------------------------------------------
 
     cdef object _taken(self, Message *message):
+        """Return a message, and whether it is compressed. The call keeps its counted bytes."""
         cdef object whole
         cdef bint compressed = message.compressed
         self.give_back_bytes()
@@ -210,6 +215,7 @@ cdef class Call:
             (<list>self.native.callbacks).append(callback)
             return True
         callbacks = [callback]
+        # The native call owns this reference. The GrpcServer releases it when it calls them.
         Py_INCREF(callbacks)
         if self.native.tell_of_end(<void *>callbacks):
             return True
@@ -235,14 +241,14 @@ cdef class Call:
         Returns:
             Whether the call continues. None if the budget does not allow the message.
         """
-        cdef bint open_still
+        cdef bint is_open
         cdef Payload *payload = self._payload(message)
         if payload == NULL:
             return None
         with nogil:
             self.native.write(payload)
-            open_still = self.native.wait_for_room(UNSENT)
-        return open_still
+            is_open = self.native.wait_for_room(MAX_UNSENT_BYTES)
+        return is_open
 
     def answer(
         self,
@@ -297,7 +303,10 @@ cdef class Call:
         return 0
 
     cdef Payload *_payload(self, message) except? NULL:
-        """Make a payload of contiguous bytes, or a list of such parts. NULL without room."""
+        """Make a payload of contiguous bytes, or a list of such parts. NULL if the budget is full.
+
+        A large payload refers to the parts, and owns a reference to them until they are sent.
+        """
         cdef list views = [
             memoryview(part) for part in (message if isinstance(message, list) else [message])
         ]

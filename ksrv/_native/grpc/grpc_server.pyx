@@ -1,5 +1,10 @@
 # Needs the GIL: Python objects pass from one thread to another.
-"""The gRPC server on libnghttp2, for Python: calls that are ready, and their answers."""
+"""The gRPC server on libnghttp2, for Python: calls that are ready, and their answers.
+
+`GrpcServer` sets up the native server. When calls need Python, an I/O thread that holds the GIL
+runs `_serve`. It pushes calls of the fast path, whose tensors were read without Python, into the
+queue of their model, and gives every other call to the server's handler.
+"""
 
 import logging
 import time
@@ -52,11 +57,16 @@ def library_version() -> str | None:
 
 
 cdef void _serve_fast(GrpcServer self, CCall *first) noexcept:
-    """Push a fast call and the next calls to the same model, and run them if a slot is claimed."""
+    """Push a fast call, and the next calls to the same model, into the model's queue.
+
+    If the push claims the slot of an idle instance, the calls are run on this thread. Calls that
+    the queue refuses are left to Python, which has the error texts.
+    """
     cdef CCall *calls[TOGETHER]
     cdef FastRequest *fast[TOGETHER]
     cdef Push results[TOGETHER]
     cdef uint64_t max_rows = first.fast.signature.max_rows
+    # max_rows is 0 if the model does not batch.
     cdef size_t room = <size_t>min(max_rows, <uint64_t>TOGETHER) if max_rows else 1
     cdef size_t count = 1, i
     calls[0] = first
@@ -65,7 +75,7 @@ cdef void _serve_fast(GrpcServer self, CCall *first) noexcept:
     for i in range(count):
         fast[i] = calls[i].fast
         calls[i].fast = NULL
-        calls[i].watch(fast[i])
+        calls[i].watch(fast[i])  # before the push, because after it the timer may answer the call
     ksrv_push_fast(fast, count, results)
     for i in range(count):
         if results[i] != PUSH_OK and results[i] != PUSH_INLINE:
@@ -76,6 +86,7 @@ cdef void _serve_fast(GrpcServer self, CCall *first) noexcept:
 
 
 cdef void _fast_answered(CRequest *request, void *answer) noexcept:
+    """Answer a fast call with Python. Called with the GIL, as `Request.answered`."""
     cdef FastRequest *fast = <FastRequest *>request
     cdef CCall *native = <CCall *>fast.call
     cdef GrpcServer server = <GrpcServer>native.connection.server().owner()
@@ -88,7 +99,8 @@ cdef void _fast_answered(CRequest *request, void *answer) noexcept:
         log.exception("an answer over gRPC failed")
 
 
-cdef void _serve(void *owner) noexcept:  # the event loop holds the GIL
+cdef void _serve(void *owner) noexcept:
+    """Run the calls that wait for Python. Called by the event loop with the GIL."""
     cdef GrpcServer self = <GrpcServer>owner
     cdef CCall *native
     cdef int reasons = 0
@@ -106,6 +118,7 @@ cdef void _serve(void *owner) noexcept:  # the event loop holds the GIL
 
 
 cdef void _release_sent(CServer *server) noexcept:
+    """Free sent payloads. Threads that sent them had no GIL to release their Python objects."""
     cdef Payload *payload = server.decrefs.take()
     cdef Payload *following
     while payload != NULL:
@@ -116,6 +129,7 @@ cdef void _release_sent(CServer *server) noexcept:
 
 
 cdef void _run(GrpcServer self, CCall *native, int reasons) noexcept:
+    """Run a call's handler or check, or its callbacks. `reasons` has bits of `RunReason`."""
     cdef Call call
     cdef object callbacks
     try:

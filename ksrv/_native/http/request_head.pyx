@@ -18,6 +18,8 @@ cdef class HeadRules:
         body: The largest Content-Length that the fast path takes.
         json: How many of these bytes may be JSON. None for all.
         head: The longest head, in bytes, of a request that the native server answers itself.
+        fields: The most header fields of a head.
+        chunks: The most chunks of a chunked body.
         longest_head: The longest head, in bytes, that is accepted.
         request_line: The longest request line in bytes, without its line end.
         field_size: The longest header field in bytes, with its line end.

@@ -1,9 +1,10 @@
 # Safe without the GIL: a Conversion is written only by its initialiser.
 # cython: freethreading_compatible = True
-"""Pixels to model numbers: the native loops behind array-like arguments.
+"""Converts the pixels of a picture to a model's input: order of channels, scale, mean, datatype.
 
 A conversion reads C-ordered pixels of numpy arrays (rows may have gaps) and writes into memory of
-the caller. It allocates nothing and releases the GIL.
+the caller. It allocates nothing and releases the GIL. native/images/convert_pixels.hpp has the
+arithmetic.
 """
 
 from cpython.buffer cimport (
@@ -36,7 +37,13 @@ cdef dict _DATATYPES = {
 
 
 cdef class Plane:
-    """The buffer of one picture: [height, width] or [height, width, channels]."""
+    """The buffer of one picture: [height, width] or [height, width, channels].
+
+    Raises:
+        ValueError: The picture has another rank, too many pixels or channels, gaps within a row, or
+            items that are not aligned.
+        BufferError: `picture` is read-only, but `writable` is True.
+    """
 
     def __cinit__(self, object picture, str role, bint writable=False):
         PyObject_GetBuffer(
@@ -78,9 +85,10 @@ cdef class Conversion:
     Args:
         channels: For each channel of the result, the source channel to copy: (2, 1, 0) turns BGR
             into RGB. None keeps all channels in order.
-        mean: Subtracted from the reordered channels; one value for each channel, one for all, or
+        scale: The values are divided by it first.
+        mean: Subtracted from the reordered channels: one value for each channel, one for all, or
             none.
-        std: The result is divided by it; likewise.
+        std: Divides the result: one value for each channel, one for all, or none.
         exact: Compute ((x / scale) - mean) / std rounding each step to the result's precision,
             rather than x * a + b.
 
@@ -150,8 +158,8 @@ cdef class Conversion:
             bfloat16: Whether a uint16 `target` holds the bit patterns of BF16.
 
         Raises:
-            ValueError: Sizes, channels or types that do not fit, or overlapping memory layouts that
-                are not row by row.
+            ValueError: Sizes, channels or types that do not fit, or pixels that are not contiguous
+                within a row.
             BufferError: `target` is read-only.
         """
         cdef Plane a = Plane(source, "source")
@@ -174,7 +182,7 @@ cdef class Conversion:
             convert_pixels(from_, to, self.coefficients)
 
     cdef int aim(self, Plane b, Py_ssize_t channels, bint bfloat16, PixelTarget *to) except -1:
-        """Describe the target memory for pixels with `channels` channels."""
+        """Fill `to` with the memory of `b`, which receives pixels of `channels` channels."""
         cdef Py_ssize_t i
         cdef int channel
         if b.format not in _DATATYPES:

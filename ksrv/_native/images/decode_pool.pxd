@@ -1,3 +1,5 @@
+"""The pool of decoding threads, for the other compiled modules."""
+
 from native.images.decode.pool cimport DecodePool as CDecodePool
 
 

@@ -13,23 +13,24 @@ if not cython.compiled:
     from collections.abc import Callable
 
 
-cdef struct Share:
-    PyObject *work
-    PyObject *failure
+# One call of `run`, for all threads that work on it. The caller's stack keeps it alive.
+cdef struct Job:
+    PyObject *work      # the function
+    PyObject *failures  # the list of exceptions
     size_t count
     size_t chunks
 
 
 cdef void _run_chunk(void *context, size_t chunk) noexcept nogil:
-    cdef Share *share = <Share *>context
+    cdef Job *job = <Job *>context
     # If the count does not divide evenly, the last chunks are one longer.
-    cdef size_t start = share.count * chunk // share.chunks
-    cdef size_t stop = share.count * (chunk + 1) // share.chunks
+    cdef size_t start = job.count * chunk // job.chunks
+    cdef size_t stop = job.count * (chunk + 1) // job.chunks
     with gil:
         try:
-            (<object>share.work)(start, stop)
+            (<object>job.work)(start, stop)
         except BaseException as error:
-            (<list>share.failure).append(error)
+            (<list>job.failures).append(error)
 
 
 cdef class DecodePool:
@@ -68,7 +69,7 @@ cdef class DecodePool:
         return self.pool.chunks(count, work_ns)
 
     def run(self, work: Callable[[int, int], object], Py_ssize_t count, Py_ssize_t chunks) -> None:
-        """Call `work(start, stop)` until the ranges have covered `count` items.
+        """Divide `count` items into ranges, and call `work(start, stop)` for each range.
 
         Args:
             work: Called on several threads at once, with the GIL. Faster only if it releases the
@@ -79,17 +80,17 @@ cdef class DecodePool:
             ValueError: A negative count.
             BaseException: The first exception that `work` raised. All other ranges still ran.
         """
-        cdef Share share
+        cdef Job job
         cdef list failures = []
         if count < 0:
             raise ValueError(f"there are 0 items or more, not {count}")
         if count == 0:
             return
-        share.work = <PyObject *>work
-        share.failure = <PyObject *>failures
-        share.count = <size_t>count
-        share.chunks = <size_t>max(1, min(chunks, count))
+        job.work = <PyObject *>work
+        job.failures = <PyObject *>failures
+        job.count = <size_t>count
+        job.chunks = <size_t>max(1, min(chunks, count))
         with nogil:
-            self.pool.run(share.chunks, _run_chunk, &share)
+            self.pool.run(job.chunks, _run_chunk, &job)
         if failures:
             raise failures[0]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 cimport cython
 
 from native.images.decode.cost cimport (
-    DECODED_APART_NS as DECODED_APART, decode_ns, row_decoder_bytes,
+    DECODED_APART_NS as NATIVE_DECODED_APART_NS, decode_ns, row_decoder_bytes,
 )
 from native.images.image_header cimport (
     COMPRESSED_TEXTS, ImageFault, ImageHeader, read_image_header,
@@ -21,13 +21,15 @@ from ksrv._native.memory.exported_bytes cimport ExportedBytes
 if not cython.compiled:
     from typing_extensions import Buffer
 
-DECODED_APART_NS: int = DECODED_APART
+DECODED_APART_NS: int = NATIVE_DECODED_APART_NS
 """From this decode time on, a request's pictures are decoded separately from other requests."""
 
 
 FORMATS: tuple[str, ...] = tuple(
-    image_format_name(<ImageFormat>one).decode("ascii") for one in range(1, <int>FIRST_NOT_DECODED)
+    image_format_name(<ImageFormat>code).decode("ascii")
+    for code in range(1, <int>FIRST_NOT_DECODED)
 )
+"""The formats that are decoded. The codes of other formats, which are only recognized, follow."""
 
 
 class ImageError(ValueError):
@@ -74,8 +76,9 @@ class Header(NamedTuple):
     row_decoder_bytes: int
 
 
-# From this size on the walk may take long enough for other threads to need the GIL.
 cdef enum:
+    # From this size on, reading a header may take so long that other threads need the GIL: a TIFF
+    # or PNG can have many parts in front of the picture.
     LONG_FILE_BYTES = 1 << 20
 
 

@@ -1,6 +1,10 @@
 # Safe without the GIL: plans do not change, and each call has a separate job.
 # cython: freethreading_compatible = True
-"""JPEGs that are resized into a row of a batch while they are decoded, without the GIL."""
+"""Decodes JPEGs into rows of a batch, and resizes and converts them on the way, without the GIL.
+
+A `RowPlan` is made once for a size of picture. It has everything that pictures of this size share,
+so that decoding one needs only its bytes and its row.
+"""
 
 cimport cython
 from libc.string cimport memcpy
@@ -30,7 +34,8 @@ cdef class RowPlan:
 
     Args:
         size: Height and width of the decoded picture, after scaling down by `reduction`.
-        slot: A row of the batch, [height, width, channels]. Only its layout is used.
+        slot: A row of the batch, [height, width, channels]. Only its layout is used, so that the
+            plan fits every row.
         part: Top, left, height and width of the part of the row that the picture fills.
         conversion: From the resized values to the numbers of the row.
         full: Height and width of the whole resized picture.
@@ -83,7 +88,7 @@ cdef class RowPlan:
         self.job.border_bytes = <size_t>len(border)
         memcpy(self.job.border, <const char *>border, <size_t>len(border))
         self.job.row_bytes = <size_t>slot.nbytes
-        self.conversion = conversion
+        self.conversion = conversion  # kept alive, because the job refers to its coefficients
         self.shape = slot.shape
         self.job.part_offset = <size_t>(
             <const char *>inner.view.buf - <const char *>whole.view.buf

@@ -1,9 +1,9 @@
 # Needs the GIL: Python objects pass from one thread to another.
-"""Writes the most common binary answers without a JSON library.
+"""Writes the most common answers with binary tensors over REST, without a JSON library.
 
-The text is byte for byte the text of the general renderer. Answers of any other form (an output as
-JSON, parameters, headers of the handler, a name that needs escaping, an array that must be made
-contiguous) are left to the general renderer.
+The general renderer is in `ksrv.server.rest.fast_path` and `ksrv.protocol.rest`; the text is byte
+for byte the same. Answers of any other form (an output as JSON, parameters, headers of the handler,
+a name that needs escaping, an array that must be made contiguous) are left to it.
 """
 
 from cpython.buffer cimport (
@@ -54,13 +54,13 @@ cdef Py_ssize_t block_bytes(object data) except -2:
     return nbytes
 
 
-cdef bint is_binary(object name, object asked, bint otherwise) except -1:
-    """Whether an output is sent as binary data: by its entry in `asked`, else `otherwise`."""
+cdef bint is_binary(object name, object requested, bint default) except -1:
+    """Whether an output is sent as binary data: by its entry in `requested`, else `default`."""
     cdef object output
-    cdef bint binary = otherwise
-    for output in asked:
+    cdef bint binary = default
+    for output in requested:
         if output.name == name:
-            binary = otherwise if output.binary is None else output.binary
+            binary = default if output.binary is None else output.binary
     return binary
 
 
@@ -83,8 +83,8 @@ def binary_reply(object response, object request) -> tuple[bytes, list[Any]] | N
     cdef Py_ssize_t nbytes
     cdef uint64_t total = 0
     cdef object tensor, data, stage, nanoseconds
-    cdef object asked = request.outputs
-    cdef bint otherwise = request.binary_output
+    cdef object requested = request.outputs
+    cdef bint default = request.binary_output
     cdef bint first = True
     cdef list parts = [None]  # the JSON, whose length is known last, then the tensors
     if response.headers or response.parameters or not response.outputs:
@@ -97,7 +97,7 @@ def binary_reply(object response, object request) -> tuple[bytes, list[Any]] | N
         return None
     for tensor in response.outputs:
         data = tensor.data
-        if tensor.parameters or not is_binary(tensor.name, asked, otherwise):
+        if tensor.parameters or not is_binary(tensor.name, requested, default):
             return None
         nbytes = block_bytes(data)
         if nbytes < 0 or not (words(tensor.name, &name) and words(tensor.datatype, &kind)):

@@ -4,7 +4,8 @@
 
 Tensors of fixed size become arrays over the body's memory if they are aligned to their item size.
 Other blocks are copied once, and the copy is counted. For BYTES blocks and JSON data only offsets
-are returned. A fault is raised as numbers and names, without a sentence.
+are returned. A fault is raised as numbers and names, without a sentence:
+`ksrv.protocol.error_texts` makes the text. `read` is the entry.
 """
 
 from cpython.buffer cimport (
@@ -195,6 +196,10 @@ cdef object _view(
     object buffer, const ExportedBytes &body, size_t offset, size_t length, Datatype datatype,
     tuple shape, str name, size_t index
 ):
+    """Return a tensor of the body as an array, which shares the memory of `buffer` if possible.
+
+    `name` and `index` are of the input, for the error.
+    """
     cdef object array
     cdef Py_buffer target
     cdef size_t item = item_size_of(datatype)

@@ -33,7 +33,8 @@ if not cython.compiled:
     import numpy.typing as npt
 
 
-cdef int _kept = 0            # free bytes that each heap keeps, as set by tune_malloc or keep_freed
+# The free bytes that each heap of malloc keeps, as set by tune_malloc or keep_freed; 0 before.
+cdef int _kept = 0
 
 
 cdef Block ksrv_wrap(CBlock *block):
@@ -219,8 +220,10 @@ def share(size_t nbytes) -> Block:
     cdef CBlock *block
     cdef bint has_pages = False
     with nogil:
-        block = process_pool().lease(nbytes, BACKEND_MEMFD, True)
+        block = process_pool().lease(nbytes, BACKEND_MEMFD, True)  # True: not from the pool
         if block != NULL:
+            # The pages are allocated now: if memory is short, this fails. A later write to a page
+            # that does not exist would end the process by SIGBUS.
             has_pages = take_pages(block.fd, nbytes)
             if not has_pages:
                 process_pool().release(block)

@@ -22,7 +22,7 @@ cdef class MemoryBudget:
         self.budget.set_bound(bound)
 
     def __dealloc__(self):
-        if self.budget != &process_budget():
+        if self.budget != &process_budget():  # which is never destroyed
             del self.budget
 
     @property
@@ -96,11 +96,12 @@ cdef class AnswerBytes:
             self.owner.budget.give_back_answer(self.nbytes, self.room)
 
 
-cdef MemoryBudget _shared():
-    cdef MemoryBudget shared = MemoryBudget()
-    del shared.budget
-    shared.budget = &process_budget()
-    return shared
+cdef MemoryBudget _of_process():
+    cdef MemoryBudget budget = MemoryBudget()
+    del budget.budget
+    budget.budget = &process_budget()
+    return budget
 
 
-PROCESS: MemoryBudget = _shared()
+PROCESS: MemoryBudget = _of_process()
+"""The budget that all servers of this process share."""

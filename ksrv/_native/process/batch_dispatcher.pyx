@@ -1,5 +1,10 @@
 # Needs the GIL: the fields that `serve` fills are read before the same thread calls it again.
-"""Serves a handler process without Python, and returns the batches that need Python."""
+"""Serves a handler process without Python, and returns the batches that need Python.
+
+The thread of an instance calls `RingDispatcher.serve` in a loop. The C++ dispatcher
+(native/process/batch_dispatcher.hpp) moves batches from the queue into the process's ring, and
+answers from the ring into the connections. `serve` returns when Python must act.
+"""
 
 cimport numpy as cnp
 from cpython.list cimport PyList_New, PyList_SET_ITEM
@@ -77,7 +82,7 @@ cdef class RingDispatcher:
         stats: Counts the batches that are served without Python.
         room: The most requests in a batch.
         delay_ns: How long the oldest request of a batch waits for the batch to fill.
-        run_timeout_ns: How long a batch may run. 0 for as long as its requests wait.
+        run_timeout_ns: How long a batch may run. 0 if only its requests' deadlines limit it.
 
     Attributes:
         ring: The ring of the process.
@@ -111,8 +116,10 @@ cdef class RingDispatcher:
         """Serve the process until Python is needed. Releases the GIL meanwhile.
 
         Returns:
-            The result of `Queue.take`, a `DispatchedRun`, or the number of the running batch if
-            its process has sent a message or its calls to other models need attention.
+            What `Queue.take` returns, if Python must run a batch or the queue is closed: a list of
+            handles (empty after a nudge), True or None. A `DispatchedRun`, if Python must finish a
+            batch of the ring. The number of the running batch, if its process has sent a message or
+            its calls to other models need attention.
         """
         cdef Served served
         self.terms.has_calls = self.ring.batches.wants_looks
@@ -121,6 +128,7 @@ cdef class RingDispatcher:
                 served = self.dispatcher.serve(self.terms)
             if served != Served.plans:
                 break
+            # A batch has images of a new size. Only Python can make resize plans.
             ksrv_plan_images(
                 <ModelEndpoint>self.dispatcher.pending().endpoint, self.dispatcher.rows
             )
@@ -134,6 +142,7 @@ cdef class RingDispatcher:
             return self._started()
         if served == Served.message:
             return FIRST_BATCH_NUMBER + self.dispatcher.running().number
+        # Served.requests: a batch that does not fit the ring.
         handles = _handles_of(&self.dispatcher.batch)
         self.dispatcher.batch.release_requests()
         return handles
@@ -152,6 +161,7 @@ cdef class RingDispatcher:
         self.dispatcher.put_back()
 
     cdef DispatchedRun _started(self):
+        """Return the batch that the dispatcher handed back, and the outputs in the ring, if any."""
         cdef CDispatchedRun *batch = &self.dispatcher.batch
         cdef DispatchedRun made = DispatchedRun.__new__(DispatchedRun)
         made.ring = self.ring
@@ -169,6 +179,7 @@ cdef class RingDispatcher:
         return made
 
     cdef int _read(self, DispatchedRun made, const unsigned char *rows) except -1:
+        """Copy the outputs and times of an answer, which the dispatcher has checked, to `made`."""
         cdef RingAnswer *answer = &self.dispatcher.answer
         cdef RingOutput *output
         cdef cnp.npy_intp sizes[RANK_LIMIT]
@@ -197,6 +208,7 @@ cdef class RingDispatcher:
 
 
 cdef list _handles_of(const CDispatchedRun *batch):
+    """Return the handles of a batch's requests. The list takes over their references."""
     cdef list handles = PyList_New(<Py_ssize_t>batch.requests.size())
     cdef size_t i
     cdef CRequest *request

@@ -8,5 +8,5 @@ cdef class SharedMemory:
 
 
 cdef class WorkerRing(SharedMemory):
-    cdef int channel
+    cdef int channel  # a duplicate of the worker's end of the channel
     cdef public object batches

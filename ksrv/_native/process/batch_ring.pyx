@@ -1,11 +1,14 @@
 # Needs the GIL: arrays and tensors of a process are made and read one batch at a time.
-"""The memory that a worker and a handler process share: `WorkerRing` and `ProcessRing`.
+"""The memory that a worker and a handler process share: the ring (native/process/batch_ring.hpp).
 
-Both sides lease large slots for batches and messages: `SharedMemory`. In the process a compiled
-loop runs the batches. It copies the rows of a batch into arrays that a handler may keep, calls the
-runner, and writes the outputs to the answer slot. Outputs that do not fit are sent over the
-channel. The rows of a large batch are not copied: while a handler keeps an array over them, their
-slot is not filled again.
+`WorkerRing` is the worker's end, `ProcessRing` the process's. Their base `SharedMemory` leases the
+large slots, which both sides fill with tensors of batches and messages.
+
+`ProcessRing.serve` is the loop that runs batches in the process. It copies the rows of a batch into
+arrays that a handler may keep, calls the runner, and writes the outputs to the answer slot. Outputs
+that do not fit are sent over the channel, which is the socket between worker and process. The rows
+of a large batch are not copied: while a handler keeps an array over them, their slot is not filled
+again.
 """
 
 import fcntl
@@ -54,7 +57,8 @@ cnp.import_array()
 cdef tuple DTYPES = DATATYPE_DTYPES
 
 FIRST_BATCH_NUMBER: int = 1 << 63
-"""A batch in the ring has this number plus its ring number on the channel."""
+"""In messages, a batch of the ring has this number plus its number in the ring. Batches that Python
+sends as messages have smaller numbers."""
 
 # How long a process polls for its next batch before it sleeps: about the cost of waking it up.
 cdef int64_t SPIN_NS = 5000
@@ -63,8 +67,8 @@ cdef int64_t SPIN_NS = 5000
 cdef class SharedMemory:
     """The large slots of a ring, for tensors that a side writes and the other side reads in place.
 
-    A slot can be leased if nothing on this side refers to it, and the other side has released it as
-    often as messages named it.
+    A message names a slot by its number. A slot can be leased again if nothing on this side refers
+    to it, and the other side has released it as often as messages named it.
     """
 
     def __dealloc__(self):
@@ -146,9 +150,12 @@ cdef class WorkerRing(SharedMemory):
 
 @cython.final
 cdef class RingRequests:
-    """The requests of a batch from the ring, in row order. Built on first use."""
+    """The requests of a batch from the ring, in row order.
 
-    cdef bytes text
+    Built on first use, because most handlers read only tensors.
+    """
+
+    cdef bytes text  # `count` records (`RingRequest`), then the id and the head of each request
     cdef uint32_t count
     cdef object make_requests
     cdef list made
@@ -203,11 +210,11 @@ cdef class ProcessRing(SharedMemory):
     """
 
     cdef int channel
-    cdef list inputs
+    cdef list inputs          # for each input: name, datatype, dtype, dimensions after the first
     cdef object make_requests
-    cdef uint64_t completed
+    cdef uint64_t completed   # the number of the last batch that was run; the first has number 1
     cdef ExecutorInputs running
-    cdef object after_calls
+    cdef object after_calls   # see `begin_call`; None if the running batch has called no model
 
     def __cinit__(self, int descriptor, int channel):
         self.ring = Ring.map(descriptor)
@@ -242,7 +249,8 @@ cdef class ProcessRing(SharedMemory):
         Args:
             after_calls: Called after the batch has run, before it is answered.
         """
-        # One step with the next line under the GIL, because a batch's threads may outlive it.
+        # A thread that the batch started may call this after the batch has ended. The check and the
+        # assignment are one step under the GIL, so `_run` cannot miss `after_calls`.
         if batch is not self.running:
             return None
         self.after_calls = after_calls
@@ -286,12 +294,12 @@ cdef class ProcessRing(SharedMemory):
                 if not self._write(slot, number, outputs):
                     form = RING_ON_CHANNEL
                     answer(FIRST_BATCH_NUMBER + number, outputs)
-            except SystemExit:
+            except SystemExit:  # of the signal handler that ends the process
                 raise
             except BaseException as error:
                 form = RING_ON_CHANNEL
                 fail(FIRST_BATCH_NUMBER + number, error)
-            outputs = None
+            outputs = None  # release the handler's memory before the wait for the next batch
             slot.form = form
             self.completed = number
             complete_batch(self.ring[0], self.channel, number)
@@ -307,6 +315,7 @@ cdef class ProcessRing(SharedMemory):
                 after_calls()
 
     cdef ExecutorInputs _batch(self, uint64_t number):
+        """Read a batch from its slot. The head is copied first, so that it cannot change later."""
         cdef const unsigned char *slot = self.ring.batch(number)
         cdef RingRun head
         cdef ExecutorInputs batch = ExecutorInputs.__new__(ExecutorInputs)
@@ -329,7 +338,7 @@ cdef class ProcessRing(SharedMemory):
         )
         batch.tensors = {}
         at = head.first_row
-        if head.large:
+        if head.large:  # the rows are in a large slot
             leased = self.ring.receive(head.large - 1)
             if leased == NULL:
                 raise ValueError(f"the ring has no large slot {head.large}")
@@ -361,7 +370,10 @@ cdef class ProcessRing(SharedMemory):
         return batch
 
     cdef bint _write(self, RingAnswer *slot, uint64_t number, ExecutorOutputs outputs) except -1:
-        """Write the outputs of a batch. False if they must be sent over the channel."""
+        """Write the outputs of a batch. False if they must be sent over the channel.
+
+        After False the slot may have been written in part. The worker does not read it then.
+        """
         cdef unsigned char *rows = <unsigned char *>self.ring.answer_rows(number)
         cdef list tensors = outputs.tensors
         cdef dict timings = outputs.timings

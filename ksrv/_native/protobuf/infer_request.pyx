@@ -1,10 +1,10 @@
 # Safe without the GIL: a scan's results are written only by the call that creates them.
 # cython: freethreading_compatible = True
-"""Reads the wire form of ModelInferRequest.
+"""Reads serialized ModelInferRequests without the protobuf library.
 
 `scan` records the fields of a received message and their offsets. Tensors stay in the message's
-bytes until their values are needed. infer_request.hpp does the reading, on top of the wire format
-in wire_format.hpp.
+bytes until `Request.decode` or `Request.elements` reads them. native/protobuf/infer_request.hpp
+does the work, on top of the wire format in wire_format.hpp.
 """
 
 from cpython.buffer cimport (
@@ -35,7 +35,8 @@ if not cython.compiled:
     Parameters: TypeAlias = dict[str, bool | int | float | str | None]
 
 cdef enum:
-    VIEW_FROM = 65536
+    VIEW_FROM_BYTES = 65536  # elements from this size on are not copied
+    # Fields of InferTensorContents. Those before fp32_contents (BOOL and integers) are varints.
     FP32_FIELD = 6
     BYTES_FIELD = 8
 
@@ -91,6 +92,7 @@ cdef class Request:
     """The result of a scan.
 
     Attributes:
+        message: The scanned bytes, to which the offsets refer.
         outputs: The name and the parameters of every entry of `outputs`.
         raw: Offset and length of every entry of raw_input_contents.
     """
@@ -168,7 +170,7 @@ cdef class Request:
         cdef list found = []
         while <uint64_t>len(found) < expected and next_element(base, &at, end, &part):
             element = whole[part.offset:part.offset + part.length]
-            found.append(element if views or part.length >= VIEW_FROM else bytes(element))
+            found.append(element if views or part.length >= VIEW_FROM_BYTES else bytes(element))
         return found
 
 
@@ -271,7 +273,7 @@ def scan(
     Raises:
         MessageError: The bytes are not a ModelInferRequest, or exceed a limit.
     """
-    cdef CRequest notes
+    cdef CRequest notes  # the fields of the message as offsets
     cdef CLimits limits
     cdef const char *base
     cdef Outcome outcome

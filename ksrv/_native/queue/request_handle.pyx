@@ -1,12 +1,16 @@
 # Needs the GIL: a handle's answer and callbacks are plain attributes.
 """Handles of requests in the native queues, and the completion of requests.
 
-A `NativeHandle` owns one reference to its request. While the request is queued, the request owns
-one reference to the handle; the batch that takes the request takes over this reference. If the
-timer, or another thread without the GIL, ends a waiting request, the request is added to the list
-of completions. The next thread that calls `wait_completions`, or that waits for or cancels a
-handle, releases that reference and runs the handle's callbacks. Inside of a callback it does so
-after the callback. A thread in `NativeHandle.join` is woken earlier, without the GIL.
+References: a `NativeHandle` owns one reference to its request. While the request is queued, the
+request owns one reference to the handle; the batch that takes the request takes over that
+reference.
+
+Completions: the deadline timer, or another thread without the GIL, may end a waiting request. Such
+a thread cannot touch Python objects, so it adds the request to the list of completions. The next
+thread that calls `wait_completions`, `NativeHandle.join` or `NativeHandle.cancel` takes the request
+from the list, releases the request's reference to the handle, and runs the handle's callbacks. A
+callback may call these functions too; requests that end then are completed after the callback.
+Threads that wait in `join` are woken at once, without the GIL.
 """
 
 from cpython.exc cimport PyErr_CheckSignals
@@ -29,6 +33,7 @@ if not cython.compiled:
 
 cdef extern from *:
     """
+    // Whether this thread is in ksrv_run_completions, which callbacks may call again.
     static thread_local bool ksrv_runs_completions = false;
     """
     bint runs_completions "ksrv_runs_completions"
@@ -50,6 +55,8 @@ cdef void ksrv_bind_handle(NativeHandle handle, CRequest *request) noexcept:
     retain(request)
     handle.native = request
 
+
+# The callbacks of `Request` (native/queue/request.hpp) for requests that were pushed with a handle.
 
 cdef void *_handle_taken(CRequest *request) noexcept:
     return request.payload  # the request's reference passes to the batch
@@ -82,8 +89,8 @@ cdef int ksrv_run_completions() except -1:
                 return 0
             handle = None if request.payload == NULL else <NativeHandle>request.payload
             if request.ended_in == STATE_QUEUED:
-                Py_DECREF(handle)
-            release(request)
+                Py_DECREF(handle)  # the request's reference, which no batch took over
+            release(request)  # the reference of the list
             if handle is not None:
                 handle._call_back()
     finally:

@@ -1,6 +1,6 @@
 # Needs the GIL: the handles of a batch are read one after the other. A mutex guards the sums. A
 # thread that holds the mutex runs no Python code, because Python code might release the GIL.
-"""Counts and times of one instance. Recording costs a few additions per request."""
+"""Counts and times of one instance, in histograms. Recording costs a few additions per request."""
 
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
@@ -40,7 +40,7 @@ cdef class Stats:
     def failed(self, uint64_t count) -> None:
         """Count requests that failed before they reached a handler."""
         self.sums.mutex.lock()
-        self.sums.stages[<int>STAGE_FAILED].add(0, count)
+        self.sums.stages[<int>STAGE_FAILED].add(0, count)  # 0 nanoseconds each
         self.sums.mutex.unlock()
 
     def split_request(
@@ -158,16 +158,15 @@ cdef class Stats:
         cdef dict sizes = {}
         cdef int stage
         cdef int i
-        cdef Histogram *one
-        cdef Sums sums
+        cdef Histogram *histogram
+        cdef Sums sums  # a copy, so that Python objects are made without the mutex
         self.sums.mutex.lock()
         sums.absorb(self.sums)
         self.sums.mutex.unlock()
         for stage in range(<int>STAGES):
-            one = &sums.stages[stage]
-            stages[STAGE_NAMES[stage]] = (
-                [one.buckets[i] for i in range(BOUNDS + 1)], one.count, one.ns,
-            )
+            histogram = &sums.stages[stage]
+            buckets = [histogram.buckets[i] for i in range(BOUNDS + 1)]
+            stages[STAGE_NAMES[stage]] = (buckets, histogram.count, histogram.ns)
         for item in sums.sizes:
             sizes[item.first] = (
                 item.second.batches, item.second.input_ns, item.second.infer_ns,

@@ -1,4 +1,4 @@
-"""The limits of connections that settings choose, for the Cython shells of both servers."""
+"""The limits of connections that settings choose, for `HttpServer` and `GrpcServer`."""
 
 from native.reactor.connection_limits cimport ConnectionLimits as CConnectionLimits
 

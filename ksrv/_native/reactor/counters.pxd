@@ -1,4 +1,4 @@
-"""The counters of native servers, for their Cython shells."""
+"""The counters of native servers as Python dicts, for `HttpServer` and `GrpcServer`."""
 
 from native.reactor.counters cimport ServerCounters
 

@@ -6,5 +6,5 @@ from native.reactor.event_loop cimport EventLoop as CEventLoop
 cdef class EventLoop:
     cdef CEventLoop *loop
     cdef readonly int threads
-    cdef list servers
-    cdef int running
+    cdef list servers  # kept alive until all threads have left the loop
+    cdef int running   # threads in `run`

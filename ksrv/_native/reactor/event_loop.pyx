@@ -3,6 +3,7 @@
 
 
 cdef void _hold_gil(void (*work)(CEventLoop *) noexcept, CEventLoop *loop) noexcept with gil:
+    """Call a function with the GIL. The loop itself does not know Python."""
     work(loop)
 
 

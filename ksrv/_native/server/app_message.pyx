@@ -1,5 +1,5 @@
 # Needs the GIL: Python objects pass from one thread to another.
-"""A message for the Falcon app, and its answer."""
+"""An app message: a request that the native server leaves to the Falcon app, and its answer."""
 
 import logging
 
@@ -22,6 +22,7 @@ if not cython.compiled:
 
 log: logging.Logger = logging.getLogger(__name__)
 
+# The names of C++ enumerators, in their order: BodyState, the result of look_at_peer, ChunkFault.
 BODY_STATES = ("none", "whole", "unread", "cut short", "too long", "malformed")
 PEERS = ("open", "half-closed", "gone")
 FAULTS = ("none", "size", "size bits", "end", "count", "length", "trailer")
@@ -59,7 +60,7 @@ cdef class AppMessage(Exchange):
     cdef readonly bint http_1_0
     cdef readonly bint closes
     cdef CHttpServer *server
-    cdef Connection *streaming
+    cdef Connection *streaming  # between `begin_stream` and the stream's end, else NULL
 
     peer: tuple[Any, ...] | str
     received: int
@@ -147,7 +148,7 @@ cdef class AppMessage(Exchange):
         if connection == NULL:
             raise RuntimeError("a piece belongs to a stream that was begun, and is not over")
         held.take(piece)
-        if held.length == 0:
+        if held.length == 0:  # an empty chunk would end the body (RFC 9112 7.1)
             return True
         out = &connection.out
         forget_outgoing(out)

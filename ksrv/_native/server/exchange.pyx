@@ -107,9 +107,13 @@ class HeadFields(Mapping[str, str]):
 
 
 cdef class SentBuffers:
-    """The buffers of an answer, kept until its last byte is sent."""
+    """The buffers of an answer, kept until its last byte is sent.
 
-    cdef Owners node  # the native server's list of objects to release uses it
+    A thread that sends the last byte may not have the GIL. It then adds `node` to a list, and the
+    next thread in Python releases the reference (see `_release_sent` in server.pyx).
+    """
+
+    cdef Owners node
     cdef Py_buffer *views
     cdef int count
 
@@ -193,12 +197,12 @@ cdef class Exchange:
     ) -> None:
         """Send the answer. Bytes that the socket cannot take now follow without further calls.
 
+        An answer that exceeds the budget for bytes in flight is replaced by 503.
+
         Args:
             status_line: Status and phrase, such as `200 OK`.
             fields: The application's header lines, each with its CRLF, including the length.
             parts: Contiguous buffers that make up the body. They are kept until they are sent.
-
-        An answer that exceeds the budget for bytes in flight is replaced by 503.
 
         Raises:
             RuntimeError: The exchange was answered already.
@@ -232,13 +236,13 @@ cdef class Exchange:
             add_part(out, buffers.views[i].buf, <size_t>buffers.views[i].len)
         connection.answered_bytes = total
         buffers.node.object = <void *>buffers
-        Py_INCREF(buffers)
+        Py_INCREF(buffers)  # owned by the native server until the answer is sent
         if total <= SENT_WITH_GIL_BYTES:
             over = answers.send(connection, &buffers.node)
         else:
             with nogil:
                 over = answers.send(connection, &buffers.node)
-        if over:  # sent at once, or the client has left: the native server does not release it
+        if over:  # sent at once, or the client has left: the native server keeps no reference
             Py_DECREF(buffers)
 
     def remember_caller(self) -> None:
@@ -335,7 +339,7 @@ cdef int ksrv_fill_exchange(
 
 
 cdef Exchange ksrv_exchange(object owner, AnswerSender *answers, const Turn &turn):
-    """Return an exchange for a request. It takes the body if no fast-path request has."""
+    """Return an exchange for a request. It takes the body unless a fast-path request has it."""
     cdef Exchange exchange = Exchange.__new__(Exchange)
     ksrv_fill_exchange(exchange, owner, answers, turn, True, True)
     return exchange

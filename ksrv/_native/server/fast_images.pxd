@@ -1,4 +1,4 @@
-"""The images of fast-path requests, for the batches that they join."""
+"""The rules and resize plans for the images of fast-path requests, for their batches."""
 
 from libc.stdint cimport uint32_t
 

@@ -1,6 +1,10 @@
 # Safe without the GIL: a mutex guards the plans, and nothing else changes.
 # cython: freethreading_compatible = True
-"""The encoded images of one input, for batches that are built without Python."""
+"""Rules and resize plans for the images of one input, for batches that are built without Python.
+
+The C++ side (`RowPlans` in native/images/resize/jpeg_batch.hpp) decodes an image with the plan of
+its size. For a size that occurs for the first time, Python makes the plan (`FastImages.plan`).
+"""
 
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
@@ -18,7 +22,8 @@ cdef class FastImages:
 
     Args:
         make: Returns the `RowPlan` for the height, width and channels (1 or 3) of an image, or None
-            if it cannot be decoded row by row. Keeps the plans' conversions alive.
+            if it cannot be decoded row by row. It must keep the plans' conversions alive, because
+            the copies of the plans in C++ refer to them.
         shape: Height, width and channels of a row.
         strict: Whether an image must have the row's channels.
         upright: Whether images are turned as EXIF says.
@@ -58,7 +63,7 @@ cdef class FastImages:
         self.rules.pool = pool.pool
 
     cdef int plan(self, uint32_t height, uint32_t width, uint32_t channels) except -1:
-        """Plan an image size for the batches."""
+        """Make the plan for an image size. Python decodes images of a size that has no plan."""
         cdef JpegRow no_plan
         made = self.make(height, width, channels)
         self.plans.keep(height, width, channels, no_plan if made is None else (<RowPlan?>made).job)

@@ -1,5 +1,12 @@
 # Needs the GIL: one thread at a time runs an instance.
-"""Runs the batches of an instance, compiled. The base of `instances.instance.Instance`."""
+"""Runs the batches of an instance. Compiled, because every request takes this path.
+
+`InstanceRunner` is the base of `ksrv.engine.instances.instance.Instance`, which takes the batches
+from the queue and decides about failures. A batch arrives here in one of three ways: `run_inline`
+from the thread that submitted its requests, `_run` from the instance's thread, or
+`_finish_dispatched` after a handler process has run the batch without Python. All end in
+`run_and_answer`.
+"""
 
 from functools import partial
 
@@ -22,7 +29,8 @@ if not cython.compiled:
     from ksrv.errors import KsrvError
 
 QUICK_NS = 1_000_000
-"""A run that takes less than this earns inline credit."""
+"""A run that takes less than this earns inline credit. With enough credit, the requests of this
+instance are run on the threads that submit them."""
 MAX_INLINE_CREDIT = 2000
 FIRST_UNSHARED_KEY: int = 1 << 62
 """Batch keys from here on are never shared: each marks a request that runs alone, because its
@@ -38,7 +46,7 @@ cdef class InstanceRunner:
     Attributes:
         trace_of: Returns the spans of a batch, or None. None without tracing.
         busy_since: The monotonic clock in nanoseconds when the running batch began, or 0.
-        inline_credit: Earned by quick runs; see `ksrv.engine.instances.instance`.
+        inline_credit: Earned by quick runs; see `Instance._note_pace`.
     """
 
     cdef readonly Stats stats
@@ -49,9 +57,11 @@ cdef class InstanceRunner:
     cdef readonly object executor
     cdef readonly size_t slot
     cdef bint is_process
-    cdef object model
-    cdef object lease
-    cdef bint copied  # the last batch's answers were copied from its outputs
+    cdef object model  # the `InstanceHost`
+    cdef object lease  # returns a block for rows; see `RequestBatch`
+    # The last batch's answers were copied from its outputs. Then the references to the inputs of
+    # the next batch need not be counted: that is needed only to send outputs without a copy.
+    cdef bint copied
 
     trace_of: Callable[[Any], Any] | None
 
@@ -67,7 +77,7 @@ cdef class InstanceRunner:
         self.stats = stats
         self.slot = queue.add_slot()
 
-    # Methods of `Instance` that this class calls, although `Instance` is derived from it.
+    # Methods of `Instance` that this class calls. So are `_decode_apart` and `_note_pace`.
 
     def _deadline(self, list handles: list[Any], int64_t began) -> int | None:
         raise NotImplementedError
@@ -97,7 +107,7 @@ cdef class InstanceRunner:
                     self.run_batch(batch, True)
         finally:
             if self.is_process and not self.executor.alive:
-                self.queue.queue.nudge(self.slot)
+                self.queue.queue.nudge(self.slot)  # the instance's thread starts a new process
             self.queue.queue.return_slot(self.slot)
 
     def new_batch(self) -> RequestBatch:
@@ -109,6 +119,7 @@ cdef class InstanceRunner:
         return self.batch_of(handles)
 
     cdef RequestBatch batch_of(self, list handles):
+        """See `_batch_of`, which Python calls."""
         cdef RequestBatch batch
         try:
             if _are_joined_later(handles):
@@ -125,6 +136,7 @@ cdef class InstanceRunner:
         self.run_batch(batch, inline)
 
     cdef int run_batch(self, RequestBatch batch, bint inline) except -1:
+        """See `_run`, which Python calls."""
         cdef list handles = batch.handles
         cdef list alive
         try:
@@ -154,6 +166,7 @@ cdef class InstanceRunner:
             self._fail(dispatched.handles, error)
 
     cdef int execute(self, RequestBatch batch, bint later) except -1:
+        """Run a batch within its spans of a trace, if traces are recorded."""
         cdef object spans = None if self.trace_of is None else self.trace_of(batch)
         try:
             self.run_and_answer(batch, later, spans)
@@ -163,6 +176,7 @@ cdef class InstanceRunner:
         return 0
 
     cdef int run_and_answer(self, RequestBatch batch, bint later, object spans) except -1:
+        """Join the rows of a batch, run it, and answer its requests (`later` as `Queue.finish`)."""
         cdef int64_t began = now_ns()
         cdef int64_t ran_ns = 0
         cdef object failure = None
@@ -186,11 +200,11 @@ cdef class InstanceRunner:
                 return 0  # its requests are queued again
         finally:
             self.busy_since = 0
-            if ran_ns == 0:
+            if ran_ns == 0:  # the run failed
                 ran_ns = batch.ran_ns = now_ns() - began
         if failure is not None:
             self._answer_failed(batch, failure, later)
-        if self.inline_credit < MOST_CREDIT or ran_ns >= QUICK:
+        if self.inline_credit < MOST_CREDIT or ran_ns >= QUICK:  # else the credit cannot change
             self._note_pace(ran_ns, batch.spent_ns)
         return 0
 

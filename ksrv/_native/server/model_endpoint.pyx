@@ -1,9 +1,10 @@
 # Needs the GIL: Python objects pass from one thread to another.
 """Fast-path requests in Python: the routes to models, and the requests' handles.
 
-The HTTP server adds fast-path requests (infer/fast_request.hpp) to a model's queue itself. The
-thread that takes them gets ordinary handles, whose Python request is built on first use. Their
-batches are made in request_batch.pyx.
+The native servers read fast-path requests (native/infer/fast_request.hpp) without Python, and push
+them into the model's queue (`ksrv_push_fast`). The thread that takes them from the queue gets
+ordinary handles (`FastHandle`), whose Python request is built on first use. Their batches are made
+in request_batch.pyx. `ModelEndpoint` has all that these steps need of a model.
 """
 
 import logging
@@ -16,7 +17,6 @@ from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy
 
 from native.base.clock cimport NEVER
-from native.images.image_input cimport ImageRules
 from native.infer.fast_request cimport FAST_INPUTS
 from native.infer.model_signature cimport InputSignature
 from native.memory.buffer_pool cimport BufferPool
@@ -74,7 +74,7 @@ cdef object ksrv_request_of(FastRequest *request):
     cdef ModelEndpoint endpoint = <ModelEndpoint>request.signature.endpoint
     BufferPool.retain(request.block)
     body = memoryview(ksrv_wrap(request.block))
-    if request.answers != NULL:
+    if request.answers != NULL:  # a request over gRPC
         return endpoint.route.fast_message(
             endpoint.spec,
             body[request.body_offset:request.body_offset + request.body_length],
@@ -87,6 +87,8 @@ cdef object ksrv_request_of(FastRequest *request):
         _head_of(request),
     )
 
+
+# The callbacks `taken` and `answered` of fast-path requests; see native/queue/request.hpp.
 
 cdef void *_fast_request_taken(CRequest *request) except NULL:
     cdef FastHandle handle = FastHandle.__new__(FastHandle)
@@ -227,13 +229,10 @@ cdef class ModelEndpoint:
         tuple padding: tuple[str, LengthBuckets, dict[str, tuple[bytes, bytes]]] | None = None,
         double recorded = 0.0,
     ):
-        cdef InputSignature declared
-        cdef bytes kind
-        cdef uint64_t row
         if not 0 < len(spec.inputs) <= FAST_INPUTS or len(spec.outputs) > 255:
             raise ValueError(f"fast-path requests do not have {len(spec.inputs)} inputs")
         self.signature = new ModelSignature()
-        self.signature.endpoint = <void *>self
+        self.signature.endpoint = <void *>self  # borrowed: servers keep the endpoint alive
         self.inputs = []
         self.images = []
         elements = {}
@@ -256,46 +255,11 @@ cdef class ModelEndpoint:
         self.signature.nan_literals = nan_literals
         self.signature.recorded.set(recorded, getrandbits(64))
         for tensor in spec.inputs:
-            kind = tensor.datatype.encode()
-            declared.name = tensor.name.encode()
-            declared.datatype = datatype_of(kind, <size_t>len(kind))
-            declared.tail.clear()
-            row = item_size_of(declared.datatype)
-            if (declared.datatype == DT_BYTES or declared.datatype == DT_INVALID
-                    or not tensor.batched):
-                raise ValueError(f"the input {tensor.name} may need a look at its values")
-            declared.padded = declared.made = False
-            if tensor.name in elements:
-                declared.made = bool(tensor.mask_of)
-                element, one = elements[tensor.name]
-                memcpy(declared.padding, <const unsigned char *>(<bytes>element), len(element))
-                memcpy(declared.one, <const unsigned char *>(<bytes>one), len(one))
-            for place, size in enumerate(tensor.shape[1:], 1):
-                if size == -1 and not declared.padded and tensor.name in elements and (
-                    tensor.lengths[place]
-                ):
-                    declared.padded = True
-                    declared.tail.push_back(-1)
-                    continue
-                if not isinstance(size, int) or size < 0:
-                    raise ValueError(f"the input {tensor.name} has a variable dimension")
-                declared.tail.push_back(size)
-                row *= <uint64_t>size
-            declared.row_bytes = row
-            if declared.tail.size() >= RANK_LIMIT:
-                raise ValueError(f"the input {tensor.name} has more than {RANK_LIMIT} dimensions")
             encoded = None if images is None else images.get(tensor.name)
-            declared.images = ImageRules()
-            if encoded is not None:
-                declared.images = (<FastImages>encoded).rules
-            self.images.append(encoded)
-            self.signature.inputs.push_back(declared)
-            tail = tuple(tensor.shape[1:])
-            form = (tensor.name, tensor.datatype, tail, b"", b"", self.length)
-            self.inputs.append(form if declared.padded else (*form, (1, *tail)))
+            _declare_input(self, tensor, elements.get(tensor.name), encoded)
         for tensor in spec.outputs:
             self.signature.outputs.push_back(<bytes>tensor.name.encode())
-            cut = 0
+            cut = 0  # a bit for each dimension that is the length of padded rows
             for place, name in enumerate(tensor.lengths):
                 cut |= (name is not None and name != "") << place
             self.signature.cut.push_back(cut)
@@ -315,3 +279,48 @@ cdef class ModelEndpoint:
     def unused(self) -> bool:
         """Whether neither the routes of an HTTP server nor a request refers to it."""
         return self.signature.refs.load() == 1
+
+
+cdef int _declare_input(ModelEndpoint self, tensor, tuple elements, FastImages images) except -1:
+    """Add an input to the signature, and its form to `ModelEndpoint.inputs`.
+
+    Args:
+        tensor: The input's `TensorSpec`.
+        elements: If the input is padded, an element of padding, and an element of a generated mask.
+    """
+    cdef InputSignature declared
+    cdef bytes kind = tensor.datatype.encode()
+    cdef uint64_t row
+    declared.name = tensor.name.encode()
+    declared.datatype = datatype_of(kind, <size_t>len(kind))
+    if (declared.datatype == DT_BYTES or declared.datatype == DT_INVALID
+            or not tensor.batched):
+        raise ValueError(f"the input {tensor.name} may need a look at its values")
+    row = item_size_of(declared.datatype)
+    if elements is not None:
+        declared.made = bool(tensor.mask_of)
+        padding, one = elements
+        memcpy(declared.padding, <const unsigned char *>(<bytes>padding), len(padding))
+        memcpy(declared.one, <const unsigned char *>(<bytes>one), len(one))
+    for place, size in enumerate(tensor.shape[1:], 1):
+        if (size == -1 and not declared.padded and elements is not None
+                and tensor.lengths[place]):
+            declared.padded = True
+            declared.tail.push_back(-1)
+            continue
+        if not isinstance(size, int) or size < 0:
+            raise ValueError(f"the input {tensor.name} has a variable dimension")
+        declared.tail.push_back(size)
+        row *= <uint64_t>size
+    declared.row_bytes = row
+    if declared.tail.size() >= RANK_LIMIT:
+        raise ValueError(f"the input {tensor.name} has more than {RANK_LIMIT} dimensions")
+    if images is not None:
+        declared.images = images.rules
+    self.images.append(images)
+    self.signature.inputs.push_back(declared)
+    tail = tuple(tensor.shape[1:])
+    form = (tensor.name, tensor.datatype, tail, b"", b"", self.length)
+    # The shape of one row is made here, because most requests have one row.
+    self.inputs.append(form if declared.padded else (*form, (1, *tail)))
+    return 0

@@ -33,7 +33,7 @@ cdef class RequestBatch(ExecutorInputs):
     cdef public int64_t ran_ns
     cdef readonly object references  # to the inputs before the batch ran, or None
 
-    cdef list read  # the requests that a handler has read
+    cdef list read  # the requests in Python, once a handler has asked for them, else None
 
     # As `inputs`. If the references to the inputs of fast-path requests are not counted, and their
     # answers cannot be copied, an answer made of the inputs counts as shared.

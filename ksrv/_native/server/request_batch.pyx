@@ -1,15 +1,19 @@
 # Needs the GIL, but releases it while rows are copied and decoded.
 """Batches of queued requests: their rows and their answers.
 
-The Python form of a fast-path request is made only if a handler reads it, and small answers to
-fast-path requests are written to their connections here. Other answers are left to the batch's
-model.
+A `RequestBatch` goes through three steps, on the thread that runs an instance:
 
-The rows of several requests are copied or decoded once, into blocks. They are joined when the batch
-is run, which cannot fail, but images are decoded when their requests are added. Fast-path requests
-need no Python for each request or image, unless the native decoder rejects an image, because it is
-damaged or unusual or memory is short. The preparer of the input then reads the image. Requests that
-Python parsed have arrays, which are copied in the same way.
+1. `add`: requests join the batch. Their images are decoded now, so that a request with a bad image
+   is answered alone, before the batch runs.
+2. `prepare`: the rows of several requests are copied into one block for each input. A single
+   request keeps its arrays. This cannot fail, except for lack of memory.
+3. `reply`: small answers to fast-path requests are written to their connections here; all others
+   are left to the model (`InstanceHost.answer`).
+
+Rows are written by `RowWriter` (native/server/fast_rows.hpp). Fast-path requests need no Python for
+each request or image. If the native decoder rejects an image, because it is damaged or unusual or
+memory is short, the preparer of the input (`ksrv.images.preparer`) reads it. Requests that Python
+parsed have arrays, which are copied in the same way.
 """
 
 cimport numpy as cnp
@@ -61,7 +65,7 @@ cdef extern from "base/small_vector.hpp" nogil:
         unsigned char *extend(size_t count) noexcept
 
 cdef enum:
-    STAGES = 16
+    STAGES = 16  # an answer with this many stages or more is left to Python
 
 
 @cython.final
@@ -132,6 +136,7 @@ cdef class RequestBatch(ExecutorInputs):
         self.rows = _rows_of(self.handles)
 
     cdef list _join(self):
+        """See request_batch.pxd."""
         cdef list failed
         # Padded rows are joined again, because the longest row of the batch was not known before.
         if self.blocks is None or _pads(self.handles[0]):
@@ -214,19 +219,24 @@ cdef bint ksrv_has_images(object handle) except -1:
 
 
 cdef bint _needs_padding(object handle, object model) except -1:
+    """Whether padding changes this request's rows even if it is alone in its batch."""
     if type(handle) is FastHandle:
         return needs_padding(_fast(handle).signature[0], _fast(handle).layout)
     return len(handle.lengths) > 0 and model.padding.changes(handle.request)
 
 
 cdef bint _pads(object handle) except -1:
+    """Whether the model pads rows to the longest row of a batch."""
     if type(handle) is FastHandle:
         return _fast(handle).signature.lengths.get() != NULL
     return len(handle.lengths) > 0
 
 
 cdef int _begin_rows(RequestBatch self) except -1:
-    """Forget all rows, and take the form of the rows from the requests. Blocks follow."""
+    """Forget all rows, and take the form of the rows from the requests.
+
+    Blocks are leased later, by `_reserve`.
+    """
     cdef bint pads = _pads(self.handles[0])
     self.joined = 0
     self.endpoint = None
@@ -275,6 +285,7 @@ cdef InputSignature _signature(tuple form) except *:
 
 
 cdef dict _received_tensors(object handle):
+    """Return the tensors of a single fast-path request: views of its body."""
     cdef FastRequest *request = _fast(handle)
     cdef ModelEndpoint endpoint = <ModelEndpoint>request.signature.endpoint
     cdef dict found = {}
@@ -294,6 +305,7 @@ cdef cnp.ndarray _array(
     const InputSignature &declared, uint64_t rows, uint64_t row_length, Block block,
     uint64_t offset
 ):
+    """Return rows in a block as an array, which keeps the block alive."""
     cdef cnp.npy_intp sizes[RANK_LIMIT]
     cdef size_t i
     sizes[0] = <cnp.npy_intp>rows
@@ -312,6 +324,7 @@ cdef int _add_input(
     dict found, tuple form, const InputSignature &declared, uint64_t rows, uint64_t row_length,
     Block block, uint64_t offset
 ) except -1:
+    """Add the tensor of an input whose rows are in a block. `form`: see `ModelEndpoint.inputs`."""
     cdef cnp.ndarray array = _array(declared, rows, row_length, block, offset)
     cdef object name = form[0], tail = form[2]
     if rows == 1 and len(form) > 6:
@@ -364,6 +377,9 @@ cdef bint _add_parsed(
     RequestBatch self, RowWriter &writer, NativeHandle handle, list arrays
 ) except -1:
     """Add a request that Python parsed. Return whether it has encoded images.
+
+    A source is `apart` if the writer must not write its rows: because the input is not copied, is
+    missing, or has images, which `_prepare_left` decodes.
 
     Args:
         arrays: Keeps the arrays whose memory the writer reads.
@@ -437,11 +453,12 @@ cdef unsigned char *_row(RequestBatch self, Py_ssize_t i, uint64_t row) noexcept
 cdef list _prepare_left(
     RequestBatch self, list handles, uint64_t first, vector[ImagePlace] &left, bint parsed
 ):
-    """Decode the remaining images with Python. Return requests with errors.
+    """Decode the images that the writer has not decoded. Return requests with errors.
 
     Args:
-        parsed: Whether some of the requests were parsed by Python. Else all JPEGs were tried row by
-            row.
+        first: The first row of `handles` in the blocks.
+        left: The images of fast-path requests.
+        parsed: Whether some of the requests were parsed by Python, whose images are all left.
     """
     cdef FastRequest *request
     cdef const EncodedImage *image
@@ -465,7 +482,7 @@ cdef list _prepare_left(
             numbers.append(where.number)
             owners.append(handle)
             headers.append(None)
-        row = first
+        row = first  # of the next request
         for handle in handles if parsed else ():
             tensor = None if type(handle) is FastHandle else _tensor(handle, name)
             if tensor is not None and name in self.model.images and isinstance(tensor.data, list):
@@ -490,7 +507,11 @@ cdef list _prepare_left(
 
 
 cdef list _add_rows(RequestBatch self, list handles):
-    """Copy or decode rows once. Return requests whose images cannot be decoded, and errors."""
+    """Copy or decode the rows of requests into the blocks, after the rows that are there.
+
+    Returns:
+        The requests whose images cannot be decoded, with their errors.
+    """
     cdef RowWriter writer
     cdef vector[unsigned char *] targets  # the first new row of each input
     cdef uint64_t first = self.count
@@ -509,7 +530,7 @@ cdef list _add_rows(RequestBatch self, list handles):
     if self.endpoint is not None and self.endpoint.signature.lengths.get() != NULL:
         self.row_length = self.endpoint.signature.lengths.get().padded(writer.row_length)
     writer.plan(self.row_length)
-    if writer.missing.size():
+    if writer.missing.size():  # images of a new size
         ksrv_plan_images(self.endpoint, writer)
         writer.plan(self.row_length)
     # Copy and decode into the blocks.
@@ -528,7 +549,7 @@ cdef list _add_rows(RequestBatch self, list handles):
     try:
         return _prepare_left(self, handles, first, writer.left, images)
     except BaseException:
-        self.count = first  # the requests are answered, and others reuse these rows
+        self.count = first  # the caller answers these requests; others may use their rows
         raise
 
 

@@ -1,5 +1,11 @@
 # Needs the GIL: Python objects pass from one thread to another.
-"""The HTTP server, for gunicorn's worker: received requests, and answers to send."""
+"""The HTTP server, for gunicorn's worker: received requests, and answers to send.
+
+`HttpServer` sets up the native server (native/server/server.hpp). Requests reach Python in two
+ways. An I/O thread that holds the GIL runs `_serve` for infer requests in a usual form: it pushes
+them into a queue, or gives them to the handler as an `Exchange`. Other threads take all other
+requests with `HttpServer.next_app_message`, for the Falcon app.
+"""
 
 import logging
 import time
@@ -62,7 +68,8 @@ PREPARED_ANSWERS_NEEDED = (
 _NO_ANSWER = (0, b"", b"", b"")
 assert len(PREPARED_ANSWERS_NEEDED) == PREPARED_ANSWERS + 1
 
-cdef void _serve(void *owner) noexcept:  # the event loop holds the GIL
+cdef void _serve(void *owner) noexcept:
+    """Run the connections that wait for Python. Called by the event loop with the GIL."""
     cdef HttpServer self = <HttpServer>owner
     cdef Connection *connection
     _release_sent(self.server)
@@ -79,6 +86,7 @@ cdef void _serve(void *owner) noexcept:  # the event loop holds the GIL
 
 
 cdef void _release_sent(CHttpServer *server) noexcept:
+    """Release sent answers. Threads that sent them had no GIL to release their Python objects."""
     cdef Owners *owners = server.connections.decrefs.take()
     cdef Owners *following
     while owners != NULL:
@@ -170,7 +178,8 @@ cdef class HttpServer:
 
     def __dealloc__(self):
         if self.server != NULL and self.server.answers.open_fast_requests.load():
-            Py_INCREF(self.endpoints)  # requests in queues refer to all of them
+            # Requests in queues refer to the server, its endpoints and the loop: leak all three.
+            Py_INCREF(self.endpoints)
             Py_INCREF(self.loop)
         else:
             del self.server
@@ -225,7 +234,10 @@ cdef class HttpServer:
         return self.server.routes.model_changes.load()
 
     def note_model_change(self) -> None:
-        """Describe models with Python until the routes include this change."""
+        """Answer model metadata with Python until `set_routes` includes this change.
+
+        Prepared answers may be out of date until then.
+        """
         self.server.routes.model_changes.fetch_add(1)
 
     def set_routes(self, routes: Iterable[Route], uint64_t state=0) -> None:

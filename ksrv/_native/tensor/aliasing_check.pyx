@@ -34,9 +34,12 @@ cdef extern from "Python.h":
     PyObject **PyObject_GET_WEAKREFS_LISTPTR(PyObject *thing) noexcept
 
 
-cdef inline object _identity(object one):
-    """Return `id(one)` without its audit event, which `own_writes` would otherwise see."""
-    return <size_t><PyObject *>one
+cdef inline object _identity(object thing):
+    """Return `id(thing)` without its audit event.
+
+    `ksrv.handlers.imports.own_writes` listens to audit events, and would be called for each.
+    """
+    return <size_t><PyObject *>thing
 
 
 cdef inline bint _weakly_held(object thing) noexcept:
@@ -82,7 +85,7 @@ cdef class InputReferences:
                 for one in _chain(tensor.data):
                     if place.setdefault(_identity(one), len(self.objects)) == len(self.objects):
                         self.objects.append(one)
-        tensor = one = None
+        tensor = one = None  # local variables would count as references
         self.counted = {key: _references(self.objects, i) for key, i in place.items()}
 
 
@@ -106,7 +109,7 @@ def unshared(list tensors not None: list[Tensor], InputReferences before=None) -
             break
     else:
         return [True] * len(tensors)
-    tensor = data = None
+    tensor = data = None  # local variables would count as references
     return _proven(tensors, before)
 
 
@@ -121,6 +124,7 @@ cdef inline bint _owns_alone(object data) noexcept:
 
 
 cdef list _proven(list tensors, InputReferences before):
+    """As `unshared`, for arrays of any form: compare all references with the expected number."""
     cdef list chains = []    # for each tensor, the indexes of its chain in `objects`
     cdef list objects = []   # the objects of the inputs first
     cdef dict place = {}     # index in `objects`, by `id`

@@ -25,10 +25,10 @@ if not cython.compiled:
     from typing_extensions import Buffer
 
 cdef enum:
-    VIEW_FROM = 65536
-    QUOTED = 64
+    VIEW_FROM_BYTES = 65536    # elements from this size on are not copied
+    QUOTED_CHARACTERS = 64     # of a name in an error text
 
-cdef uint64_t LONGEST = 0xFFFFFFFF
+cdef uint64_t LONGEST_ELEMENT = 0xFFFFFFFF  # what a 4-byte length can say
 
 
 class ElementsError(ValueError):
@@ -37,17 +37,17 @@ class ElementsError(ValueError):
 
 cdef str _quote(str name):
     # The rule of ksrv.errors.quote, which compiled modules must not import.
-    cdef str shown = ascii(name[:QUOTED + 1])
+    cdef str shown = ascii(name[:QUOTED_CHARACTERS + 1])
     shown = shown[1:len(shown) - 1]
-    if len(name) > QUOTED or len(shown) > QUOTED:
-        shown = shown[:QUOTED].rstrip("\\") + "..."
+    if len(name) > QUOTED_CHARACTERS or len(shown) > QUOTED_CHARACTERS:
+        shown = shown[:QUOTED_CHARACTERS].rstrip("\\") + "..."
     return f"'{shown}'"
 
 
 cdef object _element(
     object buffer, const ExportedBytes &body, size_t offset, size_t length, bint as_view
 ):
-    if not as_view and length < VIEW_FROM:
+    if not as_view and length < VIEW_FROM_BYTES:
         return PyBytes_FromStringAndSize(<const char *>body.data + offset, <Py_ssize_t>length)
     view = memoryview(buffer)
     if view.ndim != 1 or view.format != "B":
@@ -82,6 +82,7 @@ cdef str _explain(const ElementFault *fault, uint64_t count, str name):
 
 
 cdef list _prefixed(object buffer, const ExportedBytes &body, uint64_t count, bint as_views):
+    """Return length-prefixed elements, which `bytes_form` has checked."""
     cdef list elements = []
     cdef size_t offset = 0
     cdef size_t length
@@ -103,6 +104,7 @@ def signature(buffer: Buffer) -> str | None:
 
 
 cdef list _sized(object buffer, const ExportedBytes &body, tuple sizes, bint is_image, str name):
+    """Return bare elements, by their sizes."""
     cdef size_t offset = 0
     cdef list elements = []
     if sum(sizes) != body.length:
@@ -170,7 +172,7 @@ cdef object _encoded(object item, Py_ssize_t index):
         except UnicodeEncodeError as error:
             raise ElementsError(f"element {index} is a string that has no UTF-8 form") from error
     if type(item) is bytearray:
-        return bytes(item)  # which cannot grow meanwhile
+        return bytes(item)  # a copy, because another thread could resize a bytearray meanwhile
     if type(item) is memoryview:
         if not item.c_contiguous:
             raise ElementsError(f"element {index} is a view with gaps")
@@ -198,7 +200,7 @@ def encode(elements: Iterable[bytes | bytearray | memoryview | str]) -> bytes:
     for item in elements:
         item = _encoded(item, index)
         size = len(item) if type(item) is bytes else memoryview(item).nbytes
-        if size > LONGEST:
+        if size > LONGEST_ELEMENT:
             raise ElementsError(
                 f"element {index} has {size} bytes; its length must fit into 32 bits"
             )

@@ -75,10 +75,11 @@ cdef class DeclaredOutputs:
         return tensors
 
     cdef bint fits(self, cnp.ndarray array, Py_ssize_t place, int64_t rows) noexcept:
+        """Whether an array has the form of the output with the index `place`."""
         cdef cnp.npy_intp *shape = cnp.PyArray_DIMS(array)
         cdef size_t i, rank = <size_t>cnp.PyArray_NDIM(array)
         cdef vector[int64_t] *tail = &self.tails[<size_t>place]
-        # Equal dtypes are nearly always the same object.
+        # Equal dtypes are nearly always the same object. Other arrays are read by Python.
         if <object>cnp.PyArray_DESCR(array) is not <object>self.dtypes[place]:
             return False
         if rank != tail.size() + 1 or shape[0] != rows or not cnp.PyArray_IS_C_CONTIGUOUS(array):

@@ -1,4 +1,4 @@
-"""Padding, for the other compiled modules."""
+"""Padding of rows, for the other compiled modules."""
 
 from native.tensor.padding cimport LengthBuckets as CLengthBuckets
 

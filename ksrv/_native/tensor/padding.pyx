@@ -7,7 +7,8 @@ from libc.stdint cimport uint32_t, uint64_t
 from native.tensor.padding cimport FIRST_LENGTH_KEY
 
 LENGTH_KEYS: int = FIRST_LENGTH_KEY
-"""The batch key of a request whose rows have one length is LENGTH_KEYS + 4 * bucket."""
+"""The batch key of a request whose rows have one length is LENGTH_KEYS + 4 * bucket, plus a number
+below 4 for other differences between requests."""
 
 
 @cython.final

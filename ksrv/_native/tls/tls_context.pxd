@@ -1,3 +1,5 @@
+"""TLS contexts, for `HttpServer` and `GrpcServer`."""
+
 from libcpp.memory cimport shared_ptr
 
 from native.tls.ticket_keys cimport TicketKeys as CTicketKeys

@@ -54,6 +54,7 @@ cdef class TlsContext:
         demands: Whether to refuse clients without a certificate.
         verify_flags: OpenSSL's flags for verifying clients' certificates.
         least_version: The lowest version of TLS, as in `ssl.TLSVersion`. 0 for OpenSSL's default.
+        most_version: The highest version of TLS, likewise.
         ciphers: The ciphers of TLS 1.2 in OpenSSL's notation. "" for OpenSSL's default.
         protocols: The protocols that ALPN may choose, in order of preference. Empty for no ALPN.
         ticket_keys: Sessions resume in every context with the same keys. None for keys that no
