@@ -1,4 +1,4 @@
-"""Descriptions of attributes in the docstrings of classes: the help of settings, and the meanings of keys of model.yaml."""
+"""Reads the descriptions of attributes from docstrings: they are the help of settings and of the keys of model.yaml."""
 
 import inspect
 import re
@@ -7,6 +7,9 @@ _ATTRIBUTE = re.compile(r"^    (\w+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
 
 
 def attribute_descriptions(kind: type) -> dict[str, str]:
-    """Return the descriptions in the section "Attributes" of a class's docstring; none with `python -OO`."""
+    """Return the descriptions in the section "Attributes" of a class's docstring, by attribute.
+
+    `python -OO` removes docstrings; the result is then empty.
+    """
     _, _, section = (inspect.getdoc(kind) or "").partition("Attributes:")
     return {name: " ".join(text.split()) for name, text in _ATTRIBUTE.findall(section)}

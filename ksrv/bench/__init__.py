@@ -1,1 +1,1 @@
-"""Load generation for `ksrv bench`: requests, loops, what the server used, and the batching search."""
+"""`ksrv bench`: sends load to a server, measures it, replays records, and searches for batching settings."""

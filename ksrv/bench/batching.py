@@ -1,9 +1,9 @@
-"""Tries batch sizes, delays, instances and threads, and reports the settings that served most in time.
+"""`ksrv bench --find-batching`: finds the settings with the highest throughput within a latency goal.
 
-A trial writes the settings into a copy of the model's folder, starts a separate server for it, and
-raises the number of connections until the latency goal is missed or nothing more is gained. The
-settings found are then confirmed by an open loop, whose latencies count from the time when a request
-was due.
+`search` varies batch size, delay, instances and threads. For each candidate, `Bench.measure` writes the settings
+into a copy of the model's folder, has a separate server load it, and raises the number of connections until the goal
+is missed or the throughput no longer grows. Such a closed loop is optimistic, because a slow server gets fewer
+requests. So `Bench.confirm` runs the best settings in an open loop.
 """
 
 import os
@@ -17,26 +17,27 @@ from typing import Any
 
 import yaml
 
-from ksrv.bench.load import Load, Where, run
+from ksrv.bench.load import Endpoint, Load, run
 from ksrv.bench.report import Result, percentile_name, result_of
 from ksrv.bench.requests import operations_of, rows_of
 from ksrv.client import Client, ClientError
 from ksrv.testing import Server
 
 GAIN = 1.05
-"""How much better than the best a trial must be; a smaller gain may be noise."""
+"""The factor by which a trial must be better than the best so far; a smaller gain may be noise."""
 
 CONNECTIONS = (1, 2, 4, 8, 16, 32, 64)
 DELAYS_MS = (1, 2, 5, 10, 20, 50)
 MOST_BATCH = 64
 CONFIRMED_SHARES = (0.9, 0.8, 0.7, 0.6, 0.5)
+"""The shares of the best throughput that `Bench.confirm` tries as the rate of an open loop."""
 
 MODEL_SUFFIXES = (".onnx", ".pt", ".pt2")
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """Settings of a model."""
+    """Settings of a model that are tried; `threads` is 0 if all instances share the cores."""
 
     max_batch_size: int = 1
     max_delay_ms: float = 0
@@ -44,7 +45,7 @@ class Candidate:
     threads: int = 0
 
     def section(self) -> str:
-        """Return it as lines of model.yaml."""
+        """Return the settings as lines of model.yaml."""
         batching = f"{{max_batch_size: {self.max_batch_size}, max_delay_ms: {self.max_delay_ms:g}}}"
         return f"batching: {batching}\ninstances: {self.instances}\nthreads: {self.threads}"
 
@@ -57,11 +58,11 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Trial:
-    """The measurements of one choice of settings.
+    """The measurements of one candidate.
 
     Attributes:
-        throughput: Rows a second within the goal; 0 if the goal was missed at once.
-        latency_ms: At that throughput, or at one connection.
+        throughput: Rows a second within the goal; 0 if one connection already missed the goal.
+        latency_ms: The latency at that throughput, or at one connection.
         connections: The number of connections at that throughput.
         error: Why the trial failed, or "".
     """
@@ -73,7 +74,7 @@ class Trial:
     error: str = ""
 
     def beats(self, other: "Trial") -> bool:
-        """Tell whether it is better than another by more than noise."""
+        """Return whether this trial is better than another by more than noise."""
         if self.throughput or other.throughput:
             return self.throughput > GAIN * other.throughput
         return self.latency_ms * GAIN < other.latency_ms
@@ -85,10 +86,10 @@ Measure = Callable[[Candidate], Trial]
 def search(
     measure: Measure, cores: int, goal_ms: float, *, batches: bool = True
 ) -> tuple[Trial, list[Trial]]:
-    """Find the settings that serve most within a goal.
+    """Find the settings with the highest throughput within a goal.
 
-    First instances and threads, then batch sizes, then delays, then instances and threads once more
-    with the batch size found; each step keeps the result of the last step.
+    The search is greedy: it varies first instances and threads, then the batch size, then the delay, and then
+    instances and threads once more. Each step keeps the best settings of the steps before.
 
     Args:
         batches: Whether the model takes several rows at once.
@@ -105,23 +106,23 @@ def search(
         return trial if best is None or trial.beats(best) else best
 
     best = attempt(Candidate(), None)
-    best = _among(_layouts(best.candidate, cores), attempt, best)
+    best = _best_of(_layouts(best.candidate, cores), attempt, best)
     if batches:
         sizes = [2**power for power in range(1, MOST_BATCH.bit_length())]
         current = best.candidate
-        best = _while_better([replace(current, max_batch_size=one) for one in sizes], attempt, best)
+        candidates = [replace(current, max_batch_size=size) for size in sizes]
+        best = _best_until_worse(candidates, attempt, best)
         if best.candidate.max_batch_size > 1:
             current = best.candidate
-            delays = [one for one in DELAYS_MS if one <= goal_ms / 4]
-            best = _while_better(
-                [replace(current, max_delay_ms=one) for one in delays], attempt, best
-            )
-            best = _among(_layouts(best.candidate, cores), attempt, best)
+            delays = [delay for delay in DELAYS_MS if delay <= goal_ms / 4]
+            candidates = [replace(current, max_delay_ms=delay) for delay in delays]
+            best = _best_until_worse(candidates, attempt, best)
+            best = _best_of(_layouts(best.candidate, cores), attempt, best)
     return best, list(done.values())
 
 
 def _layouts(candidate: Candidate, cores: int) -> list[Candidate]:
-    """Return the ways to share the cores out: instances in powers of two, each with 1 thread or more."""
+    """Return candidates with 1, 2, 4, ... instances, each with shared threads, and with 1 thread each."""
     found = []
     instances = 1
     while instances <= max(cores, 2):
@@ -132,7 +133,7 @@ def _layouts(candidate: Candidate, cores: int) -> list[Candidate]:
     return found
 
 
-def _among(
+def _best_of(
     candidates: Sequence[Candidate], attempt: Callable[[Candidate, Trial], Trial], best: Trial
 ) -> Trial:
     for candidate in candidates:
@@ -140,10 +141,10 @@ def _among(
     return best
 
 
-def _while_better(
+def _best_until_worse(
     candidates: Sequence[Candidate], attempt: Callable[[Candidate, Trial], Trial], best: Trial
 ) -> Trial:
-    """Try candidates in order, until two in a row are no better."""
+    """Try candidates in order, until two in a row are not better than the best."""
     worse = 0
     for candidate in candidates:
         found = attempt(candidate, best)
@@ -156,18 +157,18 @@ def _while_better(
 
 @contextmanager
 def copied_model(path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield a copy of a model's folder, whose files are links where that can be, and its settings.
+    """Yield a copy of a model's folder, without its model.yaml, and the model's settings.
 
     Args:
         path: The model's folder, or its file.
 
     Raises:
-        ValueError: It is no model whose settings can be changed.
-        OSError: It cannot be copied.
+        ValueError: The path has no model whose settings can be changed.
+        OSError: The model cannot be copied.
     """
     name = path.name if path.is_dir() else path.stem
     settings = settings_of(path)
-    try:
+    try:  # beside the model, because hard links do not cross file systems
         folder = Path(tempfile.mkdtemp(prefix=".ksrv-bench-", dir=path.resolve().parent))
     except OSError:
         folder = Path(tempfile.mkdtemp(prefix="ksrv-bench-"))
@@ -192,13 +193,13 @@ def _link_or_copy(source: str, target: str) -> None:
 
 
 def settings_of(path: Path) -> dict[str, Any]:
-    """Return a model's settings, made up where it has no model.yaml.
+    """Return a model's settings: those of its model.yaml, or the settings that ksrv would infer without this file.
 
     Args:
         path: The model's folder, or its file.
 
     Raises:
-        ValueError: It is no model whose settings can be changed.
+        ValueError: The path has no model whose settings can be changed.
     """
     if path.is_file():
         if path.suffix not in MODEL_SUFFIXES:
@@ -241,12 +242,11 @@ def write_settings(folder: Path, settings: dict[str, Any], candidate: Candidate)
 
 @dataclass(frozen=True)
 class Goal:
-    """The demands on the settings.
+    """The latency goal, and how long to measure.
 
     Attributes:
-        milliseconds: That the percentile of the latencies may be.
-        percentile: The percentile.
-        seconds: Of each measurement.
+        milliseconds: The goal for the percentile of the latencies.
+        seconds: The duration of each measurement.
     """
 
     milliseconds: float
@@ -254,7 +254,7 @@ class Goal:
     seconds: float = 2.0
 
     def latency(self, result: Result) -> float:
-        """Return the latency that is held against the goal."""
+        """Return the latency that is compared with the goal."""
         return result.latency_ms.get(percentile_name(self.percentile), float("inf"))
 
 
@@ -264,7 +264,10 @@ class Bench:
     Args:
         files: The files of the requests, as `operations_of` takes them.
         rows: Rows of each request.
-        tell: Called with each line about the progress.
+        show: Called with each line about the progress.
+
+    Attributes:
+        batches: Whether the model takes several rows at once.
     """
 
     def __init__(
@@ -275,14 +278,14 @@ class Bench:
         files: Sequence[str],
         rows: int,
         goal: Goal,
-        tell: Callable[[str], None],
+        show: Callable[[str], None],
     ) -> None:
         self._folder = folder
         self._settings = settings
         self._client = Client(server.url, timeout=300.0)
-        self._where = Where(server.url)
+        self._endpoint = Endpoint(server.url)
         self._goal = goal
-        self._tell = tell
+        self._show = show
         metadata = self._client.metadata(folder.name)
         self._operations = operations_of(metadata, "", files, rows, {})
         self._rows = rows_of(self._operations[0])
@@ -297,23 +300,23 @@ class Bench:
         """Have the server load the model with other settings.
 
         Raises:
-            ClientError: It cannot be loaded.
+            ClientError: The model cannot be loaded.
         """
         write_settings(self._folder, self._settings, candidate)
         self._client.load(self._folder.name)
 
     def measure(self, candidate: Candidate) -> Trial:
-        """Return what settings serve within the goal."""
+        """Load the model with the settings, and return their highest throughput within the goal."""
         self._trials += 1
-        self._tell(f"trial {self._trials}: {candidate}: loading")
+        self._show(f"trial {self._trials}: {candidate}: loading")
         try:
             self.load(candidate)
         except ClientError as error:
             return Trial(candidate, error=str(error))
         best = Trial(candidate)
-        flat = 0
+        flat = 0  # how many measurements in a row have not raised the throughput
         for connections in CONNECTIONS:
-            self._tell(f"trial {self._trials}: {candidate}: {connections} connections")
+            self._show(f"trial {self._trials}: {candidate}: {connections} connections")
             seconds = self._goal.seconds
             result = self._run(Load(connections, warm_up=seconds / 4, seconds=seconds))
             if result.errors and not result.requests:
@@ -331,15 +334,15 @@ class Bench:
         return best
 
     def confirm(self, trial: Trial) -> Result | None:
-        """Return an open loop within the goal at the highest share of a trial's throughput.
+        """Measure a trial's settings in an open loop, at the highest rate that stays within the goal.
 
         Returns:
-            The result, or None where every share that is tried misses the goal.
+            The result of that rate. None if every rate of `CONFIRMED_SHARES` misses the goal.
         """
         self.load(trial.candidate)
         for share in CONFIRMED_SHARES:
             rate = share * trial.throughput / self._rows
-            self._tell(f"confirming {rate:.0f} requests a second in an open loop")
+            self._show(f"confirming {rate:.0f} requests a second in an open loop")
             seconds = 2 * self._goal.seconds
             connections = max(16, 2 * trial.connections)
             load = Load(connections, rate=rate, warm_up=seconds / 4, seconds=seconds)
@@ -349,5 +352,5 @@ class Bench:
         return None
 
     def _run(self, load: Load) -> Result:
-        samples = run(self._where, self._operations, load)
-        return result_of(self._where.url, load, samples, self._rows)
+        samples = run(self._endpoint, self._operations, load)
+        return result_of(self._endpoint.url, load, samples, self._rows)

@@ -4,13 +4,13 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import click
 
 from ksrv.bench.host import Usage, server_processes, usage
-from ksrv.bench.load import Load, Where, run
+from ksrv.bench.load import Endpoint, Load, run
 from ksrv.bench.report import Result, remarks, result_of, table
 from ksrv.bench.requests import operations_of, rows_of
 from ksrv.cli.progress import Progress
@@ -19,13 +19,16 @@ from ksrv.client.command.connection import DEFAULT_URL, Credentials, credential_
 from ksrv.client.operations import Operation
 from ksrv.machine.cgroups import usable_cores
 
+if TYPE_CHECKING:
+    from ksrv.bench.batching import Goal, Trial
+
 LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 def _numbers(
     ctx: click.Context, param: click.Parameter, value: str | None
 ) -> tuple[float, ...] | None:
-    """Return the positive numbers of a text, which stand between commas."""
+    """Return the positive numbers of a comma-separated list."""
     if value is None:
         return None
     try:
@@ -38,6 +41,7 @@ def _numbers(
 
 
 def _shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of --shape by input."""
     found = {}
     for text in texts:
         name, equals, sizes = text.partition("=")
@@ -305,15 +309,20 @@ class _Target:
     ) -> None:
         self._client = credentials.client(url, timeout, retries=0)
         url = self._client.url
-        self._where = Where(url, credentials.token, credentials.ca, timeout)
+        self._endpoint = Endpoint(url, credentials.token, credentials.ca, timeout)
         self._model, self._version = model, version
         parts = urlsplit(url)
+        # Only of a server on this machine, whose CPU and memory can be read.
         self._port = parts.port if parts.hostname in LOCAL_HOSTS else None
 
     def operations(
         self, files: Sequence[str], rows: int, shapes: dict[str, tuple[int, ...]]
     ) -> list[Operation]:
-        """Return the requests, of which one was tried."""
+        """Return the requests to send.
+
+        Raises:
+            click.ClickException: The model, a file or a shape cannot be used.
+        """
         try:
             metadata = self._client.metadata(self._model, self._version)
             return operations_of(metadata, self._version, files, rows, shapes)
@@ -321,13 +330,13 @@ class _Target:
             raise click.ClickException(str(error)) from error
 
     def measure(self, operations: list[Operation], load: Load) -> Result:
-        """Put a load on the server, and return what it has shown."""
+        """Put a load on the server, and return the result, with the server's resources if they can be read."""
         pids = server_processes(self._port) if self._port else []
         used: list[Usage | None] = []
         counts = self._counts()
-        samples = run(self._where, operations, load, lambda: used.append(usage(pids)))
+        samples = run(self._endpoint, operations, load, lambda: used.append(usage(pids)))
         later = self._counts()
-        result = result_of(self._where.url, load, samples, rows_of(operations[0]))
+        result = result_of(self._endpoint.url, load, samples, rows_of(operations[0]))
         before, after = used
         if before is not None and after is not None:
             result.server_cores = (after.cpu - before.cpu) / load.seconds
@@ -337,7 +346,7 @@ class _Target:
         return result
 
     def _counts(self) -> tuple[int, int] | None:
-        """Return rows and batches that the model has run, where the server tells."""
+        """Return how many rows and batches the model has run, or None if the server has no statistics."""
         try:
             (found, *_) = self._client.statistics(self._model, self._version)
             return int(found["inference_count"]), int(found["execution_count"])
@@ -354,6 +363,7 @@ def _find_batching(
     seconds: float,
     as_json: bool,
 ) -> None:
+    """Find the best settings of a model, and print all trials and these settings."""
     from ksrv.bench.batching import Goal, search
     from ksrv.testing import ServerFailed
 
@@ -386,23 +396,7 @@ def _find_batching(
         }
         click.echo(json.dumps(document, indent=2))
     else:
-        for one in trials:
-            shown = one.error or f"{one.throughput:.0f} rows/s, {name} {one.latency_ms:.1f} ms"
-            if not one.error and not one.throughput:
-                shown = f"misses the goal: {name} {one.latency_ms:.1f} ms"
-            click.echo(f"{one.candidate!s:50}  {shown}")
-        click.echo("")
-        if best.throughput:
-            click.echo(f"# {best.throughput:.0f} rows/s within {name} <= {goal_ms:g} ms, closed loop "
-                       f"with {best.connections} connections")  # fmt: skip
-            if confirmed is not None:
-                click.echo(
-                    f"# open loop at {confirmed.rate:.0f} requests/s: "
-                    f"{name} {goal.latency(confirmed):.1f} ms"
-                )
-            else:
-                click.echo("# no open loop at half of that or more stayed within the goal")
-            click.echo(best.candidate.section())
+        _print_trials(goal, name, trials, best, confirmed)
     if not best.throughput:
         raise click.ClickException(
             f"no settings reach {name} <= {goal_ms:g} ms; the best was {best.latency_ms:.1f} ms "
@@ -410,7 +404,31 @@ def _find_batching(
         )  # fmt: skip
 
 
+def _print_trials(
+    goal: "Goal", name: str, trials: "list[Trial]", best: "Trial", confirmed: Result | None
+) -> None:
+    """Print a line for each trial, then the best settings as a section of model.yaml."""
+    for one in trials:
+        shown = one.error or f"{one.throughput:.0f} rows/s, {name} {one.latency_ms:.1f} ms"
+        if not one.error and not one.throughput:
+            shown = f"misses the goal: {name} {one.latency_ms:.1f} ms"
+        click.echo(f"{one.candidate!s:50}  {shown}")
+    click.echo("")
+    if best.throughput:
+        click.echo(f"# {best.throughput:.0f} rows/s within {name} <= {goal.milliseconds:g} ms, closed loop "
+                   f"with {best.connections} connections")  # fmt: skip
+        if confirmed is not None:
+            click.echo(
+                f"# open loop at {confirmed.rate:.0f} requests/s: "
+                f"{name} {goal.latency(confirmed):.1f} ms"
+            )
+        else:
+            click.echo("# no open loop at half of that or more stayed within the goal")
+        click.echo(best.candidate.section())
+
+
 def _absolute(text: str) -> str:
+    """Return FILE or NAME=FILE with an absolute path, because the server has another working folder."""
     name, equals, path = text.partition("=")
     if equals and not Path(text).is_file():
         return f"{name}={Path(path).resolve()}"
@@ -421,7 +439,7 @@ def _absolute(text: str) -> str:
 def _own_server(
     model: str, files: Sequence[str], rows: int, goal: Any, progress: Progress
 ) -> Iterator[Any]:
-    """Serve a copy of a model, and yield what measures it."""
+    """Serve a copy of a model, and yield the `Bench` that measures it."""
     from ksrv.bench.batching import Bench, Candidate, copied_model, write_settings
     from ksrv.testing import Server
 

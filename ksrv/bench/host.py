@@ -1,4 +1,4 @@
-"""The CPU and memory of a server on this machine, by the process that listens on its port."""
+"""The CPU and memory of a server on this machine. Its processes are found in /proc by the port that they listen on."""
 
 import os
 import re
@@ -40,7 +40,7 @@ def server_processes(port: int) -> list[int]:
     parents = _parents()
     found = {pid for pid in parents if sockets and _holds(pid, sockets)}
     grown = True
-    while grown:
+    while grown:  # add children until a round finds no more
         more = {pid for pid, parent in parents.items() if parent in found} - found
         found |= more
         grown = bool(more)
@@ -55,11 +55,13 @@ def _parents() -> dict[int, int]:
             text = (path / "stat").read_text()
         except OSError:
             continue
+        # The name in parentheses may have spaces and parentheses. The state and the parent follow it (proc(5)).
         found[int(path.name)] = int(text.rpartition(")")[2].split()[1])
     return found
 
 
 def _holds(pid: int, sockets: set[str]) -> bool:
+    """Return whether a process has one of the sockets open."""
     try:
         descriptors = os.listdir(f"/proc/{pid}/fd")
     except OSError:
@@ -83,7 +85,7 @@ def usage(pids: list[int]) -> Usage | None:
         except OSError:
             continue
         seen += 1
-        cpu += int(words[11]) + int(words[12])
+        cpu += int(words[11]) + int(words[12])  # utime and stime, in clock ticks
         memory += _memory(pid)
     return Usage(cpu / ticks, memory) if seen else None
 

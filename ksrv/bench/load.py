@@ -1,11 +1,14 @@
-"""Closed and open loops, over REST and gRPC.
+"""Sends a load to a server, over REST or gRPC, and measures latencies: `run`.
 
-In a closed loop each connection sends its next request when it has its answer, so a slow server is asked less. Requests
-that are under way when the time ends are waited for: a server that stalls at the end would otherwise show the latencies
-from before. In an open loop requests are due at times that do not depend on answers, and a request's latency counts
-from the time when it was due: a request that could not be sent in time, because all connections waited for a slow
-server, has waited too. (Counting from the real send time instead, the "coordinated omission", hides exactly the slow
-moments.)
+The measured time follows a warm-up. Each connection has a thread (a sender), and the connections may be spread over
+several processes.
+
+- In a **closed loop** each sender waits for its answer before it sends the next request. So a slow server gets fewer
+  requests. Requests that are under way when the measured time ends are waited for: otherwise a server that stalls at
+  the end would show only its latencies from before.
+- In an **open loop** requests are due at times that do not depend on answers. A latency counts from the time when the
+  request was due, even if all connections were waiting for a slow server then. Latencies that count from the real
+  send time hide exactly the slow moments ("coordinated omission").
 """
 
 import gc
@@ -32,15 +35,15 @@ from ksrv.client.tensors import Array
 from ksrv.client.waiting import BLOCKING, wait
 
 START_SECONDS = 0.2
-"""From all senders being ready until the first request is due, so that all threads stand."""
+"""The time between the last sender becoming ready and the first request, in which all threads are started."""
 
 READY_SECONDS = 60.0
 """How long processes may take to start and to make their senders."""
 
 
 @dataclass(frozen=True)
-class Where:
-    """The server that is called, and the transport."""
+class Endpoint:
+    """The server that is called, and its credentials. The URL's scheme chooses REST or gRPC."""
 
     url: str
     token: str | None = None
@@ -56,10 +59,10 @@ class Load:
         connections: Open connections.
         rate: Requests a second in an open loop; None for a closed loop.
         poisson: Whether the requests of an open loop are due at random times, like the requests of many
-            independent clients; else at equal distances.
-        warm_up: Seconds at the start that are not counted.
-        seconds: Seconds that are counted.
-        processes: Over which the connections are spread.
+            independent clients; else at equal intervals.
+        warm_up: Seconds at the start that are not measured.
+        seconds: Seconds that are measured.
+        processes: The number of processes over which the connections are spread.
     """
 
     connections: int
@@ -75,14 +78,14 @@ class Samples:
     """The latencies and failures of a load.
 
     Attributes:
-        latencies: Seconds of each request that was answered rightly in the time that counts; in an
-            open loop of each that was due in it and was sent.
-        waits: Seconds that the other requests waited: in an open loop the requests that were due and could not
-            be sent, in a closed loop the requests that were under way at the end of the time that counts.
-        errors: How many failed, by status or kind.
+        latencies: Seconds of each request that was answered without an error: in a closed loop the requests that were
+            answered in the measured time, in an open loop the requests that were due in it and were sent.
+        waits: Seconds that the other requests waited: in a closed loop the requests that were under way at the end
+            of the measured time, in an open loop the requests that were due and could not be sent.
+        errors: How many requests failed, by status or kind.
         example: The text of the first failure.
-        client_cpu: Seconds of CPU that this side took in the time that counts.
-        seconds: How long the answers in `latencies` took to arrive.
+        client_cpu: Seconds of CPU that the senders used in the measured time.
+        seconds: The time in which the answers in `latencies` arrived.
     """
 
     latencies: Array = field(default_factory=lambda: np.empty(0))
@@ -93,7 +96,7 @@ class Samples:
     seconds: float = 0.0
 
     def add(self, other: "Samples") -> None:
-        """Add what another process has seen at the same time."""
+        """Add the samples of another process, which sent requests at the same time."""
         self.latencies = np.concatenate([self.latencies, other.latencies])
         self.waits = np.concatenate([self.waits, other.waits])
         self.errors += other.errors
@@ -103,16 +106,12 @@ class Samples:
 
 
 class RestSender:
-    """A connection of HTTP.
+    """A connection of HTTP."""
 
-    Args:
-        where: The server that is called.
-    """
-
-    def __init__(self, where: Where, operations: Sequence[Operation]) -> None:
-        target = make_target(where.url, where.token, where.ca, None)
+    def __init__(self, endpoint: Endpoint, operations: Sequence[Operation]) -> None:
+        target = make_target(endpoint.url, endpoint.token, endpoint.ca, None)
         self._pool = ConnectionPool(target, BLOCKING.open_channel, repeats=False)
-        self._timeout = where.timeout
+        self._timeout = endpoint.timeout
         self._operations = operations
         self._requests = [http_request(one) for one in operations]
 
@@ -130,15 +129,11 @@ class RestSender:
 
 
 class GrpcSender:
-    """A channel of gRPC.
+    """A channel of gRPC."""
 
-    Args:
-        where: The server that is called.
-    """
-
-    def __init__(self, where: Where, operations: Sequence[Operation]) -> None:
-        self._transport = GrpcTransport("grpc", where.url, where.token, where.ca, None)
-        self._timeout = where.timeout
+    def __init__(self, endpoint: Endpoint, operations: Sequence[Operation]) -> None:
+        self._transport = GrpcTransport("grpc", endpoint.url, endpoint.token, endpoint.ca, None)
+        self._timeout = endpoint.timeout
         self._messages = [message_of(one) for one in operations]
 
     def send(self, index: int) -> None:
@@ -157,95 +152,98 @@ Sender: TypeAlias = RestSender | GrpcSender
 
 
 def run(
-    where: Where,
+    endpoint: Endpoint,
     operations: Sequence[Operation],
     load: Load,
-    look: Callable[[], None] | None = None,
+    observe: Callable[[], None] | None = None,
 ) -> Samples:
-    """Put a load on a server, and return what was seen.
+    """Put a load on a server, and return the latencies and failures.
 
     Args:
         operations: The requests, which are sent in turn.
-        look: Called at the begin and at the end of the time that counts.
+        observe: Called at the begin and at the end of the measured time, on another thread.
     """
     if load.processes > 1:
-        return _run_processes(where, operations, load, look)
-    with _ready_senders(where, operations, load, 0) as senders:
+        return _run_processes(endpoint, operations, load, observe)
+    with _ready_senders(endpoint, operations, load, 0) as senders:
         begin = time.monotonic() + START_SECONDS
-        with _watching(look, load, begin):
-            return _share(senders, load, 0, begin)
+        with _observing(observe, load, begin):
+            return _run_share(senders, load, 0, begin)
 
 
 @contextmanager
-def _watching(look: Callable[[], None] | None, load: Load, begin: float) -> Iterator[None]:
-    """Call `look` at the begin and at the end of the time that counts."""
+def _observing(observe: Callable[[], None] | None, load: Load, begin: float) -> Iterator[None]:
+    """Call `observe` at the begin and at the end of the measured time."""
 
-    def watch(look: Callable[[], None]) -> None:
+    def work(observe: Callable[[], None]) -> None:
         for seconds in (load.warm_up, load.warm_up + load.seconds):
             time.sleep(max(0.0, begin + seconds - time.monotonic()))
-            look()
+            observe()
 
-    if look is None:
+    if observe is None:
         yield
         return
-    watcher = threading.Thread(target=watch, args=(look,), daemon=True)
-    watcher.start()
+    observer = threading.Thread(target=work, args=(observe,), daemon=True)
+    observer.start()
     yield
-    watcher.join()
+    observer.join()
 
 
 def _run_processes(
-    where: Where, operations: Sequence[Operation], load: Load, look: Callable[[], None] | None
+    endpoint: Endpoint, operations: Sequence[Operation], load: Load, observe: Callable[[], None] | None
 ) -> Samples:
     """Spread a load over processes, which begin together once the last of them is ready."""
     context = multiprocessing.get_context("spawn")
     ready = context.Barrier(load.processes + 1)
-    with context.Pool(load.processes, _Meeting.join, (ready,)) as pool:
-        shares = [(where, operations, load, number) for number in range(load.processes)]
+    with context.Pool(load.processes, _StartBarrier.set, (ready,)) as pool:
+        shares = [(endpoint, operations, load, number) for number in range(load.processes)]
         result = pool.starmap_async(_share_of_process, shares, chunksize=1)
         try:
             ready.wait(READY_SECONDS)
         except threading.BrokenBarrierError:
-            result.get(READY_SECONDS)  # raises what kept a process from being ready
+            result.get(READY_SECONDS)  # raises the error of the process that was not ready
             raise
-        with _watching(look, load, time.monotonic() + START_SECONDS):
+        with _observing(observe, load, time.monotonic() + START_SECONDS):
             samples, *others = result.get()
     for other in others:
         samples.add(other)
     return samples
 
 
-class _Meeting:
-    """The barrier at which a process of the pool waits for the others."""
+class _StartBarrier:
+    """The barrier at which a process of the pool waits until all are ready.
+
+    It is set by the pool's initializer, because a barrier cannot be an argument of a task.
+    """
 
     ready: ClassVar[Any] = None
 
     @classmethod
-    def join(cls, ready: Any) -> None:
-        """Take the barrier over; the initializer of a process."""
+    def set(cls, ready: Any) -> None:
+        """Set the barrier of this process."""
         cls.ready = ready
 
 
 def _share_of_process(
-    where: Where, operations: Sequence[Operation], load: Load, number: int
+    endpoint: Endpoint, operations: Sequence[Operation], load: Load, number: int
 ) -> Samples:
     try:
-        with _ready_senders(where, operations, load, number) as senders:
-            _Meeting.ready.wait(READY_SECONDS)
-            return _share(senders, load, number, time.monotonic() + START_SECONDS)
+        with _ready_senders(endpoint, operations, load, number) as senders:
+            _StartBarrier.ready.wait(READY_SECONDS)
+            return _run_share(senders, load, number, time.monotonic() + START_SECONDS)
     except BaseException:
-        _Meeting.ready.abort()  # the others do not wait for this process
+        _StartBarrier.ready.abort()  # the others must not wait for this process
         raise
 
 
 @contextmanager
 def _ready_senders(
-    where: Where, operations: Sequence[Operation], load: Load, number: int
+    endpoint: Endpoint, operations: Sequence[Operation], load: Load, number: int
 ) -> Iterator[list[Sender]]:
     """Make a process's senders, and keep the garbage collector out of the measured time."""
     connections = len(range(number, load.connections, load.processes))
-    make = GrpcSender if where.url.startswith("grpc") else RestSender
-    senders: list[Sender] = [make(where, operations) for _ in range(connections)]
+    make = GrpcSender if endpoint.url.startswith("grpc") else RestSender
+    senders: list[Sender] = [make(endpoint, operations) for _ in range(connections)]
     gc.collect()
     gc.disable()
     try:
@@ -256,8 +254,8 @@ def _ready_senders(
             sender.close()
 
 
-def _share(senders: Sequence[Sender], load: Load, number: int, begin: float) -> Samples:
-    """Run one process's part of a load, from a time of the monotonic clock on."""
+def _run_share(senders: Sequence[Sender], load: Load, number: int, begin: float) -> Samples:
+    """Run one process's part of a load, which begins at a time of the monotonic clock."""
     if load.rate is None:
         return closed_loop(senders, load, begin)
     share = load.rate / load.processes
@@ -269,6 +267,7 @@ def due_times(load: Load, rate: float, seed: int) -> Array:
     total = load.warm_up + load.seconds
     if not load.poisson:
         return np.arange(0, total, 1 / rate)
+    # Ten standard deviations more intervals than expected; times after the end are dropped.
     count = int(total * rate + 10 * (total * rate) ** 0.5 + 10)
     times = np.cumsum(np.random.default_rng(seed).exponential(1 / rate, count))
     return times[times < total]
@@ -278,7 +277,7 @@ def closed_loop(senders: Sequence[Sender], load: Load, begin: float) -> Samples:
     """Have each sender send its next request when it has its answer.
 
     Args:
-        begin: When, in seconds of the monotonic clock.
+        begin: When the load begins, in seconds of the monotonic clock.
     """
     end = begin + load.warm_up + load.seconds
     numbers = itertools.count()
@@ -288,7 +287,7 @@ def closed_loop(senders: Sequence[Sender], load: Load, begin: float) -> Samples:
         while (start := time.monotonic()) < end:
             record.send(sender, next(numbers), start)
 
-    return _collect(senders, work, load, begin, by_end=True)
+    return _collect(senders, work, load, begin, measure_by_end=True)
 
 
 def open_loop(senders: Sequence[Sender], due: Array, load: Load, begin: float) -> Samples:
@@ -296,10 +295,11 @@ def open_loop(senders: Sequence[Sender], due: Array, load: Load, begin: float) -
 
     Args:
         due: When each request is due, in seconds from the begin.
-        begin: When, in seconds of the monotonic clock.
+        begin: When the load begins, in seconds of the monotonic clock.
     """
     times = (due + begin).tolist()
     end = begin + load.warm_up + load.seconds
+    # Requests that no sender could take by then are not sent.
     give_up = end + min(load.seconds, 5.0)
     numbers = itertools.count()
     unsent: list[float] = []
@@ -315,8 +315,8 @@ def open_loop(senders: Sequence[Sender], due: Array, load: Load, begin: float) -
                 time.sleep(intended - now)
             record.send(sender, number, intended)
 
-    samples = _collect(senders, work, load, begin, by_end=False)
-    missed = np.array([one for one in unsent if one >= begin + load.warm_up])
+    samples = _collect(senders, work, load, begin, measure_by_end=False)
+    missed = np.array([intended for intended in unsent if intended >= begin + load.warm_up])
     samples.waits = time.monotonic() - missed  # they have waited at least until now
     return samples
 
@@ -330,10 +330,10 @@ class Record:
         self.failures: list[tuple[float, str, str]] = []
 
     def send(self, sender: Sender, number: int, start: float) -> None:
-        """Send a request and note how it went.
+        """Send a request, and store its times or its failure.
 
         Args:
-            start: From when its latency counts.
+            start: The time from which the latency counts.
         """
         try:
             sender.send(number)
@@ -351,9 +351,14 @@ def _collect(
     load: Load,
     begin: float,
     *,
-    by_end: bool,
+    measure_by_end: bool,
 ) -> Samples:
-    """Run a thread for each sender, and keep what falls into the time that counts."""
+    """Run a thread for each sender, and return the samples of the measured time.
+
+    Args:
+        measure_by_end: Whether a request belongs to the time in which its answer arrived, else to the time in which
+            it was due.
+    """
     records = [Record() for _ in senders]
     threads = [
         threading.Thread(target=work, args=pair, daemon=True)
@@ -370,12 +375,12 @@ def _collect(
         thread.join()
     starts = np.array([one for record in records for one in record.starts])
     ends = np.array([one for record in records for one in record.ends])
-    counted = (ends if by_end else starts) >= first
-    under_way = ends > last if by_end else np.zeros(len(ends), bool)
+    counted = (ends if measure_by_end else starts) >= first
+    under_way = ends > last if measure_by_end else np.zeros(len(ends), bool)
     counted &= ~under_way
     failures = [one for record in records for one in record.failures if one[0] >= first]
     seconds = load.seconds
-    if not by_end and counted.any():
+    if not measure_by_end and counted.any():  # answers may arrive after the measured time
         seconds = max(seconds, float(ends[counted].max()) - first)
     return Samples(
         latencies=(ends - starts)[counted],

@@ -24,7 +24,7 @@ Answer = dict[str, Array]
 
 
 class Incomparable(ValueError):
-    """A record cannot be sent again; the text says why."""
+    """A record cannot be sent again; the text is the reason."""
 
 
 @dataclass
@@ -33,8 +33,8 @@ class Replayed:
 
     Attributes:
         sent: Requests that were sent.
-        equal: Requests whose answers were as recorded.
-        different: Requests whose answers were not.
+        equal: Requests whose answers equal the recorded answers.
+        different: Requests whose answers differ.
         failed: Failed requests by status or exception. A request counts as equal if the record has the same error.
         skipped: Records that were not sent, by the reason.
         examples: The first differences and failures, in words.
@@ -94,7 +94,7 @@ def records_of(path: Path, model: str, version: str) -> list[Record]:
         version: The version whose records are returned; "" for all.
 
     Raises:
-        RecordError: They cannot be read.
+        RecordError: The records cannot be read.
     """
     found = [
         record
@@ -139,8 +139,8 @@ def replay(
     lock = threading.Lock()
     begun = time.monotonic()
 
-    def send(record: Record, at: float) -> None:
-        late = time.monotonic() - begun - at
+    def send(record: Record, due_s: float) -> None:
+        late = time.monotonic() - begun - due_s
         try:
             answered_ms, differs, failure = _ask(client, model, version, record, tolerance)
         except Incomparable as error:
@@ -169,10 +169,10 @@ def replay(
             free.release()
 
         asked = []
-        for record, at in zip(records, due, strict=True):
-            time.sleep(max(0.0, begun + at - time.monotonic()))
+        for record, due_s in zip(records, due, strict=True):
+            time.sleep(max(0.0, begun + due_s - time.monotonic()))
             free.acquire()
-            future = threads.submit(send, record, at)
+            future = threads.submit(send, record, due_s)
             future.add_done_callback(release)
             asked.append(future)
         for future in asked:
@@ -184,10 +184,15 @@ def replay(
 def _ask(
     client: Client, model: str, version: str, record: Record, tolerance: float
 ) -> tuple[float, str, str]:
-    """Send a request. Return its milliseconds, how the answer differs or "", and the kind of failure or ""."""
+    """Send a request.
+
+    Returns:
+        The latency in milliseconds, how the answer differs from the record ("" if it does not), and the kind of
+        failure ("" for an answer, and for the failure that was recorded).
+    """
     inputs = {tensor.name: _array(tensor) for tensor in record.inputs}
     expected = [_answer(chunk) for chunk in record.chunks]
-    if record.outputs or not record.chunks:
+    if record.outputs or not record.chunks:  # not streamed, or the last part of a stream
         expected.append(_answer(record.outputs or ()))
     given = {
         "version": version,
@@ -261,6 +266,7 @@ def difference(expected: Answer, got: Answer, tolerance: float) -> str:
 
 
 def _wrong(wanted: Array, found: Array, tolerance: float) -> Array:
+    """Return for each value whether it differs. Only floats have a tolerance."""
     if wanted.dtype.kind != "f":
         return np.asarray(wanted != found)
     a, b = wanted.astype(np.float64), found.astype(np.float64)

@@ -11,7 +11,7 @@ from ksrv.bench.load import Load, Samples
 PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
 
 BUSY_CLIENT = 0.85
-"""CPU cores of a load process from which on the load itself is the limit."""
+"""If a load process uses more CPU cores than this, the load itself may be the limit."""
 
 
 def percentile_name(percentile: float) -> str:
@@ -24,17 +24,17 @@ class Result:
     """The results of one load.
 
     Attributes:
-        requests: How many were answered rightly.
-        throughput: Requests a second that were answered rightly.
+        requests: How many requests were answered without an error.
+        throughput: Requests a second that were answered without an error.
         latency_ms: Milliseconds: "mean", "max" and the percentiles.
         errors: How many requests failed, by status or kind.
-        unsent: Requests of an open loop that could not be sent any more.
-        under_way: Requests of a closed loop that were answered after the time that counts.
+        unsent: Requests of an open loop that were due but never sent, because all connections waited.
+        under_way: Requests of a closed loop that were answered after the measured time.
         stalled: Whether a request under way waited longer than every request that was answered in time.
-        client_cores: Cores that the load itself took.
-        server_cores: Cores that the server took, if it runs here.
-        server_bytes: Memory that it held at the end, if it runs here.
-        batch_rows: Mean rows of the batches that the server formed, if it tells.
+        client_cores: Cores that the load itself used.
+        server_cores: Cores that the server used, if it runs on this machine.
+        server_bytes: Memory of the server at the end, if it runs on this machine.
+        batch_rows: Mean rows of the server's batches, if the server has statistics.
     """
 
     url: str
@@ -62,12 +62,12 @@ class Result:
         return sum(self.errors.values())
 
     def document(self) -> dict[str, Any]:
-        """Return it as JSON holds it."""
+        """Return the result as a JSON object."""
         return asdict(self)
 
 
 def result_of(url: str, load: Load, samples: Samples, rows: int) -> Result:
-    """Return the numbers of a load.
+    """Compute the result of a load from its samples.
 
     Args:
         rows: Rows of each request.
@@ -106,7 +106,7 @@ def result_of(url: str, load: Load, samples: Samples, rows: int) -> Result:
 
 
 def table(results: Sequence[Result]) -> str:
-    """Return results as lines of a table; latencies in milliseconds."""
+    """Return results as the lines of a table, with latencies in milliseconds."""
     names = ["p50", "p90", "p95", "p99", "p99.9", "max"]
     head = ["load", "req/s", "rows/s", *names, "errors", "batch", "server"]
     lines = [head]
@@ -142,7 +142,7 @@ def _milliseconds(value: float | None) -> str:
 
 
 def remarks(results: Sequence[Result], processes: int) -> list[str]:
-    """Return sentences about results that are not what they seem."""
+    """Return warnings about results that may mislead."""
     lines = []
     if any(one.client_cores > BUSY_CLIENT * processes for one in results):
         lines.append(

@@ -1,4 +1,4 @@
-"""`ksrv check`: loads models as `ksrv serve` would, and ends with a status that tells how it went."""
+"""`ksrv check`: loads and warms up models as `ksrv serve` would, without a server, and reports the models that fail."""
 
 import json
 import threading
@@ -78,6 +78,7 @@ def check(paths: tuple[Path, ...], as_json: bool, parallel_loads: int, log_level
 
 
 def _results(engine: "Engine") -> list[dict[str, Any]]:
+    """Return for each model and version whether it is ready and warm, with its inputs and outputs."""
     loaded = {(model.spec.name, model.spec.version): model for model in engine.loaded()}
     found = []
     for state in engine.index():
@@ -106,7 +107,7 @@ def _results(engine: "Engine") -> list[dict[str, Any]]:
 
 
 def _was_run(model: "ModelVersion") -> bool:
-    """Tell whether the model's warm-up had a request to run."""
+    """Return whether the model's warm-up had a request to run."""
     from ksrv.engine.instances.warmup_requests import generated
 
     wanted = model.config.warmup
@@ -131,7 +132,7 @@ def _remarks(found: list[dict[str, Any]]) -> Iterator[str]:
 
 @contextmanager
 def _shown_progress(engine: "Engine") -> Iterator[None]:
-    """Show which models are loading, while the calling thread loads them."""
+    """Show which models are loading, on another thread, while the calling thread loads them."""
     done = threading.Event()
 
     def watch(progress: Progress) -> None:

@@ -1,4 +1,4 @@
-"""`ksrv doctor`: what was found here, what it means for ksrv, and what to do about it."""
+"""`ksrv doctor`: checks this machine and environment, and prints what each finding means and what to do about it."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -12,6 +12,7 @@ from ksrv.doctor.machine import limits, memory, processors
 from ksrv.doctor.software import devices, libraries, settings, versions
 
 COLOURS = {"ok": "green", "note": "cyan", "slow": "yellow", "wrong": "red"}
+"""The levels of a finding, with their colours."""
 
 CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     versions, processors, memory, limits, libraries, devices, settings,

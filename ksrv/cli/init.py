@@ -1,4 +1,4 @@
-"""`ksrv init`: a model folder that can be served and tested without changes."""
+"""`ksrv init`: writes a model folder that can be served and tested without changes, from a template."""
 
 from pathlib import Path
 
@@ -20,6 +20,7 @@ _SAMPLES = {
     "one-file": "sample.jpg",
     "torchserve": "sample.txt",
 }
+"""The kinds of model folders, each with a folder of templates, and the sample request of each."""
 
 KINDS = tuple(_SAMPLES)
 
@@ -91,6 +92,7 @@ def init(kind: str, folder: Path, force: bool) -> None:
 
 
 def _calls(kind: str, name: str, folder: Path) -> list[str]:
+    """Return shell commands that call the model."""
     sample = folder / _SAMPLES[kind]
     if kind == "torchserve":
         return [f"curl -s http://127.0.0.1:8080/predictions/{name} -T {sample}"]

@@ -1,7 +1,7 @@
-"""The command group; each command has a module, which is loaded when the command is called.
+"""The `ksrv` command: a group of commands, each of which has a module that is imported when the command is called.
 
-So `ksrv --help` loads neither numpy nor the server. The summaries are here for the same reason;
-a test compares them with the commands' help.
+So `ksrv --help` imports neither numpy nor the server. The summaries are here for the same reason; a test compares them
+with the commands' help.
 """
 
 from difflib import get_close_matches
@@ -32,32 +32,32 @@ SECTIONS = {
 }
 """The commands of each section of the help, with their summaries."""
 
-_ELSEWHERE = {
+_IN_OTHER_FOLDERS = {
     "import": "ksrv.dialects.import_command:import_models",
     "infer": "ksrv.client.command.infer:infer",
     "client": "ksrv.client.command.code:client",
     "bench": "ksrv.bench.command:bench",
 }
-"""The commands that are in the folder of their subject, or not called like their module."""
+"""Commands that are not in `ksrv.cli.NAME`: their module and function."""
 
 
 class Commands(click.Group):
     """Loads a command when it is called, and lists the commands in sections."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the commands, for completion too."""
+        """Return the names of the commands, in the order of the help. click completes them in a shell."""
         return [name for commands in SECTIONS.values() for name in commands]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command, or None for an unknown name."""
         if cmd_name not in self.list_commands(ctx):
             return None
-        path = _ELSEWHERE.get(cmd_name, f"ksrv.cli.{cmd_name}:{cmd_name}")
+        path = _IN_OTHER_FOLDERS.get(cmd_name, f"ksrv.cli.{cmd_name}:{cmd_name}")
         command: click.Command = resolve_name(path)
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; a native core that cannot be loaded is an error in one sentence."""
+        """Run a command. If the native core cannot be loaded, print the error without a traceback."""
         try:
             return super().invoke(ctx)
         except ImportError as error:

@@ -1,4 +1,4 @@
-"""One line on standard error that tells how far long work is; nothing where that is no terminal."""
+"""A progress line on standard error, for long work. Nothing is shown if standard error is not a terminal."""
 
 import sys
 import time
@@ -9,10 +9,10 @@ SPINNER = "|/-\\"
 
 
 class Progress:
-    """Shows a line that is written over again, while its context is open.
+    """Shows one line, which each call of `show` replaces, and which is erased when the context ends.
 
     Attributes:
-        shown: Whether there is a terminal to show it on.
+        shown: Whether standard error is a terminal.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,8 @@
-"""`ksrv serve`: every setting is a flag, made from its definition in `ksrv.server.settings`."""
+"""`ksrv serve`: turns the command line into server settings, and starts the server.
+
+Every setting has a flag, made from its definition in `ksrv.server.settings`. Flags override environment variables and
+the settings file (`ksrv.server.settings_sources`).
+"""
 
 import gc
 import os
@@ -42,15 +46,16 @@ class SectionedCommand(click.Command):
 
 
 class CannotServe(click.ClickException):
-    """A path that holds nothing to serve: a wrong argument, as click's own usage errors are."""
+    """A path has no model to serve. The exit code is that of click's usage errors, because an argument is wrong."""
 
     exit_code = 2
 
 
 PREFIX = "setting_"
+"""Begins the parameter names of settings, so that they differ from the command's other parameters."""
 
 RATES = frozenset({"limits.client_rate"})
-"""Settings that are numbers with a fraction, and no seconds."""
+"""Settings that are floats, but not seconds."""
 
 
 def _metavar(field: Field) -> str | None:
@@ -65,6 +70,7 @@ def _metavar(field: Field) -> str | None:
 
 
 def _option(field: Field) -> Callable[[Any], Any]:
+    """Return the click option of a setting. Its default is None, so that other sources can give the value."""
     name = PREFIX + field.key.replace(".", "__")
     default = "" if field.default in (None, ()) else f"  [default: {field.default}]"
     text = field.description + default
@@ -87,17 +93,18 @@ def _option(field: Field) -> Callable[[Any], Any]:
 
 
 def _setting_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add a flag for every setting but the models, which are arguments."""
+    """Add a flag for every setting except for the models, which are arguments."""
+    # Reversed, because click shows the option of the innermost decorator last.
     for field in reversed([field for key, field in fields().items() if key != "models"]):
         command = _option(field)(command)
     return command
 
 
 def _with_address(flags: dict[str, Any], host: str | None, port: int | None) -> None:
-    """Put --host and --port, as other servers have them, into the addresses.
+    """Apply --host and --port to the settings `http` and `grpc`. --port is of HTTP only.
 
     Raises:
-        click.UsageError: An address is given as well.
+        click.UsageError: --http is given as well.
     """
     given = [flag for flag, value in (("--host", host), ("--port", port)) if value is not None]
     if not given:
@@ -204,7 +211,7 @@ def serve(
     if ray_address is not None:
         _serve_on_ray(ray_address, resolved, ray_app, ray_replicas)
         return
-    gc.disable()  # a collection would look through all that is imported, which stays
+    gc.disable()  # during imports: a collection would traverse all imported objects, and free none
     from ksrv.repository.layout import RepositoryError
     from ksrv.server.workers.application import serve as run
 

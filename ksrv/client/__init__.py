@@ -6,8 +6,12 @@
         answer = client.infer("cats", Path("cat.jpg"))
         print(answer["label"])
 
-It needs numpy, and grpcio for `grpc://` URLs; it imports no part of the server, only the table of
-datatypes in the native core.
+It needs numpy, and grpcio for `grpc://` URLs. It imports no part of the server, only the table of datatypes in the
+native core.
+
+An inference travels in these steps: `operations.py` describes the call independently of the transport, and `tensors.py`
+turns values into bytes; `rest_calls.py` (with `rest.py` and `http1/`) or `grpc_calls.py` (with `protobuf.py`) sends the
+call. `asynchronous.py` has all methods as coroutines, and `blocking.py` runs them without an event loop (`waiting.py`).
 """
 
 from ksrv.client.asynchronous import AsyncClient

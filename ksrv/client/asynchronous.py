@@ -1,4 +1,4 @@
-"""The client for asyncio; the blocking client runs the same code on calls that block."""
+"""The client for asyncio. The blocking client runs the same coroutines over functions that block."""
 
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -43,9 +43,6 @@ _POLL_SECONDS = 0.1
 def with_scheme(url: str) -> str:
     """Return a URL with its scheme; http if it has none.
 
-    Args:
-        url: The URL.
-
     Raises:
         ValueError: The client does not support the scheme.
     """
@@ -58,9 +55,9 @@ def with_scheme(url: str) -> str:
 
 
 class AsyncClient:
-    """The client for asyncio; an object belongs to one event loop, and any number of tasks may share it.
+    """The client for asyncio. An object belongs to one event loop, and any number of tasks may share it.
 
-    It has the arguments and methods of `Client`; the methods are coroutines.
+    It has the arguments and methods of `Client`, but the methods are coroutines.
     """
 
     _waiting: ClassVar[Waiting] = ASYNCIO
@@ -99,18 +96,18 @@ class AsyncClient:
         timeout: float | None = None,
         progress: Progress | None = None,
     ) -> InferResult:
-        """Ask a model.
+        """Send an inference request to a model.
 
         Args:
-            model: Its name.
+            model: The model's name.
             inputs: Values by input name, or the value alone for a model with one input. A value is
                 an array, nested lists of numbers, or for images and texts bytes, `pathlib.Path`,
                 `str`, or a list of them for a batch. One row needs no batch dimension.
             version: The model's version; by default the highest.
-            outputs: Names of the outputs wanted, or a mapping of them to parameters such as
+            outputs: Names of the wanted outputs, or a mapping of these names to parameters such as
                 `{"probabilities": {"classification": 3}}`; by default all.
-            parameters: Of the request, for the handler.
-            request_id: For the server's log.
+            parameters: The request's parameters, for the handler.
+            request_id: The request's id, for the server's log.
             timeout: Seconds that the call may take; by default the client's.
             progress: Called with the bytes sent so far and the bytes of the whole request, after each MiB
                 of an upload over REST. Not called over gRPC.
@@ -156,19 +153,19 @@ class AsyncClient:
         request_id: str = "",
         timeout: float | None = None,
     ) -> AsyncGenerator[InferResult, None]:
-        """Ask a model that answers in parts, and yield each part when it arrives.
+        """Send an inference request to a model that answers in parts, and yield each part when it arrives.
 
-        The request is sent when the first part is asked for. Leaving the loop cancels it. It is sent again
-        if the server is busy, up to `retries` times, but never once a part has arrived. A model that does not stream
-        answers in one part.
+        The request is sent when the first part is asked for. Leaving the loop cancels the request. If the server is
+        busy, the request is sent again, up to `retries` times, but never after a part has arrived. A model that does
+        not stream answers in one part.
 
         Args:
-            model: Its name.
+            model: The model's name.
             inputs: As for `infer`.
             version: The model's version; by default the highest.
-            outputs: As for `infer`; files of pictures and other bytes that are no UTF-8 cross gRPC alone.
-            parameters: Of the request, for the handler.
-            request_id: For the server's log.
+            outputs: As for `infer`. Images and other bytes that are not UTF-8 can be streamed over gRPC only.
+            parameters: The request's parameters, for the handler.
+            request_id: The request's id, for the server's log.
             timeout: Seconds that the whole answer may take; by default the client's.
 
         Yields:
@@ -178,7 +175,7 @@ class AsyncClient:
             StreamFailed: The handler failed after its first part; over gRPC also before.
             StatusError: The server answered with an error.
             ConnectionFailed: The answer does not arrive, or is cut off.
-            DeadlineExceeded: It is not complete in time.
+            DeadlineExceeded: The answer is not complete in time.
             ValueError: An input's value cannot be sent.
             OSError: An input's file cannot be read.
         """
@@ -188,8 +185,8 @@ class AsyncClient:
             "ModelStreamInfer", model, inputs, version, declared, outputs, parameters, request_id
         )
         try:
-            first, parts = await self._retried(lambda: self._begun(operation, deadline), deadline)
-        except (InvalidRequest, NotFound, StreamFailed):  # gRPC tells no status in a stream
+            first, parts = await self._retried(lambda: self._begin(operation, deadline), deadline)
+        except (InvalidRequest, NotFound, StreamFailed):  # an error in a stream over gRPC has no status
             self._forget_inputs(model)
             raise
         async with aclosing(parts):
@@ -208,21 +205,20 @@ class AsyncClient:
         request_id: str = "",
         timeout: float | None = None,
     ) -> AsyncGenerator[str, None]:
-        """Ask a model of texts, and yield the pieces of its text when they arrive.
+        """Send a text to a model that answers with text, and yield the pieces of its text when they arrive.
 
         Args:
-            model: Its name; it takes one BYTES input.
-            text: The text for the model.
+            model: The name of a model with one BYTES input.
             version: The model's version; by default the highest.
-            parameters: Of the request, for the handler.
-            request_id: For the server's log.
+            parameters: The request's parameters, for the handler.
+            request_id: The request's id, for the server's log.
             timeout: Seconds that the whole answer may take; by default the client's.
 
         Yields:
             The text of each part's only BYTES output.
 
         Raises:
-            ClientError: As `stream`; also if the model answers no text.
+            ClientError: As `stream`; also if the answer has no text.
         """
         parts = self.stream(
             model,
@@ -239,7 +235,7 @@ class AsyncClient:
     async def metadata(
         self, model: str = "", version: str = "", *, timeout: float | None = None
     ) -> dict[str, Any]:
-        """Return what the server is, or what a model takes and answers.
+        """Return the server's name, version and extensions, or a model's inputs and outputs.
 
         Args:
             model: A model's name, or "" for the server.
@@ -273,7 +269,7 @@ class AsyncClient:
     async def wait_ready(
         self, model: str = "", version: str = "", *, timeout: float = 60.0
     ) -> None:
-        """Wait until the server, or a model, is ready, also while nothing listens yet.
+        """Wait until the server, or a model, is ready. The server need not be started yet.
 
         Args:
             model: A model's name, or "" for the server.
@@ -281,7 +277,7 @@ class AsyncClient:
             timeout: Seconds to wait at most.
 
         Raises:
-            DeadlineExceeded: It is not ready in time.
+            DeadlineExceeded: The server or the model is not ready in time.
         """
         deadline = time.monotonic() + timeout
         why = "it says that it is not ready"
@@ -308,10 +304,10 @@ class AsyncClient:
         return [{"version": "", **entry} for entry in found]
 
     async def load(self, model: str, *, timeout: float | None = None) -> None:
-        """Load a model, or load it again while the old version serves.
+        """Load a model. If it is loaded already, load it again while the old one serves.
 
         Args:
-            model: Its name.
+            model: The model's name.
             timeout: Seconds that the call may take; by default the client's.
         """
         self._forget_inputs(model)
@@ -321,7 +317,7 @@ class AsyncClient:
         """Take a model out of service.
 
         Args:
-            model: Its name.
+            model: The model's name.
             timeout: Seconds that the call may take; by default the client's.
         """
         self._forget_inputs(model)
@@ -363,7 +359,7 @@ class AsyncClient:
         return await self._call(operation, self._deadline(timeout))
 
     async def _inputs_of(self, model: str, version: str, deadline: float) -> dict[str, Declared]:
-        """Return the inputs of a model. They are kept until a request is refused or the client loads the model again."""
+        """Return the inputs of a model, which are cached until a request is refused or the model is loaded again."""
         known = self._declared.get((model, version))
         if known is None:
             asked = Operation("ModelMetadata", model, version)
@@ -379,13 +375,15 @@ class AsyncClient:
     async def _call(self, operation: Operation, deadline: float) -> Document:
         return await self._retried(lambda: self._transport.call(operation, deadline), deadline)
 
-    async def _begun(
+    async def _begin(
         self, operation: Operation, deadline: float
     ) -> tuple[InferResult | None, AsyncGenerator[InferResult, None]]:
+        """Send a request, and return the first part of its answer and the generator of the other parts."""
         parts = self._transport.stream(operation, deadline)
         return await anext(parts, None), parts
 
     async def _retried(self, call: Callable[[], Awaitable[Answer]], deadline: float) -> Answer:
+        """Make a call, again after a pause while the server is busy, as `Retries` allows."""
         attempt = 0
         while True:
             try:

@@ -1,4 +1,8 @@
-"""The client whose methods wait for their answers."""
+"""The blocking client: the methods of `AsyncClient`, as functions that return when the answer has arrived.
+
+`_Calls` is an `AsyncClient` over sockets that block, so its coroutines never suspend. `Client` wraps each of its
+methods in a function that runs the coroutine to its end (`ksrv.client.waiting`).
+"""
 
 import functools
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
@@ -12,7 +16,7 @@ T = TypeVar("T")
 
 
 class _Calls(AsyncClient):
-    """The calls, which block instead of being suspended."""
+    """The client's coroutines, over functions that block."""
 
     _waiting = BLOCKING
 
@@ -20,7 +24,7 @@ class _Calls(AsyncClient):
 def _waiting_for(
     call: Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate["Client", P], T]:
-    """Return a coroutine of the client for asyncio as a method that waits."""
+    """Turn a coroutine function of `AsyncClient` into a method of `Client`, which blocks."""
 
     @functools.wraps(call)
     def method(client: "Client", /, *args: P.args, **named: P.kwargs) -> T:
@@ -32,7 +36,7 @@ def _waiting_for(
 def _iterating(
     call: Callable[Concatenate[AsyncClient, P], AsyncGenerator[T, None]],
 ) -> Callable[Concatenate["Client", P], Generator[T, None, None]]:
-    """Return an asynchronous generator of the client for asyncio as a generator that waits."""
+    """Turn an asynchronous generator of `AsyncClient` into a generator of `Client`, which blocks."""
 
     @functools.wraps(call)
     def method(client: "Client", /, *args: P.args, **named: P.kwargs) -> Generator[T, None, None]:
@@ -42,10 +46,10 @@ def _iterating(
 
 
 class Client:
-    """A client whose methods wait for their answers; any number of threads may share one.
+    """A client whose methods block until the answer has arrived. Any number of threads may share a client.
 
-    Connections are kept and used again. A call that finds the server busy (429, 503) is made again
-    after the time that the server names, within the call's timeout.
+    Connections are kept and used again. If the server is busy (429, 503), a call is made again after the time that the
+    server asks for, within the call's timeout.
 
     Args:
         url: http://HOST:PORT or https://, for REST; grpc://HOST:PORT or grpcs://, for gRPC. A path
@@ -58,7 +62,7 @@ class Client:
             twice for any reason.
 
     Raises:
-        ValueError: The URL or the token cannot be.
+        ValueError: The URL or the token is malformed.
         OSError: A file cannot be read.
         ImportError: The URL needs grpcio, which is not installed.
     """

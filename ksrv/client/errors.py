@@ -1,4 +1,4 @@
-"""How a call can fail, as exceptions: no answer, no answer in time, or an answer with an error."""
+"""The client's exceptions: no answer, no answer in time, or an answer with an error."""
 
 from http import HTTPStatus
 
@@ -20,11 +20,11 @@ NO_SERVER_BEHIND = (HTTPStatus.BAD_GATEWAY, HTTPStatus.GATEWAY_TIMEOUT)
 
 NOTHING_LISTENS = "nothing listens there; start `ksrv serve`, or give the server's URL"
 NAMES_AN_AUTHORITY = "the option --ca FILE, or ca= in Python, names an authority to trust"
-"""The remedies for a connection that fails, over REST and gRPC alike."""
+"""Remedies in the error texts of failed connections, for REST and gRPC."""
 
 
 class ClientError(Exception):
-    """Every failure of a call."""
+    """The base of all failures of calls."""
 
 
 class ConnectionFailed(ClientError):
@@ -34,15 +34,15 @@ class ConnectionFailed(ClientError):
 class DeadlineExceeded(ClientError, TimeoutError):
     """The call's timeout passed before the answer was complete.
 
-    Over gRPC also where it was the server's clock that ended the call; REST answers that with 504.
+    Over gRPC also if the server ended the call at its deadline. Over REST that is a `StatusError` with 504.
     """
 
 
 class StreamFailed(ClientError):
-    """The server ended an answer in parts with an error; parts of it may have come before.
+    """The server ended a streamed answer with an error. Parts of the answer may have arrived before.
 
-    Such an error has the server's sentence and no status. Over REST an error before the first part is
-    a `StatusError`; over gRPC it has no status either.
+    Such an error has a message of the server, but no status. An error before the first part is a `StatusError` over
+    REST, and a `StreamFailed` over gRPC.
     """
 
 
@@ -51,7 +51,7 @@ class StatusError(ClientError):
 
     Args:
         status: The HTTP status; for gRPC the status with the same meaning.
-        message: The server's sentence.
+        message: The server's error text.
         retry_after: Seconds after which the server asks to try again, or None.
 
     Attributes:
@@ -61,7 +61,7 @@ class StatusError(ClientError):
     """
 
     def __init__(self, status: int, message: str, retry_after: float | None = None) -> None:
-        super().__init__(status, message, retry_after)  # pickle and copy call the class with these
+        super().__init__(status, message, retry_after)  # pickle and copy call the class with these arguments
         self.status = status
         self.message = message
         self.retry_after = retry_after
@@ -71,7 +71,7 @@ class StatusError(ClientError):
 
 
 class InvalidRequest(StatusError):
-    """400 and its kin: the request is wrong, and so it will be when it is sent again."""
+    """400, 413 and 422: the request is wrong, and will fail again if it is repeated."""
 
 
 class AccessDenied(StatusError):
@@ -102,8 +102,6 @@ def status_error(status: int, message: str, retry_after: float | None = None) ->
     """Return the exception for a status.
 
     Args:
-        status: The HTTP status.
-        message: The server's sentence.
         retry_after: Seconds after which the server asks to try again, or None.
     """
     return _CLASSES.get(status, StatusError)(status, message, retry_after)

@@ -1,6 +1,6 @@
-"""Operations as gRPC calls: their bytes, their answers, and what grpcio's errors mean.
+"""Sends operations as gRPC calls: serializes requests, reads answers, and converts grpcio's errors.
 
-grpcio is imported when a channel is made, protobuf with the first message.
+grpcio is imported when a channel is made, and protobuf with the first message, because clients of REST need neither.
 """
 
 import struct
@@ -34,6 +34,7 @@ SERVICE = "inference.GRPCInferenceService"
 _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
+    # grpcio would otherwise use one connection for all channels of the process to the same server.
     ("grpc.use_local_subchannel_pool", 1),
 ]
 
@@ -81,14 +82,13 @@ def make_channel(
 
 
 class GrpcTransport:
-    """Carries operations over gRPC.
+    """Sends operations over gRPC.
 
     Args:
         package: The module of grpcio: "grpc", or "grpc.aio" for asyncio.
-        url: The server's URL.
         token: The bearer token, or None.
-        ca: A file of authorities, or None.
-        certificate: Files of the client's certificate and key, or None.
+        ca: See `make_channel`.
+        certificate: See `make_channel`.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class GrpcTransport:
         self._calls: dict[str, Callable[..., Any]] = {}
 
     def call_of(self, name: str) -> Callable[..., Any]:
-        """Return a call of bytes, such as "ModelInfer", which answers bytes; with asyncio an awaitable."""
+        """Return the function for a unary call such as "ModelInfer": from bytes to bytes, or to an awaitable."""
         call = self._calls.get(name)
         if call is None:
             made = self.channel.unary_unary(f"/{SERVICE}/{name}")
@@ -146,7 +146,7 @@ class GrpcTransport:
 
     @contextmanager
     def converted_errors(self) -> Iterator[None]:
-        """Raise grpcio's errors as the client's."""
+        """Raise the client's exceptions for grpcio's."""
         import grpc
 
         try:
@@ -156,11 +156,7 @@ class GrpcTransport:
 
 
 def message_of(operation: Operation) -> bytes:
-    """Return the request of an operation.
-
-    Args:
-        operation: The operation.
-    """
+    """Return the serialized request of an operation."""
     values: dict[str, Any]
     if operation.name in ("ModelInfer", "ModelStreamInfer"):
         values = {
@@ -180,7 +176,7 @@ def message_of(operation: Operation) -> bytes:
                 for one in operation.inputs
             ],
         }
-    else:
+    else:  # some requests have the field `name`, others `model_name`; `encode` ignores the other
         values = {
             "name": operation.model,
             "model_name": operation.model,
@@ -190,15 +186,11 @@ def message_of(operation: Operation) -> bytes:
 
 
 def answer_of(operation: Operation, content: bytes) -> Document:
-    """Return an answer's document; an InferResult for an inference.
-
-    Args:
-        operation: The operation.
-        content: Its answer.
+    """Return the answer to an operation; for an inference an `InferResult`.
 
     Raises:
-        StreamFailed: The server says that the request of a stream has failed.
-        ClientError: It cannot be read.
+        StreamFailed: The answer is the error of a stream.
+        ClientError: The answer cannot be read.
     """
     try:
         document = decode(operation.name, content)
@@ -233,21 +225,20 @@ _FAULTS = (
     ),
     ("DNS", "no host has this name; check the server's URL"),
 )
-"""Parts of grpcio's texts for a connection that fails, and ksrv's words for them."""
+"""Parts of grpcio's texts for failed connections, and the client's error text for each."""
 
 
 def _in_words(text: str) -> str:
-    """Return grpcio's text with a remedy, if the fault is known."""
+    """Return grpcio's error text, with the client's text for the fault if it is known."""
     words = next((words for part, words in _FAULTS if part in text), None)
     return text if words is None else f"{words} ({text})"
 
 
 def error_of(error: Any, address: str) -> ClientError:
-    """Return the client's exception for one of grpcio's.
+    """Return the client's exception for an `RpcError` of grpcio.
 
     Args:
-        error: grpcio's `RpcError`.
-        address: The server's, for the text.
+        address: The server's address, for the text.
     """
     code = error.code().name
     text = str(error.details() or code)
@@ -255,8 +246,8 @@ def error_of(error: Any, address: str) -> ClientError:
     pause = retry_after(trailers.get("retry-after"))
     if pause is not None and code in ("UNAVAILABLE", "RESOURCE_EXHAUSTED"):
         return status_error(HTTPStatus.SERVICE_UNAVAILABLE, text, pause)
-    if code == "UNAVAILABLE":  # grpcio's own word for a connection that fails
+    if code == "UNAVAILABLE":  # also grpcio's code for a failed connection
         return ConnectionFailed(f"no answer from {address}: {_in_words(text)}")
-    if code == "DEADLINE_EXCEEDED":  # whose clock it was does not show
+    if code == "DEADLINE_EXCEEDED":  # of the client or of the server: the code does not tell
         return DeadlineExceeded(f"no answer from {address} in time: {text}")
     return status_error(_STATUSES.get(code, HTTPStatus.INTERNAL_SERVER_ERROR), text)

@@ -1,4 +1,4 @@
-"""The calls of the protocol, apart from the transport that carries them and the client that waits for them."""
+"""The calls of the protocol, independent of the transport (REST or gRPC) and of the client (blocking or asyncio)."""
 
 import json
 import math
@@ -11,25 +11,22 @@ from ksrv.client.errors import ClientError
 from ksrv.client.tensors import Array, Declared, Tensor, encode
 
 LONGEST_TIMEOUT_S = 1_000_000.0
-"""Longer timeouts are cut to this length: sockets and gRPC refuse them, or take them for times that have passed."""
+"""Longer timeouts are shortened to this: sockets and gRPC refuse them, or wrap around."""
 
 Document: TypeAlias = Any
-"""An answer as JSON would hold it."""
+"""An answer as a JSON value. For an inference, an `InferResult`."""
 
 Parameters: TypeAlias = Mapping[str, bool | int | float | str]
 Outputs: TypeAlias = Sequence[str] | Mapping[str, Parameters]
 Progress: TypeAlias = Callable[[int, int], object]
-"""Takes how many bytes of a request are sent, and how many it has."""
+"""Called with how many bytes of a request are sent, and how many it has."""
 
 
 def deadline_after(seconds: float) -> float:
     """Return when a timeout passes, in seconds of the monotonic clock.
 
-    Args:
-        seconds: The timeout.
-
     Raises:
-        ValueError: It is no number.
+        ValueError: The timeout is NaN.
     """
     if math.isnan(seconds):
         raise ValueError("a timeout is a number of seconds, got nan")
@@ -39,11 +36,8 @@ def deadline_after(seconds: float) -> float:
 def check_token(token: str | None) -> None:
     """Refuse a bearer token that does not fit into a header.
 
-    Args:
-        token: The token, or None without one.
-
     Raises:
-        ValueError: It cannot be sent.
+        ValueError: The token has characters that a header cannot have.
     """
     if token is not None and not (token.isprintable() and token.isascii()):
         raise ValueError("a token consists of printable ASCII characters")
@@ -54,13 +48,13 @@ class Operation:
     """One call.
 
     Attributes:
-        name: gRPC's name of it, such as "ModelInfer".
+        name: The name of the gRPC method, such as "ModelInfer"; also used over REST.
         model: The model's name, if the call is about a model.
         version: The model's version, or "" for the default.
-        inputs: Of an inference.
-        outputs: The outputs wanted, with the parameters of each; empty for all.
-        parameters: Of the request.
-        id: Of the request, for logs.
+        inputs: The inputs of an inference.
+        outputs: The wanted outputs, with the parameters of each; empty for all.
+        parameters: The parameters of an inference.
+        id: The id of an inference, for logs.
         progress: Called over REST with the bytes sent so far, or None.
     """
 
@@ -75,7 +69,7 @@ class Operation:
 
     @property
     def asks_readiness(self) -> bool:
-        """Whether "not ready" is an answer to it rather than an error."""
+        """Whether the operation asks about readiness, so that "not ready" is an answer and not an error."""
         return self.name in ("ServerReady", "ServerLive", "ModelReady")
 
 
@@ -100,7 +94,7 @@ class InferResult(dict[str, Array]):
 
     @property
     def text(self) -> str:
-        """The text of the only BYTES output, its rows joined.
+        """The text of the only BYTES output, with its rows joined.
 
         Raises:
             ClientError: The answer has no BYTES output, or several.
@@ -125,7 +119,12 @@ def inference(
     request_id: str,
     progress: Progress | None = None,
 ) -> Operation:
-    """Return an inference: "ModelInfer", or "ModelStreamInfer" for an answer in parts.
+    """Return the operation of an inference.
+
+    Args:
+        name: "ModelInfer", or "ModelStreamInfer" for an answer in parts.
+        inputs: See `AsyncClient.infer`.
+        declared: The model's inputs.
 
     Raises:
         ValueError: An input's value cannot be sent.
@@ -148,11 +147,7 @@ def inference(
 
 
 def infer_document(operation: Operation) -> dict[str, Any]:
-    """Return the JSON header of an inference.
-
-    Args:
-        operation: The inference.
-    """
+    """Return the JSON header of an inference."""
     document: dict[str, Any] = {
         "inputs": [
             {
@@ -181,9 +176,5 @@ def infer_document(operation: Operation) -> dict[str, Any]:
 
 
 def compact(document: Any) -> bytes:
-    """Return a document as JSON without spaces.
-
-    Args:
-        document: The document.
-    """
+    """Return a document as JSON without spaces."""
     return json.dumps(document, separators=(",", ":")).encode()

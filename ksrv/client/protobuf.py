@@ -1,8 +1,8 @@
-"""The messages of the gRPC service as mappings by field name, as their JSON form would be.
+"""Converts the messages of the gRPC service to and from mappings by field name.
 
-protobuf is imported with the first message, and its messages come from the pool that the server uses: another client
-library may have registered messages of the same names in protobuf's default pool. A field that a message leaves out has
-its default value.
+protobuf is imported with the first message. The message classes are in a descriptor pool that the client shares with
+the server, and not in protobuf's default pool, where another client library may have registered messages of the same
+names. A field that a message leaves out has its default value.
 """
 
 from collections.abc import Mapping
@@ -12,18 +12,17 @@ from ksrv.protocol.protobuf import INFERENCE, methods, set_parameters
 
 PARAMETER = "inference.InferParameter"
 CONTENTS = "inference.InferTensorContents"
-"""Numbers of a tensor as protobuf's own: the client asks for raw contents, and reads no others."""
+"""Typed values of a tensor. They are not read, because ksrv always answers with raw contents."""
 
 
 def encode(method: str, values: Mapping[str, Any]) -> bytes:
     """Return the request of a call as bytes.
 
     Args:
-        method: The call, such as "ModelInfer".
         values: The fields; fields that the message does not have are left out.
 
     Raises:
-        ValueError: A parameter is neither a text, a number nor a truth value.
+        ValueError: A parameter is not a text, a number or a bool.
     """
     request = methods(INFERENCE)[method][0]()
     _fill(request, values)
@@ -34,12 +33,8 @@ def encode(method: str, values: Mapping[str, Any]) -> bytes:
 def decode(method: str, content: bytes) -> dict[str, Any]:
     """Return the fields of the answer of a call.
 
-    Args:
-        method: The call.
-        content: The answer's bytes.
-
     Raises:
-        ValueError: They are no such message.
+        ValueError: The bytes are not such a message.
     """
     from google.protobuf.message import DecodeError
 
@@ -52,6 +47,7 @@ def decode(method: str, content: bytes) -> dict[str, Any]:
 
 
 def _fill(message: Any, values: Mapping[str, Any]) -> None:
+    """Set the fields of a message. Mappings are parameters."""
     known = message.DESCRIPTOR.fields_by_name
     for name, value in values.items():
         if name not in known or not value:
@@ -83,6 +79,7 @@ def _read(message: Any) -> Any:
 
 
 def _value(field: Any, value: Any) -> Any:
+    """Return the value of a field: of a scalar, a map, a list or a message."""
     kind = field.message_type
     if kind is None:
         return list(value) if field.is_repeated else value

@@ -1,4 +1,4 @@
-"""Operations as HTTP requests, and the answers of the REST routes as documents."""
+"""Converts operations to HTTP requests, and HTTP responses to answers, without any input or output."""
 
 import json
 import re
@@ -39,25 +39,26 @@ _ROUTES = {
 }
 
 UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
-"""The errors raised by reading an answer that is not in the protocol's form."""
+"""The exceptions that can occur while reading an answer that does not have the protocol's form."""
 
 _CHECKS: dict[str, Callable[[Any], object]] = {
     "ModelMetadata": declared_inputs,
     "RepositoryIndex": lambda entries: [dict(**entry) for entry in entries],
     "ModelStatistics": itemgetter("model_stats"),
 }
-"""A check for each operation, which fails for a document that has another form."""
+"""Checks of answers that are returned as they are. Each raises one of `UNREADABLE` if the answer has another form."""
 
+# A stage of the header Server-Timing, such as `inference;dur=1.5`, in milliseconds.
 _STAGE = re.compile(r"([A-Za-z_]+)[^,]*?;dur=([0-9]+(?:\.[0-9]*)?)")
 
 
 @dataclass(frozen=True)
 class HttpRequest:
-    """A request before its connection's own headers.
+    """A request, without the headers that all requests of a connection have.
 
     Attributes:
-        blocks: The body, in order.
-        progress: Told how much of the body is sent, or None.
+        blocks: The parts of the body, in order.
+        progress: Called with the bytes sent so far, or None.
     """
 
     method: str
@@ -69,10 +70,10 @@ class HttpRequest:
 
 @dataclass(frozen=True)
 class HttpResponse:
-    """An answer.
+    """A response.
 
     Attributes:
-        headers: By name in lower case.
+        headers: Values by name in lower case.
     """
 
     status: int
@@ -81,11 +82,7 @@ class HttpResponse:
 
 
 def http_request(operation: Operation) -> HttpRequest:
-    """Return the request of an operation.
-
-    Args:
-        operation: The operation.
-    """
+    """Return the request of an operation."""
     method, template = _ROUTES[operation.name]
     name = quote(operation.model, safe="")
     model = f"/v2/models/{name}" if name else "/v2/models"
@@ -105,15 +102,11 @@ def http_request(operation: Operation) -> HttpRequest:
 
 
 def answer_of(operation: Operation, response: HttpResponse) -> Document:
-    """Return an answer's document; an InferResult for an inference.
-
-    Args:
-        operation: The operation.
-        response: Its answer.
+    """Return the answer to an operation; for an inference an `InferResult`.
 
     Raises:
         StatusError: The answer is an error.
-        ClientError: It cannot be read.
+        ClientError: The answer cannot be read.
     """
     if operation.asks_readiness and response.status in (
         HTTPStatus.OK,
@@ -134,32 +127,24 @@ def answer_of(operation: Operation, response: HttpResponse) -> Document:
         raise ClientError(f"the answer to {operation.name} cannot be read: {error!r}") from error
 
 
-def whole(response: HttpResponse, pieces: Iterable[Block]) -> HttpResponse:
-    """Return an answer with its body.
-
-    Args:
-        response: The answer without it.
-        pieces: The body.
-    """
+def with_body(response: HttpResponse, pieces: Iterable[Block]) -> HttpResponse:
+    """Return a response with its body, which arrived in pieces."""
     blocks = list(pieces)
     body = blocks[0] if len(blocks) == 1 else b"".join(blocks)
     return replace(response, body=memoryview(body))
 
 
 def is_event_stream(response: HttpResponse) -> bool:
-    """Whether an answer is sent in parts; a server that does not stream sends one part."""
+    """Whether an answer is sent in parts. A model that does not stream answers with one plain JSON body."""
     content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     return response.status == HTTPStatus.OK and content_type == EVENT_STREAM
 
 
 class EventReader:
-    """Reads the answers out of an event stream, whose bytes arrive in pieces of any size.
+    """Reads answers from an event stream, whose bytes arrive in pieces of any size.
 
-    The form is defined in the WHATWG HTML standard, section "Server-sent events": lines of `field: value`,
-    an empty line after each event, and comments, which begin with a colon.
-
-    Args:
-        operation: The operation that is answered.
+    The format is that of the WHATWG HTML standard, section "Server-sent events": lines of `field: value`, an empty line
+    after each event, and comments, which begin with a colon.
     """
 
     def __init__(self, operation: Operation) -> None:
@@ -169,18 +154,15 @@ class EventReader:
         self._data: list[bytes] = []
 
     def feed(self, piece: Block) -> Iterator[InferResult]:
-        """Yield the answers that a further piece completes.
-
-        Args:
-            piece: The bytes.
+        """Yield the answers that the next piece completes.
 
         Raises:
-            StreamFailed: The server says that the request has failed.
+            StreamFailed: The event is an error.
             ClientError: An event cannot be read.
         """
         begin = len(self._rest)
         self._rest += piece
-        if self._rest.find(b"\n", begin) < 0:
+        if self._rest.find(b"\n", begin) < 0:  # a long line that has not ended
             return
         *lines, rest = bytes(self._rest).split(b"\n")
         self._rest = bytearray(rest)
@@ -204,6 +186,7 @@ class EventReader:
 
 
 def _infer_result(response: HttpResponse) -> InferResult:
+    """Read an answer: a JSON header, and the outputs in it or as binary data after it."""
     offset = int(response.headers.get(HEADER_LENGTH.lower(), len(response.body)))
     if not 0 <= offset <= len(response.body):
         raise ValueError(f"{HEADER_LENGTH} is {offset} of {len(response.body)} bytes")
@@ -227,6 +210,7 @@ def _infer_result(response: HttpResponse) -> InferResult:
 
 
 def _error_text(response: HttpResponse) -> str:
+    """Return the error of a response: in ksrv's JSON, else the beginning of the body, else the status's phrase."""
     content = bytes(response.body[:65536])
     try:
         return str(json.loads(content)["error"])

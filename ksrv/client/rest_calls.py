@@ -1,18 +1,14 @@
-"""Operations over REST: sent as HTTP requests, answered at once or by an event stream."""
+"""Sends operations over REST, and reads single answers and event streams."""
 
 from collections.abc import AsyncGenerator
 
 from ksrv.client.http1.connections import ConnectionPool
 from ksrv.client.operations import Document, InferResult, Operation
-from ksrv.client.rest import EventReader, answer_of, http_request, is_event_stream, whole
+from ksrv.client.rest import EventReader, answer_of, http_request, is_event_stream, with_body
 
 
 class RestTransport:
-    """Carries operations over REST.
-
-    Args:
-        pool: The connections to the server.
-    """
+    """Sends operations over REST."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
@@ -28,7 +24,7 @@ class RestTransport:
         """Yield the parts of the answer to an operation."""
         async with self._pool.open(http_request(operation), deadline) as (response, pieces):
             if not is_event_stream(response):
-                yield answer_of(operation, whole(response, [piece async for piece in pieces]))
+                yield answer_of(operation, with_body(response, [piece async for piece in pieces]))
                 return
             reader = EventReader(operation)
             async for piece in pieces:

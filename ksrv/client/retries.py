@@ -1,4 +1,4 @@
-"""When a call that found the server busy is made again."""
+"""Decides whether and when a call is made again after the server was busy."""
 
 import random
 import re
@@ -8,19 +8,19 @@ from email.utils import parsedate_to_datetime
 
 from ksrv.client.errors import Unavailable
 
-FIRST_PAUSE = 0.1
+FIRST_PAUSE = 0.1  # seconds
 LONGEST_PAUSE = 5.0
 
 _SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?", re.ASCII)
 
 
 def retry_after(text: str | None) -> float | None:
-    """Return the seconds that a `Retry-After` asks to wait, or None where it says nothing that can be.
+    """Return the seconds to wait by a `Retry-After` header, or None if it is malformed.
 
-    It holds decimal seconds or a date (RFC 9110 10.2.3). Servers write fractions as well.
+    The value is decimal seconds or a date (RFC 9110 10.2.3). Some servers also write fractions of a second.
 
     Args:
-        text: Its value, or None without one.
+        text: The value, or None without the header.
     """
     if text is None:
         return None
@@ -34,10 +34,10 @@ def retry_after(text: str | None) -> float | None:
 
 @dataclass(frozen=True)
 class Retries:
-    """How often, and after which pause.
+    """The policy for calls that found the server busy.
 
     Attributes:
-        most: How often a call is made again; 0 never.
+        most: How often a call is made again; 0 for never.
     """
 
     most: int
@@ -45,12 +45,12 @@ class Retries:
     def pause(self, error: Unavailable, attempt: int, deadline: float) -> float | None:
         """Return the seconds to wait before the next attempt, or None if no further attempt is allowed.
 
-        The pause is the server's `Retry-After`, or doubles each time; up to a quarter
-        is added at random so that clients which were refused together do not come back together.
+        The pause is the server's `Retry-After`; without this header it doubles each time. Up to a quarter is added at
+        random, so that clients that were refused together do not return together.
 
         Args:
-            error: Why the last attempt failed.
-            attempt: How many were made before it.
+            error: The failure of the last attempt.
+            attempt: How many attempts were made before the last.
             deadline: When the call's timeout passes, in seconds of the monotonic clock.
         """
         if attempt >= self.most:

@@ -1,7 +1,7 @@
-"""Python values to tensors of the protocol and back.
+"""Converts Python values to tensors of the protocol and back.
 
-A tensor's bytes are little-endian and in row-major order; an element of BYTES follows its length as
-four bytes. numpy has no BF16: such outputs come as float32, which holds every value of it.
+The bytes of a tensor are little-endian and in row-major order. Each element of BYTES follows its length in four bytes.
+numpy has no BF16, so such outputs become float32, which has every value of BF16.
 """
 
 import base64
@@ -29,10 +29,10 @@ DTYPES = {name: dtype for dtype, name in NAME_BY_DTYPE.items()}
 
 @dataclass(frozen=True)
 class Tensor:
-    """One input as it is sent.
+    """One input of a request.
 
     Attributes:
-        blocks: Its bytes, in order.
+        blocks: The bytes as parts, in order.
     """
 
     name: str
@@ -42,13 +42,13 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
-        """The number of its bytes."""
+        """The number of bytes."""
         return sum(len(block) for block in self.blocks)
 
 
 @dataclass(frozen=True)
 class Declared:
-    """One input of a model's metadata."""
+    """One input in a model's metadata. -1 in `shape` is any size."""
 
     name: str
     datatype: str
@@ -56,11 +56,7 @@ class Declared:
 
 
 def declared_inputs(metadata: Mapping[str, Any]) -> dict[str, Declared]:
-    """Return the inputs of a model's metadata by name.
-
-    Args:
-        metadata: The metadata.
-    """
+    """Return the inputs of a model's metadata by name."""
     return {
         entry["name"]: Declared(entry["name"], entry["datatype"], tuple(entry["shape"]))
         for entry in metadata.get("inputs", ())
@@ -68,19 +64,18 @@ def declared_inputs(metadata: Mapping[str, Any]) -> dict[str, Declared]:
 
 
 def encode(name: str, value: Any, declared: Declared | None) -> Tensor:
-    """Return an input as it is sent.
+    """Convert a value to an input of a request.
 
-    Bytes, texts and paths (whose files are read) become BYTES, everything else numbers in the
-    datatype that the model declares, if no value changes by more than rounding. A value with one
-    dimension fewer than declared is taken as one row.
+    Bytes, texts and paths (whose files are read) become BYTES. All other values become numbers in the declared
+    datatype, if no value changes by more than rounding. A value with one dimension fewer than declared is taken as one
+    row.
 
     Args:
-        name: The input's name.
-        value: An array, a number, bytes, a text, a path, or nested lists of them.
-        declared: The input in the model's metadata, or None without one.
+        value: An array, a number, bytes, a text, a path, or nested lists of these.
+        declared: The input in the model's metadata, or None if it is not declared.
 
     Raises:
-        ValueError: The value has no form in the protocol or not the declared datatype.
+        ValueError: The protocol cannot express the value, or the value does not fit the declared datatype.
         OSError: A file cannot be read.
     """
     if _is_bytes(value):
@@ -96,7 +91,7 @@ def encode(name: str, value: Any, declared: Declared | None) -> Tensor:
     if declared is not None and array.ndim + 1 == len(declared.shape):
         array = array[np.newaxis]
     if declared is None or declared.datatype == "BYTES":
-        datatype, array = _own_datatype(name, array)
+        datatype, array = _with_datatype(name, array)
     else:
         datatype, array = declared.datatype, _cast(name, array, declared.datatype)
     array = np.ascontiguousarray(array)
@@ -105,13 +100,14 @@ def encode(name: str, value: Any, declared: Declared | None) -> Tensor:
 
 
 def _is_bytes(value: Any) -> bool:
-    """Tell whether a value, or the first element of nested lists, is bytes, text or a path."""
+    """Return whether a value, or the first element of nested lists, is bytes, text or a path."""
     while isinstance(value, list | tuple) and value:
         value = value[0]
     return isinstance(value, bytes | bytearray | memoryview | str | Path)
 
 
 def _encode_bytes(name: str, value: Any, declared: Declared | None) -> Tensor:
+    """Convert bytes, texts, paths, or nested lists of these to a BYTES input."""
     if isinstance(value, np.ndarray):
         shape, elements = value.shape, value.reshape(-1).tolist()
     else:
@@ -119,6 +115,7 @@ def _encode_bytes(name: str, value: Any, declared: Declared | None) -> Tensor:
     if not shape:
         shape = (1,)
     if declared is not None and declared.datatype == "BYTES":
+        # A batch of elements fits inputs such as [-1, 1], whose other dimensions can be 1.
         missing = len(declared.shape) - len(shape)
         if missing > 0 and all(size in (1, -1) for size in declared.shape[len(shape) :]):
             shape = (*shape, *[1] * missing)
@@ -142,6 +139,7 @@ def _flatten(name: str, value: Any) -> tuple[tuple[int, ...], list[Any]]:
 
 
 def _element(name: str, value: Any, declared: Declared | None) -> bytes:
+    """Return the bytes of one element of BYTES."""
     if isinstance(value, Path):
         return value.read_bytes()
     if isinstance(value, bytes | bytearray | memoryview):
@@ -157,7 +155,8 @@ def _element(name: str, value: Any, declared: Declared | None) -> bytes:
                      f"numbers, bytes, texts or paths")  # fmt: skip
 
 
-def _own_datatype(name: str, array: Array) -> tuple[str, Array]:
+def _with_datatype(name: str, array: Array) -> tuple[str, Array]:
+    """Return the protocol's datatype of an array, and the array in little-endian order (BF16 as uint16)."""
     if array.dtype.name == "bfloat16":  # of the package ml_dtypes
         return "BF16", array.view(np.uint16)
     dtype = array.dtype.newbyteorder("<")
@@ -168,29 +167,24 @@ def _own_datatype(name: str, array: Array) -> tuple[str, Array]:
 
 
 def _cast(name: str, array: Array, datatype: str) -> Array:
-    """Return an array in another datatype; raise if that changes values by more than rounding."""
+    """Return an array in the declared datatype; raise if that changes values by more than rounding."""
     if datatype not in ALL_DTYPES:
         raise ValueError(f"the input {name!r} has the datatype {datatype}, which is unknown here")
     if not array.size:
         return array.astype(ALL_DTYPES[datatype])
     if array.dtype == bool and datatype != "BOOL":
         array = array.astype(np.int8)
-    if array.dtype == np.uint16:  # `cast` takes these for the patterns of BF16
+    if array.dtype == np.uint16:  # `cast` would take them for bit patterns of BF16
         array = array.astype(np.uint32)
-    own, array = _own_datatype(name, array)
+    given, array = _with_datatype(name, array)
     try:
-        return cast(array, own, datatype)
+        return cast(array, given, datatype)
     except ValueError as error:
         raise ValueError(f"the input {name!r} takes {datatype}: {error}") from error
 
 
 def decode(datatype: str, shape: Sequence[int], block: memoryview) -> Array:
-    """Return an output's bytes as an array, which may be a read-only view of them.
-
-    Args:
-        datatype: Its datatype.
-        shape: Its shape.
-        block: Its bytes.
+    """Return the bytes of an output as an array, which may be a read-only view of the bytes.
 
     Raises:
         ValueError: The bytes do not fit datatype and shape.
@@ -227,12 +221,10 @@ def _json_element(value: Any) -> bytes:
 
 
 def from_json(datatype: str, shape: Sequence[int], data: Any) -> Array:
-    """Return an output of a JSON answer as an array; null is NaN.
+    """Return an output of a JSON answer as an array. null becomes NaN.
 
     Args:
-        datatype: Its datatype.
-        shape: Its shape.
-        data: Its values, flat or nested.
+        data: The values, flat or nested.
 
     Raises:
         ValueError: The values do not fit datatype and shape.

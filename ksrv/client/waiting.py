@@ -1,7 +1,7 @@
-"""How a client waits: a blocking client on its thread, an asyncio client on the event loop.
+"""The functions with which a client waits: a blocking client in its thread, an asyncio client in the event loop.
 
-Everything above the channels is written once, as coroutines. For the blocking client they run on channels that block,
-so they never suspend.
+The client's code is written once, as coroutines. In a blocking client they call the functions of `BLOCKING`, which
+block instead of suspending. So `wait` can run a coroutine to its end in one step, without an event loop.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Waiting:
-    """The functions that wait.
+    """The functions that wait, for one kind of client.
 
     Attributes:
-        open_channel: Opens a connection over HTTP.
+        open_channel: Opens the channel of an HTTP connection.
         sleep: Sleeps for some seconds.
-        grpc: The module of grpcio.
+        grpc: The name of grpcio's module.
     """
 
     open_channel: Open
@@ -40,7 +40,7 @@ ASYNCIO = Waiting(open_streams, asyncio.sleep, "grpc.aio")
 
 
 def wait(call: Coroutine[Any, Any, Value]) -> Value:
-    """Run a coroutine over `BLOCKING` to its end, and return its value."""
+    """Run a coroutine that uses `BLOCKING` to its end, and return its value."""
     try:
         call.send(None)
     except StopIteration as end:
@@ -50,7 +50,7 @@ def wait(call: Coroutine[Any, Any, Value]) -> Value:
 
 
 def iterate(parts: AsyncGenerator[Value, None]) -> Generator[Value, None, None]:
-    """Yield what an asynchronous generator over `BLOCKING` yields."""
+    """Yield the values of an asynchronous generator that uses `BLOCKING`."""
     try:
         while True:
             try:

@@ -1,4 +1,4 @@
-"""The dialects: what other servers' files, routes and clients need, one folder for each server.
+"""The dialects: support for other servers' files, routes and clients, with one folder for each server.
 
-This file is imported with each of their modules, also in handler processes, so it imports none of them.
+This file is imported with every module of a dialect, also in handler processes, so it imports no dialect.
 """

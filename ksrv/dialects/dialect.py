@@ -91,10 +91,10 @@ class ImportedModel(Protocol):
 
 
 class Dialect:
-    """The support for another server. Override what the dialect has; the defaults add nothing.
+    """The support for another server. Override the methods that the dialect needs; the defaults add nothing.
 
-    Routes, gRPC methods and settings are asked for after start-up has begun: import their modules inside the methods,
-    so that a command that needs only the readers of files does not import a web framework.
+    Import the modules of routes, gRPC methods and settings inside the methods, so that a command that needs only the
+    readers of files does not import a web framework.
 
     Attributes:
         name: The name of the dialect.
@@ -117,7 +117,7 @@ class Dialect:
         """
 
     def path_hint(self, first_segment: str, served: Mapping[str, Any]) -> str:
-        """Return what the 404 of an unknown path says about this dialect, or "".
+        """Return a sentence about this dialect for the 404 of an unknown path, or "".
 
         Args:
             first_segment: The first segment of the unknown path.
@@ -134,7 +134,7 @@ class Dialect:
         return {}
 
     def extensions(self, settings: "ServerSettings") -> tuple[str, ...]:
-        """Return the names of the extensions of KServe v2 that the server has by this dialect."""
+        """Return the names of the extensions of KServe v2 that this dialect adds to the server."""
         return ()
 
     def check_settings(self, settings: "ServerSettings", *, loopback: bool) -> None:
@@ -148,14 +148,16 @@ class Dialect:
         """
 
     def apply_setting(self, change: SettingChange) -> None:
-        """Change a setting of this dialect in this process; called in every worker, and in workers that start later.
+        """Change a setting of this dialect in this process.
+
+        It is called in every worker, and in workers that start later.
 
         Args:
-            change: The argument of `ServerParts.change_setting`, which may be another dialect's.
+            change: The argument of `ServerParts.change_setting`. It may be meant for another dialect.
         """
 
     def shared_memory(self, settings: "ServerSettings", access: "Access") -> "SharedMemory | None":
-        """Return the memory that requests may name for their tensors, or None if this dialect has none.
+        """Return the shared memory that requests may name for their tensors, or None if this dialect has none.
 
         Args:
             access: The checks of callers.
@@ -163,7 +165,7 @@ class Dialect:
         return None
 
     def server_call(self, engine: "Engine", request: "InferRequest") -> "RequestHandle | None":
-        """Begin a call of a handler to the server itself, or return None for other servers' handlers."""
+        """Begin a call that a handler makes to the server itself, or return None for handlers of other dialects."""
         return None
 
     def read_settings(self, path: Path) -> ForeignSettings:

@@ -1,4 +1,8 @@
-"""The base of the runners of handlers that are written for other servers."""
+"""The base of the runners of handlers that are written for other servers, and imports from their folders.
+
+The file of a handler may change after ksrv has read it. So imports from the model's folder use the sources that were
+read for the load (`HeldSourceFinder`), and all instances of a version run the same code.
+"""
 
 import logging
 import queue
@@ -25,6 +29,9 @@ log = logging.getLogger("ksrv.dialects")
 class ForeignRunner(Runner):
     """Runs a handler by the rules of the server that it is written for, instead of ksrv's stages.
 
+    A subclass loads the handler in `_load`, and runs a batch in `begin(inputs, done)`, which calls `done` with the
+    outputs or the error, or else overrides `_run`.
+
     Args:
         threads: CPU threads that the handler may use; 0 leaves the framework's choice.
         emit: Takes the values that the handler reports.
@@ -45,14 +52,14 @@ class ForeignRunner(Runner):
         """Load the handler.
 
         Raises:
-            HandlerLoadError: It cannot be loaded; the cause is chained.
+            HandlerLoadError: The handler cannot be loaded; the cause is chained.
         """
         config = self.source.config
         if config is None or self.source.error:
             raise HandlerLoadError(self.source.error or f"{self.source.folder} has no settings")
         try:
             return self._load(config)
-        except BaseException as error:  # a model may end with sys.exit
+        except BaseException as error:  # a handler may call sys.exit
             log.error("%s cannot be loaded", self._shown(), exc_info=error)
             text = " ".join(error_with_location(self.source.root, error).split())
             raise HandlerLoadError(
@@ -72,7 +79,7 @@ class ForeignRunner(Runner):
         return profiled(self._run, inputs) if self.source.debug else self._run(inputs)
 
     def _run(self, inputs: ExecutorInputs) -> ExecutorOutputs:
-        """Run one batch; see `run`. By default it is begun, and waited for."""
+        """Run one batch; see `run`. By default, begin it and wait until it is done."""
         answered: queue.SimpleQueue[ExecutorOutputs | KsrvError] = queue.SimpleQueue()
         self.begin(inputs, answered.put)
         outcome = answered.get()
@@ -83,6 +90,7 @@ class ForeignRunner(Runner):
     def _hold_sources(self, folder: Path) -> None:
         """Make imports from a folder of `sys.path` use the sources that were read for the load."""
         if self.source.loaded is not None:
+            # The new finder replaces the finder of an earlier load of this folder.
             others = [one for one in sys.meta_path if getattr(one, "folder", None) != str(folder)]
             held = HeldSources(self.source.loaded.sources)
             sys.meta_path[:] = [HeldSourceFinder(held, str(folder)), *others]
@@ -107,7 +115,7 @@ class HeldSourceFinder:
 
 
 def find_module(name: str, folders: Sequence[str]) -> ModuleSpec | None:
-    """Return the import spec of a module of some folders, as it was read for the load or on the disk."""
+    """Return the import spec of a module in some folders: from the sources read for the load, else from the disk."""
     for finder in sys.meta_path:
         if isinstance(finder, HeldSourceFinder) and (found := finder.find_spec(name, folders)):
             return found

@@ -1,4 +1,4 @@
-"""`ksrv import`: what becomes of the settings of another server's models, and folders made of archives."""
+"""`ksrv import`: reports how ksrv reads another server's models, and converts archives to folders."""
 
 from pathlib import Path
 
@@ -49,10 +49,10 @@ def import_models(path: Path, repository: Path | None) -> None:
 
 
 def _served_as_they_are(path: Path) -> list[ModelEntry]:
-    """Return the models at a path that need no conversion; none for an archive, and for ksrv's models.
+    """Return the models of other servers at a path that need no conversion. Archives and ksrv's models are left out.
 
     Raises:
-        ClickException: It is a config.json that cannot be read.
+        ClickException: The path is a config.json that cannot be read.
     """
     known = formats()
     is_list = path.is_file() and known.list_reader(path) is not None

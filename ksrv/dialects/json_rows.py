@@ -1,4 +1,4 @@
-"""The outputs of a model as rows in JSON."""
+"""Converts the outputs of a model to rows for JSON, for dialects whose answers have rows."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def shaped_values(tensor: Tensor, *, as_base64: bool = False) -> Array:
         as_base64: Whether the client asked for BYTES in base64.
 
     Raises:
-        InvalidRequest: JSON cannot carry it.
+        InvalidRequest: JSON cannot represent the values.
     """
     values = json_values(tensor, as_base64=as_base64)
     if isinstance(values, list):

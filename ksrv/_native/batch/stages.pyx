@@ -3,8 +3,9 @@
 
 `StageRunner.run` is the entry. A batch has two forms: `inputs`, the executor's `ExecutorInputs`,
 and `made`, the `Batch` that a handler reads, which is made from the inputs on first use.
-`RunContext` keeps both while the batch runs; `BoundContext` passes them to threads and coroutines that the
-handler starts. `ksrv.handlers` has the rest: loading, the stages themselves, and the error texts.
+`RunContext` keeps both while the batch runs; `BoundContext` passes them to threads and coroutines
+that the handler starts. `ksrv.handlers` has the rest: loading, the stages themselves, and the error
+texts.
 """
 
 import sys

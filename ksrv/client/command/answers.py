@@ -19,10 +19,12 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 
 
 def _datatype(value: Array) -> str:
+    """Return the protocol's datatype of an output. Arrays of objects have the elements of BYTES."""
     return "BYTES" if value.dtype == object else NAME_BY_DTYPE.get(value.dtype, str(value.dtype))
 
 
 def _text(element: bytes) -> str:
+    """Return an element of BYTES as text for the terminal."""
     kind = signature(element)
     if kind is not None:
         return f"{kind} image of {len(element)} bytes"
@@ -43,7 +45,7 @@ def show(answer: InferResult) -> None:
 
 
 def as_document(answer: InferResult) -> dict[str, Any]:
-    """Return an answer as JSON has it, in the protocol's form."""
+    """Return an answer as a JSON object in the protocol's form."""
     document: dict[str, Any] = {"model_name": answer.model_name}
     if answer.model_version:
         document["model_version"] = answer.model_version
@@ -69,8 +71,8 @@ def save_outputs(answer: InferResult, images: Sequence[bytes], folder: Path) -> 
     """Write the outputs to files, and yield their paths.
 
     Args:
-        images: The images that were sent, by row.
-        folder: The folder for the files; it is made.
+        images: The images that were sent, by row. Masks and boxes are drawn on them.
+        folder: The folder for the files; created if it is missing.
 
     Raises:
         click.ClickException: A file cannot be written.
@@ -84,9 +86,9 @@ def save_outputs(answer: InferResult, images: Sequence[bytes], folder: Path) -> 
                 continue
             np.save(folder / f"{stem}.npy", value)
             yield folder / f"{stem}.npy"
-            if value.ndim == 3 and value.dtype.kind in "iub" and value.size:
+            if value.ndim == 3 and value.dtype.kind in "iub" and value.size:  # masks of classes
                 for row, mask in enumerate(value):
-                    yield _write(folder / f"{stem}-{row}.png", _over(mask, images, row))
+                    yield _write(folder / f"{stem}-{row}.png", _drawn_mask(mask, images, row))
         yield from _save_boxes(answer, images, folder)
     except OSError as error:
         raise click.ClickException(f"{folder}: {error}") from error
@@ -116,18 +118,19 @@ def _decoded(images: Sequence[bytes], row: int) -> Array | None:
 
 
 def colours(count: int) -> Array:
-    """Return a colour (BGR) for each of `count` classes, the first of them black."""
+    """Return a colour (BGR) for each of `count` classes; the first is black."""
     import cv2
 
     steps = np.arange(count)
+    # 67 has no factor in common with 180, OpenCV's number of hues, so neighbouring classes differ clearly.
     hues = np.stack([steps * 67 % 180, np.full(count, 200), np.full(count, 255)], -1)
     table = cv2.cvtColor(hues[None].astype(np.uint8), cv2.COLOR_HSV2BGR)[0]
     table[0] = 0
     return table
 
 
-def _over(mask: Array, images: Sequence[bytes], row: int) -> Array:
-    """Return a mask of classes in colours, over its image where that was sent."""
+def _drawn_mask(mask: Array, images: Sequence[bytes], row: int) -> Array:
+    """Return a mask of classes in colours, drawn on its image if the image was sent."""
     import cv2
 
     painted = colours(256)[mask.astype(np.int64) % 256]
@@ -153,7 +156,8 @@ def _save_boxes(
         if image is None:
             return
         sides = np.array([image.shape[1], image.shape[0]] * 2)
-        scale = sides if found.size and np.nanmax(found) <= 1 else 1  # parts of the image's sides
+        # Coordinates up to 1 are fractions of the image's width and height.
+        scale = sides if found.size and np.nanmax(found) <= 1 else 1
         kept = found[: int(counts[row])] if counts is not None else found
         for place, box in enumerate(np.nan_to_num(kept * scale).round().clip(-(10**6), 10**6)):
             left, top, right, bottom = (int(side) for side in box)

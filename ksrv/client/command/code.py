@@ -1,4 +1,4 @@
-"""`ksrv client`: code that calls a model, made from the metadata that its server tells."""
+"""`ksrv client`: prints code that calls a model, generated from the model's metadata."""
 
 import json
 import math
@@ -23,19 +23,19 @@ from ksrv.model.datatypes import BINARY_ONLY, DTYPES
 LANGUAGES = ("curl", "python", "javascript")
 
 FREE_SIZE = 8
-"""The size in examples of a dimension, other than the first, that may have any size."""
+"""The size in examples of a dimension of any size, except for the first."""
 
 WRITTEN_VALUES = 64
-"""Values of an input that are written out; larger inputs are zeros."""
+"""The most values of an input that the code writes out. Larger inputs are sent as zero bytes."""
 
 
 @dataclass(frozen=True)
 class Input:
-    """One input as the examples fill it.
+    """One input of the example request.
 
     Attributes:
         kind: "image", "text", "values" (written out) or "zeros".
-        shape: Of the example.
+        shape: The shape in the example.
     """
 
     name: str
@@ -45,12 +45,12 @@ class Input:
 
     @property
     def count(self) -> int:
-        """The number of its values."""
+        """The number of values."""
         return math.prod(self.shape)
 
     @property
     def values(self) -> list[Any]:
-        """Its values, for examples that write them out."""
+        """The values, for code that writes them out."""
         if self.kind == "text":
             return ["text"] * self.count
         return [False if self.datatype == "BOOL" else 0] * self.count
@@ -61,10 +61,9 @@ class Call:
     """The call that the examples make.
 
     Attributes:
-        url: The server's URL, of REST.
-        path: The path of the model's infer route.
-        image: The file that the examples send to image inputs.
-        parameters: Of the request.
+        url: The server's URL for REST.
+        image: The file that the code sends to image inputs.
+        parameters: The request's parameters.
     """
 
     url: str
@@ -83,7 +82,7 @@ class Call:
 
     @property
     def has_token(self) -> bool:
-        """Whether calls show a token."""
+        """Whether the code sends a token."""
         return self.credentials.token is not None
 
     @property
@@ -113,7 +112,7 @@ class Call:
 
 
 def inputs_of(metadata: dict[str, Any]) -> tuple[Input, ...]:
-    """Return the inputs that a model's metadata declares, as examples fill them.
+    """Return example inputs for a model's metadata.
 
     Raises:
         click.ClickException: An input has a datatype that the protocol does not have.
@@ -130,7 +129,7 @@ def inputs_of(metadata: dict[str, Any]) -> tuple[Input, ...]:
 
 
 def example_input(name: str, datatype: str, shape: Sequence[int], is_image: bool) -> Input:
-    """Return an input as examples fill it.
+    """Return an example input.
 
     Args:
         shape: The declared shape, with -1 for a dimension of any size.
@@ -155,7 +154,7 @@ def example_input(name: str, datatype: str, shape: Sequence[int], is_image: bool
 
 
 def curl_options(credentials: Credentials) -> list[str]:
-    """Return the options with which curl sends the token and trusts the authority."""
+    """Return curl's options for the token and the certificate authority."""
     options = []
     if credentials.ca is not None:
         options.append(f"--cacert {shlex.quote(credentials.ca)}")
@@ -168,7 +167,11 @@ def curl_options(credentials: Credentials) -> list[str]:
 
 
 def curl_code(call: Call) -> str:
-    """Return a shell command."""
+    """Return a shell command.
+
+    Image inputs alone are sent as a form, and short values as JSON. Otherwise the body is the JSON header `$H` and then
+    binary tensors.
+    """
     options = curl_options(call.credentials)
     url = shlex.quote(call.url + call.path)
     if not call.parameters and all(one.kind == "image" for one in call.inputs):
@@ -196,7 +199,7 @@ def curl_code(call: Call) -> str:
 
 
 def python_code(call: Call) -> str:
-    """Return a Python program on ksrv.client."""
+    """Return a Python program that uses ksrv.client."""
     arguments = [repr(call.url)]
     reads_file = call.needs_image
     imports = []
@@ -352,6 +355,7 @@ def client(
 
 
 def _shown(call: Call, language: str) -> Iterator[str]:
+    """Yield the code in one language, or in all languages with a title for each."""
     if language != "all":
         yield _WRITERS[language](call)
         return

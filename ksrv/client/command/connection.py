@@ -1,4 +1,4 @@
-"""The options of commands that call a server: where it is, and what it is shown."""
+"""The options of commands that call a server: its URL, and the credentials."""
 
 import os
 from collections.abc import Callable
@@ -19,11 +19,11 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Credentials:
-    """The credentials that a server is shown.
+    """The token that a client sends, and the authorities that it trusts.
 
     Attributes:
         token_file: The file whose first word is the token, or None.
-        ca: The file of the authorities that are trusted, or None.
+        ca: The file of the trusted certificate authorities, or None for the system's.
     """
 
     token_file: Path | None
@@ -31,10 +31,10 @@ class Credentials:
 
     @property
     def token(self) -> str | None:
-        """The bearer token: of the file, else of the variable KSRV_TOKEN, else None.
+        """The bearer token: from the file, else from the variable KSRV_TOKEN, else None.
 
         Raises:
-            click.ClickException: The file holds none.
+            click.ClickException: The file is empty.
         """
         if self.token_file is None:
             return os.environ.get(TOKEN_VARIABLE) or None

@@ -1,4 +1,4 @@
-"""`ksrv infer`: one request from the command line, and its answer in a readable form."""
+"""`ksrv infer`: sends one request from the command line, and prints the answer."""
 
 import json
 import time
@@ -119,7 +119,7 @@ def _print_parts(parts: Iterable[InferResult], *, as_json: bool) -> None:
 def _send_document(
     file: Path, model: str, version: str, url: str, credentials: Credentials, timeout: float
 ) -> InferResult:
-    """Send a request that is written out."""
+    """Send the request in a .json file as it is."""
     if url.startswith("grpc"):
         raise click.UsageError("a request in JSON is REST's; expected --url http://HOST:PORT")
     try:

@@ -1,4 +1,4 @@
-"""The values that `ksrv infer` sends, from the files and texts of its command line."""
+"""Reads the values of inputs from the arguments of `ksrv infer`: files, numbers and texts."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ def values_of(
     """Return a value for each input that the command line names.
 
     Args:
-        files: FILE, NAME=FILE or NAME=JSON; files that are no arrays follow each other in one batch.
+        files: FILE, NAME=FILE or NAME=JSON. Files that are not arrays are the elements of one batch.
         texts: TEXT or NAME=TEXT.
 
     Raises:
@@ -37,10 +37,10 @@ def values_of(
 
 
 def images_of(values: Mapping[str, Any]) -> list[bytes]:
-    """Return the files that were sent, to draw masks and boxes on.
+    """Return the files that are sent, so that masks and boxes can be drawn on them.
 
     Args:
-        values: The values of `values_of`.
+        values: The result of `values_of`.
     """
     for value in values.values():
         if isinstance(value, list) and all(isinstance(one, bytes) for one in value):
@@ -51,6 +51,13 @@ def images_of(values: Mapping[str, Any]) -> list[bytes]:
 def _add(
     found: dict[str, list[Any]], names: Sequence[str], name: str, value: Any, argument: str
 ) -> None:
+    """Add a value to an input. Without a name: to the last input if it has the same type, else to the next input.
+
+    Args:
+        found: The values so far, by input.
+        names: The declared inputs.
+        argument: The argument of the command line, for the error.
+    """
     if not name:
         last = next(reversed(found), "")
         if last and isinstance(found[last][-1], type(value)) and not isinstance(value, np.ndarray):
@@ -63,10 +70,10 @@ def _add(
 
 
 def _read(argument: str, names: Sequence[str]) -> tuple[str, Any]:
-    """Return an input's name, or "", and the content of its file.
+    """Return an input's name, or "", and its value.
 
-    A model may take inputs that it does not declare, so every name is taken; the server refuses an unknown
-    input, with the names of the model's inputs.
+    Any name is accepted, because a model may take inputs that it does not declare. The server refuses unknown inputs,
+    with the names of the model's inputs.
     """
     name, equals, rest = argument.partition("=")
     if not equals or (name not in names and _is_file(Path(argument))):
@@ -96,7 +103,7 @@ def _read(argument: str, names: Sequence[str]) -> tuple[str, Any]:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:  # what is meant as JSON may be too long for a name
+    except OSError:  # the argument is JSON that is too long for a file name
         return False
 
 
@@ -110,7 +117,7 @@ def _numbers(text: str) -> np.ndarray[Any, Any] | None:
 
 
 def _joined(values: list[Any]) -> Any:
-    """Return the values of one input as one: arrays one behind the other, all else as a batch."""
+    """Return the values of one input as one value: arrays are concatenated, other values are a batch."""
     if not isinstance(values[0], np.ndarray):
         return values
     try:

@@ -1,5 +1,5 @@
-"""HTTP/1.1 over a socket and over asyncio's streams: one request and its answer after the other.
+"""HTTP/1.1 over a socket and over asyncio's streams, without pipelining.
 
-http.client is not used because its headers cost more than a small inference, and asyncio has no HTTP
-client at all.
+Python's http.client is not used, because its parser of headers takes longer than a small inference, and asyncio has no
+HTTP client.
 """

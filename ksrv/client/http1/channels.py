@@ -1,9 +1,9 @@
-"""The bytes of a connection: over a socket, whose methods block, or over asyncio's streams.
-
-Deadlines are seconds of the monotonic clock.
+"""Channels, which send and receive the bytes of a connection: over a blocking socket, or over asyncio's streams.
 
 The methods of both are coroutines, so that `Connection` and `AsyncClient` run on either. Coroutines of a socket never
 suspend: `ksrv.client.waiting` runs them to their end without an event loop.
+
+Deadlines are seconds of the monotonic clock.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class SocketChannel:
         self._socket.close()
 
     async def wait_closed(self) -> None:
-        """Wait until the connection is closed."""
+        """Wait until the connection is closed; a socket is closed at once."""
 
 
 async def open_socket(target: Target, deadline: float) -> SocketChannel:
@@ -89,7 +89,9 @@ class StreamChannel:
         if self._writer.is_closing() or has_unread_bytes(socket_of.fileno()):
             return True
         reading = self._reader.read(1)
-        try:  # `read` waits if nothing was received. One step of the coroutine shows whether it waits
+        # asyncio may have read bytes, or the end, from the socket into its buffer. `read` suspends only if the buffer
+        # is empty and has no end, so one step of the coroutine shows this without waiting.
+        try:
             reading.send(None)
         except (StopIteration, OSError):
             return True

@@ -1,4 +1,8 @@
-"""Connections of HTTP/1.1, and the pool that keeps them between requests."""
+"""Connections of HTTP/1.1, and the pool that keeps them between requests.
+
+`ConnectionPool.send` and `ConnectionPool.open` are the entries. A `Connection` parses answers from the bytes of a
+`Channel`.
+"""
 
 import os
 import threading
@@ -38,34 +42,29 @@ Open: TypeAlias = Callable[[Target, float], Awaitable[Channel]]
 class Connection:
     """One connection.
 
-    Args:
-        target: The server's address.
-        channel: Its bytes.
-
     Attributes:
-        reusable: Whether it can be used again: the last answer was read to its end.
+        reusable: Whether the connection can take another request: the last answer was read to its end.
     """
 
     def __init__(self, target: Target, channel: Channel) -> None:
         self._target = target
         self._channel = channel
-        self._keeps_open = False
+        self._keeps_open = False  # the server will not close the connection after this answer
         self.reusable = False
-        self._received = bytearray()
-        self._arriving = memoryview(bytearray(_RECEIVE_BYTES))
+        self._received = bytearray()  # bytes that are not parsed yet
+        self._arriving = memoryview(bytearray(_RECEIVE_BYTES))  # the buffer of `_receive`
         self.close = channel.close
         self.wait_closed = channel.wait_closed
 
     @property
     def stale(self) -> bool:
-        """Whether the server has closed it, or sent bytes without a request."""
+        """Whether the server has closed the connection, or sent bytes without a request."""
         return bool(self._received) or self._channel.stale
 
     async def begin(self, pieces: Iterable[Block], deadline: float) -> Head:
         """Send a request and return the head of its answer.
 
         Args:
-            pieces: The request.
             deadline: When the head must be complete, in seconds of the monotonic clock.
 
         Raises:
@@ -94,7 +93,6 @@ class Connection:
         """Yield the body of an answer as it arrives.
 
         Args:
-            head: The answer's head.
             deadline: When the body must be complete, in seconds of the monotonic clock.
 
         Raises:
@@ -105,7 +103,7 @@ class Connection:
             yield await self.body(head, deadline)
             return
         while size := chunk_size(await self._until(b"\r\n", deadline)):
-            yield (await self._exactly(size + 2, deadline))[:size]
+            yield (await self._exactly(size + 2, deadline))[:size]  # a chunk ends with CR LF
         while await self._until(b"\r\n", deadline) != b"\r\n":
             pass  # trailers
         self.reusable = self._keeps_open
@@ -114,6 +112,7 @@ class Connection:
         return parse_head(await self._until(b"\r\n\r\n", deadline))
 
     async def _receive(self, deadline: float) -> int:
+        """Append bytes of the channel to the received bytes. Return their number; 0 at the end."""
         size = await self._channel.receive_into(self._arriving, deadline)
         self._received += self._arriving[:size]
         return size
@@ -124,13 +123,14 @@ class Connection:
         while (found := self._received.find(mark, start)) < 0:
             if len(self._received) > HEAD_BYTES:
                 raise ConnectionFailed(f"the answer's head is longer than {HEAD_BYTES} bytes")
-            start = max(0, len(self._received) - len(mark) + 1)
+            start = max(0, len(self._received) - len(mark) + 1)  # the mark may have arrived in part
             await self._extend(deadline)
         content = bytes(self._received[: found + len(mark)])
         del self._received[: found + len(mark)]
         return content
 
     async def _extend(self, deadline: float) -> None:
+        """Receive more bytes; raise if the connection has ended."""
         try:
             size = await self._receive(deadline)
         except ConnectionResetError:
@@ -140,6 +140,7 @@ class Connection:
             raise kind(unanswered_text(self._target, self._received))
 
     async def _exactly(self, count: int, deadline: float) -> memoryview:
+        """Return the next `count` bytes. They are received into their final memory."""
         try:  # numpy does not clear the memory, so pages are allocated only as the bytes arrive
             content = np.empty(count, np.uint8).data
         except MemoryError as error:
@@ -170,11 +171,9 @@ class Connection:
 
 
 class ConnectionPool:
-    """Connections that are kept between requests; any thread may use it.
+    """Connections to one server that are kept between requests. Any thread may use the pool.
 
     Args:
-        target: The server's address.
-        open_channel: Opens the connections.
         repeats: Whether a request may be sent again, on a new connection, after a kept connection broke.
     """
 
@@ -190,7 +189,6 @@ class ConnectionPool:
         """Send a request and return its answer.
 
         Args:
-            request: The request.
             deadline: When the answer must be complete, in seconds of the monotonic clock.
 
         Raises:
@@ -212,7 +210,6 @@ class ConnectionPool:
         The connection is closed unless the pieces are read to their end: the server then cancels the request.
 
         Args:
-            request: The request.
             deadline: When the answer must be complete, in seconds of the monotonic clock.
 
         Raises:
@@ -247,6 +244,7 @@ class ConnectionPool:
 
     @contextmanager
     def _closed_on_failure(self, connection: Connection) -> Iterator[None]:
+        """Close a connection on any exception, and convert an `OSError` to the client's."""
         try:
             yield
         except BaseException as error:
@@ -256,16 +254,17 @@ class ConnectionPool:
             raise
 
     def _leave(self, connection: Connection) -> None:
-        """Keep a connection that can be used again, in place of the oldest if too many are kept."""
-        left: Connection | None = connection
+        """Return a connection to the pool if it can be used again, else close it. A full pool drops its oldest."""
+        unwanted: Connection | None = connection
         if connection.reusable:
             with self._lock:
-                left = self._idle.popleft() if len(self._idle) == IDLE_CONNECTIONS else None
+                unwanted = self._idle.popleft() if len(self._idle) == IDLE_CONNECTIONS else None
                 self._idle.append(connection)
-        if left is not None:
-            left.close()
+        if unwanted is not None:
+            unwanted.close()
 
     def _take(self) -> Connection | None:
+        """Return the connection that was used last, or None if the pool is empty."""
         while True:
             with self._lock:
                 if self._pid != os.getpid():  # after a fork the connections belong to the parent

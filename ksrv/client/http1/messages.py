@@ -1,4 +1,4 @@
-"""Requests as bytes, heads of answers, and what goes wrong, the same for both clients."""
+"""Writes HTTP/1.1 requests, parses the heads of responses, and makes the error texts, without any input or output."""
 
 import re
 import select
@@ -19,15 +19,17 @@ from ksrv.client.rest import HttpRequest
 from ksrv.client.tensors import Block
 
 HEAD_BYTES = 65536
-"""A longer response head, or chunk's first line, is refused."""
+"""The longest response head, and the longest first line of a chunk."""
 
 IDLE_CONNECTIONS = 64
 """How many connections a pool keeps."""
 
 _JOINED_BYTES = 65536
+"""Smaller parts of a request are joined up to this size, because each part is a system call."""
 _PROGRESS_BYTES = 1 << 20
-"""A request with a `progress` callback is sent in pieces of so many bytes."""
+"""A request with a `progress` callback is sent in pieces of this size."""
 
+# The most digits of a Content-Length (decimal) and of a chunk's size (hexadecimal), so that both fit into 63 bits.
 _LENGTH_DIGITS = 18
 _CHUNK_DIGITS = 15
 _HEX_DIGITS = frozenset(b"0123456789abcdefABCDEF")
@@ -39,9 +41,10 @@ class Target:
     """The address that requests are sent to.
 
     Attributes:
-        authority: HOST:PORT as the `Host` header has it.
-        prefix: The path of a proxy, put in front of every path.
-        fields: Header lines that every request has.
+        authority: HOST:PORT for the `Host` header.
+        prefix: The path of the URL, put in front of every path; for servers behind a proxy.
+        tls: The context for TLS, or None for http.
+        fields: The header lines of every request.
     """
 
     host: str
@@ -58,13 +61,12 @@ def make_target(
     """Return the target of an http or https URL.
 
     Args:
-        url: The URL.
         token: The bearer token, or None.
         ca: A file (PEM) of the authorities to trust instead of the system's, or None.
         certificate: Files (PEM) of the client's certificate chain and key, or None.
 
     Raises:
-        ValueError: The URL or the token cannot be.
+        ValueError: The URL or the token is malformed.
         OSError: A file cannot be read.
     """
     parts = urlsplit(url)
@@ -91,12 +93,7 @@ def make_target(
 
 
 def head_of(target: Target, request: HttpRequest) -> bytes:
-    """Return the head of a request.
-
-    Args:
-        target: The server's address.
-        request: The request.
-    """
+    """Return the head of a request."""
     lines = [f"{request.method} {target.prefix}{request.path} HTTP/1.1", target.fields]
     lines += [f"{name}: {value}" for name, value in request.headers]
     if request.method != "GET":
@@ -105,12 +102,7 @@ def head_of(target: Target, request: HttpRequest) -> bytes:
 
 
 def pieces_of(target: Target, request: HttpRequest) -> list[Block]:
-    """Return a request as pieces to send, with small pieces joined.
-
-    Args:
-        target: The server's address.
-        request: The request.
-    """
+    """Return a request as pieces to send, with small pieces joined."""
     pieces: list[Block] = []
     small: list[Block] = [head_of(target, request)]
     size = len(small[0])
@@ -128,10 +120,9 @@ def pieces_of(target: Target, request: HttpRequest) -> list[Block]:
 
 
 def pieces_with_progress(request: HttpRequest, pieces: Sequence[Block]) -> Iterator[Block]:
-    """Yield the pieces of a request, and call `progress` once each is sent.
+    """Yield the pieces of a request, and call `progress` after each piece was sent.
 
     Args:
-        request: The request.
         pieces: The result of `pieces_of`.
     """
     if request.progress is None:
@@ -149,7 +140,7 @@ class Head:
     """The head of a response.
 
     Attributes:
-        headers: By name in lower case; of several with one name the last.
+        headers: Values by name in lower case. If a name occurs several times, the last value.
     """
 
     status: int
@@ -158,7 +149,7 @@ class Head:
 
     @property
     def interim(self) -> bool:
-        """Whether the answer proper is still to come."""
+        """Whether this is an interim response, after which the final response follows (RFC 9110 15.2)."""
         return 100 <= self.status < 200 and self.status != 101
 
     @property
@@ -168,7 +159,7 @@ class Head:
 
     @property
     def length(self) -> int | None:
-        """The body's bytes; None where its end is the connection's."""
+        """The bytes of the body. None if the body ends with the connection."""
         if self.status in (204, 304):
             return 0
         text = self.headers.get("content-length")
@@ -192,11 +183,8 @@ class Head:
 def parse_head(content: bytes) -> Head:
     """Return the head of a response.
 
-    Args:
-        content: Its bytes up to the empty line.
-
     Raises:
-        ConnectionFailed: They are no such head.
+        ConnectionFailed: The bytes are not a head of HTTP/1.1.
     """
     first, *lines = content.decode("latin-1").rstrip("\r\n").split("\r\n")
     version, _, rest = first.partition(" ")
@@ -216,7 +204,7 @@ def parse_head(content: bytes) -> Head:
 
 
 class BrokenConnection(ConnectionFailed):
-    """The connection ended before any of the answer had come; the server may have run the request."""
+    """The connection ended before a byte of the answer arrived. The server may have run the request."""
 
 
 def may_repeat(request: HttpRequest) -> bool:
@@ -229,10 +217,10 @@ def may_repeat(request: HttpRequest) -> bool:
 
 
 def has_unread_bytes(descriptor: int) -> bool:
-    """Whether a socket has bytes or an end to read, which make an idle connection useless.
+    """Whether a socket has received bytes or its end. An idle connection is then useless.
 
-    A connection is looked at before a request is sent on it, because that is the last time at which it
-    is certain that the server has not seen the request.
+    This is checked before a request is sent, because later the client cannot know whether the server has read the
+    request.
     """
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
@@ -242,11 +230,8 @@ def has_unread_bytes(descriptor: int) -> bool:
 def chunk_size(line: bytes) -> int:
     """Return the size that a chunk's first line announces.
 
-    Args:
-        line: The line.
-
     Raises:
-        ConnectionFailed: It announces none.
+        ConnectionFailed: The line has no valid size.
     """
     text = line.partition(b";")[0].strip()
     if not 0 < len(text) <= _CHUNK_DIGITS or not set(text) <= _HEX_DIGITS:  # int() takes -1 and 1_0
@@ -255,12 +240,7 @@ def chunk_size(line: bytes) -> int:
 
 
 def failure_text(error: BaseException, target: Target) -> str:
-    """Return the error text for a connection that failed.
-
-    Args:
-        error: The failure.
-        target: The server's address.
-    """
+    """Return the error text for a connection that failed."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
             f"the certificate of {target.authority} is not accepted: {error.verify_message}; "
@@ -280,7 +260,6 @@ def unanswered_text(target: Target, received: bytes | bytearray) -> str:
     """Return the error text for a connection that was closed before an answer.
 
     Args:
-        target: The server's address.
         received: The bytes that arrived before it was closed.
     """
     text = f"{target.authority} closed the connection before it had answered"
@@ -292,12 +271,7 @@ def unanswered_text(target: Target, received: bytes | bytearray) -> str:
 
 
 def failure(error: BaseException, target: Target) -> ConnectionFailed | DeadlineExceeded:
-    """Return the error of a call whose connection failed.
-
-    Args:
-        error: The failure.
-        target: The server's address.
-    """
+    """Return the error of a call whose connection failed."""
     if isinstance(error, TimeoutError):
         return DeadlineExceeded(f"no answer from {target.authority} in time")
     return ConnectionFailed(failure_text(error, target))

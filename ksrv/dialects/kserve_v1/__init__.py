@@ -1,1 +1,1 @@
-"""KServe's protocol v1: predict and explain, and the state of models."""
+"""KServe's protocol v1: the routes predict and explain, and the state of models."""

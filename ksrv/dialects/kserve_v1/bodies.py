@@ -1,7 +1,7 @@
-"""KServe's older protocol, v1: rows of `instances` in JSON become inputs, outputs become `predictions`.
+"""The JSON of KServe's older protocol, v1: rows of `instances` become inputs, and outputs become `predictions`.
 
-{"instances": [[1, 2, 3, 4]]}                      one input, a row each
-{"instances": [{"x": [1, 2], "y": 3}]}             several inputs, an object a row
+{"instances": [[1, 2, 3, 4]]}                      one input: each entry is a row
+{"instances": [{"x": [1, 2], "y": 3}]}             several inputs: each entry is an object with a row of each input
 {"instances": [{"b64": "..."}]}                    images and other bytes, as in TensorFlow Serving
 """
 
@@ -30,7 +30,7 @@ from ksrv.protocol.tensors import subject
 from ksrv.request import InferRequest, InferResponse, Tensor
 
 MOST_BYTES = 4 * 1024 * 1024
-"""Bytes of a request: it is read as objects of Python, which take up to thirty times as many."""
+"""The most bytes of a request. It becomes Python objects, which take up to thirty times as much memory."""
 
 REQUEST = "a request of protocol v1"
 
@@ -62,11 +62,11 @@ def parse_predict(
     """Read the body of a predict request.
 
     Args:
-        header_length: As in v2; this protocol has no binary form.
+        header_length: The header of v2 for binary data. It is refused, because v1 has no binary form.
 
     Raises:
-        InvalidRequest: It is no such request.
-        BodyTooLarge: It is above `MOST_BYTES`, or the limit on JSON.
+        InvalidRequest: The body is not a predict request.
+        BodyTooLarge: The body exceeds `MOST_BYTES`, or the limit on JSON.
     """
     if header_length is not None:
         raise InvalidRequest(
@@ -102,12 +102,12 @@ def parse_predict(
 
 
 def _columns(instances: list[Any], spec: ModelSpec) -> dict[str, list[Any]]:
-    """Return the rows of each input by its name."""
+    """Return the rows of each input, by the input's name."""
     first = instances[0]
     if not isinstance(first, dict) or first.keys() == {B64}:
         return {_only_input(spec): instances}
     names = first.keys()
-    if not names and not spec.inputs:  # else the validator names what is missing
+    if not names and not spec.inputs:  # if inputs are declared, the validator names the missing inputs
         raise InvalidRequest(
             "instance 0 is an empty object; it holds the inputs of its row by name"
         )
@@ -118,15 +118,17 @@ def _columns(instances: list[Any], spec: ModelSpec) -> dict[str, list[Any]]:
                 f"{', '.join(quote(name) for name in list(names)[:8])}"
             )
     columns = {name: [row[name] for row in instances] for name in names}
-    absent = {one.name for one in spec.inputs if one.may_be_left_out}
+    # An optional input that is null in every row counts as left out.
+    optional = {one.name for one in spec.inputs if one.may_be_left_out}
     return {
         name: rows
         for name, rows in columns.items()
-        if name not in absent or any(row is not None for row in rows)
+        if name not in optional or any(row is not None for row in rows)
     }
 
 
 def _only_input(spec: ModelSpec) -> str:
+    """Return the input of rows that are not objects."""
     inputs = spec.required_inputs or spec.inputs
     if len(inputs) == 1:
         return inputs[0].name
@@ -137,46 +139,51 @@ def _only_input(spec: ModelSpec) -> str:
 
 
 def _tensor(name: str, rows: list[Any], index: int, spec: ModelSpec, limits: Limits) -> Tensor:
+    """Return the tensor of one input. `index` is the input's place in the request, for error texts."""
     declared = spec.input(name)
-    values, own = plain_json.flat(rows, name, index, limits)
+    values, given = plain_json.flat(rows, name, index, limits)
     is_picture = declared is not None and declared.image is not None
-    if values and is_picture and isinstance(values[0], str | dict):
-        row = _checked([], own, name, index)
+    if values and is_picture and isinstance(values[0], str | dict):  # an encoded image for each row
+        row = _checked([], given, name, index)
     else:
-        row = _row_shape(declared, own, name, index)
+        row = _row_shape(declared, given, name, index)
     return plain_json.read_tensor(name, declared, [len(rows), *row], values, index, limits)
 
 
-def _row_shape(declared: TensorSpec | None, own: list[int], name: str, index: int) -> list[int]:
-    """Return the shape of a row: the declared shape if it is fixed, else the shape of the value.
-
-    A row with fewer dimensions than declared is accepted if it has as many values.
-    """
+def _row_shape(declared: TensorSpec | None, given: list[int], name: str, index: int) -> list[int]:
+    """Return the shape of a row: the declared shape if it is fixed, else the shape of the given rows."""
     if declared is None:
-        return own
+        return given
     fixed = [size for size in declared.shape[1:] if isinstance(size, int) and size >= 0]
     if len(fixed) != len(declared.shape[1:]):
-        return own
-    return _checked(fixed, own, name, index)
+        return given
+    return _checked(fixed, given, name, index)
 
 
-def _checked(row: list[int], own: list[int], name: str, index: int) -> list[int]:
-    if own != row and (len(own) >= len(row) or prod(own) != prod(row)):
+def _checked(expected: list[int], given: list[int], name: str, index: int) -> list[int]:
+    """Return the expected shape of a row, if the given rows fit it.
+
+    Rows with fewer dimensions than expected are accepted if they have as many values.
+    """
+    if given != expected and (len(given) >= len(expected) or prod(given) != prod(expected)):
         raise InvalidRequest(
-            f"{subject(name, index)}: each row has the shape {own}, but the model expects {row}"
+            f"{subject(name, index)}: each row has the shape {given}, but the model expects {expected}"
         )
-    return row
+    return expected
 
 
 def render_predict(response: InferResponse, request: InferRequest) -> RenderedBody:
-    """Write the answer to a predict request; NaN and Infinity are null.
+    """Write the answer to a predict request. NaN and Infinity become null.
+
+    If every output has a row for each row of the request, `predictions` is a list of rows; else it is an object of
+    outputs.
 
     Raises:
-        InvalidRequest: JSON cannot carry an output.
+        InvalidRequest: JSON cannot represent an output.
     """
-    alone = file_body(response, request)
-    if alone is not None:
-        return alone
+    file = file_body(response, request)
+    if file is not None:  # the client's Accept asks for an image or another file
+        return file
     rows = request.inputs[0].shape[0]
     outputs = {tensor.name: orjson_form(shaped_values(tensor)) for tensor in response.outputs}
     predictions: object = outputs

@@ -1,4 +1,7 @@
-"""KServe's protocol v1, and TensorFlow Serving's and OpenAI's lists of models, which share its paths."""
+"""The dialect of KServe's protocol v1. It also lists models for clients of TensorFlow Serving and OpenAI's API.
+
+The three protocols have the path /v1/models in common, so one answer has the fields of all.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -42,7 +45,7 @@ class KServeV1(Dialect):
 
 
 def add_predict(app: "falcon.App[Any, Any]", predict: object) -> None:
-    """Add a resource that answers predict and explain; it replaces an earlier resource."""
+    """Add the routes predict and explain. Routes of an earlier resource are replaced."""
     from ksrv.dialects.kserve_v1.bodies import PREDICT
     from ksrv.server.rest.route_guard import Needs
 

@@ -1,10 +1,11 @@
-"""The metrics once more under KServe's names: histograms of seconds by stage."""
+"""Repeats the models' metrics under KServe's names: a histogram of seconds for each stage."""
 
 from collections.abc import Iterator, Sequence
 
 from ksrv._native.queue.stats import BOUNDS_NS
 from ksrv.statistics import ModelStatistics
 
+# ksrv's stages, and KServe's names of their histograms.
 STAGES = {
     "preprocess": "request_preprocess_seconds",
     "inference": "request_predict_seconds",
@@ -20,7 +21,7 @@ def metric_lines(models: Sequence[ModelStatistics]) -> Iterator[str]:
         yield f"# TYPE {name} histogram"
         for model, all_versions in _by_name(models).items():
             times = [one.stages[stage] for one in all_versions if stage in one.stages]
-            below = 0
+            below = 0  # Prometheus's buckets are cumulative
             for index, bound in enumerate(bounds):
                 below += sum(one.buckets[index] for one in times)
                 yield f'{name}_bucket{{model_name="{model}",le="{bound}"}} {below}'
@@ -29,6 +30,7 @@ def metric_lines(models: Sequence[ModelStatistics]) -> Iterator[str]:
 
 
 def _by_name(models: Sequence[ModelStatistics]) -> dict[str, list[ModelStatistics]]:
+    """Return the versions of each model. KServe's metrics have no label for the version."""
     found: dict[str, list[ModelStatistics]] = {}
     for one in models:
         found.setdefault(one.name, []).append(one)

@@ -1,4 +1,4 @@
-"""The routes of KServe's protocol v1, TensorFlow Serving's and OpenAI's list of models, which share their paths."""
+"""The routes /v1/models and /v1/models/NAME, for clients of KServe v1, TensorFlow Serving and OpenAI's API."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def _entry(name: str) -> dict[str, Any]:
-    """Return a model's entry for OpenAI's clients."""
+    """Return a model's fields in OpenAI's form."""
     return {"id": name, "object": "model", "created": 0, "owned_by": "ksrv"}
 
 
@@ -20,7 +20,7 @@ def version_status(state: ModelState, name: str, fine: str = "") -> dict[str, An
     """Return the state of a version in TensorFlow Serving's form.
 
     Args:
-        name: The state's name there.
+        name: The name of the state in TensorFlow Serving.
         fine: The message of a version without a fault.
     """
     code, message = ("UNKNOWN", state.reason) if state.reason else ("OK", fine)
@@ -32,7 +32,7 @@ def version_status(state: ModelState, name: str, fine: str = "") -> dict[str, An
 
 
 class V1ModelsResource:
-    """The models in KServe's form, TensorFlow Serving's and OpenAI's."""
+    """The models, in answers that have the fields of all three protocols."""
 
     def __init__(self, engine: "Engine") -> None:
         self._engine = engine

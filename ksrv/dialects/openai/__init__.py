@@ -1,1 +1,1 @@
-"""The routes of OpenAI's API that fit models which are not chat models: embeddings, and reranking beside them."""
+"""The routes of other APIs for models that are not chat models: OpenAI's embeddings, Cohere's and Jina's rerank."""

@@ -14,7 +14,7 @@ from ksrv.protocol.documents import read_document
 from ksrv.protocol.openapi import Operation
 
 MOST_INPUTS = 2048
-"""Texts of one request, as in OpenAI's API."""
+"""The most texts of one request, as in OpenAI's API."""
 MOST_TOKENS = 1_000_000
 LARGEST_TOKEN = 2**31 - 1
 IS_NO_CHAT = (
@@ -24,7 +24,7 @@ IS_NO_CHAT = (
 
 
 class RoleCall(msgspec.Struct, frozen=True):
-    """The field that all requests have."""
+    """The field that all requests have: the model, which must have the role of the route."""
 
     model: Annotated[str, Meta(min_length=1)]
 
@@ -44,7 +44,7 @@ class EmbeddingsCall(RoleCall, frozen=True, kw_only=True):
 
 
 class TextDocument(msgspec.Struct, frozen=True):
-    """A document as an object."""
+    """A document that is an object instead of a text."""
 
     text: str
 
@@ -69,7 +69,10 @@ class RerankCall(RoleCall, frozen=True, kw_only=True):
 
 
 class Failure(TypedDict):
-    """An error: in OpenAI's form, or in ksrv's if any route can return it, such as the error for a missing token."""
+    """An error, for the OpenAPI description: an object in OpenAI's form.
+
+    Errors that any route can return, such as the error for a missing token, are texts.
+    """
 
     error: str | dict[str, Any]
 
@@ -82,13 +85,13 @@ def read_model(document: Any) -> str:
     """Return the model's name.
 
     Raises:
-        InvalidRequest: The body is no object, or names no model.
+        InvalidRequest: The body is not an object, or has no model.
     """
     return read_document(document, RoleCall).model
 
 
 def read_embeddings(document: Any) -> EmbeddingsCall:
-    """Return what the body of an embeddings request asks for, with a list of inputs.
+    """Read an embeddings request. Its `input` becomes a list of texts, or a list of lists of token ids.
 
     Raises:
         InvalidRequest: A field is missing or wrong.
@@ -126,7 +129,7 @@ def _check_texts(key: str, texts: Sequence[object]) -> None:
 
 
 def read_rerank(document: Any) -> RerankCall:
-    """Return what the body of a rerank request asks for.
+    """Read a rerank request.
 
     Raises:
         InvalidRequest: A field is missing or wrong.
@@ -159,17 +162,17 @@ def embeddings_answer(
 
 
 def _vector(vector: npt.NDArray[np.float32], as_base64: bool) -> str | npt.NDArray[np.float32]:
-    """Return one vector; JSON is written of the array, whose numbers as Python's would take six times the memory."""
+    """Return one vector for JSON: base64, or an array, because a list of floats would take six times the memory."""
     if as_base64:
         return base64.b64encode(vector.astype("<f4").tobytes()).decode()
     return np.ascontiguousarray(vector)
 
 
 def shortened(vectors: npt.NDArray[np.float32], dimensions: int | None) -> npt.NDArray[np.float32]:
-    """Return the first values of each vector, of the vector's length before where that was 1.
+    """Return the first `dimensions` values of each vector. If the vectors have length 1, so have the results.
 
     Raises:
-        InvalidRequest: The vectors have fewer.
+        InvalidRequest: The vectors have fewer dimensions.
     """
     if dimensions is None or dimensions == vectors.shape[1]:
         return vectors
@@ -187,11 +190,11 @@ def shortened(vectors: npt.NDArray[np.float32], dimensions: int | None) -> npt.N
 def rerank_answer(
     call: RerankCall, scores: Sequence[float], tokens: int, request_id: str
 ) -> dict[str, Any]:
-    """Return the answer to a rerank request: the best documents first.
+    """Return the answer to a rerank request, with the most relevant documents first.
 
     Args:
-        scores: One for each document.
-        tokens: How many tokens the pairs had.
+        scores: The relevance of each document.
+        tokens: How many tokens the query and the documents had together.
     """
     order = sorted(range(len(scores)), key=lambda index: -scores[index])[: call.top_n]
     results: list[dict[str, Any]] = []
@@ -219,7 +222,7 @@ _TYPES = {
 
 
 def error_document(error: KsrvError) -> dict[str, Any]:
-    """Return a failure in OpenAI's form."""
+    """Return an error in OpenAI's form."""
     status = int(error.http_status)
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
     return {

@@ -1,4 +1,4 @@
-"""OpenAI's embeddings and Cohere's reranking, over models with a `role:`."""
+"""The dialect of OpenAI's embeddings and Cohere's reranking, for models with a `role:` in model.yaml."""
 
 from typing import TYPE_CHECKING, Any
 

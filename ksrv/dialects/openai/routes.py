@@ -1,4 +1,8 @@
-"""POST /v1/embeddings and /v1/rerank, over the queues of models with a `role:`."""
+"""POST /v1/embeddings and /v1/rerank, for models with a `role:`.
+
+One call becomes several inference requests of at most a batch each (`_ask`). A few of them are in the model's queue at
+a time, and the calling thread waits for them in order.
+"""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -44,15 +48,19 @@ EMBEDDINGS, RERANK = "/v1/embeddings", "/v1/rerank"
 NOT_SERVED = ("/v1/chat/completions", "/v1/completions")
 PATHS = frozenset((EMBEDDINGS, RERANK, *NOT_SERVED))
 MOST_BYTES = 4 << 20
-"""Bytes of a body: it is read as objects of Python, which take up to thirty times as many."""
+"""The most bytes of a body. It becomes Python objects, which take up to thirty times as much memory."""
 MOST_UNDER_WAY = 16
-"""Requests of one call that are queued at a time, so that a queue keeps room for requests of other clients."""
+"""The most requests of one call in the queue at a time, so that the queue has room for other clients."""
 TOKENS = "tokens"
-"""The output by which a handler says how many tokens each row had."""
+"""The output with which a handler reports the number of tokens of each row."""
 
 
 class _RoleResource(InferenceResource):
-    """The base of the two routes: the body, the model with its role, and its requests."""
+    """The base of both routes: reads the body, checks the model's role, and runs the requests.
+
+    Attributes:
+        role: The role that a model must have.
+    """
 
     most_json = MOST_BYTES
     subject = "a request for embeddings"
@@ -78,11 +86,11 @@ class _RoleResource(InferenceResource):
         name: str,
         read: Callable[[ModelSpec], Sequence[Sequence[Tensor]]],
     ) -> tuple[ModelSpec, list[InferResponse]]:
-        """Run the requests of one call, some in parallel; the first failure, or the client's leaving, ends the others.
+        """Run the requests of one call, some in parallel. The first failure, or a disconnect, cancels the others.
 
         Args:
-            name: The model.
-            read: Returns the inputs of each request.
+            name: The model's name.
+            read: Returns the inputs of each request. It is called with the model's description.
 
         Returns:
             The model's description, and the response of each request.
@@ -91,6 +99,7 @@ class _RoleResource(InferenceResource):
         target: ModelVersion
 
         def read_first(find: Find) -> InferRequest:
+            """Find the model, make all requests, and return the first."""
             nonlocal target
             target = find(name, "")
             self._check(target.spec)
@@ -100,7 +109,7 @@ class _RoleResource(InferenceResource):
                 request.nbytes = sum(tensor.nbytes for tensor in inputs)
                 requests.append(request)
             authorization = req.get_header("Authorization")
-            requests[0].client = self._access.client_of(authorization)  # its limits count calls
+            requests[0].client = self._access.client_of(authorization)  # counts once in the client's limits
             return requests.popleft()
 
         answers: list[InferResponse] = []
@@ -114,7 +123,7 @@ class _RoleResource(InferenceResource):
             return target.spec, answers
         finally:
             for call in waiting:
-                call.cancel()  # a call that has ended stays as it is
+                call.cancel()  # does nothing if the call has ended
 
     def _start(self, req: falcon.Request, read: Callable[[Find], InferRequest]) -> "_Part":
         call = _Part(req.env, read)
@@ -124,7 +133,11 @@ class _RoleResource(InferenceResource):
 
 
 class _Part(PendingCall):
-    """One of the requests of a call; the client is watched for the request that is waited for."""
+    """One of the requests of a call.
+
+    A connection can watch one request only. So the client is watched for the request that the thread waits for, and a
+    disconnect cancels this request; `_ask` then cancels the others.
+    """
 
     def watch(self, handle: RequestHandle) -> None:
         """See `InferCall.watch`."""
@@ -215,7 +228,7 @@ class RerankResource(_RoleResource):
 
 
 class NoChatResource:
-    """POST /v1/chat/completions and /v1/completions: what ksrv is for."""
+    """POST /v1/chat/completions and /v1/completions: refused, with a text about what ksrv serves."""
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Refuse the request.
@@ -254,6 +267,7 @@ def send_openai_error(
 
 
 def _text_input(spec: ModelSpec, names: Sequence[str]) -> str:
+    """Return the model's text input: the first of `names` that it has, else its last BYTES input."""
     texts = [one.name for one in spec.inputs if one.datatype == "BYTES"]
     found = next((name for name in names if name in texts), texts[-1] if texts else "")
     if not found:
@@ -262,6 +276,7 @@ def _text_input(spec: ModelSpec, names: Sequence[str]) -> str:
 
 
 def _shape(spec: ModelSpec, name: str, rows: int) -> tuple[int, ...]:
+    """Return the shape of a text in each row, with the declared number of dimensions: [rows] or [rows, 1]."""
     declared = spec.input(name)
     rank = 1 if declared is None else len(declared.shape)
     return (rows, *[1] * (rank - 1))
@@ -272,11 +287,13 @@ def _texts(spec: ModelSpec, name: str, texts: Sequence[bytes]) -> Tensor:
 
 
 def _parts(count: int, spec: ModelSpec) -> list[slice]:
+    """Divide `count` rows into parts of at most a batch."""
     most = spec.max_batch_size or 1
     return [slice(start, min(start + most, count)) for start in range(0, count, most)]
 
 
 def _embedding_batches(call: EmbeddingsCall, spec: ModelSpec) -> list[list[Tensor]]:
+    """Return the inputs of each request. Token ids have different lengths, so each list is a separate request."""
     texts = [one.encode() for one in call.input if isinstance(one, str)]
     if texts:
         name = _text_input(spec, ("text", "texts"))
@@ -292,6 +309,7 @@ def _embedding_batches(call: EmbeddingsCall, spec: ModelSpec) -> list[list[Tenso
 
 
 def _pairs(call: RerankCall, spec: ModelSpec) -> list[list[Tensor]]:
+    """Return the inputs of each request: the query in every row, and a document in each row."""
     query, text = _text_input(spec, ("query",)), _text_input(spec, ("text", "document"))
     if query == text:
         raise InvalidRequest(
@@ -308,6 +326,7 @@ def _pairs(call: RerankCall, spec: ModelSpec) -> list[list[Tensor]]:
 
 
 def _floats(answer: InferResponse, spec: ModelSpec) -> npt.NDArray[np.float32]:
+    """Return the first output of floats: the vectors or the scores."""
     for tensor in answer.outputs:
         if tensor.datatype in ("FP32", "FP64", "FP16") and isinstance(tensor.data, np.ndarray):
             return tensor.data.astype(np.float32)
@@ -315,7 +334,7 @@ def _floats(answer: InferResponse, spec: ModelSpec) -> npt.NDArray[np.float32]:
 
 
 def _check_finite(values: npt.NDArray[np.float32], spec: ModelSpec, what: str) -> None:
-    """Refuse an answer with a value that JSON cannot express and that cannot be sorted."""
+    """Refuse an answer with NaN or infinity, which JSON cannot represent. NaN also cannot be sorted."""
     finite = np.isfinite(values)
     if not finite.all():
         row = int(np.argwhere(~finite)[0, 0])
@@ -325,6 +344,7 @@ def _check_finite(values: npt.NDArray[np.float32], spec: ModelSpec, what: str) -
 
 
 def _tokens(answers: Sequence[InferResponse]) -> int:
+    """Return the number of tokens of all rows; 0 if the handler does not report it."""
     total = 0
     for answer in answers:
         for tensor in answer.outputs:

@@ -1,1 +1,1 @@
-"""OpenVINO Model Server: its config.json, and the version folders that it names."""
+"""The dialect of OpenVINO Model Server (OVMS): its config.json, and the model folders that this file lists."""

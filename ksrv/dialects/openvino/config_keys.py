@@ -1,4 +1,7 @@
-"""The keys of an OpenVINO Model Server's config.json as msgspec structs, with the documented names."""
+"""The keys of an OpenVINO Model Server's config.json as msgspec structs, which check names and types.
+
+Keys of type `Any` have several forms, which server_config.py checks.
+"""
 
 from typing import Annotated, Any
 
@@ -9,7 +12,7 @@ from ksrv.repository.settings.keys import Text
 
 
 class Keys(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A mapping of config.json."""
+    """The base of all mappings: unknown keys are errors."""
 
 
 class ServerKeys(Keys):
@@ -24,7 +27,7 @@ class ServerKeys(Keys):
 
 
 class ModelKeys(Keys):
-    """The `config` of one model; keys that may be a text or a mapping are checked by hand."""
+    """The `config` of one model."""
 
     name: Text
     base_path: Text
@@ -56,23 +59,23 @@ class ModelItem(Keys):
 
 
 class LatestVersions(Keys):
-    """The versions with the highest numbers."""
+    """The policy `latest`: the versions with the highest numbers are served."""
 
     num_versions: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
 
 
 class SpecificVersions(Keys):
-    """Versions by number."""
+    """The policy `specific`: the versions with these numbers are served."""
 
     versions: Annotated[list[Annotated[int, Meta(ge=0, lt=10**18)]], Meta(min_length=1)]
 
 
 class AllVersions(Keys):
-    """All versions."""
+    """The policy `all`, which has no keys."""
 
 
 class VersionPolicyKeys(Keys):
-    """Which versions are served; one of the keys."""
+    """The versions that are served. Exactly one key is set."""
 
     latest: LatestVersions | None = None
     specific: SpecificVersions | None = None
@@ -80,12 +83,13 @@ class VersionPolicyKeys(Keys):
 
 
 class NameMappings(Keys):
-    """A mapping_config.json: the names in the file, and those for clients."""
+    """A mapping_config.json: for each tensor's name in the model file, the name for clients."""
 
     inputs: dict[str, Text] = {}
     outputs: dict[str, Text] = {}
 
 
+# Keys without which answers would be wrong, so the model is not served. The texts are reasons for the report.
 REFUSED = {
     "custom_loader_options": "loaders of one's own are not run; a handler loads what it needs",
     "mean": "a model.yaml says it under image:",
@@ -94,6 +98,7 @@ REFUSED = {
     "resize": "a model.yaml says it under image:",
     "precision": "inputs have the datatypes of the file",
 }
+# Keys that do not change answers, with the reasons for the report.
 IGNORED = {
     "nireq": "requests wait in the model's queue; NUM_STREAMS of plugin_config is its instances",
     "allow_cache": "compiled models are not kept on disk; CACHE_DIR of plugin_config keeps them",

@@ -1,4 +1,4 @@
-"""OpenVINO Model Server: the models of its config.json, and the routes that show and reload them."""
+"""The dialect of OpenVINO Model Server: the models of its config.json, and the routes that show and reload them."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     import falcon
 
 
-class _Lists:
+class _ConfigReader:
+    """The `ListReader` of config.json files (`ksrv.repository.format`)."""
+
     suffix = CONFIG_SUFFIX
     read = staticmethod(read_server_config)
 
@@ -19,7 +21,7 @@ class OpenVino(Dialect):
     """See the module."""
 
     name = "openvino"
-    format = Format(lists=_Lists())
+    format = Format(lists=_ConfigReader())
 
     def add_routes(self, app: "falcon.App[Any, Any]", parts: AppParts) -> None:
         """See `Dialect.add_routes`."""

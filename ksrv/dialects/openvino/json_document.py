@@ -1,7 +1,8 @@
-"""A JSON file as a document that knows the lines of its keys.
+"""Reads a JSON file as a `Document`, whose errors name the lines of keys.
 
-JSON is YAML once its tabs, which can only be between values, are spaces: the values are read by
-Python's JSON, the lines and the limits by the YAML document.
+Python's json reads the values, because only it follows JSON's rules exactly. `Document`, which reads YAML, finds the
+lines and checks the limits. It can read the same text, because JSON is YAML if its tabs, which can occur only between
+values, are replaced by spaces.
 """
 
 import json
@@ -16,7 +17,7 @@ def read_json(path: Path) -> Document:
     """Return the parsed content of a file.
 
     Raises:
-        ConfigError: It cannot be read, is too long or too deep, or is no JSON.
+        ConfigError: The file cannot be read, is too long, is nested too deep, or is not JSON.
     """
     text = read_settings_text(path)
     try:
@@ -33,4 +34,5 @@ def read_json(path: Path) -> Document:
 
 
 def _refuse(name: str) -> Any:
+    """Refuse NaN and Infinity, which Python's json would accept."""
     raise ValueError(f"{name} is no number of JSON")

@@ -1,4 +1,8 @@
-"""Loads a model as the config.json of an OpenVINO Model Server, or a Triton repository, wants it."""
+"""Loads a model with OpenVINO, changed by the options of another server's configuration.
+
+The options (`OpenVinoOptions`) come from the config.json of an OpenVINO Model Server, or from a Triton repository.
+`ksrv.loaders.openvino` does the loading, and calls `_adapted` before it compiles the model.
+"""
 
 from dataclasses import replace
 from functools import partial
@@ -14,13 +18,14 @@ _LOOPS = "; 'low_latency_transformation' makes variables of its loops"
 
 
 def load(request: LoadRequest) -> LoadedModel:
-    """Load a model, changed as `request.dialect` says.
+    """Load a model, changed by the options in `request.dialect`.
 
     Raises:
         ModelLoadError: See `ksrv.loaders.openvino.load`; or the options do not fit the model.
     """
     options = OpenVinoOptions.of(request.dialect)
     loaded = core.load(request, partial(_adapted, options))
+    # By default a model forgets its variables before each batch. A stateful model must keep them.
     return replace(loaded, note=None, forget=None) if options.stateful else loaded
 
 
@@ -43,10 +48,10 @@ def _adapted(options: OpenVinoOptions, model: Any, request: LoadRequest) -> Any:
 def _shapes(
     options: OpenVinoOptions, model: Any, request: LoadRequest
 ) -> dict[str, tuple[Dimension, ...]]:
-    """Return the wanted shapes of inputs by their names."""
+    """Return the wanted shapes of inputs, by name. Inputs that keep their shape are left out."""
     ports = {name_of(port): port for port in model.inputs}
     wanted = dict(options.shapes)
-    if "" in wanted and len(ports) == 1:
+    if "" in wanted and len(ports) == 1:  # a shape without a name is that of the only input
         wanted[next(iter(ports))] = wanted.pop("")
     unknown = [name for name in wanted if name not in ports]
     if unknown:
@@ -54,21 +59,21 @@ def _shapes(
             f"{request.path} has no input {unknown[0]!r} to give a shape; it has {', '.join(ports)}"
         )
     for name, port in ports.items():
-        own = port.get_partial_shape()
-        if own.rank.is_dynamic:
+        shape = port.get_partial_shape()
+        if shape.rank.is_dynamic:
             continue
         if wanted.get(name) == ():  # "auto"
-            wanted[name] = tuple(-1 for _ in own)
-        elif name not in wanted and options.batch and len(own):
+            wanted[name] = tuple(-1 for _ in shape)
+        elif name not in wanted and options.batch and len(shape):
             layout = port.get_node().get_layout()
             place = layout.get_index_by_name("N") if layout.has_name("N") else 0
-            sizes = [dimension(size) for size in own]
+            sizes = [dimension(size) for size in shape]
             wanted[name] = (*sizes[:place], options.batch, *sizes[place + 1 :])
     return {name: shape for name, shape in wanted.items() if shape}
 
 
 def _laid_out(model: Any, options: OpenVinoOptions) -> Any:
-    """Return the model with the layouts that clients use."""
+    """Return the model with conversions from the layouts that clients use to the layouts in the model file."""
     if not options.layouts:
         return model
     import openvino

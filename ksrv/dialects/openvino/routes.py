@@ -10,6 +10,7 @@ from ksrv.server.http.answers import send_json
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
 
+# ksrv's states of a model, and those of OpenVINO Model Server.
 _STATES = {
     "READY": "AVAILABLE",
     "LOADING": "LOADING",
@@ -19,6 +20,7 @@ _STATES = {
 
 
 def _status(engine: "Engine") -> dict[str, Any]:
+    """Return the versions of each model with their states."""
     models: dict[str, Any] = {}
     for state in engine.index():
         entry = models.setdefault(state.name, {"model_version_status": []})

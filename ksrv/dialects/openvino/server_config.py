@@ -1,7 +1,7 @@
-"""An OpenVINO Model Server's config.json: the models that it names, served from where they lie.
+"""Reads the config.json of an OpenVINO Model Server (OVMS): the models that it lists, which stay in their folders.
 
-Every key is applied, or named as ignored, or refused where serving without it would give wrong answers. A
-model that is refused leaves the others as they are.
+`read_server_config` yields a `ModelEntry` for each model. Every key is applied, or reported as ignored, or refused if
+answers would be wrong without it. A model with a refused key is not served; the others are.
 """
 
 import re
@@ -37,12 +37,13 @@ MAPPING_NAME = "mapping_config.json"
 MOST_INSTANCES = 1024
 
 _REMOTE = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
-_SHAPE = re.compile(r"\(\s*([-0-9:,\s]*?),?\s*\)")
-_LAYOUT = re.compile(r"[A-Za-z?.]{1,16}(:[A-Za-z?.]{1,16})?")
-_RANK = 32
+_SHAPE = re.compile(r"\(\s*([-0-9:,\s]*?),?\s*\)")  # such as "(1,3,224,224)"
+_LAYOUT = re.compile(r"[A-Za-z?.]{1,16}(:[A-Za-z?.]{1,16})?")  # such as "NHWC:NCHW"
+_MAX_RANK = 32
 _KINDS = ("*.xml", "*.onnx", "*.tflite", "saved_model.pb")
-"""The model files that are read; of several kinds, the first."""
+"""The model files that are read. If a folder has several kinds, the first of this list is read."""
 _OTHERS = (".pdmodel", ".pb", ".bin", ".gguf", ".safetensors")
+"""Suffixes of model files that OVMS reads, but ksrv does not; for the error text."""
 _NOT_SERVED = {
     "mediapipe_config_list": "MediaPipe graphs are not served; a handler that calls models does what they do",
     "pipeline_config_list": "pipelines are not served; a handler that calls models does what they do",
@@ -50,16 +51,16 @@ _NOT_SERVED = {
 
 
 def read_server_config(path: Path) -> Iterator[ModelEntry]:
-    """Yield the models of a config.json.
+    """Yield the models of a config.json. A fault in one model is the error of its entry.
 
     Raises:
-        ConfigError: The file is no config.json; what is wrong with one model is that entry's error.
+        ConfigError: The file is not a config.json.
     """
     document = read_json(path)
     if not isinstance(document.value, dict) or "model_config_list" not in document.value:
         document.fail((), f"expected model_config_list, found {describe(document.value)}")
     keys = document.convert(ServerKeys, document.value)
-    general = Report()
+    general = Report()  # of keys of the whole file; the first model's report shows them
     if keys.monitoring:
         general.ignored["monitoring"] = "/metrics is there by itself"
     for key in ("custom_node_library_config_list", "custom_loader_config_list"):
@@ -67,7 +68,7 @@ def read_server_config(path: Path) -> Iterator[ModelEntry]:
             general.ignored[key] = "libraries of one's own are not loaded"
     for index, item in enumerate(keys.model_config_list):
         yield _Model(path, document, index, general).entry(item)
-        general = Report()  # it is said once
+        general = Report()
     for key, reason in _NOT_SERVED.items():
         for index, item in enumerate(getattr(keys, key)):
             name = item.get("name") if isinstance(item, dict) else None
@@ -78,10 +79,10 @@ def read_server_config(path: Path) -> Iterator[ModelEntry]:
 
 
 class _Model:
-    """Reads one model of the list, and fills the report meanwhile.
+    """Reads one model of the list. Each key that is read adds a line to the model's report.
 
     Args:
-        general: How keys of the whole file are handled, for the first model's report.
+        general: The report to begin with: on keys of the whole file for the first model, else empty.
     """
 
     def __init__(self, path: Path, document: Document, index: int, general: Report) -> None:
@@ -92,7 +93,7 @@ class _Model:
         self._report = general
 
     def entry(self, item: Any) -> ModelEntry:
-        """Return the model's entry, with its error where it cannot be served."""
+        """Return the model's entry, with an error if the model cannot be served."""
         raw = item.get("config") if isinstance(item, dict) else None
         given = raw.get("name") if isinstance(raw, dict) else None
         named = isinstance(given, str) and is_model_name(given)
@@ -112,6 +113,7 @@ class _Model:
         return entry
 
     def _fill(self, entry: ModelEntry, keys: ModelKeys) -> None:
+        """Read the keys of a model, and find the folders of its versions."""
         root = entry.path = self._base_path(keys.base_path)
         config = self._config(keys)
         if self._report.refused:
@@ -121,7 +123,7 @@ class _Model:
             )
             return
         folders = {one.name: one for one in version_folders(root)}
-        if not folders and _model_files(root):
+        if not folders and _model_files(root):  # a model without version folders has version 1
             folders = {"1": root}
         if not folders:
             raise Fault(("base_path",), f"{root} holds no version folder, such as {root / '1'}")
@@ -140,6 +142,7 @@ class _Model:
     def _version(
         self, name: str, version: str, folder: Path, root: Path, config: ModelConfig
     ) -> ModelSource:
+        """Return one version of the model, with its files and with an error if it cannot be served."""
         error = None
         files: tuple[str, ...] = (str(self._path.absolute()),)
         try:
@@ -161,6 +164,7 @@ class _Model:
     # ---- keys -------------------------------------------------------------------------------
 
     def _base_path(self, given: str) -> Path:
+        """Return the model's folder. A relative path is relative to the config.json."""
         if _REMOTE.match(given):
             raise Fault(
                 ("base_path",), "remote storage is not read; copy the model to a folder first"
@@ -175,6 +179,7 @@ class _Model:
         return root
 
     def _config(self, keys: ModelKeys) -> ModelConfig:
+        """Convert the keys of a model to a `ModelConfig`."""
         report = self._report
         for table, into in ((REFUSED, report.refused), (IGNORED, report.ignored)):
             for key, reason in table.items():
@@ -233,7 +238,7 @@ class _Model:
         return {name: self._shape(given) for name, given in named.items()}
 
     def _by_tensor(self, key: str, value: Any) -> dict[str, Any]:
-        """Return the values of a key by the names of tensors; a value for all tensors has the name ""."""
+        """Return the values of a key by tensor. A value without a tensor's name has the name ""."""
         value = self._decoded(value)
         if value is None:
             return {}
@@ -243,7 +248,7 @@ class _Model:
         return named
 
     def _shape(self, given: Any) -> tuple[Dimension, ...]:
-        """Return a shape; that of "auto" is empty: every size is open."""
+        """Return a shape. "auto" becomes an empty shape, which leaves every size open."""
         if given == "auto":
             return ()
         parts: list[Any] = []
@@ -252,8 +257,8 @@ class _Model:
             parts = [int(one) if _is_whole(one) else one for one in parts]
         elif isinstance(given, list):
             parts = given
-        sizes = [read_dimension(one) for one in parts[: _RANK + 1]]
-        if not sizes or None in sizes or len(sizes) > _RANK:
+        sizes = [read_dimension(one) for one in parts[: _MAX_RANK + 1]]
+        if not sizes or None in sizes or len(sizes) > _MAX_RANK:
             raise Fault(
                 ("shape",),
                 f'expected "auto" or a shape such as "(1,3,224,224)" with numbers from 1 to {LARGEST_SIZE}, '
@@ -273,6 +278,7 @@ class _Model:
         return named
 
     def _properties(self, value: Any) -> tuple[dict[str, Any], int]:
+        """Return the properties for OpenVINO's CPU plugin, and the number of instances (NUM_STREAMS)."""
         value = self._decoded(value)
         if value is None:
             return {}, 1
@@ -315,7 +321,7 @@ class _Model:
         return VersionPolicy(latest=keys.latest.num_versions if keys.latest is not None else 0)
 
     def _decoded(self, value: Any) -> Any:
-        """Return a value that may be written as a text of JSON, as on OVMS's command line."""
+        """Return a value, decoded if it is a JSON object in a string, as on OVMS's command line."""
         if isinstance(value, str) and value.lstrip().startswith("{"):
             try:
                 return msgspec.json.decode(value)
@@ -329,6 +335,7 @@ def _is_whole(text: str) -> bool:
 
 
 def _model_files(folder: Path) -> list[Path]:
+    """Return the model files of the first kind that the folder has."""
     for kind in _KINDS:
         found = sorted(one for one in folder.glob(kind) if one.is_file())
         if found:
@@ -337,6 +344,7 @@ def _model_files(folder: Path) -> list[Path]:
 
 
 def _model_file(folder: Path, root: Path) -> Path:
+    """Return the model file of a version, which must be within the model's folder."""
     found = _model_files(folder)
     if len(found) > 1:
         raise ConfigError(f"{folder}: holds several models: {', '.join(one.name for one in found)}")
@@ -352,6 +360,7 @@ def _model_file(folder: Path, root: Path) -> Path:
 
 
 def _names(path: Path) -> dict[str, str]:
+    """Return the clients' names of tensors in a mapping_config.json, by the names in the model file."""
     document = read_json(path)
     keys = document.convert(NameMappings, document.value)
     for side in (keys.inputs, keys.outputs):

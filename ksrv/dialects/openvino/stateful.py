@@ -1,4 +1,4 @@
-"""The keys of a config.json for models with state: their variables belong to sequences of requests."""
+"""Reads the keys of a config.json for stateful models, which keep a state for each sequence of requests."""
 
 from ksrv.dialects.openvino.config_keys import ModelKeys
 from ksrv.model.spec import SequenceLimits
@@ -15,7 +15,7 @@ _ONLY_WITH_STATE = ("idle_sequence_cleanup", "low_latency_transformation", "max_
 
 
 def read_sequences(keys: ModelKeys, report: Report) -> SequenceLimits | None:
-    """Return the bounds of a model's sequences, or None where it has no state."""
+    """Return the limits on a model's sequences, or None if the model is not stateful."""
     if not keys.stateful:
         for key in _ONLY_WITH_STATE:
             if getattr(keys, key) is not None:
@@ -24,7 +24,7 @@ def read_sequences(keys: ModelKeys, report: Report) -> SequenceLimits | None:
     limits = SequenceLimits(
         max=keys.max_sequence_number or MOST_SEQUENCES,
         idle_timeout_ms=A_DAY_MS if keys.idle_sequence_cleanup is False else IDLE_MS,
-        several_rows=True,  # the state has them too
+        several_rows=True,  # the state has as many rows as the request
     )
     report.applied["stateful"] = (
         f"requests say by the parameters sequence_id, sequence_start and sequence_end what sequence_id and "

@@ -1,4 +1,4 @@
-"""A model file that keeps a state between runs in its variables: each sequence gets a separate state."""
+"""The handler of stateful models, whose files keep a state in variables: each sequence gets a separate state."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ STATES = "states"
 
 
 class StatefulModel(BaseHandler):
-    """Runs the model on one request of a sequence, with the variables as that sequence left them."""
+    """Runs the model on one request of a sequence, with the variables that the sequence's last request left."""
 
     def preprocess(self, batch: Batch) -> dict[str, Any]:
         """Return the inputs by name."""
@@ -18,9 +18,6 @@ class StatefulModel(BaseHandler):
 
     def inference(self, /, **inputs: Any) -> dict[str, Any]:
         """Run the model.
-
-        Args:
-            inputs: The inputs by name.
 
         Returns:
             The outputs by name.

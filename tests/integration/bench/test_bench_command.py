@@ -10,7 +10,7 @@ import yaml
 from click.testing import CliRunner
 
 from ksrv.bench import batching
-from ksrv.bench.load import Load, Where, run
+from ksrv.bench.load import Endpoint, Load, run
 from ksrv.cli.main import main
 from ksrv.testing import Server
 from tests.support.certificates import self_signed
@@ -64,9 +64,9 @@ def test_the_time_that_counts_begins_when_all_is_ready(server, monkeypatch, loop
 
 
 def test_failed_start_of_a_process_is_reported_at_once():
-    where = Where("https://127.0.0.1:1", ca="/no/such/authority.pem")
+    endpoint = Endpoint("https://127.0.0.1:1", ca="/no/such/authority.pem")
     with pytest.raises(FileNotFoundError):
-        run(where, [], Load(connections=2, processes=2, warm_up=0.1, seconds=0.1))
+        run(endpoint, [], Load(connections=2, processes=2, warm_up=0.1, seconds=0.1))
 
 
 def test_an_open_loop_that_asks_for_too_much_shows_it(server):
