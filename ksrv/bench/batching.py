@@ -193,7 +193,7 @@ def _link_or_copy(source: str, target: str) -> None:
 
 
 def settings_of(path: Path) -> dict[str, Any]:
-    """Return a model's settings: those of its model.yaml, or the settings that ksrv would infer without this file.
+    """Return a model's settings: from its model.yaml, or the settings that ksrv would infer without this file.
 
     Args:
         path: The model's folder, or its file.

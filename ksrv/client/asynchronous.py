@@ -304,7 +304,7 @@ class AsyncClient:
         return [{"version": "", **entry} for entry in found]
 
     async def load(self, model: str, *, timeout: float | None = None) -> None:
-        """Load a model. If it is loaded already, load it again while the old one serves.
+        """Load a model. If it is loaded already, the old model serves until the new model is ready.
 
         Args:
             model: The model's name.

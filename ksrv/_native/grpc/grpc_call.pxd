@@ -14,7 +14,7 @@ cdef class Call:
     cdef object owner  # keeps the server alive
     cdef readonly str path
     cdef uint64_t counted  # bytes of the memory budget that the last taken message uses
-    cdef bint finished     # answered, or another `Call` answers: deleting this one ends nothing
+    cdef bint finished     # answered, or another `Call` answers: deletion must not end the call
 
     cdef object _taken(self, Message *message)
     cdef int _send(self, Payload *payload, int code, bytes text, list metadata) except -1

@@ -116,10 +116,10 @@ cdef class RingDispatcher:
         """Serve the process until Python is needed. Releases the GIL meanwhile.
 
         Returns:
-            What `Queue.take` returns, if Python must run a batch or the queue is closed: a list of
-            handles (empty after a nudge), True or None. A `DispatchedRun`, if Python must finish a
-            batch of the ring. The number of the running batch, if its process has sent a message or
-            its calls to other models need attention.
+            The result of `Queue.take` (a list of handles, True or None) if Python must run a batch,
+            the instance was nudged, or the queue is closed. A `DispatchedRun` if Python must finish
+            a batch of the ring. The number of the running batch if its process has sent a message,
+            or if its calls to other models need attention.
         """
         cdef Served served
         self.terms.has_calls = self.ring.batches.wants_looks
@@ -142,7 +142,7 @@ cdef class RingDispatcher:
             return self._started()
         if served == Served.message:
             return FIRST_BATCH_NUMBER + self.dispatcher.running().number
-        # Served.requests: a batch that does not fit the ring.
+        # Served.requests: a batch that Python must run, such as one that does not fit the ring.
         handles = _handles_of(&self.dispatcher.batch)
         self.dispatcher.batch.release_requests()
         return handles

@@ -1,12 +1,14 @@
 # Needs the GIL, but releases it while rows are copied and decoded.
 """Batches of queued requests: their rows and their answers.
 
-A `RequestBatch` goes through three steps, on the thread that runs an instance:
+A `RequestBatch` goes through three steps, on the thread of an instance or of its prefetcher:
 
-1. `add`: requests join the batch. Their images are decoded now, so that a request with a bad image
-   is answered alone, before the batch runs.
-2. `prepare`: the rows of several requests are copied into one block for each input. A single
-   request keeps its arrays. This cannot fail, except for lack of memory.
+1. `add`: requests join the batch. Their images are decoded at once, so that a request with a bad
+   image is answered alone, before the batch runs. The rows of several requests are copied into one
+   block for each input (they are "joined"), but padded rows wait for step 2.
+2. `prepare`: rows that are not joined yet are joined. This cannot fail, except for lack of memory.
+   A single request keeps its arrays. Batches of `ksrv_new_batch` begin here: they have only
+   fast-path requests without images, which need no `add`.
 3. `reply`: small answers to fast-path requests are written to their connections here; all others
    are left to the model (`InstanceHost.answer`).
 
@@ -583,11 +585,12 @@ cdef dict _joined_tensors(RequestBatch self, list handles):
         rows = self.count
         if parsed and (len(handles) == 1 or self.blocks[i] is None):
             tensor = _tensor(handles[0], form[0])
-            if tensor is not None and self.blocks[i] is None:
+            if tensor is not None and self.blocks[i] is None:  # not copied, such as texts
                 found[form[0]] = _elements(tensor, handles, rows)
                 continue
             if tensor is not None:
-                rows = tensor.shape[0]  # an input without rows may have more than the request
+                # The first dimension of an input that is not batched is not the number of rows.
+                rows = tensor.shape[0]
         _add_input(
             found, form, self.signatures[0][<size_t>i], rows, self.row_length, self.blocks[i],
             0,

@@ -10,7 +10,7 @@ from ksrv.server.http.answers import send_json
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
 
-# ksrv's states of a model, and those of OpenVINO Model Server.
+# ksrv's states of a model, with OpenVINO Model Server's names.
 _STATES = {
     "READY": "AVAILABLE",
     "LOADING": "LOADING",
