@@ -1,5 +1,12 @@
 # Needs the GIL: the handles of a batch are answered and called back one after the other.
-"""The native queues for Python: handles go in, batches of handles come out."""
+"""The native queues for Python: handles go in, batches of handles come out.
+
+Each instance has a slot in the queue of its model, and its thread waits for a batch in `take`. A
+thread that submits a request may claim the slot of an idle instance, and run the request itself
+(`push_inline`). While every instance is busy, the thread of the prefetcher
+(`ksrv.engine.instances.prefetch`) may assemble the next batch, the open batch. Once it is closed,
+it is a ready batch, which the next idle instance runs.
+"""
 
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.ref cimport Py_DECREF, Py_INCREF

@@ -29,6 +29,57 @@ WRITTEN_VALUES = 64
 """The most values of an input that the code writes out. Larger inputs are sent as zero bytes."""
 
 
+@click.command()
+@click.argument("model")
+@url_option
+@click.option("--version", default="", help="The model's version.")
+@click.option(
+    "--language",
+    type=click.Choice(["all", *LANGUAGES]),
+    default="all",
+    show_default=True,
+    help="The language of the code.",
+)
+@click.option(
+    "--image", default="image.jpg", show_default=True, help="Image file for the code to send."
+)
+@credential_options
+@click.option("--timeout", default=60.0, show_default=True, help="Seconds to wait.")
+def client(
+    model: str,
+    url: str,
+    version: str,
+    language: str,
+    image: str,
+    token_file: Path | None,
+    ca: str | None,
+    timeout: float,
+) -> None:
+    """Print code that calls MODEL: curl, Python, JavaScript.
+
+    The command reads the model's metadata from the server, and prints code that runs as it is. The code
+    contains no token: it reads the token from the same file or variable as this command.
+    """
+    credentials = Credentials(token_file, ca)
+    if url.startswith("grpc"):
+        raise click.UsageError("the code calls REST; expected --url http://HOST:PORT")
+    try:
+        with credentials.client(url, timeout) as server:
+            metadata = server.metadata(model, version)
+            url = server.url.rstrip("/")
+    except ClientError as error:
+        raise click.ClickException(str(error)) from error
+    inputs = inputs_of(metadata)
+    if not inputs:
+        raise click.ClickException(
+            f"the model {model} declares no inputs, so no example can be made; write `inputs:` in "
+            f"its model.yaml"
+        )
+    call = Call(url, model, version, inputs, credentials, image)
+    for line in _shown(call, language):
+        click.echo(line)
+
+
 @dataclass(frozen=True)
 class Input:
     """One input of the example request.
@@ -301,57 +352,6 @@ _WRITERS: dict[str, Callable[[Call], str]] = {
     "python": python_code,
     "javascript": javascript_code,
 }
-
-
-@click.command()
-@click.argument("model")
-@url_option
-@click.option("--version", default="", help="The model's version.")
-@click.option(
-    "--language",
-    type=click.Choice(["all", *LANGUAGES]),
-    default="all",
-    show_default=True,
-    help="The language of the code.",
-)
-@click.option(
-    "--image", default="image.jpg", show_default=True, help="Image file for the code to send."
-)
-@credential_options
-@click.option("--timeout", default=60.0, show_default=True, help="Seconds to wait.")
-def client(
-    model: str,
-    url: str,
-    version: str,
-    language: str,
-    image: str,
-    token_file: Path | None,
-    ca: str | None,
-    timeout: float,
-) -> None:
-    """Print code that calls MODEL: curl, Python, JavaScript.
-
-    The command reads the model's metadata from the server, and prints code that runs as it is. The code
-    contains no token: it reads the token from the same file or variable as this command.
-    """
-    credentials = Credentials(token_file, ca)
-    if url.startswith("grpc"):
-        raise click.UsageError("the code calls REST; expected --url http://HOST:PORT")
-    try:
-        with credentials.client(url, timeout) as server:
-            metadata = server.metadata(model, version)
-            url = server.url.rstrip("/")
-    except ClientError as error:
-        raise click.ClickException(str(error)) from error
-    inputs = inputs_of(metadata)
-    if not inputs:
-        raise click.ClickException(
-            f"the model {model} declares no inputs, so no example can be made; write `inputs:` in "
-            f"its model.yaml"
-        )
-    call = Call(url, model, version, inputs, credentials, image)
-    for line in _shown(call, language):
-        click.echo(line)
 
 
 def _shown(call: Call, language: str) -> Iterator[str]:
