@@ -190,7 +190,10 @@ def _observing(observe: Callable[[], None] | None, load: Load, begin: float) -> 
 
 
 def _run_processes(
-    endpoint: Endpoint, operations: Sequence[Operation], load: Load, observe: Callable[[], None] | None
+    endpoint: Endpoint,
+    operations: Sequence[Operation],
+    load: Load,
+    observe: Callable[[], None] | None,
 ) -> Samples:
     """Spread a load over processes, which begin together once the last of them is ready."""
     context = multiprocessing.get_context("spawn")

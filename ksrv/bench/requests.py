@@ -98,7 +98,9 @@ def _generated(declared: Declared, rows: int, shape: tuple[int, ...] | None) -> 
 
 def _with_bytes(operation: Operation) -> Operation:
     """Return the operation with one block of bytes for each input, because memoryviews cannot be pickled."""
-    joined = tuple(replace(tensor, blocks=(b"".join(tensor.blocks),)) for tensor in operation.inputs)
+    joined = tuple(
+        replace(tensor, blocks=(b"".join(tensor.blocks),)) for tensor in operation.inputs
+    )
     return replace(operation, inputs=joined)
 
 

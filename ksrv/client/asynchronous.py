@@ -186,7 +186,11 @@ class AsyncClient:
         )
         try:
             first, parts = await self._retried(lambda: self._begin(operation, deadline), deadline)
-        except (InvalidRequest, NotFound, StreamFailed):  # an error in a stream over gRPC has no status
+        except (
+            InvalidRequest,
+            NotFound,
+            StreamFailed,
+        ):  # an error in a stream over gRPC has no status
             self._forget_inputs(model)
             raise
         async with aclosing(parts):

@@ -61,7 +61,9 @@ class StatusError(ClientError):
     """
 
     def __init__(self, status: int, message: str, retry_after: float | None = None) -> None:
-        super().__init__(status, message, retry_after)  # pickle and copy call the class with these arguments
+        super().__init__(
+            status, message, retry_after
+        )  # pickle and copy call the class with these arguments
         self.status = status
         self.message = message
         self.retry_after = retry_after

@@ -107,7 +107,9 @@ def _columns(instances: list[Any], spec: ModelSpec) -> dict[str, list[Any]]:
     if not isinstance(first, dict) or first.keys() == {B64}:
         return {_only_input(spec): instances}
     names = first.keys()
-    if not names and not spec.inputs:  # if inputs are declared, the validator names the missing inputs
+    if (
+        not names and not spec.inputs
+    ):  # if inputs are declared, the validator names the missing inputs
         raise InvalidRequest(
             "instance 0 is an empty object; it holds the inputs of its row by name"
         )

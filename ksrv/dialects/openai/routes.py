@@ -109,7 +109,9 @@ class _RoleResource(InferenceResource):
                 request.nbytes = sum(tensor.nbytes for tensor in inputs)
                 requests.append(request)
             authorization = req.get_header("Authorization")
-            requests[0].client = self._access.client_of(authorization)  # counts once in the client's limits
+            requests[0].client = self._access.client_of(
+                authorization
+            )  # counts once in the client's limits
             return requests.popleft()
 
         answers: list[InferResponse] = []
