@@ -1,4 +1,8 @@
-"""The dialects of this process, built in and of third parties. The core imports no other module of `ksrv.dialects`."""
+"""Lists the dialects of this process, and asks each of them in turn; see `Dialect` for what a dialect can add.
+
+The core imports no other module of `ksrv.dialects`. Functions import what they need when they are called, so that
+`ksrv serve --help` stays quick.
+"""
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -74,13 +78,14 @@ def formats(files: "Mapping[str, ForeignSettings]" = MappingProxyType({})) -> "F
     """Return the readers of other servers' models.
 
     Args:
-        files: The settings files by the setting that names them; the readers use their defaults.
+        files: The contents of other servers' settings files, by the setting that names the file. A dialect with such a
+            file reads models with the defaults of that file.
     """
     from ksrv.repository.format import Formats  # ksrv serve --help needs no numpy
 
     return Formats(
-        files[one.settings_key].format if one.settings_key in files else one.format
-        for one in installed()
+        files[dialect.settings_key].format if dialect.settings_key in files else dialect.format
+        for dialect in installed()
     )
 
 
@@ -114,34 +119,34 @@ def add_routes(
     from ksrv.dialects.dialect import AppParts
 
     shared = {field.name: getattr(parts, field.name) for field in fields(parts)}
-    made = AppParts(read_document=read_document, error_forms=[], **shared)
-    for one in installed():
-        one.add_routes(app, made)
-    return made.error_forms
+    app_parts = AppParts(read_document=read_document, error_forms=[], **shared)
+    for dialect in installed():
+        dialect.add_routes(app, app_parts)
+    return app_parts.error_forms
 
 
 def extensions(settings: "ServerSettings") -> tuple[str, ...]:
     """Return the names of the extensions of KServe v2 that the server has."""
     from ksrv.protocol.metadata import EXTENSIONS
 
-    return (*EXTENSIONS, *(name for one in installed() for name in one.extensions(settings)))
+    return (*EXTENSIONS, *(name for dialect in installed() for name in dialect.extensions(settings)))
 
 
 def check_settings(settings: "ServerSettings", *, loopback: bool) -> None:
     """Refuse settings that a dialect cannot serve with; see `Dialect.check_settings`."""
-    for one in installed():
-        one.check_settings(settings, loopback=loopback)
+    for dialect in installed():
+        dialect.check_settings(settings, loopback=loopback)
 
 
 def apply_setting(change: "SettingChange") -> None:
     """Change a setting of a dialect in this process; see `Dialect.apply_setting`."""
-    for one in installed():
-        one.apply_setting(change)
+    for dialect in installed():
+        dialect.apply_setting(change)
 
 
 def shared_memory(settings: "ServerSettings", access: "Access") -> "SharedMemory | None":
-    """Return the memory that requests may name for their tensors; see `Dialect.shared_memory`."""
-    found = (one.shared_memory(settings, access) for one in installed())
+    """Return the first dialect's memory that requests may name for their tensors; see `Dialect.shared_memory`."""
+    found = (dialect.shared_memory(settings, access) for dialect in installed())
     return next((memory for memory in found if memory is not None), None)
 
 
@@ -151,40 +156,41 @@ def metric_lines(compat: Sequence[str], models: "Sequence[ModelStatistics]") -> 
     Args:
         compat: The setting `metrics_compat`.
     """
-    for one in installed():
-        if one.metrics_compat in compat:
-            yield from one.metric_lines(models)
+    for dialect in installed():
+        if dialect.metrics_compat in compat:
+            yield from dialect.metric_lines(models)
 
 
 def path_hint(first_segment: str, served: Mapping[str, Any]) -> str:
     """Return what the 404 of an unknown path says of other servers' routes; see `Dialect.path_hint`."""
-    return "".join(one.path_hint(first_segment, served) for one in installed())
+    return "".join(dialect.path_hint(first_segment, served) for dialect in installed())
 
 
 def grpc_methods(services: "Services", engine: "Engine") -> "dict[str, Method]":
     """Return the gRPC methods of all dialects by their paths."""
     found: dict[str, Method] = {}
-    for one in installed():
-        found |= one.grpc_methods(services, engine)
+    for dialect in installed():
+        found |= dialect.grpc_methods(services, engine)
     return found
 
 
 def server_call(engine: "Engine", request: "InferRequest") -> "RequestHandle":
-    """Begin a call of a handler to the server itself; see `Dialect.server_call`."""
-    return next(filter(None, (one.server_call(engine, request) for one in installed())))
+    """Begin a call of a handler to the server itself, in the dialect that serves it; see `Dialect.server_call`."""
+    return next(filter(None, (dialect.server_call(engine, request) for dialect in installed())))
 
 
 def forget_modules(sources: "Iterable[ModelSource]") -> None:
-    """Take the modules that a dialect's runner imports by bare name out of this process.
+    """Remove the modules of models' folders from `sys.modules`, and the folders from `sys.path`.
 
-    Args:
-        sources: The models; others leave no module behind.
+    Only models that a dialect's runner loads are affected, because only such runners import from a model's folder by
+    bare name.
     """
     from ksrv.model.config import ModelConfig
 
-    plain = ModelConfig().runner
-    for folder in [str(one.folder) for one in sources if one.config and one.config.runner != plain]:
-        sys.path[:] = [one for one in sys.path if one != folder]
+    default = ModelConfig().runner
+    foreign = [source for source in sources if source.config and source.config.runner != default]
+    for folder in [str(source.folder) for source in foreign]:
+        sys.path[:] = [entry for entry in sys.path if entry != folder]
         for name, module in list(sys.modules.items()):
             file = getattr(module, "__file__", None)
             if file and Path(file).is_relative_to(folder):

@@ -1,1 +1,1 @@
-"""The examinations of `ksrv doctor`: the machine, and the software on it."""
+"""`ksrv doctor`: looks at the machine and the software on it, and reports findings."""

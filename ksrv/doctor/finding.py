@@ -12,10 +12,10 @@ class Finding:
 
     Attributes:
         level: "ok"; "note": good to know; "slow": costs speed; "wrong": something does not work.
-        subject: The thing that was looked at.
-        found: Its state here.
+        subject: What was examined, such as "memory".
+        found: The state of the subject on this machine.
         means: The consequence for ksrv, or "".
-        do: How to change it, or "".
+        do: The remedy, or "".
     """
 
     level: Level

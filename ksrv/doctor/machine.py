@@ -1,4 +1,4 @@
-"""Findings about the machine, its kernel and its limits."""
+"""Findings of `ksrv doctor` about the machine, its kernel and its limits."""
 
 import os
 import platform
@@ -12,9 +12,10 @@ from ksrv.doctor.finding import Finding, judged
 from ksrv.machine.cgroups import cgroup_cores, usable_cores
 
 OPEN_FILES = 8192
-"""Connections of the defaults (4096 of HTTP, a quarter of the files for gRPC) and some room."""
+"""Open files that a worker needs by default: 4096 HTTP connections, a quarter of the files for gRPC, and some room."""
 
 SHARED_MEMORY = 256 << 20
+"""Bytes of /dev/shm below which large batches to handler processes may fail."""
 
 _SYS, _PROC = Path("/sys"), Path("/proc")
 
@@ -112,9 +113,9 @@ def memory() -> Iterator[Finding]:
             "swapoff -a, or vm.swappiness=1",
         )  # fmt: skip
     preload = os.environ.get("LD_PRELOAD", "")
-    own = next((name for name in ("jemalloc", "tcmalloc", "mimalloc") if name in preload), "")
-    yield Finding("ok", "allocator", own or f"{platform.libc_ver()[0] or 'the C library'}'s malloc")
-    if "MALLOC_ARENA_MAX" in os.environ and not own:
+    preloaded = next((name for name in ("jemalloc", "tcmalloc", "mimalloc") if name in preload), "")
+    yield Finding("ok", "allocator", preloaded or f"{platform.libc_ver()[0] or 'the C library'}'s malloc")
+    if "MALLOC_ARENA_MAX" in os.environ and not preloaded:
         yield Finding(
             "slow", "allocator", f"MALLOC_ARENA_MAX={os.environ['MALLOC_ARENA_MAX']}",
             "threads wait for one another when they allocate", "unset it for ksrv",
@@ -122,7 +123,7 @@ def memory() -> Iterator[Finding]:
 
 
 def limits() -> Iterator[Finding]:
-    """Look at what the system lets a process have."""
+    """Look at open files, processes, the accept queue, reloads and ports."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     shown = f"ulimit -n is {soft}"
     yield judged(

@@ -1,4 +1,4 @@
-"""Findings about packages, libraries, frameworks and variables."""
+"""Findings of `ksrv doctor` about packages, libraries, frameworks and environment variables."""
 
 import importlib.metadata
 import importlib.util
@@ -56,10 +56,10 @@ def versions() -> Iterator[Finding]:
         )  # fmt: skip
     yield Finding("ok", "packages", shown)
     extras = {package: _release(package) for package in OPTIONAL}
-    there = ", ".join(f"{package} {release}" for package, release in extras.items() if release)
+    installed = ", ".join(f"{package} {release}" for package, release in extras.items() if release)
     absent = [package for package, release in extras.items() if release is None]
     yield judged(
-        not absent, "optional packages", there or "none",
+        not absent, "optional packages", installed or "none",
         "note", f"without {', '.join(absent)}: models that need them cannot be loaded",
         "pip install what your models need",
     )  # fmt: skip
@@ -69,9 +69,9 @@ def libraries() -> Iterator[Finding]:
     """Look at TLS, HTTP/2, protobuf and JPEG."""
     yield _tls()
     version = _nghttp2()
-    carries = f"libnghttp2 {version}" if version else f"grpcio {_release('grpcio')}"
+    server = f"libnghttp2 {version}" if version else f"grpcio {_release('grpcio')}"
     yield judged(
-        version is not None, "HTTP/2", f"gRPC can be served by {carries}",
+        version is not None, "HTTP/2", f"gRPC can be served by {server}",
         "slow", "a gRPC call costs several times the CPU",
         "install a wheel of ksrv, or libnghttp2 (Debian: apt-get install libnghttp2-14)",
     )  # fmt: skip
@@ -118,6 +118,7 @@ def _nghttp2() -> str | None:
 
 
 def _jpeg() -> Iterator[Finding]:
+    """Decode an image of 1280 x 960 pixels five times; the fastest time counts."""
     try:
         from ksrv._native.images.jpeg_decoder import decode_jpeg_into
         from ksrv.images import jpeg
@@ -151,7 +152,7 @@ def _jpeg() -> Iterator[Finding]:
         decode()
         seconds.append(time.thread_time() - start)
     rate = 1280 * 960 / min(seconds) / 1e6
-    slow = (decoder == "cv2" and "turbo" not in shown) or rate < 40
+    slow = (decoder == "cv2" and "turbo" not in shown) or rate < 40  # megapixels a second
     yield judged(
         not slow, "JPEG",
         f"{decoder} (cv2 has {shown}): {rate:.0f} megapixels a second and core",

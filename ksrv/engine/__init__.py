@@ -1,1 +1,1 @@
-"""Models in memory: their instances, batches, and the executors that drive handlers."""
+"""Runs models: queues their requests, joins requests into batches, and gives batches to handlers by executors."""

@@ -1,4 +1,4 @@
-"""One change of what the engine serves: a model is loaded, brought up to date, unloaded or taken away."""
+"""`RepositoryChange`: one model is loaded, brought up to date, unloaded or removed."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
@@ -11,13 +11,14 @@ ChangeKind: TypeAlias = Literal["load", "update", "unload", "remove"]
 
 
 class RepositoryChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One change of one model. Its files were read once, so that all workers load the same.
+    """One change of one model. One worker reads the files, so that all workers load the same.
 
     Attributes:
-        kind: "load" loads the model, also where it serves already. "update" loads the versions that differ from
-            the serving versions, unless the model was unloaded on purpose. "remove" is for models without files.
-        entry: The model to load.
-        config: The text of the config.pbtxt that replaced the model's file when `entry` was read.
+        kind: "load" loads the model, even if it serves already. "update" loads the versions that differ from the
+            serving versions, unless a call has unloaded the model. "unload" is for calls, and "remove" for models whose
+            files are gone.
+        entry: The model to load, or None.
+        config: The text of a config.pbtxt that `entry` was read with instead of the model's file.
     """
 
     kind: ChangeKind
@@ -27,4 +28,4 @@ class RepositoryChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Look: TypeAlias = Callable[[], Sequence[RepositoryChange]]
-"""Looks at the disk and returns the changes to make; it may be called again, where others have made changes meanwhile."""
+"""Looks at the disk and returns the changes to make. Called again if other workers have made changes meanwhile."""

@@ -1,4 +1,8 @@
-"""Calls from handlers to other models: requests with the deadline, the clients and the callers of a batch."""
+"""Calls from handlers to other models (`ModelCalls`).
+
+A call works for the batch of the handler: it has the deadline, the ids and the clients of the batch. It ends once no
+client waits for the batch, and it may not call a model that waits for it.
+"""
 
 import threading
 import time
@@ -22,18 +26,19 @@ from ksrv.request import (
 )
 
 LOOK_NS = 50_000_000
-"""Between two looks whether a client still waits for the batch that called."""
+"""Nanoseconds between two checks whether a client still waits for the batch that called."""
 _ABANDONED = "no client waits for the batch that called this model any more"
 VIA = "ksrv"
-"""The header `via` of a call for a batch with a request that came through a proxy."""
+"""The value of the header `via` of a call, if a request of the batch came through a proxy."""
 
 
 @dataclass(eq=False)
 class ForwardedCall:
-    """A request of a handler to another model: given up once nobody waits for it any more.
+    """The handle of a call to another model. The call is cancelled once no client waits for it.
 
     Args:
-        is_abandoned: Tells whether nobody waits for it.
+        handle: The handle of the request.
+        is_abandoned: Tells whether no client waits for the call any more.
     """
 
     handle: Any
@@ -43,7 +48,7 @@ class ForwardedCall:
         """See `RequestHandle.wait`.
 
         Raises:
-            Cancelled: Nobody waits for it any more.
+            Cancelled: No client waits for the call any more.
         """
         while not (self.handle.done() or self.handle.join(time.monotonic_ns() + LOOK_NS)):
             if self.is_abandoned():
@@ -58,7 +63,7 @@ class ForwardedCall:
         return ended
 
     def done(self) -> bool:
-        """See `RequestHandle.done`; a call that nobody waits for any more has ended."""
+        """See `RequestHandle.done`. An abandoned call has ended."""
         return self.handle.done() or self.is_abandoned()
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
@@ -67,7 +72,7 @@ class ForwardedCall:
 
 
 class ThreadedCall(FutureHandle):
-    """A call of a handler that a separate thread makes, because it takes as long as the load of a model.
+    """A call of a handler that runs on a separate thread, because it may have to load a model.
 
     Args:
         call: Returns the answer. It gets a function that tells whether the call was cancelled.
@@ -92,18 +97,19 @@ class ThreadedCall(FutureHandle):
                 self._answer.set_result(call(self._answer.cancelled))
             except InvalidStateError:
                 raise
-            except BaseException as error:  # noqa: BLE001  it is raised where the call is waited for
+            except BaseException as error:  # noqa: BLE001  `wait` raises it
                 self._answer.set_exception(error)
 
 
 @dataclass(eq=False)
 class ModelCalls:
-    """Submits what the handlers of one model call; see `ksrv.handlers.models.Submit`.
+    """Submits the calls of one model's handlers; see `ksrv.handlers.models.Submit`.
 
     Args:
         submit: `Engine.submit`.
-        ask: Answers what is asked of the server itself.
-        instances: Of the calling model, which may call itself as long as one of them is left to answer.
+        name: The name of the calling model.
+        ask: Answers calls to the server itself.
+        instances: The instances of the calling model. It may call itself as long as one instance is free to answer.
     """
 
     submit: Callable[..., Any]
@@ -115,11 +121,11 @@ class ModelCalls:
         """Submit a request on behalf of a batch.
 
         Args:
-            caller: The batch that calls; None if code calls that works for none, so that the call has no client:
-                neither its deadline nor its ids, and nobody's leaving ends it.
+            caller: The batch that the calling code works for, or None. Without a batch, the call has no inherited
+                deadline and ids, and no client whose leaving ends it.
 
         Raises:
-            KsrvError: It is refused.
+            KsrvError: The call is refused.
         """
         if request.model_name == SERVER and self.ask is not None:
             return self.ask(request)
@@ -137,11 +143,11 @@ class ModelCalls:
         if depth and not (request.model_name == self.name and depth < self.instances):
             chain = " -> ".join([*inherited.callers, request.model_name])
             raise InferenceError(f"models call each other in a circle: {chain}", 500)
-        own, given = request.deadline_ns, inherited.deadline_ns
-        if given is not None and (own is None or given < own):
-            request.deadline_ns = given
-        # A handler that waits for its call may as well run it; where it hangs, the call ends in time. A
-        # thread that many batches share would keep all of them waiting.
+        wanted, latest = request.deadline_ns, inherited.deadline_ns
+        if latest is not None and (wanted is None or latest < wanted):
+            request.deadline_ns = latest
+        # The thread of one batch would only wait for the call, so it may run the call itself. A thread that many
+        # batches share must not, because all of them would wait.
         alone = caller is not None and not caller.beside_others
 
         def is_abandoned() -> bool:
@@ -149,7 +155,7 @@ class ModelCalls:
 
         try:
             handle = self.submit(request, allow_inline=alone, waits=False)
-        except NotLoaded:
+        except NotLoaded:  # the model is dormant: another thread loads it and then submits the call
             handle = ThreadedCall(
                 lambda is_cancelled: ForwardedCall(
                     self.submit(request), lambda: is_cancelled() or is_abandoned()
@@ -159,7 +165,7 @@ class ModelCalls:
 
 
 class CallGraph:
-    """Which models call which; names stay until the end."""
+    """Remembers which models have called which. Entries are never removed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -169,10 +175,10 @@ class CallGraph:
         """Note that a model calls another.
 
         Args:
-            called: The one that is called.
+            called: The model that is called.
 
         Returns:
-            Whether this was not known.
+            Whether this is the first such call.
         """
         if caller in self._callers.get(called, ()):
             return False
@@ -193,11 +199,12 @@ class CallGraph:
 
 
 class Inherited(NamedTuple):
-    """The part of a batch's requests that the calls of the batch inherit.
+    """The properties of a batch's requests that the calls of the batch inherit.
 
     Attributes:
-        callers: The models that wait for the called model, including the model that runs the batch.
-        headers: The ids that the requests share, and whether any request came through a proxy.
+        callers: The models that wait for the call, the model that runs the batch last. A model that has called itself
+            is in it several times.
+        headers: The ids that all requests share, and `via` if any request came through a proxy.
         deadline_ns: The latest of their deadlines, or None.
     """
 
@@ -207,16 +214,20 @@ class Inherited(NamedTuple):
 
 
 def inherit(caller: ExecutorInputs, name: str) -> Inherited:
-    """Return what the calls of a batch inherit.
+    """Return the properties that the calls of a batch inherit.
+
+    Args:
+        caller: The batch.
+        name: The model that runs the batch.
 
     Raises:
-        NotReady: The batch is of the warm-up, in which a model calls no other.
+        NotReady: The batch is a warm-up, in which a model may not call other models.
     """
     handles = caller.handles or []
     chain: dict[str, None] = {}
     depth = 0
     for handle in handles:
-        if isinstance(handle, QueuedRequest):  # requests of the fast path come from the wire
+        if isinstance(handle, QueuedRequest):  # requests of the fast path have no callers
             request = handle.request
             if request.calls_nobody:
                 request.has_called = True
@@ -226,8 +237,8 @@ def inherit(caller: ExecutorInputs, name: str) -> Inherited:
             chain |= dict.fromkeys(request.callers)
             depth = max(depth, request.callers.count(name))
     chain.pop(name, None)
-    headers = [one.headers for one in handles or caller.requests]
-    deadline = max((one.deadline_ns for one in handles), default=NO_DEADLINE)
+    headers = [request.headers for request in handles or caller.requests]
+    deadline = max((handle.deadline_ns for handle in handles), default=NO_DEADLINE)
     return Inherited(
         (*chain, *[name] * (depth + 1)),
         inherited_headers(headers),
@@ -236,7 +247,7 @@ def inherit(caller: ExecutorInputs, name: str) -> Inherited:
 
 
 def inherited_headers(requests: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Return a call's headers: the ids that a batch's requests share, and whether any of them came through a proxy."""
+    """Return a call's headers: the ids that all requests share, and `via` if any request came through a proxy."""
     found: dict[str, str] = {}
     for name in ("x-request-id", TRACEPARENT):
         values = {headers.get(name, "") for headers in requests}

@@ -1,4 +1,4 @@
-"""The engine's public face: what the front ends call."""
+"""`Engine`: the interface of the engine for the front ends, which find models, submit requests and change models."""
 
 import itertools
 import logging
@@ -48,31 +48,33 @@ __all__ = ["Engine", "EngineSettings", "ModelState"]
 log = logging.getLogger("ksrv.engine")
 
 IDLE_MEMORY_SECONDS = 30.0
+"""Blocks of the buffer pool that were unused for so long are freed."""
 
 MOST_DESCRIBING = 24
-"""Threads for metadata, of 32 for each protocol, that may wait while dormant models are loaded."""
+"""Calls for metadata that may wait at a time for dormant models. Each protocol has 32 threads for such calls."""
 
 Change: TypeAlias = Literal["load", "unload", "reload"]
-"""The calls by which a client may change what is served."""
+"""The calls by which a client may change models."""
 
 
 class Engine:
     """Runs the models of a repository.
 
-    Every method may be called from any thread. A request that was accepted is answered once: with
-    its response, with its error, or with DeadlineExceeded at its deadline.
+    Any thread may call any method. Each accepted request is answered once: with its response, its error, or
+    DeadlineExceeded at its deadline.
 
     Args:
-        make_executor: Makes the executor of an instance; by default what the model's settings say.
-        server_call: Answers what handlers ask of the server itself.
+        make_executor: Makes the executor of an instance; by default as the model's settings say.
+        server_call: Answers calls of handlers to the server itself.
 
     Attributes:
         handler_metrics: The values that handlers report.
-        unknown_requests: How many requests named an unknown model or version.
-        lazy: Loads models for the requests that name them; None where all are loaded at the start.
-        on_table_change: Called when what requests reach has changed, before the change is reported done.
-        carry_out: Makes the changes that a client asked for. With several workers, `follow` makes them in all
-            workers, in one order.
+        unknown_requests: The number of requests for an unknown model or version.
+        lazy: Loads dormant models (`model_control: lazy`) when a request names them; None if all models are loaded at
+            start-up.
+        on_table_change: Called after the models that requests reach have changed, before the change is reported done.
+        carry_out: Makes the changes that a client asked for. With several workers it is replaced: the change log then
+            has each worker call `follow`, in one order.
     """
 
     def __init__(
@@ -132,7 +134,7 @@ class Engine:
         self._orders = itertools.count(1)
         self.carry_out: Callable[[Look], None] = self._carry_out_here
 
-    # ---- life -------------------------------------------------------------------------------
+    # ---- start and end ----------------------------------------------------------------------
 
     def start(
         self,
@@ -143,12 +145,13 @@ class Engine:
     ) -> None:
         """Load and warm up the models.
 
-        A model that cannot be loaded does not stop the others: its state says why.
+        A model that cannot be loaded does not stop the others; its state has the reason.
 
         Args:
             wait: Whether to return only when every model has been loaded or has failed.
-            unloaded: Models that are not loaded until a client asks for that.
-            models: Returns the models that replace the models on the disk, and which of them are not loaded.
+            unloaded: Models that are loaded only when a client asks for it.
+            models: Returns the models to serve instead of the models on the disk, and the names to leave unloaded. With
+                several workers, all get the same models this way.
 
         Raises:
             RepositoryError: A path of the repository holds no models (only with `wait`).
@@ -164,15 +167,15 @@ class Engine:
             self._run(self._watch, "ksrv-watch")
 
     def drain(self) -> None:
-        """Report not ready from now on; requests are still served until `close`."""
+        """Report the server as not ready from now on. Requests are served until `close`."""
         self._draining = True
         self.on_table_change()
 
     def close(self, timeout: float | None = None) -> None:
-        """Accept nothing more, finish what was accepted, and free the models.
+        """Accept no more requests, answer the accepted requests, and free the models.
 
         Args:
-            timeout: Seconds after which the requests that are left are failed; None waits for all.
+            timeout: Seconds after which the remaining requests fail; None waits for all.
         """
         self._draining = True
         self._closing.set()
@@ -187,10 +190,10 @@ class Engine:
     def with_files(
         self, entries: Mapping[str, ModelEntry], unloaded: Collection[str] = ()
     ) -> dict[str, ModelEntry]:
-        """Return models with the files of their versions as they are now, to load them by.
+        """Return models with the current files of their versions, from which all workers load them.
 
         Args:
-            unloaded: Those that are not loaded, whose files are left alone.
+            unloaded: Models that are not loaded; their files are not read.
         """
         return {
             name: entry if name in unloaded else self._models.with_files(entry)
@@ -223,11 +226,11 @@ class Engine:
                 log.exception("a callback of a request that ended failed")
 
     def _give_memory_back(self) -> None:
-        """Free the memory that is kept for requests, also when none comes any more."""
+        """Free unused memory of earlier requests, even if no further request arrives."""
         while not self._closing.wait(IDLE_MEMORY_SECONDS):
             buffer_pool.trim(IDLE_MEMORY_SECONDS)
             if not PROCESS.held:
-                # Nobody waits for malloc now, which may hold what a crowd of clients took.
+                # No request runs, so nobody waits while malloc returns the memory of an earlier peak.
                 buffer_pool.trim_malloc()
 
     def _watch(self) -> None:
@@ -254,15 +257,15 @@ class Engine:
         """Return the model version that takes a request, for its `InferRequest.target`.
 
         Args:
-            version: The version's, or "" for the highest.
-            waits: Whether the calling thread may wait while a model that is not loaded is.
+            version: The version, or "" for the default version.
+            waits: Whether the calling thread may wait while a dormant model is loaded.
             deadline_ns: `time.monotonic_ns` until which it waits, at most the model's `timeout_ms`.
 
         Raises:
             NotFound: The model or version is unknown.
             NotLoaded: The model is dormant, and the thread may not wait.
-            DeadlineExceeded: It is still being loaded then.
-            NotReady: It does not serve now.
+            DeadlineExceeded: The model was not loaded in time.
+            NotReady: The model does not serve now.
         """
         while True:
             try:
@@ -276,6 +279,7 @@ class Engine:
             self.lazy.wait_for(name, seconds)
 
     def _served(self, name: str, version: str) -> ModelVersion:
+        """Return the model version that takes a request; count requests for unknown models."""
         try:
             return self._models.find(name, version)
         except NotFound:
@@ -287,11 +291,11 @@ class Engine:
         """Return the description of a model that serves.
 
         Args:
-            version: The version's, or "" for the highest.
+            version: The version, or "" for the default version.
 
         Raises:
             NotFound: The model or version is unknown.
-            NotReady: It does not serve now.
+            NotReady: The model does not serve now.
         """
         return self._served(name, version).spec
 
@@ -301,10 +305,10 @@ class Engine:
         call: Callable[[], object],
         refuse: Callable[[Exception], object],
     ) -> bool:
-        """Run a call on another thread once a dormant model is loaded; return False if no load is waited for.
+        """Run a call on another thread after a dormant model was loaded; return False if no models are dormant.
 
         Args:
-            refuse: Called in its place with why there was no load in the model's `timeout_ms`.
+            refuse: Called instead of `call`, with the error, if the model was not loaded within its `timeout_ms`.
         """
         if self.lazy is None or self._closing.is_set():
             return False
@@ -312,12 +316,12 @@ class Engine:
         return True
 
     def describe(self, name: str, version: str = "") -> ModelSpec:
-        """Return the description of a model for a client that is about to call it; a dormant model is loaded for that.
+        """Return the description of a model. Loads a dormant model, because the client is about to call it.
 
         Raises:
             NotFound: The model or version is unknown.
-            NotLoaded: The model is dormant, and enough threads wait for loads in order to describe models.
-            NotReady: It does not serve now.
+            NotLoaded: The model is dormant, and `MOST_DESCRIBING` calls wait for dormant models already.
+            NotReady: The model does not serve now.
         """
         waits = self._describing.acquire(blocking=False)
         try:
@@ -335,23 +339,22 @@ class Engine:
         caller_blocks: bool = False,
         waits: bool = True,
     ) -> RequestHandle:
-        """Check a request and queue it; this never waits.
+        """Check a request and queue it.
 
-        The request belongs to the engine until the handle is done: neither it nor the memory of its
-        tensors may change.
+        The request and the memory of its tensors must not change until the handle is done.
 
         Args:
-            callback: Called with the handle once the request has ended, on the thread that ended
-                it; an expired request is ended by a thread of the engine.
-            allow_inline: Whether the calling thread may run the request before this returns, if the
-                handler has proven quick. Other threads must be able to do the calling thread's
-                work: a handler that hangs keeps it, though the request ends at its deadline.
-            caller_blocks: Whether the calling thread would only wait for the handle. It may then run
-                the request, if the executor enforces the request's deadline.
-            waits: See `find`.
+            callback: Called with the handle once the request has ended, on the thread that ended it. A thread of the
+                engine ends an expired request.
+            allow_inline: Whether the calling thread may run the request before this returns, if the handler is quick.
+                If the handler hangs, so does the calling thread, so other threads must be able to do its work. The
+                request still ends at its deadline.
+            caller_blocks: Whether the calling thread would only wait for the handle. It may then run the request, if
+                the executor enforces the deadline.
+            waits: Whether to wait for a dormant model; see `find`. Otherwise this never waits.
 
         Raises:
-            KsrvError: It is refused: unknown model, wrong request, full queue, past deadline.
+            KsrvError: The request is refused: unknown model, wrong request, full queue, past deadline.
         """
         while True:
             model = request.target or self.find(
@@ -361,7 +364,9 @@ class Engine:
                 deadline_ns=request.deadline_ns,
             )
             if request.callers and self._calls.note(request.callers[-1], request.model_name):
-                continue  # a change between the two has not cleared what the caller remembers
+                # The first call between these models. Find the model anew: a change of the model before the call was
+                # noted has not cleared the caller's cache.
+                continue
             permits = self._admit(model, request) if model.limits_rate else ()
             try:
                 handle = model.submit(
@@ -370,7 +375,7 @@ class Engine:
                 for give_back in permits:
                     handle.add_done_callback(give_back)
                 return handle
-            except Retired:
+            except Retired:  # the version was replaced after `find`: try its successor
                 _release(permits)
                 self._check_successor(model, request, waits=waits)
                 request.target = None
@@ -379,10 +384,10 @@ class Engine:
                 raise
 
     def _admit(self, model: ModelVersion, request: InferRequest) -> list[GiveBack]:
-        """Count a request against the limits. Return the functions that end its counts.
+        """Count a request against rate limits; return the functions that end the counts.
 
         Raises:
-            TooManyRequests: Its client or its model has used up a limit.
+            TooManyRequests: The client or the model has used up a limit.
         """
         permits = []
         if request.client and self._client_limits.limited:
@@ -396,7 +401,7 @@ class Engine:
         return permits
 
     def _table_changed(self, name: str) -> None:
-        """Clear the caches of the models that call a model that has changed, and tell the front ends."""
+        """Clear the caches of all models that call a changed model, and notify the front ends."""
         with self._clearing:
             table = self._models.served()
             callers = self._calls.callers_of(name) & table.keys()
@@ -404,14 +409,15 @@ class Engine:
             caches = [model.cache for model in models if model.cache is not None]
             for cache in caches:
                 cache.suspend()
-            for cache in caches:  # now that none of them has an outdated answer for the others
+            # Only once all are suspended, because a caller could cache an outdated answer of another caller.
+            for cache in caches:
                 cache.resume()
         self.on_table_change()
 
     def _check_successor(
         self, model: ModelVersion, request: InferRequest, *, waits: bool = True
     ) -> None:
-        """Raise NotReady unless another version has taken the retired one's place."""
+        """Raise NotReady unless another version has replaced the retired `model`."""
         if self.find(request.model_name, request.model_version, waits=waits) is model:
             why = f": {model.reason}" if model.reason else "."
             raise NotReady(f"the model {request.model_name} is not ready{why}")
@@ -420,8 +426,8 @@ class Engine:
         """Return the models that requests reach, for a front end that knows their queues.
 
         Returns:
-            For each name and version that a request may ask for, "" standing for the highest
-            version, the version that takes it.
+            Tuples of a name, a version that a request may name ("" for the default version), and the model version
+            that takes the request.
         """
         found = []
         for name, served in self._models.served().items():
@@ -438,10 +444,10 @@ class Engine:
         return not self.why_not_ready()
 
     def why_not_ready(self, *, names: bool = True) -> str:
-        """Return which models are not ready and why; "" where the server is ready.
+        """Return which models are not ready and why; "" if the server is ready.
 
         Args:
-            names: Whether to name them, rather than say how many they are.
+            names: Whether to list the models' names, or only their number.
         """
         if self._draining:
             return "the server is stopping"
@@ -457,7 +463,7 @@ class Engine:
         """Tell whether a model serves.
 
         Args:
-            version: The version's, or "" for the highest.
+            version: The version, or "" for the default version.
 
         Raises:
             NotFound: The model or version is unknown.
@@ -465,10 +471,10 @@ class Engine:
         return not self.why_model_not_ready(name, version)
 
     def why_model_not_ready(self, name: str, version: str = "") -> str:
-        """Return why a model does not serve; "" where it does.
+        """Return why a model does not serve; "" if it serves.
 
         Args:
-            version: The version's, or "" for the highest.
+            version: The version, or "" for the default version.
 
         Raises:
             NotFound: The model or version is unknown.
@@ -483,14 +489,14 @@ class Engine:
         return f"the model {name} is not ready: {outage.reason}" if outage else ""
 
     def why_degraded(self, name: str, version: str = "") -> str:
-        """Return why a model serves with fewer instances, or although its warm-up failed; "" if all is well.
+        """Return why a model has fewer instances than configured, or why its warm-up failed; "" if all is well.
 
         Args:
-            version: The version's, or "" for the highest.
+            version: The version, or "" for the default version.
 
         Raises:
             NotFound: The model or version is unknown.
-            NotReady: It does not serve now.
+            NotReady: The model does not serve now.
         """
         model = self._models.find(name, version)
         return model.degraded or model.warm_up_error
@@ -509,10 +515,10 @@ class Engine:
         Args:
             ready_only: Whether to leave out the versions that do not serve.
         """
-        return [line for line in self._models.index() if not ready_only or line.state == "READY"]
+        return [state for state in self._models.index() if not ready_only or state.state == "READY"]
 
     def unserved(self) -> list[tuple[str, str]]:
-        """Return the names and versions that should serve and have not been loaded."""
+        """Return the names and versions that should serve but are not loaded."""
         return [
             (name, version)
             for name, served in self._models.served().items()
@@ -527,14 +533,14 @@ class Engine:
 
     @property
     def refused_replacements(self) -> dict[str, dict[str, int]]:
-        """How often a version could not be loaded again, because a file had changed; by name and version."""
+        """How often a version could not be replaced because a file had changed, by name and version."""
         found: dict[str, dict[str, int]] = {}
         for (name, version), count in list(self._models.refused_replacements.items()):
             found.setdefault(name, {})[version] = count
         return found
 
     def loaded(self) -> list[ModelVersion]:
-        """Return every version that serves, with how it was loaded."""
+        """Return every version that serves."""
         return self._models.models()
 
     def statistics(self, name: str = "", version: str = "") -> list[ModelStatistics]:
@@ -542,17 +548,17 @@ class Engine:
 
         Args:
             name: A model's name, or "" for all.
-            version: A version's, or "" for all.
+            version: A version, or "" for all.
 
         Raises:
             NotFound: The model or version is unknown.
-            NotReady: The version named does not serve.
+            NotReady: The version does not serve.
         """
         found = []
         for model in self._models.models(name, version):
-            one = model.statistics()
-            one.ready = outage_of(model, self._models.find) is None
-            found.append(one)
+            statistics = model.statistics()
+            statistics.ready = outage_of(model, self._models.find) is None
+            found.append(statistics)
         return found
 
     # ---- the repository ---------------------------------------------------------------------
@@ -567,14 +573,14 @@ class Engine:
         """Load a model, or load it again while the old version serves.
 
         Args:
-            adjust: Returns the model to load, made from the model of the repository: with fewer versions, in another
-                order, of which the last version is the default, or with other settings.
-            config: The text of a config.pbtxt to load it by until the next load, in every worker.
+            config: The text of a config.pbtxt that every worker uses instead of the model's file, until the next load.
+            adjust: Returns a changed copy of the model in the repository: with other settings, fewer versions, or
+                another order of versions, whose last is the default version.
 
         Raises:
-            NotFound: The repository holds no such model.
-            InvalidRequest: `config` was given, and the model's format takes none.
-            KsrvError: It cannot be loaded; what served before still serves.
+            NotFound: The repository has no such model.
+            InvalidRequest: `config` was given, and the model's format does not allow it.
+            KsrvError: The model cannot be loaded. Versions that served before still serve.
         """
         self._check_control("load")
 
@@ -588,10 +594,11 @@ class Engine:
         except HandlerFailed as error:
             if config is None:
                 raise
-            raise InvalidRequest(error.message) from error  # the caller can mend it
+            # With a `config` the failure is the caller's to correct.
+            raise InvalidRequest(error.message) from error
 
     def unload(self, name: str) -> None:
-        """Take a model out of service; its requests are finished first.
+        """Unload a model after its accepted requests are answered.
 
         Raises:
             NotFound: The model is unknown.
@@ -620,13 +627,16 @@ class Engine:
         return bool(found)
 
     def follow(self, change: RepositoryChange, order: int) -> KsrvError | None:
-        """Make a change that a client asked this engine or another worker for.
+        """Make a change that a client asked this worker or another worker for.
+
+        Args:
+            order: The number of the change. It has no effect if a later change of the model was made already.
 
         Returns:
-            Why a model could not be brought up to date, which serves as before; else None.
+            The error of an "update"; the model then serves as before. None if the change succeeded.
 
         Raises:
-            KsrvError: As `load` and `unload`.
+            KsrvError: A "load" or "unload" failed.
         """
         if change.kind != "load":
             return self._models.apply(change, order)
@@ -634,13 +644,12 @@ class Engine:
             return self._models.apply(change, order)
 
     def made_of(self, change: RepositoryChange) -> ModelEntry | None:
-        """Return a model as it serves since a change that failed in part; see `ModelRegistry.made_of`."""
+        """Return the model that serves after a change that failed in part; see `ModelRegistry.made_of`."""
         return self._models.made_of(change)
 
     def _carry_out_here(self, look: Look) -> None:
-        order = next(
-            self._orders
-        )  # before the disk is read: of two changes, the later reading wins
+        # Before `look` reads the disk, so that of two changes the later reading wins.
+        order = next(self._orders)
         changes = look()
         if len(changes) == 1:
             self.follow(changes[0], order)

@@ -1,8 +1,7 @@
-"""The interface of executors, whether the handler runs here or in a separate process.
+"""The interface of executors, which run a handler in the worker or in a handler process.
 
-An executor is one instance of one model version: it runs one batch at a time. The engine knows only
-this protocol; batches go in as arrays over blocks and come back the same way, so that a third kind
-of executor needs no change elsewhere.
+An executor belongs to one instance of one model version, and runs one batch at a time. The engine knows only this
+interface: batches and answers are arrays over blocks, whatever the kind of executor.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,12 +14,12 @@ from ksrv.request import ExecutorInputs, ExecutorOutputs
 
 
 class ExecutorDied(HandlerFailed):
-    """The handler's process ended, by itself or by a signal; the batch it ran may be tried again.
+    """The handler process has ended, by itself or by a signal. Its batch may be run again.
 
-    The text names the exit status or the signal, never a process id or a path.
+    The text has the exit status or the signal, never a process id or a path.
 
     Args:
-        killed: Whether a signal ended it that is sent from outside, and that ksrv has not sent.
+        killed: Whether a signal from outside of ksrv ended the process.
     """
 
     def __init__(self, message: str, *, killed: bool = False) -> None:
@@ -29,7 +28,7 @@ class ExecutorDied(HandlerFailed):
 
 
 class ExecutorAbsent(ExecutorDied):
-    """No process was there to be given the batch, which is tried again as if for the first time."""
+    """The handler process had ended before it got the batch. Running the batch again counts as its first run."""
 
 
 class Executor(Protocol):
@@ -37,9 +36,9 @@ class Executor(Protocol):
 
     Attributes:
         any_thread: Whether `run` may be called from any thread, one at a time.
-        keeps_deadlines: Whether `run` returns at its deadline, whatever the handler does.
-        ring: The memory for batches that reach the handler's process without Python, or None. A process that
-            replaces another has a new ring.
+        keeps_deadlines: Whether `run` returns at its deadline even if the handler hangs.
+        ring: The shared memory for batches that reach a handler process without Python, or None. A new process has a
+            new ring.
     """
 
     any_thread: bool
@@ -56,14 +55,14 @@ class Executor(Protocol):
     def start(self) -> ModelSpec:
         """Load the handler.
 
-        After a death it may be called again, and waits for the pause that the earlier deaths ask for. On a living
-        executor it changes nothing.
+        After the death of its process it may be called again, and first waits for a pause that grows with each death.
+        On a living executor it has no effect.
 
         Returns:
-            The model's description, completed by what the model file says.
+            The model's description, completed from the model file.
 
         Raises:
-            KsrvError: The handler's own error, or that the start took too long.
+            KsrvError: The handler failed, or the start took too long.
         """
 
     def lease(self, nbytes: int) -> Any:
@@ -77,12 +76,12 @@ class Executor(Protocol):
         """Run one batch.
 
         Args:
-            deadline_ns: `time.monotonic_ns` at which the wait ends; None for never, and always
-                where `keeps_deadlines` is false.
+            deadline_ns: `time.monotonic_ns` at which the wait ends, or None for no deadline. Ignored if
+                `keeps_deadlines` is false.
 
         Raises:
-            ExecutorDied: The process went; `start` replaces it.
-            DeadlineExceeded: The deadline passed. A process is then killed: `alive` is false and
+            ExecutorDied: The process has ended; `start` replaces it.
+            DeadlineExceeded: The deadline passed. A process is then killed: `alive` is false, and
                 `start` replaces it.
             KsrvError: The handler failed the whole batch.
         """
@@ -93,22 +92,22 @@ class Executor(Protocol):
         done: Callable[[ExecutorOutputs | KsrvError], None],
         deadline_ns: int | None,
     ) -> Callable[[], None]:
-        """Run a batch beside others, where the handler has coroutines; return a function that cancels it.
+        """Run a batch while others run, if the handler has coroutines; return a function that cancels it.
 
         Args:
-            done: Called once with its answer, on any thread.
+            done: Called once with the answer, on any thread.
             deadline_ns: See `run`.
         """
 
     def end_sequences(self, numbers: Sequence[int]) -> None:
-        """Drop the handler's state of sequences whose last request has ended; this never waits."""
+        """Drop the handler's state of sequences that have ended. Never waits."""
 
     def on_death(self, callback: Callable[[str], None]) -> None:
-        """Have `callback` called with the reason when the process ends, between batches as well.
+        """Call `callback` with the reason when the process ends, even between batches.
 
-        It is called from another thread, at most once for each `start`, and never after `close`
-        has begun. An executor without a process never calls it.
+        Another thread calls it, at most once for each `start`, and never after `close` has begun. An executor without
+        a process never calls it.
         """
 
     def close(self) -> None:
-        """Let the handler clean up and free everything; further calls do nothing."""
+        """Let the handler clean up, and free everything. Further calls have no effect."""

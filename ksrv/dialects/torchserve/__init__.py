@@ -1,5 +1,6 @@
-"""Handlers written for TorchServe: the runner that drives them, and the package `ts` that they import.
+"""TorchServe: its archives, handlers, settings, routes and gRPC services.
 
-`api` holds the classes that `ts` exports, `shims` makes `ts` and torchvision importable where they are
-not installed. Nothing here is imported unless a model's archive or handler asks for it.
+`archive` turns archives into models, `settings` reads config.properties, `routes` serves TorchServe's API, and `runner`
+drives a handler in the handler process. `api` has the classes that the package `ts` exports, and `shims` makes `ts` and
+torchvision importable if they are not installed. At start-up only `dialect` and `archive` are imported.
 """

@@ -7,15 +7,15 @@ decoded = base64.b64decode
 """Returns the bytes of a text in base64; characters outside of the alphabet are skipped.
 
 Raises:
-    binascii.Error: The rest is no base64 either.
+    binascii.Error: The remaining characters are not base64.
 """
 
 
 def without_base64(instance: dict[str, Any]) -> Any:
-    """Return an instance of protocol v1 with its `{"b64": ...}` decoded: the instance itself, or its values.
+    """Return an instance of KServe v1 with `{"b64": ...}` decoded, for the instance itself or any of its values.
 
     Raises:
-        ValueError: A text is no base64.
+        ValueError: A text is not base64.
         TypeError: The value is not a text.
     """
     if set(instance) == {"b64"}:

@@ -1,7 +1,7 @@
-"""The parts of a request over TorchServe's routes, and of its answer, besides tensors and headers.
+"""The names of TorchServe's dialects, and the facts that its routes and its runner exchange beside tensors and headers.
 
-The engine carries both as the opaque facts of a dialect (`InferRequest.facts`, `ExecutorOutputs.facts`); the routes write
-and read them here, and so does the handler's process.
+The routes run in the worker, the runner in the handler process. The engine carries the facts between them without
+reading them, in `InferRequest.facts` and `ExecutorOutputs.facts`.
 """
 
 from typing import TypedDict
@@ -22,7 +22,7 @@ class TorchServeCall(TypedDict, total=False):
     """The facts of a request, beside its headers; empty over KServe v2.
 
     Attributes:
-        content_types: The content types of its parts, by their names.
+        content_types: The content types of the request's parts, by the names of the parts.
         explain: The handler's request header `explain`, if the route sets it.
         url_path: The handler's request header `url_path`, if the route sets it.
         describe: Whether the client asks for the handler's description of its model.
@@ -35,7 +35,7 @@ class TorchServeCall(TypedDict, total=False):
 
 
 class TorchServeAnswer(TypedDict, total=False):
-    """The head of an answer.
+    """The facts of an answer.
 
     Attributes:
         content_type: The content type that fits the handler's item.

@@ -18,14 +18,14 @@ ROUTES = ("predictions", "explanations", "invocations", "ping")
 
 
 class TorchServe(Dialect):
-    """See the module. The routes and gRPC services are served with `torchserve_api`."""
+    """The dialect. Its routes and gRPC services are served if the setting `torchserve_api` is on."""
 
     name = "torchserve"
     format = FORMAT
     settings_key = "torchserve_config"
 
     def add_routes(self, app: "falcon.App[Any, Any]", parts: AppParts) -> None:
-        """See `Dialect.add_routes`; predict and explain of archives are answered in every server."""
+        """See `Dialect.add_routes`. KServe v1's predict and explain serve archives even without `torchserve_api`."""
         from ksrv.dialects.kserve_v1.dialect import add_predict
         from ksrv.dialects.torchserve.routes.kserve_v1 import PredictResource
         from ksrv.dialects.torchserve.routes.rest import add_routes

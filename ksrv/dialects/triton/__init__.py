@@ -1,1 +1,1 @@
-"""Triton Inference Server: `config.pbtxt`, the handlers of its models, and the Python backend."""
+"""Triton Inference Server: `config.pbtxt`, handlers for its models, the Python backend, and extensions of KServe v2."""

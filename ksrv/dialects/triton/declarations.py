@@ -1,6 +1,6 @@
-"""The contents of a config.pbtxt that are no settings of ksrv: `ModelConfig.dialect["triton"]`.
+"""The parts of a config.pbtxt that are not settings of ksrv, as `ModelConfig.dialect["triton"]` carries them.
 
-The reader of config.pbtxt writes it, and the handlers of this folder read it.
+`config/` writes them, and `handlers/` reads them.
 """
 
 import re
@@ -15,20 +15,20 @@ _POSITION = re.compile(r".+__([0-9]{1,4})")
 
 
 def position_of(name: str) -> int | None:
-    """Return the position of a TorchScript model's tensor, such as 0 of the name NAME__0, or None."""
+    """Return the position in the name of a TorchScript model's tensor, such as 0 in NAME__0, or None."""
     found = _POSITION.fullmatch(name)
     return None if found is None else int(found[1])
 
 
 class BoundTensor(msgspec.Struct, frozen=True, kw_only=True):
-    """A tensor of a Triton model as clients see it, and as the model file does.
+    """A tensor of a Triton model, as clients see it and as the model file has it.
 
     Attributes:
-        name: Its name.
+        name: The name for clients.
         shape: The shape for clients, -1 for any size.
-        model_shape: The shape in the model, or None where it is the same.
-        position: Its place among the arguments or results of a TorchScript model, or None where
-            its name is the model's too.
+        model_shape: The shape in the model, or None if it is the same.
+        position: The position among the arguments or results of a TorchScript model, or None if the model uses the
+            name.
     """
 
     name: str
@@ -38,12 +38,13 @@ class BoundTensor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ControlTensor(msgspec.Struct, frozen=True, kw_only=True):
-    """An input of a model that gets the sequence of each row.
+    """An input of a model that ksrv fills with a fact about the sequence of each row.
 
     Attributes:
-        kind: "start", "end", "ready" or "corrid", the sequence's id.
-        false: The value for false, unless the input is an id.
-        true: The value for true.
+        kind: "start" or "end": whether the row's request starts or ends its sequence; "ready": whether the row has a
+            request; "corrid": the id of the sequence.
+        false: The value for false. Not used for "corrid".
+        true: The value for true. Not used for "corrid".
     """
 
     name: str
@@ -54,13 +55,13 @@ class ControlTensor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StateTensor(msgspec.Struct, frozen=True, kw_only=True):
-    """A tensor that goes from one request of a sequence to the next.
+    """An output of a model that is an input of the next request of the same sequence.
 
     Attributes:
-        input: The name under which the model takes it.
-        output: The name under which the model gives it.
-        shape: Of one row; -1 for a size of any value.
-        initial: The shape of the zeros at the start of a sequence.
+        input: The name of the input.
+        output: The name of the output.
+        shape: The shape of one row; -1 for any size.
+        initial: The shape of the zeros that the first request of a sequence gets.
     """
 
     input: str
@@ -71,13 +72,12 @@ class StateTensor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EnsembleStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One model of an ensemble.
+    """One step of an ensemble: a call to a model.
 
     Attributes:
-        model: Its name.
-        version: Its version, or "" for the highest.
-        inputs: Its inputs, and the tensors of the ensemble that they are.
-        outputs: Its outputs, and the tensors of the ensemble that they become.
+        version: The version of the model, or "" for the highest.
+        inputs: For each input of the model the name of the ensemble's tensor that it gets.
+        outputs: For each output of the model the name of the ensemble's tensor that it becomes.
     """
 
     model: str
@@ -87,12 +87,12 @@ class EnsembleStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TritonDeclarations(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The declarations of a config.pbtxt; tensors are empty if the model file knows them.
+    """The declarations of a config.pbtxt.
 
     Attributes:
-        controls: The inputs that get sequences.
-        states: The states of sequences.
-        steps: The models of an ensemble, each after the models that it waits for.
+        inputs: The inputs; empty if they are read from the model file.
+        outputs: The outputs; empty if they are read from the model file.
+        steps: The steps of an ensemble, each after the steps whose outputs it needs.
     """
 
     inputs: tuple[BoundTensor, ...] = ()
@@ -102,10 +102,10 @@ class TritonDeclarations(msgspec.Struct, frozen=True, kw_only=True, omit_default
     steps: tuple[EnsembleStep, ...] = ()
 
     def mapping(self) -> dict[str, Any]:
-        """Return this as `ModelConfig.dialect` has it."""
+        """Return the declarations in the form of `ModelConfig.dialect`."""
         return {NAME: msgspec.to_builtins(self)}
 
     @staticmethod
     def of(config: ModelConfig) -> "TritonDeclarations":
-        """Return what `mapping` wrote; empty for models of other formats."""
+        """Return the declarations of a model; empty for models of other formats."""
         return msgspec.convert(config.dialect.get(NAME, {}), TritonDeclarations)

@@ -1,4 +1,4 @@
-"""Triton Inference Server: its model repositories, which need no conversion, and its extensions of KServe v2."""
+"""The dialect of Triton Inference Server: its model repositories, and its extensions of KServe v2."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,8 @@ EXTENSIONS = ("model_repository", "model_configuration", "statistics", "generate
 
 
 class _Folders:
+    """Reads folders of Triton models; see `ksrv.repository.format.FolderReader`."""
+
     mark = CONFIG_NAME
     is_model = staticmethod(is_triton_model)
     may_be_configured = staticmethod(may_be_configured)
@@ -36,7 +38,7 @@ class _Folders:
 
 
 class Triton(Dialect):
-    """See the module."""
+    """The dialect. Models of a Triton repository are served without conversion."""
 
     name = metrics_compat = "triton"
     format = Format(

@@ -1,1 +1,1 @@
-"""One batch: assembling it from requests, prefetching, splitting its outputs into answers."""
+"""Turns requests into a batch, and the outputs of a batch into answers."""

@@ -1,6 +1,6 @@
-"""The classification extension: an output answered as its best classes.
+"""KServe v2's classification extension: a request can get the best classes of an output instead of all scores.
 
-Each element reads `value:index` or `value:index:label`, best first, as KServe's classification extension has it.
+Each element of the answer is `value:index` or `value:index:label`, the best class first.
 """
 
 from collections.abc import Sequence
@@ -16,16 +16,15 @@ def classify(tensor: Tensor, count: int, labels: Sequence[str] | None) -> Tensor
     """Return the best classes of an output as BYTES.
 
     Args:
-        tensor: Scores, with the classes in the last dimension. A tensor of one dimension holds the
-            scores of one row.
-        count: How many classes to answer with; at most as many as there are.
+        tensor: Scores, with the classes in the last dimension. A tensor of one dimension has the scores of one row.
+        count: The number of classes to return, if there are as many.
         labels: Class labels by index, or None.
 
     Returns:
-        A BYTES tensor whose last dimension is the number of classes.
+        A BYTES tensor whose last dimension is the number of returned classes.
 
     Raises:
-        InvalidRequest: The output holds no numbers to rank.
+        InvalidRequest: The output has no numbers that can be ranked.
     """
     data = tensor.data
     if not isinstance(data, np.ndarray) or tensor.datatype in ("BOOL", "BYTES") or not data.ndim:
@@ -41,7 +40,7 @@ def classify(tensor: Tensor, count: int, labels: Sequence[str] | None) -> Tensor
     rows = scores.reshape(-1, classes) if classes else scores.reshape(0, 0)
     elements: list[Element] = []
     for row in rows:
-        # ~x falls as x rises, and has the datatype of x: FP64 does not hold every 64-bit integer.
+        # Sort descending. Integers are inverted by ~x, because FP64 cannot express every 64-bit integer.
         ranked = -row if row.dtype.kind == "f" else ~row
         for index in np.argsort(ranked, kind="stable")[:count]:
             value = f"{row[index]:f}" if row.dtype.kind == "f" else str(int(row[index]))

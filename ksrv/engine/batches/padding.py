@@ -1,7 +1,8 @@
-"""The form of the rows that a batch joins, their padding, and how answers are cut back.
+"""Pads rows of different lengths so that they fit into one batch, and cuts the padding off the answers.
 
-Requests of different lengths are joined where the padding stays within its bound: their lengths fall into one bucket
-(`ksrv._native.tensor.padding`), which is part of the batch key. The batch is as long as its longest row needs.
+A length belongs to a bucket (`ksrv._native.tensor.padding`), which is part of the batch key. So only requests of
+similar lengths join, and the share of padding has a bound. A batch is as long as its longest row needs. A mask is an
+input that marks the values of a row that are not padding; ksrv generates a mask that a request does not have.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,14 +20,14 @@ from ksrv.request import InferRequest, Tensor
 
 
 class RowForm(NamedTuple):
-    """The form of the rows of one input.
+    """The form that the rows of one input have in a batch.
 
     Attributes:
-        tail: The dimensions after the first, padded; None for a tensor that is not copied: elements of BYTES, or an array
-            without dimensions.
+        tail: The dimensions after the first, with padding; None for a tensor that is not copied into the batch:
+            elements of BYTES, or an array without dimensions.
         padding: The bytes of one padding element; b"" if the rows are not padded.
-        one: The bytes of an element of a mask that marks a value; b"" if the rows are not padded.
-        length: For a mask, the name of the length that it has; "" for other inputs.
+        one: The bytes of the mask element that marks a value (a 1); b"" if the rows are not padded.
+        length: For a mask, the name of the length that it marks; "" for other inputs.
     """
 
     name: str
@@ -48,18 +49,18 @@ class RowPadding:
         self._spec = spec
         self._buckets = buckets_of(spec)
         self._elements = {
-            one.name: (
-                padding_element(one),
-                padding_element(_filled_with_ones(one) if one.mask_of else one),
+            tensor.name: (
+                padding_element(tensor),
+                padding_element(_filled_with_ones(tensor) if tensor.mask_of else tensor),
             )
-            for one in spec.inputs
-            if one.lengths
+            for tensor in spec.inputs
+            if tensor.lengths
         }
 
     def of_one_length(
         self,
     ) -> tuple[str, LengthBuckets, dict[str, tuple[bytes, bytes]]] | None:
-        """Return the facts with which the native server pads rows; None unless the model has exactly one length.
+        """Return what the native server needs to pad rows; None unless the model has exactly one length.
 
         Returns:
             The name of the length, its buckets, and for each input the bytes of one padding element, and of one element
@@ -73,7 +74,7 @@ class RowPadding:
     def changes(self, request: InferRequest) -> bool:
         """Return whether a batch of only this request needs padding or a mask."""
         given = {tensor.name for tensor in request.inputs}
-        return any(one.mask_of and one.name not in given for one in self._spec.inputs) or any(
+        return any(spec.mask_of and spec.name not in given for spec in self._spec.inputs) or any(
             self._buckets[name].padded(length) != length for name, length in request.lengths.items()
         )
 
@@ -81,7 +82,7 @@ class RowPadding:
         """Return the form of each input of a batch, for requests that were parsed in Python.
 
         Args:
-            handles: The requests. They have the same inputs, but for masks.
+            handles: The requests. They have the same inputs, except for masks.
         """
         first: InferRequest = handles[0].request
         tensors = {tensor.name: tensor for tensor in in_order(self._spec, first)}
@@ -115,7 +116,7 @@ def in_order(spec: ModelSpec, request: InferRequest) -> list[Tensor]:
     if len(request.inputs) < 2 or not spec.inputs or spec.accepts_any_inputs or request.dialect:
         return request.inputs
     by_name = {tensor.name: tensor for tensor in request.inputs}
-    return [by_name[one.name] for one in spec.inputs if one.name in by_name]
+    return [by_name[declared.name] for declared in spec.inputs if declared.name in by_name]
 
 
 def _form(tensor: Tensor, spec: ModelSpec, request: InferRequest) -> RowForm:
@@ -135,7 +136,7 @@ def _filled_with_ones(tensor: TensorSpec) -> TensorSpec:
 
 
 def cut_back(tensor: Tensor, declared: TensorSpec | None, lengths: Mapping[str, int]) -> Tensor:
-    """Return an output without what belongs to the padding of its request's rows.
+    """Return an output without the parts that belong to padding of the request's rows.
 
     Args:
         tensor: The rows of one request.

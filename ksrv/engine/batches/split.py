@@ -1,8 +1,8 @@
-"""Makes each request's answer out of a batch's outputs.
+"""Splits the outputs of a batch into the answers of its requests, and joins the answers of a request that was split.
 
-An answer is sent from the memory in which the handler left it only if the aliasing check
-proves that nothing else can reach that memory. Everything else is copied, and counted. So a handler that
-returns the same memory every time, or keeps a part of it, never changes an answer that is being sent.
+An answer is sent from the handler's memory if the aliasing check proves that nothing else can reach this memory.
+Otherwise it is copied, and the copy is counted. So a handler that returns the same memory every time, or keeps a part
+of it, never changes an answer that is being sent.
 """
 
 from collections.abc import Sequence
@@ -65,19 +65,21 @@ def split(
         else:
             if parts is not None:
                 first, last = parts.get(index, (0, 0))
-                mine = tensors[first:last]
+                part = tensors[first:last]
+            elif len(handles) == 1:
+                part = tensors
             else:
-                mine = tensors if len(handles) == 1 else [one.rows(row, end) for one in tensors]
-            answers.append(_response(spec, handle, index, mine, outputs, timings))
+                part = [tensor.rows(row, end) for tensor in tensors]
+            answers.append(_response(spec, handle, index, part, outputs, timings))
         row = end
     return answers
 
 
 def _copy(tensor: Tensor) -> Tensor:
     data = tensor.data
-    assert isinstance(data, np.ndarray)  # elements are never shared
+    assert isinstance(data, np.ndarray)  # lists of elements always count as unshared
     buffer_pool.count_copy(data.nbytes)
-    copied = np.array(data, order="C")  # without the subclass, which may have more than the numbers
+    copied = np.array(data, order="C")  # a plain array, because a subclass may have other attributes
     return Tensor(tensor.name, tensor.datatype, tensor.shape, copied, tensor.parameters)
 
 
@@ -89,10 +91,13 @@ def _response(
     outputs: ExecutorOutputs,
     timings: dict[str, int],
 ) -> InferResponse | KsrvError:
+    """Return the answer of one request, whose tensors are split off already."""
     request: InferRequest = handle.request
     if handle.lengths and not request.explain:
-        tensors = [cut_back(one, spec.output(one.name), handle.lengths) for one in tensors]
-    if request.outputs and tensors:  # a stream ends with an answer without outputs
+        tensors = [
+            cut_back(tensor, spec.output(tensor.name), handle.lengths) for tensor in tensors
+        ]
+    if request.outputs and tensors:  # the end of a stream has no outputs
         try:
             tensors = _wanted(spec, request, tensors, may_lack=outputs.parts is not None)
         except KsrvError as error:
@@ -106,7 +111,7 @@ def _response(
         spec.version,
         request.id,
         tensors,
-        dict(outputs.parameters.get(index, ())),  # the handler may keep its batch, and set more
+        dict(outputs.parameters.get(index, ())),  # a copy, because the handler may keep the batch and change them
         {"queue": max(waited_ns - timings.get("assemble", 0), 0), **timings},
         dict(headers),
         outputs.facts.get(index, {}),
@@ -122,7 +127,7 @@ def _wanted(
     """Return the outputs that a request asks for, in its order.
 
     Args:
-        may_lack: Whether an output may be missing in the answer, because each request has separate tensors.
+        may_lack: Whether an output may be missing, as in answers of handlers that return tensors for each request.
     """
     by_name = {tensor.name: tensor for tensor in tensors}
     chosen = []
@@ -161,7 +166,9 @@ def join(responses: list[InferResponse]) -> InferResponse:
     """
     first = responses[0]
     forms = [
-        ", ".join(f"{one.name} {one.datatype}{list(one.shape[1:])}" for one in response.outputs)
+        ", ".join(
+            f"{output.name} {output.datatype}{list(output.shape[1:])}" for output in response.outputs
+        )
         for response in responses
     ]
     other = next((form for form in forms if form != forms[0]), None)
@@ -182,8 +189,8 @@ def join(responses: list[InferResponse]) -> InferResponse:
         else:
             elements = [element for part in parts for element in part.data]
             tensors.append(Tensor(like.name, like.datatype, shape, elements, like.parameters))
-    headers = {name: value for one in responses for name, value in one.headers.items()}
-    parameters = {name: value for one in responses for name, value in one.parameters.items()}
+    headers = {name: value for each in responses for name, value in each.headers.items()}
+    parameters = {name: value for each in responses for name, value in each.parameters.items()}
     if too_large := excess(headers):
         raise too_large
     timings: dict[str, int] = {}

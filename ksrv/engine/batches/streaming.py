@@ -1,10 +1,9 @@
-"""Intermediate answers of a running batch, on their way to the requests that want them.
+"""Passes the intermediate answers (chunks) of a running batch to the requests that stream: `ChunkSender`.
 
-A handler sends one chunk for every request of its batch at once. Each is split off like a final
-answer, so that the handler cannot change a chunk while it is being sent. A request that
-has ended, because its client left or its deadline passed, is skipped. A chunk that is marked as the last, or has no
-tensors, ends the requests that it is for, while the other requests of the batch go on. A chunk for no request only
-shows that the handler streams.
+A handler sends a chunk for all requests of its batch, or for the requests in `ExecutorOutputs.only`. It is split into
+parts like a final answer, so the handler cannot change a part while it is sent. Requests that have ended, because the
+client left or the deadline passed, are skipped. A chunk that is marked as the last, or has no tensors, ends its
+requests; the other requests of the batch continue. A chunk for no request only marks the answers as streamed.
 """
 
 import logging
@@ -23,7 +22,7 @@ from ksrv.request import ExecutorOutputs, InferResponse
 log = logging.getLogger("ksrv.engine")
 
 STALL_SECONDS = 10.0
-"""A client that takes no answer for so long, with a full stream, is given up: the handler waits for it."""
+"""If a client takes no chunk of a full stream for so long, its request is ended, because the handler waits for it."""
 
 
 @dataclass(eq=False)
@@ -31,7 +30,7 @@ class ChunkSender:
     """The emitter of one batch, `ExecutorInputs.emit`.
 
     Args:
-        queue: The queue that the requests came from.
+        queue: The queue that the requests came from; it ends requests.
 
     Attributes:
         sent: Whether a client has received a chunk.
@@ -48,16 +47,13 @@ class ChunkSender:
         self._streams = [handle.request.stream for handle in self.handles]
 
     def __call__(self, outputs: ExecutorOutputs) -> None:
-        """Hand one chunk to every request that still wants one, and wait for clients that are slow."""
-        self._hand_out(outputs)
+        """Send a chunk to its requests, and wait for slow clients."""
+        self._send(outputs)
         for index in self.without_room():
             self._wait_for(index)
 
     def offer(self, outputs: ExecutorOutputs) -> None:
-        """Hand one chunk to every request that still wants one, without waiting.
-
-        A request whose client is far behind is ended instead.
-        """
+        """Send a chunk to its requests without waiting. A request whose client is far behind is ended."""
         for index, (handle, stream) in enumerate(zip(self.handles, self._streams, strict=True)):
             if stream is not None and stream.is_far_behind() and not handle.done():
                 self._finish(
@@ -67,9 +63,9 @@ class ChunkSender:
                         "them, and did not wait; read the answers as they come"
                     ),
                 )
-        self._hand_out(outputs)
+        self._send(outputs)
 
-    def _hand_out(self, outputs: ExecutorOutputs) -> None:
+    def _send(self, outputs: ExecutorOutputs) -> None:
         for stream in self._streams:
             if stream is not None:
                 stream.chunked = True
@@ -97,6 +93,7 @@ class ChunkSender:
                 log.error("an intermediate answer is dropped: %s", answer.message)
 
     def _end(self, index: int, outputs: ExecutorOutputs) -> None:
+        """End a request with its error, or with an answer without outputs."""
         handle = self.handles[index]
         answer = outputs.failures.get(index) or InferResponse(
             self.spec.name, self.spec.version, handle.request.id, []
@@ -109,7 +106,7 @@ class ChunkSender:
             self.sent = self.sent or isinstance(answer, InferResponse)
 
     def without_room(self) -> list[int]:
-        """Return the indices of the requests whose clients read more slowly than the handler sends."""
+        """Return the indices of the requests whose streams are full, because their clients read slowly."""
         return [
             index
             for index, stream in enumerate(self._streams)
@@ -117,10 +114,10 @@ class ChunkSender:
         ]
 
     def call_with_room(self, index: int, callback: Callable[[], object]) -> None:
-        """Have a function called once the client of a request keeps up, or has gone.
+        """Call a function once the stream of a request has room, or its client has gone.
 
         Args:
-            callback: Called on the thread that makes room; it must not block.
+            callback: Called on the thread that makes room; must not block.
         """
         self._streams[index].call_with_room(callback)
 
@@ -129,7 +126,7 @@ class ChunkSender:
             self.give_up(index)
 
     def stalled(self) -> list[int]:
-        """Return the indices of the requests whose clients took nothing for as long as one is waited for."""
+        """Return the indices of the requests whose clients took nothing for `STALL_SECONDS`."""
         since = time.monotonic_ns() - int(STALL_SECONDS * 1e9)
         return [
             index for index in self.without_room() if not self._streams[index].taken_since(since)
@@ -153,7 +150,7 @@ class ChunkSender:
 def chunk_sender(
     spec: ModelSpec, handles: Sequence[QueuedRequest], queue: Queue | None = None
 ) -> ChunkSender | None:
-    """Return what takes the batch's intermediate answers, or None if no client streams.
+    """Return the emitter of a batch, or None if no client streams.
 
     Args:
         queue: The queue that the requests came from.

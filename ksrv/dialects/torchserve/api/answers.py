@@ -1,8 +1,7 @@
-"""The return values of TorchServe handlers, made into answers.
+"""Turns the items that a TorchServe handler returns into bytes, and tells how a handler failed.
 
-A handler answers with a list of one item for each row. On TorchServe's own routes an item is sent as
-TorchServe sends it; over KServe v2 it is one element of the BYTES output, numbers and objects as
-compact JSON. A handler's failure is one error with the status that the route it came over knows.
+A handler returns a list with one item for each row. On TorchServe's routes an item is sent as TorchServe sends it. Over
+KServe v2 an item is one element of the BYTES output; numbers and objects become compact JSON.
 """
 
 import io
@@ -18,20 +17,20 @@ from ksrv.request import Element
 from ksrv.torch_interop import is_tensor
 
 OUTPUT = "output"
+"""The name of the BYTES output over KServe v2."""
 PREDICTION_FAILED = "Prediction failed"
 OUT_OF_RESOURCES = "Out of resources"
 
 STAGES = ("preprocess", "inference", "postprocess", "explain_handle")
+"""The methods that an error can name. Every handler class has the first three."""
 
 
 class AnswerError(Exception):
-    """A return value that breaks the rule.
+    """A return value of a handler that cannot be sent.
 
     Args:
-        text: The fault, for the log and for clients of KServe v2.
-
-    Attributes:
-        shown: As given.
+        shown: TorchServe's text for this fault, for clients of TorchServe's routes.
+        text: The fault in detail, for the log and for clients of KServe v2.
     """
 
     def __init__(self, shown: str, text: str) -> None:
@@ -43,7 +42,7 @@ def checked_items(returned: Any, rows: int) -> list[Any]:
     """Return the items of a handler's answer.
 
     Raises:
-        AnswerError: It is not a list, or not one of `rows` items.
+        AnswerError: The answer is not a list of `rows` items.
     """
     if not isinstance(returned, list):
         raise AnswerError(
@@ -64,7 +63,7 @@ def torchserve_item(item: Any) -> tuple[bytes, str]:
     """Return an item as TorchServe's routes send it, and the content type that fits it.
 
     Raises:
-        AnswerError: JSON cannot express it.
+        AnswerError: JSON cannot express the item.
     """
     if isinstance(item, (bytes, bytearray)):
         return bytes(item), "application/octet-stream"
@@ -86,7 +85,7 @@ def kserve_element(item: Any) -> Element:
     """Return an item as an element of the BYTES output over KServe v2.
 
     Raises:
-        AnswerError: JSON cannot express it.
+        AnswerError: JSON cannot express the item.
     """
     if isinstance(item, (bytes, bytearray)):
         return bytes(item)
@@ -99,7 +98,7 @@ def json_item(item: Any) -> bytes:
     """Return an item as compact JSON; a tensor becomes lists, and bytes are decoded to text.
 
     Raises:
-        AnswerError: JSON cannot express it.
+        AnswerError: JSON cannot express the item.
     """
     option = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
     try:
@@ -109,7 +108,7 @@ def json_item(item: Any) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value that JSON knows for one inside of an item that it does not know."""
+    """Convert a value inside an item that orjson does not know; orjson calls it as its `default`."""
     if isinstance(value, (bytes, bytearray)):
         return value.decode("utf-8")
     if is_tensor(value) or isinstance(value, (np.ndarray, np.generic)):
@@ -137,7 +136,7 @@ def stage_of(error: BaseException) -> str:
 
 
 def is_prediction_exception(error: BaseException) -> bool:
-    """Whether an error is ksrv's PredictionException, or that of an installed torchserve."""
+    """Whether an error is ksrv's PredictionException, or the class of an installed torchserve."""
     installed = getattr(sys.modules.get("ts.utils.util"), "PredictionException", ())
     return isinstance(error, (PredictionException, installed))
 

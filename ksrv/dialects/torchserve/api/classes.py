@@ -1,4 +1,4 @@
-"""Classes that TorchServe's handlers find by their modules and names."""
+"""Finds the classes of a module, and imports a class by name: functions that `ts.utils.util` exports."""
 
 import inspect
 from importlib import import_module
@@ -9,7 +9,7 @@ def list_classes_from_module(module: ModuleType, parent_class: type | None = Non
     """Return the classes that the module itself defines, in order of their names.
 
     Args:
-        parent_class: Only its subclasses, where given.
+        parent_class: If given, only subclasses of this class are returned.
     """
     return [
         member

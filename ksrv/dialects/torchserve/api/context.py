@@ -1,8 +1,9 @@
 """The context object that TorchServe handlers get: `ts.context`.
 
-One `Context` lives as long as its handler, because handlers keep the reference they were given by `initialize`; only
-its request fields change from batch to batch. A thread that a batch started sees the fields of that batch. A thread of
-`initialize` sees the fields of the batch that runs, as in TorchServe, whose MicroBatching has such threads.
+A handler has one `Context` for its whole life, because handlers keep the reference that `initialize` got. Only the
+fields in `RunFields` change from batch to batch. A thread that was started while a batch ran sees the fields of that
+batch, because ksrv passes the context variable `WORKS_FOR` on to it (`ksrv/handlers/batch_threads.py`). A thread that
+`initialize` started sees the fields of the newest batch, as in TorchServe.
 """
 
 import os
@@ -16,10 +17,10 @@ DEFAULT_STATUS = 200
 
 
 class RequestHeaders(dict[str, Any]):
-    """A request's headers, found in whichever case a handler asks for them.
+    """The headers of a request. Names are found in any case.
 
-    The case in which the client wrote a name is lost on the way (`X-My-Header` is shown for all), so
-    that a handler which asks for `x-my-header`, because its clients send that, must find it too.
+    The server does not keep the case in which a client wrote a name, and iteration shows `X-My-Header` for all. A
+    handler that asks for `x-my-header`, as its clients write it, must find the header too.
     """
 
     def __missing__(self, key: str) -> Any:
@@ -42,7 +43,11 @@ class RequestHeaders(dict[str, Any]):
 
 
 class RequestProcessor:
-    """One request's headers, and the status and headers of its answer."""
+    """The headers of one row's request, and the status and headers of its answer.
+
+    Attributes:
+        failure: The error that fails only this row's request, or None.
+    """
 
     def __init__(self, request_header: dict[str, Any]) -> None:
         self._request_header = request_header
@@ -84,8 +89,8 @@ class RunFields:
     Attributes:
         request_ids: The id of each row.
         request_processor: The headers, and the status and headers of the answer, of each row.
-        cl_socket: Takes intermediate answers.
-        rows_are_requests: Whether each row is a request, and not a part of an envelope.
+        cl_socket: Sends intermediate answers; None outside of a server. In TorchServe this is a socket.
+        rows_are_requests: Whether the handler's rows are the rows of the batch; False if an envelope makes other rows.
     """
 
     request_ids: dict[int, str] | None = None
@@ -95,7 +100,7 @@ class RunFields:
 
 
 def _of_batch(name: str) -> Any:
-    """Return the property for a field of `RunFields`."""
+    """Return a property of `Context` that reads and sets a field of the calling thread's `RunFields`."""
 
     def get(context: "Context") -> Any:
         return getattr(context.batch_fields(), name)
@@ -169,12 +174,12 @@ class Context:
         """Return the fields of the batch that this thread works for.
 
         Raises:
-            HandlerFailed: A batch started the thread, and has its answer.
+            HandlerFailed: The thread was started while a batch ran that has been answered since.
         """
         bound = WORKS_FOR.get()
         if bound is None:
             return self.newest
-        if bound.made is None:
+        if bound.made is None:  # released, because the batch has been answered
             raise no_batch()
         fields: RunFields = bound.made
         return fields
@@ -213,10 +218,10 @@ class Context:
         self.request_processor[idx].add_response_property(key, value)
 
     def listening(self, idx: int | None = None) -> bool:
-        """Tell whether a client still waits. Only ksrv has it, for handlers that stream.
+        """Tell whether a client still waits. TorchServe has no such method; it is for handlers that stream.
 
         Args:
-            idx: The row whose client is meant; any client of the batch by default.
+            idx: The row whose client to ask for; by default any client of the batch.
 
         Returns:
             False once the client's connection is gone or its deadline has passed. If no client
@@ -225,14 +230,14 @@ class Context:
         return self.cl_socket is None or bool(self.cl_socket.listening(idx))
 
     def fail(self, idx: int, error: Exception) -> None:
-        """Fail the request of one row alone. Only ksrv has it. The row's return value is dropped.
+        """Fail only the request of one row, and drop the row's return value. TorchServe has no such method.
 
         Args:
-            error: Why: a PredictionException says what its client reads, any other fails the row as
-                it would have failed the batch.
+            error: The reason. The client reads the text of a PredictionException; any other error has the effect on
+                this row that it would have had on the whole batch.
 
         Raises:
-            Exception: `error` itself, if an envelope is used, whose rows are not the requests' rows.
+            Exception: `error` itself, if an envelope makes other rows than the batch has.
         """
         if not self.rows_are_requests:
             raise error

@@ -1,8 +1,8 @@
-"""Finds the handler that a manifest names and makes one function of it: `entry(data, context)`.
+"""Finds the handler that a manifest names, and returns a function `entry(data, context)`: its entry point.
 
-The rules are TorchServe's: a module-level function wins over a class, exactly one class may be
-defined, its `handle` is taken from the instance. Unlike there, a failing import inside the user's
-module is reported as itself.
+The rules are TorchServe's: a module-level function wins over a class, the module may define one class only, and the
+entry point is the `handle` of an instance. Unlike TorchServe, ksrv reports the error of a failed import in the user's
+module unchanged.
 """
 
 import inspect
@@ -55,7 +55,7 @@ def find_entry(handler: str, folder: Path, context: Any) -> tuple[Entry, Any]:
     wanted = function or "handle"
     found = getattr(module, wanted, None)
     if callable(found) and not inspect.isclass(found):
-        found(None, context)
+        found(None, context)  # TorchServe initializes a function by a call without data
         return found, None
     if function:
         raise EntryError(
@@ -72,19 +72,19 @@ def find_entry(handler: str, folder: Path, context: Any) -> tuple[Entry, Any]:
     return _initialized(classes[0], file, context)
 
 
-def _initialized(made: type, file: str, context: Any) -> tuple[Entry, Any]:
-    """Return the entry point of a handler class and its object."""
-    service = made()
-    # `handle` may have been replaced in `__init__` (micro-batching): it is the instance's.
+def _initialized(cls: type, file: str, context: Any) -> tuple[Entry, Any]:
+    """Make and initialize a handler object; return its entry point and the object."""
+    service = cls()
+    # From the instance, because `__init__` may replace `handle`, as for micro-batching.
     entry = getattr(service, "handle", None)
     if not callable(entry):
         raise EntryError(
-            f"Expect handle method in class {made.__name__}, defined in {file}; add handle(self, data, context)"
+            f"Expect handle method in class {cls.__name__}, defined in {file}; add handle(self, data, context)"
         )
     initialize = getattr(service, "initialize", None)
     if not callable(initialize):
         raise EntryError(
-            f"{made.__name__} in {file} has no initialize method; add initialize(self, context)"
+            f"{cls.__name__} in {file} has no initialize method; add initialize(self, context)"
         )
     initialize(context)
     return entry, service
@@ -92,10 +92,10 @@ def _initialized(made: type, file: str, context: Any) -> tuple[Entry, Any]:
 
 def _module(file: str, folder: Path) -> ModuleType:
     path = Path(file)
-    place = folder / path.parent
+    parent = folder / path.parent
     name = path.name.removesuffix(".py")
-    if find_module(name.partition(".")[0], [str(place)]) is None:
+    if find_module(name.partition(".")[0], [str(parent)]) is None:
         raise EntryError(f"the handler {file!r} is not in the archive; name a file inside of it")
-    if str(place) not in sys.path:
-        sys.path.insert(0, str(place))
+    if str(parent) not in sys.path:
+        sys.path.insert(0, str(parent))
     return import_module(name)

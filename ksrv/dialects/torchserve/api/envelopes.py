@@ -1,7 +1,8 @@
-"""Envelopes: from the rows of a batch to the data that a handler behind an envelope expects.
+"""Envelopes: `ts.torch_handler.request_envelope`.
 
-TorchServe's own `kserve` and `kservev2` envelopes look at the first request only. These take every
-request of the batch, hand the concatenation to the handler, and answer each request for itself.
+An envelope wraps a handler's entry point: it unpacks the bodies of a batch, calls the handler with their contents, and
+packs the items that the handler returns. TorchServe's `kserve` and `kservev2` envelopes read only the first request of
+a batch. These read every request, call the handler once with the contents of all of them, and answer each request.
 """
 
 import json
@@ -37,7 +38,7 @@ class BaseEnvelope(ABC):
 
     def handle(self, data: Any, context: Any) -> Any:
         self.context = context
-        if not data:  # nothing to take apart, as where a module-level function is initialized
+        if not data:  # the call that initializes a module-level function
             return self._handle_fn(data, context)
         inputs = self.parse_input(data)
         results = self._handle_fn(inputs, context)
@@ -53,11 +54,13 @@ class BaseEnvelope(ABC):
 
 
 def _value(row: Any) -> Any:
+    """Return the body of a row's request, which TorchServe has under `data` or `body`."""
     value = row.get("data")
     return row.get("body") if value is None else value
 
 
 def _document(row: Any) -> Any:
+    """Return the body of a row's request, parsed if it is still bytes."""
     body = _value(row)
     return json.loads(body) if isinstance(body, (bytes, bytearray)) else body
 
@@ -70,23 +73,23 @@ def _by_row(data: Any, read: Callable[[Any], list[Any]], context: Any) -> list[l
         context: The handler's context, on which failed rows are recorded.
 
     Raises:
-        InvalidRequest: No row can be read, or the context knows no requests.
+        InvalidRequest: No row can be read, or the context has no place to record a failed row.
     """
     found: list[list[Any]] = []
     failures: dict[int, InvalidRequest] = {}
-    for place, row in enumerate(data):
+    for index, row in enumerate(data):
         try:
             found.append(read(row))
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            failures[place] = InvalidRequest(
+            failures[index] = InvalidRequest(
                 f'the body is no JSON object with readable "instances": {type(error).__name__}: {error}'
             )
             found.append([])
     processors = getattr(context, "request_processor", ())
     if failures and (len(failures) == len(found) or len(processors) != len(found)):
         raise next(iter(failures.values()))
-    for place, failure in failures.items():
-        processors[place].failure = failure
+    for index, failure in failures.items():
+        processors[index].failure = failure
     return found
 
 
@@ -132,7 +135,7 @@ class JSONEnvelope(_InstancesEnvelope):
     def _instances(self, row: Any) -> list[Any]:
         value = _value(row)
         instances = _checked_instances(row if value is None else value)
-        if not instances or not isinstance(instances[0], dict):  # TorchServe, too, decides by it
+        if not instances or not isinstance(instances[0], dict):  # as in TorchServe, the first decides for all
             return instances
         return [without_base64(instance) for instance in instances]
 
@@ -200,10 +203,10 @@ def _output(name: str, value: Any) -> dict[str, Any]:
 
 
 BARE_ENVELOPES = ("body", "json", "kserve")
-"""Behind these a handler gets bare values; over KServe v2 the rows of the tensor are those values."""
+"""Envelopes that pass bare values to the handler. Over KServe v2 the rows of the tensor are these values already."""
 
 INSTANCE_ENVELOPES = ("json", "kserve")
-"""These read the `instances` of a JSON document."""
+"""Envelopes that read the `instances` of a JSON document."""
 
 ENVELOPES: dict[str, type[BaseEnvelope]] = {
     "body": BodyEnvelope,
@@ -230,7 +233,7 @@ def find_envelope(name: str, folder: Path) -> type[BaseEnvelope]:
         known = ", ".join(ENVELOPES)
         raise ValueError(f"envelope is one of {known} or a module of the archive, not {name!r}")
     module = import_module(module_name)
-    # It derives from the installed torchserve's class if torchserve is installed.
+    # If torchserve is installed, the class derives from its BaseEnvelope, not from ksrv's.
     installed = sys.modules.get("ts.torch_handler.request_envelope.base")
     base = getattr(installed, "BaseEnvelope", BaseEnvelope)
     classes = list_classes_from_module(module, base)

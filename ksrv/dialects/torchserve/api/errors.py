@@ -1,4 +1,4 @@
-"""The error by which TorchServe's handlers answer a status, and the mark of what is deprecated."""
+"""`ts.utils.util`: the error with which a handler chooses the status of its answer, and the decorator `deprecated`."""
 
 import warnings
 from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""Answers framed as TorchServe's worker protocol frames them: `create_predict_response`.
+"""Writes and reads answers as frames of TorchServe's worker protocol: `ts.protocol.otf_message_handler`.
 
-Scripts and tests that call a handler's service without a server read these frames, and ksrv reads those
-of intermediate answers where the real torchserve is installed, whose handlers write them themselves.
+Frames are written for users' scripts and tests that call a handler without a server (`service.py`). They are read if
+the real torchserve is installed, because its functions write an intermediate answer as a frame.
 All integers are 32-bit, signed and big-endian; a string is its length and its bytes.
 """
 
@@ -52,9 +52,9 @@ def read_answers(frame: bytes | bytearray) -> dict[str, bytes]:
     """Return the body for each request id in a frame.
 
     Raises:
-        ValueError: The bytes are no such frame.
+        ValueError: The bytes are not a frame.
     """
-    at = 0
+    at = 0  # the next byte to read
 
     def number() -> int:
         nonlocal at

@@ -1,4 +1,4 @@
-"""`index_to_name.json`, and answers with its labels."""
+"""Reads the labels in `index_to_name.json`, and puts them into answers: `ts.utils.util`."""
 
 import json
 import warnings
@@ -11,8 +11,8 @@ def load_label_mapping(mapping_file_path: str) -> dict[str, Any] | None:
     """Read `index_to_name.json`.
 
     Returns:
-        Labels by index as a string; of a list value the last element counts. None, with a warning,
-        when the file is missing.
+        The label for each class index, which is a string; if the file has a list for it, the last element of the list.
+        None, with a warning, if the file is missing.
 
     Raises:
         Exception: The file is not an object of strings and lists.
@@ -50,7 +50,7 @@ def map_class_to_label(
 
     Args:
         mapping: Labels by class index as a string.
-        lbl_classes: The class of each probability; without them its position.
+        lbl_classes: The class index of each probability; by default its position in the row.
 
     Raises:
         Exception: `probs` is not a list, or `mapping` not a dict.

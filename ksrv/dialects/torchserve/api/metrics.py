@@ -1,7 +1,7 @@
 """Custom metrics of TorchServe handlers: `ts.metrics.*`.
 
-TorchServe prints a line that its front end parses. Here a value is passed as a `MetricRecord` to
-the function that the handler's process was given, and from there to the Prometheus page.
+TorchServe prints each value as a line, which its front end parses. Here each value is a `MetricRecord`. It is passed to
+the function `emit`, which sends it from the handler process to the worker, whose Prometheus page shows it.
 """
 
 import logging
@@ -29,7 +29,7 @@ class MetricTypes(Enum):
 
 
 class Units:
-    """`ts.metrics.unit.Units`: short names to the words that TorchServe reports."""
+    """`ts.metrics.unit.Units`: the word that TorchServe reports for each short name of a unit."""
 
     def __init__(self) -> None:
         self.units = dict(UNITS)
@@ -54,7 +54,7 @@ SIZE_UNITS = ("MB", "kB", "GB", "B")
 
 @dataclass
 class Dimension:
-    """A named label of one value."""
+    """A label of a metric's value: its name and its value."""
 
     name: str
     value: str
@@ -64,13 +64,13 @@ class Dimension:
 
 
 class Metric:
-    """One metric; its dimension names are fixed by its first use.
+    """One metric.
 
     Args:
         unit: Its unit, short or in words.
-        dimension_names: Names that the values of `add_or_update` are matched with by position; None
-            if nothing declares them, until the first values arrive.
-        metric_type: Counter, gauge or histogram.
+        dimension_names: The names of the values that `add_or_update` gets, in their order. None if nothing declares
+            them: the first call of `add_or_update` then names them `Dimension1` and so on.
+        emit: Takes the records.
     """
 
     def __init__(
@@ -132,6 +132,7 @@ class Metrics:
 
     Args:
         model_name: The value of the `ModelName` label.
+        emit: Takes the records.
         declared: The metrics that `get_metric` finds from the start; see `read_metrics_file`.
     """
 
@@ -145,9 +146,9 @@ class Metrics:
         self._declare(declared)
 
     def _declare(self, declared: Iterable[Mapping[str, Any]]) -> None:
-        for one in declared:
-            kind = MetricTypes(one["kind"])
-            self.add_metric_to_cache(one["name"], one["unit"], one["dimensions"], kind)
+        for metric in declared:
+            kind = MetricTypes(metric["kind"])
+            self.add_metric_to_cache(metric["name"], metric["unit"], metric["dimensions"], kind)
 
     def add_counter(
         self, name: str, value: float, idx: int | None = None, dimensions: Sequence[Dimension] = ()
@@ -222,10 +223,9 @@ class Metrics:
     def get_metric(
         self, metric_name: str, metric_type: MetricTypes = MetricTypes.COUNTER
     ) -> Metric:
-        """Return a metric that was declared, or added before.
+        """Return a metric that was declared or added before.
 
-        A name that nobody declared counts as well, under labels `Dimension1` and so on: a request
-        is worth more than its metrics.
+        An unknown metric is added with a warning, because a missing declaration must not fail a request.
         """
         metric = self.cache.get((metric_name, metric_type))
         if metric is None:
@@ -249,8 +249,8 @@ class Metrics:
         metric_type: MetricTypes,
     ) -> None:
         given = {dimension.name for dimension in dimensions or ()}
-        own = [Dimension("ModelName", self.model_name), Dimension("Level", "Model")]
-        added = [dimension for dimension in own if dimension.name not in given]
+        defaults = [Dimension("ModelName", self.model_name), Dimension("Level", "Model")]
+        added = [dimension for dimension in defaults if dimension.name not in given]
         self._report(name, value, unit, [*(dimensions or ()), *added], metric_type)
 
     def _report(
@@ -306,6 +306,6 @@ def _hostname() -> str:
     return socket.gethostname()
 
 
-def _require(unit: str, allowed: tuple[str, ...], what: str) -> None:
+def _require(unit: str, allowed: tuple[str, ...], quantity: str) -> None:
     if unit not in allowed:
-        raise ValueError(f"the unit of a {what} is one of {', '.join(allowed)}, not {unit!r}")
+        raise ValueError(f"the unit of a {quantity} is one of {', '.join(allowed)}, not {unit!r}")

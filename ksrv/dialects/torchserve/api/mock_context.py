@@ -1,4 +1,4 @@
-"""A context for users' own unit tests of their handlers: `...test_utils.mock_context.MockContext`."""
+"""A context for users' unit tests of their handlers: `ts.torch_handler.unit_tests.test_utils.mock_context`."""
 
 import os
 from typing import Any
@@ -14,7 +14,7 @@ class MockContext:
     Args:
         model_pt_file: The serialized file, or None.
         model_file: The model's definition, or None.
-        gpu_id: The GPU to claim, if the machine has a GPU.
+        gpu_id: The GPU that the context names if the machine has one.
         model_yaml_config_file: A model-config.yaml inside `model_dir`, or None.
     """
 

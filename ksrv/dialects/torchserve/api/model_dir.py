@@ -1,4 +1,4 @@
-"""Files for users' own unit tests of their handlers: `...test_utils.model_dir`."""
+"""Files for users' unit tests of their handlers: `ts.torch_handler.unit_tests.test_utils.model_dir`."""
 
 import shutil
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
-"""ENABLE_TORCH_PROFILER: one batch of a TorchServe handler under torch's profiler.
+"""Runs batches of a TorchServe handler under torch's profiler, if the environment has ENABLE_TORCH_PROFILER.
 
-Any value of the variable switches it on, as in TorchServe. An absolute path is also the folder
-for the traces, which otherwise are written to `pytorch_profiler/` below the system's temporary folder. The
-regions of a trace are named after the stages.
+Any value of the variable switches the profiler on, as in TorchServe. If the value is an absolute path, traces are
+written into that folder, otherwise to `pytorch_profiler/` below the system's temporary folder. The regions of a trace
+are named after the stages.
 """
 
 import logging
@@ -15,8 +15,9 @@ logger = logging.getLogger("ksrv.dialects.torchserve")
 
 VARIABLE = "ENABLE_TORCH_PROFILER"
 SLOWEST = 10
+"""The operations in the table that the log gets after each batch."""
 PROFILER_AVAILABLE = PT2_AVAILABLE = PT230_AVAILABLE = True
-"""Names of TorchServe's: every torch that ksrv runs with has the profiler, `torch.compile` and `torch.export`."""
+"""Names that TorchServe's modules export. Always true, because every torch that ksrv supports has these features."""
 ONNX_AVAILABLE = find_spec("onnxruntime") is not None
 XLA_AVAILABLE = find_spec("torch_xla") is not None
 IPEX_AVAILABLE = False
@@ -24,15 +25,15 @@ IPEX_AVAILABLE = False
 
 
 def is_wanted() -> bool:
-    """Tell whether batches are to be profiled."""
+    """Tell whether to profile batches."""
     return bool(os.environ.get(VARIABLE))
 
 
 def trace_folder(model: str) -> str:
-    """Return where the traces of a model go.
+    """Return the folder for the traces of a model.
 
     Args:
-        model: The model's name; "" where it has none.
+        model: The model's name, or "" if it has none.
     """
     wanted = os.environ.get(VARIABLE, "")
     top = (
@@ -45,8 +46,11 @@ def profiled(handler: Any, data: Any) -> tuple[Any, Any]:
     """Run the stages of one batch under the profiler, write a trace, and log the slowest operations.
 
     Args:
-        handler: The handler. Its `profiler_args` are the keywords of `torch.profiler.profile`; without
-            them operations on CPU and GPU are recorded with their shapes.
+        handler: The handler. Its `profiler_args` are the keywords of `torch.profiler.profile`; if there are none,
+            operations on CPU and GPU are recorded with their shapes.
+
+    Returns:
+        The handler's answer, and the profiler.
     """
     import torch.profiler
     from torch.profiler import ProfilerActivity, record_function
@@ -55,7 +59,7 @@ def profiled(handler: Any, data: Any) -> tuple[Any, Any]:
     if not options:
         known = torch.profiler.supported_activities()  # type: ignore[no-untyped-call]
         wanted = (ProfilerActivity.CPU, ProfilerActivity.CUDA)
-        options = {"activities": [one for one in wanted if one in known], "record_shapes": True}
+        options = {"activities": [activity for activity in wanted if activity in known], "record_shapes": True}
     if "on_trace_ready" not in options:
         folder = trace_folder((handler.manifest or {}).get("model", {}).get("modelName", ""))
         options["on_trace_ready"] = torch.profiler.tensorboard_trace_handler(folder)

@@ -48,7 +48,7 @@ class Service:
         return self._context
 
     def set_cl_socket(self, cl_socket: Any) -> None:
-        """Take what intermediate answers go to; see `ksrv.dialects.torchserve.api.streaming`."""
+        """Set the object that sends intermediate answers; see `ksrv.dialects.torchserve.api.streaming`."""
         self._context.cl_socket = cl_socket
 
     def predict(self, batch: Sequence[dict[str, Any]]) -> bytearray:
@@ -72,7 +72,7 @@ class Service:
         start = time.time()
         try:
             items = checked_items(self._entry_point(rows, context), len(rows))
-            for processor in context.request_processor:  # a frame has one outcome for all
+            for processor in context.request_processor:  # one failure fails all: a frame has one status
                 if processor.failure is not None:
                     raise processor.failure
         except Exception as error:
@@ -85,7 +85,7 @@ class Service:
 
 
 def outcome(error: Exception) -> tuple[int, str]:
-    """Return the status and the message of a batch whose handler raised or answered wrongly."""
+    """Return the status and the message of a batch whose handler raised, or returned a wrong answer."""
     if isinstance(error, PredictionException):
         return error.error_code, error.message
     if isinstance(error, AnswerError):
@@ -130,7 +130,7 @@ class ModelLoader:
             model_dir: The folder, which must be on `sys.path` already.
             gpu_id: The GPU, or None for the CPU.
             envelope: The name of an envelope, or None.
-            limit_max_image_pixels: Reaches the handler as a system property.
+            limit_max_image_pixels: A system property for the handler.
             metrics_cache: Takes metrics; by default they are dropped.
         """
         folder = Path(model_dir)

@@ -12,14 +12,14 @@ def send_intermediate_predict_response(
     code: int,
     context: Any = None,
 ) -> None:
-    """Send one chunk to requests of the running batch; the handler's return value is the last.
+    """Send one chunk to requests of the running batch. The handler's return value will be the last chunk.
 
-    In a distributed model only the process of rank 0 sends anything. Clients that
-    have left are skipped; `context.listening()` tells whether any is there.
+    In a distributed model only the process of rank 0 sends. Clients that have left are skipped;
+    `context.listening()` tells whether any client still waits.
 
     Args:
-        req_id_map: `context.request_ids`, or a part of it, numbered anew: for each index in `ret`
-            the id of the request that gets the item.
+        req_id_map: For each index in `ret` the id of the request that gets the item: `context.request_ids`, or some of
+            these ids, numbered from 0. None for `context.request_ids`.
         message: Ignored: the front end writes a different message.
 
     Raises:

@@ -1,7 +1,7 @@
 """Opens TorchServe archives: `.mar` zips, `.tar.gz` files and unpacked folders.
 
-Everything is checked in the archive's listing before the first byte is written. Each
-process unpacks an archive once, into a separate folder, and again after the archive has changed.
+The whole listing of an archive is checked before the first byte is written, because an archive may be made to harm the
+server. Each process unpacks an archive into a separate folder, once, and again after the archive has changed.
 """
 
 import copy
@@ -33,13 +33,13 @@ MANIFEST = PurePosixPath("MAR-INF/MANIFEST.json")
 ARCHIVE_SUFFIXES = (".mar", ".model", ".tar.gz", ".tgz")
 CHUNK = 1024 * 1024
 SETTINGS_BYTES = 1024 * 1024
-"""A manifest, settings or requirements may have so many: all of them is read into memory."""
+"""The largest manifest, settings or requirements file, because the whole file is read into memory."""
 TAR_HEADER_BYTES = 8 * 1024 * 1024
-"""A header of a tar may have so many: tarfile reads all of it into memory."""
+"""The largest header of a tar, because tarfile reads the whole header into memory."""
 TAR_HEADERS_BYTES = 64 * 1024 * 1024
-"""All headers of a tar and what fills its blocks may have so many beside the files' bytes."""
+"""The most bytes of all headers and padding of a tar, beside the bytes of the files."""
 MAX_DEPTH = 64
-"""Folders one in the other: removing them takes a Python frame for each."""
+"""The deepest nesting of folders, because `shutil.rmtree` takes a Python frame for each level."""
 
 DAMAGE = (
     zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError,
@@ -51,7 +51,7 @@ DAMAGE = (
 """The errors that zipfile and tarfile raise for the bytes of a damaged archive."""
 
 _MAKE_AGAIN = "copy the archive again, or make it again with torch-model-archiver"
-_NO_FILE = "a link or a device; make the archive of files and folders alone"
+_LINK_OR_DEVICE = "a link or a device; make the archive of files and folders alone"
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 
 
@@ -66,34 +66,33 @@ class ArchiveLimits:
     Attributes:
         entries: Files and folders.
         size: Bytes of all files, unpacked.
-        ratio: Unpacked bytes for each byte of the archive; smaller archives than 1 MiB count as
-            that large.
+        ratio: Unpacked bytes for each byte of the archive; an archive below 1 MiB counts as 1 MiB.
     """
 
     entries: int = 10_000
     size: int = 64 * 1024**3
     ratio: int = 200
 
-    def hold(self, archive: Path, entries: int, size: int) -> None:
-        """Check so many entries and bytes against the limits.
+    def check(self, archive: Path, entries: int, size: int) -> None:
+        """Check the number of entries, and the bytes of their files, against the limits.
 
         Raises:
             ArchiveError: A limit is exceeded.
         """
         packed = max(archive.stat().st_size, CHUNK)
         if entries > self.entries:
-            most = f"has more than {self.entries} entries, the most that ksrv unpacks"
+            excess = f"has more than {self.entries} entries, the most that ksrv unpacks"
         elif size > self.size:
-            most = f"unpacks to more than {self.size} bytes, the most that ksrv unpacks"
+            excess = f"unpacks to more than {self.size} bytes, the most that ksrv unpacks"
         elif size > packed * self.ratio:
-            most = (
+            excess = (
                 f"unpacks to more than {self.ratio} times its size of {packed} bytes, as only an archive does that "
                 f"is made to fill disks"
             )
         else:
             return
         raise ArchiveError(
-            f"the archive {most}; unpack a trusted archive yourself, and serve the folder"
+            f"the archive {excess}; unpack a trusted archive yourself, and serve the folder"
         )
 
 
@@ -127,7 +126,7 @@ class Manifest(msgspec.Struct, rename="camel", kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One file or folder of an archive, before it is written."""
+    """One file or folder in the listing of an archive."""
 
     path: PurePosixPath
     size: int
@@ -179,8 +178,8 @@ def read_manifest(folder: Path) -> Manifest:
     """Return the manifest of an unpacked archive.
 
     Raises:
-        ArchiveError: It is missing, is not valid, names a file outside the archive, or has a name or a version that
-            no model can have.
+        ArchiveError: The manifest is missing or not valid, names a file outside the archive, or has a name or a version
+            that no model can have.
     """
     try:
         manifest = _manifest_of(read_settings(folder, str(MANIFEST)))
@@ -206,7 +205,7 @@ def read_manifest(folder: Path) -> Manifest:
             f"{MANIFEST}: modelVersion is {model.model_version[:128]!r}; a version has 1 to 64 letters, digits, '.', "
             f"'_', '+' and '-', and begins with a letter or a digit"
         )
-    keys = {one.name: one.encode_name for one in msgspec.structs.fields(model)}
+    keys = {known.name: known.encode_name for known in msgspec.structs.fields(model)}
     for field in FILE_KEYS:
         name = getattr(model, field)
         path = PurePosixPath(name)
@@ -219,7 +218,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _manifest_of(content: bytes) -> Manifest:
-    """Convert a manifest as TorchServe's gson does: a number is taken for a text, and null for a key that is left out."""
+    """Convert a manifest as TorchServe's gson does: a number becomes a text, and null means a key that is left out."""
     document = json.loads(content, parse_int=str, parse_float=str)
     if isinstance(document, dict):
         document = _without_nulls(document)
@@ -236,8 +235,8 @@ def read_settings(folder: Path, name: str) -> bytes:
     """Return the content of a file that describes the model.
 
     Raises:
-        ArchiveError: It is longer than such files are.
-        OSError: It cannot be read.
+        ArchiveError: The file is longer than `SETTINGS_BYTES`.
+        OSError: The file cannot be read.
     """
     with (folder / name).open("rb") as file:
         content = file.read(SETTINGS_BYTES + 1)
@@ -293,7 +292,7 @@ def unpack(archive: Path, folder: Path, limits: ArchiveLimits) -> None:
 
 
 def _remedy(error: BaseException) -> str:
-    """Return what to do about a failure to unpack: of the machine, or of the archive."""
+    """Return advice about a failure to unpack: about the machine's disk, or about the archive."""
     if isinstance(error, OSError) and error.errno in (
         errno.ENOSPC,
         errno.EDQUOT,
@@ -315,7 +314,7 @@ def _reason(error: BaseException) -> str:
 def _unpack_zip(archive: Path, folder: Path, limits: ArchiveLimits) -> None:
     with zipfile.ZipFile(archive) as opened:
         members = [_zip_member(opened, info) for info in opened.infolist()]
-        limits.hold(archive, len(members), sum(member.size for member in members))
+        limits.check(archive, len(members), sum(member.size for member in members))
         _write(members, folder)
 
 
@@ -323,7 +322,7 @@ def _zip_member(opened: zipfile.ZipFile, info: zipfile.ZipInfo) -> Member:
     path = _inside(info.filename)
     kind = stat.S_IFMT(info.external_attr >> 16)
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-        raise ArchiveError(f"{info.filename!r} is {_NO_FILE}")
+        raise ArchiveError(f"{info.filename!r} is {_LINK_OR_DEVICE}")
     if info.flag_bits & 1:
         raise ArchiveError(f"{info.filename!r} is encrypted; make the archive without a password")
     if kind and info.is_dir() != (kind == stat.S_IFDIR):
@@ -344,22 +343,24 @@ def _unpack_tar(archive: Path, folder: Path, limits: ArchiveLimits) -> None:
         bounded = _BoundedStream(archive, stream, limits)
         with tarfile.open(fileobj=cast(Any, bounded), mode="r:") as opened:
             members = list(_tar_members(archive, opened, limits))
-            # tarfile takes a header that it cannot read for the end.
+            # tarfile treats a header that it cannot read as the end of the archive.
             bounded.seek(opened.offset)
             if any(bounded.read(tarfile.BLOCKSIZE)):
                 raise ArchiveError(
                     f"the archive is damaged after its first {len(members)} entries; {_MAKE_AGAIN}"
                 )
             while bounded.read(CHUNK):
-                pass  # gzip's checksum is at the end
+                pass  # read to the end, where gzip checks its checksum
             _write(_without_top_folder(members), folder)
 
 
 class _BoundedStream:
-    """The bytes of a compressed tar, as tarfile reads them, which bounds neither headers nor what they claim.
+    """The file object that tarfile reads a compressed tar from.
+
+    It bounds the size of headers and of the whole content, because tarfile itself believes any size in a header.
 
     Args:
-        stream: Its bytes, inflated.
+        stream: The inflated bytes.
         limits: The limits on the archive's content.
     """
 
@@ -373,27 +374,27 @@ class _BoundedStream:
                 f"the header at byte {self.tell()} claims {size} bytes, and the most is {TAR_HEADER_BYTES}; {_MAKE_AGAIN}"
             )
         content = self._stream.read(size)
-        self._limits.hold(self._archive, 0, self.tell() - TAR_HEADERS_BYTES)
+        self._limits.check(self._archive, 0, self.tell() - TAR_HEADERS_BYTES)
         return content
 
     def seek(self, position: int) -> int:
         if position < 0:
             raise ArchiveError(f"an entry has a negative size; {_MAKE_AGAIN}")
-        self._limits.hold(self._archive, 0, position - TAR_HEADERS_BYTES)
+        self._limits.check(self._archive, 0, position - TAR_HEADERS_BYTES)
         return self._stream.seek(position)
 
 
 def _tar_members(archive: Path, opened: tarfile.TarFile, limits: ArchiveLimits) -> Iterator[Member]:
-    # Listing a compressed tar inflates it: the bounds are held while listing, too.
+    # Listing a compressed tar inflates it, so the limits are checked after each entry, not at the end.
     total = 0
     for count, info in enumerate(opened):
         if not (info.isfile() or info.isdir()):
-            raise ArchiveError(f"{info.name!r} is {_NO_FILE}")
+            raise ArchiveError(f"{info.name!r} is {_LINK_OR_DEVICE}")
         if info.size < 0:
             raise ArchiveError(f"{info.name!r} has a negative size; {_MAKE_AGAIN}")
         size = 0 if info.isdir() else info.size
         total += size
-        limits.hold(archive, count + 1, total)
+        limits.check(archive, count + 1, total)
 
         def content(info: tarfile.TarInfo = info) -> IO[bytes]:
             stream = opened.extractfile(info)
@@ -404,7 +405,7 @@ def _tar_members(archive: Path, opened: tarfile.TarFile, limits: ArchiveLimits) 
 
 
 def _without_top_folder(members: list[Member]) -> list[Member]:
-    """Drop the folder that the archiver puts around everything in its tgz format."""
+    """Drop the folder that torch-model-archiver puts around all files in its tgz format."""
     if not members or any(member.path == MANIFEST for member in members):
         return members
     tops = {member.path.parts[0] for member in members if member.path.parts}
@@ -418,6 +419,7 @@ def _without_top_folder(members: list[Member]) -> list[Member]:
 
 
 def _inside(name: str) -> PurePosixPath:
+    """Return the path of an entry, or raise ArchiveError if the path leaves the folder or is too deep."""
     path = PurePosixPath(name)
     if not name or path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name:
         raise ArchiveError(

@@ -1,4 +1,4 @@
-"""The defaults for the keys that archives leave out, as a config.properties gives them."""
+"""The defaults for keys that an archive leaves out. A config.properties may set them."""
 
 from typing import Any
 
@@ -15,10 +15,9 @@ class ArchiveDefaults(msgspec.Struct, frozen=True, kw_only=True):
         queue_size: How many requests may wait.
         envelope: The envelope, or None.
         decode: Whether JSON and text parts are decoded for the handler.
-        models: Keys of model-config.yaml by model and version, as `models=` of a config.properties
-            gives them.
+        models: Keys of model-config.yaml by model and version, from `models=` of a config.properties.
         metrics: The `name`, `unit`, `dimensions` and `kind` of each metric that the metrics.yaml of
-            a config.properties declares; empty for TorchServe's own.
+            a config.properties declares; empty for `DEFAULT_METRICS`.
     """
 
     workers: int = 1

@@ -1,9 +1,9 @@
-"""Handlers written for TorchServe in a folder with a model.yaml: recognised, and run as they are.
+"""Recognises a handler written for TorchServe in a folder with a model.yaml, and makes the settings that run it.
 
-A handler file that imports `ts` is one. It is driven by the same runner as an archive's, with a
-manifest made from model.yaml, in a separate process unless model.yaml says otherwise: such
-handlers import their siblings by bare name and may change the state of the process. The `parameters:`
-and `pt2:` of model.yaml become its `context.model_yaml_config`.
+A handler file that imports `ts` was written for TorchServe. The runner of archives drives it, with a manifest made from
+model.yaml. It runs in a separate process unless model.yaml has `executor:`, because such handlers import their siblings
+by bare name and may change the state of the process. The `parameters:` and `pt2:` of model.yaml become
+`context.model_yaml_config`.
 """
 
 import ast
@@ -19,10 +19,9 @@ from ksrv.model.fault import Fault
 
 
 def imports_ts(file: Path) -> bool:
-    """Whether a Python file imports TorchServe's package `ts`, anywhere in it.
+    """Whether a Python file imports TorchServe's package `ts`, at any place.
 
-    Args:
-        file: The file. A file that cannot be parsed imports nothing; loading it names the fault.
+    A file that cannot be parsed counts as False; the error appears when the file is loaded.
     """
     try:
         tree = ast.parse(file.read_bytes())
@@ -48,41 +47,41 @@ def as_torchserve(
     name: str = "",
     function: str | None = None,
 ) -> ModelConfig:
-    """Return the settings with which a handler written for TorchServe is run as one; see `HandlerReader.adopt`.
+    """Return the settings that run a handler as TorchServe would; see `HandlerReader.adopt`.
 
     Args:
-        name: The model's name, if it is not its folder's.
-        function: Of a handler file, the function that is the handler, "" for a class; None leaves what `handler:` says.
+        name: The model's name, if it is not the name of the folder.
+        function: The function of the file that is the handler, "" for a class, or None to keep that of `handler:`.
 
     Returns:
-        The settings as they are for any other handler.
+        The new settings, or `config` unchanged if the handler does not import `ts`.
 
     Raises:
         Fault: The model serves sequences.
     """
-    file, _, own = (config.handler or "").partition(":")
+    file, _, named = (config.handler or "").partition(":")
     if not file.endswith(".py") or not imports_ts(Path(file)):
         return config
     if config.sequences is not None:
         raise Fault(("sequences",), "a handler that is written for TorchServe serves no sequences")
     if function is not None:  # TorchServe takes the only class of a file, and names functions only
-        own = function
+        named = function
     model: dict[str, str] = {
         "modelName": name or root.name,
         "modelVersion": folder.name if folder != root else "1.0",
-        "handler": os.path.relpath(file, folder) + (f":{own}" if own else ""),
+        "handler": os.path.relpath(file, folder) + (f":{named}" if named else ""),
     }
     if config.model:
         model["serializedFile"] = os.path.relpath(config.model, folder)
     if config.model_class:
         model["modelFile"] = os.path.relpath(config.model_class.partition(":")[0], folder)
-    known: dict[str, Any] = dict(config.parameters)
+    yaml_config: dict[str, Any] = dict(config.parameters)
     if config.pt2 is not None:
-        known["pt2"] = config.pt2
+        yaml_config["pt2"] = config.pt2
     return replace(
         config,
-        handler=f"{file}:{own}" if own else file,
+        handler=f"{file}:{named}" if named else file,
         runner=RUNNER,
         executor=config.executor if "executor" in config.given else "process",
-        dialect={FORMAT: {"manifest": {"runtime": "python", "model": model}, "config": known}},
+        dialect={FORMAT: {"manifest": {"runtime": "python", "model": model}, "config": yaml_config}},
     )

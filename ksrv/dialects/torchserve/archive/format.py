@@ -1,4 +1,4 @@
-"""TorchServe's readers, as the model repository calls them."""
+"""TorchServe's readers of model files, in the interface of the model repository (`ksrv.repository.format`)."""
 
 from pathlib import Path
 
@@ -16,6 +16,8 @@ from ksrv.repository.yaml_document import Document
 
 
 class _Archives:
+    """Reads archives; see `ksrv.repository.format.ArchiveReader`."""
+
     suffixes = ARCHIVE_SUFFIXES
     mark = str(MANIFEST)
 
@@ -27,6 +29,8 @@ class _Archives:
 
 
 class _Handlers:
+    """Reads folders with `torchserve: true`, and adopts handlers that import `ts`; see `HandlerReader`."""
+
     key = "torchserve"
     keys = UnpackedKeys
 
@@ -38,12 +42,9 @@ class _Handlers:
 
 
 def torchserve_format(defaults: ArchiveDefaults) -> Format:
-    """Return the readers.
-
-    Args:
-        defaults: The defaults for keys that an archive leaves out.
-    """
+    """Return the readers, which use these defaults for keys that an archive leaves out."""
     return Format(archives=_Archives(defaults), handlers=_Handlers())
 
 
 FORMAT = torchserve_format(ArchiveDefaults())
+"""The readers without a config.properties."""

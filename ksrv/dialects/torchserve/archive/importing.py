@@ -1,7 +1,7 @@
-"""Turns a TorchServe archive into a model's folder that serves the same: `ksrv import`.
+"""`ksrv import`: turns a TorchServe archive into a model's folder that serves the same.
 
-The folder has the archive's files unchanged and a `model.yaml` with `torchserve: true`, so that
-the handler keeps its context, its rows and its model-config.yaml. The settings that ksrv read from that file are in
+The folder has the archive's files unchanged and a `model.yaml` with `torchserve: true`, so the handler keeps its
+context, its rows and its model-config.yaml. The settings that ksrv read from model-config.yaml are repeated in
 model.yaml, where a person can change them.
 """
 
@@ -20,12 +20,10 @@ from ksrv.repository.settings.keys import CONFIG_NAME
 
 @dataclass(frozen=True, slots=True)
 class ArchiveInfo:
-    """An archive that was looked into.
+    """The model in an archive.
 
     Attributes:
-        name: The model's name.
-        version: Its version.
-        folder: The folder of its files.
+        folder: The folder of the unpacked files.
     """
 
     name: str
@@ -42,22 +40,25 @@ class ArchiveInfo:
         """Write the model's folder into a model repository.
 
         Args:
-            repository: The model repository; made where it is missing.
+            repository: The model repository; created if it is missing.
+
+        Returns:
+            The model's folder.
 
         Raises:
             ArchiveError: The archive asks for settings that ksrv does not serve, or the folder exists;
                 nothing is left behind.
-            OSError: It cannot be written.
+            OSError: The folder cannot be written.
         """
         if self.report.refused:
             raise ArchiveError(
                 f"the archive asks for settings that ksrv does not serve: {', '.join(self.report.refused)}; take them "
                 f"out of its model-config.yaml"
             )
-        place = repository / self.name
-        if place.exists():
+        target = repository / self.name
+        if target.exists():
             raise ArchiveError(
-                f"{place} exists; nothing was changed: remove it, or name another repository with --to"
+                f"{target} exists; nothing was changed: remove it, or name another repository with --to"
             )
         repository.mkdir(parents=True, exist_ok=True)
         partial = repository / f".importing-{self.name}"
@@ -65,10 +66,10 @@ class ArchiveInfo:
         try:
             shutil.copytree(self.folder, partial, ignore=shutil.ignore_patterns("__pycache__"))
             (partial / CONFIG_NAME).write_text(_model_yaml(self), encoding="utf-8")
-            partial.rename(place)
+            partial.rename(target)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-        return place
+        return target
 
 
 def examine(path: Path) -> ArchiveInfo:
@@ -78,7 +79,7 @@ def examine(path: Path) -> ArchiveInfo:
         path: The archive, or an unpacked archive.
 
     Raises:
-        ArchiveError: It cannot be opened or its settings are wrong.
+        ArchiveError: The archive cannot be opened, or its settings are wrong.
     """
     folder = open_archive(path)
     try:

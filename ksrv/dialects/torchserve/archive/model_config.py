@@ -1,7 +1,7 @@
 """Turns a TorchServe archive into a model: its manifest and model-config.yaml become settings.
 
-Every key of model-config.yaml is applied, or named in the start-up report as ignored, or refused
-where serving without it would give wrong answers.
+Every key of model-config.yaml is applied, ignored with a line in the start-up report, or refused if the model would
+give wrong answers without it.
 """
 
 import logging
@@ -38,6 +38,7 @@ log = logging.getLogger("ksrv.repository")
 
 RUNTIMES = ("python", "python3", "")
 DEFAULT_BATCH_DELAY_MS = 100
+"""TorchServe's default for `maxBatchDelay`."""
 PYTHON_HINT = "make an environment with the requirements and name it in python: of model.yaml (ksrv import --to)"
 IGNORED = {
     "maxRetryTimeoutInSec": "a process that keeps dying is restarted with growing pauses instead",
@@ -56,13 +57,15 @@ REFUSED = {
     "asyncCommunication": "asynchronous handlers are not served",
     "useJobTicket": "job tickets are not served",
 }
-
+"""Why ksrv does not serve a model with such a key; `IGNORED` has keys without which it serves."""
 
 Whole = Annotated[int, Meta(ge=0, le=LARGEST_SIZE)]
 Positive = Annotated[int, Meta(ge=1, le=LARGEST_SIZE)]
 
 
 class _StandIns(msgspec.Struct):
+    """The key `ksrv` of model-config.yaml: whether ksrv's stand-in for a missing torchvision may be used."""
+
     torchvision: bool = True
 
 
@@ -93,7 +96,8 @@ _MEANINGS = {
     "clientTimeoutInMills": "ms from a request's arrival",
     "jobQueueSize": "requests may wait",
 }
-_SERVER_KEYS = [one.encode_name for one in msgspec.structs.fields(ServerKeys)]
+"""The end of the line in the report on an applied key, after its value."""
+_SERVER_KEYS = [known.encode_name for known in msgspec.structs.fields(ServerKeys)]
 
 
 @dataclass(slots=True)
@@ -126,11 +130,11 @@ def read_archive(path: Path, name: str, defaults: ArchiveDefaults | None = None)
 
     Args:
         path: The archive, or an unpacked archive.
-        name: The name of an archive whose manifest cannot be read.
+        name: The name for the entry if the manifest cannot be read.
         defaults: The defaults for keys that the archive leaves out.
 
     Returns:
-        The entry; an archive that cannot be served carries its error.
+        The entry, which has an error if the archive cannot be served.
     """
     try:
         folder = open_archive(path)
@@ -178,11 +182,11 @@ def archived_config(
             f"{MANIFEST} names no handler; make the archive again with torch-model-archiver --handler"
         )
     defaults = defaults or ArchiveDefaults()
-    own, lines = _model_config(folder, model.config_file)
+    yaml_config, lines = _model_config(folder, model.config_file)
     report = ArchiveReport(handler=model.handler)
-    document = Document.of(Path(model.config_file), {**own}, lines)
+    document = Document.of(Path(model.config_file), {**yaml_config}, lines)
     given = dict(defaults.models.get(model.model_name, {}).get(model.model_version, {}))
-    for key in ("defaultVersion", "marName"):  # they choose the archive
+    for key in ("defaultVersion", "marName"):  # they choose the archive, and are no settings
         given.pop(key, None)
     document.take(Document.of(Path("models of config.properties"), given, {}), fill=True)
     try:
@@ -204,7 +208,7 @@ def archived_config(
     stand_ins = keys.ksrv or _StandIns()
     if keys.ksrv is not None:
         report.applied["ksrv"] = f"torchvision stand-in {'on' if stand_ins.torchvision else 'off'}"
-    least = defaults.workers if keys.min_workers is None else keys.min_workers
+    workers = defaults.workers if keys.min_workers is None else keys.min_workers
     report.missing_packages = missing_packages(folder, model.requirements_file)
     config = ModelConfig(
         handler=model.handler,
@@ -212,23 +216,22 @@ def archived_config(
         device=device,
         batching=_batching(batch_size, delay, envelope),
         executor="process",
-        # TorchServe tells a request at once that its worker died; trying it again is the client's
-        # choice there.
+        # As in TorchServe: if a worker dies, its requests fail at once, and the client decides about a retry.
         retry=False,
-        instances=max(1, min(least, keys.max_workers or least)),
+        instances=max(1, min(workers, keys.max_workers or workers)),
         timeout_ms=keys.client_timeout_in_mills or 0,
         run_timeout_ms=1000 * (keys.response_timeout or defaults.response_timeout_s),
         start_timeout_s=keys.startup_timeout or defaults.startup_timeout_s,
         queue_size=keys.job_queue_size or defaults.queue_size,
         warmup=False,
-        pt2=own.get("pt2"),
+        pt2=yaml_config.get("pt2"),
         envelope=envelope,
         runner=RUNNER,
         own_version=model.model_version,
         dialect={
             FORMAT: {
                 "manifest": msgspec.json.decode(read_settings(folder, str(MANIFEST))),
-                "config": own,
+                "config": yaml_config,
                 "archive": archive,
                 "batch_size": batch_size,
                 "device_ids": keys.device_ids or [],
@@ -242,13 +245,13 @@ def archived_config(
 
 
 def _check_aliases(root: yaml.Node) -> None:
-    """Refuse a tree that its aliases make large: each alias counts with all that it names.
+    """Refuse a small file that becomes huge by its aliases. An alias counts as a copy of all that it names.
 
     Args:
         root: The composed tree, before its values are built.
 
     Raises:
-        yaml.MarkedYAMLError: It has more than `MAX_NODES` values, more than `MAX_BYTES` characters
+        yaml.MarkedYAMLError: The tree has more than `MAX_NODES` values, more than `MAX_BYTES` characters
             or more than `MAX_DEPTH` levels.
     """
     waiting = [(root, 0)]
@@ -277,7 +280,7 @@ def _check_aliases(root: yaml.Node) -> None:
 
 
 def _model_config(folder: Path, name: str) -> tuple[dict[str, Any], dict[KeyPath, int]]:
-    """Return the YAML as TorchServe's handlers know it, and the lines of its keys."""
+    """Return the model-config.yaml as a handler sees it, and the line of each key."""
     if not name:
         return {}, {}
     try:
@@ -305,12 +308,13 @@ def _model_config(folder: Path, name: str) -> tuple[dict[str, Any], dict[KeyPath
         return {}, {}
     if not isinstance(document, dict):
         raise ArchiveError(f"{name}, line 1: expected keys and values, found {describe(document)}")
-    assert isinstance(tree, yaml.MappingNode)  # what becomes a dict is one
+    assert isinstance(tree, yaml.MappingNode)  # because the document is a dict
     lines: dict[KeyPath, int] = {(key.value,): key.start_mark.line + 1 for key, _ in tree.value}
     return {str(key): value for key, value in document.items()}, lines
 
 
 def _device(keys: ServerKeys, document: Document, report: ArchiveReport) -> str:
+    """Return the setting `device`. If `deviceIds` has several ids, the runner chooses one for each instance."""
     given = keys.device_type
     if given in (None, ""):
         return "auto"
@@ -329,6 +333,7 @@ def _device(keys: ServerKeys, document: Document, report: ArchiveReport) -> str:
 def _report_keys(
     given: Mapping[str, Any], lines: Mapping[KeyPath, int], report: ArchiveReport
 ) -> None:
+    """Put every key into the report: refused, ignored, applied, or passed through to the handler."""
     for key, value in given.items():
         if key in REFUSED:
             if value not in (None, False, 0, ""):
@@ -362,7 +367,7 @@ def with_batches(config: ModelConfig, size: int, delay_ms: int) -> ModelConfig:
 
 
 def _batching(size: int, delay_ms: float, envelope: str | None) -> JoinPolicy | None:
-    """Return how requests join; None where they run one by one, as behind KServe v2's envelope."""
+    """Return how requests join; None if they run one by one, as with the envelope `kservev2`."""
     if size == 1 or envelope == KSERVE_V2:
         return None
     return JoinPolicy(max_batch_size=size, max_delay_ms=delay_ms, split=True)
@@ -374,7 +379,7 @@ def missing_packages(folder: Path, requirements_file: str) -> list[str]:
     Versions are not compared: this is for the report, not a resolver.
 
     Raises:
-        ArchiveError: They cannot be read.
+        ArchiveError: The requirements cannot be read.
     """
     if not requirements_file or not (folder / requirements_file).is_file():
         return []

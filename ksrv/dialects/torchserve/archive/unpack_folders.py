@@ -1,9 +1,8 @@
 """The folders that archives are unpacked into: each process has separate folders, and unused folders are removed.
 
-A handler may change files in its model's folder. Neither a later server nor another server on the machine
-must find that, so a process never takes the folder of another. It holds a lock on each of its folders, which
-the system releases when the process ends, however it ends. The next process that unpacks an archive
-removes the folders that nobody has locked.
+A handler may change files in its model's folder. No other process may find such changes, so a process never uses the
+folder of another process. It holds a shared flock on each of its folders, which the kernel releases when the process
+ends, however it ends. The next process that unpacks an archive removes the folders that nobody has locked.
 """
 
 import fcntl
@@ -20,7 +19,7 @@ from pathlib import Path
 log = logging.getLogger("ksrv.repository")
 
 YOUNG_SECONDS = 60
-"""A folder without a lock is left alone so long: its process may be about to lock it."""
+"""Younger folders without a lock are kept, because a process may still unpack into them; it locks them afterwards."""
 
 _NAME = re.compile(r"[0-9a-f]{64}-.*")
 
@@ -34,7 +33,7 @@ class _Held:
     descriptor: int
 
 
-_held: dict[Path, _Held] = {}
+_held: dict[Path, _Held] = {}  # by the path of the archive
 
 
 def held_folder(archive: Path, digest: str) -> Path | None:
@@ -60,26 +59,26 @@ def hold(archive: Path, digest: str, folder: Path) -> None:
     """Keep the folder of an archive while this process lives."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
-    # The lock on the folder of an archive that has changed stays: its model may still be served.
+    # If the archive has changed, the lock on its earlier folder stays, because the old model may still be served.
     _held[archive] = _Held(digest, folder, descriptor)
 
 
 def remove_abandoned(home: Path) -> None:
     """Remove the folders of processes that have ended."""
-    newest = time.time() - YOUNG_SECONDS
-    for place in list(home.iterdir()):
+    oldest_kept = time.time() - YOUNG_SECONDS
+    for folder in list(home.iterdir()):
         try:
-            if _NAME.fullmatch(place.name) and place.lstat().st_mtime < newest:
-                _remove(place)
+            if _NAME.fullmatch(folder.name) and folder.lstat().st_mtime < oldest_kept:
+                _remove(folder)
         except OSError as error:  # another process may remove it as well
-            log.info("the folder of unpacked archives %s stays: %s", place, error)
+            log.info("the folder of unpacked archives %s stays: %s", folder, error)
 
 
-def _remove(place: Path) -> None:
-    descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+def _remove(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        with suppress(BlockingIOError):  # a process uses it
+        with suppress(BlockingIOError):  # a process has locked it
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(place)
+            shutil.rmtree(folder)
     finally:
         os.close(descriptor)

@@ -1,1 +1,1 @@
-"""TorchServe's inference and description routes."""
+"""TorchServe's API over REST and gRPC: inference, management and descriptions."""

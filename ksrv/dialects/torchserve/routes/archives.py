@@ -1,8 +1,9 @@
-"""The archives that serve, for REST and gRPC alike: found, described, registered, scaled and unregistered.
+"""What TorchServe's management API does: find, describe, list, register, scale and unregister archives.
 
-`url` names an archive of the model store, which is the served repository. A change applies to every worker, and lasts
-until the server ends: workers of a model and its default version are not written to the store. Every change is a load,
-during which the old versions serve.
+The REST routes (`management.py`) and the gRPC services (`grpc_calls.py`) both call `Archives`. The parameter `url`
+names an archive of the model store, which is the served model repository. A change applies to every worker of the
+server, and is lost when the server ends, because nothing is written to the store. Every change loads the model anew;
+meanwhile the old versions serve.
 """
 
 import uuid
@@ -32,21 +33,21 @@ if TYPE_CHECKING:
     from ksrv.engine.model import ModelVersion
 
 PLATFORM = "torchserve"
+"""The platform of models that TorchServe's runner drives."""
 MOST_LISTED = 100
+"""Models on a page of the list."""
 MOST_WORKERS = 1024
-LONGEST_S = LARGEST_SIZE // 1000  # model.yaml has it in milliseconds
+LONGEST_S = LARGEST_SIZE // 1000  # the settings are in milliseconds
 MOST_ROWS = 1_000_000
 LONGEST_DELAY_MS = 3_600_000
 REFUSED = ("handler", "runtime", "s3_sse_kms")
+"""Parameters of TorchServe's register call that ksrv refuses."""
 
 
 class Archives:
     """The archives of an engine.
 
-    The parameters of a call are texts by TorchServe's names, as the query of a URL has them.
-
-    Attributes:
-        engine: As given.
+    `given` are the parameters of a call: texts by TorchServe's names, as in the query of a URL.
     """
 
     def __init__(self, engine: "Engine") -> None:
@@ -62,7 +63,7 @@ class Archives:
 
         Raises:
             TorchServeError: The archive is unknown.
-            KsrvError: It does not serve now.
+            KsrvError: The archive does not serve now.
         """
         try:
             model = find(name, version)
@@ -77,15 +78,15 @@ class Archives:
         return model
 
     def described(self, name: str, version: str, *, customized: bool) -> list[dict[str, Any]]:
-        """Return the description of a version, of the default one, or of "all".
+        """Return the descriptions of the versions that `version` names: one, all for "all", the default for "".
 
         Args:
-            customized: Whether it has what the handler says of its model, too.
+            customized: Whether to add the handler's own description of the model.
         """
         every = version == "all"
         models = [self.find(name, "" if every else version, self.engine.find)]
         if every:
-            models = [one for one in self.engine.loaded() if one.spec.name == name]
+            models = [model for model in self.engine.loaded() if model.spec.name == name]
         listed = []
         for model in models:
             document = description(model)
@@ -95,7 +96,7 @@ class Archives:
         return listed
 
     def _describe(self, model: "ModelVersion") -> Any:
-        """Return a handler's own description of its model."""
+        """Ask the handler for its description of the model."""
         spec = model.spec
         request = InferRequest(
             spec.name,
@@ -107,56 +108,61 @@ class Archives:
         )
         exchange = answers.Exchange(self.engine, lambda find: request)
         while exchange.first() is not None:
-            pass  # chunks are no part of a description
+            pass  # ignore chunks: only the final answer is the description
         return rows.described(answers.item_bytes(exchange.response()))
 
     def listed(self, given: Mapping[str, str]) -> dict[str, Any]:
         """Return a page of the list of the archives that serve."""
-        names = sorted(self._names().items())
+        names = sorted(self._archive_by_model().items())
         first = _whole(given, "next_page_token", 0)
         limit = min(_whole(given, "limit", MOST_LISTED) or MOST_LISTED, MOST_LISTED)
         page = names[first : first + limit]
         document: dict[str, Any] = {}
         if first + limit < len(names):
             document["nextPageToken"] = str(first + limit)
-        document["models"] = [{"modelName": one, "modelUrl": url} for one, url in page]
+        document["models"] = [{"modelName": name, "modelUrl": url} for name, url in page]
         return document
 
     def _served(self, name: str) -> "dict[str, ModelVersion]":
-        """Return the versions of a model that serve, the default one last.
+        """Return the versions of a model that serve, the default version last, as `_load` expects them.
 
         Raises:
             TorchServeError: No version serves.
         """
-        found = {one.spec.version: one for one in self.engine.loaded() if one.spec.name == name}
+        loaded = self.engine.loaded()
+        found = {model.spec.version: model for model in loaded if model.spec.name == name}
         if not found:
             raise errors.model_not_found(name)
-        with _named_as_torchserve_does():
+        with _torchserve_not_found():
             default = self.engine.find(name)
         found[default.spec.version] = found.pop(default.spec.version, default)
         return found
 
-    def _names(self) -> dict[str, str]:
-        """Return the archives by the names of the models that serve."""
+    def _archive_by_model(self) -> dict[str, str]:
+        """Return the archive's file name for each model that serves."""
         return {
-            one.spec.name: str(one.config.dialect.get(FORMAT, {}).get("archive", one.spec.name))
-            for one in self.engine.loaded()
+            model.spec.name: str(model.config.dialect.get(FORMAT, {}).get("archive", model.spec.name))
+            for model in self.engine.loaded()
         }
 
     # ---- changes ----------------------------------------------------------------------------
 
     def _load(self, name: str, configs: Mapping[str, ModelConfig]) -> None:
-        """Load the versions that `configs` has, the default one last, with what calls have set in these settings."""
+        """Load the versions of a model that `configs` has, and only these. The last becomes the default version.
+
+        Args:
+            configs: The settings by version. Only settings that calls can change are taken from them.
+        """
 
         def adjust(entry: ModelEntry) -> ModelEntry:
             versions = {
-                version: _with(entry.versions[version], config)
+                version: _with_call_settings(entry.versions[version], config)
                 for version, config in configs.items()
                 if version in entry.versions
             }
             return replace(entry, versions=versions)
 
-        with _named_as_torchserve_does():
+        with _torchserve_not_found():
             self.engine.load(name, adjust=adjust)
 
     def register(self, given: Mapping[str, str]) -> str:
@@ -180,7 +186,8 @@ class Archives:
                     f"{key} comes from the archive's manifest, and cannot be given with a call; leave it out, or make the "
                     f"archive again"
                 )
-        known = [one.spec.version for one in self.engine.loaded() if one.spec.name == name]
+        loaded = self.engine.loaded()
+        known = [model.spec.version for model in loaded if model.spec.name == name]
         if version in known:
             text = f"Model version {version} is already registered for model {name}"
             raise TorchServeError(409, "ConflictStatusException", text)
@@ -200,6 +207,7 @@ class Archives:
         )
 
     def _archive(self, url: str) -> tuple[ModelEntry, str, ModelSource]:
+        """Return the entry, the version and the source of the store's archive that `url` names."""
         shown = url[: errors.LONGEST_QUOTED]
         if "://" in url:
             raise errors.not_found(f"Given URL {shown} does not match any allowed URL(s)")
@@ -220,7 +228,7 @@ class Archives:
         raise errors.not_found(f"Model not found at: {shown}")
 
     def scale(self, name: str, version: str, given: Mapping[str, str]) -> str:
-        """Load a version, or the default one, with another number of workers; return what TorchServe says of it."""
+        """Load a version with another number of workers; return TorchServe's message. "" is the default version."""
         workers = _workers(given, "min_worker", 1)
         most = _workers(given, "max_worker", workers)
         if most < workers:
@@ -238,20 +246,20 @@ class Archives:
         return f"Workers scaled to {workers} for model: {shown}"
 
     def set_default(self, name: str, version: str) -> str:
-        """Have a version serve the requests that name none; return what TorchServe says of it."""
+        """Let a version serve the requests that name no version; return TorchServe's message."""
         served = self._served(name)
         if version not in served:
             raise errors.version_not_found(name, version)
-        order = [*(one for one in served if one != version), version]
-        self._load(name, {one: served[one].config for one in order})
+        order = [*(other for other in served if other != version), version]
+        self._load(name, {each: served[each].config for each in order})
         return f'Default version successfully updated for model "{name}" to "{version}"'
 
     def unregister(self, name: str, version: str) -> str:
-        """Unload a model, or one version of it that is not the default one; return what TorchServe says of it."""
+        """Unload a model, or a version that is not the default version; return TorchServe's message."""
         served = self._served(name)
         default = next(reversed(served))
         if not version or (version == default and len(served) == 1):
-            with _named_as_torchserve_does():
+            with _torchserve_not_found():
                 self.engine.unload(name)
         elif version not in served:
             raise errors.version_not_found(name, version)
@@ -265,42 +273,45 @@ class Archives:
         return f'Model "{name}" unregistered'
 
     def _configs(self, served: "Mapping[str, ModelVersion]") -> dict[str, ModelConfig]:
-        """Return the settings that versions serve with, which calls may have changed."""
+        """Return the settings of versions, with the changes of earlier calls."""
         return {version: model.config for version, model in served.items()}
 
 
 def takes_torchserve_requests(spec: ModelSpec) -> bool:
-    """Whether a model takes requests as TorchServe hands them over: an archive without image inputs."""
+    """Whether a model takes requests of TorchServe's routes: an archive that declares no image inputs."""
     return spec.platform == PLATFORM and all(entry.image is None for entry in spec.inputs)
 
 
 @contextmanager
-def _named_as_torchserve_does() -> Iterator[None]:
-    """Raise TorchServe's error about a model that is unknown."""
+def _torchserve_not_found() -> Iterator[None]:
+    """Turn NotFound into TorchServe's error for an unknown model."""
     try:
         yield
     except NotFound as error:
         raise errors.not_found(error.message) from None
 
 
-def _with(source: ModelSource, given: ModelConfig) -> ModelSource:
-    """Return a version of the store with the settings of calls; the others come from the archive, which may be new."""
+def _with_call_settings(source: ModelSource, given: ModelConfig) -> ModelSource:
+    """Return a version of the store with the settings of `given` that calls can change.
+
+    All other settings are the archive's, whose file may have changed since the last load.
+    """
     if source.config is None:
         return source
-    own, size = source.config, given.dialect[FORMAT]["batch_size"]
+    stored, size = source.config, given.dialect[FORMAT]["batch_size"]
     config = replace_struct(
-        own,
+        stored,
         instances=given.instances,
         run_timeout_ms=given.run_timeout_ms,
         start_timeout_s=given.start_timeout_s,
         batching=given.batching,
-        dialect={**own.dialect, FORMAT: {**own.dialect[FORMAT], "batch_size": size}},
+        dialect={**stored.dialect, FORMAT: {**stored.dialect[FORMAT], "batch_size": size}},
     )
     return replace_struct(source, config=config)
 
 
 def _registered(config: ModelConfig, given: Mapping[str, str]) -> ModelConfig:
-    """Return an archive's settings with the settings of a call to register it."""
+    """Return an archive's settings with the parameters of a register call."""
     changed: dict[str, Any] = {
         "instances": max(1, _workers(given, "initial_workers", config.instances, least=0))
     }
@@ -317,6 +328,7 @@ def _registered(config: ModelConfig, given: Mapping[str, str]) -> ModelConfig:
 
 
 def _whole(given: Mapping[str, str], key: str, default: int, most: int = LARGEST_SIZE) -> int:
+    """Return a parameter as a whole number of at least 0."""
     text = given.get(key)
     if not text:
         return default

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 def description(model: "ModelVersion") -> dict[str, Any]:
     """Return the description of one version.
 
-    Keys of features that ksrv does not serve have the value that says that they are off.
+    Keys of features that ksrv does not serve have the value with which TorchServe shows that a feature is off.
     """
     config = model.config
     archive = config.dialect.get(FORMAT, {})

@@ -1,7 +1,7 @@
-"""The error answers of TorchServe's routes: its statuses and its error bodies.
+"""The error answers of TorchServe's routes: TorchServe's statuses and error bodies.
 
-The texts here are recorded facts, which clients may compare; all other texts are ksrv's
-sentences in TorchServe's form.
+The texts in this module are TorchServe's, word for word, because clients may compare them. All other errors have
+ksrv's text in TorchServe's form.
 """
 
 import json
@@ -26,7 +26,7 @@ INVALID_KEY = "InvalidKeyException"
 UNAVAILABLE = "ServiceUnavailableException"
 
 LONGEST_QUOTED = 128
-"""Characters of a client's text that an answer repeats; gRPC tells it in trailers, which clients bound."""
+"""Characters of a client's text that an answer repeats. gRPC sends the answer in trailers, whose size clients bound."""
 
 WORKER_DIED = "Worker died."
 PREDICTION_FAILED = "Prediction failed"
@@ -72,17 +72,17 @@ class TorchServeError(InferenceError):
 
 
 def render(document: object) -> bytes:
-    """Return a JSON document as TorchServe's own answers are written."""
+    """Return a JSON document, indented as TorchServe writes its answers."""
     return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def bad_request(text: str) -> TorchServeError:
-    """Return the answer to a request that says something that it must not."""
+    """Return the answer to a wrong request."""
     return TorchServeError(400, BAD_REQUEST, text)
 
 
 def not_found(text: str) -> TorchServeError:
-    """Return the answer to a request for something that is not there."""
+    """Return the answer to a request for something unknown."""
     return TorchServeError(404, "ModelNotFoundException", text)
 
 
@@ -101,25 +101,21 @@ def version_not_found(name: str, version: str) -> TorchServeError:
 
 
 def queue_full(name: str, reason: str) -> TorchServeError:
-    """Return the answer to a request that finds no place in its model's queue.
+    """Return the answer to a request that the model's full queue refused.
 
     Args:
-        reason: Which bound refused it; see `ksrv.errors.Overloaded`.
+        reason: The limit that refused it; see `ksrv.errors.Overloaded`.
     """
     return TorchServeError(503, UNAVAILABLE, NO_WORKER.format(name=name), 1, reason)
 
 
 def translated(error: KsrvError) -> TorchServeError:
-    """Return ksrv's error in TorchServe's form.
-
-    Args:
-        error: Any error; one of the cases above stays as it is.
-    """
+    """Return an error of ksrv in TorchServe's form; a TorchServeError is returned unchanged."""
     if isinstance(error, TorchServeError):
         return error
-    told = _converted(error)
-    told.reason = error.reason
-    return told
+    converted = _converted(error)
+    converted.reason = error.reason
+    return converted
 
 
 def _converted(error: KsrvError) -> TorchServeError:

@@ -1,4 +1,4 @@
-"""The parts of a request to TorchServe's routes: raw, urlencoded and multipart bodies."""
+"""Splits a request to TorchServe's routes into named parts: raw, urlencoded and multipart bodies."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,9 @@ from ksrv.protocol.forms.multipart import (
 from ksrv.request import Element
 
 FORM_BYTES = 64 * 1024 * 1024
+"""The largest urlencoded form."""
 BODY = "body"
+"""The name of the only part of a raw body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class Part:
 def read_parts(
     body: memoryview, content_type: str | None, query: Sequence[tuple[str, str]] = ()
 ) -> list[Part]:
-    """Return the parts of a request, each name once: of several parts of one name the last stays.
+    """Return the parts of a request. If several parts have one name, the last of them is returned.
 
     Args:
         body: The received bytes.
@@ -45,13 +47,13 @@ def read_parts(
         query: Query parameters that count as parts; they come first.
 
     Raises:
-        InvalidRequest: The body is no form of the announced kind, or beyond a bound.
+        InvalidRequest: The body is not a form of the announced kind, or is above a limit.
     """
     kind = media_type(content_type or "")
     parts = [Part(name, value.encode("utf-8", "replace")) for name, value in query]
     if kind == MULTIPART:
         boundary = header_options(content_type or "").get("boundary", "")
-        # To TorchServe a part without a file name is a field of a form, which has no content type.
+        # As in TorchServe, a part without a file name is a form field, whose content type is ignored.
         parts += [
             Part(part.name, part.value, part.content_type if part.is_file else "")
             for part in read_multipart(body, boundary)

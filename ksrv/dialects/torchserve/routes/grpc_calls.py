@@ -1,7 +1,8 @@
-"""TorchServe's gRPC services: predictions as KServe's calls are served, and management on the archives that serve.
+"""TorchServe's gRPC services for inference and management.
 
-A prediction's `input` is one row whose parts are BYTES tensors, as on TorchServe's HTTP routes; the call's metadata are
-its headers.
+Predictions take the way of KServe v2's calls through `ksrv.server.grpc`; management calls `Archives`. The `input` of a
+prediction is one row whose parts are BYTES tensors, as on TorchServe's HTTP routes. The metadata of the call are the
+headers of the request.
 """
 
 import functools
@@ -41,7 +42,7 @@ REQUEST = "org.pytorch.serve.grpc.inference.PredictionsRequest"
 MANAGEMENT = "org.pytorch.serve.grpc.management.ManagementAPIsService"
 
 SEQUENCE_ID = "ts_request_sequence_id"
-"""The header by which a handler finds the sequence of a request of StreamPredictions2."""
+"""The header in which a handler finds the sequence id of a request of StreamPredictions2."""
 
 
 def torchserve_methods(services: Services, engine: "Engine") -> dict[str, Method]:
@@ -134,13 +135,13 @@ class PredictionCalls:
     # ---- streams ----------------------------------------------------------------------------
 
     def _stream(self, source: Source, call: Call) -> Iterator[bytes]:
-        """Answer one request with what its handler sends, and with its answer."""
+        """Answer one request with the chunks that its handler sends, and with its final answer."""
         if (received := only_request(message_class(REQUEST), source, call)) is not None:
             for item in self._items(received, call, {}):
                 yield self._message(prediction=item)
 
     def _sequence(self, source: Source, call: Call) -> Iterator[bytes]:
-        """Answer requests one after the other; send a failed request's error on the stream."""
+        """StreamPredictions2: answer requests one after the other. A failed request does not end the stream."""
         for received in requests(message_class(REQUEST), source):
             sequence = {"sequence_id": received.sequence_id} if received.sequence_id else {}
             headers = {SEQUENCE_ID: received.sequence_id} if received.sequence_id else {}
@@ -158,10 +159,10 @@ class PredictionCalls:
                 yield self._message(status=status, **sequence)
 
     def _items(self, received: Any, call: Call, headers: Mapping[str, str]) -> Iterator[bytes]:
-        """Run one request; yield the items that its handler sends, and its answer."""
+        """Run one request; yield the items that its handler sends, and the final answer."""
         read = functools.partial(self._request, received, call, headers)
         exchange = answers.Exchange(self._engine, read)
-        if not call.add_callback(exchange.cancel):
+        if not call.add_callback(exchange.cancel):  # the call has ended already
             exchange.cancel()
         try:
             chunk = exchange.first()
@@ -183,7 +184,7 @@ def _management_methods(services: Services, engine: "Engine") -> dict[str, Metho
         return errors.render(listed).decode()
 
     pool = services.pool("torchserve", bounds.CONTROL_THREADS)
-    questions: dict[str, Callable[[Any], str]] = {
+    reads: dict[str, Callable[[Any], str]] = {
         "DescribeModel": described,
         "ListModels": lambda request: errors.render(archives.listed(_given(request))).decode(),
     }
@@ -198,7 +199,7 @@ def _management_methods(services: Services, engine: "Engine") -> dict[str, Metho
         ),
     }
     return {
-        **services.unary(MANAGEMENT, _behaviors(questions), pool, small=True),
+        **services.unary(MANAGEMENT, _behaviors(reads), pool, small=True),
         **services.unary(MANAGEMENT, _behaviors(changes), pool, small=True, control=True),
     }
 
@@ -208,6 +209,8 @@ def _behaviors(acts: Mapping[str, Callable[[Any], str]]) -> dict[str, Behavior]:
 
 
 def _behavior(act: Callable[[Any], str]) -> Behavior:
+    """Return the behaviour of a method whose answer is the text that `act` returns for the request."""
+
     def behavior(request: Any, call: Call) -> Any:
         try:
             text = act(request)

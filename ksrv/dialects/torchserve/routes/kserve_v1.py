@@ -1,4 +1,4 @@
-"""KServe's protocol v1 for archives: the handler gets the JSON body as over TorchServe's routes."""
+"""KServe v1 for archives: the handler gets the JSON body undecoded, as over TorchServe's routes."""
 
 from contextlib import suppress
 from typing import Any
@@ -18,7 +18,7 @@ from ksrv.server.http.request_headers import request_headers
 
 JSON = "application/json"
 COUNTED_BYTES = 1024 * 1024
-"""A longer body fills a batch by itself: to count its instances would take many times its memory."""
+"""A longer body fills a batch by itself, because counting its instances would take many times its memory."""
 
 
 class _Document(msgspec.Struct):
@@ -26,14 +26,16 @@ class _Document(msgspec.Struct):
 
 
 def _body_tensor(body: "bytes | memoryview", most: int) -> Tensor:
-    """Return a body as an input that has a row for each of its instances; the first row holds the body.
+    """Return a body as an input with as many rows as the body has instances.
+
+    The first row is the body, the others are empty: they only make the queue count the instances as rows of a batch.
 
     Args:
         most: How many rows a batch may have; 0 if requests are never joined.
     """
     rows = max(most, 1)
     if most > 1 and len(body) <= COUNTED_BYTES:
-        with suppress(msgspec.DecodeError):  # the handler's process says what is wrong with it
+        with suppress(msgspec.DecodeError):  # the handler process answers with the error
             rows = max(len(msgspec.json.decode(body, type=_Document).instances), 1)
     return Tensor("body", "BYTES", (rows,), [body, *[b""] * (rows - 1)])
 
@@ -45,7 +47,7 @@ class PredictResource(predict.PredictResource):
     """
 
     def _bound(self, req: falcon.Request, spec: ModelSpec | None) -> Bound | None:
-        """See `InferenceResource`: an archive takes bodies up to the limit on all."""
+        """See `InferenceResource`. For an archive only the limit on all bodies applies."""
         archive = spec is not None and takes_torchserve_requests(spec)
         return None if archive else super()._bound(req, spec)
 

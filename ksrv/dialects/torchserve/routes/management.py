@@ -28,11 +28,7 @@ REGISTER_KEYS = (
 
 
 class ManagementResource:
-    """The routes for what is served, and for the health of the server.
-
-    Args:
-        archives: The models, as TorchServe's clients know them.
-    """
+    """The management routes, and the health of the server."""
 
     def __init__(self, parts: AppParts, archives: Archives) -> None:
         self._engine = parts.engine
@@ -41,11 +37,12 @@ class ManagementResource:
         self._archives = archives
 
     def _check(self, req: falcon.Request, action: str, subject: str) -> None:
-        """Let a caller pass who may change what is served; on a path that others may read.
+        """Refuse a caller who may not change models, and note the call for the audit log.
+
+        The check is here, because the same path has methods that only read and need no such right.
 
         Args:
-            action: The action in the call's record.
-            subject: The model or archive that it does it to.
+            subject: The model or archive that the action changes.
         """
         req.env[CONTROL_CALL] = ControlCall(action, subject)
         check_control(self._access, req.env)
@@ -55,11 +52,11 @@ class ManagementResource:
         answers.send_document(resp, document)
 
     def on_get_list(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """GET /models: answer a page of the list of the models that serve."""
+        """GET /models: answer a page of the list of served models."""
         self._answer(resp, self._archives.listed(query_of(req)))
 
     def on_post_list(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """POST /models: register an archive; the answer comes once it serves, whatever `synchronous` says."""
+        """POST /models: register an archive. The answer is sent once it serves, even without `synchronous`."""
         given: dict[str, Any] = query_of(req)
         self._check(req, "register", given.get("url", ""))
         if (req.content_type or "").startswith("application/json") and req.content_length:
@@ -73,10 +70,10 @@ class ManagementResource:
             raise InvalidRequest(
                 f"the parameter {quote(unknown[0])} is unknown; registering takes {', '.join(REGISTER_KEYS)}"
             )
-        told = self._archives.register(given)
+        message = self._archives.register(given)
         if given.get("initial_workers", "0") != "0":
             resp.status = _status(given)
-        self._answer(resp, {"status": told})
+        self._answer(resp, {"status": message})
 
     def on_put_default(
         self, req: falcon.Request, resp: falcon.Response, name: str, version: str
@@ -94,17 +91,17 @@ class ManagementResource:
     def on_put(
         self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""
     ) -> None:
-        """Scale a model; the answer comes once the workers are there, whatever `synchronous` says."""
+        """PUT /models/{name}[/{version}]: scale a model. The answer is sent once the workers run."""
         self._check(req, "scale", name)
         given = query_of(req)
-        told = self._archives.scale(name, version, given)
+        message = self._archives.scale(name, version, given)
         resp.status = _status(given)
-        self._answer(resp, {"status": told})
+        self._answer(resp, {"status": message})
 
     def on_delete(
         self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""
     ) -> None:
-        """Unregister a model or a version."""
+        """DELETE /models/{name}[/{version}]: unregister a model or a version."""
         self._check(req, "unregister", name)
         self._answer(resp, {"status": self._archives.unregister(name, version)})
 
@@ -117,14 +114,14 @@ class ManagementResource:
 
 
 def query_of(req: falcon.Request) -> dict[str, str]:
-    """Return the parameters of the query; of one that is repeated the last."""
+    """Return the parameters of the query; if a parameter is repeated, the last value."""
     return {
         key: value[-1] if isinstance(value, list) else value for key, value in req.params.items()
     }
 
 
 def _status(given: Mapping[str, Any]) -> str:
-    """Return the status of a call that starts workers: TorchServe answers 202 to clients that do not wait for them."""
+    """Return 202 for a call that starts workers, as in TorchServe, or 200 if the client asked to wait for them."""
     waits = given.get("synchronous", "").lower() == "true"
     return status_line(HTTPStatus.OK if waits else HTTPStatus.ACCEPTED)
 

@@ -1,7 +1,7 @@
-"""Answers on TorchServe's routes: an item as it is sent, its status and headers, and streams.
+"""Runs a request of TorchServe's routes (`Exchange`), and writes its answer.
 
-A successful answer is the item's bytes and nothing around them. If the handler has sent chunks
-first, the answer is a chunked body whose last piece is the handler's return value.
+The body of an answer is the item that the handler returned, and nothing else. If the handler has sent chunks first, the
+body is chunked, and the last chunk is the handler's return value.
 """
 
 import logging
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STREAMED = "ts_stream_next"
-FINISHED_HEADERS = {
+NO_CACHE_HEADERS = {
     "pragma": "no-cache",
     "cache-control": "no-cache; no-store, must-revalidate, private",
     "expires": "Thu, 01 Jan 1970 00:00:00 UTC",
@@ -37,7 +37,7 @@ _STATUS = re.compile(r"[2-5][0-9]{2}( [\x20-\x7e]{1,128})?")
 
 def prepare(resp: falcon.Response) -> None:
     """Set the headers that every answer has."""
-    resp.set_headers(FINISHED_HEADERS)
+    resp.set_headers(NO_CACHE_HEADERS)
 
 
 def send_document(resp: falcon.Response, document: object) -> None:
@@ -58,12 +58,12 @@ def send_error(resp: falcon.Response, error: TorchServeError) -> None:
 
 
 class Exchange(StreamedCall):
-    """One call under way: its chunks, then its end.
+    """One running request. Creating it submits the request; then `first` or `response` wait for the answer.
 
     Args:
-        engine: Runs the request.
         read: Reads the request; see `ksrv.server.call.InferCall.read`.
-        environ: The WSGI environment of the client whose request is cancelled when it disconnects.
+        environ: The WSGI environment of the client; the request is cancelled when this client disconnects. None if
+            nobody watches a client.
 
     Raises:
         KsrvError: The call is refused.
@@ -93,13 +93,13 @@ class Exchange(StreamedCall):
     def pieces(self, chunk: InferResponse) -> Iterator[bytes]:
         """Yield the first chunk, the further chunks, and the final answer.
 
-        A failure breaks the body off, which a client of a chunked body notices.
+        A failure ends the body without the last chunk of HTTP/1.1, so the client notices it.
         """
         chunks = self.answers
         yield item_bytes(chunk)
         while not chunks.finished:
             following = chunks.take(CLIENT_LOOK_NS / 1e9)
-            # An empty piece, because the server then checks whether the client is still there.
+            # At an empty piece the server checks whether the client is still connected.
             yield b"" if following is None else item_bytes(following)
         try:
             last = self.response()
@@ -141,7 +141,7 @@ def send_stream(resp: falcon.Response, exchange: Exchange, chunk: InferResponse)
     """Answer with a chunked body.
 
     Args:
-        chunk: The first chunk, which is there already.
+        chunk: The first chunk, which the handler has sent already.
     """
     resp.status = status_line(HTTPStatus.OK)
     resp.content_type = chunk.facts.get("content_type") or falcon.MEDIA_TEXT

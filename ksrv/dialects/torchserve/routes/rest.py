@@ -1,9 +1,8 @@
-"""TorchServe's inference routes, over the same engine.
+"""TorchServe's REST routes for inference, and the table of all its REST routes.
 
-They are served for archives, on the main HTTP address, when the setting `torchserve_api` asks for
-them. A request becomes one row whose parts are BYTES tensors; the route's facts are a
-`ksrv.dialects.torchserve.calls.TorchServeCall`. gunicorn upper-cases the names of headers first, so handlers find
-`X-My-Header` in whichever case the client wrote it.
+If the setting `torchserve_api` is on, they serve archives on the main HTTP address. A request becomes one row whose
+parts are BYTES tensors; a `ksrv.dialects.torchserve.calls.TorchServeCall` has the facts that the route adds. WSGI does
+not keep the case of header names, so handlers see `X-My-Header` for any case that the client wrote.
 """
 
 from collections.abc import Sequence
@@ -31,7 +30,7 @@ from ksrv.server.rest.inference_resource import InferenceResource
 from ksrv.server.rest.route_guard import Needs
 
 KSERVE_PATHS = ("/v2", "/v1", "/metrics")
-"""Paths below these are not TorchServe's, whatever goes wrong on them."""
+"""Errors on these paths are never in TorchServe's form."""
 
 
 def send_error(
@@ -85,14 +84,14 @@ class InferenceRoutes(InferenceResource):
         self._archives = archives
 
     def _bound(self, req: falcon.Request, spec: ModelSpec | None) -> Bound | None:
-        """See `InferenceResource`: the handler reads the body, whose limit is that of all bodies."""
+        """See `InferenceResource`. The handler reads the body, so only the limit on all bodies applies."""
         return None
 
     def wanted_body(
         self, req: falcon.Request, name: str = "", version: str = "", url_path: str = ""
     ) -> int:
         """See `InferenceResource.wanted_body`."""
-        if name:
+        if name:  # refuses an unknown model before its body is received
             find = partial(find_before_body, self._engine, req.env)
             self._archives.find(name, version, find)
         return super().wanted_body(req)
@@ -111,10 +110,9 @@ class InferenceRoutes(InferenceResource):
         """Answer one request.
 
         Args:
-            name: The model's name, "" where a part of the request names it.
+            name: The model's name, "" if a part of the request names it.
             version: The version, or "".
-            call: The facts of the route; the content types of the parts are filled in here.
-            explain: Whether to explain.
+            call: The facts of the route; this method adds the content types of the parts.
             query: Query parameters that are parts of the row.
         """
 

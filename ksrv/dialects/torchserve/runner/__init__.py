@@ -1,1 +1,1 @@
-"""Drives the handlers of archives: batches become rows, and items become answers."""
+"""Drives handlers written for TorchServe: turns batches into rows, and the items that they return into answers."""

@@ -1,6 +1,7 @@
-"""The dialects in which requests reach a TorchServe handler: how a batch becomes rows and items become answers.
+"""Calls a TorchServe handler with a batch: one `CallForm` for each protocol over which requests arrive.
 
-A batch holds requests of one dialect only: that of TorchServe's own routes, KServe v1 or KServe v2.
+A form turns the batch into the rows that the handler expects, and the returned items, statuses and errors into answers.
+All requests of a batch came over the same protocol: TorchServe's routes, KServe v1 or KServe v2.
 """
 
 import logging
@@ -22,6 +23,7 @@ from ksrv.request import Element, ExecutorInputs, ExecutorOutputs, RequestPart, 
 log = logging.getLogger("ksrv.dialects.torchserve")
 
 STREAMED = "ts_stream_next"
+"""The response header by which the real torchserve marks a chunk."""
 ROUTE_KEYS = frozenset({"explain", "describe", "url_path"})
 """Keys of the handler's request headers that the route sets, never a client's header."""
 
@@ -33,7 +35,7 @@ class Call(NamedTuple):
         entry: The handler's entry point, or its envelope's.
         rows: The rows of the batch, as the entry point takes them.
         owners: For each row the index of the request that it belongs to.
-        refused: The errors of the requests that have no rows, because their bodies are wrong.
+        refused: The errors of requests whose bodies are wrong, by the index of the request. They have no rows.
     """
 
     entry: Entry
@@ -43,7 +45,7 @@ class Call(NamedTuple):
 
 
 class LoadedHandler(NamedTuple):
-    """A handler as the forms call it.
+    """The loaded handler that the forms call.
 
     Attributes:
         model: The model's name.
@@ -63,17 +65,18 @@ class LoadedHandler(NamedTuple):
 
 
 class CallForm(ABC):
-    """One dialect, for one loaded handler."""
+    """One protocol, for one loaded handler."""
 
     too_large = 413
-    """The status for a 413 that the handler itself returns."""
+    """The status that the client gets if the handler raises a PredictionException with 413."""
 
     out_of_resources = 503
-    """The status where the handler's memory does not suffice."""
+    """The status if the handler runs out of memory."""
 
     def __init__(self, handler: LoadedHandler) -> None:
         self.handler = handler
         self._model = handler.model
+        # Of KServe v1: without an envelope, ksrv itself unpacks the instances of a body.
         self._opens_instances = not handler.envelope
 
     @abstractmethod
@@ -107,8 +110,9 @@ class CallForm(ABC):
             try:
                 failure = context.request_processor[row].failure
                 if failure is not None:
-                    name, one = self._model, quote(context.get_request_id(row) or "")
-                    log.error("the model %s failed the request %s", name, one, exc_info=failure)
+                    request_id = quote(context.get_request_id(row) or "")
+                    text = "the model %s failed the request %s"
+                    log.error(text, self._model, request_id, exc_info=failure)
                     raise failure
                 element = self._add_item(item, index, outputs)
             except BaseException as error:  # noqa: BLE001  a row may have failed with anything
@@ -124,7 +128,12 @@ class CallForm(ABC):
         return outputs
 
     def chunk(self, items: Mapping[int, Any], owners: Sequence[int]) -> ExecutorOutputs:
-        """Return an intermediate answer."""
+        """Return an intermediate answer to the requests of some rows.
+
+        Args:
+            items: The items by row.
+            owners: See `Call.owners`.
+        """
         outputs = ExecutorOutputs([], only=frozenset(owners[row] for row in items))
         elements: list[Element] = [b""] * len(owners)
         for row, item in items.items():
@@ -137,10 +146,11 @@ class CallForm(ABC):
         """Return an item as an element of the output.
 
         Args:
-            outputs: Takes its content type, if the dialect has one.
+            index: The index of the request.
+            outputs: Takes the content type of the item, if the protocol has one.
 
         Raises:
-            AnswerError: JSON cannot express it.
+            AnswerError: JSON cannot express the item.
         """
 
     @abstractmethod
@@ -160,7 +170,7 @@ class CallForm(ABC):
         return self._failure(error)
 
     def _failure(self, error: BaseException) -> KsrvError:
-        """Return the answer after an error that tells no status."""
+        """Return the answer to an error that has no status."""
         if isinstance(error, InvalidRequest):  # an envelope cannot read the body
             return error
         if isinstance(error, answers.AnswerError):
@@ -173,17 +183,14 @@ class CallForm(ABC):
 
 
 class RoutesForm(CallForm):
-    """TorchServe's own routes: a request is one row, and an item is the whole body of its answer.
+    """TorchServe's routes: a request is one row, and an item is the whole body of its answer."""
 
-    Args:
-        decode: Whether parts of JSON and text are decoded; the others as of `CallForm`.
-    """
-
-    too_large = out_of_resources = 507
+    too_large = out_of_resources = 507  # as TorchServe's front end answers both
 
     def call(self, inputs: ExecutorInputs) -> Call:
         """See `CallForm.call`."""
-        data = [rows.torchserve_row(inputs, one, self.handler.decode) for one in inputs.requests]
+        decode = self.handler.decode
+        data = [rows.torchserve_row(inputs, request, decode) for request in inputs.requests]
         return Call(self.handler.enveloped, data, list(range(len(data))))
 
     def _route_headers(self, request: RequestPart, inputs: ExecutorInputs) -> dict[str, Any]:
@@ -213,18 +220,13 @@ class RoutesForm(CallForm):
 
 
 class KServeV1Form(RoutesForm):
-    """KServe v1: the JSON body is one row for the envelope, as on TorchServe's routes.
+    """KServe v1: with an envelope, the JSON body is one row, as on TorchServe's routes.
 
-    An archive without an envelope gets each of the `instances` as a row and its items answer as
-    `predictions`, as the `kserve` envelope does for one request; but here a row that fails
-    fails only its request.
-
-    Args:
-        envelope: The envelope's name, or "".
-        most_rows: Rows that a batch may have, or 1 if requests are never joined; the others as of
-            `RoutesForm`.
+    A handler without an envelope gets each of the `instances` as a row, and its items become the `predictions`, as with
+    the `kserve` envelope. But here a row that fails fails only its request.
     """
 
+    # The statuses and errors are those of KServe's protocols, not of TorchServe's routes.
     too_large = CallForm.too_large
     out_of_resources = CallForm.out_of_resources
 
@@ -244,12 +246,12 @@ class KServeV1Form(RoutesForm):
                         f"the request has {len(instances)} instances, above the batchSize ({self.handler.most_rows}) of the "
                         f"model {self._model}"
                     )
-                own = rows.instance_rows(document) if self._opens_instances else [row]
+                added = rows.instance_rows(document) if self._opens_instances else [row]
             except InvalidRequest as error:
                 refused[index] = error
                 continue
-            data += own
-            owners += [index] * len(own)
+            data += added
+            owners += [index] * len(added)
         return Call(self.handler.enveloped, data, owners, refused)
 
     def outputs(self, call: Call, items: list[Any], context: Context) -> ExecutorOutputs:
@@ -261,18 +263,18 @@ class KServeV1Form(RoutesForm):
             by_request[index].append(bytes(element))
         explained = context.get_request_header(0, "explain") == "True"
         key = b"explanations" if explained else b"predictions"
+        # Each request has a tensor of its body, because bodies are joined from several rows.
         outputs.tensors, outputs.parts = [], {}
-        for index, own in by_request.items():
-            body = (
-                b'{"%b":[%b]}' % (key, b",".join(own)) if self._opens_instances else b"".join(own)
-            )
+        for index, texts in by_request.items():
+            joined = b",".join(texts) if self._opens_instances else b"".join(texts)
+            body = b'{"%b":[%b]}' % (key, joined) if self._opens_instances else joined
             outputs.parts[index] = (len(outputs.tensors), len(outputs.tensors) + 1)
             outputs.tensors.append(Tensor(answers.OUTPUT, "BYTES", (1,), [body]))
         return outputs
 
     def _add_item(self, item: Any, index: int, outputs: ExecutorOutputs) -> Element:
         if not self._opens_instances and isinstance(item, (str, bytes, bytearray)):
-            return super()._add_item(item, index, outputs)  # an envelope's finished text
+            return super()._add_item(item, index, outputs)  # the envelope has written the JSON already
         outputs.facts[index] = TorchServeAnswer(content_type="application/json")
         return answers.json_item(item)
 
@@ -280,17 +282,13 @@ class KServeV1Form(RoutesForm):
 
 
 class KServeForm(CallForm):
-    """KServe v2: each row of a request is a row, and an item is an element of the BYTES output.
-
-    Args:
-        envelope: The envelope's name, or ""; the others as of `CallForm`.
-    """
+    """KServe v2: each row of a request is a row, and an item is an element of the BYTES output."""
 
     def call(self, inputs: ExecutorInputs) -> Call:
         """See `CallForm.call`."""
         owned = rows.kserve_rows(inputs)
         owners = [index for index, _ in owned]
-        # The tensor's rows are the instances that these envelopes unwrap from JSON.
+        # These envelopes would unpack instances from JSON. Here the rows of the tensor are the instances already.
         if self.handler.envelope in BARE_ENVELOPES:
             return Call(self.handler.bare, [value for _, value in owned], owners)
         return Call(self.handler.enveloped, [{"body": value} for _, value in owned], owners)
@@ -315,7 +313,7 @@ class KServeForm(CallForm):
 
 
 class KServeEnvelopeForm(KServeForm):
-    """KServe v2 for a handler behind the `kservev2` envelope, which reads and writes typed tensors."""
+    """KServe v2 for a handler with the `kservev2` envelope, which reads and writes typed tensors."""
 
     def call(self, inputs: ExecutorInputs) -> Call:
         """See `CallForm.call`."""
@@ -335,7 +333,7 @@ class KServeEnvelopeForm(KServeForm):
 
 
 def response_headers(context: Context, row: int) -> dict[str, str]:
-    """Return the headers that the handler set for a row, without the real torchserve's mark of a chunk."""
+    """Return the headers that the handler set for a row, without `STREAMED`."""
     return {
         str(name): str(value)
         for name, value in context.get_response_headers(row).items()

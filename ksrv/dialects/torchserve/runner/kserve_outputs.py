@@ -1,4 +1,4 @@
-"""The typed outputs of a handler behind the `kservev2` envelope, over the KServe v2 routes."""
+"""Turns the JSON answer of the `kservev2` envelope into typed tensors of KServe v2."""
 
 import json
 from typing import Any
@@ -17,7 +17,7 @@ def kserve_tensors(answer: Any, model: str) -> list[Tensor]:
         answer: The envelope's answer to the handler's items.
 
     Raises:
-        HandlerFailed: It is no answer of KServe v2.
+        HandlerFailed: The answer is not an answer of KServe v2.
     """
     try:
         return [_tensor(output) for output in answer["outputs"]]
@@ -40,13 +40,13 @@ def _tensor(output: dict[str, Any]) -> Tensor:
     array = np.asarray(data)
     if not array.size:
         return Tensor(name, kind, shape, np.empty(shape, DTYPES[kind]))
-    own = NAME_BY_DTYPE.get(array.dtype)
-    if own is None:
+    found = NAME_BY_DTYPE.get(array.dtype)
+    if found is None:
         raise ValueError(
             f"the data of the output {name} are no numbers of the datatype {kind}; convert them, or name their datatype"
         )
     try:
-        numbers = cast(array, own, kind)
+        numbers = cast(array, found, kind)
     except ValueError as error:
         raise ValueError(f"the data of the output {name}: {error}") from None
     return Tensor(name, kind, shape, numbers.reshape(shape))

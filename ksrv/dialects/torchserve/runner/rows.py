@@ -1,11 +1,7 @@
-"""The `data` of a TorchServe handler, made from a batch of requests.
+"""Makes the rows that a TorchServe handler gets as `data` from a batch of requests.
 
-Requests that came over TorchServe's own routes become one row each, as TorchServe makes it: its parts
-by name, decoded by their content types. Requests over KServe v2 become one row for each of their batch
-rows, under `body`: BYTES as the undecoded bytearray, numbers as nested lists.
-
-The facts of such a route beside the HTTP headers, such as the content types of the parts, are a
-`ksrv.dialects.torchserve.calls.TorchServeCall`.
+A request over TorchServe's routes is one row, as in TorchServe: a dict of its parts by name, decoded by their content
+types. A request over KServe v2 has as many rows as its tensors have: BYTES as bytearrays, numbers as nested lists.
 """
 
 import json
@@ -25,7 +21,7 @@ def is_description(inputs: ExecutorInputs) -> bool:
 
 
 def described(answer: bytes) -> Any:
-    """Return the description that a handler answered, `{}` where it gave none."""
+    """Return the description that a handler answered, `{}` if it has none."""
     document = json.loads(answer)
     return {} if document is None else document
 
@@ -44,15 +40,11 @@ def torchserve_row(inputs: ExecutorInputs, request: RequestPart, decode: bool) -
 
 
 def decoded_part(value: Element, content_type: str) -> Any:
-    """Return a part as TorchServe hands it over.
-
-    Args:
-        value: The part's bytes.
-        content_type: Its content type, or "".
+    """Return a part as a handler gets it from TorchServe.
 
     Returns:
         The parsed value for `application/json`, a str for `text...`, else a bytearray; also a
-        bytearray where JSON or text cannot be decoded.
+        bytearray if JSON or text cannot be decoded.
     """
     raw = bytearray(value)
     try:
@@ -70,10 +62,10 @@ def predict_document(row: dict[str, Any], *, needs_instances: bool) -> dict[str,
 
     Args:
         row: The request's row, whose body may be undecoded.
-        needs_instances: Whether it must have `instances`.
+        needs_instances: Whether the document must have `instances`.
 
     Raises:
-        InvalidRequest: It is no such document.
+        InvalidRequest: The body is not such a document.
     """
     body = row["body"]
     try:
@@ -94,14 +86,14 @@ def instance_rows(document: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the rows of a document of KServe v1: objects as they are, other values as the row's body.
 
     Raises:
-        InvalidRequest: A `b64` is no base64.
+        InvalidRequest: The value of a `b64` is not base64.
     """
     found: list[dict[str, Any]] = []
-    for place, instance in enumerate(document["instances"]):
+    for index, instance in enumerate(document["instances"]):
         try:
             value = without_base64(instance) if isinstance(instance, dict) else instance
         except (ValueError, TypeError) as error:
-            raise InvalidRequest(f"instance {place}: its 'b64' is no base64: {error}") from None
+            raise InvalidRequest(f"instance {index}: its 'b64' is no base64: {error}") from None
         found.append(value if isinstance(value, dict) else {"body": value})
     return found
 
@@ -112,9 +104,10 @@ def media_type(content_type: str) -> str:
 
 
 def kserve_rows(inputs: ExecutorInputs) -> list[tuple[int, Any]]:
-    """Return the rows of a batch of requests over KServe v2, each with the request that owns it.
+    """Return the rows of a batch of requests over KServe v2, each with the index of its request.
 
-    A request whose tensors share no first dimension is a single row.
+    If the tensors do not share a first dimension, the request is a single row. A row with one tensor is the value of
+    this tensor, else a dict of values by name.
     """
     owned: list[tuple[int, Any]] = []
     for index, request in enumerate(inputs.requests):
@@ -127,8 +120,8 @@ def _values_by_row(inputs: ExecutorInputs, request: RequestPart) -> list[Any]:
     if any(not tensor.shape or tensor.shape[0] != inputs.rows for tensor in tensors.values()):
         whole = {name: _whole(tensor) for name, tensor in tensors.items()}
         return [next(iter(whole.values())) if len(whole) == 1 else whole]
-    own = request.slice
-    columns = {name: _values(tensor.rows(own.start, own.stop)) for name, tensor in tensors.items()}
+    part = request.slice
+    columns = {name: _values(tensor.rows(part.start, part.stop)) for name, tensor in tensors.items()}
     if len(columns) == 1:
         return next(iter(columns.values()))
     count = request.rows
@@ -136,12 +129,14 @@ def _values_by_row(inputs: ExecutorInputs, request: RequestPart) -> list[Any]:
 
 
 def _whole(tensor: Tensor) -> Any:
+    """Return all values of a tensor: numbers as nested lists, BYTES as a flat list."""
     if isinstance(tensor.data, np.ndarray):
         return _numbers(tensor.data, tensor.datatype).tolist()
     return [bytearray(element) for element in tensor.data]
 
 
 def _values(tensor: Tensor) -> list[Any]:
+    """Return the value of each row of a tensor."""
     values: list[Any] = _whole(tensor)
     if isinstance(tensor.data, np.ndarray) or len(tensor.shape) == 1:
         return values

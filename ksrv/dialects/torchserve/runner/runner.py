@@ -1,8 +1,7 @@
 """Drives a handler written for TorchServe, as `ksrv.handlers.runner.Runner` drives ksrv's handlers.
 
-The handler sees the context, the rows and the return rule that it was written for; the engine sees
-the same batches in and out as from any other handler. `ksrv.dialects.torchserve.runner.call_forms` has the differences
-between requests over TorchServe's routes and over KServe v2.
+The handler gets TorchServe's context and rows, and returns a list of items. The engine gives and gets the same batches
+as with any other handler. `call_forms.py` has the differences between the protocols over which requests arrive.
 """
 
 import logging
@@ -47,13 +46,14 @@ from ksrv.request import Emitter, ExecutorInputs, ExecutorOutputs, Tensor
 log = logging.getLogger("ksrv.dialects.torchserve")
 
 UNDECLARED_INPUT = TensorSpec("data", "BYTES", (-1,))
+"""The input in the metadata of a model that declares none. Requests may have any inputs."""
 UNDECLARED_OUTPUT = TensorSpec(answers.OUTPUT, "BYTES", (-1,))
 
 
 class TorchServeRunner(ForeignRunner):
-    """One instance of an archive's handler."""
+    """One instance of a handler. The thread of the instance, or the main thread of the handler process, runs it."""
 
-    _forms: Mapping[str, CallForm] = {}
+    _forms: Mapping[str, CallForm] = {}  # by the dialect of requests; "" is KServe v2
     _context: Context | None = None
 
     def _load(self, config: ModelConfig) -> ModelSpec:
@@ -102,7 +102,7 @@ class TorchServeRunner(ForeignRunner):
         kind, _, index = device.partition(":")
         gpu = int(index or 0) if kind != "cpu" else None
         if gpu is not None and (ids := self._archive.get("device_ids")):
-            gpu = ids[self._instance % len(ids)]
+            gpu = ids[self._instance % len(ids)]  # instances take the ids in turn
         return Context(
             model_name=self._archive["manifest"]["model"].get("modelName", self.source.name),
             model_dir=str(self.source.folder),
@@ -117,65 +117,66 @@ class TorchServeRunner(ForeignRunner):
         )
 
     def _run(self, inputs: ExecutorInputs) -> ExecutorOutputs:
-        dialect = self._forms.get(inputs.requests[0].dialect)
-        if self._context is None or dialect is None:
+        form = self._forms.get(inputs.requests[0].dialect)
+        if self._context is None or form is None:
             raise self._not_loaded()
         if rows.is_description(inputs):
             return self._description()
-        call = dialect.call(inputs)
+        call = form.call(inputs)
         if call.refused and not call.rows:
             return ExecutorOutputs([], dict(call.refused))
         self._context.newest = RunFields()
         bound = BoundContext(self._context, inputs, self._context.newest)
         try:
             with working_for(bound):
-                return self._call_handler(inputs, call, dialect)
+                return self._call_handler(inputs, call, form)
         finally:
             bound.release()
 
-    def _call_handler(
-        self, inputs: ExecutorInputs, call: Call, dialect: CallForm
-    ) -> ExecutorOutputs:
+    def _call_handler(self, inputs: ExecutorInputs, call: Call, form: CallForm) -> ExecutorOutputs:
         assert self._context is not None
-        self._begin(inputs, call.owners, dialect)
-        self._context.rows_are_requests = call.entry is dialect.handler.bare
+        self._begin(inputs, call.owners, form)
+        self._context.rows_are_requests = call.entry is form.handler.bare
         start = time.perf_counter_ns()
         try:
             items = answers.checked_items(call.entry(call.rows, self._context), len(call.rows))
-        except SystemExit:  # it ends the handler's process, if it has one, as with TorchServe
+        except SystemExit:  # ends the handler process, if there is one, as with TorchServe
             raise
         except BaseException as error:  # noqa: BLE001  a handler may raise anything
-            return self._failed(error, inputs, dialect)
+            return self._failed(error, inputs, form)
         taken = time.perf_counter_ns() - start
         assert self._context.metrics is not None
         self._context.metrics.add_time("PredictionTime", round(taken / 1e6, 2))
-        outputs = dialect.outputs(call, items, self._context)
+        outputs = form.outputs(call, items, self._context)
         outputs.failures.update(call.refused)
         outputs.timings = {"inference": taken}
         return outputs
 
-    def _begin(self, inputs: ExecutorInputs, owners: list[int], dialect: CallForm) -> None:
+    def _begin(self, inputs: ExecutorInputs, owners: list[int], form: CallForm) -> None:
+        """Fill the context with the fields of a batch."""
         context = self._context
         assert context is not None
         requests = inputs.requests
         ids = _distinct([request.id for request in requests])
         context.request_ids = {row: ids[index] for row, index in enumerate(owners)}
         context.request_processor = [
-            RequestProcessor(dialect.request_headers(requests[index], inputs)) for index in owners
+            RequestProcessor(form.request_headers(requests[index], inputs)) for index in owners
         ]
         if context.metrics is not None:
             context.metrics.request_ids = context.request_ids
+        # A chunk has an element for each row of the batch, so the handler's rows must be the same rows.
         emit = inputs.emit if len(owners) == inputs.rows else None
-        context.cl_socket = _Chunks(context, emit, owners, dialect)
+        context.cl_socket = _Chunks(context, emit, owners, form)
 
     def _failed(
-        self, error: BaseException, inputs: ExecutorInputs, dialect: CallForm
+        self, error: BaseException, inputs: ExecutorInputs, form: CallForm
     ) -> ExecutorOutputs:
+        """Log the error of a batch, and return it as the answer to each request."""
         ids = ", ".join(quote(request.id) for request in inputs.requests[:8])
         log.error("the model %s failed; requests: %s", self.source.name, ids, exc_info=error)
         if is_lost(error):
             self.on_device_lost(str(getattr(self._service, "device", "cuda")))
-        failure = dialect.failure(error)
+        failure = form.failure(error)
         if self.source.debug and not answers.is_prediction_exception(error):
             add_traceback(failure, error, inputs, self.source.folder)
         return ExecutorOutputs([], dict.fromkeys(range(len(inputs.requests)), failure))
@@ -193,7 +194,7 @@ class TorchServeRunner(ForeignRunner):
         return ExecutorOutputs([Tensor(answers.OUTPUT, "BYTES", (1,), [element])])
 
     def close(self) -> None:
-        """Let the handler go."""
+        """Release the handler and its context."""
         self._service = self._context = None
         self._forms = {}
 
@@ -204,24 +205,25 @@ class _Chunks:
     Args:
         context: The handler's context, which knows the ids of the rows.
         emit: Takes chunks for the requests of the batch; None if no client streams.
+        owners: See `Call.owners`.
     """
 
     def __init__(
-        self, context: Context, emit: Emitter | None, owners: Sequence[int], dialect: CallForm
+        self, context: Context, emit: Emitter | None, owners: Sequence[int], form: CallForm
     ) -> None:
         self._context = context
         self._emit = emit
         self._owners = owners
-        self._dialect = dialect
+        self._form = form
 
     def send(self, items: Mapping[int, Any]) -> None:
         """Send one chunk to the request of each row that has an item."""
         if self._emit is None:
             return
-        self._emit(self._dialect.chunk(items, self._owners))
+        self._emit(self._form.chunk(items, self._owners))
 
     def sendall(self, frame: bytes | bytearray) -> None:
-        """Send what the real torchserve's `send_intermediate_predict_response` has framed."""
+        """Send a frame that the real torchserve's `send_intermediate_predict_response` wrote."""
         found = read_answers(frame)
         streaming.send_intermediate_predict_response(
             list(found.values()), dict(enumerate(found)), "", 200, self._context
@@ -239,6 +241,6 @@ def _distinct(ids: Sequence[str]) -> list[str]:
     """Return unique ids for the requests of a batch, because the ids of clients may be equal."""
     seen: dict[str, None] = {}
     for given in ids:
-        own = given if given and given not in seen else str(uuid.uuid4())
-        seen[own] = None
+        unique = given if given and given not in seen else str(uuid.uuid4())
+        seen[unique] = None
     return list(seen)

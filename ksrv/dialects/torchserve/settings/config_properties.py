@@ -1,9 +1,8 @@
-"""Reads a TorchServe config.properties and translates what ksrv has a setting for.
+"""Reads a TorchServe config.properties, and translates the keys for which ksrv has a setting: `translate`.
 
-A report names every other key with the reason, so that no key seems to work that does not. Values are read
-as TorchServe reads them: `key=value`, `#` comments, Java's escapes, a backslash that continues a line, variables of the
-environment as `$$NAME$$`. With `enable_envvars_config=true` the variable `TS_KEY` wins over a key, as KServe's runtime
-gives `service_envelope`.
+A report names every other key and why it has no effect. The file is read as TorchServe reads it: `key=value`, `#`
+comments, Java's escapes, a backslash that continues a line, and variables of the environment as `$$NAME$$`. With
+`enable_envvars_config=true` the variable `TS_KEY` overrides a key; KServe's runtime sets `service_envelope` so.
 """
 
 import os
@@ -29,6 +28,7 @@ T = TypeVar("T")
 
 DEFAULT_GRPC_PORT = 7070
 ENVIRONMENT_WINS = "enable_envvars_config"
+"""The key that makes variables of the environment override the file."""
 VARIABLE_PREFIX = "TS_"
 
 _PAIR = re.compile(r"((?:\\.|[^\\=:\s])+)\s*[=:\s]\s*(.*)", re.DOTALL)
@@ -57,14 +57,17 @@ _REASONS = {
     "model_metrics_auto_detect": "every metric of a handler is on /metrics, declared or not",
     "disable_token_authorization": "tokens are asked for when token_file is set",
 }
+"""Why a key has no effect."""
 
 
 class _Snapshot(msgspec.Struct):
+    """The value of `model_snapshot`: settings by model and version."""
+
     models: dict[str, dict[str, dict[str, Any]]] = {}
 
 
 class ConfigPropertiesError(ValueError):
-    """A config.properties that cannot be read; the text names file and key."""
+    """A config.properties that cannot be read. The text names the file and the key."""
 
 
 @dataclass(slots=True)
@@ -73,7 +76,7 @@ class Translated(Report):
 
     Attributes:
         settings: Server settings by dotted key.
-        defaults: The settings of archives without settings.
+        defaults: The defaults for archives, and settings of models by name.
     """
 
     settings: dict[str, Any] = field(default_factory=dict)
@@ -86,7 +89,7 @@ class Translated(Report):
 
 
 def read_properties(text: str) -> dict[str, str]:
-    """Return the keys and values of a properties file; of one key the last value stays.
+    """Return the keys and values of a properties file. If a key is repeated, its last value counts.
 
     The rules are documented at Java's Properties.load:
     https://docs.oracle.com/javase/8/docs/api/java/util/Properties.html
@@ -94,7 +97,7 @@ def read_properties(text: str) -> dict[str, str]:
     found = {}
     lines = iter(re.split(r"\r\n?|\n", text))
     for line in map(str.lstrip, lines):
-        if line.startswith(("#", "!")):  # a backslash continues no comment
+        if line.startswith(("#", "!")):  # a comment ends with its line, even after a backslash
             continue
         while _CONTINUED.search(line):
             line = line[:-1] + next(lines, "").lstrip()
@@ -113,13 +116,13 @@ def _unescaped(text: str) -> str:
 
 
 def translate(path: Path, environment: Mapping[str, str] = os.environ) -> Translated:
-    """Return what a config.properties asks for.
+    """Return the settings that a config.properties asks for.
 
     Args:
-        environment: The variables that may win over its keys.
+        environment: The variables that `$$NAME$$` names and that may override keys.
 
     Raises:
-        ConfigPropertiesError: It cannot be read, or a value cannot be.
+        ConfigPropertiesError: The file or a value cannot be read.
     """
     try:
         properties = read_properties(_text(path.read_bytes()))
@@ -139,7 +142,7 @@ def translate(path: Path, environment: Mapping[str, str] = os.environ) -> Transl
 
 
 def _text(content: bytes) -> str:
-    """Return the text of a properties file. Java reads all as ISO-8859-1; paths in UTF-8 are meant as they are."""
+    """Decode a properties file: UTF-8 if it is valid UTF-8, as paths mostly are, else ISO-8859-1 as Java reads all."""
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError:
@@ -160,6 +163,8 @@ def _with_variables(path: Path, key: str, value: str, environment: Mapping[str, 
 
 
 class _Translation:
+    """Translates the keys of one file. `_left` has the keys that no setting has used yet."""
+
     def __init__(self, path: Path, properties: dict[str, str]) -> None:
         self._path = path
         self._left = dict(properties)
@@ -168,13 +173,13 @@ class _Translation:
 
     def run(self) -> Translated:
         result = self._result
-        # TorchServe's settings imply TorchServe's clients; a flag or variable may say otherwise.
+        # Who has TorchServe's settings has TorchServe's clients. A flag or a variable of ksrv can override it.
         result.settings["torchserve_api"] = True
         self._certificates()
         self._setting("inference_address", "http", _http_address)
         self._grpc()
         self._setting("max_request_size", "limits.body", _int)
-        self._models()
+        self._choose_archives()
         result.defaults = ArchiveDefaults(
             workers=self._workers(),
             response_timeout_s=self._take("default_response_timeout", _int, "s for a batch") or 120,
@@ -183,17 +188,17 @@ class _Translation:
             envelope=self._take("service_envelope", str, "envelope of every archive") or None,
             decode=self._take("decode_input_request", _flag, "parts are decoded") is not False,
             models={
-                **(self._take("models", _models, "settings by model and version") or {}),
+                **(self._take("models", _settings_by_model, "settings by model and version") or {}),
                 **(self._snapshot or {}),
             },
-            metrics=self._take("metrics_config", _metrics, "metrics that handlers find") or (),
+            metrics=self._take("metrics_config", _declared_metrics, "metrics that handlers find") or (),
         )
         for key in self._left:
             result.ignored[key] = _REASONS.get(key, "ksrv has nothing that it would change")
         return result
 
     def _workers(self) -> int:
-        """Return the processes of a model; 0 asks for one on each GPU, or on each processor without GPUs."""
+        """Return the number of processes of a model. 0 means one for each GPU, or for each processor without GPUs."""
         key = "default_workers_per_model"
         count: int | None = self._take(key, _int, "processes of a model", least=0)
         if count != 0:
@@ -210,6 +215,15 @@ class _Translation:
     def _take(
         self, key: str, convert: Callable[[str], Any], meaning: str, *, least: int = 1
     ) -> Any:
+        """Take a key out of `_left`, and put it into the report as applied.
+
+        Args:
+            meaning: The end of the line in the report, after the value.
+            least: The least value of a number.
+
+        Returns:
+            The converted value, or None if the file does not have the key.
+        """
         text = self._left.pop(key, None)
         if text is None:
             return None
@@ -239,7 +253,7 @@ class _Translation:
             self._result.settings[setting] = value
 
     def _certificates(self) -> None:
-        """As in TorchServe, the scheme of the address decides whether there is TLS."""
+        """Set the certificates for TLS, which the scheme of the address switches on, as in TorchServe."""
         address = self._left.get("inference_address", "")
         if not address.lower().startswith("https://"):
             return
@@ -257,7 +271,8 @@ class _Translation:
         if address or port:
             self._result.settings["grpc"] = f"{address or '127.0.0.1'}:{port or DEFAULT_GRPC_PORT}"
 
-    def _models(self) -> None:
+    def _choose_archives(self) -> None:
+        """Set `models`: the whole model_store, or the archives that load_models or model_snapshot names."""
         store = self._take("model_store", str, "is where archives are looked for")
         archives: list[str] = []
 
@@ -268,7 +283,7 @@ class _Translation:
 
         self._snapshot = self._take("model_snapshot", read_snapshot, "archives and their settings")
         chosen = self._take("load_models", str, "says which archives are served")
-        if archives:  # TorchServe serves what it served before, whatever load_models says
+        if archives:  # as in TorchServe, a snapshot overrides load_models
             chosen = ",".join(archives)
         kind = (chosen or "none").lower()
         if not store or kind in ("none", "n/a"):
@@ -277,7 +292,7 @@ class _Translation:
             self._result.settings["models"] = [store]
             return
         paths = []
-        home = Path(realpath(store))
+        store_folder = Path(realpath(store))
         for entry in chosen.split(","):
             name = entry.rpartition("=")[2].strip()
             if not name:  # as in `a.mar,`
@@ -285,7 +300,7 @@ class _Translation:
             if (
                 "://" in name
                 or "\0" in name
-                or home not in Path(realpath(Path(store, name))).parents
+                or store_folder not in Path(realpath(Path(store, name))).parents
             ):
                 raise ConfigPropertiesError(
                     f"{self._path}: load_models or model_snapshot names {name!r}; only archives inside"
@@ -325,12 +340,12 @@ def _flag(text: str) -> bool:
     return text.lower() == "true"
 
 
-def _metrics(text: str) -> tuple[dict[str, Any], ...]:
+def _declared_metrics(text: str) -> tuple[dict[str, Any], ...]:
     return tuple(read_metrics_file(Path(text)))
 
 
 def _snapshot(text: str) -> tuple[dict[str, dict[str, dict[str, Any]]], list[str]]:
-    """Return the settings and the archives of the models that a server had when it wrote its snapshot."""
+    """Return the settings of the models in a server's snapshot, and the file names of their archives."""
     models = _decoded(text, _Snapshot).models
     archives = []
     for name, versions in models.items():
@@ -344,7 +359,7 @@ def _snapshot(text: str) -> tuple[dict[str, dict[str, dict[str, Any]]], list[str
     return models, archives
 
 
-def _models(text: str) -> dict[str, dict[str, dict[str, Any]]]:
+def _settings_by_model(text: str) -> dict[str, dict[str, dict[str, Any]]]:
     return _decoded(text, dict[str, dict[str, dict[str, Any]]])
 
 

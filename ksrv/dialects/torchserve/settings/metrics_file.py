@@ -1,4 +1,4 @@
-"""A metrics.yaml: the metrics that TorchServe's handlers find by `get_metric` before they report any."""
+"""Reads a metrics.yaml: the metrics that handlers find by `get_metric` without declaring them."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ DEFAULT_METRICS: tuple[dict[str, Any], ...] = tuple(
     {"name": name, "unit": "ms", "dimensions": ["ModelName", "Level"], "kind": "gauge"}
     for name in ("HandlerTime", "PredictionTime")
 )
-"""The metrics that TorchServe's metrics.yaml declares."""
+"""The metrics of handlers that TorchServe's default metrics.yaml declares."""
 
 
 class _DeclaredMetric(msgspec.Struct):
@@ -36,7 +36,7 @@ def read_metrics_file(path: Path) -> list[dict[str, Any]]:
         The `name`, `unit`, `dimensions` and `kind` (counter, gauge, histogram) of each.
 
     Raises:
-        ValueError: It cannot be read, or is not in TorchServe's form.
+        ValueError: The file cannot be read, or is not in TorchServe's form.
     """
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -1,1 +1,1 @@
-"""Stand-ins for the packages `ts` and `torchvision` where they are not installed."""
+"""Stand-ins for the packages `ts` and `torchvision`, used if these are not installed."""

@@ -1,8 +1,7 @@
-"""Importable modules in the place of a package that is not installed.
+"""Makes modules importable that stand in for a package that is not installed.
 
-A finder at the end of `sys.meta_path` makes each module on its first import. Because it stands last,
-an installed package is always found first and left alone. A missing name is an ImportError that
-names the model whose handler asked for it.
+A finder in `sys.meta_path` makes each module on its first import. It is the last finder, so an installed package is
+found first and left alone. A missing name raises an ImportError that names the model whose handler asked for it.
 """
 
 import sys
@@ -22,7 +21,7 @@ class StandInFinder(MetaPathFinder, Loader):
     Args:
         modules: The names of all modules, the package included.
         wanted_by: The model whose handler is loaded; errors name it.
-        lacks: The end of the sentence on a missing module or name.
+        lacks: The end of the error text for a missing module or name.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class StandInFinder(MetaPathFinder, Loader):
             if name.startswith("__"):
                 raise AttributeError(name)
             inner = f"{module.__name__}.{name}"
-            if inner in self._modules:  # `from package import module` asks for the name first
+            if inner in self._modules:  # `from package import module` first asks for an attribute
                 return import_module(inner)
             return self.find_name(module.__name__, name)
 
@@ -78,14 +77,14 @@ def install(finder: StandInFinder) -> bool:
     """Make a package's modules importable in this process.
 
     Returns:
-        False when the real package is installed, which then serves the imports.
+        False if the real package is installed, which then serves the imports.
     """
     if any(type(other) is type(finder) for other in sys.meta_path):
         return True
     found = find_spec(finder.package)
     if found is not None and found.origin is not None:
         return False
-    # A folder that happens to have the package's name is no package, but would be found as a package.
-    place = len(sys.meta_path) if found is None else 0
-    sys.meta_path.insert(place, finder)
+    # `found` without an origin is a plain folder of this name, which Python would import as a namespace package.
+    position = len(sys.meta_path) if found is None else 0
+    sys.meta_path.insert(position, finder)
     return True

@@ -1,7 +1,7 @@
 """Lets `from torchvision import transforms` work in handlers when torchvision is not installed.
 
-Only the transforms of `ksrv.dialects.torchserve.shims.transforms` are there; any other name is an ImportError that says
-so. An installed torchvision is always found first and left alone.
+It has only the transforms of `ksrv.dialects.torchserve.shims.transforms`; any other name raises an ImportError that
+tells to install torchvision. An installed torchvision is always found first and left alone.
 """
 
 from types import ModuleType
@@ -11,7 +11,7 @@ from ksrv.dialects.torchserve.shims import finder, transforms
 NAMES = ("Compose", "Resize", "CenterCrop", "ToTensor", "Normalize", "InterpolationMode")
 PACKAGE = "torchvision"
 VERSION = "0.28.0+ksrv"
-"""The release whose numbers the transforms have; handlers compare it."""
+"""The release of torchvision whose results the transforms equal. Handlers compare versions."""
 MODULES = (PACKAGE, f"{PACKAGE}.transforms")
 
 

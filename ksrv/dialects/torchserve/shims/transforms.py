@@ -1,9 +1,9 @@
-"""Image transforms with torchvision's names and numbers, for workers that have no torchvision.
+"""Image transforms with torchvision's names and results, for processes without torchvision.
 
-They take a Pillow image, which stays a Pillow image, or an array [height, width] or [height, width, channels] of
-uint8. Arrays are resized by Pillow's antialiased bilinear filter, bit for bit, from
-`ksrv._native.images.row_resize`; Pillow itself is not needed. If these transforms cannot do exactly
-as torchvision does, such as resizing a tensor, they raise a TypeError or a ValueError that names torchvision.
+They take a Pillow image, and return a Pillow image; or an array [height, width] or [height, width, channels] of uint8.
+`ksrv._native.images.row_resize` resizes arrays as Pillow's antialiased bilinear filter does, bit for bit, so Pillow is
+not needed. What these transforms cannot do exactly as torchvision, such as resizing a tensor, raises a TypeError or a
+ValueError that names torchvision.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ def pixels_of(image: Any) -> Pixels:
     """Return an array's pixels as uint8 [height, width, channels].
 
     Raises:
-        TypeError: It is no array of uint8.
+        TypeError: The image is not an array of uint8 in 2 or 3 dimensions.
     """
     if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim not in (2, 3):
         raise TypeError(
@@ -38,7 +38,7 @@ def _described(value: Any) -> str:
 
 
 class InterpolationMode(Enum):
-    """The names of filters; `Resize` has the bilinear one."""
+    """The names of filters. `Resize` has only the bilinear filter."""
 
     NEAREST = "nearest"
     NEAREST_EXACT = "nearest-exact"
@@ -50,6 +50,7 @@ class InterpolationMode(Enum):
 
 
 PILLOW_BILINEAR = 2
+"""`PIL.Image.BILINEAR`."""
 
 
 def _is_pillow(image: Any) -> bool:
@@ -60,7 +61,7 @@ class Compose:
     """Applies transforms one after the other.
 
     Args:
-        transforms: Callables that take and give an image or a tensor.
+        transforms: Callables that take and return an image or a tensor.
     """
 
     def __init__(self, transforms: Sequence[Callable[[Any], Any]]) -> None:
@@ -77,8 +78,9 @@ class Resize:
 
     Args:
         size: The length of the shorter edge, or (height, width).
-        interpolation: The filter; only the bilinear one is here.
-        max_size: Bounds the longer edge; not offered here.
+        interpolation: The filter, which must be bilinear.
+        max_size: torchvision's bound of the longer edge; must be None.
+        antialias: Ignored: the filter is always antialiased.
 
     Raises:
         ValueError: An argument is not supported.
@@ -120,7 +122,7 @@ class Resize:
         return resized
 
     def target(self, height: int, width: int) -> tuple[int, int]:
-        """Return the height and width that an image of this size gets."""
+        """Return the height and width to which an image of this size is resized."""
         if not isinstance(self.size, int) and len(self.size) == 2:
             return self.size[0], self.size[1]
         edge = self.size if isinstance(self.size, int) else self.size[0]
@@ -128,7 +130,7 @@ class Resize:
 
 
 class CenterCrop:
-    """Cuts the middle out; an image that is too small is padded with zeros first.
+    """Cuts out the middle of an image. An image that is too small is padded with zeros first.
 
     Args:
         size: The edge of a square, or (height, width).
@@ -156,9 +158,9 @@ class CenterCrop:
 
 
 class ToTensor:
-    """Turns pixels into a tensor [channels, height, width] of torch's default dtype, from 0 to 1.
+    """Turns pixels into a tensor [channels, height, width] of torch's default dtype, with values from 0 to 1.
 
-    Arrays of other datatypes keep their numbers.
+    Arrays of other datatypes than uint8 keep their datatype and values.
     """
 
     def __call__(self, image: Any) -> Any:
@@ -183,7 +185,7 @@ class Normalize:
     """Subtracts the mean and divides by the standard deviation, channel by channel.
 
     Raises:
-        TypeError: The image is no tensor of floats.
+        TypeError: The image is not a tensor of floats.
         ValueError: The tensor has fewer than three dimensions, or a standard deviation is zero.
     """
 

@@ -14,6 +14,7 @@ from typing import Any
 from ksrv.dialects.torchserve.shims import finder
 
 VERSION = "0.12.0"
+"""The version of TorchServe that handlers see."""
 HERE = "ksrv.dialects.torchserve.api"
 
 MODULES = (
@@ -65,7 +66,7 @@ HOMES = {
     "service": ("ModelLoader", "ModelLoaderFactory", "PREDICTION_METRIC", "Service", "emit_metrics"),
     "streaming": ("send_intermediate_predict_response",),
 }  # fmt: skip
-"""The modules of `HERE`, and the names of `ts` that they define."""
+"""The modules of the package `HERE`, and the names of `ts` that each defines."""
 
 NAMES = {name: f"{HERE}.{home}:{name}" for home, names in HOMES.items() for name in names} | {
     "CLEANUP_REGEX": "ksrv.handlers.builtin.tokenizer:CLEANUP_REGEX",
@@ -105,7 +106,7 @@ LIBRARIES = {
 
 
 class TsFinder(finder.StandInFinder):
-    """Finds `ts` and its modules in the table.
+    """Finds the modules in `MODULES`.
 
     Args:
         wanted_by: The model whose handler is loaded; errors name it.
@@ -116,7 +117,7 @@ class TsFinder(finder.StandInFinder):
         super().__init__("ts", MODULES, wanted_by=wanted_by, lacks=lacks)
 
     def fill(self, module: ModuleType) -> None:
-        """Put the version into a module, and the names that `import *` takes."""
+        """Put the version into a module, and into `__all__` the names for `import *`."""
         module.__version__ = VERSION  # type: ignore[attr-defined]
         module.__all__ = list(NAMES)  # type: ignore[attr-defined]
 

@@ -1,1 +1,1 @@
-"""Model repositories of Triton: `config.pbtxt`, its keys, and ensembles."""
+"""Reads model repositories of Triton: the keys of `config.pbtxt` become settings of ksrv's models."""

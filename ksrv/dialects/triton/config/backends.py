@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A backend of Triton's that ksrv replaces.
+    """A backend of Triton that ksrv replaces.
 
     Attributes:
-        name: Its name in config.pbtxt.
-        platform: The platform that Triton shows, or None for the loader's platform.
+        name: The name in config.pbtxt.
+        platform: The platform in the metadata of such a model, or None for the platform of ksrv's loader.
         file: The default name of the model file.
     """
 
@@ -30,6 +30,7 @@ PLATFORMS = {
     "pytorch_libtorch": BACKENDS["pytorch"],
     "ensemble": ENSEMBLE,
 }
+"""Older files name a platform instead of a backend."""
 REFUSED = {
     "batch_input": "inputs that Triton makes of a batch are not made here",
     "batch_output": "outputs that Triton scatters over a batch are not taken apart here",
@@ -37,8 +38,10 @@ REFUSED = {
     "model_operations": "libraries of custom operators are not loaded",
     "model_repository_agents": "agents that change a model before it is loaded are not run",
 }
+"""Why ksrv does not serve a model with such a key."""
 IGNORED = {
     "model_warmup": "ksrv warms every batch size up by itself where the shapes are closed",
     "metric_tags": "the metrics have the labels model and version",
     "model_metrics": "the metrics' buckets are fixed",
 }
+"""Why such a key has no effect."""

@@ -1,7 +1,7 @@
 """The keys of a config.pbtxt that a load call may change.
 
-A person who may load models is not always their author: a call may change how a model runs, but not which code
-runs or which files are read. Such keys are read from the model's folder, whatever the call says.
+A caller who may load models may not run any code on the server. So a call can change how a model runs, but not which
+code runs or which files are read: such keys are always read from the model's folder.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from ksrv.model.fault import Fault
 
 CHANGEABLE = frozenset(
     {
-        "name",  # which is compared with the folder's
+        "name",  # must equal the name of the folder
         "max_batch_size",
         "input",
         "output",
@@ -34,14 +34,14 @@ def merge_call_config(given: Keys, own: Keys, completed: Mapping[str, Any]) -> K
 
     Args:
         given: The keys of the call.
-        own: The keys of the model's config.pbtxt.
-        completed: The same with Triton's defaults, as clients are shown them.
+        own: The keys of the config.pbtxt in the model's folder.
+        completed: The same keys with Triton's defaults, as `configuration` shows them to clients.
 
     Raises:
         Fault: The call changes a key that only the model's folder sets.
     """
     changeable = CHANGEABLE
-    if completed["backend"] != "python":  # whose code reads the parameters
+    if completed["backend"] != "python":  # code of the model reads the parameters of this backend
         changeable |= {"parameters"}
     for key, value in given.items():
         if key not in changeable and plain(value) != completed.get(key):
@@ -50,7 +50,7 @@ def merge_call_config(given: Keys, own: Keys, completed: Mapping[str, Any]) -> K
                 f"a load call changes only {', '.join(sorted(changeable))}; write this key into the config.pbtxt in "
                 f"the model's folder",
             )
-    labels = {one.label_filename for one in own.output or ()}
+    labels = {output.label_filename for output in own.output or ()}
     for index, output in enumerate(given.output or ()):
         if output.label_filename is not None and output.label_filename not in labels:
             raise Fault(

@@ -1,4 +1,4 @@
-"""The configuration with which a model of Triton's answers: its config.pbtxt with Triton's defaults filled in."""
+"""The configuration of a model that clients can ask for: its config.pbtxt, completed with Triton's defaults."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,13 +12,14 @@ from ksrv.protocol.metadata import Document
 
 
 def configuration(keys: Keys, name: str, backend: Backend, max_batch_size: int) -> dict[str, Any]:
-    """Return the message of a config.pbtxt as plain values, under Triton's names.
+    """Return the keys of a config.pbtxt with Triton's defaults, as plain values under Triton's names.
 
-    Only tensors in the file are shown; the device of an instance group stays KIND_AUTO. Both are complete only once
-    the model is loaded.
+    Only tensors in the file are shown, and the device of an instance group stays KIND_AUTO, because the model is not
+    loaded yet. Loading completes both.
 
     Args:
-        max_batch_size: The rows of a batch; 0 without a batch dimension.
+        keys: The keys of the file.
+        max_batch_size: The most rows of a batch; 0 without a batch dimension.
     """
     shown: dict[str, Any] = plain(keys)
     shown |= {"name": name, "max_batch_size": max_batch_size}
@@ -50,18 +51,18 @@ def configuration(keys: Keys, name: str, backend: Backend, max_batch_size: int) 
 
 
 def plain(value: Any) -> Any:
-    """Return a value of a message as clients are shown it: a message as a dictionary of the keys that the file has."""
+    """Return a value without `Keys`: a message becomes a dictionary of the keys that the file has."""
     if isinstance(value, Keys):
-        return {key: plain(one) for key, one in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         if value and isinstance(value[0], MapEntry):
             return {entry.key: plain(entry.value) for entry in value}
-        return [plain(one) for one in value]
+        return [plain(item) for item in value]
     return value
 
 
 def as_document(message: Any) -> Document:
-    """Return a message in the JSON form of Triton: 64-bit integers as numbers, unset messages and choices left out."""
+    """Return a protobuf message in Triton's JSON: 64-bit integers are numbers, and unset messages are left out."""
     document: Document = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)
@@ -69,7 +70,7 @@ def as_document(message: Any) -> Document:
             entry = field.message_type.fields_by_name["value"]
             document[field.name] = {str(key): _value(entry, value[key]) for key in value}
         elif isinstance(value, Sequence) and not isinstance(value, str):
-            document[field.name] = [_value(field, one) for one in value]
+            document[field.name] = [_value(field, item) for item in value]
         elif not field.has_presence or message.HasField(field.name):
             document[field.name] = _value(field, value)
     return document

@@ -1,4 +1,4 @@
-"""Ensembles of Triton: the steps of `ensemble_scheduling`, and whether the models in them fit.
+"""Reads the steps of an ensemble (`ensemble_scheduling`), and checks that the models that it calls fit.
 
 The rules follow `ValidateEnsembleConfig` in Triton's ensemble_utils.cc.
 """
@@ -17,15 +17,16 @@ from ksrv.repository.entry import ModelEntry
 
 
 def read_steps(keys: Keys, tensors: Tensors) -> tuple[EnsembleStep, ...]:
-    """Return the steps of an ensemble.
+    """Return the steps of an ensemble, in an order in which each step finds its inputs.
 
     Raises:
-        ConfigError: A tensor is read that no step gives, given twice, or depends on itself.
+        ConfigError: A tensor is read that no step gives, is given twice, or depends on itself.
     """
     scheduling = keys.ensemble_scheduling
     if scheduling is None or not scheduling.step:
         raise Fault(("ensemble_scheduling",), "an ensemble needs a step")
     steps = []
+    # For each tensor the index of the step that gives it; -1 for the inputs of the ensemble.
     givers: dict[str, int] = {spec.name: -1 for spec in tensors.inputs}
     for index, step in enumerate(scheduling.step):
         path = ("ensemble_scheduling", "step", index)
@@ -42,14 +43,14 @@ def read_steps(keys: Keys, tensors: Tensors) -> tuple[EnsembleStep, ...]:
             EnsembleStep(model=step.model_name, version=version, inputs=inputs, outputs=outputs)
         )
     graph: dict[int, set[int]] = {}
-    for index, made in enumerate(steps):
-        for tensor in made.inputs.values():
+    for index, read in enumerate(steps):
+        for tensor in read.inputs.values():
             if tensor not in givers:
                 raise Fault(
                     ("ensemble_scheduling", "step", index, "input_map"),
                     f"no input and no step gives the tensor {tensor!r}",
                 )
-        graph[index] = {givers[tensor] for tensor in made.inputs.values()} - {-1}
+        graph[index] = {givers[tensor] for tensor in read.inputs.values()} - {-1}
     for spec in tensors.outputs:
         if spec.name not in givers:
             raise Fault(("output",), f"no step gives the output {spec.name!r}")
@@ -64,15 +65,15 @@ def read_steps(keys: Keys, tensors: Tensors) -> tuple[EnsembleStep, ...]:
 
 
 def check_ensembles(entries: Mapping[str, ModelEntry]) -> None:
-    """Give ensembles whose models are missing, do not fit or call them back their error.
+    """Set the error of each ensemble that calls itself, or whose models are missing or do not fit.
 
     Args:
-        entries: Every model by name.
+        entries: Every model by name. Entries of such ensembles are changed.
     """
     calls = {name: set(_called(entry)) for name, entry in entries.items()}
     waiting = [name for name in calls if calls[name]]
     failed = True
-    while failed:  # an ensemble of an ensemble that fails, fails
+    while failed:  # an error of an ensemble may be an error of ensembles that call it
         failed = False
         for name in list(waiting):
             entry = entries[name]
@@ -85,6 +86,7 @@ def check_ensembles(entries: Mapping[str, ModelEntry]) -> None:
 
 
 def _names(path: KeyPath, entries: Sequence[Keys]) -> dict[str, str]:
+    """Return a map of a step: the ensemble's tensor for each tensor of the step's model."""
     names: dict[str, str] = {}
     for index, entry in enumerate(entries):
         if entry.key in names:
@@ -100,32 +102,33 @@ def _configs(entry: ModelEntry) -> Iterable[ModelConfig]:
 
 
 def _called(entry: ModelEntry) -> list[str]:
+    """Return the models that an ensemble calls; empty for other models."""
     return [
         step.model for config in _configs(entry) for step in TritonDeclarations.of(config).steps
     ]
 
 
 def _circle(name: str, calls: Mapping[str, set[str]]) -> str:
-    """Return a sentence on the models through which an ensemble calls itself, else ""."""
+    """Return an error text if an ensemble calls itself through other models, else ""."""
     waiting: list[tuple[str, ...]] = [(name,)]
     seen: set[str] = set()
     while waiting:
-        way = waiting.pop()
-        for other in sorted(calls.get(way[-1], ())):
+        chain = waiting.pop()
+        for other in sorted(calls.get(chain[-1], ())):
             if other == name:
-                return f"ensembles call each other in a circle: {' -> '.join((*way, name))}"
+                return f"ensembles call each other in a circle: {' -> '.join((*chain, name))}"
             if other not in seen:
                 seen.add(other)
-                waiting.append((*way, other))
+                waiting.append((*chain, other))
     return ""
 
 
 def _misfit(entry: ModelEntry, entries: Mapping[str, ModelEntry]) -> str | None:
-    """Return a sentence on the first step whose model is not there or takes other tensors."""
+    """Return an error text for the first step whose model is missing or has other tensors; None if all fit."""
     for config in _configs(entry):
         tensors: dict[str, _Declared] = {}
-        for own in (*config.inputs, *config.outputs):
-            tensors[own.name] = _Declared("the ensemble", own, config.counts_rows)
+        for spec in (*config.inputs, *config.outputs):
+            tensors[spec.name] = _Declared("the ensemble", spec, config.counts_rows)
         for step in TritonDeclarations.of(config).steps:
             shown = f"{entry.path}: the ensemble calls the model {step.model!r}"
             model = entries.get(step.model)
@@ -141,11 +144,11 @@ def _misfit(entry: ModelEntry, entries: Mapping[str, ModelEntry]) -> str | None:
                 if 0 < most < config.row_limit:
                     return f"{shown}, which takes {most} rows at most, and the ensemble {config.row_limit}"
                 for side, names in (("input", step.inputs), ("output", step.outputs)):
-                    known = {one.name for one in getattr(called, f"{side}s")}
-                    wrong = [one for one in names if known and one not in known]
+                    known = {spec.name for spec in getattr(called, f"{side}s")}
+                    wrong = [name for name in names if known and name not in known]
                     if wrong:
                         return f"{shown} with the {side} {wrong[0]!r}; it has {', '.join(sorted(known))}"
-                needed = {one.name for one in called.inputs if not one.optional}
+                needed = {spec.name for spec in called.inputs if not spec.optional}
                 missing = needed - set(step.inputs)
                 if missing:
                     return f"{shown} without its input {min(missing)!r}"
@@ -157,7 +160,12 @@ def _misfit(entry: ModelEntry, entries: Mapping[str, ModelEntry]) -> str | None:
 
 
 class _Declared(NamedTuple):
-    """A tensor of an ensemble as one of its models declares it."""
+    """A tensor of an ensemble, as the ensemble or one of its models declares it.
+
+    Attributes:
+        model: Who declares it, as error texts name it.
+        has_rows: Whether the first dimension of the shape is the batch dimension.
+    """
 
     model: str
     spec: TensorSpec
@@ -172,10 +180,10 @@ class _Declared(NamedTuple):
 def _contradiction(
     step: EnsembleStep, called: ModelConfig, tensors: dict[str, _Declared]
 ) -> str | None:
-    """Return a sentence on the first tensor that two models declare in ways that exclude each other.
+    """Return an error text for the first tensor of a step that contradicts an earlier declaration, or None.
 
     Args:
-        tensors: The declarations of the ensemble and the earlier steps; this step's are added.
+        tensors: The declarations of the ensemble and of earlier steps. Those of this step are added.
     """
     for specs, names in ((called.inputs, step.inputs), (called.outputs, step.outputs)):
         for spec in specs:
@@ -193,7 +201,7 @@ def _contradiction(
 
 
 def _agree(one: tuple[Dimension, ...], other: tuple[Dimension, ...]) -> bool:
-    """Tell whether a shape may be both; a size that is open in one of them agrees with any."""
+    """Tell whether one shape can have both declarations; an open size (-1 or a range) agrees with any."""
     if len(one) != len(other):
         return False
     pairs = zip(one, other, strict=True)

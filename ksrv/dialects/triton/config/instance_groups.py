@@ -1,4 +1,4 @@
-"""The `instance_group` of a config.pbtxt: how many instances, and on which device."""
+"""Translates the `instance_group` of a config.pbtxt: how many instances a model has, and on which device."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -22,11 +22,7 @@ _IGNORED = {
 
 
 def instances_of(groups: Sequence[Keys] | None, report: Report) -> dict[str, Any]:
-    """Return the settings for the groups: `instances` and `device`.
-
-    Args:
-        groups: The groups, or None.
-    """
+    """Return the settings `instances` and `device` for the groups. `report` takes refused and ignored keys."""
     if not groups:
         return {}
     for key, reason in _REFUSED.items():
@@ -66,7 +62,10 @@ def instances_of(groups: Sequence[Keys] | None, report: Report) -> dict[str, Any
 
 
 def _numbered(groups: Sequence[Keys]) -> str:
-    """Return the device whose numbers the instances take in turn: each once where all have as many."""
+    """Return the device, with the GPU numbers that the instances take in turn.
+
+    If every GPU has as many instances, each number is listed once, else once for each instance.
+    """
     each = [
         number for group in groups for number in (group.gpus or ()) for _ in range(group.count or 1)
     ]

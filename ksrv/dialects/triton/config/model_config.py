@@ -1,7 +1,8 @@
-"""A model of a Triton repository: its `config.pbtxt` becomes settings; the folder is not changed.
+"""Reads a model of a Triton repository (`read_model`): its `config.pbtxt` becomes settings of ksrv.
 
-Every key is applied, or named as ignored, or refused if serving without it would give wrong
-answers. ONNX, TorchScript and OpenVINO models are served, and ensembles of models.
+Every key is applied, ignored with a line in the report, or refused if the model would give wrong answers without it.
+ksrv serves ONNX, TorchScript and OpenVINO models, models of the Python backend, and ensembles. The folder is not
+changed.
 """
 
 from pathlib import Path
@@ -46,26 +47,27 @@ MODEL_HANDLER = "ksrv.dialects.triton.handlers.model:TritonModel"
 SEQUENCE_HANDLER = "ksrv.dialects.triton.handlers.sequence_model:TritonSequenceModel"
 ENSEMBLE_RUNNER = "ksrv.dialects.triton.handlers.ensemble:EnsembleRunner"
 DEFAULT_MAX_BATCH_SIZE = 4
-"""Triton's, where dynamic_batching stands without max_batch_size."""
+"""Triton's default if the file has dynamic_batching but no max_batch_size."""
 LARGEST_QUEUE = 1_000_000
 
-_OTHERS = "ksrv serves onnxruntime, openvino, python, pytorch (TorchScript) and ensembles"
+_SERVED = "ksrv serves onnxruntime, openvino, python, pytorch (TorchScript) and ensembles"
 
 
 _THREADS = {"intra_op_thread_count", "INFERENCE_NUM_THREADS"}
+"""The `parameters` that set the threads of an instance."""
 _REFUSED_PARAMETERS = {"CPU_EXTENSION_PATH": "libraries of custom operators are not loaded"}
 
 
 def is_triton_model(folder: Path) -> bool:
-    """Whether a folder is a model of Triton's without files of ksrv's.
+    """Whether a folder is a Triton model, and has no files of ksrv.
 
-    It has a config.pbtxt, or a Python model that declares its inputs and outputs itself.
+    It has a config.pbtxt, or a Python model, which may declare its inputs and outputs itself.
     """
-    described = (folder / CONFIG_NAME).is_file() or _describes_itself(folder)
-    return described and not _has_own_settings(folder)
+    is_described = (folder / CONFIG_NAME).is_file() or _has_python_model(folder)
+    return is_described and not _has_ksrv_files(folder)
 
 
-def _describes_itself(folder: Path) -> bool:
+def _has_python_model(folder: Path) -> bool:
     for version in version_folders(folder):
         path = version / BACKENDS["python"].file
         try:
@@ -78,32 +80,32 @@ def _describes_itself(folder: Path) -> bool:
 
 
 def may_be_configured(folder: Path) -> bool:
-    """Whether a folder can be read as a model of Triton's by a config.pbtxt from elsewhere."""
-    if _has_own_settings(folder):
+    """Whether a folder can be read as a Triton model if a load call brings the config.pbtxt."""
+    if _has_ksrv_files(folder):
         return False
     return (folder / CONFIG_NAME).is_file() or bool(version_folders(folder))
 
 
-def _has_own_settings(folder: Path) -> bool:
-    own = ("model.yaml", "handler.py")
-    return any((at / name).is_file() for at in (folder, *version_folders(folder)) for name in own)
+def _has_ksrv_files(folder: Path) -> bool:
+    names = ("model.yaml", "handler.py")
+    return any((at / name).is_file() for at in (folder, *version_folders(folder)) for name in names)
 
 
 def read_model(path: Path, name: str, config: str | None = None) -> ModelEntry:
-    """Return the model of a folder of Triton's.
+    """Return the Triton model in a folder.
 
     Args:
-        config: The configuration of a load call, which may change a part of the folder's config.pbtxt.
+        config: The text of a config.pbtxt from a load call. It replaces the keys that a call may change.
 
     Returns:
-        The entry with its report; a model that asks for what ksrv does not do carries the error.
+        The entry with its report. It has an error if the model needs something that ksrv does not do.
 
     Raises:
         ConfigError: config.pbtxt cannot be read, or is wrong.
     """
     root = path.absolute()
     folders = version_folders(root)
-    settings = _Settings(root, name, folders, *_own_keys(root, needs_file=config is None))
+    settings = _Settings(root, name, folders, *_folder_keys(root, needs_file=config is None))
     if config is not None:
         settings.change(*read_text_format(Path(CONFIG_NAME), config))
     with settings.document.naming_faults():
@@ -111,8 +113,9 @@ def read_model(path: Path, name: str, config: str | None = None) -> ModelEntry:
 
 
 def _entry(settings: "_Settings", path: Path, name: str, folders: list[Path]) -> ModelEntry:
+    """Return the model, with a source for each version that its version_policy chooses."""
     root, shared, report = settings.root, settings.read(), settings.report
-    entry = ModelEntry(name, path=path, report=report, available=tuple(one.name for one in folders))
+    entry = ModelEntry(name, path=path, report=report, available=tuple(each.name for each in folders))
     own_name = settings.keys.name
     if own_name and own_name != root.name:
         raise Fault(("name",), f"is {own_name!r}, and the folder is called {root.name!r}")
@@ -121,7 +124,7 @@ def _entry(settings: "_Settings", path: Path, name: str, folders: list[Path]) ->
         return entry
     if not folders and settings.backend is not ENSEMBLE:
         raise ConfigError(f"{root}: holds no version folder, such as {root / '1'}")
-    found = {one.name: one for one in folders} or {"1": root}
+    found = {each.name: each for each in folders} or {"1": root}  # an ensemble may have no version folder
     chosen = choose_versions(shared.version_policy, list(found))
     missing = [version for version in chosen if version not in found]
     if missing:
@@ -134,16 +137,24 @@ def _entry(settings: "_Settings", path: Path, name: str, folders: list[Path]) ->
     return entry
 
 
-def _own_keys(root: Path, *, needs_file: bool) -> tuple[Keys, Document]:
-    """Return the keys of a folder's config.pbtxt, or the default keys of a folder without."""
+def _folder_keys(root: Path, *, needs_file: bool) -> tuple[Keys, Document]:
+    """Return the keys of a folder's config.pbtxt, or default keys if the folder has no such file.
+
+    Args:
+        needs_file: Whether a missing file is an error, unless the folder has a Python model.
+    """
     file, text = root / CONFIG_NAME, None
     if not file.is_file():
-        text = 'backend: "python"' if _describes_itself(root) else None if needs_file else ""
+        text = 'backend: "python"' if _has_python_model(root) else None if needs_file else ""
     return read_text_format(file, text)
 
 
 class _Settings:
-    """Reads the keys of one config.pbtxt, and fills the report meanwhile."""
+    """Translates the keys of one config.pbtxt into settings, and fills the report meanwhile.
+
+    Attributes:
+        backend: The backend of the model, once `read` has chosen it.
+    """
 
     def __init__(
         self, root: Path, name: str, folders: list[Path], keys: Keys, document: Document
@@ -157,37 +168,25 @@ class _Settings:
         self.backend = BACKENDS["onnxruntime"]
 
     def change(self, keys: Keys, document: Document) -> None:
-        """Take the configuration of a load call in place of the folder's, but for what only the folder sets."""
+        """Replace the keys that a load call may change; see `merge_call_config`."""
         own = self.keys
         with self.document.naming_faults():
             completed = configuration(own, self.root.name, self._backend(), 0)
-        self.report = Report()  # of the keys that are read from here on
+        self.report = Report()  # drops what choosing the backend has reported; `read` reports it again
         self.document = document
         with document.naming_faults():
             self.keys = merge_call_config(keys, own, completed)
 
     def read(self) -> ModelConfig:
-        """Return the settings that all versions share; the model file is still open.
+        """Return the settings that all versions share; `version` adds the model file.
 
         Raises:
             ConfigError: A key is wrong.
         """
         keys, applied = self.keys, self.report.applied
         self.backend = self._backend()
-        for key, reason in REFUSED.items():
-            if getattr(keys, key):
-                self._refuse(key, reason)
         is_python = self.backend.name == "python"
-        if keys.model_transaction_policy and keys.model_transaction_policy.decoupled:
-            if is_python:
-                self.report.applied["model_transaction_policy.decoupled"] = "any number of answers"
-            else:
-                self._refuse(
-                    "model_transaction_policy.decoupled", "one request has one answer here"
-                )
-        for key, reason in IGNORED.items():
-            if getattr(keys, key):
-                self.report.ignored[key] = reason
+        self._report_fixed_keys(is_python)
         if self.backend is ENSEMBLE:
             return self._ensemble()
         if keys.ensemble_scheduling is not None:
@@ -204,10 +203,11 @@ class _Settings:
         sequences = read_sequence_batching(keys, self.report, self.backend.name)
         if sequences is not None:
             batching = batching and replace(batching, max_delay_ms=sequences.delay_ms)
+            # Each request of a sequence is one row; batches join rows of different sequences.
             settings |= {"sequences": sequences.limits, "row_limit": 1 if batching else 0}
         settings |= instances_of(keys.instance_group, self.report)
         if self.backend.name == "openvino" and settings["device"] == "auto":
-            settings["device"] = "cpu"  # where OpenVINO's models run
+            settings["device"] = "cpu"  # `auto` could choose a GPU of torch, but OpenVINO runs on the CPU
         if queue_size is not None:
             settings["queue_size"] = queue_size
         if (threads := self._threads()) is not None:
@@ -240,8 +240,24 @@ class _Settings:
             **settings,
         )
 
+    def _report_fixed_keys(self, is_python: bool) -> None:
+        """Report the keys whose outcome does not depend on their values."""
+        keys = self.keys
+        for key, reason in REFUSED.items():
+            if getattr(keys, key):
+                self._refuse(key, reason)
+        if keys.model_transaction_policy and keys.model_transaction_policy.decoupled:
+            decoupled = "model_transaction_policy.decoupled"
+            if is_python:
+                self.report.applied[decoupled] = "any number of answers"
+            else:
+                self._refuse(decoupled, "one request has one answer here")
+        for key, reason in IGNORED.items():
+            if getattr(keys, key):
+                self.report.ignored[key] = reason
+
     def version(self, name: str, version: str, folder: Path, config: ModelConfig) -> ModelSource:
-        """Return one version, with the error of a model file that is not there."""
+        """Return one version; it has an error if its model file is missing or is not in the folder."""
         error = None
         if self.backend is not ENSEMBLE:
             try:
@@ -253,16 +269,17 @@ class _Settings:
             name=name, version=version, folder=folder, root=self.root, config=config, error=error
         )
 
-    # ---- the model --------------------------------------------------------------------------
+    # ---- the backend and the files ----------------------------------------------------------
 
     def _backend(self) -> Backend:
+        """Return the backend that the file names, or the backend that fits the names of model files."""
         keys, applied = self.keys, self.report.applied
         if keys.runtime:
             self._refuse("runtime", "a backend's other runtimes are not served")
         if keys.platform:
             applied["platform"] = keys.platform
             if keys.platform not in PLATFORMS:
-                self._refuse("platform", f"{keys.platform[:64]!r} is not served; {_OTHERS}")
+                self._refuse("platform", f"{keys.platform[:64]!r} is not served; {_SERVED}")
                 return BACKENDS["onnxruntime"]
             if keys.backend and keys.backend != PLATFORMS[keys.platform].name:
                 raise Fault(
@@ -272,7 +289,7 @@ class _Settings:
         if keys.backend:
             applied["backend"] = keys.backend
             if keys.backend not in BACKENDS:
-                self._refuse("backend", f"{keys.backend[:64]!r} is not served; {_OTHERS}")
+                self._refuse("backend", f"{keys.backend[:64]!r} is not served; {_SERVED}")
             return BACKENDS.get(keys.backend, BACKENDS["onnxruntime"])
         if keys.ensemble_scheduling is not None:
             return ENSEMBLE
@@ -290,7 +307,7 @@ class _Settings:
     def _model_file(self, folder: Path) -> Path:
         name = self.keys.default_model_filename or self.backend.file
         path = self._inside(folder, ("default_model_filename",), name)
-        if path.suffix == ".onnx" and path.is_dir():  # with the files of its external data
+        if path.suffix == ".onnx" and path.is_dir():  # a folder for the model and its external data
             path = path / Path(self.backend.file)
         if path.suffix not in (".onnx", ".pt", ".xml", ".py"):
             raise Fault(
@@ -331,17 +348,18 @@ class _Settings:
         self.report.applied["output.label_filename"] = f"{len(labels)} labels of classes"
         return labels
 
-    # ---- how it is run ----------------------------------------------------------------------
+    # ---- batches, versions and parameters ---------------------------------------------------
 
     def _batching(self) -> tuple[JoinPolicy | None, int | None]:
+        """Return how requests join, and the size of the queue; None for the defaults."""
         keys, applied, ignored = self.keys, self.report.applied, self.report.ignored
         given, dynamic = keys.max_batch_size, keys.dynamic_batching
         size = given
         if size is None and dynamic is not None:
             size = DEFAULT_MAX_BATCH_SIZE
         if size:
-            what = "Triton's default" if given is None else "as in Triton"
-            applied["max_batch_size"] = f"batches of up to {size} rows, {what}"
+            origin = "Triton's default" if given is None else "as in Triton"
+            applied["max_batch_size"] = f"batches of up to {size} rows, {origin}"
         elif given is not None:
             applied["max_batch_size"] = "0: no batch dimension; requests run one by one"
         if dynamic is None:
@@ -354,7 +372,7 @@ class _Settings:
         if not size:
             raise Fault(("dynamic_batching",), "needs a max_batch_size above 0")
         delay = (dynamic.max_queue_delay_microseconds or 0) / 1000
-        if delay > 3_600_000:
+        if delay > 3_600_000:  # an hour in ms
             raise Fault(
                 ("dynamic_batching", "max_queue_delay_microseconds"), "is more than an hour"
             )
@@ -405,6 +423,7 @@ class _Settings:
         return VersionPolicy(latest=latest)
 
     def _parameters(self) -> dict[str, Any]:
+        """Return all `parameters`, and report those that no other method reports."""
         found: dict[str, Any] = {}
         for index, entry in enumerate(self.keys.parameters or ()):
             if entry.key in found:
@@ -422,16 +441,18 @@ class _Settings:
         return found
 
     def _openvino(self, tensors: Tensors) -> dict[str, Any]:
+        """Return the options for OpenVINO's loader; empty for other backends."""
         if self.backend.name != "openvino":
             return {}
         given = {entry.key: entry.value.string_value for entry in self.keys.parameters or ()}
         shapes: dict[str, tuple[Dimension, ...]] = {}
         if given.get("RESHAPE_IO_LAYERS", "").lower() in ("yes", "true"):
-            shapes = {one.name: one.model_shape or one.shape for one in tensors.bound_inputs}
+            shapes = {bound.name: bound.model_shape or bound.shape for bound in tensors.bound_inputs}
         batches = bool(self.keys.max_batch_size) or self.keys.dynamic_batching is not None
         return OpenVinoOptions(batch=-1 if batches else 0, shapes=shapes).mapping()
 
     def _threads(self) -> int | None:
+        """Return the threads of an instance, at most the cores, or None if no parameter sets them."""
         for index, entry in enumerate(self.keys.parameters or ()):
             if entry.key in _THREADS:
                 text = entry.value.string_value
@@ -483,7 +504,8 @@ class _Settings:
         found = configuration(self.keys, self._name, self.backend, max_batch_size)
         if self.backend.name != "python":
             return found
-        return as_document(to_message("inference.ModelConfig", found))  # the model gets all keys
+        # Like Triton, give a Python model every key, also those that the file leaves out.
+        return as_document(to_message("inference.ModelConfig", found))
 
     def _refuse(self, key: str, reason: str) -> None:
         self.report.refused[key] = reason

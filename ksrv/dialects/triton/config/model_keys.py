@@ -1,4 +1,4 @@
-"""The keys of a `config.pbtxt`, and the rules that they keep beyond the types of Triton's message.
+"""The keys of a `config.pbtxt`, and the rules for their values beyond the types of Triton's message.
 
 `protos/model_config.proto` has the names and types; `text_format.py` reads a file by that message.
 """
@@ -9,14 +9,14 @@ from ksrv._native.tensor import datatype
 from ksrv.model.spec import LARGEST_SIZE
 
 DATA_TYPES = {"TYPE_STRING" if name == "BYTES" else f"TYPE_{name}": name for name in datatype.NAMES}
-"""The datatypes' names in KServe v2, by Triton's names."""
+"""The names of datatypes in KServe v2, by Triton's names."""
 
 
 class Keys(dict[str, Any]):
-    """A message of config.pbtxt: the keys that the file has, also as attributes.
+    """A message of config.pbtxt: a dict of the keys that the file has, which are also attributes.
 
-    A key that the file leaves out is None as an attribute. Values of enumerations are their names. An empty message is
-    true, because the file has it.
+    The attribute of a missing key is None. A value of an enumeration is a name. Even an empty message is true, because
+    it is in the file.
     """
 
     def __getattr__(self, key: str) -> Any:

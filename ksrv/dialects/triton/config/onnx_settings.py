@@ -1,4 +1,4 @@
-"""The settings of Triton's onnxruntime backend: `optimization`, and some `parameters`."""
+"""Translates settings of Triton's onnxruntime backend: `optimization`, and some `parameters`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from ksrv.model.fault import Fault, KeyPath
 from ksrv.repository.report import Report
 
 LEVELS = {-1: "ORT_ENABLE_BASIC", 1: "ORT_ENABLE_EXTENDED", 2: "ORT_DISABLE_ALL"}
-"""ONNX Runtime's names of the levels of `optimization.graph`; any other leaves the default, which is everything."""
+"""ONNX Runtime's names for levels of `optimization.graph`. Any other level is the default, ORT_ENABLE_ALL."""
 SPEED_ALONE = "it changes speed alone, and ksrv leaves it to the runtime"
 NO_PLUGINS = "libraries of custom operators are not loaded"
 OPTIONS = {
@@ -19,9 +19,10 @@ OPTIONS = {
     "enable_mem_pattern": "enable_mem_pattern",
     "session.use_device_allocator_for_initializers": "session.use_device_allocator_for_initializers",
 }
-"""The `parameters` that are session options. `intra_op_thread_count` is the setting `threads`."""
+"""The `parameters` that are session options. `intra_op_thread_count` is the setting `threads` instead."""
 _ON_CPU = {"openvino": "OpenVINOExecutionProvider"}
 _ON_GPU = {"tensorrt": "TensorrtExecutionProvider", "cuda": "CUDAExecutionProvider"}
+"""ONNX Runtime's providers by the names of execution accelerators."""
 _OF_TENSORRT = {
     "max_workspace_size_bytes": "trt_max_workspace_size",
     "int8_calibration_table_name": "trt_int8_calibration_table_name",
@@ -57,16 +58,15 @@ def read_onnx(keys: Keys, report: Report) -> OnnxSettings:
             ("cpu_execution_accelerator", _ON_CPU, accelerators.cpu_execution_accelerator or ()),
         ):
             providers += _providers((*path, side), known, found, report)
-        if on_gpu and not any("CUDAExecutionProvider" in one for one in providers):
-            providers.append(
-                {"CUDAExecutionProvider": {}}
-            )  # as in Triton, for what TensorRT cannot do
+        # As in Triton, CUDA runs the parts of a model that TensorRT cannot run.
+        if on_gpu and not any("CUDAExecutionProvider" in provider for provider in providers):
+            providers.append({"CUDAExecutionProvider": {}})
     note_ignored(given, report)
     return OnnxSettings(providers=tuple(providers), options=options)
 
 
 def note_ignored(given: Keys | None, report: Report, *, all_keys: bool = False) -> None:
-    """Report the keys of `optimization` that change nothing here.
+    """Report the keys of `optimization` that have no effect in ksrv.
 
     Args:
         all_keys: Whether to report the keys for ONNX Runtime too, because another backend runs the model.
@@ -79,6 +79,7 @@ def note_ignored(given: Keys | None, report: Report, *, all_keys: bool = False) 
 
 
 def _options(keys: Keys, report: Report) -> dict[str, Any]:
+    """Return the session options in the `parameters`."""
     options: dict[str, Any] = {}
     for index, entry in enumerate(keys.parameters or ()):
         name = OPTIONS.get(entry.key)
@@ -107,6 +108,7 @@ def _providers(
     found: Sequence[Keys],
     report: Report,
 ) -> list[dict[str, dict[str, str]]]:
+    """Return the providers for the execution accelerators of one kind of device, with their options."""
     providers = []
     for index, accelerator in enumerate(found):
         name = accelerator.name or ""

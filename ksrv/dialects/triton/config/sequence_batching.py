@@ -1,4 +1,8 @@
-"""The `sequence_batching` of a config.pbtxt: the bounds of sequences, their control inputs and their states."""
+"""Translates the `sequence_batching` of a config.pbtxt: limits of sequences, control inputs, and states.
+
+ksrv fills a control input with facts about the sequence of each row, such as its id. A state is an output of the model
+that is an input of the next request of the same sequence.
+"""
 
 import math
 from typing import NamedTuple
@@ -10,7 +14,7 @@ from ksrv.model.spec import SequenceLimits
 from ksrv.repository.report import Report
 
 IDLE_MICROSECONDS = 1_000_000
-"""Triton's, where max_sequence_idle_microseconds is left out."""
+"""Triton's default for max_sequence_idle_microseconds."""
 
 _KEY = "sequence_batching"
 _KINDS = {
@@ -25,13 +29,14 @@ _VALUES = {
     "bool_false_true": "BOOL",
 }
 _IDS = ("UINT64", "INT64", "UINT32", "INT32", "BYTES")
+"""The datatypes that an input for the id of a sequence may have."""
 
 
 class SequenceSettings(NamedTuple):
     """The settings in a sequence_batching.
 
     Attributes:
-        limits: The bounds of sequences.
+        limits: The limits of sequences.
         controls: The inputs that ksrv fills in.
         states: The tensors that are passed from one request of a sequence to the next.
         delay_ms: How long the oldest request waits for a full batch.
@@ -62,7 +67,7 @@ def read_sequence_batching(keys: Keys, report: Report, backend: str) -> Sequence
     taken = {tensor.name for tensor in keys.input or ()}
     controls = _controls(section, taken)
     states = tuple(
-        _state(one, (_KEY, "state", index), report) for index, one in enumerate(section.state or ())
+        _state(state, (_KEY, "state", at), report) for at, state in enumerate(section.state or ())
     )
     for index, state in enumerate(states):
         if state.input in taken:
@@ -72,19 +77,20 @@ def read_sequence_batching(keys: Keys, report: Report, backend: str) -> Sequence
         taken.add(state.input)
     limits = _limits(section, keys, report)
     if controls:
-        filled = (f"{one.name} ({one.kind})" for one in controls)
+        filled = (f"{control.name} ({control.kind})" for control in controls)
         report.applied[f"{_KEY}.control_input"] = f"filled in: {', '.join(filled)}"
     if states:
-        kept = ", ".join(f"{one.output} -> {one.input}" for one in states)
+        kept = ", ".join(f"{state.output} -> {state.input}" for state in states)
         report.applied[f"{_KEY}.state"] = f"kept for each sequence: {kept}"
     return SequenceSettings(limits, controls, states, _delay_ms(section, report))
 
 
 def _limits(section: Keys, keys: Keys, report: Report) -> SequenceLimits:
     idle = section.max_sequence_idle_microseconds or IDLE_MICROSECONDS
-    idle_ms = min(max(1, math.ceil(idle / 1000)), 86_400_000)
+    idle_ms = min(max(1, math.ceil(idle / 1000)), 86_400_000)  # at most a day
     groups = keys.instance_group or ()
     instances = sum((group.count or 1) * max(1, len(group.gpus or ())) for group in groups) or 1
+    # As in Triton, an instance has as many sequences as rows, or as many as `oldest` says.
     each = max(1, keys.max_batch_size or 1)
     if section.oldest is not None:
         each = section.oldest.max_candidate_sequences or each
@@ -118,16 +124,17 @@ def _delay_ms(section: Keys, report: Report) -> float:
 
 
 def _controls(section: Keys, taken: set[str]) -> tuple[ControlTensor, ...]:
+    """Return the control inputs, and add their names to `taken`."""
     found: list[ControlTensor] = []
     for index, tensor in enumerate(section.control_input or ()):
         path = (_KEY, "control_input", index)
         if tensor.name in taken:
             raise Fault((*path, "name"), f"the input {tensor.name!r} has another use")
         taken.add(tensor.name)
-        for place, control in enumerate(tensor.control):
+        for number, control in enumerate(tensor.control):
             if any(_KINDS[control.kind] == other.kind for other in found):
-                raise Fault((*path, "control", place), f"{control.kind} is given twice")
-            found.append(_control(tensor.name, control, (*path, "control", place)))
+                raise Fault((*path, "control", number), f"{control.kind} is given twice")
+            found.append(_control(tensor.name, control, (*path, "control", number)))
         if len(tensor.control) != 1:
             raise Fault(path, "expected one control of a kind for each input")
     return tuple(found)

@@ -1,4 +1,7 @@
-"""The inputs and outputs of a config.pbtxt: what clients see, and what the model itself takes."""
+"""Reads the inputs and outputs of a config.pbtxt: the tensors that clients see, and the tensors of the model file.
+
+Both differ if a tensor has `reshape`, and for TorchScript models, whose tensors have positions instead of names.
+"""
 
 import math
 from collections.abc import Sequence
@@ -16,11 +19,11 @@ _REFUSED = {
     "allow_ragged_batch": "requests of different shapes are never in one batch here",
     "optional": "every input is needed here",
 }
-_OF_PYTHON = {
+_APPLIED_FOR_PYTHON = {
     "optional": "a request may leave it out",
     "allow_ragged_batch": "execute() gets each request's tensors; tensors of other shapes arrive in another call",
 }
-"""The keys that `execute(requests)` allows, because it sees each request by itself."""
+"""Keys that only the Python backend can serve, because its `execute(requests)` gets each request separately."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +31,10 @@ class Tensors:
     """The tensors of a model.
 
     Attributes:
-        inputs: The inputs as clients see them; empty where the model file knows them.
-        outputs: The outputs, likewise.
-        bound_inputs: For each declared input, what the model takes.
-        bound_outputs: For each declared output, what the model gives.
+        inputs: The inputs as clients see them; empty if they are read from the model file.
+        outputs: The outputs as clients see them, or empty.
+        bound_inputs: For each of `inputs`, the input of the model file.
+        bound_outputs: For each of `outputs`, the output of the model file.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -41,9 +44,9 @@ class Tensors:
 
     @property
     def is_open(self) -> bool:
-        """Whether a size of an input is for clients to choose."""
+        """Whether clients choose a size of an input."""
         return not self.inputs or any(
-            size == -1 or isinstance(size, tuple) for one in self.inputs for size in one.shape
+            size == -1 or isinstance(size, tuple) for spec in self.inputs for size in spec.shape
         )
 
 
@@ -51,7 +54,7 @@ def read_tensors(keys: Keys, report: Report, backend: str) -> Tensors:
     """Return the tensors of a config.pbtxt.
 
     Args:
-        backend: The backend's name; a backend that reads tensors from its file completes what is left out.
+        backend: The name of the backend. Some backends read tensors that are left out from the model file.
 
     Raises:
         ConfigError: A tensor is incomplete, or its shapes do not fit each other.
@@ -68,7 +71,12 @@ def read_tensors(keys: Keys, report: Report, backend: str) -> Tensors:
 
 
 class _Reader:
-    """Reads the inputs or the outputs."""
+    """Reads the inputs or the outputs.
+
+    Args:
+        side: "input" or "output".
+        batched: Whether tensors have a batch dimension, which `dims` do not mention.
+    """
 
     def __init__(self, report: Report, backend: str, side: str, batched: bool) -> None:
         self._report = report
@@ -76,8 +84,8 @@ class _Reader:
         self._batched = batched
         self._completes = backend in ("onnxruntime", "openvino", "python")
         self._is_python = backend == "python"
-        self._positions = backend == "pytorch"
-        self._open = ANY_SIZE_OR_NONE if backend in ("python", "ensemble") else ANY_SIZE
+        self._has_positions = backend == "pytorch"
+        self._any_size = ANY_SIZE_OR_NONE if backend in ("python", "ensemble") else ANY_SIZE
 
     def read(
         self, tensors: Sequence[Keys]
@@ -89,7 +97,7 @@ class _Reader:
             self._check_keys(tensor, (side, index))
             if any(other.name == tensor.name for other in tensors[:index]):
                 raise Fault((side, index, "name"), f"{tensor.name!r} is declared twice")
-        incomplete = [one.name for one in tensors if one.data_type is None or not one.dims]
+        incomplete = any(tensor.data_type is None or not tensor.dims for tensor in tensors)
         if not tensors or incomplete:
             self._report.applied[side] = "names, datatypes and shapes are read from the model file"
             return (), ()
@@ -111,7 +119,7 @@ class _Reader:
                     position=position,
                 )
             )
-        shown = (f"{one.name} {one.datatype} {one.wire_shape}" for one in specs)
+        shown = (f"{spec.name} {spec.datatype} {spec.wire_shape}" for spec in specs)
         self._report.applied[side] = ", ".join(shown)
         return tuple(specs), tuple(bound)
 
@@ -119,8 +127,8 @@ class _Reader:
         for key, reason in _REFUSED.items():
             if not getattr(tensor, key):
                 continue
-            if self._is_python and key in _OF_PYTHON:
-                self._report.applied[f"{self._side}.{key}"] = _OF_PYTHON[key]
+            if self._is_python and key in _APPLIED_FOR_PYTHON:
+                self._report.applied[f"{self._side}.{key}"] = _APPLIED_FOR_PYTHON[key]
             else:
                 self._report.refused[f"{self._side}.{key}"] = reason
         if tensor.format:
@@ -138,9 +146,10 @@ class _Reader:
     def _shape(self, dims: Sequence[int]) -> tuple[Dimension, ...]:
         if self._batched:
             return (-1, *dims)
-        return (self._open if dims[0] == -1 else dims[0], *dims[1:])
+        return (self._any_size if dims[0] == -1 else dims[0], *dims[1:])
 
     def _model_shape(self, tensor: Keys, path: KeyPath) -> tuple[int, ...] | None:
+        """Return the shape that `reshape` gives a tensor for the model, or None without `reshape`."""
         if tensor.reshape is None:
             return None
         if self._is_python:
@@ -148,9 +157,7 @@ class _Reader:
                 "a Python model sees tensors as clients send them; reshape them in model.py"
             )
             return None
-        shape = tensor.reshape.shape
-        if not shape and not self._batched:
-            shape = []
+        shape = list(tensor.reshape.shape)
         if _segments(tensor.dims) != _segments(shape):
             raise Fault(
                 (*path, "reshape"),
@@ -160,11 +167,11 @@ class _Reader:
         return (-1, *shape) if self._batched else tuple(shape)
 
     def _all_positions(self, tensors: Sequence[Keys]) -> list[int | None]:
-        """Return the places of a TorchScript model's tensors, as NAME__0 and NAME__1 say them."""
+        """Return the positions of a TorchScript model's tensors, such as 0 of NAME__0, or None for each."""
         positions = [position_of(tensor.name) for tensor in tensors]
-        if not self._positions or None in positions:
+        if not self._has_positions or None in positions:
             return [None] * len(tensors)
-        if sorted(positions, key=lambda one: one or 0) != list(range(len(tensors))):
+        if sorted(positions, key=lambda position: position or 0) != list(range(len(tensors))):
             raise Fault(
                 (self._side,), f"the names end with {positions}; expected each place from 0 once"
             )
@@ -172,7 +179,10 @@ class _Reader:
 
 
 def _segments(sizes: Sequence[int]) -> list[int]:
-    """Return the products of the fixed sizes before, between and after the open sizes."""
+    """Return the products of the fixed sizes before, between and after open sizes (-1).
+
+    Two shapes with equal products always have as many values, whatever the open sizes are.
+    """
     products: list[int] = []
     run: list[int] = []
     for size in (*sizes, -1):

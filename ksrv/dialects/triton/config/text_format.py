@@ -1,7 +1,7 @@
-"""Reads a `config.pbtxt` by protobuf's parser of its text format and Triton's message.
+"""Reads a `config.pbtxt` with protobuf's parser of the text format and Triton's message.
 
-The parser does not keep the lines of the keys, so a second walk over the tokens of a valid text notes them, for the
-errors of keys that do not fit each other.
+The parser does not keep the lines of keys. So after the parser has accepted a text, `_lines` walks over its tokens once
+more to note the line of each key, which later errors name.
 """
 
 import functools
@@ -24,21 +24,19 @@ _lock = threading.Lock()
 
 
 def read_text_format(path: Path, text: str | None = None) -> tuple[Keys, Document]:
-    """Return a file's keys, and the document that knows their lines.
+    """Return the keys of a file, and the document that knows their lines.
 
     Args:
-        text: Stands for the file's content; None to read the file.
+        text: The content of the file; None to read the file.
 
     Raises:
-        ConfigError: The file cannot be read, is no UTF-8 text, too long or no text format, or a key is unknown or has
-            a value that does not fit.
+        ConfigError: The file cannot be read, is too long, or is not UTF-8 text in protobuf's text format; or a key is
+            unknown or has a wrong value.
     """
     from google.protobuf import text_format
 
     text = read_settings_text(path) if text is None else text
-    with (
-        _lock
-    ):  # two threads that ask a pool for a message that it has not made yet crash the process
+    with _lock:  # a descriptor pool crashes the process if two threads make it build a message at a time
         message = _message_class()()
         try:
             text_format.Parse(text, message)
@@ -54,7 +52,10 @@ def read_text_format(path: Path, text: str | None = None) -> tuple[Keys, Documen
 
 @functools.cache
 def _message_class() -> type[Any]:
-    """Return Triton's message in the syntax proto2, whose fields know whether they are given, with maps as lists."""
+    """Return the class of Triton's message, in the syntax proto2 and with maps as lists.
+
+    Fields of proto2 know whether the file has them, and lists keep repeated keys of a map, which are errors.
+    """
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
     from google.protobuf.descriptor_pool import DescriptorPool
     from google.protobuf.message_factory import GetMessageClass
@@ -73,11 +74,11 @@ def _message_class() -> type[Any]:
 
 
 def _fail(path: Path, text: str, error: Any, message: Any) -> NoReturn:
-    """Raise the error of a text that protobuf does not read."""
+    """Raise the error for a text that protobuf cannot read, with a hint for unknown names."""
     row, column = error.GetLine() or 1, error.GetColumn() or 1
     fault = str(error).removeprefix(f"{row}:{column} : ")
     fault = fault.removeprefix(f"'{text.split(chr(10))[row - 1]}': ")[:_LONGEST_FAULT]
-    fault = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in fault)
+    fault = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in fault)
     if unknown := _UNKNOWN.search(fault):
         kind, name, found = unknown.groups()
         pool = message.file.pool
@@ -119,7 +120,7 @@ def _note(tokens: Any, message: Any, path: KeyPath, lines: dict[KeyPath, int]) -
             if field.message_type is not None:
                 _note(tokens, field.message_type, at, lines)
                 tokens.NextToken()
-            while tokens.token[:1] in ('"', "'"):  # texts side by side are one
+            while tokens.token[:1] in ('"', "'"):  # adjacent strings are one value
                 tokens.NextToken()
             if not in_list:
                 break
@@ -136,6 +137,7 @@ def _line(tokens: Any) -> int:
 
 
 def _keys(message: Any, path: KeyPath) -> Keys:
+    """Return a message as `Keys`, checked by `RULES` and completed with their defaults."""
     name = message.DESCRIPTOR.full_name.removeprefix(PACKAGE)
     is_entry = name.endswith("Entry")
     keys: Keys = MapEntry() if is_entry else Keys()
@@ -144,7 +146,7 @@ def _keys(message: Any, path: KeyPath) -> Keys:
         if field.has_presence:
             keys[field.name] = _value(field, value, at)
         else:
-            keys[field.name] = [_value(field, one, (*at, index)) for index, one in enumerate(value)]
+            keys[field.name] = [_value(field, item, (*at, index)) for index, item in enumerate(value)]
     if is_entry:
         if not keys.key and keys.key != 0:
             raise Fault((*path, "key"), "this section needs a key")

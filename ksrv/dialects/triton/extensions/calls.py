@@ -51,6 +51,6 @@ def grpc_methods(services: "Services") -> "dict[str, Method]":
 
 
 def _memory(parts: ServerParts) -> ServerMemory | None:
-    """Return the regions, unless shared memory is off or another dialect's."""
+    """Return the regions of shared memory; None if shared memory is off or belongs to another dialect."""
     memory = parts.shared_memory
     return memory if isinstance(memory, ServerMemory) else None

@@ -1,6 +1,7 @@
-"""The extensions logging and trace: calls show and change the log's level and the rate of traces.
+"""The extensions logging and trace: calls that show and change the log level and the rate of traces.
 
-A call cannot change a file's path, because a client could then choose where the server writes.
+A change applies to every worker: `ServerParts.change_setting` has each worker call `apply`. A call cannot change the
+path of a file, because a client could then choose where the server writes.
 """
 
 import logging
@@ -33,11 +34,12 @@ if TYPE_CHECKING:
     import falcon
 
 LEVELS = {"log_info": "info", "log_warning": "warning", "log_error": "error"}
-"""Triton's switches, and the level at which the log begins. The first that is on decides."""
+"""The log level for each of Triton's switches. The first switch that is on decides."""
 
 FIXED = ("log_file", "log_format")
-
+"""Log settings that no call can change."""
 _TRACE_FIXED = ("trace_file", "trace_count", "log_frequency", "trace_mode", "trace_config")
+"""Trace settings that no call can change."""
 MOST_RATE = 2**31 - 1
 
 LOG, TRACE = "triton.log", "triton.trace"
@@ -45,7 +47,7 @@ LOG, TRACE = "triton.log", "triton.trace"
 
 
 def apply(change: SettingChange) -> None:
-    """Carry out a change in this process and its handler processes."""
+    """Apply a change of these settings to this worker and its handler processes; ignore other changes."""
     if change.name == TRACE:
         set_setting(change.model, change.value)
     elif change.name == LOG:
@@ -75,11 +77,7 @@ class TraceSettings(msgspec.Struct):
 
 
 class ChangeableSettings:
-    """The settings as one worker shows and changes them, in both protocols.
-
-    Args:
-        parts: The parts that the front ends share.
-    """
+    """The calls of both extensions, over REST and gRPC."""
 
     def __init__(self, parts: ServerParts) -> None:
         self._change = parts.change_setting
@@ -89,7 +87,7 @@ class ChangeableSettings:
         """Return the settings of the log, after a change if a document is given.
 
         Args:
-            document: The settings to change; the others stay as they are.
+            document: The settings to change; others are kept.
 
         Raises:
             InvalidRequest: A setting is unknown, has a wrong value, or may not change here.
@@ -147,7 +145,7 @@ class ChangeableSettings:
         return answer
 
     def _trace_call(self, request: Any, call: Call) -> Any:
-        # A setting without a value is to be as it was at the start.
+        # A setting without a value is reset to its value at the start of the server.
         document = {
             name: _one_or_all(list(value.value)) for name, value in request.settings.items()
         }
@@ -176,7 +174,7 @@ def _log_settings() -> dict[str, Any]:
 
 
 def _level_of(document: Mapping[str, Any]) -> str:
-    """Return the level in a document, if it changes no other setting of the log.
+    """Return the log level that a document asks for.
 
     Raises:
         InvalidRequest: A setting is unknown, has a wrong value, or may not change here.
@@ -202,7 +200,7 @@ def _level_of(document: Mapping[str, Any]) -> str:
 
 
 def _trace_settings(model: str) -> dict[str, Any]:
-    """Return what is traced of a model, or of all, in Triton's form."""
+    """Return the trace settings of a model, or of all models for "", in Triton's form."""
     found = full_setting(model)
     return {
         "trace_level": ["TIMESTAMPS" if tracing.tracer() and found.enabled else "OFF"],
@@ -215,6 +213,7 @@ def _trace_settings(model: str) -> dict[str, Any]:
 
 
 def _trace_of(model: str, document: Mapping[str, Any]) -> TraceSetting:
+    """Return the trace settings of a model with the changes in a document."""
     if tracing.tracer() is None:
         raise InvalidRequest("this server traces nothing; start it with --trace otlp")
     wanted = own_setting(model)

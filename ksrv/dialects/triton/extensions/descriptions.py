@@ -1,4 +1,4 @@
-"""The extensions model configuration and statistics: a model in the form of config.pbtxt, and what models have done."""
+"""The extensions model configuration and statistics: a model as a config.pbtxt, and counts of its requests."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -51,11 +51,10 @@ def calls(parts: ServerParts) -> dict[str, Behavior]:
 def configuration(spec: ModelSpec) -> Document:
     """Describe a model in the form of Triton's configuration.
 
-    Args:
-        spec: The model. If it batches, the shapes have no batch dimension. A model of Triton's is
-            described by its config.pbtxt, which the tensors and the device of the loaded model complete.
+    The shapes of a model that batches have no batch dimension. A Triton model is described by its config.pbtxt,
+    completed with the tensors and the device of the loaded model.
     """
-    own = spec.configuration or {}
+    own = spec.configuration or {}  # of a Triton model
     rows = spec.max_batch_size or spec.row_limit
     batches = rows > 0
     document: Document = {
@@ -88,8 +87,8 @@ def configuration(spec: ModelSpec) -> Document:
 def _config_tensors(
     tensors: Sequence[TensorSpec], own: Iterable[Mapping[str, Any]], batches: bool
 ) -> list[Document]:
-    """Return inputs or outputs, with what a config.pbtxt says of them."""
-    declared = {one["name"]: one for one in own}
+    """Return inputs or outputs. Keys that the config.pbtxt has take precedence."""
+    declared = {tensor["name"]: tensor for tensor in own}
     return [
         {
             "name": tensor.name,
@@ -104,7 +103,7 @@ def _config_tensors(
 
 
 def _instance_groups(own: Mapping[str, Any], device: str) -> list[Document]:
-    """Return the instance groups of a config.pbtxt, each with the kind of device that its instances have."""
+    """Return the instance groups of a config.pbtxt, with KIND_AUTO replaced by the kind of the loaded device."""
     kind = "KIND_CPU" if device.partition(":")[0] == "cpu" else "KIND_GPU"
     return [
         group | {"kind": kind} if group["kind"] == "KIND_AUTO" else group
@@ -113,12 +112,12 @@ def _instance_groups(own: Mapping[str, Any], device: str) -> list[Document]:
 
 
 def _data_type(datatype: str) -> str:
-    """Return Triton's configuration name of a datatype: BYTES is a string there."""
+    """Return the name of a datatype in a config.pbtxt."""
     return "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
 
 
 def statistics_document(statistics: Iterable[ModelStatistics]) -> Document:
-    """Describe what models have done."""
+    """Return the statistics of models in Triton's form."""
     return {"model_stats": [_statistics(entry) for entry in statistics]}
 
 
@@ -158,5 +157,5 @@ def _duration(duration: Duration) -> dict[str, int]:
 
 
 def configuration_document(spec: ModelSpec) -> Document:
-    """Describe a model as Triton's REST route does: with every field that is no message, set or not."""
+    """Describe a model as Triton's REST route does: with every field, except for messages that are not set."""
     return as_document(to_message("inference.ModelConfig", configuration(spec)))

@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 CONFIG = "config"
 _LONG_WORD = re.compile(r"(\S{64})\S+")
 DEEPEST = 32
-"""Levels of a configuration; Triton's message has fewer, but for keys that it does not know."""
+"""The most levels of a configuration. Triton's message has fewer, so deeper JSON has unknown keys."""
 
 
 class IndexRequest(msgspec.Struct):
-    """Which models of the repository are listed."""
+    """The body of a call for the index: `ready` lists only models that are ready."""
 
     ready: bool = False
 
 
 class LoadRequest(msgspec.Struct):
-    """The parameters of a load or unload; `read_config` and `_check_parameters` check them."""
+    """The body of a load or unload call; `read_config` and `_check_parameters` check the parameters."""
 
     parameters: dict[str, Any] | None = None
 
@@ -49,11 +49,7 @@ UNLOAD = Operation("Unload a model", "repository", body=LoadRequest)
 
 
 class ModelRepository:
-    """The calls of both protocols.
-
-    Args:
-        engine: Whose models are listed, loaded and unloaded.
-    """
+    """The calls of the extension, over REST and gRPC."""
 
     def __init__(self, engine: "Engine") -> None:
         self._engine = engine
@@ -61,13 +57,13 @@ class ModelRepository:
     def index(self, *, ready_only: bool) -> list[dict[str, str]]:
         """Return every model and version with its state."""
         return [
-            {"name": one.name, "state": one.state, "reason": one.reason}
-            | ({"version": one.version} if one.version else {})
-            for one in self._engine.index(ready_only=ready_only)
+            {"name": state.name, "state": state.state, "reason": state.reason}
+            | ({"version": state.version} if state.version else {})
+            for state in self._engine.index(ready_only=ready_only)
         ]
 
     def load(self, name: str, parameters: Mapping[str, Any]) -> None:
-        """Load, or load again, a model of the repository; return when it is ready.
+        """Load a model of the repository, also if it is loaded already; return when the model is ready.
 
         Raises:
             KsrvError: A parameter is wrong, or the model cannot be loaded.
@@ -109,7 +105,7 @@ class ModelRepository:
             )
 
     def calls(self) -> dict[str, Behavior]:
-        """Return the gRPC calls that need the control token by their names."""
+        """Return the gRPC calls that change models, by their names."""
         return {
             "RepositoryModelLoad": self._load_call,
             "RepositoryModelUnload": self._unload_call,
@@ -140,7 +136,7 @@ def _check_repository(name: str) -> None:
 
 
 def _values(parameters: Any) -> dict[str, Any]:
-    """Return the values of a load or unload call's parameters; None where one has none."""
+    """Return the values of the parameters of a gRPC call; None for a parameter without a value."""
     return {
         name: getattr(value, choice) if (choice := value.WhichOneof("parameter_choice")) else None
         for name, value in parameters.items()
@@ -148,10 +144,10 @@ def _values(parameters: Any) -> dict[str, Any]:
 
 
 def _check_parameters(given: Mapping[str, Any]) -> None:
-    """Refuse what an unload call may not bring.
+    """Refuse parameters that ksrv does not know; it accepts and ignores `unload_dependents`.
 
     Raises:
-        InvalidRequest: One is not `unload_dependents`.
+        InvalidRequest: A parameter is unknown, or `unload_dependents` is not a boolean.
     """
     for name, value in given.items():
         if name != "unload_dependents":
@@ -163,7 +159,7 @@ def _check_parameters(given: Mapping[str, Any]) -> None:
 
 
 def read_config(given: Mapping[str, Any]) -> str | None:
-    """Return the configuration that a load call brings.
+    """Return the configuration in the parameters of a load call.
 
     Returns:
         The text of a config.pbtxt, or None if the call has none.
@@ -201,13 +197,13 @@ def _text_format(config: object) -> str:
 
 @contextmanager
 def _failed_load_texts(name: str) -> Iterator[None]:
-    """Have errors say which model failed to load, in the words that Triton's clients look for."""
+    """Begin errors with "failed to load" and the model, because Triton's clients look for these words."""
     try:
         yield
     except KsrvError as error:
-        # The texts of a configuration may be in it, of any length.
-        said = _LONG_WORD.sub(r"\1...", error.message)
-        shown = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in said)
+        # The message may quote texts of the configuration, of any length and with any characters.
+        cut = _LONG_WORD.sub(r"\1...", error.message)
+        shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in cut)
         error.message = f"failed to load {quote(name)}, {shown}"
         error.args = (error.message,)
         raise

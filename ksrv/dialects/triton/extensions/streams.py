@@ -1,12 +1,16 @@
-"""ModelStreamInfer in Triton's wire form: many requests on one call, answered in their order.
+"""ModelStreamInfer in Triton's wire form: one gRPC call with many requests and answers.
 
-A reader thread takes requests off the stream and hands them to the engine, so that they can join one batch; the call's
-thread answers them in the order in which they arrived. Intermediate answers of handlers are sent at once, and so is the
-end of a request that was answered in parts, so that no request's stream waits for another's: their ids distinguish
-them. As in Triton, each answer shows whether it is the last of its request, and an end without an answer is sent on
-request only. A request that fails is answered with `error_message`, and the stream continues; with the metadata
-`triton_grpc_error: true` its error is the status that ends the stream, as in Triton. A stream without requests is ended
-after a time, so that it makes room.
+Two threads serve a stream. A reader thread receives requests and submits them to the engine, so that they can join one
+batch. The thread of the call sends the answers, in the order in which the requests arrived. `_StreamQueue` is between
+them.
+
+- Intermediate answers of handlers are sent at once, and so is the end of a request that was answered in parts. So
+  no request delays the parts of another; clients distinguish them by the id.
+- As in Triton, each answer has the parameter `triton_final_response`. The end of an answer in parts is sent as an empty
+  answer only if the request asks for it.
+- A request that fails is answered with `error_message`, and the stream continues. With the metadata
+  `triton_grpc_error: true` the error ends the stream as its status, as in Triton.
+- A stream without requests is ended after a time, to make room for other streams.
 """
 
 import threading
@@ -28,10 +32,10 @@ if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
 
 DEPTH = 64
-"""Requests of one stream that are under way at a time; the reader waits beyond."""
+"""The most unanswered requests of a stream. With more, the reader waits."""
 
 INFER_RESPONSE = 2
-"""The field of ModelStreamInferResponse."""
+"""The number of the field `infer_response` of ModelStreamInferResponse."""
 
 FINAL = "triton_final_response"
 MORE_FOLLOW: Mapping[str, Parameter] = {FINAL: False}
@@ -44,7 +48,7 @@ class _Entry(StoredCall):
 
     Args:
         form: Reads the request.
-        incoming: The message.
+        incoming: Returns a context with the message, whose bytes count in the memory budget inside the context.
         call: The stream's call.
         notify: Called when a further answer was stored, or the request has ended.
 
@@ -63,7 +67,7 @@ class _Entry(StoredCall):
 
     def read(self, find: Find) -> InferRequest:
         """See `InferCall.read`."""
-        with self._incoming() as message:  # until the engine's queue counts the request
+        with self._incoming() as message:  # after the block the model's queue counts the bytes
             self.request = request = self._form.read(message, self._call, find)
         request.stream = self.answers
         return request
@@ -75,17 +79,20 @@ class _Entry(StoredCall):
             Exception: The request failed.
         """
         self.check()
-        if self._response is None and self.handle is not None:  # the stream was closed meanwhile
+        if self._response is None and self.handle is not None:  # the stream was closed before the answer was stored
             return self.handle.wait()
         return self.response()
 
     def streamed(self) -> bool:
-        """Tell whether the request was answered in parts, which are all sent, and has ended."""
+        """Tell whether the request has ended and was answered in parts, all of which were sent."""
         return self.answers.chunked and self.answers.finished
 
 
-class _Line:
-    """The requests of a stream that are not answered yet, in order.
+class _StreamQueue:
+    """The unanswered requests of a stream, in order of arrival.
+
+    The reader thread calls `accept`, then `put`; the thread of the call calls `take` and `chunks`. Any thread may call
+    the other methods.
 
     Args:
         ends_at_error: Whether the first request that fails ends the stream.
@@ -95,26 +102,26 @@ class _Line:
         self.ends_at_error = ends_at_error
         self._entries: deque[_Entry] = deque()
         self._changed = threading.Condition()
-        self._answered: _Entry | None = None
-        self._beginning = False  # whether a request is with the reader, which hands it over
+        self._answered: _Entry | None = None  # the entry that `take` has returned last
+        self._beginning = False  # whether the reader has accepted a request that it has not put yet
         self._ended = False
         self._closed = False
         self.failure: Exception | None = None  # why the server ended the stream
 
     def idle(self) -> bool:
-        """Return whether nothing is under way."""
+        """Return whether the stream has no unanswered request."""
         with self._changed:
             return not self._entries and self._answered is None
 
     def fail(self, error: Exception) -> None:
-        """End the stream with an error, once the requests under way are answered."""
+        """End the stream with an error, after the requests that were accepted are answered."""
         self.failure = error
         self.end()
 
     def accept(self) -> bool:
-        """Note that a request is about to begin, waiting for room; return False once the stream has ended.
+        """Wait for room for one more request; return False if the stream has ended.
 
-        `take` waits for an accepted request: an end that arrives meanwhile does not lose it.
+        From here on `take` waits for the request, so an end of the stream before `put` does not lose it.
         """
         with self._changed:
             self._changed.wait_for(lambda: len(self._entries) < DEPTH or self._ended)
@@ -122,7 +129,7 @@ class _Line:
             return self._beginning
 
     def put(self, entry: _Entry) -> bool:
-        """Append what was accepted; False when the stream was closed meanwhile."""
+        """Append the accepted request; return False if the stream was closed meanwhile."""
         with self._changed:
             self._beginning = False
             if not self._closed:
@@ -137,14 +144,14 @@ class _Line:
             self._changed.notify_all()
 
     def end_reading(self) -> None:
-        """Say that the reader hands over nothing any more, not even what it accepted."""
+        """Note that the reader has stopped: even a request that it accepted will not arrive."""
         with self._changed:
             self._beginning = False
             self._ended = True
             self._changed.notify_all()
 
     def take(self) -> _Entry | None:
-        """Return the next entry, waiting for it; None after the last."""
+        """Wait for the next entry and return it; None after the last."""
         with self._changed:
             self._answered = None
             self._changed.wait_for(
@@ -160,25 +167,25 @@ class _Line:
             self._changed.notify_all()
 
     def chunks(self, entry: _Entry) -> Iterator[tuple[_Entry, InferResponse | None]]:
-        """Yield the intermediate answers of all entries until one of them has ended.
+        """Yield the intermediate answers of `entry` and of all waiting entries, until `entry` has ended.
 
-        None marks the end of another entry, which is no longer in the line then.
+        (other, None) is the end of another entry that was answered in parts; it has left the queue.
         """
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._has_chunk(entry))
                 entries = [entry, *self._entries]
-            for one in entries:
-                chunk = one.answers.take(0)
+            for each in entries:
+                chunk = each.answers.take(0)
                 if chunk is not None:
-                    yield one, chunk
-                elif one is not entry and one.streamed() and self._drop(one):
-                    yield one, None
+                    yield each, chunk
+                elif each is not entry and each.streamed() and self._drop(each):
+                    yield each, None
             if entry.answers.finished:
                 return
 
     def _drop(self, entry: _Entry) -> bool:
-        """Take an entry that has ended out of the line; False where the line was closed meanwhile, and has none."""
+        """Remove an entry that has ended; return False if the queue was closed meanwhile, which removed all."""
         with self._changed:
             if not self._closed:
                 self._entries.remove(entry)
@@ -188,16 +195,16 @@ class _Line:
     def _has_chunk(self, entry: _Entry) -> bool:
         return (
             entry.answers.ended
-            or any(one.answers.waiting for one in (entry, *self._entries))
-            or any(one.streamed() for one in self._entries)
+            or any(each.answers.waiting for each in (entry, *self._entries))
+            or any(each.streamed() for each in self._entries)
         )
 
     def close(self) -> None:
-        """Stop answering: release the reader and cancel the requests under way."""
+        """Stop answering: let the reader end, and cancel all unanswered requests."""
         with self._changed:
             self._closed = self._ended = True
             left = [self._answered, *self._entries]
-            self._answered = None  # an entry's answers refer to the line
+            self._answered = None  # breaks the cycle: an entry refers to the queue by `notify`
             self._entries.clear()
             self._changed.notify_all()
         for entry in left:
@@ -211,7 +218,7 @@ class StreamCalls:
     Args:
         infer: Reads requests and writes answers.
         engine: Runs the requests.
-        pool: Runs the readers; it must have a thread for each stream besides the calls' threads.
+        pool: Runs the reader threads. It needs a thread for each stream, or streams would wait for each other.
     """
 
     def __init__(self, infer: InferCalls, engine: "Engine", pool: Executor) -> None:
@@ -219,83 +226,85 @@ class StreamCalls:
         self._infer = infer
         self._pool = pool
         self._lock = threading.Lock()
-        self._lines: set[_Line] = set()
+        self._queues: set[_StreamQueue] = set()
         self._closing = False
 
     def stream(self, source: Source, call: Call) -> Iterator[bytes]:
         """Answer the requests of one stream.
 
         Raises:
-            KsrvError: A message did not come in time, or was more than the budget had; or a request of a stream failed
-                that ends at an error.
+            KsrvError: A message was late or too large for the memory budget; or a request failed, and the stream ends
+                at an error.
             NotReady: The server stopped before the client ended the stream.
         """
-        line = _Line(ends_at_error=call.metadata().get(ENDS_AT_ERROR) == "true")
+        queue = _StreamQueue(ends_at_error=call.metadata().get(ENDS_AT_ERROR) == "true")
         with self._lock:
-            self._lines.add(line)
+            self._queues.add(queue)
             if self._closing:
-                line.end()
-        call.add_callback(line.close)
+                queue.end()
+        call.add_callback(queue.close)
         try:
-            self._pool.submit(self._read, source(line.idle, line.fail), call, line)
-            while (entry := line.take()) is not None:
-                yield from self._answers(line, entry, call)
+            self._pool.submit(self._read, source(queue.idle, queue.fail), call, queue)
+            while (entry := queue.take()) is not None:
+                yield from self._answers(queue, entry, call)
         finally:
-            line.close()
+            queue.close()
             with self._lock:
-                self._lines.discard(line)
-        if line.failure is not None:
-            raise line.failure
+                self._queues.discard(queue)
+        if queue.failure is not None:
+            raise queue.failure
         if self._closing:
             raise NotReady("the server is stopping; open a new stream elsewhere")
 
     def close(self) -> None:
-        """End all streams once they have answered what they accepted."""
+        """End all streams, each after it has answered the requests that it accepted."""
         with self._lock:
             self._closing = True
-            lines = list(self._lines)
-        for line in lines:
-            line.end()
+            queues = list(self._queues)
+        for queue in queues:
+            queue.end()
 
-    def _read(self, received: Iterator[Incoming], call: Call, line: _Line) -> None:
+    def _read(self, received: Iterator[Incoming], call: Call, queue: _StreamQueue) -> None:
+        """Submit the requests of a stream; runs on the reader thread."""
         try:
             for incoming in received:
-                if not line.accept():
+                if not queue.accept():
                     break
-                entry = _Entry(self._infer, incoming, call, line.wake)
+                entry = _Entry(self._infer, incoming, call, queue.wake)
                 run_infer(entry, self._engine, waits=True)
-                if not line.put(entry):
-                    entry.cancel()  # the line was closed meanwhile
+                if not queue.put(entry):
+                    entry.cancel()  # the queue was closed meanwhile
                     break
-        except Exception as error:  # noqa: BLE001  (the pool's thread would drop it)
-            line.fail(error)
+        except Exception as error:  # noqa: BLE001  (the pool would drop it)
+            queue.fail(error)
         finally:
-            line.end_reading()
+            queue.end_reading()
 
-    def _answers(self, line: _Line, entry: _Entry, call: Call) -> Iterator[bytes]:
-        """Yield what handlers send while they run, and then the answer of one request."""
+    def _answers(self, queue: _StreamQueue, entry: _Entry, call: Call) -> Iterator[bytes]:
+        """Yield intermediate answers while the handler of `entry` runs, and then the final answer of `entry`."""
         if not entry.answers.finished:
-            for one, chunk in line.chunks(entry):
+            for sender, chunk in queue.chunks(entry):
                 if chunk is None:
-                    yield from self._last(line, one, call)
+                    yield from self._last(queue, sender, call)
                     continue
                 try:
-                    message = self._message(one, call, chunk, MORE_FOLLOW)
-                except KsrvError as error:  # an output that cannot be written as was asked
-                    message = self._failed(line, one, call, error, MORE_FOLLOW)
+                    message = self._message(sender, call, chunk, MORE_FOLLOW)
+                except KsrvError as error:  # an output cannot be written as the request asks
+                    message = self._failed(queue, sender, call, error, MORE_FOLLOW)
                 yield message
-        yield from self._last(line, entry, call)
+        yield from self._last(queue, entry, call)
 
-    def _last(self, line: _Line, entry: _Entry, call: Call) -> Iterator[bytes]:
+    def _last(self, queue: _StreamQueue, entry: _Entry, call: Call) -> Iterator[bytes]:
+        """Yield the final answer of a request, unless it is only an end that the request does not ask for."""
         try:
             response = entry.outcome()
             assert entry.request is not None, "a request that has a response was read"
             chunked = entry.answers.chunked and not response.outputs
             if chunked and not entry.request.mark_final:
-                return  # the end of a stream, which is sent on request only
+                return
             message = self._message(entry, call, response, NONE_FOLLOWS)
         except Exception as error:  # noqa: BLE001  (becomes the answer)
-            message = self._failed(line, entry, call, error, NONE_FOLLOWS)
+            message = self._failed(queue, entry, call, error, NONE_FOLLOWS)
         yield message
 
     def _message(
@@ -310,19 +319,20 @@ class StreamCalls:
 
     def _failed(
         self,
-        line: _Line,
+        queue: _StreamQueue,
         entry: _Entry,
         call: Call,
         error: Exception,
         marks: Mapping[str, Parameter],
     ) -> bytes:
         """Report an error and return its message, or end the stream with it."""
-        if line.ends_at_error:
+        if queue.ends_at_error:
             raise error
         failure = report_grpc(error, call)
-        made = message_class("inference.ModelStreamInferResponse")(error_message=failure.message)
-        made.infer_response.id = "" if entry.request is None else entry.request.id
+        kind = message_class("inference.ModelStreamInferResponse")
+        message = kind(error_message=failure.message)
+        message.infer_response.id = "" if entry.request is None else entry.request.id
         for name, value in marks.items():
-            made.infer_response.parameters[name].bool_param = bool(value)
-        encoded: bytes = made.SerializeToString()
+            message.infer_response.parameters[name].bool_param = bool(value)
+        encoded: bytes = message.SerializeToString()
         return encoded

@@ -1,4 +1,4 @@
-"""Which requests are traced: Triton's trace settings, of all models and of single models."""
+"""Decides which requests are traced, by Triton's trace settings for all models and for single models."""
 
 import copy
 import itertools
@@ -17,11 +17,11 @@ _TRACEPARENT = re.compile(
 
 
 class TraceSetting(msgspec.Struct):
-    """The settings for the requests of one model, or of all; None for settings that are not given.
+    """The settings that were set for one model or for all models; None for a setting that was not set.
 
     Attributes:
         enabled: Whether requests are traced.
-        rate: One of so many requests is traced. If a request has a `traceparent`, the caller decides instead.
+        rate: N to trace one of N requests. If a request has a `traceparent`, its caller decides instead.
     """
 
     enabled: bool | None = None
@@ -36,8 +36,8 @@ class FullSetting(NamedTuple):
 
 
 _lock = threading.Lock()
-_settings: dict[str, TraceSetting] = {}
-_requests: dict[str, Iterator[int]] = {}
+_settings: dict[str, TraceSetting] = {}  # by model; "" for all models
+_requests: dict[str, Iterator[int]] = {}  # the count of requests by model, for `rate`
 
 
 def own_setting(model: str) -> TraceSetting:
@@ -72,7 +72,7 @@ def full_setting(model: str) -> FullSetting:
 
 
 def is_traced(model: str, headers: Mapping[str, str]) -> bool:
-    """Return whether the next request of a model is traced. Counts the request if only one of `rate` is traced."""
+    """Return whether to trace the next request of a model. Counts the request if `rate` is above 1."""
     enabled, rate = full_setting(model)
     if not enabled or rate == 1 or _TRACEPARENT.fullmatch(headers.get(tracing.TRACEPARENT, "")):
         return enabled

@@ -1,1 +1,1 @@
-"""Models of Triton: tensors under the names and shapes of `config.pbtxt`, ensembles, and sequences."""
+"""Handlers that run Triton models: with the tensors of `config.pbtxt`, with sequences, and as ensembles."""

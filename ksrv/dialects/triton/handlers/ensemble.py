@@ -1,15 +1,15 @@
-"""An ensemble of a Triton repository: each request goes from model to model, as its steps say.
+"""Runs an ensemble of a Triton repository: each step is a call to another model.
 
-The calls are calls of composition: they pass the other models' queues, and are joined there with the requests
-of other clients. They have the deadline of the ensemble's request. A step is submitted as soon as its tensors are
-there, by the thread that has the last of them; so independent steps run in parallel, and many requests are
-under way at a time. While a request is the ensemble's only one, its steps cannot be joined with others. They run on
-that thread if their models have proven quick, as for a request of the HTTP server, which saves the changes
-of thread. Calls to models that serve sequences carry the sequence of the request.
+A call enters the queue of the other model, where it can join a batch with requests of other clients. It has the
+deadline of the ensemble's request, and the request's sequence if the other model serves sequences. A step is submitted
+as soon as all its inputs exist, by the thread that got the last of them. So independent steps run in parallel, no
+thread waits, and an ensemble runs many requests at a time. If the ensemble has only one request, no other request can
+join the batches of its steps; then a step runs on the submitting thread if its model is quick, which saves the switches
+between threads.
 
-As in Triton, nothing compares the outputs with config.pbtxt, and a step may leave an output out: the answer and the
-steps after it are then made without it. Between models with and without a batch dimension the dimension is added, or a
-batch of one row loses it (`ReshapeTensorDims` in Triton's ensemble_scheduler.cc).
+As in Triton, the outputs are not compared with config.pbtxt. A step may leave out an output; later steps and the answer
+then do not have it. If only one of two models has a batch dimension, the dimension is added, or removed from a batch of
+one row (`ReshapeTensorDims` in Triton's ensemble_scheduler.cc).
 """
 
 import threading
@@ -43,7 +43,7 @@ SEQUENCE_PARAMETERS = ("sequence_id", "sequence_start", "sequence_end")
 
 
 Result: TypeAlias = list[Tensor] | BaseException
-"""The outputs, or why the request has none."""
+"""The outputs of an ensemble, or its error."""
 
 
 class EnsembleRunner(ForeignRunner):
@@ -51,7 +51,7 @@ class EnsembleRunner(ForeignRunner):
 
     def _load(self, config: ModelConfig) -> ModelSpec:
         self._lock = threading.Lock()
-        self._under_way = 0
+        self._under_way = 0  # requests that run
         self._steps = TritonDeclarations.of(config).steps
         self._spec = replace(
             config.spec(self.source.name, self.source.version),
@@ -63,10 +63,11 @@ class EnsembleRunner(ForeignRunner):
         return self._spec
 
     def begin(self, inputs: ExecutorInputs, done: Done) -> Callable[[], None]:
-        """Begin a request; the error is that of the first step that failed.
+        """Begin a request, and return the function that cancels it.
 
         Args:
-            done: Called once with its answer, on the thread that learns of it first.
+            done: Called once with the answer or the error of the first step that failed, on the thread that ends the
+                request.
         """
         began = perf_counter_ns()
 
@@ -93,9 +94,9 @@ class StepTensor(NamedTuple):
     """A tensor of the ensemble.
 
     Attributes:
-        tensor: The tensor; None if the step has left it out.
-        rows: The rows of the batch that it belongs to; 0 if the model that gave it has no batch dimension.
-        is_given: Whether the client gave it.
+        tensor: The tensor, or None if the step that should give it left it out.
+        rows: The rows of its batch; 0 if its model has no batch dimension.
+        is_given: Whether it is an input of the client.
     """
 
     tensor: Tensor | None
@@ -104,7 +105,7 @@ class StepTensor(NamedTuple):
 
 
 class RunningSteps:
-    """The steps of one request.
+    """The steps of one request. Any thread that ends a step may call it; `_lock` guards the state.
 
     Args:
         spec: The description of the ensemble.
@@ -125,7 +126,7 @@ class RunningSteps:
         self._ended = ended
         self._lock = threading.Lock()
         self._waiting = list(steps)
-        self._left = len(steps)
+        self._left = len(steps)  # steps that have not ended
         self._calls: list[RequestHandle] = []
         self._rows = inputs.rows if spec.counts_rows else 0
         self._tensors = {
@@ -133,21 +134,23 @@ class RunningSteps:
             for name, tensor in inputs.tensors.items()
         }
         self._is_over = False
-        self._submitting: set[int] = set()  # threads
+        self._submitting: set[int] = set()  # the ids of the threads in `submit_ready`
         given = inputs.requests[0].parameters
         self._parameters = {name: given[name] for name in SEQUENCE_PARAMETERS if name in given}
-        self._context = copy_context()  # the later steps are submitted by threads of other requests
+        self._context = copy_context()  # for later steps, which threads of other requests submit
 
     def submit_ready(self) -> None:
-        """Submit the steps whose tensors are there, and those whose tensors come meanwhile on this thread."""
+        """Submit the steps whose inputs exist, including steps whose inputs this thread produces meanwhile."""
         thread = threading.get_ident()
         if thread in self._submitting:
-            return  # a step ran inline: the loop below continues, so that no chain of steps is too deep
+            # A step ran on this thread and has called this method again. The outer loop continues, because a long
+            # chain of steps would otherwise exceed the recursion limit.
+            return
         self._submitting.add(thread)
         try:
             while (step := self._next_ready()) is not None:
                 self._begin(step)
-        except BaseException as error:  # noqa: BLE001  it is the request's failure, not the thread's
+        except BaseException as error:  # noqa: BLE001  the request fails, and the thread continues
             self._end(error)
         finally:
             self._submitting.discard(thread)
@@ -156,21 +159,22 @@ class RunningSteps:
         with self._lock:
             if self._is_over:
                 return None
-            for place, step in enumerate(self._waiting):
+            for index, step in enumerate(self._waiting):
                 if self._is_ready(step):
-                    return self._waiting.pop(place)
+                    return self._waiting.pop(index)
         return None
 
     def cancel(self) -> None:
-        """Give the request up."""
+        """Cancel the request."""
         self._end(Cancelled("no client waits for the batch any more"))
 
     def _is_ready(self, step: EnsembleStep) -> bool:
         return all(tensor in self._tensors for tensor in step.inputs.values())
 
     def _begin(self, step: EnsembleStep) -> None:
+        """Submit the call of a step."""
         given = {own: self._tensors[name] for own, name in step.inputs.items()}
-        rows: list[int] = []  # of the step's batch, once its model is known
+        rows: list[int] = []  # gets the rows of the step's batch from `_adapt`, which knows the model
         request = InferRequest(
             step.model,
             step.version,
@@ -185,7 +189,7 @@ class RunningSteps:
         with self._lock:
             self._calls.append(call)
             is_over = self._is_over
-        if is_over:
+        if is_over:  # the request ended after `_next_ready`, and `_end` did not see this call
             call.cancel()
         call.add_done_callback(partial(self._step_ended, step, given, rows))
 
@@ -196,6 +200,7 @@ class RunningSteps:
         rows: Sequence[int],
         call: RequestHandle,
     ) -> None:
+        """Store the outputs of a step, and submit the steps that they make ready; or end the request."""
         result: Result
         try:
             outputs = {tensor.name: tensor for tensor in call.wait().outputs}
@@ -208,7 +213,7 @@ class RunningSteps:
                 self.submit_ready()
                 return
             result = self._answer()
-        except BaseException as error:  # noqa: BLE001  the thread is the called model's
+        except BaseException as error:  # noqa: BLE001  the thread belongs to the called model
             result = _fault(error, step, given)
         self._end(result)
 
@@ -223,6 +228,7 @@ class RunningSteps:
         return answer
 
     def _end(self, result: Result) -> None:
+        """Report the result once; after an error cancel the calls that still run."""
         with self._lock:
             if self._is_over:
                 return
@@ -255,9 +261,15 @@ def fitted(shape: tuple[int, ...], rows: int, spec: TensorSpec, has_rows: bool) 
 def _adapt(
     given: Mapping[str, StepTensor], rows: list[int], request: InferRequest, model: ModelSpec
 ) -> None:
-    """Give the request of a step its inputs, in the shapes of the model that takes them."""
-    has_rows = model.counts_rows and any(one.batched for one in model.inputs)
-    specs = {one.name: one for one in model.inputs}
+    """Fill in the inputs of a step's request, in the shapes of the model that gets them.
+
+    The engine calls this once it has chosen the version of the model.
+
+    Args:
+        rows: Gets the number of rows of the batch.
+    """
+    has_rows = model.counts_rows and any(spec.batched for spec in model.inputs)
+    specs = {spec.name: spec for spec in model.inputs}
     request.inputs = []
     for name, found in given.items():
         if found.tensor is None:
@@ -280,10 +292,13 @@ def _renamed(name: str, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
 def _fault(
     error: BaseException, step: EnsembleStep, given: Mapping[str, StepTensor]
 ) -> BaseException:
-    """Return the error of a step as the client of the ensemble gets it, who cannot mend what the steps do."""
+    """Return the error of a step as the ensemble's client gets it.
+
+    A model that is missing, or refuses tensors of another step, is no fault of the client, so the status is not 4xx.
+    """
     if isinstance(error, NotFound):
         return NotReady(f"the ensemble calls a model that does not serve: {error.message}")
-    if isinstance(error, InvalidRequest) and not all(one.is_given for one in given.values()):
+    if isinstance(error, InvalidRequest) and not all(tensor.is_given for tensor in given.values()):
         return HandlerFailed(
             f"the ensemble's step {step.model} refused tensors of the steps before: {error.message}"
         )

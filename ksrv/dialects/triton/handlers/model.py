@@ -1,8 +1,8 @@
-"""A model of a Triton repository: the default stages around its file, with the tensors of config.pbtxt.
+"""The handler of a Triton model with a model file: ksrv's default stages, with the tensors of config.pbtxt.
 
-Clients see the names and shapes that config.pbtxt declares. If the file has others (`reshape`, the
-arguments and results of a TorchScript model, more outputs than are declared), a callable around the
-model converts between them; otherwise the model is called directly.
+Clients see the names and shapes that config.pbtxt declares. If the model file has other names or shapes (`reshape`, the
+arguments and results of a TorchScript model, undeclared outputs), a `Binding` around the model converts between them.
+Otherwise the model is called directly.
 """
 
 from abc import ABC, abstractmethod
@@ -42,13 +42,13 @@ class TritonModel(BaseHandler):
 
     @cached_property
     def dialect(self) -> TritonDeclarations:
-        """The contents of the model's config.pbtxt that are no settings of ksrv."""
+        """The parts of the model's config.pbtxt that are not settings of ksrv."""
         return TritonDeclarations.of(self.context.config)
 
     def bound_tensors(
         self,
     ) -> tuple[TritonDeclarations, tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-        """Return the tensors that the model takes and gives, with the specs of inputs and of outputs."""
+        """Return the declared tensors of the model file, and the specs of inputs and of outputs."""
         spec = self.context.spec
         return self.dialect, spec.inputs, spec.outputs
 
@@ -66,11 +66,10 @@ class TritonModel(BaseHandler):
 
 
 class Binding(ABC):
-    """A model that is called with the tensors of config.pbtxt.
+    """A callable that takes and returns the tensors of config.pbtxt, and calls the model with the model's tensors.
 
     Args:
-        model: The model.
-        names: The model's inputs, in the order of positional arguments.
+        names: The names of the inputs, in the order of positional arguments.
     """
 
     def __init__(self, model: Any, tensors: TritonDeclarations, names: Sequence[str]) -> None:
@@ -106,7 +105,7 @@ class NamedBinding(Binding):
     """A model with named tensors, such as an ONNX session, which has a method `run`."""
 
     def __init__(self, model: Any, tensors: TritonDeclarations) -> None:
-        super().__init__(model, tensors, [one.name for one in tensors.inputs] or model.inputs)
+        super().__init__(model, tensors, [bound.name for bound in tensors.inputs] or model.inputs)
 
     def _run(self, named: dict[str, Any]) -> dict[str, Any]:
         found: Mapping[str, Any] = self._model.run(named)
@@ -116,23 +115,23 @@ class NamedBinding(Binding):
 
 
 class TorchBinding(Binding):
-    """A TorchScript module behind the tensors of config.pbtxt.
+    """A TorchScript module, which is called with positional arguments or with one dictionary.
 
-    Inputs are passed by position where all names end with `__0`, `__1`, ..., by name where `forward` has
-    arguments of these names, as one dictionary where it takes one, and else in the declared order.
-    Outputs are taken likewise from a tuple, a list or a dictionary.
+    The order of arguments: by position if all names end with `__0`, `__1`, ...; as in `forward` if its arguments have
+    the names of the inputs; else as declared. If `forward` takes a dictionary, it gets the inputs by name. Outputs are
+    taken by position from a tuple or a list, or by name from a dictionary.
     """
 
     def __init__(self, model: Any, tensors: TritonDeclarations) -> None:
         module = getattr(model, "module", model)  # without the wrapper for keywords
         order = tensors.inputs
-        if all(one.position is not None for one in order):
-            order = tuple(sorted(order, key=lambda one: one.position or 0))
+        if all(bound.position is not None for bound in order):
+            order = tuple(sorted(order, key=lambda bound: bound.position or 0))
         else:
             names = _argument_names(module)
-            if names is not None and {one.name for one in order} == set(names):
-                order = tuple(sorted(order, key=lambda one: names.index(one.name)))
-        super().__init__(module, tensors, [one.name for one in order])
+            if names is not None and {bound.name for bound in order} == set(names):
+                order = tuple(sorted(order, key=lambda bound: names.index(bound.name)))
+        super().__init__(module, tensors, [bound.name for bound in order])
         self._takes_dictionary = _takes_dictionary(module)
 
     def _run(self, named: dict[str, Any]) -> dict[str, Any]:
@@ -141,11 +140,12 @@ class TorchBinding(Binding):
         else:
             result = self._model(*(named[name] for name in self._names))
         return {
-            bound.name: to_client(self._output(result, bound, place), bound)
-            for place, bound in enumerate(self._outputs)
+            bound.name: to_client(self._output(result, bound, index), bound)
+            for index, bound in enumerate(self._outputs)
         }
 
-    def _output(self, result: Any, bound: BoundTensor, place: int) -> Any:
+    def _output(self, result: Any, bound: BoundTensor, index: int) -> Any:
+        """Return one output from the result of the module; `index` is its number among the declared outputs."""
         if isinstance(result, Mapping):
             if bound.name not in result:
                 raise HandlerFailed(
@@ -154,34 +154,27 @@ class TorchBinding(Binding):
                 )
             return result[bound.name]
         results = result if isinstance(result, tuple | list) else (result,)
-        place = place if bound.position is None else bound.position
-        if place >= len(results):
+        index = index if bound.position is None else bound.position
+        if index >= len(results):
             raise HandlerFailed(
                 f"the TorchScript model returned {len(results)} outputs; config.pbtxt declares "
-                f"{bound.name} as number {place}"
+                f"{bound.name} as number {index}"
             )
-        return results[place]
+        return results[index]
 
 
 def to_model(array: Any, bound: BoundTensor) -> Any:
-    """Return an input in the model's shape.
-
-    Args:
-        array: The array or torch tensor, in the shape for clients.
-    """
+    """Return an input (an array or torch tensor in the shape for clients) in the model's shape."""
     if bound.model_shape is None:
         return array
     return array.reshape(_filled(bound.model_shape, bound.shape, array.shape))
 
 
 def to_client(array: Any, bound: BoundTensor) -> Any:
-    """Return an output in the shape for clients.
-
-    Args:
-        array: The array or torch tensor, in the model's shape.
+    """Return an output (an array or torch tensor in the model's shape) in the shape for clients.
 
     Raises:
-        HandlerFailed: It does not have the model's shape.
+        HandlerFailed: The array does not have the model's shape.
     """
     if bound.model_shape is None:
         return array
@@ -197,7 +190,12 @@ def to_client(array: Any, bound: BoundTensor) -> Any:
 def _filled(
     wanted: Sequence[int], declared: Sequence[int], actual: Sequence[int]
 ) -> tuple[int, ...]:
-    """Return a shape whose open sizes are, in order, the sizes of the tensor in the other shape."""
+    """Return the shape `wanted` with its open sizes (-1) filled in.
+
+    Args:
+        declared: The tensor's other shape, with as many open sizes.
+        actual: The sizes that the tensor has in this other shape.
+    """
     sizes = (size for size, want in zip(actual, declared, strict=True) if want == -1)
     return tuple(next(sizes) if want == -1 else want for want in wanted)
 
@@ -206,30 +204,30 @@ def check_side(
     side: str,
     bound: Sequence[BoundTensor],
     declared: Sequence[TensorSpec],
-    own: Sequence[TensorSpec],
+    in_file: Sequence[TensorSpec],
     batched: bool,
 ) -> None:
-    """Compare the inputs or outputs of config.pbtxt with the inputs or outputs that a model file knows.
+    """Compare the inputs or outputs of config.pbtxt with those of the model file.
 
     Args:
         side: "input" or "output".
-        declared: The declared tensors; empty if they are left to the file.
-        own: The file's tensors; empty if it does not know them.
-        batched: Whether the first dimension of each is the batch.
+        declared: The tensors of config.pbtxt; empty if it declares none.
+        in_file: The tensors of the model file; empty if the file does not describe them.
+        batched: Whether the first dimension of each tensor is the batch dimension.
 
     Raises:
-        ModelLoadError: They differ.
+        ModelLoadError: The tensors contradict each other.
     """
     if batched:
-        fixed = next((one for one in own if not one.shape or one.shape[0] != -1), None)
+        fixed = next((spec for spec in in_file if not spec.shape or spec.shape[0] != -1), None)
         if fixed is not None and side == "input":
             raise ModelLoadError(
                 f"config.pbtxt has a max_batch_size, but the input {fixed.name!r} of the model file "
                 f"has the shape {fixed.wire_shape} without a batch dimension; set max_batch_size: 0"
             )
-    if not own or not declared:
+    if not in_file or not declared:
         return
-    known = {one.name: one for one in own}
+    known = {spec.name: spec for spec in in_file}
     for spec, binding in zip(declared, bound, strict=True):
         found = known.get(spec.name)
         if found is None:
@@ -247,25 +245,26 @@ def check_side(
                 f"config.pbtxt declares the {side} {spec.name!r} with the shape {list(shape)}; in the "
                 f"model file it is {found.wire_shape}"
             )
-    missing = [name for name in known if name not in {one.name for one in declared}]
+    missing = [name for name in known if name not in {spec.name for spec in declared}]
     if side == "input" and missing:
         raise ModelLoadError(
             f"config.pbtxt leaves out the input {missing[0]!r} of the model file; it declares "
-            f"{', '.join(one.name for one in declared)}"
+            f"{', '.join(spec.name for spec in declared)}"
         )
 
 
-def _agree(declared: Sequence[int], own: Sequence[Dimension]) -> bool:
-    pairs = zip(own, declared, strict=False)
-    return len(declared) == len(own) and all(
-        one == -1 or allows(other, one) for other, one in pairs
+def _agree(declared: Sequence[int], in_file: Sequence[Dimension]) -> bool:
+    pairs = zip(in_file, declared, strict=False)
+    return len(declared) == len(in_file) and all(
+        size == -1 or allows(known, size) for known, size in pairs
     )
 
 
 def _differs(tensors: TritonDeclarations, loaded: LoadedModel) -> bool:
+    """Whether clients see other shapes than the model has, or fewer outputs."""
     bound = (*tensors.inputs, *tensors.outputs)
     fewer = bool(tensors.outputs) and len(tensors.outputs) != len(loaded.outputs)
-    return fewer or any(one.model_shape is not None for one in bound)
+    return fewer or any(tensor.model_shape is not None for tensor in bound)
 
 
 def _argument_names(module: Any) -> list[str] | None:

@@ -1,7 +1,7 @@
-"""A model of a Triton repository with `sequence_batching`: its control inputs and states are filled in.
+"""The handler of a Triton model with `sequence_batching`: fills in control inputs and states.
 
-The states are tensors that the model gives with one request of a sequence and takes with the next; they lie
-with the sequence. The rows of a batch belong to different sequences.
+A control input tells the model about the sequence of each row. A state is an output that is an input of the sequence's
+next request; the sequence keeps it in between. Each row of a batch belongs to another sequence.
 """
 
 import sys
@@ -35,38 +35,43 @@ class TritonSequenceModel(TritonModel):
     def bound_tensors(
         self,
     ) -> tuple[TritonDeclarations, tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-        """Return the tensors of config.pbtxt together with the tensors that are filled in here."""
+        """Return the tensors of config.pbtxt, with the control inputs and states that the model file has too."""
         tensors, inputs, outputs = super().bound_tensors()
         batch = (-1,) if self._batched else ()
-        filled = [TensorSpec(one.name, one.datatype, (*batch, 1)) for one in tensors.controls]
+        filled = [
+            TensorSpec(control.name, control.datatype, (*batch, 1)) for control in tensors.controls
+        ]
         filled += [
-            TensorSpec(one.input, one.datatype, (*batch, *one.shape)) for one in tensors.states
+            TensorSpec(state.input, state.datatype, (*batch, *state.shape))
+            for state in tensors.states
         ]
         given = [
-            TensorSpec(one.output, one.datatype, (*batch, *one.shape))
-            for one in tensors.states
-            if one.output not in {spec.name for spec in outputs}
+            TensorSpec(state.output, state.datatype, (*batch, *state.shape))
+            for state in tensors.states
+            if state.output not in {spec.name for spec in outputs}
         ]
         return (
-            replace_tensors(tensors, inputs and filled, outputs and given),
+            add_tensors(tensors, inputs and filled, outputs and given),
             (*inputs, *filled) if inputs else (),
             (*outputs, *given) if outputs else (),
         )
 
     def declare(self, spec: ModelSpec) -> ModelSpec:
-        """Complete the declared tensors from the model file, without the tensors that are filled in.
+        """Complete the declared tensors from the model file, without control inputs and states.
 
         Args:
             spec: The inputs and outputs that config.pbtxt declares.
         """
         complete = super().declare(spec)
         tensors = self.dialect
-        inner = {one.name for one in tensors.controls} | {one.input for one in tensors.states}
-        kept = {one.output for one in tensors.states} if not spec.outputs else set()
+        filled = {control.name for control in tensors.controls}
+        filled |= {state.input for state in tensors.states}
+        # A state that config.pbtxt declares as an output is sent to clients too.
+        hidden = {state.output for state in tensors.states} if not spec.outputs else set()
         return replace(
             complete,
-            inputs=tuple(one for one in complete.inputs if one.name not in inner),
-            outputs=tuple(one for one in complete.outputs if one.name not in kept),
+            inputs=tuple(each for each in complete.inputs if each.name not in filled),
+            outputs=tuple(each for each in complete.outputs if each.name not in hidden),
         )
 
     @property
@@ -74,7 +79,7 @@ class TritonSequenceModel(TritonModel):
         return self.context.config.batching is not None
 
     def preprocess(self, batch: Batch) -> dict[str, Any]:
-        """Return the inputs by name."""
+        """Return the inputs of clients by name."""
         if self._is_torch:
             return {name: batch.tensor(name) for name in batch}
         return {name: self._array(batch, name) for name in batch}
@@ -86,18 +91,19 @@ class TritonSequenceModel(TritonModel):
             inputs: The inputs of clients by name.
 
         Returns:
-            The outputs by name, without the states.
+            The outputs for clients by name.
         """
         batch = self.context.batch
         sequences = batch.sequences if self._batched else batch.sequences[:1]
         tensors = self.dialect
         for control in tensors.controls:
-            inputs[control.name] = self._given(self._control(control, sequences, batch))
-        states = [[_state(sequence, one) for sequence in sequences] for one in tensors.states]
-        if not self._batched or all(_are_alike(kept) for kept in states):
+            inputs[control.name] = self._for_model(self._control(control, sequences, batch))
+        states = [[_state(sequence, state) for sequence in sequences] for state in tensors.states]
+        if not self._batched or all(_have_one_shape(kept) for kept in states):
             outputs = self._run(inputs, states)
             self._keep(outputs, sequences)
             return self._wanted(outputs)
+        # States of different shapes are not one array, so each row runs alone.
         rows = [
             self._run(
                 {name: value[row : row + 1] for name, value in inputs.items()},
@@ -106,16 +112,22 @@ class TritonSequenceModel(TritonModel):
             for row in range(len(sequences))
         ]
         wanted = [self._wanted(row) for row in rows]
-        joined = {name: self._joined([one[name] for one in wanted]) for name in wanted[0]}
-        # Only once every row has run: where one fails, all requests of the batch do, and may be sent again.
+        joined = {name: self._joined([each[name] for each in wanted]) for name in wanted[0]}
+        # States are kept once every row has run. If a row fails, all requests of the batch fail, and clients may send
+        # them again; a state that was kept already would then be advanced twice.
         for row, sequence in zip(rows, sequences, strict=True):
             self._keep(row, [sequence])
         return joined
 
     def _run(self, inputs: Mapping[str, Any], states: Sequence[Sequence[Any]]) -> dict[str, Any]:
+        """Call the model.
+
+        Args:
+            states: For each state of the model an array for each row.
+        """
         named = dict(inputs)
-        for one, kept in zip(self.dialect.states, states, strict=True):
-            named[one.input] = self._given(np.stack(kept) if self._batched else kept[0])
+        for state, kept in zip(self.dialect.states, states, strict=True):
+            named[state.input] = self._for_model(np.stack(kept) if self._batched else kept[0])
         return dict(self.model(**named))
 
     @property
@@ -123,21 +135,21 @@ class TritonSequenceModel(TritonModel):
         loaded = self.context.loaded
         return loaded is not None and loaded.is_torch
 
-    def _given(self, array: Any) -> Any:
-        """Return an input that is filled in here as the model takes it."""
+    def _for_model(self, array: Any) -> Any:
+        """Return an array as the model takes it: as a tensor on its device, or unchanged."""
         return torch_tensor(array).to(self.device) if self._is_torch else array
 
     def _joined(self, rows: list[Any]) -> Any:
         return sys.modules["torch"].cat(rows) if self._is_torch else np.concatenate(rows)
 
     def _keep(self, outputs: Mapping[str, Any], sequences: Sequence[OpenSequence]) -> None:
-        """Keep the states that the model returned, each for its sequence."""
-        for one in self.dialect.states:
-            found = outputs[one.output]
+        """Store the states that the model returned in their sequences."""
+        for state in self.dialect.states:
+            found = outputs[state.output]
             if self._is_torch:
                 found = found.cpu()
             for row, sequence in enumerate(sequences):
-                sequence.state[one.input] = np.array(found[row] if self._batched else found)
+                sequence.state[state.input] = np.array(found[row] if self._batched else found)
 
     def _wanted(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the outputs that clients see."""
@@ -175,14 +187,16 @@ def control_value(control: ControlTensor, sequence: OpenSequence | SequenceReque
         ) from None
 
 
-def replace_tensors(
+def add_tensors(
     tensors: TritonDeclarations, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
 ) -> TritonDeclarations:
-    """Return tensors with more that the model has."""
+    """Return declarations with more inputs and outputs."""
     filled = [
         tuple(
-            BoundTensor(name=one.name, shape=tuple(one.wire_shape), position=position_of(one.name))
-            for one in side
+            BoundTensor(
+                name=spec.name, shape=tuple(spec.wire_shape), position=position_of(spec.name)
+            )
+            for spec in side
         )
         for side in (inputs, outputs)
     ]
@@ -199,7 +213,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 
 def _id_value(name: int | str, control: ControlTensor) -> Any:
-    if name == "":  # of a warm-up; a model may make a number of a text
+    if name == "":  # in a warm-up, where any id is good, but the datatype may need a number
         name = 1
     if control.datatype == "BYTES":
         return str(name).encode()
@@ -216,5 +230,5 @@ def _state(sequence: OpenSequence, tensor: StateTensor) -> Any:
     return np.zeros(tensor.initial, dtype_of(tensor.datatype)) if kept is None else kept
 
 
-def _are_alike(states: Sequence[Any]) -> bool:
+def _have_one_shape(states: Sequence[Any]) -> bool:
     return all(state.shape == states[0].shape for state in states)

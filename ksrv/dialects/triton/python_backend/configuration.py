@@ -1,4 +1,4 @@
-"""A model's configuration for `initialize`, and the model's description after `auto_complete_config`."""
+"""The configuration that `initialize` gets, and the model's spec after `auto_complete_config` has completed it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,19 +10,19 @@ from ksrv.model.config import ModelConfig
 from ksrv.model.spec import ANY_SIZE_OR_NONE, LARGEST_SIZE, Dimension, ModelSpec, TensorSpec
 
 
-def full_configuration(own: Mapping[str, Any], device: str) -> dict[str, Any]:
+def full_configuration(declared: Mapping[str, Any], device: str) -> dict[str, Any]:
     """Return a configuration for `args["model_config"]`.
 
     Args:
-        own: The contents of config.pbtxt with Triton's defaults.
+        declared: The contents of config.pbtxt with Triton's defaults.
         device: The instance's device, such as "cpu" or "cuda:0".
     """
     kind = f"KIND_{kind_of(device)}"
     groups = [
         {**group, "kind": group["kind"].replace("KIND_AUTO", kind)}
-        for group in own["instance_group"]
+        for group in declared["instance_group"]
     ]
-    return {**own, "instance_group": groups}
+    return {**declared, "instance_group": groups}
 
 
 def kind_of(device: str) -> str:
@@ -33,20 +33,20 @@ def kind_of(device: str) -> str:
 def completed_spec(
     spec: ModelSpec, config: ModelConfig, configuration: Mapping[str, Any]
 ) -> ModelSpec:
-    """Return the description of a model whose configuration `auto_complete_config` has completed.
+    """Return the spec of a model.
 
     Args:
-        spec: The description from config.pbtxt alone.
-        config: Its settings.
-        configuration: The completed configuration.
+        spec: The spec from config.pbtxt alone.
+        configuration: The configuration that `auto_complete_config` has completed.
 
     Raises:
-        TritonModelException: The model's declarations cannot be served.
+        TritonModelException: The completed configuration is wrong.
     """
     rows = _whole(configuration.get("max_batch_size", 0), "max_batch_size", 0)
     inputs, outputs = (_tensors(side, configuration, rows > 0) for side in ("input", "output"))
     known = {*(config.configuration or {}), "dynamic_batching", "model_transaction_policy"}
-    own = {key: value for key, value in configuration.items() if key in known}
+    # Clients see only keys that Triton knows, not other keys that the model has added.
+    shown = {key: value for key, value in configuration.items() if key in known}
     return replace(
         spec,
         platform="python",
@@ -55,7 +55,7 @@ def completed_spec(
         max_batch_size=rows if config.sequences is None or config.batching else 0,
         counts_rows=rows > 0,
         accepts_any_inputs=not inputs,
-        configuration=own,
+        configuration=shown,
     )
 
 
@@ -83,7 +83,7 @@ def _tensors(side: str, configuration: Mapping[str, Any], batched: bool) -> tupl
     return tuple(found)
 
 
-def _whole(value: Any, what: str, least: int) -> int:
+def _whole(value: Any, subject: str, least: int) -> int:
     if type(value) is not int or not least <= value <= LARGEST_SIZE:
-        raise TritonModelException(f"{what} is a whole number from {least}, not {value!r}")
+        raise TritonModelException(f"{subject} is a whole number from {least}, not {value!r}")
     return value

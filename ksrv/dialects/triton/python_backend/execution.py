@@ -1,8 +1,9 @@
-"""The batches of one model instance: lists of requests for `execute`, and the responses on their way back.
+"""Runs the batches of one model instance: passes requests to `execute`, and collects the responses.
 
-`execute` runs on the thread that has called `initialize`, one list at a time, as in Triton. A request lives until its
-last response, which may come later and from any thread: so several batches are under way where the model is decoupled.
-A batch that nobody waits for any more ends at once, and what the model still sends for it is dropped.
+`Executions` calls `execute` on the thread that has called `initialize`, for one batch at a time, as in Triton. A
+`ListOfRequests` is one batch, and an `Answering` has the responses to one request. A request lasts until its last
+response. A decoupled model may send responses later and from any thread, so several of its batches can be open. A batch
+without waiting clients ends at once, and later responses to it are dropped.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ log = logging.getLogger("ksrv.dialects.triton.python_backend")
 
 Done = Callable[[ExecutorOutputs | KsrvError], None]
 MakeRequests = Callable[[ExecutorInputs], tuple[dict[int, InferenceRequest], dict[int, KsrvError]]]
-"""Returns the requests of a batch, and why others are refused, by their indices in the batch."""
+"""Returns the requests of a batch, and the errors of refused requests, by their indices in the batch."""
 
 _UNANSWERED = (
     "Python model '{}' returned no response to the request, and asked for no response sender"
@@ -37,10 +38,11 @@ _DROPPED = "Unable to send response. Response sender has been closed."
 class Answering:
     """The responses to one request: a `ksrv.dialects.triton.python_backend.api.response.Receiver`.
 
+    Any thread of the model may call it.
+
     Args:
-        batch: The batch that the request belongs to.
-        index: Its place there.
-        decoupled: Whether any number of responses may come.
+        index: The index of the request in the batch.
+        decoupled: Whether the model may send any number of responses.
     """
 
     def __init__(self, batch: "ListOfRequests", index: int, *, decoupled: bool) -> None:
@@ -50,7 +52,7 @@ class Answering:
         self._closed = False
         self.sent = 0
         self.ended = False
-        self.kept: list[InferenceResponse] = []  # responses that no stream has taken
+        self.kept: list[InferenceResponse] = []  # responses for the answer of the batch, if no client streams
         self.failure: KsrvError | None = None
 
     def send(self, response: InferenceResponse | None, *, final: bool) -> None:
@@ -99,7 +101,7 @@ class Answering:
         with self._batch.lock:
             if self.ended:
                 return
-            self.ended = True  # what the model still sends is dropped
+            self.ended = True  # later responses are dropped
         if self._decoupled:
             self._batch.stream_end(self._index)
         self._batch.note_ended()
@@ -114,14 +116,14 @@ class ListOfRequests:
 
     Args:
         inputs: The batch as the engine made it.
-        done: Called once with its answer.
-        decoupled: Whether any number of responses may come.
+        done: Called once with the answer of the batch.
+        decoupled: Whether the model may send any number of responses.
 
     Attributes:
-        requests: The requests as the model sees them, without refused requests, by their indices.
-        answers: The responses so far to each of them.
+        requests: The requests that the model sees, by their indices in the batch; without refused requests.
+        answers: The responses so far, for every request of the batch.
         bound: The batch for `execute`, and for the coroutines and threads that it starts.
-        lock: Held while the state of an answer changes.
+        lock: Guards the ends of the batch and of its answers.
         emit: Takes responses when they arrive; None if no client streams.
         is_over: Whether the batch has its answer.
     """
@@ -138,14 +140,14 @@ class ListOfRequests:
         self._done = done
         self._cancelled = False
         self._began = time.perf_counter_ns()
-        self._left = len(inputs.requests)
+        self._left = len(inputs.requests)  # requests that still take responses
         self.requests, self._refused = make(inputs)
         self.answers = [Answering(self, index, decoupled=decoupled) for index in range(self._left)]
         for index, request in self.requests.items():
             request.deliver_to(self.answers[index])
 
     def refuse(self) -> None:
-        """Fail the requests that the model does not see."""
+        """Answer the refused requests with their errors."""
         for index, failure in self._refused.items():
             self.answers[index].fail(failure)
             self.answers[index].end()
@@ -157,7 +159,7 @@ class ListOfRequests:
         return self.emit is not None and index not in self.emit.listening()
 
     def stream(self, index: int, response: InferenceResponse, *, last: bool) -> None:
-        """Send a response to its client now; the last response ends the request."""
+        """Send a response to its client at once; the last response ends the request."""
         tensors = wire_tensors(response)
         if not tensors:
             return
@@ -172,12 +174,15 @@ class ListOfRequests:
         )
 
     def stream_end(self, index: int) -> None:
-        """End a request whose client streams, and that others of its batch may outlive."""
+        """End a streamed request now, because other requests of its batch may take longer.
+
+        A request that is alone in its batch ends with the batch.
+        """
         if self.emit is not None and len(self.answers) > 1:
             self.emit(ExecutorOutputs([], only=frozenset((index,))))
 
     def stream_failure(self, index: int, failure: KsrvError) -> None:
-        """Tell the client of a request now why it failed."""
+        """Send the error of a request to its client at once."""
         self.emit(ExecutorOutputs([], {index: failure}, only=frozenset((index,))))
 
     def note_ended(self) -> None:
@@ -203,7 +208,7 @@ class ListOfRequests:
                 answer.end()
 
     def cancel(self) -> None:
-        """Answer the batch, for which nobody waits any more."""
+        """End the batch, because no client waits for it any more."""
         with self.lock:
             self._cancelled = True
             if self.is_over:
@@ -213,6 +218,7 @@ class ListOfRequests:
         self._done(Cancelled("no client waits for the batch any more"))
 
     def _outputs(self) -> ExecutorOutputs:
+        """Return the answer of the batch: the only response to each request, or nothing if the clients stream."""
         tensors: list[WireTensor] = []
         parts: dict[int, tuple[int, int]] = {}
         parameters: dict[int, dict[str, Parameter]] = {}
@@ -235,7 +241,8 @@ class ListOfRequests:
                 parts[index] = (first, len(tensors))
                 parameters[index] = response.given_parameters()
         if streams:
-            self.emit(ExecutorOutputs([], only=frozenset()))  # tells that the model streams
+            # For no request: marks the answers as streamed, even if the model sent no response.
+            self.emit(ExecutorOutputs([], only=frozenset()))
         timings = {"inference": time.perf_counter_ns() - self._began}
         return ExecutorOutputs(
             tensors, failures, timings, parameters=parameters, parts=None if streams else parts
@@ -243,6 +250,7 @@ class ListOfRequests:
 
 
 def _not_one(count: int) -> KsrvError:
+    """Return the error of a request that does not stream and has not exactly one response."""
     if count:
         return StreamNeeded(
             f"the model answered {count} times; ask for the stream with 'Accept: text/event-stream', or over "
@@ -252,18 +260,20 @@ def _not_one(count: int) -> KsrvError:
 
 
 def wire_tensors(response: InferenceResponse) -> list[WireTensor]:
-    """Return the outputs of a response as the engine takes them."""
+    """Return the outputs of a response in the engine's form."""
     return [tensor.on_wire() for tensor in response.output_tensors()]
 
 
 class Executions:
     """Calls `execute`, and runs an event loop if `execute` is a coroutine.
 
+    Any thread may call `begin` and `end`; `serve` runs on the thread that has loaded the model.
+
     Args:
-        model: The model's object.
+        model: The object of the class TritonPythonModel.
         name: The name of the model's instance, for threads and errors.
         make: Makes the requests of a batch.
-        decoupled: Whether any number of responses may come.
+        decoupled: Whether the model may send any number of responses.
         describe: Returns the error that clients get for an exception of the model.
     """
 
@@ -285,7 +295,7 @@ class Executions:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def begin(self, inputs: ExecutorInputs, done: Done) -> Callable[[], None]:
-        """Have a batch executed; return a function that gives it up."""
+        """Queue a batch for `serve`; return a function that cancels it."""
         try:
             batch = ListOfRequests(inputs, self._make, done, decoupled=self._decoupled)
         except Exception as error:  # noqa: BLE001  the thread serves other batches as well
@@ -296,7 +306,7 @@ class Executions:
         return batch.cancel
 
     def end(self) -> None:
-        """Have `serve` return after the batches that have begun."""
+        """Let `serve` return after the batches that are queued."""
         self._waiting.put(None)
 
     def serve(self) -> None:
@@ -306,17 +316,17 @@ class Executions:
             with working_for(batch.bound):
                 while left and not batch.is_over:
                     left = self._execute(batch, left)
-            batch = None
+            batch = None  # keep no reference to its memory while waiting for the next batch
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _execute(self, batch: ListOfRequests, indices: Sequence[int]) -> list[int]:
-        """Call `execute` with requests of a batch; return the requests that it wants to get again."""
+        """Call `execute` with requests of a batch; return the indices of the requests that it wants to get again."""
         requests = [batch.requests[index] for index in indices]
         try:
             result = self._model.execute(requests)
             if asyncio.iscoroutine(result):
-                running = asyncio.run_coroutine_threadsafe(result, self._own_loop())
+                running = asyncio.run_coroutine_threadsafe(result, self._event_loop())
                 if self._decoupled:
                     running.add_done_callback(lambda ended: self._take_later(batch, ended))
                     return []
@@ -329,6 +339,7 @@ class Executions:
             return []
 
     def _take_later(self, batch: ListOfRequests, ended: Any) -> None:
+        """Fail a batch of a decoupled model if its coroutine failed or returned responses."""
         error = ended.exception()
         if error is None and ended.result() is not None:
             error = TritonModelException(_must_return_none(self._name))
@@ -342,6 +353,7 @@ class Executions:
         requests: Sequence[InferenceRequest],
         result: Any,
     ) -> list[int]:
+        """Take the responses that `execute` returned; return the indices of the requests that it wants to get again."""
         again = [
             index
             for index, request in zip(indices, requests, strict=True)
@@ -381,15 +393,15 @@ class Executions:
     def _fail_unanswered(
         self, batch: ListOfRequests, indices: Sequence[int], again: Sequence[int]
     ) -> None:
-        """Fail the requests that nothing can answer any more, because the model has no sender of theirs."""
+        """Fail the requests that have no response and no response sender, so the model cannot answer them later."""
         if self._decoupled:
-            return  # a thread of the model may ask for one yet
+            return  # a thread of the model may still ask for a sender
         for index in indices:
             if index not in again and not batch.requests[index].has_sender():
                 batch.answers[index].fail(HandlerFailed(_UNANSWERED.format(self._name)))
                 batch.answers[index].end()
 
-    def _own_loop(self) -> asyncio.AbstractEventLoop:
+    def _event_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             loop = self._loop = asyncio.new_event_loop()
             threading.Thread(
@@ -403,7 +415,7 @@ def _must_return_none(name: str) -> str:
 
 
 def client_error_of(error: BaseException, name: str) -> KsrvError:
-    """Return the error that clients get for an exception of a model, with the text of an error of Triton's API."""
+    """Return the error that clients get for an exception of a model, with Triton's text."""
     if isinstance(error, KsrvError):
         return error
     if isinstance(error, TritonModelException):

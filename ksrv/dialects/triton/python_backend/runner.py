@@ -1,7 +1,8 @@
 """Drives a model written for Triton's Python backend, as `ksrv.handlers.runner.Runner` drives ksrv's handlers.
 
-The model sees the module, the requests and the rules that it was written for; the engine sees the same batches in and
-out as from any other handler. Such a model always has a separate process, as in Triton.
+The model gets Triton's module, requests and rules. The engine gives and gets the same batches as with any other
+handler. As in Triton, such a model always runs in a separate process: here in a handler process. Its main thread loads
+the model and calls `execute`, and the thread `ksrv-receive` receives batches.
 """
 
 import importlib
@@ -52,10 +53,11 @@ log = logging.getLogger("ksrv.dialects.triton.python_backend")
 RESERVED = ("sequence_id", "sequence_start", "sequence_end")
 """Parameters of a request that the model sees as its correlation id and flags."""
 TRACE_HEADERS = ("traceparent", "tracestate")
+"""The headers that make the context of a request's trace."""
 
 
 class PythonModelRunner(ForeignRunner):
-    """One instance of a model, which keeps the state of sequences itself."""
+    """One instance of a model. The model keeps the state of its sequences itself."""
 
     _executions: Executions | None = None
 
@@ -64,15 +66,15 @@ class PythonModelRunner(ForeignRunner):
     def _load(self, config: ModelConfig) -> ModelSpec:
         name = self.source.name
         device = choose_device(config.device, self.source.first_device + self._instance)
-        self._instance_name = f"{name}_0_{self._instance}"  # as Triton numbers them
+        self._instance_name = f"{name}_0_{self._instance}"  # Triton's form of the name
         utils_module.install(name)
         running = self._running = RunningModel(name, self._emit, self.submit)
         enter(running)
         if self._threads and "OMP_NUM_THREADS" not in os.environ:
             os.environ["OMP_NUM_THREADS"] = str(self._threads)
         kind = self._import(config)
-        own = full_configuration(config.configuration or {}, device)
-        configuration = completed(kind, json.dumps(own))
+        declared = full_configuration(config.configuration or {}, device)
+        configuration = completed(kind, json.dumps(declared))
         spec = completed_spec(config.spec(name, self.source.version), config, configuration)
         model = kind()
         if not callable(getattr(model, "execute", None)):
@@ -83,7 +85,7 @@ class PythonModelRunner(ForeignRunner):
         if callable(getattr(model, "initialize", None)):
             model.initialize(self._arguments(configuration, device))
         self._finalize = getattr(model, "finalize", None)
-        self._outputs = [one.name for one in spec.outputs]
+        self._outputs = [output.name for output in spec.outputs]
         self._counts_rows = spec.counts_rows
         decoupled = using_decoupled_model_transaction_policy(configuration)
         self._executions = Executions(
@@ -103,12 +105,15 @@ class PythonModelRunner(ForeignRunner):
         )
 
     def _import(self, config: ModelConfig) -> Any:
-        """Return the class of the model's file, imported as Triton does: as VERSION.model, with both folders to import from."""
+        """Return the class of the model file, which is imported as VERSION.model, as in Triton.
+
+        The model may import from its folder and from the folder of its version.
+        """
         assert config.model is not None, "the repository has found the file"
         folder, root = self.source.folder, self.source.root
-        for place in (str(root), str(folder)):
-            if place not in sys.path:
-                sys.path.append(place)
+        for path in (str(root), str(folder)):
+            if path not in sys.path:
+                sys.path.append(path)
         self._hold_sources(root)
         stem = os.path.splitext(os.path.basename(config.model))[0]
         module = importlib.import_module(f"{folder.name}.{stem}" if folder != root else stem)
@@ -118,6 +123,7 @@ class PythonModelRunner(ForeignRunner):
         return kind
 
     def _arguments(self, configuration: dict[str, Any], device: str) -> dict[str, str]:
+        """Return the argument of `initialize`."""
         _, _, number = device.partition(":")
         name = self.source.name
         return {
@@ -136,10 +142,10 @@ class PythonModelRunner(ForeignRunner):
         """Execute batches on this thread, which has loaded the model, while another thread receives them.
 
         Args:
-            receive: Begins the batches that arrive, and returns once none will arrive any more.
+            receive: Begins the batches that arrive; returns after the last.
 
         Raises:
-            ChannelError: The data that arrived are no message.
+            ChannelError: The data that arrived are not a message.
         """
         executions = self._executions
         assert executions is not None, "a model serves once it is loaded"
@@ -148,7 +154,7 @@ class PythonModelRunner(ForeignRunner):
         def receive_all() -> None:
             try:
                 receive()
-            except BaseException as error:  # noqa: BLE001  it is raised on the thread that waits
+            except BaseException as error:  # noqa: BLE001  `received.result()` raises it
                 received.set_exception(error)
             else:
                 received.set_result(None)
@@ -160,7 +166,7 @@ class PythonModelRunner(ForeignRunner):
         received.result()
 
     def begin(self, inputs: ExecutorInputs, done: Done) -> Callable[[], None]:
-        """Have a batch executed; see `ksrv.handlers.runner.Runner.begin`."""
+        """Queue a batch for `execute`; see `ksrv.handlers.runner.Runner.begin`."""
         if self._executions is None:
             raise self._not_loaded()
         return self._executions.begin(inputs, done)
@@ -173,14 +179,14 @@ class PythonModelRunner(ForeignRunner):
         for index, request in enumerate(inputs.requests):
             try:
                 made[index] = self._request(inputs, request)
-            except InvalidRequest as error:  # the other requests of the batch are other clients'
+            except InvalidRequest as error:  # fails only this request of the batch
                 refused[index] = error
         return made, refused
 
     def _request(self, inputs: ExecutorInputs, request: RequestPart) -> InferenceRequest:
-        own = request.slice
+        part = request.slice
         tensors = [
-            Tensor.of(tensor.rows(own.start, own.stop) if self._counts_rows else tensor)
+            Tensor.of(tensor.rows(part.start, part.stop) if self._counts_rows else tensor)
             for tensor in inputs.tensors.values()
         ]
         sequence = request.sequence
@@ -208,7 +214,7 @@ class PythonModelRunner(ForeignRunner):
         )
 
     def _controls(self, sequence: SequenceRequest) -> list[Tensor]:
-        """Return the inputs that tell of a request's sequence."""
+        """Return the control inputs for a request of a sequence."""
         config = self.source.config
         controls = TritonDeclarations.of(config).controls if config is not None else ()
         found = []
@@ -219,14 +225,15 @@ class PythonModelRunner(ForeignRunner):
         return found
 
     def _client_error_of(self, error: BaseException, inputs: ExecutorInputs) -> KsrvError:
+        """Log the exception of a batch, and return the error for its clients, without paths of the server."""
         ids = ", ".join(request.id or "-" for request in inputs.requests[:SHOWN_IDS])
         log.error("the model %s failed; requests: %s", self.source.name, ids, exc_info=error)
-        told = client_error_of(error, self.source.name)
-        told.message = cut(without_paths(told.message, self.source.folder, self.source.root))
-        return told
+        failure = client_error_of(error, self.source.name)
+        failure.message = cut(without_paths(failure.message, self.source.folder, self.source.root))
+        return failure
 
     def close(self) -> None:
-        """Finalize the model and let it go; on the thread that has loaded it."""
+        """Finalize the model. Called on the thread that has loaded it."""
         self._executions = None
         self._running.may_call = False
         if self._finalize is None:

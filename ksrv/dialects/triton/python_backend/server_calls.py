@@ -1,4 +1,7 @@
-"""The models' calls to the server itself: ask whether a model serves, load a model, unload a model."""
+"""Carries out models' calls to their server in the worker: model_ready, load, unload.
+
+`api/server.py` makes these calls in the handler process.
+"""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any

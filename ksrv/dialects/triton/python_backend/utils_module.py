@@ -1,4 +1,4 @@
-"""The module `triton_python_backend_utils`, which models import."""
+"""Makes the module `triton_python_backend_utils` of the classes and functions in `api/`."""
 
 import sys
 from types import ModuleType
@@ -52,22 +52,22 @@ _VALUES = {
 
 
 def install(model: str) -> None:
-    """Make the module importable in this process, in the place of any file of its name.
+    """Make the module importable in this process; a file of the same name is not imported.
 
     Args:
-        model: The model that imports it; errors about missing names name it.
+        model: The model that imports the module, for errors about missing names.
     """
-    made = ModuleType(NAME, "Triton's Python backend, as ksrv has it.")
+    module = ModuleType(NAME, "Triton's Python backend, as ksrv has it.")
     for home, names in _NAMES.items():
         for name in names:
-            setattr(made, name, getattr(home, name))
+            setattr(module, name, getattr(home, name))
     for name, value in _VALUES.items():
-        setattr(made, name, value)
+        setattr(module, name, value)
 
     def missing(name: str) -> object:
         if name.startswith("__"):
             raise AttributeError(name)
         raise AttributeError(f"{model} wants {NAME}.{name}, which ksrv does not have")
 
-    made.__getattr__ = missing  # type: ignore[method-assign]
-    sys.modules[NAME] = made
+    module.__getattr__ = missing  # type: ignore[method-assign]
+    sys.modules[NAME] = module

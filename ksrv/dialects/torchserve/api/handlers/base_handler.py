@@ -1,7 +1,7 @@
 """`ts.torch_handler.base_handler`: the base class of handlers written for TorchServe.
 
-Such handlers build on the order of `initialize` and on the names that it sets; importing this
-module changes no setting of torch.
+Subclasses depend on the order of the steps in `initialize` and on the attributes that it sets, so both are
+TorchServe's. Unlike TorchServe's module, importing this module changes no setting of torch.
 """
 
 import logging
@@ -28,9 +28,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def timed(function: F) -> F:
-    """Report the method's time as `ts_handler_<name>` where the model's YAML asks for a profile.
+    """Report the method's time as the metric `ts_handler_<name>` if `handler.profile` of the model's YAML is set.
 
-    The stages are timed by ksrv anyway; this is for dashboards that know the name.
+    ksrv measures the stages anyway; this metric is for dashboards that expect TorchServe's name.
     """
 
     @wraps(function)
@@ -65,11 +65,11 @@ def timeit(function: F) -> F:
 
 
 def setup_ort_session(model_pt_path: str, map_location: str | None) -> Any:
-    """Return an ONNX Runtime session with as many threads as the instance has of the CPUs."""
+    """Return an ONNX Runtime session with one thread for each CPU of the instance's share."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    share = os.environ.get("OMP_NUM_THREADS", "")  # set for the processes of handlers
+    share = os.environ.get("OMP_NUM_THREADS", "")  # ksrv sets it in handler processes
     options.intra_op_num_threads = int(share) if share.isdecimal() else usable_cores()
     providers = ["CPUExecutionProvider"]
     if map_location == "cuda":
@@ -153,7 +153,7 @@ class BaseHandler:
             self.model.eval()
         elif path.endswith(".pt2"):
             wanted = LoadRequest(Path(path), Path(model_dir), str(self.device))
-            self.model = package.load(wanted).model.run  # what torch itself gives
+            self.model = package.load(wanted).model.run  # the callable that torch.export's loader returns
         elif path.endswith(".onnx"):
             self.model = setup_ort_session(path, self.map_location)
         elif path.endswith(".so") and self._aot_compiled():
@@ -219,8 +219,8 @@ class BaseHandler:
     def preprocess(self, data: Any) -> Any:
         """Make one tensor of the batch.
 
-        Rows with one list of numbers under `data` or `body` become its rows; anything else is handed
-        to torch as it is.
+        If every row has a list of numbers under `data` or `body`, these lists are the rows of the tensor. Anything
+        else is passed to torch unchanged.
         """
         import torch
 

@@ -1,8 +1,8 @@
 """Text of several generations at once, token by token: `ts.handler_utils.hf_batch_streamer`.
 
-The class is handed to `generate` of the transformers package as its `streamer`, on one thread, and
-iterated on another, which sends each step to the clients. transformers itself is imported by the
-first object that is made, not by the handler's import.
+One thread calls `generate` of the transformers package with such an object as its `streamer`. Another thread iterates
+over the object, and sends each step to the clients. transformers is imported when the first object is made, because
+handlers import this module even if they do not use it.
 """
 
 from typing import Any
@@ -11,12 +11,12 @@ from typing import Any
 class TextIteratorStreamerBatch:
     """Iterates over the texts of a batch of generations.
 
-    Each step is a list with one `{"text": ...}` for every row, in order; "" where a row has no new
+    Each step is a list with one `{"text": ...}` for every row, in order; the text is "" if a row has no new
     whole word yet. After the end of one generation the object may serve the next.
 
     Args:
-        skip_prompt: Whether the prompts are left out.
-        timeout: How many seconds a step may take; none by default.
+        skip_prompt: Whether to leave out the prompts.
+        timeout: Seconds that a step may take; unlimited by default.
         decode_kwargs: Further keywords of the tokenizer's `decode`.
 
     Raises:
@@ -50,7 +50,7 @@ class TextIteratorStreamerBatch:
             value: A tensor with one row, or one token, for each row of the batch.
 
         Raises:
-            ValueError: It has another number of rows.
+            ValueError: The number of rows is not the batch size.
         """
         rows = value.shape[0]
         if rows != self.batch_size:

@@ -1,6 +1,7 @@
-"""Integrated gradients of a layer: how much each value of its output adds to the score of a class.
+"""Integrated gradients of a layer: how much each value of the layer's output adds to the score of a class.
 
-The integral runs from the output for tokens 0 to the output for the text, in 50 steps as in captum.
+The reference is the layer's output for a text whose tokens are all 0. The integral runs from the reference to the
+output for the given text, in 50 steps as in captum. Forward hooks read the layer's output, and later replace it.
 """
 
 from collections.abc import Callable
@@ -18,7 +19,7 @@ LAYER_STEPS = 50
 def layer_integrated_gradients(
     model: Callable[[Any], Any], layer: Any, tokens: "torch.Tensor", target: int
 ) -> "torch.Tensor":
-    """Return how much each value of a layer's output adds to a class, compared with the output for tokens of number 0.
+    """Return how much each value of a layer's output adds to a class, compared with the reference.
 
     Args:
         model: Returns the scores [rows, classes, ...] of tokens. It runs the layer once.
@@ -28,7 +29,7 @@ def layer_integrated_gradients(
         The attributions, in the shape of the layer's output.
 
     Raises:
-        RuntimeError: The layer is missing, it is TorchScript, or the model does not run it once.
+        RuntimeError: The layer is missing or TorchScript, or the model does not run it exactly once.
     """
     import torch
 

@@ -1,7 +1,7 @@
 """Overlaps the stages of one batch by cutting it into micro-batches: `ts.handler_utils.micro_batching`.
 
-Each micro-batch has a thread, which takes it through the stages. A stage works on as many micro-batches at a time as it
-has permits. An exception in a stage ends the request that it belongs to, not the thread.
+A thread of a pool runs one micro-batch through all stages. Each stage has a semaphore, so at most `parallelism`
+micro-batches are in the stage at a time. An exception in a stage fails the batch, not the thread.
 """
 
 import threading
@@ -22,10 +22,10 @@ def get_micro_batch_idx() -> int:
 
 
 class MicroBatching:
-    """Takes the place of a handler's `handle`, once assigned in its `__init__`.
+    """A replacement for a handler's `handle`: assign an object to `self.handle` in the handler's `__init__`.
 
     Args:
-        parallelism: Micro-batches in each stage at a time; 1 for a stage that is not named.
+        parallelism: For each stage the number of micro-batches in the stage at a time; 1 if left out.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class MicroBatching:
         size = self.micro_batch_size
         parts = [data[first : first + size] for first in range(0, len(data), size)]
         running = [self._pool.submit(self._work, *part) for part in enumerate(parts)]
-        wait(running)
+        wait(running)  # all of them, also after an exception: no thread may still use the batch
         return [row for part in running for row in part.result()]
 
 

@@ -1,7 +1,7 @@
 """The text handlers of TorchServe: `ts.torch_handler.text_handler` and `.text_classifier`.
 
-Every row of a batch is classified, where TorchServe's reads the first only. The vocabulary may be a
-`source_vocab.pt` with a plain dict, or a JSON object of numbers by token.
+Every row of a batch is classified; TorchServe classifies only the first. The vocabulary has the number of each token:
+a plain dict in `source_vocab.pt`, or a JSON object.
 """
 
 import json
@@ -17,7 +17,7 @@ from ksrv.handlers.builtin.tokenizer import UNKNOWN, basic_english
 
 
 def get_tokenizer(name: str | None, language: str = "en") -> Callable[[str], list[str]]:
-    """Return the `basic_english` tokenizer, or splitting at blanks for None.
+    """Return the `basic_english` tokenizer, or for None a function that splits at blanks.
 
     Raises:
         ValueError: Another tokenizer is asked for.
@@ -37,7 +37,7 @@ def ngrams_iterator(tokens: Sequence[str], ngrams: int) -> Any:
 
 
 class TextHandler(BaseHandler):
-    """Loads the vocabulary beside the model and cleans text."""
+    """Loads the vocabulary of the archive, and has the functions that clean text."""
 
     source_vocab: Any = None
     tokenizer: Callable[[str], list[str]] = staticmethod(basic_english)
@@ -69,10 +69,14 @@ class TextHandler(BaseHandler):
 
 
 class TextClassifier(TextHandler):
-    """Answers with the probability of each label; the model takes (tokens, offsets)."""
+    """Answers with the probability of each label.
+
+    The model takes (tokens, offsets), as torch's EmbeddingBag does: the tokens of all texts in one row, and where each
+    text begins.
+    """
 
     ngrams = 2
-    _words: Sequence[list[str]] = ()  # of each row that `preprocess` was given last
+    _words: Sequence[list[str]] = ()  # the words of each row of the last `preprocess`
 
     def preprocess(self, data: Any) -> Any:
         import torch
@@ -112,7 +116,7 @@ class TextClassifier(TextHandler):
         return map_class_to_label(probabilities, self.mapping)
 
     def get_insights(self, text_preprocess: Any, _: Any, target: Any = 0) -> list[Any]:
-        """Return the words of each text and what the embedding of the text adds to a class.
+        """Return the words of each text, and how much each value of its embedding adds to a class.
 
         Returns:
             For each text `importances`, in the shape of the embedding's output, and `words`.
@@ -137,10 +141,11 @@ def load_vocabulary(folder: str, name: str) -> Any:
     """Return the numbers by token.
 
     Args:
-        name: The file: JSON by its suffix, else what `torch.save` wrote of a plain dict.
+        name: A .json file, or a file that `torch.save` wrote. If the latter is missing, a .json file of the same name
+            is read.
 
     Raises:
-        RuntimeError: The file is missing or holds anything but a plain dict.
+        RuntimeError: The file is missing, or does not have a plain dict.
     """
     path = os.path.join(folder, name)
     alternative = os.path.splitext(path)[0] + ".json"

@@ -1,12 +1,11 @@
 """The image handlers of TorchServe: `ts.torch_handler.vision_handler` and its three subclasses.
 
-The numbers are TorchServe's on the same model and file. Beyond it, grey, palette and RGBA files are
-read as RGB, a model with fewer than `topk` classes answers with all of them, and explanations need no
-captum.
+For the same model and file, answers equal TorchServe's. Unlike TorchServe, ksrv reads grey, palette and RGBA files as
+RGB, answers with all classes if a model has fewer than `topk`, and explains without captum.
 
-The built-in `image_processing` works on arrays that cv2 decodes. Any other gets the same as in
-TorchServe: the file as Pillow opens it, in the file's mode. Before either, a file's header is checked against
-the server's limits, and the memory for decoding counts among the bytes in flight.
+The built-in `image_processing` gets arrays that cv2 decoded. An `image_processing` that a subclass sets gets the image
+as Pillow opens it, as in TorchServe. In both cases the header of the file is checked against the server's limits first,
+and the memory for decoding counts in the memory budget meanwhile.
 """
 
 import io
@@ -38,10 +37,12 @@ from ksrv.limits import show_limit
 MEAN = [0.485, 0.456, 0.406]
 STD = [0.229, 0.224, 0.225]
 CLASSIFIED = Compose([Resize(256), CenterCrop(224), ToTensor(), Normalize(MEAN, STD)])
+"""The built-in `image_processing` of classifiers and segmenters, with the mean and deviation of ImageNet."""
 DETECTED = Compose([ToTensor()])
+"""The built-in `image_processing` of object detectors."""
 
 Count = Callable[[Header], None]
-"""Counts an image of its request; raises LimitPassed."""
+"""Counts the pixels of an image; raises LimitPassed if its request has too many."""
 
 
 def decode_image(file: bytes | bytearray | memoryview) -> Pixels:
@@ -49,7 +50,7 @@ def decode_image(file: bytes | bytearray | memoryview) -> Pixels:
 
     Raises:
         ValueError: The bytes are no image that can be read.
-        PredictionException: It passes a limit, or no room is left for its pixels.
+        PredictionException: The image is above a limit, or the budget has no room for its pixels.
     """
     view = memoryview(file)
     with _admitted(view):
@@ -85,11 +86,14 @@ def _as_opened(file: memoryview) -> Any:
 
 @contextmanager
 def _admitted(file: memoryview, count: Count | None = None) -> Iterator[None]:
-    """Check an image's header against the limits, and count its bytes as in flight meanwhile.
+    """Check an image's header against the limits, and count the decoder's memory in the budget inside the block.
+
+    Args:
+        count: Called with the header before the memory is counted.
 
     Raises:
         ValueError: The bytes are no image that can be read.
-        PredictionException: It passes a limit, or no room is left for its pixels.
+        PredictionException: The image is above a limit, or the budget has no room for its pixels.
     """
     try:
         header = checked_header(file, process_limits())
@@ -112,10 +116,10 @@ def _admitted(file: memoryview, count: Count | None = None) -> Iterator[None]:
 
 
 class _RequestPixels:
-    """Counts the pixels of each request of a batch.
+    """Counts the pixels of each request of a batch, because a request may own several rows.
 
     Args:
-        ids: The id of each row's request.
+        ids: The id of each row's request; a row without an id counts as a request.
     """
 
     def __init__(self, ids: Mapping[int, str]) -> None:
@@ -140,7 +144,7 @@ class _RequestPixels:
 
 
 class VisionHandler(BaseHandler):
-    """Decodes the image of each row, applies `image_processing`, stacks.
+    """Decodes the image of each row, applies `image_processing`, and stacks the tensors.
 
     A file in a batch that cannot be read fails only its request; TorchServe would fail the batch.
     """
@@ -152,7 +156,7 @@ class VisionHandler(BaseHandler):
 
         images: list[Any] = []
         errors: dict[int, Exception] = {}
-        # A part of a batch does not know the numbers that its rows have in the batch.
+        # A micro-batch does not know which rows of the batch it has, so it cannot look up their ids.
         whole = not isinstance(self.handle, MicroBatching)
         ids = (getattr(self.context, "request_ids", None) or {}) if whole else {}
         pixels = _RequestPixels(ids)
@@ -172,7 +176,7 @@ class VisionHandler(BaseHandler):
 
         sound = next((image for image in images if image is not None), None)
         fail = getattr(self.context, "fail", None)
-        # A part of a batch does not know the numbers that its rows have in the batch.
+        # A micro-batch does not know which rows of the batch it has, so it can only fail as a whole.
         if sound is None or fail is None or isinstance(self.handle, MicroBatching):
             raise next(iter(errors.values()))
         for index, error in errors.items():

@@ -1,1 +1,1 @@
-"""The extension generate."""
+"""The extension generate: requests and answers in plain JSON, without tensors' shapes and datatypes."""

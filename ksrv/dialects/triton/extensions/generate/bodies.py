@@ -1,9 +1,9 @@
-"""The generate extension of Triton and KServe, which is plain JSON for every model: flat JSON in, flat JSON out.
+"""Reads and writes the bodies of the generate extension: flat JSON, which ksrv accepts for every model.
 
-`{"text_input": "...", "parameters": {...}}` becomes an infer request of the model's inputs: each key that
-is the name of an input is its value, `text_input` is the only BYTES input whatever its name, and all
-other keys are parameters. A list of such objects is the rows of one request, and is answered by a list. Outputs keep
-their names; for a request with texts the only BYTES output is also called `text_output`.
+In `{"text_input": "...", "parameters": {...}}` a key that is the name of an input has the value of this input.
+`text_input` means the only BYTES input, whatever its name is. All other keys are parameters. A list of such objects is
+one request with a row for each object, and its answer is a list too. Outputs keep their names; if the request has
+texts, the only BYTES output is also called `text_output`.
 """
 
 import math
@@ -33,7 +33,7 @@ class GenerateRequest(NamedTuple):
 
     Attributes:
         request: The equivalent infer request.
-        form: How its answer is written.
+        form: The form of the answer.
     """
 
     request: InferRequest
@@ -41,12 +41,12 @@ class GenerateRequest(NamedTuple):
 
 
 class AnswerForm(NamedTuple):
-    """How the answer of a generate request is written: in the form of the request.
+    """The form of the answer to a generate request, which follows the form of the request.
 
     Attributes:
         as_text: Whether the only BYTES output is called `text_output`.
-        own_names: Whether that output is also given under its declared name.
-        has_rows: Whether values have a dimension of rows.
+        own_names: Whether that output also has its declared name.
+        has_rows: Whether values have a batch dimension.
         records: Whether the answer is a list with an object for each row.
         as_base64: Whether the client asked for BYTES in base64.
     """
@@ -68,7 +68,7 @@ def parse_generate(
 
     Raises:
         InvalidRequest: The body is not a well-formed generate request for this model.
-        BodyTooLarge: It is above a limit.
+        BodyTooLarge: The body is above a limit.
     """
     try:
         document = orjson.loads(body)
@@ -99,7 +99,7 @@ def _read_object(
     text_name: str | None,
     limits: Limits,
 ) -> AnswerForm:
-    """Fill the infer request for one object."""
+    """Fill the infer request from a body that is one object."""
     name = document.pop("id", None)
     if name is not None and not isinstance(name, str):
         raise InvalidRequest(f"'id' of a generate request must be a string, not {quote(name)}")
@@ -122,7 +122,7 @@ def _read_object(
             _check_parameter(key, value, spec)
             parameters[key] = value
         elif value is None and declared.may_be_left_out:
-            continue  # as if it were left out
+            continue  # null means that an optional input is missing
         elif target in inputs:
             raise InvalidRequest(f"the input {quote(target)} is given twice")
         else:
@@ -132,27 +132,27 @@ def _read_object(
             has_texts = has_texts or declared.datatype == "BYTES"
     if len(parameters) > limits.parameters:
         raise InvalidRequest(f"{REQUEST} has more than {limits.parameters} parameters, the limit")
-    own = take_request_parameters(parameters)
-    request.inputs, request.parameters = list(inputs.values()), own.custom
-    request.deadline_ns, request.priority = own.deadline_ns, own.priority
-    request.mark_final = own.mark_final
-    as_base64 = rest.wants_base64(own.custom)
+    taken = take_request_parameters(parameters)
+    request.inputs, request.parameters = list(inputs.values()), taken.custom
+    request.deadline_ns, request.priority = taken.deadline_ns, taken.priority
+    request.mark_final = taken.mark_final
+    as_base64 = rest.wants_base64(taken.custom)
     return AnswerForm(has_texts, TEXT_INPUT not in document, has_rows, as_base64=as_base64)
 
 
 def _read_records(
     records: list[Any], spec: ModelSpec, names: Mapping[str, str], limits: Limits
 ) -> list[Tensor]:
-    """Return the inputs that a list of records is.
+    """Return the inputs in a body that is a list of rows.
 
     Args:
         records: The rows, objects with the same keys.
-        names: The names of inputs by other names that they may have.
+        names: The inputs' names by the aliases that a row may use, such as `text_input`.
 
     Raises:
-        InvalidRequest: A row is no object, names what is no input, or lacks what another row has.
+        InvalidRequest: A row is not an object, has an unknown input, or misses an input that another row has.
     """
-    if not all(one.batched for one in spec.inputs):
+    if not all(declared.batched for declared in spec.inputs):
         raise InvalidRequest(
             f"the body is a list, and the model {spec.name} takes no rows; send one JSON object"
         )
@@ -179,7 +179,7 @@ def _read_records(
         values = [row.get(name) for row in rows]
         if declared.may_be_left_out and all(value is None for value in values):
             continue
-        # In a row that lacks an optional input, null means that it is missing, unless it can be NaN.
+        # null means that an optional input is missing, unless null can mean NaN for this input.
         may_miss = declared.may_be_left_out and not plain_json.has_nan(declared)
         missing = [name not in row or (may_miss and row[name] is None) for row in rows]
         if any(missing):
@@ -195,15 +195,15 @@ def _read_records(
 
 
 def _unknown(key: str, spec: ModelSpec) -> str:
-    """Return the sentence for a key that is no input of a model."""
-    names = [one.name for one in spec.inputs]
+    """Return the error text for a key that is not an input of the model."""
+    names = [declared.name for declared in spec.inputs]
     near = get_close_matches(key, names, n=1)
     hint = f"did you mean {quote(near[0])}?" if near else f"it has {', '.join(map(quote, names))}"
     return f"{quote(key)} is no input of the model; {hint}"
 
 
 def _example(spec: ModelSpec) -> str:
-    return "{" + ", ".join(f'"{one.name}": ...' for one in spec.inputs) + "}"
+    return "{" + ", ".join(f'"{declared.name}": ...' for declared in spec.inputs) + "}"
 
 
 def _check_parameter(key: str, value: Any, spec: ModelSpec) -> None:
@@ -217,7 +217,7 @@ def _check_parameter(key: str, value: Any, spec: ModelSpec) -> None:
 
 
 def _text_name(spec: ModelSpec) -> str | None:
-    """Return the name of the input that `text_input` means."""
+    """Return the name of the input that `text_input` means: the only BYTES input, or the only required BYTES input."""
     if spec.input(TEXT_INPUT) is not None:
         return TEXT_INPUT
     texts = [entry.name for entry in spec.inputs if entry.datatype == "BYTES"]
@@ -228,9 +228,6 @@ def _text_name(spec: ModelSpec) -> str | None:
 
 def render_generate(response: InferResponse, spec: ModelSpec, *, form: AnswerForm) -> bytes:
     """Write one answer as flat JSON.
-
-    Args:
-        form: How it is written.
 
     Raises:
         InvalidRequest: An output cannot be written as JSON.
@@ -243,7 +240,7 @@ def render_generate(response: InferResponse, spec: ModelSpec, *, form: AnswerFor
     document["model_name"] = response.model_name
     if response.model_version:
         document["model_version"] = response.model_version
-    texts = [one.name for one in response.outputs if one.datatype == "BYTES"]
+    texts = [output.name for output in response.outputs if output.datatype == "BYTES"]
     for tensor in response.outputs:
         value = _value(tensor, spec, form)
         is_text = form.as_text and texts == [tensor.name] and spec.output(TEXT_OUTPUT) is None
@@ -258,8 +255,8 @@ def render_generate(response: InferResponse, spec: ModelSpec, *, form: AnswerFor
 
 def _records(response: InferResponse) -> list[dict[str, Any]]:
     """Return an object for each row of an answer."""
-    values = {one.name: shaped_values(one) for one in response.outputs}
-    rows = {one.shape[0] if one.shape else 1 for one in response.outputs}
+    values = {output.name: shaped_values(output) for output in response.outputs}
+    rows = {output.shape[0] if output.shape else 1 for output in response.outputs}
     if len(rows) > 1:
         raise InvalidRequest(
             "the outputs have different numbers of rows, so the answer cannot be a list of objects; send one object "
@@ -271,7 +268,7 @@ def _records(response: InferResponse) -> list[dict[str, Any]]:
 
 
 def _value(tensor: Tensor, spec: ModelSpec, form: AnswerForm) -> Any:
-    """Return a tensor's value: without the dimension of rows where the request had none."""
+    """Return a tensor's value, without the batch dimension if the request had none."""
     if math.prod(tensor.shape) == 1 and not form.has_rows:
         flat: Any = rest.json_values(tensor, as_base64=form.as_base64)
         return flat[0]

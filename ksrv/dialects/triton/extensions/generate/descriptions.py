@@ -13,6 +13,7 @@ from ksrv.protocol.openapi import (
 
 
 def _generate_body(spec: ModelSpec) -> Document:
+    """Return the description of a request's body: an object, or a list of objects."""
     if not spec.inputs or spec.accepts_any_inputs:
         return json_content({"type": "object"})
     row: Document = {
@@ -29,7 +30,7 @@ def _generate_body(spec: ModelSpec) -> Document:
 
 
 def _plain_schema(tensor: TensorSpec) -> Document:
-    """Return the schema of an input in plain JSON: the value of one row, or of several."""
+    """Return the schema of an input in plain JSON: the value of one row, or a list with the values of several rows."""
     kind = "string" if tensor.datatype == "BYTES" or tensor.image is not None else "number"
     kind = "boolean" if tensor.datatype == "BOOL" else kind
     shown = f"{tensor.datatype} of the shape {list(tensor.wire_shape)}"
@@ -45,10 +46,13 @@ def _plain_schema(tensor: TensorSpec) -> Document:
 
 
 def _plain_example(spec: ModelSpec) -> Document | None:
+    """Return an example with one row, or None if the model's inputs allow no example."""
     values = example_values(spec)
     if values is None:
         return None
-    has_rows = {one.name: one.batched or one.image is not None for one in spec.required_inputs}
+    has_rows = {
+        entry.name: entry.batched or entry.image is not None for entry in spec.required_inputs
+    }
     rows = {name: value[0] if has_rows[name] else value for name, value in values.items()}
     return with_sequence(rows, spec)
 

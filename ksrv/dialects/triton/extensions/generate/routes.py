@@ -1,4 +1,4 @@
-"""The generate extension: /generate answers at once, /generate_stream with server-sent events."""
+"""The routes of the generate extension: /generate sends one answer, /generate_stream server-sent events."""
 
 from collections.abc import Callable
 from functools import partial
@@ -35,7 +35,7 @@ class GenerateResource(InferenceResource):
     def on_post(
         self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""
     ) -> None:
-        """Answer with the whole text."""
+        """Answer with one document."""
         call, render = self._start(WsgiCall, req, name, version)
         response = call.response()
         rendered = file_body(response, call.request)
@@ -48,18 +48,18 @@ class GenerateResource(InferenceResource):
     def on_post_stream(
         self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""
     ) -> None:
-        """Answer with an event for each piece."""
+        """Answer with a server-sent event for each part of the answer."""
         call, render = self._start(StreamedCall, req, name, version)
         send_stream(resp, call, EVENT_STREAM, render)
 
     def _start(
         self, kind: type[_Call], req: falcon.Request, name: str, version: str
     ) -> tuple[_Call, Callable[[InferResponse], bytes]]:
-        """Return a call, and what writes its answers."""
+        """Submit the request; return its call, and the function that writes its answers."""
         render: Callable[[InferResponse], bytes]
 
         def parse(body: memoryview, spec: ModelSpec) -> InferRequest:
-            nonlocal render
+            nonlocal render  # the form of the answer is known once the body is read
             request, form = parse_generate(body, spec, self._limits, headers=self._headers(req))
             if kind is StreamedCall:
                 request.file_type = ""  # events are JSON

@@ -1,1 +1,1 @@
-"""The extensions shared memory of the system and of CUDA."""
+"""The extensions for shared memory: tensors in POSIX shared memory are served, in CUDA memory refused."""

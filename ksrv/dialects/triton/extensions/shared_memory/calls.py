@@ -1,4 +1,7 @@
-"""The calls that register regions of shared memory, of the system and of CUDA, in both protocols."""
+"""The calls that register, list and unregister regions of shared memory, over REST and gRPC.
+
+CUDA regions are answered as Triton answers without GPUs: none can be registered, so their list is always empty.
+"""
 
 from functools import partial
 from typing import Any, NoReturn
@@ -52,7 +55,7 @@ def _unregister(regions: Regions, document: object, region: str = "") -> dict[st
 
 
 def _refuse_cuda(region: str) -> NoReturn:
-    """Answer as Triton without GPU support. Clients unregister all CUDA regions before they begin, so only this fails."""
+    """Refuse to register a CUDA region. Other CUDA calls succeed, because clients unregister all regions at start."""
     raise InvalidRequest(
         f"failed to register CUDA shared memory region: {quote(region)}, GPUs not supported; register system "
         f"shared memory, which works also for models on a GPU"
@@ -89,8 +92,9 @@ def calls(memory: ServerMemory | None, access: Access) -> dict[str, Behavior]:
 
     def register(request: Any, call: Call) -> Any:
         user = memory.memory_user(grpc_user(access, call))
-        place = request.offset, request.byte_size
-        memory.regions.register(request.name, request.key, *place, user)
+        memory.regions.register(
+            request.name, request.key, request.offset, request.byte_size, user
+        )
         return message_class("inference.SystemSharedMemoryRegisterResponse")()
 
     return {
@@ -100,10 +104,10 @@ def calls(memory: ServerMemory | None, access: Access) -> dict[str, Behavior]:
 
 
 def _calls(kind: str, regions: Regions, register: Behavior) -> dict[str, Behavior]:
-    """Return the calls of a kind of shared memory."""
+    """Return the gRPC calls of one kind of shared memory by their names."""
 
     def status(request: Any, call: Call) -> Any:
-        found = {one["name"]: one for one in regions.status(request.name)}
+        found = {region["name"]: region for region in regions.status(request.name)}
         return to_message(f"inference.{kind}SharedMemoryStatusResponse", {"regions": found})
 
     def unregister(request: Any, call: Call) -> Any:

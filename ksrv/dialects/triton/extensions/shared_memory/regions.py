@@ -1,12 +1,15 @@
 """The regions of POSIX shared memory that clients have registered: `--allow-shared-memory`.
 
-Only regular files directly in /dev/shm that belong to the server's user are opened, by a name
-without a slash and without following links. A caller without the control token uses a region in the name of
-the user at the other end of its unix socket, who needs the right to read and write the file: otherwise the server
-would lend every local user its rights. A region is read and written through its descriptor and
-never mapped, so that a region that shrinks cannot end the process; offsets and sizes are compared with
-the file's size on every use. The descriptor stays open until the region is unregistered and the
-last request that uses it is done.
+A client could otherwise make the server read or write files for it, so these rules apply:
+
+- Only regular files directly in /dev/shm are opened, by a name without a slash and without following links. They must
+  belong to the server's user.
+- A caller without the control token acts as the user at the other end of its unix socket. This user needs the right to
+  read and write the file, because the server must not lend its rights to every local user.
+- A region is read and written through its descriptor and never mapped. A file that shrinks while it is mapped would end
+  the process by SIGBUS. Offsets and sizes are compared with the size of the file on every use.
+
+The descriptor stays open until the region is unregistered and the last request that uses it is done.
 """
 
 import os
@@ -22,14 +25,14 @@ from ksrv.request import SharedMemoryRef
 
 FOLDER = "/dev/shm"
 LONGEST_NAME = 255
+"""Bytes of a file name in /dev/shm, and characters of a region's name."""
 
 
 class MemoryUser(NamedTuple):
-    """The user in whose name a caller uses shared memory.
+    """The user whose rights a caller has for shared memory.
 
     Attributes:
-        uid: The user's number.
-        gid: The number of the user's primary group; its other groups do not count.
+        gid: The primary group of the user; other groups do not count.
     """
 
     uid: int
@@ -47,7 +50,7 @@ class MemoryUser(NamedTuple):
 
 
 class _Descriptor:
-    """Owns a file descriptor; the last reference closes it, unless `close` did."""
+    """Owns a file descriptor, and closes it when the last reference is gone, unless `close` was called."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -67,6 +70,8 @@ class _Descriptor:
 
 @dataclass(frozen=True)
 class _Region:
+    """A registered region; `key` is the name of the file in /dev/shm."""
+
     name: str
     key: str
     offset: int
@@ -86,10 +91,10 @@ def _open(key: str, user: MemoryUser | None) -> _Descriptor:
     """Open the memory that a key names.
 
     Args:
-        user: In whose name; None for a caller who may use all that the server may.
+        user: The user whose rights count; None for a caller who has the server's rights.
 
     Raises:
-        InvalidRequest: The key is no plain name, or names no memory that may be used.
+        InvalidRequest: The key is not a plain name, or names no memory that the caller may use.
     """
     plain = key.removeprefix("/")
     if (
@@ -115,9 +120,10 @@ def _open(key: str, user: MemoryUser | None) -> _Descriptor:
     finally:
         os.close(folder)
     about = os.fstat(opened.number)
-    own = about.st_uid == os.geteuid()  # as root, this could open what any other program keeps
+    # As root, the server could open the memory of every other program.
+    owned = about.st_uid == os.geteuid()
     allowed = user is None or user.may_use(about)
-    if not stat.S_ISREG(about.st_mode) or about.st_nlink != 1 or not own or not allowed:
+    if not stat.S_ISREG(about.st_mode) or about.st_nlink != 1 or not owned or not allowed:
         opened.close()
         raise refusal
     return opened
@@ -127,8 +133,8 @@ class Regions:
     """The regions of one server.
 
     Args:
-        most: How many may be registered at a time; each holds a descriptor.
-        kind: "system", or "cuda", whose regions are never registered.
+        most: The most regions at a time, because each keeps a descriptor open.
+        kind: "system" or "cuda", for error texts.
     """
 
     def __init__(self, most: int, kind: str = "system") -> None:
@@ -140,13 +146,13 @@ class Regions:
     def register(
         self, name: str, key: str, offset: int, byte_size: int, user: MemoryUser | None = None
     ) -> None:
-        """Make a region known.
+        """Register a region.
 
         Args:
             key: The name of the memory, as for `shm_open`.
             offset: The offset in that memory at which the region begins.
-            byte_size: Its bytes.
-            user: In whose name; None for a caller who may use all that the server may.
+            byte_size: The size of the region.
+            user: The user whose rights count; None for a caller who has the server's rights.
 
         Raises:
             InvalidRequest: The name is taken, or the memory does not exist or is smaller.
@@ -160,7 +166,7 @@ class Regions:
         try:
             self._add(_Region(name, key, offset, byte_size, descriptor))
         except InvalidRequest:
-            descriptor.close()  # the error's traceback would hold it open for a while
+            descriptor.close()  # at once, because the traceback keeps a reference
             raise
 
     def _add(self, region: _Region) -> None:
@@ -183,7 +189,7 @@ class Regions:
             self._regions[region.name] = region
 
     def unregister(self, name: str = "") -> None:
-        """Forget a region, or all of them; an unknown name is no error.
+        """Unregister a region, or all regions. An unknown name is ignored.
 
         Args:
             name: The region's name, or "" for all.
@@ -211,8 +217,8 @@ class Regions:
             raise NotFound(f"Unable to find {self._kind} shared memory region: {quote(name)}")
         return [found.status()]
 
-    def _place(self, ref: SharedMemoryRef, user: MemoryUser | None) -> tuple[_Descriptor, int]:
-        """Return the descriptor of a reference and where in its file it begins."""
+    def _locate(self, ref: SharedMemoryRef, user: MemoryUser | None) -> tuple[_Descriptor, int]:
+        """Return the descriptor for a reference, and the offset in the file at which the reference begins."""
         with self._lock:
             found = self._regions.get(ref.region)
         if found is not None and user is not None:
@@ -235,12 +241,12 @@ class Regions:
         """Return a copy of the bytes of a reference.
 
         Args:
-            user: In whose name; None for a caller who may use all that the server may.
+            user: The user whose rights count; None for a caller who has the server's rights.
 
         Raises:
             InvalidRequest: The reference is not inside of a registered region.
         """
-        descriptor, start = self._place(ref, user)
+        descriptor, start = self._locate(ref, user)
         view = memoryview(buffer_pool.lease(ref.byte_size))[: ref.byte_size]
         filled = 0
         while filled < len(view):
@@ -260,12 +266,12 @@ class Regions:
         """Write bytes from the beginning of a reference.
 
         Args:
-            user: In whose name; None for a caller who may use all that the server may.
+            user: The user whose rights count; None for a caller who has the server's rights.
 
         Raises:
             InvalidRequest: The reference is not inside of a registered region.
         """
-        descriptor, position = self._place(ref, user)
+        descriptor, position = self._locate(ref, user)
         view = memoryview(data).cast("B")
         buffer_pool.count_copy(len(view))
         while view:

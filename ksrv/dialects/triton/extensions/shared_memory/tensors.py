@@ -1,7 +1,7 @@
-"""Tensors in registered regions, for both protocols.
+"""Reads and writes tensors in registered regions, for REST and gRPC.
 
-A region is copied into the server's memory and written from it, and never mapped: a client that shrinks a region
-during a request gets an error, and no tensor changes while a handler reads it.
+Tensors are copied between a region and the server's memory, because the client can change a region at any time: no
+tensor changes while a handler reads it, and a client that shrinks a region during a request only gets an error.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,13 +18,13 @@ from ksrv.server.settings import ServerSettings, SettingsError
 
 
 def check_settings(settings: ServerSettings, *, loopback: bool) -> None:
-    """Refuse settings under which strangers could use shared memory, or workers not share it.
+    """Refuse settings that do not allow shared memory.
 
     Args:
         loopback: Whether only this machine can reach the server.
 
     Raises:
-        SettingsError: Shared memory is on, and strangers could use it or workers not share it.
+        SettingsError: Strangers could use shared memory, or a region would be known to one of several workers.
     """
     if settings.workers > 1:
         raise SettingsError(
@@ -43,9 +43,6 @@ class ServerMemory:
 
     Args:
         access: The checks of callers.
-
-    Attributes:
-        regions: As given.
     """
 
     def __init__(self, regions: Regions, access: Access) -> None:
@@ -57,16 +54,16 @@ class ServerMemory:
         return CallerMemory(self.regions, lambda: self.memory_user(user()))
 
     def memory_user(self, user: tuple[int, int] | None) -> MemoryUser | None:
-        """Return in whose name a caller of control calls uses shared memory.
+        """Return the user whose rights a caller has for shared memory.
 
         Args:
             user: The user and group at the other end of the caller's unix socket, or None.
 
         Returns:
-            None for a caller with the control token, who may use all that the server may.
+            None for a caller with the control token, who has the server's rights.
 
         Raises:
-            Forbidden: No user is known.
+            Forbidden: The caller has neither a token nor a known user.
         """
         if self._access.has_control_token:
             return None
@@ -79,10 +76,10 @@ class ServerMemory:
 
 
 class CallerMemory:
-    """The regions as one request sees them: using them needs what registering them needs.
+    """The regions for one request. Its caller needs the same rights as for registering a region.
 
     Args:
-        user: Returns in whose name the caller uses them, None for all that the server may; or raises.
+        user: Returns the user whose rights the caller has, None for the server's rights; or raises Forbidden.
     """
 
     __slots__ = ("_regions", "_user")

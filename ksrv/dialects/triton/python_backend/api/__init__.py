@@ -1,1 +1,1 @@
-"""The names of `triton_python_backend_utils`."""
+"""The classes and functions of `triton_python_backend_utils`, the module that such models import."""

@@ -1,4 +1,4 @@
-"""Calls from a model to other models (Triton's BLS), and the responses of one that answers any number of times."""
+"""Calls from a model to other models (Triton's BLS), and an iterator over the responses of a decoupled model."""
 
 import threading
 from collections.abc import Iterator
@@ -23,8 +23,8 @@ def call(
 
     Args:
         sent: The request.
-        decoupled: Whether any number of responses may come.
-        caller: The batch that calls, or None.
+        decoupled: Whether any number of responses may arrive.
+        caller: The batch that the call works for, or None.
 
     Raises:
         TritonModelException: The model is being initialized or finalized.
@@ -41,10 +41,10 @@ def call(
             return _response(handle.wait())
         responses.follow(handle)
     except KsrvError as error:
-        told = _failure(sent.model_name, error)
+        failure = _failure(sent.model_name, error)
         if not decoupled:
-            return told
-        responses.end(told)
+            return failure
+        responses.end(failure)
     return responses
 
 
@@ -61,15 +61,16 @@ def _failure(model: str, error: KsrvError) -> InferenceResponse:
 
 def _response(answer: InferResponse) -> InferenceResponse:
     return InferenceResponse(
-        [Tensor.of(one) for one in answer.outputs], parameters=answer.parameters
+        [Tensor.of(output) for output in answer.outputs], parameters=answer.parameters
     )
 
 
 class ResponseIterator:
     """The responses to one call, in the order in which they arrive.
 
-    Once all have arrived, they may be iterated again. A response without outputs marks the end of a model that
-    reported its end after its last response.
+    It is an `AnswerSink` of the call, and any thread may add responses. The calling model iterates over them, and may
+    do so again once all have arrived. If the called model reported its end after its last response, the last item is a
+    response without outputs.
     """
 
     def __init__(self) -> None:
@@ -79,14 +80,10 @@ class ResponseIterator:
         self._ended = False
         self._handle: RequestHandle | None = None
 
-    # ---- the called model's side ------------------------------------------------------------
+    # ---- filling ----------------------------------------------------------------------------
 
     def follow(self, handle: RequestHandle) -> None:
-        """Take the end of a call.
-
-        Args:
-            handle: The call.
-        """
+        """Wait for the end of a call without blocking."""
         self._handle = handle
         handle.add_done_callback(self._take_end)
 
@@ -98,11 +95,7 @@ class ResponseIterator:
         self.end(last)
 
     def end(self, last: InferenceResponse) -> None:
-        """Take the last response.
-
-        Args:
-            last: The response.
-        """
+        """Add the last response."""
         with self._changed:
             self._responses.append(last)
             self._ended = True
@@ -135,7 +128,7 @@ class ResponseIterator:
         """See `ksrv.request.AnswerSink.call_with_room`."""
         callback()
 
-    # ---- the calling model's side -----------------------------------------------------------
+    # ---- iterating, and cancelling ----------------------------------------------------------
 
     def __iter__(self) -> Iterator[InferenceResponse]:
         with self._changed:
@@ -153,6 +146,6 @@ class ResponseIterator:
             return self._responses[self._next - 1]
 
     def cancel(self) -> None:
-        """Give the call up; the iterator ends with an error."""
+        """Cancel the call; the iterator ends with an error."""
         if self._handle is not None:
             self._handle.cancel()

@@ -1,4 +1,4 @@
-"""Triton's names and numbers of the datatypes, and the look-ups in a model's configuration."""
+"""Triton's names and numbers of datatypes, and functions that find a tensor or its configuration by name."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,19 +22,16 @@ NUMBERS = {
 
 
 def triton_string_to_numpy(triton_type_string: str) -> Any:
-    """Return numpy's type of a datatype as config.pbtxt names it.
-
-    Args:
-        triton_type_string: "TYPE_FP32" and the like.
+    """Return numpy's type for a datatype of config.pbtxt, such as "TYPE_FP32".
 
     Raises:
-        KeyError: numpy has none.
+        KeyError: numpy has no such type.
     """
     return TRITON_STRING_TO_NUMPY[triton_type_string]
 
 
 def numpy_to_triton_type(data_type: Any) -> int | None:
-    """Return the number of numpy's type in Triton's enumeration; None where it has none.
+    """Return Triton's number for a type of numpy, or None if Triton has no such datatype.
 
     Args:
         data_type: A type or dtype.
@@ -42,17 +39,15 @@ def numpy_to_triton_type(data_type: Any) -> int | None:
     if data_type == np.bytes_ or data_type == np.object_:
         return NUMBERS["STRING"]
     found = (
-        number for number, one in enumerate(TRITON_STRING_TO_NUMPY.values(), 1) if data_type == one
+        number
+        for number, known in enumerate(TRITON_STRING_TO_NUMPY.values(), 1)
+        if data_type == known
     )
     return next(found, None)
 
 
 def triton_to_numpy_type(data_type: int) -> Any:
-    """Return numpy's type of a number in Triton's enumeration; None where it has none.
-
-    Args:
-        data_type: The number.
-    """
+    """Return numpy's type for a number in Triton's enumeration, or None if there is none."""
     types = list(TRITON_STRING_TO_NUMPY.values())
     return types[data_type - 1] if 1 <= data_type <= len(types) else None
 
@@ -62,53 +57,29 @@ def _by_name(tensors: Any, name: str) -> Any:
 
 
 def get_input_tensor_by_name(inference_request: Any, name: str) -> Any:
-    """Return an input of a request; None where it has none of that name.
-
-    Args:
-        inference_request: The request.
-        name: The input's name.
-    """
+    """Return an input of a request, or None if it has no input of this name."""
     return _by_name(inference_request.inputs(), name)
 
 
 def get_output_tensor_by_name(inference_response: Any, name: str) -> Any:
-    """Return an output of a response; None where it has none of that name.
-
-    Args:
-        inference_response: The response.
-        name: The output's name.
-    """
+    """Return an output of a response, or None if it has no output of this name."""
     return _by_name(inference_response.output_tensors(), name)
 
 
 def _entry(model_config: Mapping[str, Any], side: str, name: str) -> dict[str, Any] | None:
-    return next((one for one in model_config.get(side, ()) if one["name"] == name), None)
+    return next((entry for entry in model_config.get(side, ()) if entry["name"] == name), None)
 
 
 def get_input_config_by_name(model_config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
-    """Return an input of a model's configuration, or None.
-
-    Args:
-        model_config: The configuration, parsed.
-        name: The input's name.
-    """
+    """Return an input of a model's parsed configuration, or None."""
     return _entry(model_config, "input", name)
 
 
 def get_output_config_by_name(model_config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
-    """Return an output of a model's configuration, or None.
-
-    Args:
-        model_config: The configuration, parsed.
-        name: The output's name.
-    """
+    """Return an output of a model's parsed configuration, or None."""
     return _entry(model_config, "output", name)
 
 
 def using_decoupled_model_transaction_policy(model_config: Mapping[str, Any]) -> bool:
-    """Tell whether a model answers a request with any number of responses.
-
-    Args:
-        model_config: The configuration, parsed.
-    """
+    """Tell whether a model with this parsed configuration may answer a request with any number of responses."""
     return bool(model_config.get("model_transaction_policy", {}).get("decoupled", False))

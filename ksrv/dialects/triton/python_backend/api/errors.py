@@ -1,4 +1,4 @@
-"""TritonError and TritonModelException: what a model says of a failed request, and of a misuse."""
+"""TritonError: the error of one request. TritonModelException: an exception of the API, or of the whole model."""
 
 from enum import IntEnum
 
@@ -69,22 +69,14 @@ for _code in ErrorCode:
 
 
 def to_client(error: TritonError) -> KsrvError:
-    """Return the error that a client gets for a model's error.
-
-    Args:
-        error: The model's error.
-    """
+    """Return the error that a client gets for a model's error."""
     status, grpc_code = _STATUS[error.code()]
     text = error.message() or "the model failed the request and gave no reason"
-    told = InferenceError(text, status)
-    told.grpc_code = grpc_code
-    return told
+    converted = InferenceError(text, status)
+    converted.grpc_code = grpc_code
+    return converted
 
 
 def of_call(error: KsrvError) -> TritonError:
-    """Return the error that a model gets for the failure of a model that it called.
-
-    Args:
-        error: The failure.
-    """
+    """Return the error that a model gets if a model that it called fails."""
     return TritonError(error.message, _CODES.get(error.grpc_code, ErrorCode.INTERNAL))

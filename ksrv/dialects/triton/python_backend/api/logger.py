@@ -1,4 +1,4 @@
-"""Logger: what a model writes to the server's log."""
+"""Logger: lets a model write to the server's log."""
 
 import logging
 from enum import Enum

@@ -1,4 +1,7 @@
-"""MetricFamily and Metric: a model's own counters, gauges and histograms, on ksrv's metrics page."""
+"""MetricFamily and Metric: counters, gauges and histograms of a model, which ksrv's metrics page shows.
+
+Each change is sent to the worker as a `MetricRecord`. The values are also kept in this process, for `Metric.value`.
+"""
 
 import math
 import threading
@@ -45,7 +48,7 @@ class MetricFamily:
 
     Args:
         name: The name on the page.
-        description: Its meaning; the first description of a name stays.
+        description: The help text. If several families have one name, the first description counts.
         kind: COUNTER, GAUGE or HISTOGRAM.
 
     Raises:
@@ -74,15 +77,15 @@ class MetricFamily:
 
         Args:
             labels: Names and values.
-            buckets: Of a histogram, the upper bounds in ascending order; ksrv counts into fixed bounds.
+            buckets: The upper bounds of a histogram in ascending order. They are checked as in Triton, but ksrv uses
+                fixed bounds.
 
         Raises:
             TritonModelException: The buckets are missing, not in order, or not wanted.
         """
         if self.kind is MetricKind.HISTOGRAM:
-            bounds = buckets
-            if bounds is None or any(
-                low >= high for low, high in zip(bounds, list(bounds)[1:], strict=False)
+            if buckets is None or any(
+                low >= high for low, high in zip(buckets, list(buckets)[1:], strict=False)
             ):
                 raise TritonModelException(
                     f"Error when creating Metric: the histogram {self.name!r} needs buckets in ascending order, each once"
@@ -98,7 +101,7 @@ class Metric:
     """One metric of a family; `MetricFamily.Metric` makes them.
 
     Args:
-        family: The family, which has to live as long.
+        family: The family. As in Triton, the metric fails after the model has dropped the family.
         labels: Names and values.
     """
 
@@ -112,15 +115,20 @@ class Metric:
         if is_new and family.kind is not MetricKind.HISTOGRAM:
             self._report(family, 0.0)
 
-    def _alive(self, what: str, *kinds: MetricKind) -> MetricFamily:
+    def _require(self, action: str, *kinds: MetricKind) -> MetricFamily:
+        """Return the family, if it still lives and is of one of these kinds.
+
+        Args:
+            action: What fails otherwise, for the error text.
+        """
         family = self._family()
         if family is None:
             raise TritonModelException(
-                f"Failed to {what}: Invalid metric operation as the corresponding 'MetricFamily' has been deleted."
+                f"Failed to {action}: Invalid metric operation as the corresponding 'MetricFamily' has been deleted."
             )
         if family.kind not in kinds:
             raise TritonModelException(
-                f"Failed to {what}: the {family.kind.value} {family.name!r} does not support it"
+                f"Failed to {action}: the {family.kind.value} {family.name!r} does not support it"
             )
         return family
 
@@ -128,33 +136,34 @@ class Metric:
         """Add to a counter or gauge.
 
         Args:
-            value: The amount; of a counter it is not negative.
+            value: The amount, which must not be negative for a counter.
 
         Raises:
-            TritonModelException: The metric does not take it.
+            TritonModelException: The metric is a histogram, or the amount is not allowed.
         """
-        what = "increment metric value"
-        family = self._alive(what, MetricKind.COUNTER, MetricKind.GAUGE)
+        action = "increment metric value"
+        family = self._require(action, MetricKind.COUNTER, MetricKind.GAUGE)
         if family.kind is MetricKind.COUNTER and not (value >= 0 and math.isfinite(value)):
             raise TritonModelException(
-                f"Failed to {what}: the counter {family.name!r} cannot grow by {value}"
+                f"Failed to {action}: the counter {family.name!r} cannot grow by {value}"
             )
         with _lock:
             values = _families[family.name].values
             values[self._labels] += value
-            told = value if family.kind is MetricKind.COUNTER else values[self._labels]
-        self._report(family, told)
+            # A record has the increment of a counter, or the value of a gauge.
+            reported = value if family.kind is MetricKind.COUNTER else values[self._labels]
+        self._report(family, reported)
 
     def set(self, value: float) -> None:
         """Set a gauge.
 
         Args:
-            value: Its value now.
+            value: The new value.
 
         Raises:
-            TritonModelException: The metric is no gauge.
+            TritonModelException: The metric is not a gauge.
         """
-        family = self._alive("set metric value", MetricKind.GAUGE)
+        family = self._require("set metric value", MetricKind.GAUGE)
         with _lock:
             _families[family.name].values[self._labels] = float(value)
         self._report(family, value)
@@ -166,9 +175,9 @@ class Metric:
             value: The value.
 
         Raises:
-            TritonModelException: The metric is no histogram.
+            TritonModelException: The metric is not a histogram.
         """
-        family = self._alive("observe metric value", MetricKind.HISTOGRAM)
+        family = self._require("observe metric value", MetricKind.HISTOGRAM)
         if not math.isfinite(value):
             raise TritonModelException(
                 f"Failed to observe metric value: the histogram {family.name!r} takes no {value}"
@@ -176,12 +185,12 @@ class Metric:
         self._report(family, value)
 
     def value(self) -> float:
-        """Return the value of a counter or gauge, counting only this instance's process.
+        """Return the value of a counter or gauge in this handler process.
 
         Raises:
             TritonModelException: The metric is a histogram.
         """
-        family = self._alive("get metric value", MetricKind.COUNTER, MetricKind.GAUGE)
+        family = self._require("get metric value", MetricKind.COUNTER, MetricKind.GAUGE)
         return _families[family.name].values[self._labels]
 
     def _report(self, family: MetricFamily, value: float) -> None:

@@ -1,4 +1,4 @@
-"""The model of this process, as the functions of the module know it."""
+"""The model that this handler process runs, for the functions of `triton_python_backend_utils`."""
 
 import threading
 from dataclasses import dataclass, field
@@ -13,9 +13,9 @@ class RunningModel:
 
     Attributes:
         name: The model's name.
-        emit: Takes the values of its metrics.
-        submit: Submits what it calls.
-        may_call: Whether it is neither being initialized nor finalized.
+        emit: Takes the records of its metrics.
+        submit: Submits its calls to other models.
+        may_call: Whether it may call other models: not while it is initialized or finalized.
     """
 
     name: str
@@ -29,11 +29,7 @@ _running: list[RunningModel] = []
 
 
 def enter(model: RunningModel) -> None:
-    """Make a model the one of this process.
-
-    Args:
-        model: The model.
-    """
+    """Set the model of this process."""
     _running[:] = [model]
 
 

@@ -24,17 +24,14 @@ class ModelConfig:
         self._config: dict[str, Any] = json.loads(model_config)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the configuration so far."""
+        """Return the configuration, with the changes so far."""
         return self._config
 
     def set_max_batch_size(self, max_batch_size: int) -> None:
-        """Set the rows of a batch.
-
-        Args:
-            max_batch_size: How many.
+        """Set the most rows of a batch.
 
         Raises:
-            ValueError: config.pbtxt has more.
+            ValueError: config.pbtxt allows more rows.
         """
         if self._config["max_batch_size"] > max_batch_size:
             raise ValueError(
@@ -44,7 +41,7 @@ class ModelConfig:
         self._config["max_batch_size"] = max_batch_size
 
     def set_dynamic_batching(self) -> None:
-        """Have requests joined, where config.pbtxt says nothing of that.
+        """Let requests join batches, with the options of config.pbtxt if it has any.
 
         Raises:
             ValueError: config.pbtxt has another scheduler.
@@ -58,13 +55,13 @@ class ModelConfig:
         self._config.setdefault("dynamic_batching", {})
 
     def set_model_transaction_policy(self, transaction_policy_dict: Mapping[str, Any]) -> None:
-        """Say whether the model answers a request with any number of responses.
+        """Set whether the model may answer a request with any number of responses.
 
         Args:
             transaction_policy_dict: {"decoupled": True} or {"decoupled": False}.
 
         Raises:
-            ValueError: It has another key, or config.pbtxt says otherwise.
+            ValueError: The dict has another key, or contradicts config.pbtxt.
         """
         for key in transaction_policy_dict:
             if key != "decoupled":
@@ -86,7 +83,7 @@ class ModelConfig:
             input: Its `name`, `data_type` and `dims`, and perhaps `optional`.
 
         Raises:
-            ValueError: A key is missing or unknown, or config.pbtxt declares it in another way.
+            ValueError: A key is missing or unknown, or contradicts config.pbtxt.
         """
         self._add("input", input)
 
@@ -97,7 +94,7 @@ class ModelConfig:
             output: Its `name`, `data_type` and `dims`.
 
         Raises:
-            ValueError: A key is missing or unknown, or config.pbtxt declares it in another way.
+            ValueError: A key is missing or unknown, or contradicts config.pbtxt.
         """
         self._add("output", output)
 
@@ -140,7 +137,7 @@ class ModelConfig:
 
 
 def completed(model: Any, model_config: str) -> dict[str, Any]:
-    """Return a configuration as the model completes it.
+    """Return the configuration that the model's `auto_complete_config` makes of `model_config`.
 
     Args:
         model: The class TritonPythonModel.

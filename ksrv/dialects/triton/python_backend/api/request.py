@@ -1,4 +1,4 @@
-"""InferenceRequest: one that `execute` gets, or one that a model makes to call another model."""
+"""InferenceRequest: a request that `execute` gets, or that a model makes to call another model."""
 
 import asyncio
 import json
@@ -25,6 +25,7 @@ SEQUENCE_START = 1
 SEQUENCE_END = 2
 RELEASE_ALL = 1
 RELEASE_RESCHEDULE = 2
+"""The numbers of TRITONSERVER_REQUEST_FLAG_... and TRITONSERVER_REQUEST_RELEASE_...."""
 
 
 class MemoryType(IntEnum):
@@ -36,7 +37,7 @@ class MemoryType(IntEnum):
 
 @dataclass(frozen=True)
 class PreferredMemory:
-    """The memory that the outputs of a call should be in. ksrv puts them in the CPU's memory; see `is_cpu`."""
+    """The memory that the outputs of a call should be in. ksrv ignores it: outputs are in the CPU's memory."""
 
     preferred_memory_type: MemoryType
     preferred_device_id: int = 0
@@ -57,35 +58,36 @@ class InferenceTrace:
         return self._context or None
 
 
-def text_of(what: str, value: Any) -> str:
-    """Return a name as a str; models pass on the `bytes` of a tensor too.
+def text_of(argument: str, value: Any) -> str:
+    """Return a str; decodes bytes, because models pass the bytes of a tensor as a name.
+
+    Args:
+        argument: The name of the argument, for errors.
 
     Raises:
-        TypeError: It is neither.
-        TritonModelException: The bytes are no UTF-8.
+        TypeError: The value is neither str nor bytes.
+        TritonModelException: The bytes are not UTF-8.
     """
     if isinstance(value, str):
         return value
     if not isinstance(value, bytes):
-        raise TypeError(f"{what}: expected a str, found {type(value).__name__}")
+        raise TypeError(f"{argument}: expected a str, found {type(value).__name__}")
     try:
         return value.decode()
     except UnicodeDecodeError:
-        raise TritonModelException(f"{what}: the bytes are no UTF-8") from None
+        raise TritonModelException(f"{argument}: the bytes are no UTF-8") from None
 
 
 class InferenceRequest:
     """A request.
 
     Args:
-        request_id: Its id.
-        correlation_id: The id of its sequence; 0 or "" for none.
-        inputs: Its inputs.
-        requested_output_names: The outputs that are wanted; all if it is empty.
-        model_name: The model.
-        model_version: Its version; -1 for the highest.
+        correlation_id: The id of its sequence; 0 or "" for no sequence.
+        requested_output_names: The wanted outputs; all if it is empty.
+        model_name: The model to call.
+        model_version: The version of the model; -1 for the highest.
         flags: TRITONSERVER_REQUEST_FLAG_SEQUENCE_START and _END.
-        timeout: Microseconds that it may take; 0 for any time.
+        timeout: Microseconds that the request may take; 0 for no limit.
         preferred_memory: The memory that its outputs should be in.
         trace: The trace that it belongs to.
         parameters: Names with bools, ints, floats or strs.
@@ -114,14 +116,14 @@ class InferenceRequest:
             )
         if not isinstance(correlation_id, (int, str)):
             raise TypeError("Correlation ID must be integer or string")
-        if not all(isinstance(one, Tensor) for one in inputs):
+        if not all(isinstance(tensor, Tensor) for tensor in inputs):
             raise TritonModelException(
                 f"Input tensor for request with id {request_id!r} and model name {model_name!r} should not be empty."
             )
         self._id = text_of("request_id", request_id)
         self._correlation_id = correlation_id
         self._inputs = list(inputs)
-        self._outputs = [text_of("requested_output_names", one) for one in requested_output_names]
+        self._outputs = [text_of("requested_output_names", name) for name in requested_output_names]
         self._model = text_of("model_name", model_name)
         self._version = model_version
         self._flags = flags
@@ -136,16 +138,11 @@ class InferenceRequest:
         self._release = RELEASE_ALL
 
     def deliver_to(self, receiver: Receiver, priority: int = 0) -> None:
-        """Make this a request that `execute` gets.
-
-        Args:
-            receiver: Takes its responses.
-            priority: Its priority.
-        """
+        """Make this a request for `execute`, whose responses `receiver` takes."""
         self._receiver = receiver
         self._priority = priority
 
-    # ---- what it says -----------------------------------------------------------------------
+    # ---- contents ---------------------------------------------------------------------------
 
     def inputs(self) -> list[Tensor]:
         """Return the inputs."""
@@ -156,23 +153,23 @@ class InferenceRequest:
         return self._id
 
     def correlation_id(self) -> int | str:
-        """Return the id of its sequence; 0 for none."""
+        """Return the id of its sequence; 0 for no sequence."""
         return self._correlation_id
 
     def model_name(self) -> str:
-        """Return the name of the model that it asks."""
+        """Return the name of the model that the request is for."""
         return self._model
 
     def model_version(self) -> int:
-        """Return the version that it asks; -1 for the highest."""
+        """Return the version that the request is for; -1 for the highest."""
         return self._version
 
     def flags(self) -> int:
-        """Return whether it is the first or the last one of its sequence."""
+        """Return the flags: whether it is the first or the last request of its sequence."""
         return self._flags
 
     def set_flags(self, flags: int) -> None:
-        """Set whether it is the first or the last one of its sequence.
+        """Set whether it is the first or the last request of its sequence.
 
         Args:
             flags: TRITONSERVER_REQUEST_FLAG_SEQUENCE_START and _END.
@@ -180,7 +177,7 @@ class InferenceRequest:
         self._flags = flags
 
     def timeout(self) -> int:
-        """Return the microseconds that it may take; 0 for any time."""
+        """Return the microseconds that it may take; 0 for no limit."""
         return self._timeout
 
     def priority(self) -> int:
@@ -196,11 +193,11 @@ class InferenceRequest:
         return self._parameters
 
     def requested_output_names(self) -> list[str]:
-        """Return the names of the outputs that are wanted."""
+        """Return the names of the wanted outputs."""
         return self._outputs
 
     def preferred_memory(self) -> PreferredMemory | None:
-        """Return where the outputs of a call should lie, or None."""
+        """Return the memory that the outputs of a call should be in, or None."""
         return self._memory
 
     def trace(self) -> InferenceTrace:
@@ -214,10 +211,10 @@ class InferenceRequest:
         return self._receiver is not None and self._receiver.is_cancelled()
 
     def get_response_sender(self) -> InferenceResponseSender:
-        """Return what sends the request's responses.
+        """Return the sender of the request's responses.
 
         Raises:
-            TritonModelException: It was made to call another model.
+            TritonModelException: The request was made to call another model.
         """
         if self._receiver is None:
             raise TritonModelException(
@@ -227,11 +224,11 @@ class InferenceRequest:
         return InferenceResponseSender(self._receiver)
 
     def has_sender(self) -> bool:
-        """Tell whether the model has asked for what sends its responses."""
+        """Tell whether the model has asked for the sender of its responses."""
         return self._has_sender
 
     def set_release_flags(self, flags: int) -> None:
-        """Say what becomes of the request when `execute` returns.
+        """Set what happens to the request when `execute` returns.
 
         Args:
             flags: TRITONSERVER_REQUEST_RELEASE_ALL, or TRITONSERVER_REQUEST_RELEASE_RESCHEDULE to get it once more.
@@ -244,7 +241,7 @@ class InferenceRequest:
         self._release = flags
 
     def take_release_flags(self) -> int:
-        """Return what becomes of the request, and forget it."""
+        """Return the release flags, and reset them."""
         flags, self._release = self._release, RELEASE_ALL
         return flags
 
@@ -253,17 +250,19 @@ class InferenceRequest:
     def exec(self, decoupled: bool = False) -> InferenceResponse | ResponseIterator:
         """Call the model and wait for its answer; a failure is a response with an error.
 
-        The call has the deadline and the ids of the batch for which the request was made or, if that batch has its
-        answer, of the batch that this thread works for. Else it has no client.
+        The call has the deadline and the ids of the batch for which the request was made. If that batch has been
+        answered, it has those of the batch that this thread works for; if there is no such batch, it has none.
 
         Args:
-            decoupled: Whether to return an iterator over the responses, of which there may be any number.
+            decoupled: Whether to return an iterator over any number of responses.
 
         Raises:
             TritonModelException: A model is called outside of `execute`.
         """
-        bounds = (self._made_for, bound_batch())
-        callers = (one.inputs for one in bounds if one is not None and one.inputs is not None)
+        batches = (self._made_for, bound_batch())
+        callers = (
+            bound.inputs for bound in batches if bound is not None and bound.inputs is not None
+        )
         return call(self._on_wire(), decoupled, next(callers, None))
 
     def async_exec(self, decoupled: bool = False) -> Any:
@@ -282,6 +281,7 @@ class InferenceRequest:
         return loop.run_in_executor(None, self.exec, decoupled)
 
     def _on_wire(self) -> InferRequest:
+        """Return the request of a call in the engine's form."""
         parameters = dict(self._parameters)
         if self._correlation_id:
             parameters["sequence_id"] = self._correlation_id
@@ -291,7 +291,7 @@ class InferenceRequest:
             self._model,
             "" if self._version < 0 else str(self._version),
             self._id,
-            [input_tensor(one.name(), one.on_wire()) for one in self._inputs],
+            [input_tensor(tensor.name(), tensor.on_wire()) for tensor in self._inputs],
             [RequestedOutput(name) for name in self._outputs],
             parameters,
         )

@@ -17,7 +17,7 @@ class InferenceResponse:
 
     Args:
         output_tensors: The outputs; they are not sent if `error` is set.
-        error: Why the request failed, or None.
+        error: The error of the request, or None.
         parameters: Response parameters: names with bools, ints or strs.
     """
 
@@ -45,11 +45,11 @@ class InferenceResponse:
         return self._error is not None
 
     def error(self) -> TritonError | None:
-        """Return why it failed, or None."""
+        """Return the error, or None."""
         return self._error
 
     def parameters(self) -> str:
-        """Return the parameters as a JSON object; "" without any."""
+        """Return the parameters as a JSON object, or "" if there are none."""
         return json.dumps(self._parameters) if self._parameters else ""
 
     def given_parameters(self) -> dict[str, Any]:
@@ -58,14 +58,14 @@ class InferenceResponse:
 
 
 def checked_parameters(parameters: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return parameters, each of whose values a request or response can carry.
+    """Check that a request or response can carry these parameters, and return them.
 
     Args:
         parameters: Names and values, or None.
 
     Raises:
-        TypeError: They are no dict.
-        TritonModelException: A name is no str, a value is neither bool, int nor str, or the protocol cannot carry it.
+        TypeError: The parameters are not a dict.
+        TritonModelException: A name is not a str, or a value is not a bool, int or str that the protocol can carry.
     """
     if parameters is not None and not isinstance(parameters, dict):
         raise TypeError(f"parameters are a dict, got {type(parameters)}")
@@ -91,10 +91,10 @@ class Receiver(Protocol):
     """Takes the responses of one request."""
 
     def send(self, response: InferenceResponse | None, *, final: bool) -> None:
-        """Take a response, or the word that none follows.
+        """Take a response, or None with `final` for the end of the responses.
 
         Raises:
-            TritonModelException: The request takes no such response now.
+            TritonModelException: The request cannot take this response now.
         """
 
     def is_cancelled(self) -> bool:

@@ -1,4 +1,4 @@
-"""A model's calls to the server: ask whether a model is ready, load a model, unload a model."""
+"""A model's calls to its server: ask whether a model is ready, load a model, unload a model."""
 
 from collections.abc import Mapping
 
@@ -13,11 +13,10 @@ def is_model_ready(model_name: str, model_version: str = "") -> bool:
     """Tell whether a model serves.
 
     Args:
-        model_name: Its name.
-        model_version: Its version; "" for any.
+        model_version: The version of the model; "" for any version.
 
     Raises:
-        TritonModelException: The version is no number, or no batch runs.
+        TritonModelException: The version is not a number, or no batch runs.
     """
     if model_version and not (model_version.isascii() and model_version.isdigit()):
         raise TritonModelException(
@@ -36,12 +35,11 @@ def load_model(model_name: str, config: str = "", files: Mapping[str, bytes] | N
     """Load a model of the server's repository, or load it again.
 
     Args:
-        model_name: Its name.
         config: A configuration as JSON that replaces its config.pbtxt; "" for its config.pbtxt.
         files: Files that replace the model's, which ksrv refuses: code and weights come from the repository.
 
     Raises:
-        TritonModelException: It cannot be loaded, or calls may not load models.
+        TritonModelException: The model cannot be loaded, or calls may not load models.
     """
     if files is not None and not isinstance(files, Mapping):
         raise TritonModelException(
@@ -55,26 +53,30 @@ def load_model(model_name: str, config: str = "", files: Mapping[str, bytes] | N
 
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
-    """Have the server unload a model.
+    """Unload a model of the server.
 
     Args:
-        model_name: Its name.
-        unload_dependents: As in Triton's API; ksrv unloads the model alone.
+        unload_dependents: Ignored: ksrv unloads only the model itself.
 
     Raises:
-        TritonModelException: It is not known, or calls may not unload models.
+        TritonModelException: The model is unknown, or calls may not unload models.
     """
     _ask("unload model", {"call": "unload", "model": model_name})
 
 
-def _ask(what: str, parameters: Mapping[str, Parameter]) -> bool:
+def _ask(action: str, parameters: Mapping[str, Parameter]) -> bool:
+    """Send a call to the server as a request for the model `SERVER`; the worker carries it out.
+
+    Args:
+        action: The action, for error texts.
+    """
     model = running_model()
     if model is None or not model.may_call:
         raise TritonModelException(
-            f"Failed to {what}: the server is asked from execute() alone, not from initialize() or finalize()"
+            f"Failed to {action}: the server is asked from execute() alone, not from initialize() or finalize()"
         )
     try:
         answer = model.submit(InferRequest(SERVER, parameters=parameters), None).wait()
     except KsrvError as error:
-        raise TritonModelException(f"Failed to {what}: {error.message}") from None
+        raise TritonModelException(f"Failed to {action}: {error.message}") from None
     return bool(answer.parameters.get("answer"))

@@ -1,4 +1,4 @@
-"""Tensor: a named array that is converted from and to numpy and DLPack."""
+"""Tensor: a named array of a request or response, with conversions from and to numpy and DLPack."""
 
 import sys
 from typing import Any
@@ -14,17 +14,16 @@ from ksrv.request import Tensor as WireTensor
 from ksrv.torch_interop import array_over, numpy_dtype
 
 _CPU = (1, 0)
-"""DLPack's device of the memory of CPUs."""
+"""DLPack's device (kind, number) for memory of the CPU."""
 _HOST_DEVICES = (1, 3)
-"""DLPack's devices whose memory a CPU reads: CPU and CUDA's pinned memory."""
+"""DLPack's kinds of devices whose memory a CPU can read: CPU, and pinned memory of CUDA."""
 
 
 class Tensor:
     """A tensor of a request or response.
 
     Args:
-        name: Its name.
-        tensor: Its values; a copy is made unless they are in C order. Texts are arrays of objects or of bytes.
+        tensor: The values; they are copied unless they are in C order. Texts are arrays of objects or of bytes.
 
     Raises:
         TritonModelException: The name is empty, or Triton has no such datatype.
@@ -48,14 +47,14 @@ class Tensor:
         self._name = name
         self._datatype = datatype
         self._array = array
-        self._torch = torch  # its values if they are on a device, else None
+        self._torch = torch  # the values if they are on a GPU, else None
 
     @classmethod
     def of(cls, tensor: WireTensor) -> "Tensor":
         """Return a tensor of a request, or of the answer of a model that was called.
 
         Args:
-            tensor: The tensor; BF16 are the patterns of 16 bits.
+            tensor: The tensor; values of BF16 are bit patterns of 16 bits.
         """
         made = cls.__new__(cls)
         made._fill(tensor.name, tensor.datatype, array_of(tensor))
@@ -95,7 +94,7 @@ class Tensor:
     # ---- DLPack -----------------------------------------------------------------------------
 
     def to_dlpack(self) -> Any:
-        """Return the values as a DLPack capsule, which shares the memory where it may be written to."""
+        """Return the values as a DLPack capsule. It shares the memory, unless the memory is read-only."""
         return self.__dlpack__()
 
     def __dlpack__(self, stream: Any = None, **options: Any) -> Any:
@@ -128,11 +127,10 @@ class Tensor:
         """Return a tensor that shares the memory of a DLPack capsule, or of an object with `__dlpack__`.
 
         Args:
-            name: Its name.
             tensor: The capsule or object.
 
         Raises:
-            TritonModelException: It is neither, or is not in C order.
+            TritonModelException: `tensor` is neither, or is not in C order.
         """
         if not isinstance(name, str) or not name:
             raise TritonModelException("Tensor name cannot be an empty string.")
@@ -182,19 +180,19 @@ class Tensor:
             raise TritonModelException(_NOT_CONTIGUOUS)
         self._fill(name, NAME_BY_DTYPE[array.dtype], array)
 
-    # ---- the way out ------------------------------------------------------------------------
+    # ---- sending ----------------------------------------------------------------------------
 
     def on_wire(self) -> WireTensor:
-        """Return the tensor as an answer, or a call, carries it; values on a GPU are copied from there."""
+        """Return the tensor in the engine's form, for an answer or a call. Values on a GPU are copied to the CPU."""
         array = array_over(self._torch.cpu()) if self._array is None else self._array
         if self._datatype != "BYTES":
             return WireTensor(self._name, self._datatype, array.shape, array)
-        elements: list[Element] = [_element(self._name, one) for one in array.reshape(-1)]
+        elements: list[Element] = [_element(self._name, value) for value in array.reshape(-1)]
         return WireTensor(self._name, "BYTES", array.shape, elements)
 
 
 class _Capsule:
-    """A capsule as numpy takes one: an object that gives it."""
+    """An object with a capsule, because `np.from_dlpack` takes no bare capsule."""
 
     def __init__(self, capsule: Any) -> None:
         self._capsule = capsule
