@@ -96,7 +96,7 @@ class ArchiveLimits:
         )
 
 
-class Part(msgspec.Struct, rename="camel", kw_only=True):
+class ManifestModel(msgspec.Struct, rename="camel", kw_only=True):
     """The `model` section of MANIFEST.json; file names are relative to the archive's root."""
 
     model_name: str
@@ -118,7 +118,7 @@ FILE_KEYS = (
 class Manifest(msgspec.Struct, rename="camel", kw_only=True):
     """The parts of MAR-INF/MANIFEST.json that ksrv reads."""
 
-    model: Part
+    model: ManifestModel
     runtime: str = "python"
     archiver_version: str = ""
     created_on: str = ""
@@ -164,14 +164,14 @@ def open_archive(
     digest = digest_of(path)
     if (held := held_folder(path, digest)) is not None:
         return held
-    place = new_folder(default_cache() if cache is None else cache, digest)
+    folder = new_folder(default_cache() if cache is None else cache, digest)
     try:
-        unpack(path, place, limits or ArchiveLimits())
+        unpack(path, folder, limits or ArchiveLimits())
     except BaseException:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         raise
-    hold(path, digest, place)
-    return place
+    hold(path, digest, folder)
+    return folder
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -331,8 +331,7 @@ def _zip_member(opened: zipfile.ZipFile, info: zipfile.ZipInfo) -> Member:
         )
     if info.is_dir() and info.file_size:
         raise ArchiveError(f"{info.filename!r} is a folder, but has content; {_MAKE_AGAIN}")
-    # The data are read to their end, or one byte beyond the listed size: zipfile would
-    # cut them silently if the listed size is too small.
+    # zipfile would silently stop at the listed size. Listed as one byte longer, data that are too long are noticed.
     longer = copy.copy(info)
     longer.file_size += 1
     return Member(path, info.file_size, info.is_dir(), lambda: opened.open(longer))

@@ -21,6 +21,7 @@ from ksrv.dialects.torchserve.archive.archive import (
     MANIFEST,
     ArchiveError,
     Manifest,
+    ManifestModel,
     open_archive,
     read_manifest,
     read_settings,
@@ -185,10 +186,7 @@ def archived_config(
     yaml_config, lines = _model_config(folder, model.config_file)
     report = ArchiveReport(handler=model.handler)
     document = Document.of(Path(model.config_file), {**yaml_config}, lines)
-    given = dict(defaults.models.get(model.model_name, {}).get(model.model_version, {}))
-    for key in ("defaultVersion", "marName"):  # they choose the archive, and are no settings
-        given.pop(key, None)
-    document.take(Document.of(Path("models of config.properties"), given, {}), fill=True)
+    document.take(_property_keys(model, defaults), fill=True)
     try:
         keys = document.convert(
             ServerKeys, {key: document.value[key] for key in _SERVER_KEYS if key in document.value}
@@ -242,6 +240,14 @@ def archived_config(
         },
     )
     return config, report
+
+
+def _property_keys(model: ManifestModel, defaults: ArchiveDefaults) -> Document:
+    """Return the keys that `models` of a config.properties has for this version of the model."""
+    keys = dict(defaults.models.get(model.model_name, {}).get(model.model_version, {}))
+    for key in ("defaultVersion", "marName"):  # they choose the archive, and are no settings
+        keys.pop(key, None)
+    return Document.of(Path("models of config.properties"), keys, {})
 
 
 def _check_aliases(root: yaml.Node) -> None:

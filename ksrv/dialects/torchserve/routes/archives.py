@@ -53,7 +53,7 @@ class Archives:
     def __init__(self, engine: "Engine") -> None:
         self.engine = engine
 
-    # ---- what is served ---------------------------------------------------------------------
+    # ---- reading ----------------------------------------------------------------------------
 
     def find(self, name: str, version: str, find: Find) -> "ModelVersion":
         """Return the archive's version that takes a request.

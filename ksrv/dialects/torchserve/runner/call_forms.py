@@ -111,8 +111,12 @@ class CallForm(ABC):
                 failure = context.request_processor[row].failure
                 if failure is not None:
                     request_id = quote(context.get_request_id(row) or "")
-                    text = "the model %s failed the request %s"
-                    log.error(text, self._model, request_id, exc_info=failure)
+                    log.error(
+                        "the model %s failed the request %s",
+                        self._model,
+                        request_id,
+                        exc_info=failure,
+                    )
                     raise failure
                 element = self._add_item(item, index, outputs)
             except BaseException as error:  # noqa: BLE001  a row may have failed with anything

@@ -27,14 +27,14 @@ CHANGEABLE = frozenset(
 )
 
 
-def merge_call_config(given: Keys, own: Keys, completed: Mapping[str, Any]) -> Keys:
+def merge_call_config(given: Keys, in_folder: Keys, completed: Mapping[str, Any]) -> Keys:
     """Return the keys of a load call's configuration, completed with the keys that only the model's folder sets.
 
     A call may repeat such a key, because clients send back the configuration that they were shown.
 
     Args:
         given: The keys of the call.
-        own: The keys of the config.pbtxt in the model's folder.
+        in_folder: The keys of the config.pbtxt in the model's folder.
         completed: The same keys with Triton's defaults, as `configuration` shows them to clients.
 
     Raises:
@@ -50,12 +50,12 @@ def merge_call_config(given: Keys, own: Keys, completed: Mapping[str, Any]) -> K
                 f"a load call changes only {', '.join(sorted(changeable))}; write this key into the config.pbtxt in "
                 f"the model's folder",
             )
-    labels = {output.label_filename for output in own.output or ()}
+    labels = {output.label_filename for output in in_folder.output or ()}
     for index, output in enumerate(given.output or ()):
         if output.label_filename is not None and output.label_filename not in labels:
             raise Fault(
                 ("output", index, "label_filename"),
                 "a load call names no files; write this key into the config.pbtxt in the model's folder",
             )
-    merged = {key: value for key, value in own.items() if key not in changeable}
+    merged = {key: value for key, value in in_folder.items() if key not in changeable}
     return Keys(merged | {key: value for key, value in given.items() if key in changeable})

@@ -140,23 +140,32 @@ def _misfit(entry: ModelEntry, entries: Mapping[str, ModelEntry]) -> str | None:
                 served = ", ".join(model.versions)
                 return f"{shown} in version {step.version}; served are {served}"
             for called in _configs(model):
-                most = called.batching.max_batch_size if called.batching else 0
-                if 0 < most < config.row_limit:
-                    return f"{shown}, which takes {most} rows at most, and the ensemble {config.row_limit}"
-                for side, names in (("input", step.inputs), ("output", step.outputs)):
-                    known = {spec.name for spec in getattr(called, f"{side}s")}
-                    wrong = [name for name in names if known and name not in known]
-                    if wrong:
-                        return f"{shown} with the {side} {wrong[0]!r}; it has {', '.join(sorted(known))}"
-                needed = {spec.name for spec in called.inputs if not spec.optional}
-                missing = needed - set(step.inputs)
-                if missing:
-                    return f"{shown} without its input {min(missing)!r}"
+                if fault := _step_fault(step, called, config.row_limit):
+                    return f"{shown}{fault}"
                 if called.configuration is not None and (
                     why := _contradiction(step, called, tensors)
                 ):
                     return f"{entry.path}: {why}"
     return None
+
+
+def _step_fault(step: EnsembleStep, called: ModelConfig, row_limit: int) -> str:
+    """Return the end of the error text if a step names other tensors than its model has, or "".
+
+    Args:
+        row_limit: The most rows of a request to the ensemble.
+    """
+    most = called.batching.max_batch_size if called.batching else 0
+    if 0 < most < row_limit:
+        return f", which takes {most} rows at most, and the ensemble {row_limit}"
+    for side, names in (("input", step.inputs), ("output", step.outputs)):
+        known = {spec.name for spec in getattr(called, f"{side}s")}
+        wrong = [name for name in names if known and name not in known]
+        if wrong:
+            return f" with the {side} {wrong[0]!r}; it has {', '.join(sorted(known))}"
+    needed = {spec.name for spec in called.inputs if not spec.optional}
+    missing = needed - set(step.inputs)
+    return f" without its input {min(missing)!r}" if missing else ""
 
 
 class _Declared(NamedTuple):
@@ -189,22 +198,22 @@ def _contradiction(
         for spec in specs:
             if spec.name not in names:
                 continue
-            mine = _Declared(f"the model {step.model!r}", spec, called.counts_rows)
-            first = tensors.setdefault(names[spec.name], mine)
-            alike = _agree(first.dims, mine.dims) or _agree(first.spec.shape, spec.shape)
+            declared = _Declared(f"the model {step.model!r}", spec, called.counts_rows)
+            first = tensors.setdefault(names[spec.name], declared)
+            alike = _agree(first.dims, declared.dims) or _agree(first.spec.shape, spec.shape)
             if first.spec.datatype != spec.datatype or not alike:
                 return (
                     f"the tensor {names[spec.name]!r} is {first.spec.datatype} {first.spec.wire_shape} by "
-                    f"{first.model} and {spec.datatype} {spec.wire_shape} by {mine.model}"
+                    f"{first.model} and {spec.datatype} {spec.wire_shape} by {declared.model}"
                 )
     return None
 
 
-def _agree(one: tuple[Dimension, ...], other: tuple[Dimension, ...]) -> bool:
+def _agree(first: tuple[Dimension, ...], second: tuple[Dimension, ...]) -> bool:
     """Tell whether one shape can have both declarations; an open size (-1 or a range) agrees with any."""
-    if len(one) != len(other):
+    if len(first) != len(second):
         return False
-    pairs = zip(one, other, strict=True)
+    pairs = zip(first, second, strict=True)
     return all(
         a == b or -1 in (a, b) or isinstance(a, tuple) or isinstance(b, tuple) for a, b in pairs
     )

@@ -169,13 +169,13 @@ class _Settings:
 
     def change(self, keys: Keys, document: Document) -> None:
         """Replace the keys that a load call may change; see `merge_call_config`."""
-        own = self.keys
+        in_folder = self.keys
         with self.document.naming_faults():
-            completed = configuration(own, self.root.name, self._backend(), 0)
+            completed = configuration(in_folder, self.root.name, self._backend(), 0)
         self.report = Report()  # drops what choosing the backend has reported; `read` reports it again
         self.document = document
         with document.naming_faults():
-            self.keys = merge_call_config(keys, own, completed)
+            self.keys = merge_call_config(keys, in_folder, completed)
 
     def read(self) -> ModelConfig:
         """Return the settings that all versions share; `version` adds the model file.

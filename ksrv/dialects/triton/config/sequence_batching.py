@@ -171,7 +171,7 @@ def _state(state: Keys, path: KeyPath, report: Report) -> StateTensor:
     datatype = DATA_TYPES[state.data_type]
     if datatype == "BYTES":
         raise Fault((*path, "data_type"), "a state of texts is not kept")
-    if any(one.data_file is not None for one in initial):
+    if any(value.data_file is not None for value in initial):
         report.refused[f"{_KEY}.state.initial_state.data_file"] = "states begin as zeros"
     if state.use_growable_memory:
         report.ignored[f"{_KEY}.state.use_growable_memory"] = "a state has the memory that it needs"

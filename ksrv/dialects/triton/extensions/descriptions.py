@@ -54,7 +54,7 @@ def configuration(spec: ModelSpec) -> Document:
     The shapes of a model that batches have no batch dimension. A Triton model is described by its config.pbtxt,
     completed with the tensors and the device of the loaded model.
     """
-    own = spec.configuration or {}  # of a Triton model
+    declared = spec.configuration or {}  # only Triton models have it
     rows = spec.max_batch_size or spec.row_limit
     batches = rows > 0
     document: Document = {
@@ -76,19 +76,19 @@ def configuration(spec: ModelSpec) -> Document:
         }
     elif spec.max_batch_size:
         document["dynamic_batching"] = {}
-    if own:
-        document = {**own, "instance_group": _instance_groups(own, spec.device)}
+    if declared:
+        document = {**declared, "instance_group": _instance_groups(declared, spec.device)}
     sides = (("input", spec.inputs), ("output", spec.outputs))
     return document | {
-        side: _config_tensors(tensors, own.get(side, ()), batches) for side, tensors in sides
+        side: _config_tensors(tensors, declared.get(side, ()), batches) for side, tensors in sides
     }
 
 
 def _config_tensors(
-    tensors: Sequence[TensorSpec], own: Iterable[Mapping[str, Any]], batches: bool
+    tensors: Sequence[TensorSpec], keys: Iterable[Mapping[str, Any]], batches: bool
 ) -> list[Document]:
     """Return inputs or outputs. Keys that the config.pbtxt has take precedence."""
-    declared = {tensor["name"]: tensor for tensor in own}
+    declared = {tensor["name"]: tensor for tensor in keys}
     return [
         {
             "name": tensor.name,
@@ -102,12 +102,12 @@ def _config_tensors(
     ]
 
 
-def _instance_groups(own: Mapping[str, Any], device: str) -> list[Document]:
+def _instance_groups(declared: Mapping[str, Any], device: str) -> list[Document]:
     """Return the instance groups of a config.pbtxt, with KIND_AUTO replaced by the kind of the loaded device."""
     kind = "KIND_CPU" if device.partition(":")[0] == "cpu" else "KIND_GPU"
     return [
         group | {"kind": kind} if group["kind"] == "KIND_AUTO" else group
-        for group in own.get("instance_group", ())
+        for group in declared.get("instance_group", ())
     ]
 
 
