@@ -129,7 +129,10 @@ def extensions(settings: "ServerSettings") -> tuple[str, ...]:
     """Return the names of the extensions of KServe v2 that the server has."""
     from ksrv.protocol.metadata import EXTENSIONS
 
-    return (*EXTENSIONS, *(name for dialect in installed() for name in dialect.extensions(settings)))
+    return (
+        *EXTENSIONS,
+        *(name for dialect in installed() for name in dialect.extensions(settings)),
+    )
 
 
 def check_settings(settings: "ServerSettings", *, loopback: bool) -> None:

@@ -12,7 +12,7 @@ class Finding:
 
     Attributes:
         level: "ok"; "note": good to know; "slow": costs speed; "wrong": something does not work.
-        subject: What was examined, such as "memory".
+        subject: The thing that was examined, such as "memory".
         found: The state of the subject on this machine.
         means: The consequence for ksrv, or "".
         do: The remedy, or "".

@@ -114,7 +114,9 @@ def memory() -> Iterator[Finding]:
         )  # fmt: skip
     preload = os.environ.get("LD_PRELOAD", "")
     preloaded = next((name for name in ("jemalloc", "tcmalloc", "mimalloc") if name in preload), "")
-    yield Finding("ok", "allocator", preloaded or f"{platform.libc_ver()[0] or 'the C library'}'s malloc")
+    yield Finding(
+        "ok", "allocator", preloaded or f"{platform.libc_ver()[0] or 'the C library'}'s malloc"
+    )
     if "MALLOC_ARENA_MAX" in os.environ and not preloaded:
         yield Finding(
             "slow", "allocator", f"MALLOC_ARENA_MAX={os.environ['MALLOC_ARENA_MAX']}",

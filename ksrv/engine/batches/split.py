@@ -79,7 +79,9 @@ def _copy(tensor: Tensor) -> Tensor:
     data = tensor.data
     assert isinstance(data, np.ndarray)  # lists of elements always count as unshared
     buffer_pool.count_copy(data.nbytes)
-    copied = np.array(data, order="C")  # a plain array, because a subclass may have other attributes
+    copied = np.array(
+        data, order="C"
+    )  # a plain array, because a subclass may have other attributes
     return Tensor(tensor.name, tensor.datatype, tensor.shape, copied, tensor.parameters)
 
 
@@ -94,9 +96,7 @@ def _response(
     """Return the answer of one request, whose tensors are split off already."""
     request: InferRequest = handle.request
     if handle.lengths and not request.explain:
-        tensors = [
-            cut_back(tensor, spec.output(tensor.name), handle.lengths) for tensor in tensors
-        ]
+        tensors = [cut_back(tensor, spec.output(tensor.name), handle.lengths) for tensor in tensors]
     if request.outputs and tensors:  # the end of a stream has no outputs
         try:
             tensors = _wanted(spec, request, tensors, may_lack=outputs.parts is not None)
@@ -111,7 +111,9 @@ def _response(
         spec.version,
         request.id,
         tensors,
-        dict(outputs.parameters.get(index, ())),  # a copy, because the handler may keep the batch and change them
+        dict(
+            outputs.parameters.get(index, ())
+        ),  # a copy, because the handler may keep the batch and change them
         {"queue": max(waited_ns - timings.get("assemble", 0), 0), **timings},
         dict(headers),
         outputs.facts.get(index, {}),
@@ -167,7 +169,8 @@ def join(responses: list[InferResponse]) -> InferResponse:
     first = responses[0]
     forms = [
         ", ".join(
-            f"{output.name} {output.datatype}{list(output.shape[1:])}" for output in response.outputs
+            f"{output.name} {output.datatype}{list(output.shape[1:])}"
+            for output in response.outputs
         )
         for response in responses
     ]

@@ -46,7 +46,7 @@ def profiled(handler: Any, data: Any) -> tuple[Any, Any]:
     """Run the stages of one batch under the profiler, write a trace, and log the slowest operations.
 
     Args:
-        handler: The handler. Its `profiler_args` are the keywords of `torch.profiler.profile`; if there are none,
+        handler: The handler. Its `profiler_args` are the keywords of `torch.profiler.profile`; if it is empty,
             operations on CPU and GPU are recorded with their shapes.
 
     Returns:
@@ -59,7 +59,10 @@ def profiled(handler: Any, data: Any) -> tuple[Any, Any]:
     if not options:
         known = torch.profiler.supported_activities()  # type: ignore[no-untyped-call]
         wanted = (ProfilerActivity.CPU, ProfilerActivity.CUDA)
-        options = {"activities": [activity for activity in wanted if activity in known], "record_shapes": True}
+        options = {
+            "activities": [activity for activity in wanted if activity in known],
+            "record_shapes": True,
+        }
     if "on_trace_ready" not in options:
         folder = trace_folder((handler.manifest or {}).get("model", {}).get("modelName", ""))
         options["on_trace_ready"] = torch.profiler.tensorboard_trace_handler(folder)

@@ -83,5 +83,7 @@ def as_torchserve(
         handler=f"{file}:{named}" if named else file,
         runner=RUNNER,
         executor=config.executor if "executor" in config.given else "process",
-        dialect={FORMAT: {"manifest": {"runtime": "python", "model": model}, "config": yaml_config}},
+        dialect={
+            FORMAT: {"manifest": {"runtime": "python", "model": model}, "config": yaml_config}
+        },
     )

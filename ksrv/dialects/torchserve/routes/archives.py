@@ -1,4 +1,4 @@
-"""What TorchServe's management API does: find, describe, list, register, scale and unregister archives.
+"""Finds, describes, lists, registers, scales and unregisters archives, as TorchServe's management API does.
 
 The REST routes (`management.py`) and the gRPC services (`grpc_calls.py`) both call `Archives`. The parameter `url`
 names an archive of the model store, which is the served model repository. A change applies to every worker of the
@@ -81,7 +81,7 @@ class Archives:
         """Return the descriptions of the versions that `version` names: one, all for "all", the default for "".
 
         Args:
-            customized: Whether to add the handler's own description of the model.
+            customized: Whether to add the description that the handler gives of the model.
         """
         every = version == "all"
         models = [self.find(name, "" if every else version, self.engine.find)]
@@ -141,7 +141,9 @@ class Archives:
     def _archive_by_model(self) -> dict[str, str]:
         """Return the archive's file name for each model that serves."""
         return {
-            model.spec.name: str(model.config.dialect.get(FORMAT, {}).get("archive", model.spec.name))
+            model.spec.name: str(
+                model.config.dialect.get(FORMAT, {}).get("archive", model.spec.name)
+            )
             for model in self.engine.loaded()
         }
 

@@ -230,7 +230,7 @@ class KServeV1Form(RoutesForm):
     the `kserve` envelope. But here a row that fails fails only its request.
     """
 
-    # The statuses and errors are those of KServe's protocols, not of TorchServe's routes.
+    # KServe's protocols have other statuses and errors than TorchServe's routes.
     too_large = CallForm.too_large
     out_of_resources = CallForm.out_of_resources
 
@@ -278,7 +278,9 @@ class KServeV1Form(RoutesForm):
 
     def _add_item(self, item: Any, index: int, outputs: ExecutorOutputs) -> Element:
         if not self._opens_instances and isinstance(item, (str, bytes, bytearray)):
-            return super()._add_item(item, index, outputs)  # the envelope has written the JSON already
+            return super()._add_item(
+                item, index, outputs
+            )  # the envelope has written the JSON already
         outputs.facts[index] = TorchServeAnswer(content_type="application/json")
         return answers.json_item(item)
 

@@ -121,7 +121,9 @@ def _values_by_row(inputs: ExecutorInputs, request: RequestPart) -> list[Any]:
         whole = {name: _whole(tensor) for name, tensor in tensors.items()}
         return [next(iter(whole.values())) if len(whole) == 1 else whole]
     part = request.slice
-    columns = {name: _values(tensor.rows(part.start, part.stop)) for name, tensor in tensors.items()}
+    columns = {
+        name: _values(tensor.rows(part.start, part.stop)) for name, tensor in tensors.items()
+    }
     if len(columns) == 1:
         return next(iter(columns.values()))
     count = request.rows

@@ -191,7 +191,8 @@ class _Translation:
                 **(self._take("models", _settings_by_model, "settings by model and version") or {}),
                 **(self._snapshot or {}),
             },
-            metrics=self._take("metrics_config", _declared_metrics, "metrics that handlers find") or (),
+            metrics=self._take("metrics_config", _declared_metrics, "metrics that handlers find")
+            or (),
         )
         for key in self._left:
             result.ignored[key] = _REASONS.get(key, "ksrv has nothing that it would change")

@@ -1,4 +1,4 @@
-"""Makes modules importable that stand in for a package that is not installed.
+"""Makes modules importable that replace a package that is not installed.
 
 A finder in `sys.meta_path` makes each module on its first import. It is the last finder, so an installed package is
 found first and left alone. A missing name raises an ImportError that names the model whose handler asked for it.

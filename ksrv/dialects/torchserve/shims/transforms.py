@@ -2,8 +2,8 @@
 
 They take a Pillow image, and return a Pillow image; or an array [height, width] or [height, width, channels] of uint8.
 `ksrv._native.images.row_resize` resizes arrays as Pillow's antialiased bilinear filter does, bit for bit, so Pillow is
-not needed. What these transforms cannot do exactly as torchvision, such as resizing a tensor, raises a TypeError or a
-ValueError that names torchvision.
+not needed. If these transforms cannot do exactly as torchvision does, such as resizing a tensor, they raise a TypeError
+or a ValueError that names torchvision.
 """
 
 from collections.abc import Callable, Sequence

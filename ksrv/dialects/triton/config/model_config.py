@@ -115,7 +115,9 @@ def read_model(path: Path, name: str, config: str | None = None) -> ModelEntry:
 def _entry(settings: "_Settings", path: Path, name: str, folders: list[Path]) -> ModelEntry:
     """Return the model, with a source for each version that its version_policy chooses."""
     root, shared, report = settings.root, settings.read(), settings.report
-    entry = ModelEntry(name, path=path, report=report, available=tuple(each.name for each in folders))
+    entry = ModelEntry(
+        name, path=path, report=report, available=tuple(each.name for each in folders)
+    )
     own_name = settings.keys.name
     if own_name and own_name != root.name:
         raise Fault(("name",), f"is {own_name!r}, and the folder is called {root.name!r}")
@@ -124,7 +126,9 @@ def _entry(settings: "_Settings", path: Path, name: str, folders: list[Path]) ->
         return entry
     if not folders and settings.backend is not ENSEMBLE:
         raise ConfigError(f"{root}: holds no version folder, such as {root / '1'}")
-    found = {each.name: each for each in folders} or {"1": root}  # an ensemble may have no version folder
+    found = {each.name: each for each in folders} or {
+        "1": root
+    }  # an ensemble may have no version folder
     chosen = choose_versions(shared.version_policy, list(found))
     missing = [version for version in chosen if version not in found]
     if missing:
@@ -172,7 +176,9 @@ class _Settings:
         in_folder = self.keys
         with self.document.naming_faults():
             completed = configuration(in_folder, self.root.name, self._backend(), 0)
-        self.report = Report()  # drops what choosing the backend has reported; `read` reports it again
+        self.report = (
+            Report()
+        )  # drops what choosing the backend has reported; `read` reports it again
         self.document = document
         with document.naming_faults():
             self.keys = merge_call_config(keys, in_folder, completed)
@@ -207,7 +213,9 @@ class _Settings:
             settings |= {"sequences": sequences.limits, "row_limit": 1 if batching else 0}
         settings |= instances_of(keys.instance_group, self.report)
         if self.backend.name == "openvino" and settings["device"] == "auto":
-            settings["device"] = "cpu"  # `auto` could choose a GPU of torch, but OpenVINO runs on the CPU
+            settings["device"] = (
+                "cpu"  # `auto` could choose a GPU of torch, but OpenVINO runs on the CPU
+            )
         if queue_size is not None:
             settings["queue_size"] = queue_size
         if (threads := self._threads()) is not None:
@@ -423,7 +431,7 @@ class _Settings:
         return VersionPolicy(latest=latest)
 
     def _parameters(self) -> dict[str, Any]:
-        """Return all `parameters`, and report those that no other method reports."""
+        """Return all `parameters`, and report the parameters that no other method reports."""
         found: dict[str, Any] = {}
         for index, entry in enumerate(self.keys.parameters or ()):
             if entry.key in found:
@@ -447,7 +455,9 @@ class _Settings:
         given = {entry.key: entry.value.string_value for entry in self.keys.parameters or ()}
         shapes: dict[str, tuple[Dimension, ...]] = {}
         if given.get("RESHAPE_IO_LAYERS", "").lower() in ("yes", "true"):
-            shapes = {bound.name: bound.model_shape or bound.shape for bound in tensors.bound_inputs}
+            shapes = {
+                bound.name: bound.model_shape or bound.shape for bound in tensors.bound_inputs
+            }
         batches = bool(self.keys.max_batch_size) or self.keys.dynamic_batching is not None
         return OpenVinoOptions(batch=-1 if batches else 0, shapes=shapes).mapping()
 
@@ -504,7 +514,7 @@ class _Settings:
         found = configuration(self.keys, self._name, self.backend, max_batch_size)
         if self.backend.name != "python":
             return found
-        # Like Triton, give a Python model every key, also those that the file leaves out.
+        # Like Triton, give a Python model every key, also keys that the file leaves out.
         return as_document(to_message("inference.ModelConfig", found))
 
     def _refuse(self, key: str, reason: str) -> None:

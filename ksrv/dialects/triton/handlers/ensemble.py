@@ -1,6 +1,6 @@
 """Runs an ensemble of a Triton repository: each step is a call to another model.
 
-A call enters the queue of the other model, where it can join a batch with requests of other clients. It has the
+A call enters the queue of the other model, and can join a batch with requests of other clients. It has the
 deadline of the ensemble's request, and the request's sequence if the other model serves sequences. A step is submitted
 as soon as all its inputs exist, by the thread that got the last of them. So independent steps run in parallel, no
 thread waits, and an ensemble runs many requests at a time. If the ensemble has only one request, no other request can
@@ -174,7 +174,9 @@ class RunningSteps:
     def _begin(self, step: EnsembleStep) -> None:
         """Submit the call of a step."""
         given = {own: self._tensors[name] for own, name in step.inputs.items()}
-        rows: list[int] = []  # gets the rows of the step's batch from `_adapt`, which knows the model
+        rows: list[
+            int
+        ] = []  # gets the rows of the step's batch from `_adapt`, which knows the model
         request = InferRequest(
             step.model,
             step.version,

@@ -207,7 +207,7 @@ def check_side(
     in_file: Sequence[TensorSpec],
     batched: bool,
 ) -> None:
-    """Compare the inputs or outputs of config.pbtxt with those of the model file.
+    """Compare the inputs or outputs of config.pbtxt with the tensors of the model file.
 
     Args:
         side: "input" or "output".

@@ -52,7 +52,9 @@ class Answering:
         self._closed = False
         self.sent = 0
         self.ended = False
-        self.kept: list[InferenceResponse] = []  # responses for the answer of the batch, if no client streams
+        self.kept: list[
+            InferenceResponse
+        ] = []  # responses for the answer of the batch, if no client streams
         self.failure: KsrvError | None = None
 
     def send(self, response: InferenceResponse | None, *, final: bool) -> None:

@@ -92,9 +92,7 @@ def calls(memory: ServerMemory | None, access: Access) -> dict[str, Behavior]:
 
     def register(request: Any, call: Call) -> Any:
         user = memory.memory_user(grpc_user(access, call))
-        memory.regions.register(
-            request.name, request.key, request.offset, request.byte_size, user
-        )
+        memory.regions.register(request.name, request.key, request.offset, request.byte_size, user)
         return message_class("inference.SystemSharedMemoryRegisterResponse")()
 
     return {

@@ -47,7 +47,7 @@ def numpy_to_triton_type(data_type: Any) -> int | None:
 
 
 def triton_to_numpy_type(data_type: int) -> Any:
-    """Return numpy's type for a number in Triton's enumeration, or None if there is none."""
+    """Return numpy's type for a number in Triton's enumeration, or None if the number is unknown."""
     types = list(TRITON_STRING_TO_NUMPY.values())
     return types[data_type - 1] if 1 <= data_type <= len(types) else None
 

@@ -119,7 +119,7 @@ class Metric:
         """Return the family, if it still lives and is of one of these kinds.
 
         Args:
-            action: What fails otherwise, for the error text.
+            action: The action that fails otherwise, for the error text.
         """
         family = self._family()
         if family is None:

@@ -251,7 +251,7 @@ class InferenceRequest:
         """Call the model and wait for its answer; a failure is a response with an error.
 
         The call has the deadline and the ids of the batch for which the request was made. If that batch has been
-        answered, it has those of the batch that this thread works for; if there is no such batch, it has none.
+        answered, it has the deadline and ids of the batch that this thread works for, or none outside of a batch.
 
         Args:
             decoupled: Whether to return an iterator over any number of responses.

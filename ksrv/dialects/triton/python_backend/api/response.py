@@ -49,7 +49,7 @@ class InferenceResponse:
         return self._error
 
     def parameters(self) -> str:
-        """Return the parameters as a JSON object, or "" if there are none."""
+        """Return the parameters as a JSON object, or "" without parameters."""
         return json.dumps(self._parameters) if self._parameters else ""
 
     def given_parameters(self) -> dict[str, Any]:
