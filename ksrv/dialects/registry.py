@@ -129,10 +129,7 @@ def extensions(settings: "ServerSettings") -> tuple[str, ...]:
     """Return the names of the extensions of KServe v2 that the server has."""
     from ksrv.protocol.metadata import EXTENSIONS
 
-    return (
-        *EXTENSIONS,
-        *(name for dialect in installed() for name in dialect.extensions(settings)),
-    )
+    return sum((dialect.extensions(settings) for dialect in installed()), tuple(EXTENSIONS))
 
 
 def check_settings(settings: "ServerSettings", *, loopback: bool) -> None:

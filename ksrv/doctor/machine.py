@@ -113,11 +113,9 @@ def memory() -> Iterator[Finding]:
             "swapoff -a, or vm.swappiness=1",
         )  # fmt: skip
     preload = os.environ.get("LD_PRELOAD", "")
-    preloaded = next((name for name in ("jemalloc", "tcmalloc", "mimalloc") if name in preload), "")
-    yield Finding(
-        "ok", "allocator", preloaded or f"{platform.libc_ver()[0] or 'the C library'}'s malloc"
-    )
-    if "MALLOC_ARENA_MAX" in os.environ and not preloaded:
+    own = next((name for name in ("jemalloc", "tcmalloc", "mimalloc") if name in preload), "")
+    yield Finding("ok", "allocator", own or f"{platform.libc_ver()[0] or 'the C library'}'s malloc")
+    if "MALLOC_ARENA_MAX" in os.environ and not own:
         yield Finding(
             "slow", "allocator", f"MALLOC_ARENA_MAX={os.environ['MALLOC_ARENA_MAX']}",
             "threads wait for one another when they allocate", "unset it for ksrv",

@@ -66,10 +66,9 @@ def split(
             if parts is not None:
                 first, last = parts.get(index, (0, 0))
                 part = tensors[first:last]
-            elif len(handles) == 1:
-                part = tensors
             else:
-                part = [tensor.rows(row, end) for tensor in tensors]
+                whole = len(handles) == 1
+                part = tensors if whole else [tensor.rows(row, end) for tensor in tensors]
             answers.append(_response(spec, handle, index, part, outputs, timings))
         row = end
     return answers
@@ -79,9 +78,8 @@ def _copy(tensor: Tensor) -> Tensor:
     data = tensor.data
     assert isinstance(data, np.ndarray)  # lists of elements always count as unshared
     buffer_pool.count_copy(data.nbytes)
-    copied = np.array(
-        data, order="C"
-    )  # a plain array, because a subclass may have other attributes
+    # A plain array, because a subclass may have other attributes.
+    copied = np.array(data, order="C")
     return Tensor(tensor.name, tensor.datatype, tensor.shape, copied, tensor.parameters)
 
 
@@ -111,9 +109,8 @@ def _response(
         spec.version,
         request.id,
         tensors,
-        dict(
-            outputs.parameters.get(index, ())
-        ),  # a copy, because the handler may keep the batch and change them
+        # A copy, because the handler may keep the batch and change them.
+        dict(outputs.parameters.get(index, ())),
         {"queue": max(waited_ns - timings.get("assemble", 0), 0), **timings},
         dict(headers),
         outputs.facts.get(index, {}),
@@ -168,10 +165,7 @@ def join(responses: list[InferResponse]) -> InferResponse:
     """
     first = responses[0]
     forms = [
-        ", ".join(
-            f"{output.name} {output.datatype}{list(output.shape[1:])}"
-            for output in response.outputs
-        )
+        ", ".join(f"{out.name} {out.datatype}{list(out.shape[1:])}" for out in response.outputs)
         for response in responses
     ]
     other = next((form for form in forms if form != forms[0]), None)

@@ -135,9 +135,8 @@ class JSONEnvelope(_InstancesEnvelope):
     def _instances(self, row: Any) -> list[Any]:
         value = _value(row)
         instances = _checked_instances(row if value is None else value)
-        if not instances or not isinstance(
-            instances[0], dict
-        ):  # as in TorchServe, the first decides for all
+        # As in TorchServe, the first instance decides for all.
+        if not instances or not isinstance(instances[0], dict):
             return instances
         return [without_base64(instance) for instance in instances]
 

@@ -59,10 +59,7 @@ def profiled(handler: Any, data: Any) -> tuple[Any, Any]:
     if not options:
         known = torch.profiler.supported_activities()  # type: ignore[no-untyped-call]
         wanted = (ProfilerActivity.CPU, ProfilerActivity.CUDA)
-        options = {
-            "activities": [activity for activity in wanted if activity in known],
-            "record_shapes": True,
-        }
+        options = {"activities": [kind for kind in wanted if kind in known], "record_shapes": True}
     if "on_trace_ready" not in options:
         folder = trace_folder((handler.manifest or {}).get("model", {}).get("modelName", ""))
         options["on_trace_ready"] = torch.profiler.tensorboard_trace_handler(folder)

@@ -75,15 +75,13 @@ def as_torchserve(
         model["serializedFile"] = os.path.relpath(config.model, folder)
     if config.model_class:
         model["modelFile"] = os.path.relpath(config.model_class.partition(":")[0], folder)
-    yaml_config: dict[str, Any] = dict(config.parameters)
+    keys: dict[str, Any] = dict(config.parameters)
     if config.pt2 is not None:
-        yaml_config["pt2"] = config.pt2
+        keys["pt2"] = config.pt2
     return replace(
         config,
         handler=f"{file}:{named}" if named else file,
         runner=RUNNER,
         executor=config.executor if "executor" in config.given else "process",
-        dialect={
-            FORMAT: {"manifest": {"runtime": "python", "model": model}, "config": yaml_config}
-        },
+        dialect={FORMAT: {"manifest": {"runtime": "python", "model": model}, "config": keys}},
     )

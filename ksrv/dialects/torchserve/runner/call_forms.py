@@ -110,13 +110,9 @@ class CallForm(ABC):
             try:
                 failure = context.request_processor[row].failure
                 if failure is not None:
+                    shown = f"the model {self._model}"
                     request_id = quote(context.get_request_id(row) or "")
-                    log.error(
-                        "the model %s failed the request %s",
-                        self._model,
-                        request_id,
-                        exc_info=failure,
-                    )
+                    log.error("%s failed the request %s", shown, request_id, exc_info=failure)
                     raise failure
                 element = self._add_item(item, index, outputs)
             except BaseException as error:  # noqa: BLE001  a row may have failed with anything
@@ -278,9 +274,8 @@ class KServeV1Form(RoutesForm):
 
     def _add_item(self, item: Any, index: int, outputs: ExecutorOutputs) -> Element:
         if not self._opens_instances and isinstance(item, (str, bytes, bytearray)):
-            return super()._add_item(
-                item, index, outputs
-            )  # the envelope has written the JSON already
+            # The envelope has written the JSON already.
+            return super()._add_item(item, index, outputs)
         outputs.facts[index] = TorchServeAnswer(content_type="application/json")
         return answers.json_item(item)
 

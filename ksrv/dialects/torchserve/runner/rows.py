@@ -120,10 +120,8 @@ def _values_by_row(inputs: ExecutorInputs, request: RequestPart) -> list[Any]:
     if any(not tensor.shape or tensor.shape[0] != inputs.rows for tensor in tensors.values()):
         whole = {name: _whole(tensor) for name, tensor in tensors.items()}
         return [next(iter(whole.values())) if len(whole) == 1 else whole]
-    part = request.slice
-    columns = {
-        name: _values(tensor.rows(part.start, part.stop)) for name, tensor in tensors.items()
-    }
+    first, last = request.slice.start, request.slice.stop
+    columns = {name: _values(tensor.rows(first, last)) for name, tensor in tensors.items()}
     if len(columns) == 1:
         return next(iter(columns.values()))
     count = request.rows

@@ -126,9 +126,8 @@ def _entry(settings: "_Settings", path: Path, name: str, folders: list[Path]) ->
         return entry
     if not folders and settings.backend is not ENSEMBLE:
         raise ConfigError(f"{root}: holds no version folder, such as {root / '1'}")
-    found = {each.name: each for each in folders} or {
-        "1": root
-    }  # an ensemble may have no version folder
+    # An ensemble may have no version folder.
+    found = {each.name: each for each in folders} or {"1": root}
     chosen = choose_versions(shared.version_policy, list(found))
     missing = [version for version in chosen if version not in found]
     if missing:
@@ -176,9 +175,8 @@ class _Settings:
         in_folder = self.keys
         with self.document.naming_faults():
             completed = configuration(in_folder, self.root.name, self._backend(), 0)
-        self.report = (
-            Report()
-        )  # drops what choosing the backend has reported; `read` reports it again
+        # Drop what choosing the backend has reported: `read` reports it again.
+        self.report = Report()
         self.document = document
         with document.naming_faults():
             self.keys = merge_call_config(keys, in_folder, completed)
@@ -213,9 +211,8 @@ class _Settings:
             settings |= {"sequences": sequences.limits, "row_limit": 1 if batching else 0}
         settings |= instances_of(keys.instance_group, self.report)
         if self.backend.name == "openvino" and settings["device"] == "auto":
-            settings["device"] = (
-                "cpu"  # `auto` could choose a GPU of torch, but OpenVINO runs on the CPU
-            )
+            # `auto` could choose a GPU of torch, but OpenVINO runs on the CPU.
+            settings["device"] = "cpu"
         if queue_size is not None:
             settings["queue_size"] = queue_size
         if (threads := self._threads()) is not None:

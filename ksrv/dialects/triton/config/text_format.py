@@ -36,9 +36,8 @@ def read_text_format(path: Path, text: str | None = None) -> tuple[Keys, Documen
     from google.protobuf import text_format
 
     text = read_settings_text(path) if text is None else text
-    with (
-        _lock
-    ):  # a descriptor pool crashes the process if two threads make it build a message at a time
+    # A descriptor pool crashes the process if two threads make it build a message at a time.
+    with _lock:
         message = _message_class()()
         try:
             text_format.Parse(text, message)
@@ -148,9 +147,7 @@ def _keys(message: Any, path: KeyPath) -> Keys:
         if field.has_presence:
             keys[field.name] = _value(field, value, at)
         else:
-            keys[field.name] = [
-                _value(field, item, (*at, index)) for index, item in enumerate(value)
-            ]
+            keys[field.name] = [_value(field, v, (*at, index)) for index, v in enumerate(value)]
     if is_entry:
         if not keys.key and keys.key != 0:
             raise Fault((*path, "key"), "this section needs a key")

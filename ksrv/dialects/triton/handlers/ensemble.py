@@ -174,9 +174,8 @@ class RunningSteps:
     def _begin(self, step: EnsembleStep) -> None:
         """Submit the call of a step."""
         given = {own: self._tensors[name] for own, name in step.inputs.items()}
-        rows: list[
-            int
-        ] = []  # gets the rows of the step's batch from `_adapt`, which knows the model
+        # Gets the rows of the step's batch from `_adapt`, which knows the model.
+        rows: list[int] = []
         request = InferRequest(
             step.model,
             step.version,

@@ -52,9 +52,8 @@ class Answering:
         self._closed = False
         self.sent = 0
         self.ended = False
-        self.kept: list[
-            InferenceResponse
-        ] = []  # responses for the answer of the batch, if no client streams
+        # Responses for the answer of the batch, if no client streams.
+        self.kept: list[InferenceResponse] = []
         self.failure: KsrvError | None = None
 
     def send(self, response: InferenceResponse | None, *, final: bool) -> None:

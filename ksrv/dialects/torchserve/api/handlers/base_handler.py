@@ -153,9 +153,8 @@ class BaseHandler:
             self.model.eval()
         elif path.endswith(".pt2"):
             wanted = LoadRequest(Path(path), Path(model_dir), str(self.device))
-            self.model = package.load(
-                wanted
-            ).model.run  # the callable that torch.export's loader returns
+            # The callable that torch.export's loader returns.
+            self.model = package.load(wanted).model.run
         elif path.endswith(".onnx"):
             self.model = setup_ort_session(path, self.map_location)
         elif path.endswith(".so") and self._aot_compiled():

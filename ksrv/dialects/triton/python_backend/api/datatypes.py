@@ -39,9 +39,7 @@ def numpy_to_triton_type(data_type: Any) -> int | None:
     if data_type == np.bytes_ or data_type == np.object_:
         return NUMBERS["STRING"]
     found = (
-        number
-        for number, known in enumerate(TRITON_STRING_TO_NUMPY.values(), 1)
-        if data_type == known
+        number for number, own in enumerate(TRITON_STRING_TO_NUMPY.values(), 1) if data_type == own
     )
     return next(found, None)
 

@@ -260,9 +260,7 @@ class InferenceRequest:
             TritonModelException: A model is called outside of `execute`.
         """
         batches = (self._made_for, bound_batch())
-        callers = (
-            bound.inputs for bound in batches if bound is not None and bound.inputs is not None
-        )
+        callers = (b.inputs for b in batches if b is not None and b.inputs is not None)
         return call(self._on_wire(), decoupled, next(callers, None))
 
     def async_exec(self, decoupled: bool = False) -> Any:
