@@ -8,9 +8,9 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any
 
+from ksrv.server.credentials import read_tokens
 from ksrv.server.launch.child_server import ChildServer
 
 _POLL_SECONDS = 0.05
@@ -55,8 +55,7 @@ class ServerProcess(ChildServer):
         file = self._settings.get("token_file")
         if file is None:
             return {}
-        lines = Path(file).read_text(encoding="utf-8").splitlines()
-        tokens = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+        tokens = read_tokens(file)
         # Without a token in the file, the server keeps its old tokens, and refuses this request.
         return {"Authorization": f"Bearer {tokens[0]}"} if tokens else {}
 

@@ -6,6 +6,7 @@ configured, only programs on this machine may make these calls. A browser on thi
 these calls are refused if they have an `Origin` header of a web page that is not allowed.
 """
 
+import errno
 import hashlib
 import hmac
 
@@ -22,18 +23,28 @@ def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
 
 
-def _read_tokens(path: str | None, setting: str) -> tuple[bytes, ...]:
-    """Return the digests of the tokens in a file."""
+def read_tokens(path: str) -> list[str]:
+    """Return the tokens in a file: its lines without empty lines and comments.
+
+    Raises:
+        OSError: The file cannot be read, or is not UTF-8 text.
+    """
+    try:
+        lines = read_operator_file(path).decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise OSError(errno.EILSEQ, "it is not UTF-8 text", path) from error
+    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+
+
+def _token_digests(path: str | None, setting: str) -> tuple[bytes, ...]:
     if path is None:
         return ()
     try:
-        lines = read_operator_file(path).decode("utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        tokens = read_tokens(path)
+    except OSError as error:
         raise SettingsError(
-            f"setting '{setting}': {path} cannot be read: {reason}; {_WRITE_TOKENS}"
+            f"setting '{setting}': {path} cannot be read: {error.strerror}; {_WRITE_TOKENS}"
         ) from error
-    tokens = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     if not tokens:
         raise SettingsError(f"setting '{setting}': {path} holds no token; {_WRITE_TOKENS}")
     for number, token in enumerate(tokens, 1):
@@ -104,8 +115,8 @@ class Access:
     """
 
     def __init__(self, settings: ServerSettings) -> None:
-        self._tokens = _read_tokens(settings.token_file, "token_file")
-        self._control = _read_tokens(settings.control_token_file, "control_token_file")
+        self._tokens = _token_digests(settings.token_file, "token_file")
+        self._control = _token_digests(settings.control_token_file, "control_token_file")
         self.has_control_token = bool(self._control)
         self.needs_token = bool(self._tokens)
         self.hides_tokens = bool(self._tokens or self._control)

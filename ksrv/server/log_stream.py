@@ -99,8 +99,12 @@ class LogStream:
         self._waiting.append(data)
         self._waiting_bytes += len(data)
         if self._writer is None:
-            self._writer = threading.Thread(target=self._write_rest, name="ksrv-log", daemon=True)
-            self._writer.start()
+            writer = threading.Thread(target=self._write_rest, name="ksrv-log", daemon=True)
+            try:
+                writer.start()
+            except RuntimeError:  # the system has no thread now: the next line tries again
+                return
+            self._writer = writer
 
     def _write_rest(self) -> None:
         """Write the queue, however long the reader takes; then end the thread."""

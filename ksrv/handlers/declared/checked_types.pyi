@@ -49,7 +49,13 @@ else:
             """Return this type for encoded images, prepared as the keys of `image:` in model.yaml say."""
 
         def padded(
-            cls, *, value: float = ..., multiple: int = ..., mask: str = ..., waste: float = ...
+            cls,
+            *,
+            value: float = ...,
+            multiple: int = ...,
+            mask: str = ...,
+            waste: float = ...,
+            exact: bool = ...,
         ) -> Any:
             """Return this type padded as the keys of `pad:` in model.yaml say."""
 

@@ -121,13 +121,7 @@ class ChildServer:
             OSError: The server does not answer.
         """
         connection = http.client.HTTPConnection("localhost")
-        if self.http.startswith("unix:"):
-            connected = socket.socket(socket.AF_UNIX)
-            connected.connect(self.http.removeprefix("unix:"))
-        else:
-            host, _, port = self.http.rpartition(":")
-            connected = socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS)
-        connected.settimeout(ANSWER_SECONDS)
+        connected = self._connect()
         try:
             if (context := self.tls_context()) is not None:
                 connected = context.wrap_socket(connected)
@@ -139,6 +133,19 @@ class ChildServer:
             raise OSError(f"the server's answer to {path} is broken: {error!r}") from error
         finally:
             connected.close()
+
+    def _connect(self) -> socket.socket:
+        if not self.http.startswith("unix:"):
+            host, _, port = self.http.rpartition(":")
+            return socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS)
+        connected = socket.socket(socket.AF_UNIX)
+        connected.settimeout(ANSWER_SECONDS)
+        try:
+            connected.connect(self.http.removeprefix("unix:"))
+        except OSError:
+            connected.close()
+            raise
+        return connected
 
     def tls_context(self) -> ssl.SSLContext | None:
         """Return a context that trusts the server's certificate, whatever name it is for; None without TLS.

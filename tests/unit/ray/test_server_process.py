@@ -73,7 +73,7 @@ def test_addresses_that_are_off_or_one(start, models, settings, http, grpc):
 
 def test_the_metrics_of_a_server_with_a_token(start, models, tmp_path):
     tokens = tmp_path / "tokens"
-    tokens.write_text("# a comment\n\nthe-token\n")
+    tokens.write_text("# a comment\n\nthe-token\n", encoding="utf-8-sig")
     server = start(models, token_file=str(tokens))
     assert b"ksrv_pending_requests" in server.get("/metrics")
     for text in ("", "# no token yet\n"):  # while the file is replaced

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import threading
 
 import pytest
 
@@ -43,6 +44,24 @@ def test_lines_come_in_order_behind_a_pipe_that_was_full(pipe):
     wait_until(lambda: stream.drain(0) is None and stream._writer is None)
     stream.write("the last\n")
     assert read(reader, 9) == b"the last\n"
+
+
+def test_lines_wait_for_the_next_line_when_no_thread_can_be_started(pipe, monkeypatch):
+    reader, writer = pipe
+    stream = LogStream(writer)
+    stream.write("x" * 4096)  # the pipe is full now, or the thread writes it
+
+    def no_thread(self):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        if stream._writer is not None:
+            stream.drain(5)
+        stream.write("y" * 4096)
+        stream.drain(0)
+    stream.write("z\n")
+    assert read(reader, 8194) == b"x" * 4096 + b"y" * 4096 + b"z\n"
 
 
 def test_a_disk_without_room_raises_nothing():
