@@ -16,6 +16,7 @@ import numpy.typing as npt
 from ksrv._native.batch.batch import ExecutorInputs as ExecutorInputs
 from ksrv._native.batch.batch import ExecutorOutputs as ExecutorOutputs
 from ksrv._native.images.image_header import Header
+from ksrv._native.server.response_stream import ChunkWriter, ResponseStream
 from ksrv._native.tensor.tensor import Tensor as Tensor
 
 Parameter: TypeAlias = bool | int | float | str
@@ -161,7 +162,7 @@ class InferRequest:
     nbytes: int = 0
     dialect: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    stream: "AnswerSink | None" = None
+    stream: ResponseStream | None = None
     callers: tuple[str, ...] = ()
     images: dict[str, CheckedImages] | None = None
     lengths: Mapping[str, int] = field(default_factory=dict)
@@ -174,31 +175,6 @@ class InferRequest:
     sampled: bool = False
     on_chunk: "Callable[[InferResponse], object] | None" = None
     adapt: "Callable[[InferRequest, Any], object] | None" = None
-
-
-class AnswerSink(Protocol):
-    """Takes the intermediate answers of one request: an `engine.requests.response_stream.ResponseStream`.
-
-    This is a Protocol because this module may not import the engine.
-    """
-
-    def put(self, response: "InferResponse") -> bool:
-        """Append an answer without waiting. Return whether the memory budget has room for it."""
-
-    def has_room(self) -> bool:
-        """Tell whether the stream has room for another answer."""
-
-    def is_far_behind(self) -> bool:
-        """Tell whether so many answers wait for the client that no handler may send more."""
-
-    def taken_since(self, time_ns: int) -> bool:
-        """Tell whether the client has taken an answer since a time of `time.monotonic_ns`."""
-
-    def wait_room(self, until_ns: int) -> bool:
-        """Sleep until there is room; return False at `until_ns`, on the clock of `time.monotonic_ns`."""
-
-    def call_with_room(self, callback: Callable[[], object]) -> None:
-        """Have a function called when the stream has room; at once if it has room now."""
 
 
 @dataclass(slots=True)
@@ -301,7 +277,13 @@ class RequestPart(msgspec.Struct, array_like=True):
 
 
 class Emitter(Protocol):
-    """Takes the intermediate answers of a running batch, for the clients or, in a handler process, for the worker."""
+    """Takes the intermediate answers of a running batch, for the clients or, in a handler process, for the worker.
+
+    Attributes:
+        writer: Writes chunks of texts faster than a call; None if only calls are possible.
+    """
+
+    writer: ChunkWriter | None
 
     def __call__(self, outputs: ExecutorOutputs) -> None:
         """Pass an intermediate answer to each request that still wants it, and wait for slow clients.

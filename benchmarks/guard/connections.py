@@ -64,7 +64,7 @@ class Http1Connection(Connection):
         self.socket.sendall(self._request)
         head = self.take_until(b"\r\n\r\n")
         length = re.search(rb"(?i)\r\ncontent-length: (\d+)", head)
-        body = self.take(int(length[1]) if length else 0)
+        body = self.take(int(length[1])) if length else self.take_until(b"0\r\n\r\n")
         if not head.startswith(b"HTTP/1.1 200 "):
             raise RuntimeError(f"the server answered {head + body!r}")
         return body

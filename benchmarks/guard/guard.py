@@ -68,18 +68,25 @@ from ksrv import BaseHandler
 class Answer(BaseHandler):
     def inference(self, x):
         return {"y": x if x.ndim == 2 else x.reshape(len(x), -1)[:, :10]}
+
+
+class Words(BaseHandler):
+    def inference(self, x):
+        for index in range(1024):
+            yield f"word{index} "
 """
 MODEL = """
-handler: handler.py
+handler: handler.py:{handler}
 timeout_ms: 3600000
 inputs: [{{name: x, datatype: FP32, shape: [{inputs}]}}]
-outputs: [{{name: y, datatype: FP32, shape: [-1, {outputs}]}}]
+outputs: [{{name: y, datatype: {outputs}}}]
 executor: {executor}
 """
 MODELS = {
-    "w1": ("-1, 16", "16", "inline"),
-    "w1-process": ("-1, 16", "16", "process"),
-    "w2": ("-1, 224, 224, 3", "10", "inline"),
+    "w1": ("-1, 16", "FP32, shape: [-1, 16]", "inline", "Answer"),
+    "w1-process": ("-1, 16", "FP32, shape: [-1, 16]", "process", "Answer"),
+    "w2": ("-1, 224, 224, 3", "FP32, shape: [-1, 10]", "inline", "Answer"),
+    "words": ("-1, 16", "BYTES, shape: [-1]", "inline", "Words"),
 }
 
 BINARY, BINARY_HEADER = rest_body("W1")
@@ -114,16 +121,19 @@ class CorePath:
             earned the credit for it, by 2,000 short runs.
         requests: How many of them a window has.
         answer: Bytes that each answer contains.
+        parts: How many parts each answer has; the figure is that of one.
     """
 
     connect: Callable[[int, int], Connection]
     warming: int = 2200
     requests: int = 20
     answer: bytes = np.ones(16, np.float32).tobytes()
+    parts: int = 1
 
 
 def _rest(model: str, body: bytes, header: int) -> Callable[[int, int], Connection]:
     fields = [("inference-header-content-length", str(header))] if header else []
+    fields += [("accept", "text/event-stream")] if model == "words" else []
     path = f"/v2/models/{model}/infer"
     return lambda http, grpc: Http1Connection(http, path, fields, body)
 
@@ -144,6 +154,9 @@ PATHS = {
     ),
     "gRPC": CorePath(_grpc),
     "handler process": CorePath(_rest("w1-process", BINARY, BINARY_HEADER)),
+    "streamed word": CorePath(
+        _rest("words", JSON, 0), warming=20, requests=2, answer=b'["word1023 "]', parts=1024
+    ),
     "four JPEGs": CorePath(
         _rest("w2", *jpegs()), warming=4, requests=2, answer=b'"shape":[4,10]'
     ),
@@ -220,7 +233,7 @@ class Counted:
         for _ in range(path.requests):
             self._ask(path, connection)
         self.control("--dump")
-        return sum(map(self._written, self._pids)) / path.requests
+        return sum(map(self._written, self._pids)) / path.requests / path.parts
 
     def _ask(self, path: CorePath, connection: Connection) -> None:
         self._sleepers.wait()
@@ -273,9 +286,9 @@ def counted_server() -> Iterator[Counted]:
     """Run ksrv under callgrind with the models of the core paths."""
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        for name, (inputs, outputs, executor) in MODELS.items():
+        for name, (inputs, outputs, executor, handler) in MODELS.items():
             (folder / "models" / name).mkdir(parents=True)
-            text = MODEL.format(inputs=inputs, outputs=outputs, executor=executor)
+            text = MODEL.format(inputs=inputs, outputs=outputs, executor=executor, handler=handler)
             (folder / "models" / name / "model.yaml").write_text(text)
             (folder / "models" / name / "handler.py").write_text(HANDLER)
         ports = free_port(), free_port()

@@ -42,6 +42,8 @@ STAGES = ("handle", "preprocess", "inference", "postprocess", "explain")
 STALL_SECONDS = 10.0
 """If a client takes no answer for so long while its stream is full, its request is ended, because the batch waits for
 it."""
+LOOP_SHARE_NS = 1_000_000
+"""A stream that awaits nothing lets other tasks run after so long. A step of the loop takes as long as many chunks."""
 
 Done = Callable[[ExecutorOutputs | KsrvError], None]
 
@@ -279,10 +281,14 @@ class ConcurrentLoop:
             partial(self._fail_request, inputs=inputs, context=context),
             waits=False,
         )
+        rested_ns = perf_counter_ns()
         async with aclosing(iterated(chunks, stream)) as running:
             async for chunk in running:
                 if not stream.take(chunk):
                     break
+                if perf_counter_ns() - rested_ns > LOOP_SHARE_NS:
+                    await asyncio.sleep(0)
+                    rested_ns = perf_counter_ns()
                 if sender is not None:
                     await self._wait_for_clients(sender)
         return stream.result()
@@ -295,7 +301,6 @@ class ConcurrentLoop:
 
     async def _wait_for_clients(self, sender: Any) -> None:
         """Wait until every client has room for another chunk. Other tasks run meanwhile."""
-        await asyncio.sleep(0)  # let other tasks run even if no client is slow
         for index in sender.without_room():
             room = asyncio.Event()
             sender.call_with_room(index, partial(self._call, room.set))

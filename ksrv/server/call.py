@@ -10,8 +10,8 @@ from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from ksrv._native.server.response_stream import ResponseStream
 from ksrv.engine.requests.handle import SplitRequest
-from ksrv.engine.requests.response_stream import ResponseStream
 from ksrv.errors import HandlerFailed, KsrvError, NotLoaded
 from ksrv.observe import traffic
 from ksrv.request import InferRequest, InferResponse, RequestHandle

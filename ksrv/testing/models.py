@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
+from ksrv._native.server.response_stream import ResponseStream
 from ksrv.client.tensors import Declared
 from ksrv.client.tensors import Tensor as Encoded
 from ksrv.client.tensors import encode as encode_input
@@ -19,7 +20,6 @@ from ksrv.dialects.registry import forget_modules, formats
 from ksrv.engine.composition import ModelCalls
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.engine.instances.inline import InlineExecutor
-from ksrv.engine.requests.response_stream import ResponseStream
 from ksrv.errors import KsrvError
 from ksrv.handlers.declared.settings import settings_of
 from ksrv.handlers.handler_context import HandlerContext

@@ -81,6 +81,9 @@ class Payload final : public http2::Keeper {
         for (int i = 0; i < 4; ++i) out[1 + i] = static_cast<unsigned char>(length >> (24 - 8 * i));
     }
 
+    // Replaces the prefix that `close` wrote: the parts are the first of several messages, and all further messages.
+    void set_prefix(const char *made) noexcept { memcpy(prefix(), made, PREFIX); }
+
     // Appends the next `length` bytes to `out`. False if memory is short.
     bool take(size_t length, http2::OutgoingBytes *out) noexcept {
         try {

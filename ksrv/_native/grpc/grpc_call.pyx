@@ -8,6 +8,7 @@ the same native call one after the other: one to check the caller, another to an
 import time
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer, Py_buffer
+from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.ref cimport Py_DECREF, Py_INCREF
 cimport cython
 from libc.stdint cimport int64_t
@@ -49,6 +50,10 @@ def retry_details(str code not None, str text not None, uint64_t seconds) -> byt
     """
     cdef string words = text.encode("utf-8", "replace")
     return c_retry_details(CODE_OF[code], words, seconds)
+
+
+class PrefixedMessages(bytes):
+    """Messages of a stream that have their prefixes already, one after the other."""
 
 
 cdef Call call_of(object owner, CServer *server, CCall *native):
@@ -236,15 +241,18 @@ cdef class Call:
     # ---- answers ----------------------------------------------------------------------------
 
     def write(self, message not None: bytes) -> bool | None:
-        """Send a message of a stream. Blocks while the client does not read.
+        """Send a message of a stream, or `PrefixedMessages`. Blocks while the client does not read.
 
         Returns:
             Whether the call continues. None if the budget does not allow the message.
         """
         cdef bint is_open
-        cdef Payload *payload = self._payload(message)
+        cdef bint prefixed = isinstance(message, PrefixedMessages)
+        cdef Payload *payload = self._payload(memoryview(message)[5:] if prefixed else message)
         if payload == NULL:
             return None
+        if prefixed:
+            payload.set_prefix(PyBytes_AS_STRING(message))
         with nogil:
             self.native.write(payload)
             is_open = self.native.wait_for_room(MAX_UNSENT_BYTES)

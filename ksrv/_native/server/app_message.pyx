@@ -10,7 +10,7 @@ from libcpp cimport bool as cbool
 
 from native.http.incoming_body cimport BodyState
 from native.http.message cimport Turn
-from native.http.outgoing cimport Outgoing, add_part, forget_outgoing, reserve_parts
+from native.http.outgoing cimport add_part, forget_outgoing, reserve_parts
 from native.http.request_head cimport HEAD_REFUSALS, HeadFault
 from native.http.transport cimport look_at_peer
 
@@ -26,6 +26,23 @@ log: logging.Logger = logging.getLogger(__name__)
 BODY_STATES = ("none", "whole", "unread", "cut short", "too long", "malformed")
 PEERS = ("open", "half-closed", "gone")
 FAULTS = ("none", "size", "size bits", "end", "count", "length", "trailer")
+
+cdef enum:
+    PIECE_PARTS = 3
+
+
+cdef bytes add_piece(Connection *connection, const ExportedBytes &piece, bint chunked):
+    """Append a piece to the outgoing message; nothing for an empty piece.
+
+    Returns the line with its size, which must live until the piece is sent.
+    """
+    cdef bytes size = b"%X\r\n" % piece.length if chunked else b""
+    connection.answered_bytes += piece.length
+    if piece.length:
+        add_part(&connection.out, PyBytes_AS_STRING(size), PyBytes_GET_SIZE(size))
+        add_part(&connection.out, piece.data, piece.length)
+        add_part(&connection.out, b"\r\n", 2 if chunked else 0)
+    return size
 
 
 @cython.no_gc_clear  # as in Exchange: __dealloc__ answers a message that has no answer
@@ -101,12 +118,22 @@ cdef class AppMessage(Exchange):
             return 0
         return self.turn.connection.body.take_counted()
 
-    def begin_stream(self, int status, bytes status_line not None, bytes fields not None) -> bool:
-        """Send the head of an answer whose body is sent in pieces.
+    def begin_stream(
+        self,
+        int status,
+        bytes status_line not None,
+        bytes fields not None,
+        first not None: bytes | bytearray | memoryview,
+        *,
+        bint chunked,
+    ) -> bool:
+        """Send the head of an answer whose body is sent in pieces, and the first piece.
 
         Args:
             status_line: Status and phrase, such as `200 OK`.
             fields: The header lines, each with its CRLF, including the framing.
+            first: The bytes of the first piece.
+            chunked: Whether to send pieces as chunks.
 
         Returns:
             Whether the client is still connected.
@@ -116,10 +143,15 @@ cdef class AppMessage(Exchange):
             MemoryError: Not enough memory for the head. 500 was sent.
         """
         cdef CHttpServer *server = self.server
-        cdef Connection *connection = self.take_connection()
+        cdef Connection *connection
+        cdef ExportedBytes held
+        cdef bytes _size
         cdef cbool sent
+        held.take(first)
+        connection = self.take_connection()
         server.connections.disconnects.unwatch(connection)
-        self.put_head(connection, status, status_line, fields, 0)
+        self.put_head(connection, status, status_line, fields, PIECE_PARTS)
+        _size = add_piece(connection, held, chunked)
         with nogil:
             sent = server.answers.send_piece(connection)
         if sent:
@@ -142,24 +174,16 @@ cdef class AppMessage(Exchange):
         cdef CHttpServer *server = self.server
         cdef Connection *connection = self.streaming
         cdef ExportedBytes held
-        cdef Outgoing *out
-        cdef bytes size
+        cdef bytes _size
         cdef cbool sent
         if connection == NULL:
             raise RuntimeError("a piece belongs to a stream that was begun, and is not over")
         held.take(piece)
         if held.length == 0:  # an empty chunk would end the body (RFC 9112 7.1)
             return True
-        out = &connection.out
-        forget_outgoing(out)
-        reserve_parts(out, 2)
-        size = b"%X\r\n" % held.length if chunked else b""
-        if chunked:
-            add_part(out, PyBytes_AS_STRING(size), PyBytes_GET_SIZE(size))
-        add_part(out, held.data, held.length)
-        if chunked:
-            add_part(out, b"\r\n", 2)
-        connection.answered_bytes += held.length
+        forget_outgoing(&connection.out)
+        reserve_parts(&connection.out, PIECE_PARTS)
+        _size = add_piece(connection, held, chunked)
         with nogil:
             sent = server.answers.send_piece(connection)
         if not sent:

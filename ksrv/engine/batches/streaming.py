@@ -4,6 +4,8 @@ A handler sends a chunk for all requests of its batch, or for the requests in `E
 parts like a final answer, so the handler cannot change a part while it is sent. Requests that have ended, because the
 client left or the deadline passed, are skipped. A chunk that is marked as the last, or has no tensors, ends its
 requests; the other requests of the batch continue. A chunk for no request only marks the answers as streamed.
+
+A `ChunkWriter` writes the later chunks of one output natively, unless their form changes or a client has no room.
 """
 
 import logging
@@ -12,10 +14,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ksrv._native.queue.request_queue import Queue
+from ksrv._native.server.response_stream import ChunkWriter
 from ksrv.engine.batches.split import split
 from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.engine.requests.refusals import answer_without_room
 from ksrv.errors import KsrvError, RequestTooSlow
+from ksrv.handlers.outputs import DEFAULT_NAME
+from ksrv.handlers.streaming.chunk_forms import ENDED
 from ksrv.model.spec import ModelSpec
 from ksrv.request import ExecutorOutputs, InferResponse
 
@@ -35,6 +40,7 @@ class ChunkSender:
     Attributes:
         sent: Whether a client has received a chunk.
         ended: The answers of requests that ended before their batch, by index.
+        writer: Writes chunks that have the form of an earlier chunk; None if the requests allow no fixed form.
     """
 
     spec: ModelSpec
@@ -45,6 +51,18 @@ class ChunkSender:
 
     def __post_init__(self) -> None:
         self._streams = [handle.request.stream for handle in self.handles]
+        self.writer = self._make_writer()
+
+    def _make_writer(self) -> ChunkWriter | None:
+        outputs = self.spec.outputs
+        if len(outputs) > 1 or not all(map(_may_have_form, self.handles)):
+            return None
+        name: str | None = DEFAULT_NAME
+        rank = 1
+        for only in outputs:
+            name, rank = only.name if only.datatype == "BYTES" else None, len(only.shape)
+        lone = len(self.handles) == 1 and not self.spec.max_batch_size
+        return ChunkWriter(list(self.handles), self._streams, ENDED, name, rank, lone)
 
     def __call__(self, outputs: ExecutorOutputs) -> None:
         """Send a chunk to its requests, and wait for slow clients."""
@@ -73,6 +91,8 @@ class ChunkSender:
             for index in outputs.only or ():
                 self._end(index, outputs)
             return
+        if self.writer is not None and self.writer.write_outputs(outputs):
+            return
         answers = split(self.spec, self.handles, outputs, {}, None)
         for index, answer in enumerate(answers):
             handle, stream = self.handles[index], self._streams[index]
@@ -87,6 +107,8 @@ class ChunkSender:
                     handle.request.on_chunk(answer)
                 if stream.put(answer):
                     self.sent = True
+                    if self.writer is not None and len(answer.outputs) == 1:
+                        stream.fix_form(answer)
                 else:
                     self._finish(index, answer_without_room())
             else:
@@ -145,6 +167,19 @@ class ChunkSender:
     def listening(self) -> frozenset[int]:
         """See `ksrv.request.Emitter.listening`."""
         return frozenset(index for index, handle in enumerate(self.handles) if not handle.done())
+
+
+def _may_have_form(handle: QueuedRequest) -> bool:
+    """Tell whether chunks of a request may be written without an `InferResponse`: nothing but its front end needs it."""
+    request = handle.request
+    stream = request.stream
+    if stream is None or stream.form_of is None or handle.rows != 1 or handle.lengths:
+        return False
+    if request.explain or request.on_chunk is not None or request.remember is not None:
+        return False
+    return not any(
+        one.classification or one.parameters or one.shared_memory for one in request.outputs
+    )
 
 
 def chunk_sender(

@@ -24,6 +24,7 @@ from functools import partial
 from typing import Any
 
 from ksrv._native.process.batch_dispatcher import DispatchedRun
+from ksrv._native.server.response_stream import ResponseStream
 from ksrv.engine.executor import ExecutorAbsent
 from ksrv.engine.processes import messages
 from ksrv.engine.processes.link import ChannelClosed, ChannelError, Frame, Link, Packed
@@ -40,7 +41,6 @@ from ksrv.engine.processes.messages import (
     chunk_bytes,
 )
 from ksrv.engine.processes.watcher import HandlerProcess
-from ksrv.engine.requests.response_stream import ResponseStream
 from ksrv.errors import DeadlineExceeded, HandlerFailed, KsrvError, Overloaded
 from ksrv.handlers.concurrent import Done
 from ksrv.handlers.models import Submit

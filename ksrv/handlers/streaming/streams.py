@@ -100,10 +100,13 @@ class ChunkStream:
     _refused: set[int] = field(default_factory=set, init=False)
     # Rows that need no further chunk: ended by the generator or the handler, failed, or without a client.
     _ended_rows: set[int] = field(default_factory=set, init=False)
+    _known_ends: int = field(default=0, init=False)  # entries of `_ended_rows` at the last look
 
     def __post_init__(self) -> None:
         self._emit = self.inputs.emit
         self._send = self._emit if self.waits or self._emit is None else self._emit.offer
+        explains = self._emit is None or self.inputs.explain
+        self._writer = None if explains else self._emit.writer
         self._joined = [JoinedChunks(self.outputs) for _ in self.inputs.requests]
 
     def take(self, chunk: Any) -> bool:
@@ -115,6 +118,12 @@ class ChunkStream:
         Raises:
             KsrvError: The chunk does not fit the batch.
         """
+        if self._writer is not None:
+            listening = self._writer.write(chunk)
+            if listening == len(self._joined) and not self._has_news():
+                return True
+            if listening >= 0:
+                return self._send_ended_rows()
         absent = absent_rows(chunk)
         if len(absent) < self.inputs.rows:
             made = self.read(chunk, self.inputs, absent)
@@ -131,6 +140,13 @@ class ChunkStream:
         if self._emit is None:
             return len(self._refused) < len(self._joined)
         return self._send_ended_rows()
+
+    def _has_news(self) -> bool:
+        """Tell whether a row has ended, or the handler has failed a request, since the last look."""
+        batch = self.batch()
+        if batch is not None and (batch.ended_rows or batch.failures):
+            return True
+        return len(self._ended_rows) != self._known_ends
 
     def _join(self, made: ExecutorOutputs, absent: Collection[int]) -> None:
         """Add a chunk to the joined answers of the requests that it is for: all, or the requests in `made.only`."""
@@ -184,6 +200,7 @@ class ChunkStream:
             for index, request in enumerate(requests):
                 if index not in listening:
                     self._ended_rows.update(range(request.slice.start, request.slice.stop))
+        self._known_ends = len(self._ended_rows)
         return bool(listening)
 
     def _end(self, indices: Any, failed: dict[int, Any]) -> None:

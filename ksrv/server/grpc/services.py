@@ -41,10 +41,10 @@ from ksrv.server.grpc.calls import (
     requests,
 )
 from ksrv.server.grpc.health import Health
-from ksrv.server.grpc.idle_threads import IdleThreads
 from ksrv.server.grpc.infer import InferCalls, InferForm
 from ksrv.server.grpc.servicer import Servicer
 from ksrv.server.http.callers import TrustedProxies
+from ksrv.server.shared.idle_threads import IdleThreads
 from ksrv.server.shared.parts import ServerParts
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ksrv._native.queue.request_handle import NativeHandle
 from ksrv._native.server.app_message import AppMessage
+from ksrv._native.server.response_stream import ChunkForm
 from ksrv.request import InferRequest, InferResponse, RequestHandle
 from ksrv.server.call import Find, StoredCall, find_model
 from ksrv.server.http.received_body import MESSAGE
@@ -93,7 +94,22 @@ class PendingCall(WsgiCall):
 
 
 class StreamedCall(PendingCall):
-    """A `PendingCall` whose handler may answer in parts."""
+    """A `PendingCall` whose handler may answer in parts.
+
+    Args:
+        environ: As of `WsgiCall`.
+        read: As of `WsgiCall`.
+        form_of: See `ResponseStream.form_of`; None if each part is taken as an `InferResponse`.
+    """
+
+    def __init__(
+        self,
+        environ: dict[str, Any],
+        read: Callable[[Find], InferRequest],
+        form_of: Callable[[InferResponse], ChunkForm | None] | None = None,
+    ) -> None:
+        super().__init__(environ, read)
+        self.answers.form_of = form_of
 
     def read(self, find: Find) -> InferRequest:
         """See `InferCall.read`."""

@@ -27,6 +27,7 @@ from ksrv.server.http.environ import Address, Environ, Environs
 from ksrv.server.http.head_faults import head_error
 from ksrv.server.http.received_body import MESSAGE, body_too_large, received_body
 from ksrv.server.rest.fast_path import render_error
+from ksrv.server.shared.idle_threads import IdleThreads
 
 log = logging.getLogger(__name__)
 
@@ -140,6 +141,7 @@ class AppMessages:
         self._kept: dict[int, Environ] = {}
         self._most_kept = cfg.worker_connections
         self._streams = threading.Semaphore(STREAMS)
+        self._stream_threads = IdleThreads(STREAMS, "ksrv-stream")
 
     def serve(self, message: AppMessage) -> None:
         """Answer a message, or give it back until its body has come.
@@ -213,11 +215,8 @@ class AppMessages:
             answer.send()
         elif self._streams.acquire(blocking=False):
             # A separate thread waits for the stream's client, because other messages need this thread.
-            thread = threading.Thread(
-                target=self._finish_stream, args=(answer,), name="ksrv-stream", daemon=True
-            )
             try:
-                thread.start()
+                self._stream_threads.submit(self._finish_stream, answer)
             except RuntimeError as error:
                 self._streams.release()
                 answer.refuse(f"the answer cannot be streamed now: {error}")
@@ -339,9 +338,7 @@ class Answer:
         fields = self._head_fields(getattr(self.pieces, "head_fields", ()))
         if chunked:
             fields = b"Transfer-Encoding: chunked\r\n" + fields
-        if not message.begin_stream(self._status, self._line, fields):
-            return
-        if not message.send(first, chunked=chunked):
+        if not message.begin_stream(self._status, self._line, fields, first, chunked=chunked):
             return
         for piece in pieces:
             if not piece and not self._client_listens(chunked=chunked):

@@ -17,7 +17,7 @@ from ksrv.server.http.answers import answer_fields, send_parts, set_fields
 from ksrv.server.http.wsgi_calls import StreamedCall, WsgiCall
 from ksrv.server.rest.inference_resource import InferenceResource
 from ksrv.server.rest.route_guard import control_user
-from ksrv.server.rest.streams import send_stream, stream_type
+from ksrv.server.rest.streams import StreamForm, send_stream, stream_type
 
 
 def _input_name(req: falcon.Request) -> str | None:
@@ -66,18 +66,25 @@ class InferResource(InferenceResource):
         if self._shared_memory is not None:
             memory = self._shared_memory.of_caller(partial(control_user, self._access, req.env))
 
+        form = StreamForm(
+            stream_type(req.get_header("Accept")) if self.streams else "",
+            has_arrays=not self._settings.nan_literals,
+        )
+
         def parse(body: memoryview, spec: ModelSpec) -> InferRequest:
             given = {"memory": memory, "input_name": input_name}
-            return self._parse(req, body, spec, explain=explain, **given)
+            request = self._parse(req, body, spec, explain=explain, **given)
+            render = partial(self._render, request, memory)
+            form.render = lambda response: bytes(render(response).parts[0])
+            return request
 
-        stream = stream_type(req.get_header("Accept")) if self.streams else None
-        if stream is None:
+        if not form.content_type:
             call = self._run(WsgiCall, req, name, version, parse)
         else:
-            call = self._run(StreamedCall, req, name, version, parse)
+            kind = partial(StreamedCall, form_of=form.chunk_form)
+            call = self._run(kind, req, name, version, parse)
             if call.request.stream is not None:
-                render = partial(self._render, call.request, memory)
-                send_stream(resp, call, stream, lambda response: bytes(render(response).parts[0]))
+                send_stream(resp, call, form)
                 return
             call.first()  # the answer has no parts after all, such as a file: wait for its end
         self._send(req, resp, call.request, call.response(), memory)

@@ -122,7 +122,7 @@ class InferenceResource:
 
     def _run(
         self,
-        kind: type[_Call],
+        kind: Callable[..., _Call],
         req: falcon.Request,
         name: str,
         version: str,
@@ -131,6 +131,7 @@ class InferenceResource:
         """Start a call and return it. A `WsgiCall` has ended then; a `StreamedCall` may still answer in parts.
 
         Args:
+            kind: Makes the call: `WsgiCall`, or `StreamedCall` with its form.
             parse: Reads the body, for a model with the given spec.
 
         Raises:

@@ -17,10 +17,10 @@ from ksrv.limits import MIB
 from ksrv.observe.traffic import own_traffic
 from ksrv.protocol.protobuf import HEALTH, INFERENCE, REFLECTION, methods
 from ksrv.server.credentials import Access
-from ksrv.server.grpc import idle_threads
 from ksrv.server.grpc import limits as bounds
 from ksrv.server.grpc.messages import encoding_of
 from ksrv.server.settings import ServerSettings
+from ksrv.server.shared import idle_threads
 from ksrv.testing import Server
 from tests.support.wait_until import wait_until
 from tests.support.wire.grpc_calls import (

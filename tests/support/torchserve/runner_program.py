@@ -18,6 +18,8 @@ from ksrv.request import ExecutorInputs, RequestPart, Tensor
 
 
 class Chunks(list):
+    writer = None
+
     def __call__(self, outputs):
         self.append([base64.b64encode(bytes(item)).decode() for item in outputs.tensors[0].data])
 

@@ -32,6 +32,8 @@ class Chunks(list):
         waiting: The indexes of the requests that have not ended.
     """
 
+    writer = None
+
     def __init__(self, waiting=(0,)):
         self.waiting = frozenset(waiting)
 

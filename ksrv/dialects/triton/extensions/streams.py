@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
-from ksrv._native.grpc.grpc_call import Call
+from ksrv._native.grpc.grpc_call import Call, PrefixedMessages
+from ksrv._native.server.response_stream import ChunkForm
 from ksrv.errors import KsrvError, NotReady
 from ksrv.protocol import grpc as protocol
 from ksrv.protocol.protobuf import length_prefix, message_class
@@ -70,7 +71,15 @@ class _Entry(StoredCall):
         with self._incoming() as message:  # after the block the model's queue counts the bytes
             self.request = request = self._form.read(message, self._call, find)
         request.stream = self.answers
+        if isinstance(self._call, Call):  # grpcio takes one message at a time
+            self.answers.form_of = self._form_of
         return request
+
+    def _form_of(self, response: InferResponse) -> ChunkForm | None:
+        """See `ResponseStream.form_of`."""
+        assert self.request is not None, "a request that is answered was read"
+        parts = protocol.render_infer(response, self.request, parameters=MORE_FOLLOW)
+        return ChunkForm(response.outputs[0], "grpc_message", [bytes(parts[0])])
 
     def outcome(self) -> InferResponse:
         """Return the last answer.
@@ -168,8 +177,10 @@ class _StreamQueue:
         with self._changed:
             self._changed.notify_all()
 
-    def chunks(self, entry: _Entry) -> Iterator[tuple[_Entry, InferResponse | None]]:
+    def chunks(self, entry: _Entry) -> Iterator[tuple[_Entry, InferResponse | bytes | None]]:
         """Yield the intermediate answers of `entry` and of all waiting entries, until `entry` has ended.
+
+        An answer in bytes holds whole messages.
 
         (other, None) is the end of another entry that was answered in parts; it has left the queue.
         """
@@ -288,6 +299,9 @@ class StreamCalls:
             for sender, chunk in queue.chunks(entry):
                 if chunk is None:
                     yield from self._last(queue, sender, call)
+                    continue
+                if isinstance(chunk, bytes):
+                    yield PrefixedMessages(chunk)
                     continue
                 try:
                     message = self._message(sender, call, chunk, MORE_FOLLOW)

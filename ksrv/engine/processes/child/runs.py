@@ -13,6 +13,7 @@ from functools import partial
 from threading import Lock
 from time import monotonic
 
+from ksrv._native.server.response_stream import ChunkWriter
 from ksrv.engine.processes import messages
 from ksrv.engine.processes.child.calls import WorkerCalls
 from ksrv.engine.processes.child.inbox import Inbox
@@ -102,6 +103,7 @@ class Chunks:
     inbox: Inbox
     cancel: Callable[[], object] = bool
     is_abandoned: bool = False
+    writer: ChunkWriter | None = None  # only the worker knows the forms of the streams
     _waiting: Lock = field(default_factory=Lock)  # held by a thread that waits for room
     _lock: Lock = field(default_factory=Lock)
     _bytes_under_way: int = 0

@@ -89,6 +89,8 @@ HANDLER = """
 
 
 class Emitter(list):
+    writer = None
+
     def __call__(self, outputs):
         self.append(outputs)
 

@@ -73,6 +73,8 @@ def test_ids_that_clients_chose_alike_are_told_apart():
 
 
 class Emitter(list):
+    writer = None
+
     def __call__(self, outputs):
         self.append(outputs)
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from ksrv._native.memory.memory_budget import MemoryBudget
+from ksrv._native.server import response_stream
+from ksrv._native.server.response_stream import MOST_WAITING, ResponseStream
 from ksrv.engine.batches import streaming as streaming_module
 from ksrv.engine.executor import ExecutorDied
-from ksrv.engine.requests import response_stream
-from ksrv.engine.requests.response_stream import MOST_WAITING, ResponseStream
 from ksrv.errors import HandlerFailed, Overloaded
 from ksrv.request import ExecutorOutputs
 from tests.support.engine.engine_models import engine, request, source, tensor

@@ -1,6 +1,6 @@
 """The bounded queue between a handler and the client of its stream."""
 
-from ksrv.engine.requests.response_stream import (
+from ksrv._native.server.response_stream import (
     MOST_BEHIND,
     MOST_BEHIND_BYTES,
     ResponseStream,

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from ksrv.server.grpc.idle_threads import IdleThreads
+from ksrv.server.shared.idle_threads import IdleThreads
 
 
 def test_many_submitters_beside_threads_that_end():

@@ -47,7 +47,7 @@ class Streamed:
     def answer(self, status: int, *_: Any) -> None:
         self.statuses.put(status)
 
-    def begin_stream(self, status: int, *_: Any) -> bool:
+    def begin_stream(self, status: int, *_: Any, chunked: bool) -> bool:
         self.statuses.put(status)
         return False
 

@@ -1,8 +1,7 @@
 """The routes of the generate extension: /generate sends one answer, /generate_stream server-sent events."""
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import falcon
 
@@ -15,15 +14,13 @@ from ksrv.dialects.triton.extensions.generate.descriptions import GENERATE, GENE
 from ksrv.model.spec import ModelSpec
 from ksrv.protocol.plain_json import MOST_BYTES
 from ksrv.protocol.rest import RenderedBody, file_body
-from ksrv.request import InferRequest, InferResponse
+from ksrv.request import InferRequest
 from ksrv.server.http.answers import JSON, answer_fields, send_parts, set_fields
 from ksrv.server.http.wsgi_calls import StreamedCall, WsgiCall
 from ksrv.server.rest.inference_resource import InferenceResource
 from ksrv.server.rest.route_guard import add_model_route
-from ksrv.server.rest.streams import EVENT_STREAM, send_stream
+from ksrv.server.rest.streams import EVENT_STREAM, StreamForm, send_stream
 from ksrv.server.shared.parts import ServerParts
-
-_Call = TypeVar("_Call", bound=WsgiCall)
 
 
 class GenerateResource(InferenceResource):
@@ -36,11 +33,12 @@ class GenerateResource(InferenceResource):
         self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""
     ) -> None:
         """Answer with one document."""
-        call, render = self._start(WsgiCall, req, name, version)
+        form = StreamForm(EVENT_STREAM)
+        call = self._run(WsgiCall, req, name, version, partial(self._parse, req, form))
         response = call.response()
         rendered = file_body(response, call.request)
         if rendered is None:
-            body = render(response)
+            body = form.render(response)
             rendered = RenderedBody([body], len(body), None, JSON)
         set_fields(resp, answer_fields(response, rendered))
         send_parts(resp, rendered.parts, rendered.content_length, req.env)
@@ -49,24 +47,23 @@ class GenerateResource(InferenceResource):
         self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""
     ) -> None:
         """Answer with a server-sent event for each part of the answer."""
-        call, render = self._start(StreamedCall, req, name, version)
-        send_stream(resp, call, EVENT_STREAM, render)
-
-    def _start(
-        self, kind: type[_Call], req: falcon.Request, name: str, version: str
-    ) -> tuple[_Call, Callable[[InferResponse], bytes]]:
-        """Submit the request; return its call, and the function that writes its answers."""
-        render: Callable[[InferResponse], bytes]
+        form = StreamForm(EVENT_STREAM)
 
         def parse(body: memoryview, spec: ModelSpec) -> InferRequest:
-            nonlocal render  # the form of the answer is known once the body is read
-            request, form = parse_generate(body, spec, self._limits, headers=self._headers(req))
-            if kind is StreamedCall:
-                request.file_type = ""  # events are JSON
-            render = partial(render_generate, spec=spec, form=form)
+            request = self._parse(req, form, body, spec)
+            request.file_type = ""  # events are JSON
             return request
 
-        return self._run(kind, req, name, version, parse), render
+        kind = partial(StreamedCall, form_of=form.chunk_form)
+        send_stream(resp, self._run(kind, req, name, version, parse), form)
+
+    def _parse(
+        self, req: falcon.Request, form: StreamForm, body: memoryview, spec: ModelSpec
+    ) -> InferRequest:
+        """Return the request, and set what writes its answers."""
+        request, answer = parse_generate(body, spec, self._limits, headers=self._headers(req))
+        form.render = partial(render_generate, spec=spec, form=answer)
+        return request
 
 
 def add_routes(app: "falcon.App[Any, Any]", parts: ServerParts) -> None:

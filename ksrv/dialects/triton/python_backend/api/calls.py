@@ -2,8 +2,8 @@
 
 import threading
 from collections.abc import Iterator
-from typing import Any
 
+from ksrv._native.server.response_stream import ResponseStream
 from ksrv.dialects.triton.python_backend.api.errors import (
     TritonError,
     TritonModelException,
@@ -34,7 +34,7 @@ def call(
         raise TritonModelException("BLS is only supported during the 'execute' function.")
     responses = ResponseIterator()
     if decoupled:
-        sent.stream = responses
+        sent.stream = stream = ResponseStream(lambda: responses.keep(stream.take_all(0)))
     try:
         handle = model.submit(sent, caller)
         if not decoupled:
@@ -101,32 +101,11 @@ class ResponseIterator:
             self._ended = True
             self._changed.notify_all()
 
-    def put(self, response: InferResponse) -> bool:
-        """See `ksrv.request.AnswerSink.put`."""
+    def keep(self, responses: list[InferResponse]) -> None:
+        """Take responses, which stay in the memory of the calling model."""
         with self._changed:
-            self._responses.append(_response(response))
+            self._responses += map(_response, responses)
             self._changed.notify_all()
-        return True
-
-    def has_room(self) -> bool:
-        """See `ksrv.request.AnswerSink.has_room`: responses are kept in the memory of the calling model."""
-        return True
-
-    def is_far_behind(self) -> bool:
-        """See `ksrv.request.AnswerSink.is_far_behind`."""
-        return False
-
-    def taken_since(self, time_ns: int) -> bool:
-        """See `ksrv.request.AnswerSink.taken_since`."""
-        return True
-
-    def wait_room(self, until_ns: int) -> bool:
-        """See `ksrv.request.AnswerSink.wait_room`."""
-        return True
-
-    def call_with_room(self, callback: Any) -> None:
-        """See `ksrv.request.AnswerSink.call_with_room`."""
-        callback()
 
     # ---- iterating, and cancelling ----------------------------------------------------------
 
