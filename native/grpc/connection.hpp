@@ -32,7 +32,7 @@ enum ConnectionEvent : uint32_t {
     EVENT_MAKE_ROOM = 32,  // end calls whose message does not arrive
     EVENT_HUNG_UP = 64,  // the peer will send no more than it has sent
     EVENT_HANDSHAKE = 128,  // the TLS handshake may run a step
-    EVENT_END_UNTAKEN = 256,  // drop answers that clients do not read
+    EVENT_END_UNDELIVERED = 256,  // drop answers that clients do not read
     EVENT_RECYCLE = 512,  // close if idle, because another client waits
 };
 

@@ -87,7 +87,7 @@ class PendingCall(WsgiCall):
     def first(self) -> InferResponse | None:
         """Wait for the first part; None if the call ends without one."""
         while not self.answers.finished:
-            part = self.answers.take(CLIENT_LOOK_NS / 1e9)
+            part: InferResponse | None = self.answers.take(CLIENT_LOOK_NS / 1e9)
             if part is not None:
                 return part
         return None
