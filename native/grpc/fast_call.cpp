@@ -140,7 +140,7 @@ bool fits(const FastRequest &request, const ReplyPart *parts, int part_count, in
     const int count = request.layout.wanted_count ? request.layout.wanted_count : part_count;
     size_t bytes = 0;
     for (int i = 0; i < count; ++i) {
-        const ReplyPart &part = parts[request.layout.place_of(i)];
+        const ReplyPart &part = parts[request.layout.handler_output(i)];
         if (part.row_bytes > static_cast<int64_t>(TENSOR_BYTES)) return false;
         bytes += request.rows * static_cast<size_t>(part.row_bytes);
     }
@@ -169,9 +169,9 @@ void send(FastRequest *request, const ReplyPart *parts, int part_count, int64_t 
     if (!signature.model.empty()) out.bytes(1, signature.model.data(), signature.model.size());
     if (!signature.version.empty()) out.bytes(2, signature.version.data(), signature.version.size());
     if (layout.id_length) out.bytes(3, request->body() + layout.id_offset, layout.id_length);
-    for (int i = 0; i < count; ++i) put_output(out, parts[layout.place_of(i)], rows, alone);
+    for (int i = 0; i < count; ++i) put_output(out, parts[layout.handler_output(i)], rows, alone);
     for (int i = 0; i < count; ++i) {
-        const ReplyPart &part = parts[layout.place_of(i)];
+        const ReplyPart &part = parts[layout.handler_output(i)];
         out.bytes(6, part.data + row * part.row_bytes, static_cast<size_t>(rows * part.row_bytes));
     }
     Payload *payload = out.failed() ? nullptr : Payload::make(call->connection->server(), 1, out.size());

@@ -19,9 +19,11 @@ Noise &thread_noise() noexcept {
 
 #ifdef __GLIBC__
 
+// The write function of the stream that replaces `stderr`. Keeps the beginning of the text if this thread captures its
+// output; otherwise writes to descriptor 2.
 ssize_t keep_or_write(void *, const char *data, std::size_t size) noexcept {
     Noise &noise = thread_noise();
-    if (!noise.listening) {
+    if (!noise.captures) {
         std::size_t sent = 0;
         while (sent < size) {
             const ssize_t n = write(2, data + sent, size - sent);
@@ -40,43 +42,44 @@ ssize_t keep_or_write(void *, const char *data, std::size_t size) noexcept {
 
 struct Redirection {
     std::mutex mutex;
-    long decoding = 0;          // threads between begin and end
-    FILE *own = nullptr;        // created once and never closed, because a writer may still use it
-    FILE *before = nullptr;
+    long capturing_threads = 0;
+    FILE *capture = nullptr;   // created once and never closed, because a writer may still use it
+    FILE *original = nullptr;  // the value of `stderr` to restore when the last thread stops capturing
 };
 
 Redirection &redirection() noexcept {
-    static Redirection one;
-    return one;
+    static Redirection instance;
+    return instance;
 }
 
 }  // namespace
 
 void begin_noise() noexcept {
     Noise &noise = thread_noise();
-    noise.listening = true;
+    noise.captures = true;
     noise.length = 0;
-    Redirection &all = redirection();
-    const std::lock_guard<std::mutex> hold(all.mutex);
-    if (all.own == nullptr) {
+    Redirection &shared = redirection();
+    const std::lock_guard<std::mutex> hold(shared.mutex);
+    if (shared.capture == nullptr) {
         cookie_io_functions_t functions = {};
         functions.write = keep_or_write;
-        all.own = fopencookie(nullptr, "w", functions);
-        if (all.own != nullptr) setvbuf(all.own, nullptr, _IONBF, 0);
+        shared.capture = fopencookie(nullptr, "w", functions);
+        if (shared.capture != nullptr) setvbuf(shared.capture, nullptr, _IONBF, 0);
     }
-    if (all.decoding++ == 0 && all.own != nullptr) {
-        all.before = stderr;
-        __atomic_store_n(&stderr, all.own, __ATOMIC_RELEASE);
+    if (shared.capturing_threads++ == 0 && shared.capture != nullptr) {
+        shared.original = stderr;
+        // Atomic, because other threads read the variable without the mutex.
+        __atomic_store_n(&stderr, shared.capture, __ATOMIC_RELEASE);
     }
 }
 
 const Noise &end_noise() noexcept {
     Noise &noise = thread_noise();
-    noise.listening = false;
-    Redirection &all = redirection();
-    const std::lock_guard<std::mutex> hold(all.mutex);
-    if (--all.decoding == 0 && all.own != nullptr)
-        __atomic_store_n(&stderr, all.before, __ATOMIC_RELEASE);
+    noise.captures = false;
+    Redirection &shared = redirection();
+    const std::lock_guard<std::mutex> hold(shared.mutex);
+    if (--shared.capturing_threads == 0 && shared.capture != nullptr)
+        __atomic_store_n(&stderr, shared.original, __ATOMIC_RELEASE);
     return noise;
 }
 

@@ -6,8 +6,8 @@
 // writes: a thread between `begin` and `end` writes into a small thread-local buffer, all other threads write
 // unbuffered to descriptor 2 as before.
 //
-// glibc allows assigning `stderr`, and streams with custom functions. With other C libraries this does nothing, and the
-// messages are printed. Nothing here throws or uses Python.
+// Only glibc allows assigning `stderr` and streams with custom functions. With other C libraries nothing is captured,
+// and the messages are printed. Nothing here throws or uses Python.
 
 #pragma once
 
@@ -17,8 +17,9 @@ namespace ksrv {
 
 inline constexpr std::size_t NOISE_BYTES = 200;
 
+// The text that one thread's codecs wrote to `stderr`.
 struct Noise {
-    bool listening = false;
+    bool captures = false;
     std::size_t length = 0;  // of the stored text, which is the beginning of the output
     char text[NOISE_BYTES];
 };

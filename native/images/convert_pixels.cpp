@@ -14,9 +14,10 @@ namespace {
 
 // ---- arithmetic on runs of values with periodic coefficients --------------------------------
 
-// 48 is a multiple of 1, 2, 3 and 4 channels, and of vectors of 4, 8 and 16 floats.
+// Values of interleaved channels need the same coefficients again after PERIOD values. 48 is a multiple of 1, 2, 3 and
+// 4 channels, and of vectors of 4, 8 and 16 floats.
 constexpr std::size_t PERIOD = 48;
-constexpr std::size_t RUN = 8 * PERIOD;
+constexpr std::size_t RUN = 8 * PERIOD;  // values that pass through the buffer at a time
 
 // The constants of the arithmetic for adjacent values. `fast` multiplies by `first` and adds `second`; `exact` divides
 // by the scale, subtracts `first` and divides by `second`.
@@ -196,7 +197,7 @@ static void compute_values(const double *__restrict source, double *__restrict t
 template <typename T>
 void convert_rows(const PixelSource &source, const PixelTarget &target,
                   const Coefficients &coefficients) noexcept {
-    const std::size_t channels = target.channels, most = RUN / channels;
+    const std::size_t channels = target.channels, run_pixels = RUN / channels;
     const std::size_t pixel_bytes = channels * item_size_of(static_cast<Datatype>(target.datatype));
     const bool computes = coefficients.arithmetic != ARITHMETIC_NONE;
     const bool direct = target.datatype == DT_FP32 || target.datatype == DT_FP64;  // results are stored as they are
@@ -205,8 +206,8 @@ void convert_rows(const PixelSource &source, const PixelTarget &target,
     for (std::size_t y = 0; y < source.height; ++y) {
         const unsigned char *row = source.data + source.row_bytes * static_cast<std::ptrdiff_t>(y);
         unsigned char *out = target.data + target.row_bytes * static_cast<std::ptrdiff_t>(y);
-        for (std::size_t x = 0; x < source.width; x += most) {
-            const std::size_t pixels = std::min(source.width - x, most);
+        for (std::size_t x = 0; x < source.width; x += run_pixels) {
+            const std::size_t pixels = std::min(source.width - x, run_pixels);
             T *const results = direct ? reinterpret_cast<T *>(out) : computed;
             T *const values = computes ? loaded : results;
             load_run(source, target, row, x, pixels, values);

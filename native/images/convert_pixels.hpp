@@ -4,9 +4,9 @@
 // to float or double, compute, store (any datatype, rounded to nearest even and saturated). All loops are scalar, for
 // the compiler to vectorise; see base/cpu_dispatch.hpp.
 //
-// `fast` is x * a + b with a = 1 / (scale * std) and b = -mean / std, rounded once to float.
-// `exact` is ((x / scale) - mean) / std, each step rounded to float: what numpy, torch and
-// torchvision compute, bit for bit.
+// ARITHMETIC_FAST computes x * a + b with a = 1 / (scale * std) and b = -mean / std, rounded once to float.
+// ARITHMETIC_EXACT computes ((x / scale) - mean) / std, and rounds each step to float. The result equals the result of
+// numpy, torch and torchvision bit for bit.
 
 #pragma once
 
@@ -20,8 +20,9 @@ enum Arithmetic : int { ARITHMETIC_NONE = 0, ARITHMETIC_FAST, ARITHMETIC_EXACT }
 
 inline constexpr int MAX_CHANNELS = 4;
 
+// The normalization of pixel values, by channel of the target.
 struct Coefficients {
-    int arithmetic = ARITHMETIC_NONE;
+    int arithmetic = ARITHMETIC_NONE;  // an Arithmetic
     double scale = 1.0;
     double mean[MAX_CHANNELS] = {0, 0, 0, 0};
     double std[MAX_CHANNELS] = {1, 1, 1, 1};
@@ -29,16 +30,16 @@ struct Coefficients {
 
 struct PixelSource {
     const unsigned char *data;
-    int type;
+    int type;  // a PixelType
     std::size_t height, width, channels;
     std::ptrdiff_t row_bytes;  // the pixels of a row are contiguous
 };
 
 struct PixelTarget {
     unsigned char *data;
-    int datatype;
+    int datatype;  // a Datatype of tensor/datatype.hpp
     std::size_t channels;
-    int from[MAX_CHANNELS];   // source channel for each target channel
+    int from[MAX_CHANNELS];    // source channel for each target channel
     std::ptrdiff_t row_bytes;  // the pixels of a row are contiguous
 };
 

@@ -103,16 +103,19 @@ class TiffDirectory {
     std::uint64_t count_ = 0;
 };
 
+constexpr std::uint32_t TIFF_ORIENTATION = 0x0112;
+
 // The orientation in EXIF data (with or without JPEG's prefix) or in a TIFF file; 0 if it is missing.
 int orientation(ByteView exif) noexcept {
     const std::size_t name = exif.is(0, "Exif\0\0", 6) ? 6 : 0;
-    const std::uint32_t found = TiffDirectory(exif.from(name, exif.size)).number(0x0112, 0);
+    const std::uint32_t found = TiffDirectory(exif.from(name, exif.size)).number(TIFF_ORIENTATION, 0);
     return found <= 8 ? static_cast<int>(found) : 1;
 }
 
 // ---- readers for each format ----------------------------------------------------------------
 
-constexpr std::uint32_t JPEG_LS = 0xF7;
+// JPEG markers (ITU-T T.81 table B.1).
+constexpr std::uint32_t JPEG_LS = 0xF7, START_OF_SCAN = 0xDA, END_OF_IMAGE = 0xD9, APP1_EXIF = 0xE1;
 
 bool jpeg_marker_is_frame(std::uint32_t marker) noexcept {
     return marker == JPEG_LS ||
@@ -154,27 +157,28 @@ ImageFault read_jpeg_frame(ByteView file, std::size_t at, ImageHeader *header) n
     return ImageFault::none;
 }
 
-// Follows the segments as libjpeg does (jdmarker.c), to the end if each scan is a pass over all pixels. Otherwise (a
-// JPEG that is not progressive and has all components in its first scan) only the first scan is decoded.
+// Follows the segments as libjpeg does (jdmarker.c). If a JPEG is not progressive and its first scan has all
+// components, the decoder reads only that scan, so the walk ends there. Otherwise each scan is a pass over all pixels,
+// and the walk counts them to the end of the file.
 ImageFault read_jpeg(ByteView file, ImageHeader *header) noexcept {
     std::size_t at = 2;
     int sample_bytes = 0;
     bool progressive = false;
     while (const std::uint32_t marker = next_jpeg_marker(file, &at)) {
-        if (marker == 0xD9) return header->components ? ImageFault::none : ImageFault::damaged;
+        if (marker == END_OF_IMAGE) return header->components ? ImageFault::none : ImageFault::damaged;
         if (!jpeg_marker_has_length(marker)) continue;
         const std::size_t length = file.be16(at);
         if (header->components == 0 && jpeg_marker_is_frame(marker)) {
             const ImageFault error = read_jpeg_frame(file, at, header);
             if (error != ImageFault::none) return error;
             header->coding = static_cast<int>(marker);
-            progressive = (marker & 3) == 2;
+            progressive = (marker & 3) == 2;  // SOF2, SOF6, SOF10, SOF14
             sample_bytes = header->channels * (header->bit_depth / 8);
             header->pixel_bytes = progressive ? sample_bytes + 2 * header->components : 2 * sample_bytes;
-        } else if (marker == 0xE1 && header->scans == 0 && header->orientation == 0) {
+        } else if (marker == APP1_EXIF && header->scans == 0 && header->orientation == 0) {
             const ByteView segment = file.from(at + 2, length < 2 ? 0 : length - 2);
             if (segment.is(0, "Exif\0\0", 6)) header->orientation = orientation(segment);
-        } else if (marker == 0xDA) {
+        } else if (marker == START_OF_SCAN) {
             if (header->components == 0) return ImageFault::damaged;
             ++header->scans;
             if (!progressive && file.u8(at + 2) >= static_cast<std::uint32_t>(header->components)) break;
@@ -191,6 +195,7 @@ ImageFault read_png_chunks(ByteView file, ImageHeader *header, bool *transparent
                             bool *animated) noexcept {
     bool before_pixels = true, in_frame = false;
     int texts = 0;
+    // The first chunk, IHDR, follows the signature of 8 bytes: length and name (8), data (13), checksum (4).
     for (std::size_t at = 8 + 8 + 13 + 4; file.has(at, 8);) {
         const std::size_t length = file.be32(at);
         if (!file.has(at, 12 + length)) {
@@ -307,15 +312,16 @@ ImageFault read_gif(ByteView file, ImageHeader *header) noexcept {
 ImageFault read_tiff(ByteView file, ImageHeader *header) noexcept {
     const TiffDirectory tiff(file);
     if (!tiff.is_whole()) return ImageFault::truncated;
-    header->width = tiff.number(256, 0);
-    header->height = tiff.number(257, 0);
+    header->width = tiff.number(256, 0);   // ImageWidth
+    header->height = tiff.number(257, 0);  // ImageLength
     if (orientation(file) >= 5) std::swap(header->width, header->height);
-    const std::uint32_t bits = tiff.number(258, 1);
+    const std::uint32_t bits = tiff.number(258, 1);  // BitsPerSample
     header->stored_bits = static_cast<int>(std::min(bits, 64u));
     header->bit_depth = bits > 8 ? 16 : 8;
-    header->coding = static_cast<int>(tiff.number(259, 1));
-    header->separate = tiff.number(284, 1) == 2;
+    header->coding = static_cast<int>(tiff.number(259, 1));  // Compression
+    header->separate = tiff.number(284, 1) == 2;             // PlanarConfiguration
     header->pixel_bytes = 4 * 2 * (bits <= 8 ? 1 : bits <= 16 ? 2 : bits <= 32 ? 4 : 8);
+    // TileWidth and TileLength: the decoder allocates a whole tile, which may be larger than the picture.
     constexpr std::uint64_t margin = 4096;
     const std::uint64_t most = std::max(header->width, header->height) + margin;
     const bool sane = tiff.number(322, 0) <= most && tiff.number(323, 0) <= most;

@@ -1,9 +1,9 @@
-// Selects the encoded images of a request that need no Python: JPEGs within the input's rules.
+// Decides whether an encoded image of a request can be decoded without Python: a JPEG within the input's rules.
 //
-// Strategy: the header of every image is read when the request was received, and compared with the input's rules.
-// Images in other formats, images that exceed a limit or must be read completely first, and invalid images are left to
-// the general path, which reports errors. For an accepted image its position in the body, its size and the cost of
-// decoding are recorded.
+// Strategy: when a request was received, the header of each of its images is read and compared with the input's rules.
+// For an accepted image the reader records the position in the body, the size and the cost of decoding. Images in other
+// formats, images that exceed a limit or must be read completely first, and invalid images are left to Python, which
+// reports errors.
 
 #pragma once
 
@@ -18,7 +18,7 @@ class RowPlans;
 // The images that an input accepts. By default none.
 struct ImageRules {
     bool accepted = false;
-    bool strict = true;    // the image must have the input's channels
+    bool strict = true;    // the image must have the input's number of channels
     bool upright = false;  // apply EXIF's orientation
     bool resized = true;   // images may have another size than the input
     int channels = 3;
@@ -46,7 +46,7 @@ class ImageInputReader {
     ImageInputReader(const ImageRules &rules, const unsigned char *body) noexcept
         : rules_(rules), body_(body) {}
 
-    // False if the image, and with it the request, must be left to the general path.
+    // False if Python must handle the image, and with it the request.
     bool read(std::size_t offset, std::size_t length, EncodedImage *out) noexcept;
 
     // About how long one thread takes to decode all images.

@@ -1,6 +1,8 @@
-// Writes the JSON and the header lines of the most common infer responses.
+// Writes the pieces of an infer response, JSON and header lines, without Python.
 //
-// The text equals the general renderer's byte for byte. C++ without Python.
+// The text equals the text of Python's renderer (ksrv/protocol/) byte for byte. The caller calls the functions in
+// order: `begin_reply`, for each output `begin_output` and one of the `end_..._output` functions, then `end_reply`. The
+// header lines begin with `begin_fields` or `begin_json_fields`, and end with `end_fields`.
 
 #pragma once
 
@@ -9,7 +11,7 @@
 
 namespace ksrv {
 
-// 4 KiB is enough for nearly every answer. Longer answers are left to the general renderer.
+// 4 KiB is enough for nearly every answer. Longer answers are left to Python's renderer.
 using ReplyText = TextRoom<4096>;
 
 // Writes everything before the outputs. False if a text needs escapes.
@@ -76,6 +78,7 @@ inline void begin_fields(TextWriter &fields, std::size_t json_length) noexcept {
     fields.put("\r\n");
 }
 
+// Adds a stage to the Server-Timing field.
 inline void put_stage(TextWriter &fields, bool first, const char *stage, std::size_t length,
                       std::uint64_t nanoseconds) noexcept {
     if (first) {
@@ -88,6 +91,7 @@ inline void put_stage(TextWriter &fields, bool first, const char *stage, std::si
     fields.milliseconds(nanoseconds);
 }
 
+// `timed`: the Server-Timing field is open, and must be ended first.
 inline void end_fields(TextWriter &fields, bool timed, std::uint64_t content_length) noexcept {
     if (timed) fields.put("\r\n");
     fields.put("content-length: ");

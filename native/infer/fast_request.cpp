@@ -11,11 +11,15 @@ namespace ksrv {
 
 namespace {
 
+// The functions below fill `layout`, and return false if Python must handle the request. `index` is the index of the
+// declared input, which is also the index in the layout's arrays.
+
+// Whether an input has the declared datatype and shape, and no parameters.
 bool is_declared(const InferHeader &header, const InputHeader &input, const InputSignature &declared,
-                 std::size_t place, FastRequestLayout *layout) noexcept {
+                 std::size_t index, FastRequestLayout *layout) noexcept {
     return input.parameters.count == 0 && input.datatype == declared.datatype &&
            input.size_form != SIZE_LIST && input.nbytes != 0 &&
-           take_shape(declared, place, header.shapes.data() + input.shape_first, input.rank, layout);
+           take_shape(declared, index, header.shapes.data() + input.shape_first, input.rank, layout);
 }
 
 // Whether an input consists of BYTES after the JSON, with one image per row.
@@ -24,59 +28,63 @@ bool holds_images(const InferHeader &header, const InputHeader &input) noexcept 
            (input.rank == 1 || (input.rank == 2 && header.shapes[input.shape_first + 1] == 1));
 }
 
-bool find_images(const InferHeader &header, const InputHeader &input, const ModelSignature &signature,
-                 const unsigned char *body, std::size_t place, FastRequestLayout *layout) noexcept {
+bool take_input_images(const InferHeader &header, const InputHeader &input, const ModelSignature &signature,
+                       const unsigned char *body, std::size_t index, FastRequestLayout *layout) noexcept {
     const bool listed = input.size_form == SIZE_LIST;
-    return take_image_elements(signature, body, place, input.offset, input.length,
+    return take_image_elements(signature, body, index, input.offset, input.length,
                                header.shapes[input.shape_first],
                                listed ? header.sizes.data() + input.sizes_first : nullptr, layout);
 }
 
 // Reserves memory after the body for an input that must be copied.
-void place_behind(const unsigned char *body, std::size_t place, const CopiedValues &values, std::size_t nbytes,
+void reserve_copy(const unsigned char *body, std::size_t index, const CopiedValues &values, std::size_t nbytes,
                   FastRequestLayout *layout) noexcept {
-    layout->copied[place] = values;
+    layout->copied[index] = values;
+    // To the next multiple of 64 bytes.
     layout->length += (0 - reinterpret_cast<std::uintptr_t>(body + layout->length)) & 63;
-    layout->offsets[place] = layout->length;
+    layout->offsets[index] = layout->length;
     layout->length += nbytes;
 }
 
-bool find_binary(const InputHeader &input, const unsigned char *body, std::size_t place,
+// Takes an input whose values are binary in the body. Bytes of BOOL must be 0 or 1.
+bool take_binary(const InputHeader &input, const unsigned char *body, std::size_t index,
                  FastRequestLayout *layout) noexcept {
     if (input.length != input.nbytes) return false;
-    place_binary(body, input.offset, input.length, item_size_of(input.datatype), place, layout);
+    place_binary(body, input.offset, input.length, item_size_of(input.datatype), index, layout);
     return input.datatype != DT_BOOL || find_not_bool(body + input.offset, input.length) == input.length;
 }
 
-bool find_numbers(const InputHeader &input, const unsigned char *body, std::size_t place,
+// Takes an input whose values are JSON numbers. `copy_inputs` parses them later.
+bool take_numbers(const InputHeader &input, const unsigned char *body, std::size_t index,
                   FastRequestLayout *layout) noexcept {
     const std::size_t text = input.data_end - input.data_begin;
+    // Each number needs at least a digit and a comma or bracket, so that the text justifies the memory.
     if (input.elements > text / 2 || json_value_bytes(input.datatype) == 0) return false;
-    place_behind(body, place, {input.data_begin, input.data_end, true}, static_cast<std::size_t>(input.nbytes), layout);
+    reserve_copy(body, index, {input.data_begin, input.data_end, true}, static_cast<std::size_t>(input.nbytes), layout);
     return true;
 }
 
-bool find_inputs(const InferHeader &header, const ModelSignature &signature, const unsigned char *body,
+bool take_inputs(const InferHeader &header, const ModelSignature &signature, const unsigned char *body,
                  FastRequestLayout *layout) noexcept {
     const std::size_t count = signature.inputs.size();
     if (header.inputs.size() > count) return false;
     for (std::size_t i = 0; i < header.inputs.size(); ++i) {
         const InputHeader &input = header.inputs[i];
-        std::size_t place = 0;  // input names of a request are unique
-        while (place < count && input.name != signature.inputs[place].name) ++place;
-        if (place == count) return false;
-        const bool images = input.datatype == DT_BYTES && signature.inputs[place].images.accepted;
+        std::size_t index = 0;  // input names of a request are unique
+        while (index < count && input.name != signature.inputs[index].name) ++index;
+        if (index == count) return false;
+        const bool images = input.datatype == DT_BYTES && signature.inputs[index].images.accepted;
         if (!(images ? holds_images(header, input)
-                     : is_declared(header, input, signature.inputs[place], place, layout)))
+                     : is_declared(header, input, signature.inputs[index], index, layout)))
             return false;
-        layout->given[place] = true;
+        layout->given[index] = true;
         const std::int64_t rows = header.shapes[input.shape_first];
         if (i != 0 && rows != layout->rows) return false;
         if (rows < 1 || rows > INT32_MAX) return false;
         layout->rows = static_cast<std::uint32_t>(rows);
-        if (!(images           ? find_images(header, input, signature, body, place, layout)
-              : input.has_data ? find_numbers(input, body, place, layout)
-                               : find_binary(input, body, place, layout)))
+        if (!(images           ? take_input_images(header, input, signature, body, index, layout)
+              : input.has_data ? take_numbers(input, body, index, layout)
+                               : take_binary(input, body, index, layout)))
             return false;
     }
     return has_inputs(signature, *layout);
@@ -100,16 +108,16 @@ bool take_parameters(const InferHeader &header, FastRequestLayout *layout) noexc
     return true;
 }
 
-bool find_outputs(const InferHeader &header, const ModelSignature &signature,
+bool take_outputs(const InferHeader &header, const ModelSignature &signature,
                   FastRequestLayout *layout) noexcept {
     const std::size_t count = header.outputs.size();
     if (count > FAST_OUTPUTS) return false;
     for (std::size_t i = 0; i < count; ++i) {
         const OutputHeader &output = header.outputs[i];
-        std::size_t place = 0;
-        while (place < signature.outputs.size() && output.name != signature.outputs[place]) ++place;
-        if (place == signature.outputs.size() || place > 255) return false;
-        layout->wanted[i] = static_cast<std::uint8_t>(place);
+        std::size_t index = 0;
+        while (index < signature.outputs.size() && output.name != signature.outputs[index]) ++index;
+        if (index == signature.outputs.size() || index > 255) return false;
+        layout->wanted[i] = static_cast<std::uint8_t>(index);
         for (std::size_t j = 0; j < output.parameters.count; ++j) {
             const Parameter &one = header.parameters[output.parameters.first + j];
             if (!is(one.key, "binary_data") || one.kind != PARAM_BOOL) return false;
@@ -122,16 +130,37 @@ bool find_outputs(const InferHeader &header, const ModelSignature &signature,
 
 }  // namespace
 
+bool read_fast_request(const ModelSignature &signature, const unsigned char *body, std::size_t body_length,
+                       std::size_t json_length, FastRequestLayout *layout) noexcept {
+    if (json_length == 0 || json_length > body_length || json_length > signature.json_limit) return false;
+    InferHeader header;
+    HeaderFault fault;
+    const char *text = reinterpret_cast<const char *>(body);
+    if (read_infer_header(text, json_length, body_length, signature.limits, &header, &fault) != HEADER_OK ||
+        !take_parameters(header, layout))
+        return false;
+    layout->length = body_length;
+    if (!take_inputs(header, signature, body, layout)) return false;
+    if (signature.max_rows && layout->rows > signature.max_rows) return false;
+    if (!take_outputs(header, signature, layout)) return false;
+    if (!header.id.empty()) {
+        if (header.id.data() < text || header.id.data() >= text + json_length) return false;  // an id with escapes
+        layout->id_offset = static_cast<std::size_t>(header.id.data() - text);
+        layout->id_length = header.id.size();
+    }
+    return true;
+}
+
 void place_binary(const unsigned char *body, std::size_t offset, std::size_t length, std::size_t item,
-                  std::size_t place, FastRequestLayout *layout) noexcept {
+                  std::size_t index, FastRequestLayout *layout) noexcept {
     if (reinterpret_cast<std::uintptr_t>(body + offset) % item == 0) {
-        layout->offsets[place] = offset;
+        layout->offsets[index] = offset;
     } else {
-        place_behind(body, place, {offset, offset + length, false}, length, layout);
+        reserve_copy(body, index, {offset, offset + length, false}, length, layout);
     }
 }
 
-bool take_shape(const InputSignature &declared, std::size_t place, const std::int64_t *shape, std::size_t rank,
+bool take_shape(const InputSignature &declared, std::size_t index, const std::int64_t *shape, std::size_t rank,
                 FastRequestLayout *layout) noexcept {
     if (rank != declared.tail.size() + 1) return false;
     for (std::size_t i = 0; i < declared.tail.size(); ++i) {
@@ -142,7 +171,7 @@ bool take_shape(const InputSignature &declared, std::size_t place, const std::in
         if (layout->row_length != 0 && layout->row_length != length) return false;
         layout->row_length = length;
     }
-    layout->given[place] = true;
+    layout->given[index] = true;
     return true;
 }
 
@@ -163,13 +192,13 @@ bool needs_padding(const ModelSignature &signature, const FastRequestLayout &lay
     return signature.lengths->padded(layout.row_length) != layout.row_length;
 }
 
-RowSource source_of(const FastRequestLayout &layout, const unsigned char *body, std::size_t place) noexcept {
+RowSource source_of(const FastRequestLayout &layout, const unsigned char *body, std::size_t index) noexcept {
     RowSource source;
-    source.images = layout.images[place].get();
+    source.images = layout.images[index].get();
     if (source.images)
         source.data = body;
-    else if (layout.given[place])
-        source.data = body + layout.offsets[place];
+    else if (layout.given[index])
+        source.data = body + layout.offsets[index];
     source.rows = layout.rows;
     source.row_length = layout.row_length;
     return source;
@@ -200,28 +229,7 @@ void copy_rows(const InputSignature &declared, const RowSource &source, std::uin
     copy_padded(source.data, from_shape, to, to_shape, declared.tail.size() + 1, declared.padding, item);
 }
 
-bool read_fast_request(const ModelSignature &signature, const unsigned char *body, std::size_t body_length,
-                std::size_t json_length, FastRequestLayout *layout) noexcept {
-    if (json_length == 0 || json_length > body_length || json_length > signature.json_limit) return false;
-    InferHeader header;
-    HeaderFault fault;
-    const char *text = reinterpret_cast<const char *>(body);
-    if (read_infer_header(text, json_length, body_length, signature.limits, &header, &fault) != HEADER_OK ||
-        !take_parameters(header, layout))
-        return false;
-    layout->length = body_length;
-    if (!find_inputs(header, signature, body, layout)) return false;
-    if (signature.max_rows && layout->rows > signature.max_rows) return false;
-    if (!find_outputs(header, signature, layout)) return false;
-    if (!header.id.empty()) {
-        if (header.id.data() < text || header.id.data() >= text + json_length) return false;  // an id with escapes
-        layout->id_offset = static_cast<std::size_t>(header.id.data() - text);
-        layout->id_length = header.id.size();
-    }
-    return true;
-}
-
-bool take_image_elements(const ModelSignature &signature, const unsigned char *body, std::size_t place,
+bool take_image_elements(const ModelSignature &signature, const unsigned char *body, std::size_t index,
                          std::size_t offset, std::size_t length, std::int64_t count, const std::uint64_t *sizes,
                          FastRequestLayout *layout) noexcept {
     if (count < 1) return false;
@@ -243,7 +251,7 @@ bool take_image_elements(const ModelSignature &signature, const unsigned char *b
         at += *nbytes;
         return true;
     };
-    return take_images(signature, body, place, count, layout, next) && at == end;
+    return take_images(signature, body, index, count, layout, next) && at == end;
 }
 
 bool copy_inputs(const ModelSignature &signature, const FastRequestLayout &layout, unsigned char *body) noexcept {

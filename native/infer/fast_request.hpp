@@ -1,9 +1,9 @@
-// Decides which infer requests reach their handler without Python.
+// Decides which infer requests take the fast path, which reads and queues them without Python.
 //
 // Strategy: the header is read by the reader that all routes share, and compared with the model's signature. The fast
 // path takes a request only if nothing remains to be decided: inputs with the declared names, datatypes and shapes, in
 // binary or as JSON numbers; outputs that the model has, in either form; only parameters of the protocol. All other
-// requests, and above all invalid requests, are left to the general path, which reports errors.
+// requests, and above all invalid requests, are left to Python, which reports errors.
 //
 // JSON numbers, and binary values that are not aligned to their item size, are copied to memory after the body, in the
 // same block. So every input of a fast-path request is aligned, and is found at an offset from the body. Encoded images
@@ -59,22 +59,22 @@ struct FastRequestLayout {
     // Whether an I/O thread may decode the images.
     bool decodes_quickly() const noexcept { return decode_ns <= 1'000'000; }
 
-    // The index of an answer's output among the handler's outputs.
-    int place_of(int output) const noexcept { return wanted_count ? wanted[output] : output; }
+    // Which of the handler's outputs is an output of the answer.
+    int handler_output(int output) const noexcept { return wanted_count ? wanted[output] : output; }
 };
 
 // Whether the fast path takes the body. If so, fills `layout`. `body` must have the alignment of the memory that inputs
 // are copied to.
 bool read_fast_request(const ModelSignature &signature, const unsigned char *body, std::size_t body_length,
-                std::size_t json_length, FastRequestLayout *layout) noexcept;
+                       std::size_t json_length, FastRequestLayout *layout) noexcept;
 
-// Sets an input's binary values to `offset`, and reserves memory for a copy if that is not aligned.
+// The values of declared input `index` are the bytes from `offset`. Reserves memory for a copy if they are not aligned.
 void place_binary(const unsigned char *body, std::size_t offset, std::size_t length, std::size_t item,
-                  std::size_t place, FastRequestLayout *layout) noexcept;
+                  std::size_t index, FastRequestLayout *layout) noexcept;
 
 // Records the shape of an input. False if it does not match the declaration, or its row length differs from another
 // input's.
-bool take_shape(const InputSignature &declared, std::size_t place, const std::int64_t *shape, std::size_t rank,
+bool take_shape(const InputSignature &declared, std::size_t index, const std::int64_t *shape, std::size_t rank,
                 FastRequestLayout *layout) noexcept;
 
 // Whether a request has all inputs. Masks may be missing, because they are generated.
@@ -92,39 +92,39 @@ struct RowSource {
     const EncodedImage *images = nullptr;    // one per row, at offsets from `data`; null: `data` has the rows
     const std::int64_t *tail = nullptr;      // the dimensions after the first; null: the declared dimensions
     std::uint64_t rows = 0, row_length = 0;  // row_length: unpadded
-    bool apart = false;                      // the rows are not written by `RowWriter`
+    bool apart = false;                      // the caller writes the rows, `RowWriter` only reserves them
 };
 
 // An input of a fast-path request, whose body is at `body`.
-RowSource source_of(const FastRequestLayout &layout, const unsigned char *body, std::size_t place) noexcept;
+RowSource source_of(const FastRequestLayout &layout, const unsigned char *body, std::size_t index) noexcept;
 
 // Copies rows to a batch with the row length `row_length`.
 void copy_rows(const InputSignature &declared, const RowSource &source, std::uint64_t row_length,
                unsigned char *to) noexcept;
 
 // Takes the images of one input. `next(i, &offset, &length)` finds the i-th image, or returns false to stop. False if
-// an image must be left to the general path.
+// Python must handle an image.
 template <class Next>
-bool take_images(const ModelSignature &signature, const unsigned char *body, std::size_t place, std::int64_t count,
+bool take_images(const ModelSignature &signature, const unsigned char *body, std::size_t index, std::int64_t count,
                  FastRequestLayout *layout, Next next) noexcept {
     const bool fits = !signature.max_rows || static_cast<std::uint64_t>(count) <= signature.max_rows;
     if (count < 1 || !fits || static_cast<std::uint64_t>(count) > FAST_IMAGES) return false;
     const auto total = static_cast<std::size_t>(count);
     std::unique_ptr<EncodedImage[]> images(new (std::nothrow) EncodedImage[total]);
     if (!images) return false;
-    ImageInputReader reader(signature.inputs[place].images, body);
+    ImageInputReader reader(signature.inputs[index].images, body);
     for (std::size_t i = 0; i < total; ++i) {
         std::size_t offset = 0, length = 0;
         if (!next(i, &offset, &length) || !reader.read(offset, length, &images[i])) return false;
     }
     layout->decode_ns += reader.total_ns();
-    layout->images[place] = std::move(images);
+    layout->images[index] = std::move(images);
     return layout->decode_ns < DECODED_APART_NS;
 }
 
 // Takes images that are the elements of a BYTES tensor: bare elements if `sizes` is given, otherwise elements with
 // length prefixes, or a single image that is the whole tensor.
-bool take_image_elements(const ModelSignature &signature, const unsigned char *body, std::size_t place,
+bool take_image_elements(const ModelSignature &signature, const unsigned char *body, std::size_t index,
                          std::size_t offset, std::size_t length, std::int64_t count, const std::uint64_t *sizes,
                          FastRequestLayout *layout) noexcept;
 

@@ -1,8 +1,9 @@
-// An infer request as described by its JSON header, and the faults that a header can have.
-//
-// Strategy: entries refer to flat vectors by index, and texts refer to the received bytes. A fault is a code, an offset
-// and the numbers for a sentence; the sentences are written elsewhere. C++ without Python.
+// An infer request as described by its JSON header, and the faults that a header can have, without Python.
 // infer/infer_header_reader.hpp fills these structs.
+//
+// Strategy: shapes, sizes and parameters of all inputs are in flat vectors; an input has its first index and its count.
+// Texts are views of the received bytes, or of `decoded` if they had escapes. A fault is a code, an offset and the values
+// for an error message, which Python writes.
 
 #pragma once
 
@@ -28,10 +29,10 @@ enum ParameterKind : int { PARAM_STRING, PARAM_INT, PARAM_UINT, PARAM_FLOAT, PAR
 struct Parameter {
     std::string_view key;
     ParameterKind kind = PARAM_BOOL;
-    std::string_view text;
+    std::string_view text;           // PARAM_STRING
     std::int64_t integer = 0;        // PARAM_INT; for PARAM_BOOL 0 or 1
     std::uint64_t unsigned_integer = 0;  // PARAM_UINT: a value above the int64 range
-    double real = 0;
+    double real = 0;                 // PARAM_FLOAT
 };
 
 // The parameters of the request, of an input or of an output, in InferHeader::parameters.
@@ -52,7 +53,7 @@ struct InputHeader {
     std::uint64_t size = 0;                       // binary_data_size, or the sum of its list
     std::size_t sizes_first = 0, sizes_count = 0;  // in InferHeader::sizes
     Parameters parameters;                        // without binary_data_size
-    bool shared = false;                          // whether they name shared memory
+    bool shared = false;                          // the parameters name a shared memory region
     std::size_t offset = 0, length = 0;           // of the tensor's block in the body
 };
 

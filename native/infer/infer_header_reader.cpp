@@ -10,28 +10,30 @@ namespace ksrv {
 
 namespace {
 
-// A method that returns false has set the fault.
+// A recursive-descent reader: a method for each object of the protocol, and for each kind of value. The cursor is at
+// the value's first byte before a call, and after its last byte afterwards. A method that returns false has set the
+// fault.
 class HeaderReader {
 public:
     HeaderReader(const char *data, std::size_t length, const HeaderLimits &limits, InferHeader *out,
                  HeaderFault *fault) noexcept
-        : begin_(data), c_{data, data + length}, limits_(limits), out_(*out), fault_(*fault) {}
+        : begin_(data), cursor_{data, data + length}, limits_(limits), out_(*out), fault_(*fault) {}
 
     bool run() {
-        json::skip_space(c_);
-        if (c_.at == c_.end) return fail(HEADER_EMPTY);
-        if (*c_.at != '{') {
+        json::skip_space(cursor_);
+        if (cursor_.at == cursor_.end) return fail(HEADER_EMPTY);
+        if (*cursor_.at != '{') {
             // Report another JSON type by its name, and broken JSON by its fault.
-            const char *start = c_.at;
+            const char *start = cursor_.at;
             if (!skip()) return false;
-            c_.at = start;
+            cursor_.at = start;
             return fail_type("the body", "a JSON object");
         }
         if (!request()) return false;
-        out_.json_length = static_cast<std::size_t>(c_.at - begin_);
-        json::skip_space(c_);
-        if (c_.at != c_.end) {
-            fault_.received = static_cast<std::size_t>(c_.end - begin_) - out_.json_length;
+        out_.json_length = static_cast<std::size_t>(cursor_.at - begin_);
+        json::skip_space(cursor_);
+        if (cursor_.at != cursor_.end) {
+            fault_.received = static_cast<std::size_t>(cursor_.end - begin_) - out_.json_length;
             return fail(HEADER_TRAILING);
         }
         return true;
@@ -40,7 +42,7 @@ public:
 private:
     bool fail(HeaderError error, const char *at = nullptr) noexcept {
         fault_.error = error;
-        fault_.offset = static_cast<std::size_t>((at ? at : c_.at) - begin_);
+        fault_.offset = static_cast<std::size_t>((at ? at : cursor_.at) - begin_);
         return false;
     }
 
@@ -62,55 +64,55 @@ private:
     }
 
     bool check(json::Fault fault) noexcept { return fault == json::OK || fail(fault); }
-    bool skip() noexcept { return check(json::skip_value(c_, depth_, limits_.depth)); }
-    bool more() noexcept { return c_.at != c_.end || fail(HEADER_END); }
+    bool skip() noexcept { return check(json::skip_value(cursor_, depth_, limits_.depth)); }
+    bool more() noexcept { return cursor_.at != cursor_.end || fail(HEADER_END); }
 
     // Consumes null, which means the same as a missing value. Sets a fault for another word.
     bool null(bool *absent) noexcept {
-        *absent = *c_.at == 'n';
-        return !*absent || check(json::skip_word(c_, "null", 4));
+        *absent = *cursor_.at == 'n';
+        return !*absent || check(json::skip_word(cursor_, "null", 4));
     }
 
     bool string(std::string_view *text) {
-        const char *start = c_.at + 1;
+        const char *start = cursor_.at + 1;
         bool escaped = false;
-        if (!check(json::skip_string(c_, &escaped))) return false;
+        if (!check(json::skip_string(cursor_, &escaped))) return false;
         if (!escaped) {
-            *text = {start, static_cast<std::size_t>(c_.at - 1 - start)};
+            *text = {start, static_cast<std::size_t>(cursor_.at - 1 - start)};
             return true;
         }
         // Decoded strings are never longer than their encoded form, so that a block of the header's size is enough
         // for all.
-        if (!out_.decoded) out_.decoded.reset(new char[static_cast<std::size_t>(c_.end - begin_)]);
+        if (!out_.decoded) out_.decoded.reset(new char[static_cast<std::size_t>(cursor_.end - begin_)]);
         char *target = out_.decoded.get() + out_.decoded_length;
-        *text = {target, json::decode_string(start, c_.at - 1, target)};
+        *text = {target, json::decode_string(start, cursor_.at - 1, target)};
         out_.decoded_length += text->size();
         return true;
     }
 
     bool string_field(const char *field, std::string_view *text) {
-        return *c_.at == '"' ? string(text) : fail_type(field, "a string");
+        return *cursor_.at == '"' ? string(text) : fail_type(field, "a string");
     }
 
     // Reads the members of an object or an array up to `close`.
     template <class Member>
     bool members(char close, Member &&member) {
         if (++depth_ > limits_.depth) return fail(HEADER_DEPTH);
-        ++c_.at;
-        json::skip_space(c_);
+        ++cursor_.at;
+        json::skip_space(cursor_);
         if (!more()) return false;
-        if (*c_.at != close) {
+        if (*cursor_.at != close) {
             for (;;) {
                 if (!more() || !member()) return false;
-                json::skip_space(c_);
+                json::skip_space(cursor_);
                 if (!more()) return false;
-                if (*c_.at == close) break;
-                if (*c_.at != ',') return fail(HEADER_SYNTAX);
-                ++c_.at;
-                json::skip_space(c_);
+                if (*cursor_.at == close) break;
+                if (*cursor_.at != ',') return fail(HEADER_SYNTAX);
+                ++cursor_.at;
+                json::skip_space(cursor_);
             }
         }
-        ++c_.at;
+        ++cursor_.at;
         --depth_;
         return true;
     }
@@ -123,18 +125,19 @@ private:
     template <class Field>
     bool object(Field &&field) {
         return members('}', [&]() {
-            if (*c_.at != '"') return fail(HEADER_SYNTAX);
+            if (*cursor_.at != '"') return fail(HEADER_SYNTAX);
             std::string_view key;
             if (!string(&key)) return false;
-            json::skip_space(c_);
+            json::skip_space(cursor_);
             if (!more()) return false;
-            if (*c_.at != ':') return fail(HEADER_SYNTAX);
-            ++c_.at;
-            json::skip_space(c_);
+            if (*cursor_.at != ':') return fail(HEADER_SYNTAX);
+            ++cursor_.at;
+            json::skip_space(cursor_);
             return more() && field(key);
         });
     }
 
+    // Sets the key's bit in `*seen`. Fails if the bit was set already, because the key occurs twice.
     bool once(unsigned *seen, unsigned bit, std::string_view key) noexcept {
         if (*seen & bit) {
             fault_.name = key;
@@ -155,6 +158,7 @@ private:
         return fail(HEADER_MISSING, at);
     }
 
+    // Fails if another input or output has the same name.
     template <class Tensors>
     bool named_once(const Tensors &others, std::string_view name, const char *at) noexcept {
         for (const auto &other : others) {
@@ -171,7 +175,7 @@ private:
         bool absent = false;
         if (!null(&absent)) return false;
         if (absent) return true;
-        if (*c_.at != '{') return fail_type("'parameters'", "an object");
+        if (*cursor_.at != '{') return fail_type("'parameters'", "an object");
         found->first = out_.parameters.size();
         std::size_t entries = 0;
         return object([&](std::string_view key) {
@@ -201,7 +205,7 @@ private:
     }
 
     bool parameter_value(Parameter *parameter) {
-        const char *start = c_.at;
+        const char *start = cursor_.at;
         fault_.name = parameter->key;
         if (*start == '"') {
             parameter->kind = PARAM_STRING;
@@ -210,13 +214,13 @@ private:
         if (*start == 't' || *start == 'f') {
             parameter->kind = PARAM_BOOL;
             parameter->integer = *start == 't';
-            return check(*start == 't' ? json::skip_word(c_, "true", 4) : json::skip_word(c_, "false", 5));
+            return check(*start == 't' ? json::skip_word(cursor_, "true", 4) : json::skip_word(cursor_, "false", 5));
         }
         if (*start == '{' || *start == '[')
             return fail_type("a parameter", "a string, a number, true or false");
         bool integral = false;
-        if (!check(json::skip_number(c_, &integral))) return false;
-        const char *end = c_.at;
+        if (!check(json::skip_number(cursor_, &integral))) return false;
+        const char *end = cursor_.at;
         std::from_chars_result result{end, std::errc()};
         if (!integral) {
             parameter->kind = PARAM_FLOAT;
@@ -246,15 +250,16 @@ private:
         return fail(HEADER_NUMBER, start);
     }
 
+    // Reads `binary_data_size`: a number, or, for BYTES, a string of comma-separated sizes of the elements.
     bool data_size(InputHeader *input) {
-        const char *start = c_.at;
+        const char *start = cursor_.at;
         fault_.field = "'binary_data_size'";
         bool too_large = false;
         if (*start != '"') {
             bool integral = false;
             if (!json::is_digit(*start)) return fail(HEADER_SIZE_INVALID);
-            if (!check(json::skip_number(c_, &integral))) return false;
-            json::Cursor token{start, c_.at};
+            if (!check(json::skip_number(cursor_, &integral))) return false;
+            json::Cursor token{start, cursor_.at};
             if (!integral || !json::parse_digits(token, 10, UINT64_MAX, &input->size, &too_large))
                 return fail(HEADER_SIZE_INVALID, start);
             input->size_form = SIZE_NUMBER;
@@ -274,7 +279,7 @@ private:
             if (!json::parse_digits(list, 10, UINT64_MAX, &size, &too_large))
                 return fail(HEADER_SIZE_INVALID, start);
             if (input->sizes_count == limits_.size_list) {
-                c_.at = start;
+                cursor_.at = start;
                 return too_many("sizes in 'binary_data_size'", limits_.size_list);
             }
             out_.sizes.push_back(size);
@@ -286,26 +291,27 @@ private:
         }
     }
 
+    // Reads a shape. With `open_texts`, the only negative dimension is the first, as -1; `input` checks the rest.
     bool shape(InputHeader *input) {
-        if (*c_.at != '[') return fail_type("'shape'", "an array of integers");
+        if (*cursor_.at != '[') return fail_type("'shape'", "an array of integers");
         input->shape_first = out_.shapes.size();
         return array([&]() {
-            const char *start = c_.at;
+            const char *start = cursor_.at;
             bool integral = false, too_large = false;
             std::uint64_t value = 0;
             fault_.expected = input->rank;
             if (input->rank == limits_.rank) return too_many("dimensions in 'shape'", limits_.rank);
             if (*start != '-' && !json::is_digit(*start)) return fail(HEADER_DIMENSION);
-            if (!check(json::skip_number(c_, &integral))) return false;
+            if (!check(json::skip_number(cursor_, &integral))) return false;
             if (!integral) return fail(HEADER_DIMENSION, start);
             if (*start == '-') {
-                if (!limits_.open_texts || input->rank != 0 || c_.at - start != 2 || start[1] != '1')
+                if (!limits_.open_texts || input->rank != 0 || cursor_.at - start != 2 || start[1] != '1')
                     return fail(HEADER_NEGATIVE, start);
                 out_.shapes.push_back(-1);
                 ++input->rank;
                 return true;
             }
-            json::Cursor token{start, c_.at};
+            json::Cursor token{start, cursor_.at};
             if (!json::parse_digits(token, 10, static_cast<std::uint64_t>(limits_.dimension), &value,
                                     &too_large))
                 return fail(HEADER_DIMENSION, start);
@@ -317,8 +323,8 @@ private:
 
     bool input() {
         enum : unsigned { NAME = 1, SHAPE = 2, DATATYPE = 4, PARAMETERS = 8, DATA = 16 };
-        if (*c_.at != '{') return fail_type("an entry of 'inputs'", "an object");
-        const char *start = c_.at;
+        if (*cursor_.at != '{') return fail_type("an entry of 'inputs'", "an object");
+        const char *start = cursor_.at;
         InputHeader input;
         unsigned seen = 0;
         fault_.place = AT_INPUT;
@@ -332,7 +338,7 @@ private:
             }
             if (is(key, "shape")) return once(&seen, SHAPE, key) && shape(&input);
             if (is(key, "datatype")) {
-                const char *at = c_.at;
+                const char *at = cursor_.at;
                 std::string_view text;
                 if (!once(&seen, DATATYPE, key) || !string_field("'datatype'", &text)) return false;
                 input.datatype = datatype_of(text.data(), text.size());
@@ -345,11 +351,11 @@ private:
                 bool absent = false;
                 if (!once(&seen, DATA, key) || !null(&absent)) return false;
                 if (absent) return true;
-                if (*c_.at != '[') return fail_type("'data'", "an array");
+                if (*cursor_.at != '[') return fail_type("'data'", "an array");
                 input.has_data = true;
-                input.data_begin = static_cast<std::size_t>(c_.at - begin_);
-                if (!check(json::skip_array(c_, depth_, limits_.depth))) return false;
-                input.data_end = static_cast<std::size_t>(c_.at - begin_);
+                input.data_begin = static_cast<std::size_t>(cursor_.at - begin_);
+                if (!check(json::skip_array(cursor_, depth_, limits_.depth))) return false;
+                input.data_end = static_cast<std::size_t>(cursor_.at - begin_);
                 return true;
             }
             return skip();
@@ -358,22 +364,24 @@ private:
         if (!(seen & NAME)) return missing("'name'", start);
         if (!(seen & DATATYPE)) return missing("'datatype'", start);
         if (!(seen & SHAPE)) return missing("'shape'", start);
+        return add_input(input, start);
+    }
+
+    // Checks the members of an input against each other, computes its size, and adds it.
+    bool add_input(InputHeader &input, const char *start) {
         if (input.shared && (input.has_data || input.size_form != SIZE_ABSENT))
             return fail(HEADER_DATA_AND_SHARED, start);
         if (input.has_data && input.size_form != SIZE_ABSENT) return fail(HEADER_DATA_AND_SIZE, start);
         if (!named_once(out_.inputs, input.name, start)) return false;
         const std::size_t item = item_size_of(input.datatype);
-        if (input.rank != 0 && out_.shapes[input.shape_first] == -1) {
+        if (input.rank != 0 && out_.shapes[input.shape_first] == -1) {  // open: the number of texts is counted later
             fault_.expected = 0;
             if (input.rank != 1 || input.datatype != DT_BYTES || !input.has_data)
                 return fail(HEADER_NEGATIVE, start);
-            out_.inputs.push_back(input);
-            fault_.place = AT_REQUEST;
-            return true;
-        }
-        if (!checked_nbytes(out_.shapes.data() + input.shape_first, input.rank, item ? item : 1, &input.elements,
-                            &input.nbytes))
+        } else if (!checked_nbytes(out_.shapes.data() + input.shape_first, input.rank, item ? item : 1,
+                                   &input.elements, &input.nbytes)) {
             return fail(HEADER_OVERFLOW, start);
+        }
         if (item == 0) input.nbytes = 0;
         out_.inputs.push_back(input);
         fault_.place = AT_REQUEST;
@@ -382,8 +390,8 @@ private:
 
     bool output() {
         enum : unsigned { NAME = 1, PARAMETERS = 2 };
-        if (*c_.at != '{') return fail_type("an entry of 'outputs'", "an object");
-        const char *start = c_.at;
+        if (*cursor_.at != '{') return fail_type("an entry of 'outputs'", "an object");
+        const char *start = cursor_.at;
         OutputHeader output;
         unsigned seen = 0;
         fault_.place = AT_OUTPUT;
@@ -408,13 +416,13 @@ private:
 
     bool request() {
         enum : unsigned { ID = 1, PARAMETERS = 2, INPUTS = 4, OUTPUTS = 8 };
-        const char *start = c_.at;
+        const char *start = cursor_.at;
         unsigned seen = 0;
         bool absent = false;
         const bool read = object([&](std::string_view key) {
             if (is(key, "inputs")) {
                 if (!once(&seen, INPUTS, key)) return false;
-                if (*c_.at != '[') return fail_type("'inputs'", "an array");
+                if (*cursor_.at != '[') return fail_type("'inputs'", "an array");
                 return array([&]() {
                     return out_.inputs.size() < limits_.inputs ? input()
                                                                : too_many("inputs", limits_.inputs);
@@ -423,7 +431,7 @@ private:
             if (is(key, "outputs")) {
                 if (!once(&seen, OUTPUTS, key) || !null(&absent)) return false;
                 if (absent) return true;
-                if (*c_.at != '[') return fail_type("'outputs'", "an array");
+                if (*cursor_.at != '[') return fail_type("'outputs'", "an array");
                 return array([&]() {
                     return out_.outputs.size() < limits_.inputs
                                ? output()
@@ -440,16 +448,16 @@ private:
         return read && ((seen & INPUTS) || missing("'inputs'", start));
     }
 
-    const char *begin_;
-    json::Cursor c_;
+    const char *begin_;    // of the header; faults are offsets from here
+    json::Cursor cursor_;  // the bytes that were not read yet
     const HeaderLimits &limits_;
     InferHeader &out_;
     HeaderFault &fault_;
-    unsigned depth_ = 0;
+    unsigned depth_ = 0;  // open objects and arrays
 };
 
-// Assigns a block of the body to every input without JSON data. A size is derived from the shape or given by the client.
-// If both exist they must agree, and the sizes together must use up the body exactly.
+// Finds the bytes in the body of every input without JSON data, in the order of the inputs. The size follows from the
+// shape, or the client gives it. If both exist they must agree, and the sizes together must use up the body exactly.
 HeaderError split_blocks(InferHeader *header, std::size_t json_length, std::size_t body_length,
                          HeaderFault *fault) noexcept {
     std::size_t offset = json_length;

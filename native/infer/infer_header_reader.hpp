@@ -1,8 +1,8 @@
 // Reads the body of an infer request: the JSON header, strictly and in one pass, and the tensors after it.
 //
-// Strategy: a recursive-descent reader for the levels of nesting that the protocol has. Other nested values from the
-// client are skipped without recursion. Every size is computed by `checked_nbytes`, every count is checked while it
-// grows, and memory grows only in proportion to the received bytes.
+// Strategy: a recursive-descent reader for the few levels of nesting that the protocol defines. Other nested values are
+// skipped without recursion, so that no client can exhaust the stack. Every size is computed by `checked_nbytes`, every
+// count is checked while it grows, and memory grows only in proportion to the received bytes.
 //
 // Choices that RFC 8259 allows: a key of the protocol, and the name of a parameter, may occur once in an object;
 // unknown keys are checked and skipped; null means absent. C++ without Python, so that an I/O thread can call it

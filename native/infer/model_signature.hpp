@@ -1,4 +1,4 @@
-// A model's declared inputs and outputs, which the native server checks requests against.
+// A model's declared inputs and outputs, with which the native server compares requests.
 
 #pragma once
 
@@ -25,8 +25,8 @@ struct InputSignature {
     std::vector<std::int64_t> tail;
     std::uint64_t row_bytes = 0;  // bytes of a row; if rows are padded, of a row of length 1
     ImageRules images;  // encoded images that are accepted as BYTES instead
-    bool padded = false;  // one dimension is the length of the rows
-    bool made = false;    // a mask, which is generated if a request does not have it
+    bool padded = false;  // rows are padded: one dimension after the first is their length
+    bool made = false;    // a mask of the padding, which is generated if a request does not have it
     unsigned char padding[8] = {}, one[8] = {};  // one element of padding, and one element of a generated mask
 
     std::uint64_t bytes_of_row(std::uint64_t length) const noexcept {
@@ -34,7 +34,8 @@ struct InputSignature {
     }
 };
 
-// One version of a model, for the HTTP server. The routes and each request hold a reference.
+// One version of a model, for the native servers. Constant once the routes have it, except for the counters of
+// references and of the sampler. The routes and each request hold a reference.
 struct ModelSignature {
     std::atomic<long> refs{1};
     Queue *queue = nullptr;     // kept alive by the endpoint
@@ -45,7 +46,7 @@ struct ModelSignature {
     std::string model, version;
     std::vector<InputSignature> inputs;
     std::vector<std::string> outputs;  // empty if the model declares none
-    std::vector<std::uint32_t> cut;    // for each output a bit for each dimension that is the length of the rows
+    std::vector<std::uint32_t> cut;    // by output: bit k is set if dimension k is the length of the rows
     std::unique_ptr<LengthBuckets> lengths;  // which rows share batches, if rows are padded
     std::uint64_t max_rows = 0;        // of a batch; 0: the model does not batch
     std::int64_t timeout_ns = 0;       // 0: no timeout
@@ -54,7 +55,8 @@ struct ModelSignature {
     bool nan_literals = false;         // write NaN in JSON answers as Python does
     bool hides_token = false;          // hide the header with the token from the handler
     Sampler recorded;                  // chooses the requests that Python records
-    // The answer after the deadline: the fields of its head, and its sentence as a format of printf for the milliseconds.
+    // The answer after the deadline: the header fields, and the error message, in which %lld is for the milliseconds,
+    // of a request that waited or ran.
     std::string late_fields, late_waiting, late_running;
 
     void retain() noexcept { refs.fetch_add(1, std::memory_order_relaxed); }

@@ -6,7 +6,7 @@
 namespace ksrv {
 namespace {
 
-constexpr std::uint32_t WRONG = 1u << 31;
+constexpr std::uint32_t INVALID = 1u << 31;  // of a character that is not in the alphabet
 constexpr unsigned char ALPHABET[] =
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
@@ -14,13 +14,14 @@ using Table = std::array<std::uint32_t, 256>;
 
 constexpr Table table_of(int shift) {
     Table table{};
-    for (std::uint32_t &entry : table) entry = WRONG;
+    for (std::uint32_t &entry : table) entry = INVALID;
     for (std::uint32_t value = 0; value < 64; ++value) table[ALPHABET[value]] = value << shift;
     return table;
 }
 
 constexpr Table PLACES[4] = {table_of(18), table_of(12), table_of(6), table_of(0)};
 
+// The 24 bits of four characters.
 std::uint32_t group(const unsigned char *text) noexcept {
     return PLACES[0][text[0]] | PLACES[1][text[1]] | PLACES[2][text[2]] | PLACES[3][text[3]];
 }
@@ -53,19 +54,19 @@ std::size_t decode_base64(const unsigned char *text, std::size_t length, unsigne
     for (; at + 16 <= whole; at += 16, out += 12) {
         const std::uint32_t a = group(text + at), b = group(text + at + 4), c = group(text + at + 8),
                             d = group(text + at + 12);
-        if ((a | b | c | d) & WRONG) break;  // the loop below finds the wrong group
+        if ((a | b | c | d) & INVALID) break;  // the loop below finds the invalid group
         store(a, out), store(b, out + 3), store(c, out + 6), store(d, out + 9);
     }
     for (; at < whole; at += 4, out += 3) {
         const std::uint32_t bits = group(text + at);
-        if (bits & WRONG) return at;
+        if (bits & INVALID) return at;
         store(bits, out);
     }
     if (!padded) return length;
     const std::uint32_t bits = PLACES[0][text[at]] | PLACES[1][text[at + 1]] |
                                (padded == 1 ? PLACES[2][text[at + 2]] : 0);
-    const std::uint32_t beyond = padded == 1 ? 0xff : 0xffff;
-    if (bits & (WRONG | beyond)) return at;
+    const std::uint32_t unused = padded == 1 ? 0xff : 0xffff;
+    if (bits & (INVALID | unused)) return at;
     out[0] = static_cast<unsigned char>(bits >> 16);
     if (padded == 1) out[1] = static_cast<unsigned char>(bits >> 8);
     return length;

@@ -38,6 +38,7 @@ const char *gather_digits(const char *at, const char *end, std::uint64_t *value)
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
     while (end - at >= 8) {
         std::uint64_t values = json::load8(at) ^ json::repeat('0');
+        // Marks bytes above 9, which are not digits: adding 0x76 to 10 or more sets the highest bit.
         const std::uint64_t other = ((values + json::repeat(0x76)) | values) & json::repeat(0x80);
         if (other != 0) {
             const int count = __builtin_ctzll(other) / 8;
@@ -148,6 +149,7 @@ bool scale_fast(std::uint64_t digits, std::int64_t exponent, double *value) noex
     // A carry out of the mantissa correctly raises the exponent.
     const std::uint64_t rounded = (mantissa >> 11) + (mantissa >> 10 & 1);
     const std::int64_t power = POWERS_OF_TEN.exponent[MOST_POWER + exponent] - zeros + 63 + top + 11;
+    // The double's bias is 1023 + 52. One less, because the mantissa's highest bit is added to the exponent below.
     const auto biased = static_cast<std::uint64_t>(power + 1075 - 1);
     const std::uint64_t bits = (biased << 52) + rounded;
     std::memcpy(value, &bits, 8);
@@ -157,6 +159,8 @@ bool scale_fast(std::uint64_t digits, std::int64_t exponent, double *value) noex
 bool scale_fast(std::uint64_t, std::int64_t, double *) noexcept { return false; }
 #endif
 
+// `run` reads the brackets and commas, and calls the `scalar` of the datatype for each value. Methods return false for
+// a fault, which is then in the result.
 class NumberReader {
 public:
     NumberReader(const char *data, std::size_t length, NumbersResult *result) noexcept
@@ -229,6 +233,7 @@ private:
         return at_ != end_;
     }
 
+    // Fails with NUMBERS_KIND if the value at the cursor has another JSON type, and with NUMBERS_SYNTAX if it has none.
     bool other_kind() noexcept {
         const char c = *at_;
         const bool value = c == '"' || c == '{' || c == 'n' || c == 't' || c == 'f' || c == '-' ||
@@ -276,6 +281,7 @@ private:
         return true;
     }
 
+    // Reads digits that may exceed 64 bits. False if they do.
     static bool twenty_digits(const char *first, std::size_t count, std::uint64_t *digits) noexcept {
         json::Cursor cursor{first, first + count};
         bool too_large = false;
@@ -316,25 +322,15 @@ private:
         const char *first = at_ + negative;
         std::uint64_t digits = 0;
         std::int64_t exponent = 0;
-        std::ptrdiff_t count;
-        int places;
-        if (common_real(&digits, &places)) {
-            exponent = -places;
-            count = 1 + places;
+        std::ptrdiff_t count;  // significant digits: `digits` is exact if there are at most 19
+        int fraction_digits;
+        if (common_real(&digits, &fraction_digits)) {
+            exponent = -fraction_digits;
+            count = 1 + fraction_digits;
             if (count > 19 && *first == '0') count = significant(first + 2);
         } else {
             at_ = first;
-            if (!json::is_digit(*at_)) {
-                if (*at_ == 'I' && word("Infinity", 8)) {
-                    result = std::numeric_limits<double>::infinity();
-                } else if (!negative && *at_ == 'N' && word("NaN", 3)) {
-                    result = std::numeric_limits<double>::quiet_NaN();
-                } else {
-                    return fail(negative ? NUMBERS_SYNTAX : kind_at(start), start);
-                }
-                *value = static_cast<T>(negative ? -result : result);
-                return true;
-            }
+            if (!json::is_digit(*at_)) return special_real(start, negative, value);
             at_ = gather_digits(at_, end_, &digits);
             if (*first == '0' && at_ - first > 1) return fail(NUMBERS_SYNTAX, start);
             count = at_ - first;
@@ -348,14 +344,9 @@ private:
             }
         }
         if ((*at_ | 0x20) == 'e') {
-            ++at_;
-            const bool minus = *at_ == '-';
-            at_ += minus || *at_ == '+';
-            if (!json::is_digit(*at_)) return fail(NUMBERS_SYNTAX);
             std::int64_t power = 0;
-            for (; json::is_digit(*at_); ++at_)
-                if (power < 100'000) power = power * 10 + (*at_ - '0');
-            exponent += minus ? -power : power;
+            if (!exponent_part(&power)) return false;
+            exponent += power;
         }
         if (count > 19 || !scale_fast(digits, exponent, &result)) {
             if (!scale_exactly(first, &result)) return fail(NUMBERS_RANGE, start);
@@ -364,6 +355,31 @@ private:
         *value = static_cast<T>(result * SIGNS[negative]);
         // A double above FP32's range would become infinite.
         if (!std::isfinite(*value)) return fail(NUMBERS_RANGE, start);
+        return true;
+    }
+
+    // Reads Infinity, -Infinity or NaN, of which the sign was read.
+    template <class T> bool special_real(const char *start, bool negative, T *value) noexcept {
+        if (*at_ == 'I' && word("Infinity", 8)) {
+            *value = std::numeric_limits<T>::infinity();
+        } else if (!negative && *at_ == 'N' && word("NaN", 3)) {
+            *value = std::numeric_limits<T>::quiet_NaN();
+        } else {
+            return fail(negative ? NUMBERS_SYNTAX : kind_at(start), start);
+        }
+        if (negative) *value = -*value;
+        return true;
+    }
+
+    // Reads the exponent of a number, whose 'e' is at the cursor. Exponents above 100,000 need not be exact.
+    bool exponent_part(std::int64_t *power) noexcept {
+        ++at_;
+        const bool minus = *at_ == '-';
+        at_ += minus || *at_ == '+';
+        if (!json::is_digit(*at_)) return fail(NUMBERS_SYNTAX);
+        for (; json::is_digit(*at_); ++at_)
+            if (*power < 100'000) *power = *power * 10 + (*at_ - '0');
+        if (minus) *power = -*power;
         return true;
     }
 

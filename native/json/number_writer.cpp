@@ -9,7 +9,8 @@ namespace ksrv {
 
 namespace {
 
-// The most digits before the point of a number without an exponent. 0 and negative values count zeros after the point.
+// How large and how small a number may be to be written without an exponent: as the position of its first digit,
+// counted from the point. 1 is the last digit before the point; 0 and negative positions are after it.
 template <class T> struct Plain;
 template <> struct Plain<float> {
     static constexpr int most = 13, least = -6;
@@ -28,7 +29,7 @@ char *put_zeros(char *at, int count) noexcept {
     return at + count;
 }
 
-// Writes 0.ddd * 10^leading.
+// Writes 0.ddd * 10^leading, where ddd are the `count` digits.
 template <class T> char *lay_out(char *at, const char *digits, int count, int leading) noexcept {
     const auto size = [](int length) { return static_cast<std::size_t>(length); };
     if (leading > Plain<T>::most || leading <= Plain<T>::least) {
@@ -59,7 +60,7 @@ template <class T> char *put_shortest(char *at, T value) noexcept {
     int power = 0;
     for (const char *digit = e + 2; digit != end; ++digit) power = power * 10 + (*digit - '0');
     const int count = e - text > 2 ? static_cast<int>(e - text) - 1 : 1;
-    if (count > 1) text[1] = text[0];
+    if (count > 1) text[1] = text[0];  // moves the first digit over the point, so that all digits are contiguous
     return lay_out<T>(at, count > 1 ? text + 1 : text, count, (e[1] == '-' ? -power : power) + 1);
 }
 
@@ -70,7 +71,7 @@ char *put_value(char *at, T value) noexcept {
         *at++ = '-';
         value = -value;
     }
-    // Below the precision of the type, the digits of an integer are the shortest.
+    // Integral values that the type represents exactly, up to 2^24 or 2^53.
     constexpr auto whole = static_cast<T>(std::uint64_t{1} << std::numeric_limits<T>::digits);
     if (value < whole) {
         const auto number = static_cast<std::uint64_t>(value);

@@ -1,9 +1,8 @@
 // Writes numbers as the text of a JSON array.
 //
-// Strategy: the shortest digits that read back as the same value, in orjson's layout, so that an answer is the same
-// text whichever of the two wrote it. Digits of FP32 are found with a few operations on doubles. std::to_chars finds
-// the digits of FP64, and of FP32 values for which doubles are too coarse. NaN and infinities, which JSON cannot
-// represent, become null.
+// Strategy: std::to_chars finds the shortest digits that read back as the same value. They are laid out as orjson does,
+// so that an answer has the same text whether Python (with orjson) or this function wrote it. Integral values, which
+// are frequent, are written as integers, which is faster. NaN and infinities, which JSON cannot represent, become null.
 
 #pragma once
 

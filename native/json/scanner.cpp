@@ -102,10 +102,11 @@ bool underflows(const char *at, const char *end) noexcept {
 }
 
 Fault skip_value(Cursor &c, unsigned depth, unsigned deepest) noexcept {
-    std::uint64_t objects[DEEPEST / 64] = {};  // one bit for each open level: is it an object?
+    std::uint64_t objects[DEEPEST / 64] = {};  // a bit for each open level: set for an object, not for an array
     if (deepest > DEEPEST) deepest = DEEPEST;
-    unsigned open = 0;
+    unsigned open = 0;  // objects and arrays of the value that are open
     bool escaped = false, integral = false;
+    // Moves past a member's key and colon.
     const auto key = [&]() -> Fault {
         skip_space(c);
         if (c.at == c.end) return END;
@@ -151,7 +152,7 @@ Fault skip_value(Cursor &c, unsigned depth, unsigned deepest) noexcept {
             fault = skip_number(c, &integral);
         }
         if (fault) return fault;
-        for (;;) {  // after a value
+        for (;;) {  // after a value: closes levels until another value follows
             if (open == 0) return OK;
             const bool object = objects[(open - 1) / 64] >> ((open - 1) % 64) & 1;
             skip_space(c);

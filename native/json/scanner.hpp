@@ -1,4 +1,4 @@
-// Lexical functions for JSON (RFC 8259) that the native readers share: strings, digits, numbers, skipping.
+// Functions to read and skip JSON values (RFC 8259), which all native readers of JSON share.
 //
 // Strategy: a cursor over received bytes that never reads beyond their end and never recurses. Skipped values are still
 // checked, with one bit of memory for each level. The exception is `skip_array`, which finds the end of a tensor's data
@@ -37,9 +37,9 @@ inline void skip_space(Cursor &c) noexcept {
     while (c.at != c.end && (*c.at == ' ' || *c.at == '\n' || *c.at == '\r' || *c.at == '\t')) ++c.at;
 }
 
-// The only parser for numbers from clients that consist of digits: ASCII digits without a sign, at most `most_digits`
-// of them and at most `limit`. Moves the cursor past the digits. On failure the cursor stays at the fault, and
-// `*too_large` is set if there were digits.
+// Reads a number of ASCII digits without a sign, with at most `most_digits` digits and a value of at most `limit`.
+// Moves the cursor past the digits. On failure the cursor stays at the number, and `*too_large` is set if it had
+// digits. All unsigned numbers from clients are read here.
 inline bool parse_digits(Cursor &c, unsigned most_digits, std::uint64_t limit, std::uint64_t *value,
                          bool *too_large) noexcept {
     *too_large = false;
@@ -177,7 +177,8 @@ inline Fault skip_word(Cursor &c, const char *word, std::size_t length) noexcept
     return OK;
 }
 
-// Checks a value of any kind without recursion. `depth` is the current depth of the cursor.
+// Moves past a value of any kind and checks it, without recursion. `depth`: the open levels around the value.
+// `deepest`: the most levels.
 Fault skip_value(Cursor &c, unsigned depth, unsigned deepest) noexcept;
 
 // Moves past the array whose bracket is at the cursor, looking only at brackets, braces and quotes.

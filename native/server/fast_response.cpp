@@ -134,7 +134,7 @@ bool fits_fast_response(const FastRequest &request, const ReplyPart *parts, int 
     std::size_t tensors = 0;
     const int count = layout.wanted_count ? layout.wanted_count : part_count;
     for (int i = 0; i < count; ++i) {
-        const ReplyPart &part = parts[layout.place_of(i)];
+        const ReplyPart &part = parts[layout.handler_output(i)];
         const std::size_t length = static_cast<std::size_t>(rows * part.row_bytes);
         if (length > FAST_RESPONSE_BYTES) return false;
         bytes += json_bytes_around(part);
@@ -175,7 +175,7 @@ void send_fast_response(FastRequest *request, const ReplyPart *parts, int part_c
                             layout.id_length);
     bool any_binary = false;
     for (int i = 0; i < count && good; ++i) {
-        const ReplyPart &part = parts[layout.place_of(i)];
+        const ReplyPart &part = parts[layout.handler_output(i)];
         good = begin_output(body, i == 0, part.name, part.name_length, part.datatype, part.datatype_length,
                             part.shape, part.rank, alone ? -1 : rows);
         any_binary = any_binary || layout.binary[i];
@@ -194,7 +194,7 @@ void send_fast_response(FastRequest *request, const ReplyPart *parts, int part_c
     for (int i = 0; i < stage_count; ++i)
         put_stage(fields, false, stages[i].name, stages[i].length, stages[i].nanoseconds);
     for (int i = 0; i < count; ++i) {
-        const ReplyPart &part = parts[layout.place_of(i)];
+        const ReplyPart &part = parts[layout.handler_output(i)];
         if (!layout.binary[i]) continue;
         body.put(reinterpret_cast<const char *>(part.data) + row * part.row_bytes,
                  static_cast<std::size_t>(rows * part.row_bytes));

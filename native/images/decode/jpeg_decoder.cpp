@@ -38,13 +38,14 @@ struct ErrorManager {
     bool out_of_memory;
 };
 
+// Called by the library after an error. Does not return: jumps to the setjmp in `decode_with`.
 void leave(j_common_ptr common) {
     ErrorManager *errors = reinterpret_cast<ErrorManager *>(common->err);
     errors->out_of_memory = errors->base.msg_code == JERR_OUT_OF_MEMORY;
     std::longjmp(errors->back, 1);
 }
 
-// After a warning the pixels are partly guessed. Such files are left to cv2.
+// Negative levels are warnings: after a warning the pixels are partly guessed, so the file is left to cv2.
 void leave_at_warning(j_common_ptr common, int level) {
     if (level < 0) leave(common);
 }
@@ -97,21 +98,10 @@ void skip_rows(j_decompress_ptr state, unsigned count) noexcept {
     }
 }
 
-// Between setjmp and its return no object with a destructor may be created here.
-Decoded decode_with(Decompressor &one, const JpegJob &job, RowReceiver &receiver) noexcept {
-    jpeg_decompress_struct *const state = &one.state;
-    *state = jpeg_decompress_struct{};
-    state->err = jpeg_std_error(&one.errors.base);
-    one.errors.base.error_exit = leave;
-    one.errors.base.emit_message = leave_at_warning;
-    one.errors.base.output_message = say_nothing;
-    if (setjmp(one.errors.back) != 0) {
-        jpeg_destroy_decompress(state);
-        return one.errors.out_of_memory ? Decoded::no_memory : Decoded::elsewhere;
-    }
-    // A new decompressor for each picture: a reused decompressor would apply the tables of the previous file to a file
-    // without tables.
-    jpeg_create_decompress(state);
+// Reads the header and prepares the output of rows. Leaves if the file is not of a supported kind, or its size is not
+// the size that the job expects.
+void start_decoder(Decompressor &decompressor, const JpegJob &job) noexcept {
+    jpeg_decompress_struct *const state = &decompressor.state;
     jpeg_mem_src(state, job.data, static_cast<unsigned long>(job.size));
     if (jpeg_read_header(state, TRUE) != JPEG_HEADER_OK) leave(reinterpret_cast<j_common_ptr>(state));
     const bool grey = state->num_components == 1 && state->jpeg_color_space == JCS_GRAYSCALE;
@@ -123,20 +113,22 @@ Decoded decode_with(Decompressor &one, const JpegJob &job, RowReceiver &receiver
     state->buffered_image = FALSE;
     jpeg_start_decompress(state);  // reads all scans of a progressive file
     if (lacks_coefficients(*state)) leave(reinterpret_cast<j_common_ptr>(state));
-    if (!job.codes_by_library) one.codes.take_over(state);
+    if (!job.codes_by_library) decompressor.codes.take_over(state);
+    if (state->output_height != job.height || state->output_width != job.width ||
+        state->output_components != (job.order == PixelOrder::grey ? 1 : 3))
+        leave(reinterpret_cast<j_common_ptr>(state));
+}
+
+// Passes the rows of the receiver's box on. False if memory is short.
+bool pass_rows(Decompressor &decompressor, RowReceiver &receiver) noexcept {
+    jpeg_decompress_struct *const state = &decompressor.state;
     const unsigned height = state->output_height, width = state->output_width;
     const unsigned channels = static_cast<unsigned>(state->output_components);
-    if (height != job.height || width != job.width || channels != (job.order == PixelOrder::grey ? 1 : 3))
-        leave(reinterpret_cast<j_common_ptr>(state));
     const PixelBox box = receiver.box(height, width);
     const JDIMENSION left = crop_columns(state, box, width);
-    const std::size_t stride =
-        (static_cast<std::size_t>(width) * channels + VECTOR - 1) / VECTOR * VECTOR;
-    std::uint8_t *const own = one.rows.reserve(stride * ROWS_PER_READ + MISALIGNMENT);
-    if (!own) {
-        jpeg_destroy_decompress(state);
-        return Decoded::no_memory;
-    }
+    const std::size_t stride = (static_cast<std::size_t>(width) * channels + VECTOR - 1) / VECTOR * VECTOR;
+    std::uint8_t *const buffer = decompressor.rows.reserve(stride * ROWS_PER_READ + MISALIGNMENT);
+    if (!buffer) return false;
     if (box.top) skip_rows(state, box.top);
     JSAMPROW lines[ROWS_PER_READ];
     const unsigned end = box.top + box.height;
@@ -145,18 +137,41 @@ Decoded decode_with(Decompressor &one, const JpegJob &job, RowReceiver &receiver
         const unsigned wanted = end - first < ROWS_PER_READ ? end - first : ROWS_PER_READ;
         for (unsigned i = 0; i < wanted; ++i) {
             std::uint8_t *const place = receiver.place(first + i);
-            lines[i] = (place ? place : own + MISALIGNMENT + i * stride) + left * channels;
+            // The decoder begins with column `left`, but `take` gets the row's first pixel.
+            lines[i] = (place ? place : buffer + MISALIGNMENT + i * stride) + left * channels;
         }
         const unsigned got = jpeg_read_scanlines(state, lines, wanted);
         for (unsigned i = 0; i < got; ++i) receiver.take(first + i, lines[i] - left * channels);
     }
     // Codes below the box, including the last row, are read to detect damage there.
     if (end + 1 < height) skip_rows(state, height - 1 - end);
-    lines[0] = own + MISALIGNMENT;
+    lines[0] = buffer + MISALIGNMENT;
     if (end < height) jpeg_read_scanlines(state, lines, 1);
     jpeg_finish_decompress(state);
+    return true;
+}
+
+// After setjmp, no object with a destructor may be created here or in a called function, because `leave` skips
+// destructors.
+Decoded decode_with(Decompressor &decompressor, const JpegJob &job, RowReceiver &receiver) noexcept {
+    jpeg_decompress_struct *const state = &decompressor.state;
+    ErrorManager &errors = decompressor.errors;
+    *state = jpeg_decompress_struct{};
+    state->err = jpeg_std_error(&errors.base);
+    errors.base.error_exit = leave;
+    errors.base.emit_message = leave_at_warning;
+    errors.base.output_message = say_nothing;
+    if (setjmp(errors.back) != 0) {
+        jpeg_destroy_decompress(state);
+        return errors.out_of_memory ? Decoded::no_memory : Decoded::elsewhere;
+    }
+    // A new decompressor for each picture: a reused decompressor would apply the tables of the previous file to a file
+    // without tables.
+    jpeg_create_decompress(state);
+    start_decoder(decompressor, job);
+    const bool passed = pass_rows(decompressor, receiver);
     jpeg_destroy_decompress(state);
-    return Decoded::whole;
+    return passed ? Decoded::whole : Decoded::no_memory;
 }
 
 }  // namespace
@@ -169,10 +184,10 @@ const char *jpeg_decoder_version() noexcept {
 
 Decoded decode_jpeg(const JpegJob &job, RowReceiver &receiver) noexcept {
     static PerThread<Decompressor> threads;
-    Decompressor *const own = threads.get();
-    if (!own) return Decoded::no_memory;
-    const Decoded result = decode_with(*own, job, receiver);
-    own->rows.trim();
+    Decompressor *const decompressor = threads.get();
+    if (!decompressor) return Decoded::no_memory;
+    const Decoded result = decode_with(*decompressor, job, receiver);
+    decompressor->rows.trim();
     return result;
 }
 

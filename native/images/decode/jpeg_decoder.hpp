@@ -2,8 +2,8 @@
 //
 // Strategy: only the few rows that the decoder makes at a time are in memory. A whole picture is in memory only if the
 // receiver stores it. Pixels equal cv2's, because cv2 uses the same library with the same settings. Every file that is
-// not an undamaged 8-bit picture in grey or YCbCr is refused with `Decoded::elsewhere` and left to cv2, so that only
-// cv2 decides which files are valid.
+// not an undamaged 8-bit picture in grey or YCbCr is refused with `Decoded::elsewhere`. Python then decodes it with
+// cv2, so that only cv2 decides which files are valid.
 
 #pragma once
 
@@ -31,7 +31,7 @@ struct JpegJob {
     bool codes_by_library = false;    // let the library decode Huffman codes, to compare both implementations
 };
 
-// Stores the whole picture.
+// Stores the whole picture in the caller's memory, into which the decoder writes each row.
 class WholePicture final : public RowReceiver {
   public:
     WholePicture(std::uint8_t *pixels, std::ptrdiff_t row_bytes) noexcept

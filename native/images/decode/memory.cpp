@@ -10,22 +10,22 @@ DecodeRoom DecodeMemory::take(std::uint64_t nbytes) noexcept {
     std::unique_lock<std::mutex> lock(mutex_);
     const auto reserve = [&] {
         if (!process_budget().reserve(nbytes, small)) return false;
-        ++held_;
+        ++reservations_;
         return true;
     };
     if (reserve()) return DecodeRoom::taken;
-    if (held_ == 0) return DecodeRoom::none;
+    if (reservations_ == 0) return DecodeRoom::none;
     ++waiting_;
     changed_.wait_until(lock, now_ns() + WAIT_NS);
     --waiting_;
     if (reserve()) return DecodeRoom::taken;
-    return held_ == 0 ? DecodeRoom::none : DecodeRoom::wait;
+    return reservations_ == 0 ? DecodeRoom::none : DecodeRoom::wait;
 }
 
 void DecodeMemory::give_back(std::uint64_t nbytes) noexcept {
     std::lock_guard<std::mutex> guard(mutex_);
     process_budget().give_back(nbytes);
-    --held_;
+    --reservations_;
     if (waiting_ > 0) changed_.notify_all();
 }
 

@@ -1,8 +1,8 @@
-// The memory of pictures during decoding, which counts as bytes in flight.
+// Reserves memory for decoding pictures in the memory budget (memory/memory_budget.hpp).
 //
-// Strategy: bytes are reserved before the decoder starts, and given back when the pictures are in their rows. If too
-// few bytes are free while other pictures of the process are being decoded, the reservation waits for them, because
-// they finish soon. Otherwise it is refused.
+// Strategy: bytes are reserved before the decoder starts, and given back when the pictures are in the rows of the
+// batch. If too few bytes are free while other pictures of the process are being decoded, the thread waits for them,
+// because they finish soon. Otherwise the reservation is refused. Any thread may call.
 
 #pragma once
 
@@ -16,7 +16,7 @@ namespace ksrv {
 
 enum class DecodeRoom : int {
     taken,
-    wait,       // others are being decoded: retry, unless the pictures are no longer needed
+    wait,       // other pictures are being decoded: retry, unless these pictures are no longer needed
     none,       // no other pictures are being decoded, so that waiting is useless
     too_large,  // exceeds the limit even when alone
 };
@@ -38,7 +38,7 @@ class DecodeMemory {
   private:
     std::mutex mutex_;
     MonotonicCondition changed_;
-    std::uint64_t held_ = 0;  // number of reservations
+    std::uint64_t reservations_ = 0;  // not given back yet
     int waiting_ = 0;
 };
 

@@ -15,21 +15,22 @@
 
 namespace ksrv {
 
+// One call of `run`, on the stack of its caller.
 struct DecodePool::Task {
     ChunkFunction function;
     void *context;
     std::size_t chunks;
     std::atomic<std::size_t> next{0};
-    std::size_t helping = 0;  // guarded by the lock
+    std::size_t helping = 0;  // helpers that work on it; guarded by the lock, as is `older`
     Task *older = nullptr;
 };
 
 struct DecodePool::State {
     std::mutex lock;
-    std::condition_variable wake, done;
-    Task *newest = nullptr;
+    std::condition_variable wake, done;  // of helpers without work, and of callers that wait for their helpers
+    Task *newest = nullptr;              // the tasks whose callers are in `run`
     bool closing = false;
-    pid_t owner = 0;
+    pid_t owner = 0;  // the process that started the threads
     std::vector<std::thread> threads;
 };
 
@@ -80,6 +81,7 @@ void DecodePool::work(Task &task) noexcept {
     for (;;) {
         const std::size_t chunk = task.next.fetch_add(1, std::memory_order_relaxed);
         if (chunk >= task.chunks) return;
+        // A chunk may call cv2 in Python.
         call_python([&task, chunk] { task.function(task.context, chunk); });
     }
 }
@@ -106,6 +108,7 @@ void DecodePool::help(State *state) noexcept {
 DecodePool::State *DecodePool::started() noexcept {
     std::lock_guard<std::mutex> guard(starting_);
     if (state_ != nullptr && state_->owner == getpid()) return state_;
+    // In a forked child the parent's state is abandoned, because its lock may be locked for ever.
     State *state = new (std::nothrow) State;
     if (state == nullptr) return nullptr;
     state->owner = getpid();

@@ -46,11 +46,12 @@ class RowMemory {
     std::size_t size_ = 0;
 };
 
-// Memory for the rows of an `Owner`, which holds one at a time on a thread; null if memory is short.
+// Row memory of the calling thread for the class `Owner`; null if memory is short. A new call for the same class
+// invalidates the memory, so each thread may use only one object of the class at a time.
 template <typename Owner> std::uint8_t *reserve_rows(std::size_t nbytes) noexcept {
     static PerThread<RowMemory> threads;
-    RowMemory *const own = threads.get();
-    return own ? own->reserve(nbytes) : nullptr;
+    RowMemory *const rows = threads.get();
+    return rows ? rows->reserve(nbytes) : nullptr;
 }
 
 }  // namespace ksrv

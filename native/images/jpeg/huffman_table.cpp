@@ -11,8 +11,8 @@ constexpr unsigned ZERO_RUN = 0xF0;  // run/size symbol for sixteen zero coeffic
 
 }  // namespace
 
-bool HuffmanTable::become(const std::uint8_t counts[17], const std::uint8_t symbols[256], Kind kind) noexcept {
-    const bool is_same = is_built_ && kind == kind_ && std::memcmp(counts + 1, counts_ + 1, LONGEST) == 0 &&
+bool HuffmanTable::assign(const std::uint8_t counts[17], const std::uint8_t symbols[256], Kind kind) noexcept {
+    const bool is_same = is_built_ && kind == kind_ && std::memcmp(counts + 1, counts_ + 1, LONGEST_CODE) == 0 &&
                          std::memcmp(symbols, symbols_, sizeof symbols_) == 0;
     if (is_same) return true;
     std::memcpy(counts_, counts, sizeof counts_);
@@ -24,22 +24,23 @@ bool HuffmanTable::become(const std::uint8_t counts[17], const std::uint8_t symb
 
 bool HuffmanTable::build() noexcept {
     std::fill(std::begin(entries_), std::end(entries_), Entry{0, 0, 0});
-    unsigned code = 0, place = 0;
-    for (unsigned length = 1; length <= LONGEST; ++length, code <<= 1) {
-        symbol_place_[length] = static_cast<int>(place) - static_cast<int>(code);
-        if (place + counts_[length] > sizeof symbols_ || code + counts_[length] > 1u << length) return false;
-        for (unsigned i = 0; i < counts_[length]; ++i, ++code, ++place) {
-            const unsigned symbol = symbols_[place];
+    unsigned code = 0, index = 0;
+    for (unsigned length = 1; length <= LONGEST_CODE; ++length, code <<= 1) {
+        symbol_offset_[length] = static_cast<int>(index) - static_cast<int>(code);
+        if (index + counts_[length] > sizeof symbols_ || code + counts_[length] > 1u << length) return false;
+        for (unsigned i = 0; i < counts_[length]; ++i, ++code, ++index) {
+            const unsigned symbol = symbols_[index];
             if (kind_ == Kind::dc && symbol > 15) return false;
-            if (length <= LOOKED_AT) enter(code, length, symbol);
+            if (length <= INDEX_BITS) fill_entries(code, length, symbol);
         }
-        code_end_[length] = code << (LONGEST - length);
+        code_end_[length] = code << (LONGEST_CODE - length);
     }
     return true;
 }
 
-void HuffmanTable::enter(unsigned code, unsigned length, unsigned symbol) noexcept {
-    const unsigned free_bits = LOOKED_AT - length;
+// Fills the entries of all indexes that begin with the code.
+void HuffmanTable::fill_entries(unsigned code, unsigned length, unsigned symbol) noexcept {
+    const unsigned free_bits = INDEX_BITS - length;
     Entry *const first = entries_ + (code << free_bits);
     const unsigned run = kind_ == Kind::ac ? symbol >> 4 : 0, bits = symbol & 15;
     Entry entry{static_cast<std::int16_t>(symbol), 0, static_cast<std::uint8_t>(length)};
@@ -58,11 +59,11 @@ void HuffmanTable::enter(unsigned code, unsigned length, unsigned symbol) noexce
 }
 
 HuffmanTable::Code HuffmanTable::long_code(std::uint64_t ahead) const noexcept {
-    const std::uint32_t top = static_cast<std::uint32_t>(ahead >> (64 - LONGEST));
-    for (unsigned length = LOOKED_AT + 1; length <= LONGEST; ++length) {
+    const std::uint32_t top = static_cast<std::uint32_t>(ahead >> (64 - LONGEST_CODE));
+    for (unsigned length = INDEX_BITS + 1; length <= LONGEST_CODE; ++length) {
         if (top >= code_end_[length]) continue;
-        const int code = static_cast<int>(top >> (LONGEST - length));
-        return {symbols_[code + symbol_place_[length]], length};
+        const int code = static_cast<int>(top >> (LONGEST_CODE - length));
+        return {symbols_[code + symbol_offset_[length]], length};
     }
     return {0, 0};
 }

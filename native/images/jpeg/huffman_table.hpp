@@ -1,8 +1,11 @@
 // Lookup table for a JPEG's Huffman codes.
 //
-// Strategy: the table is indexed by the next ten bits. Most codes are short enough for their value's bits to be among
-// these ten, so that a lookup gives the value and the number of coefficients to skip. For other codes it gives the
-// symbol. The longest codes are compared length by length.
+// A code stands for a symbol, which gives a run of zero coefficients and the number of bits of the value that follows
+// the code (ITU-T T.81 F.1.2).
+//
+// Strategy: the table is indexed by the next ten bits. Usually both the code and its value are within these ten bits:
+// then a single lookup gives the value and the number of coefficients to move on. If only the code is, the lookup gives
+// the symbol. Codes of more than ten bits are compared length by length.
 
 #pragma once
 
@@ -29,27 +32,27 @@ class HuffmanTable {
 
     // Builds the table from `counts[n]` codes of n bits, for n from 1 to 16, and their symbols in order. Does nothing
     // if the table is already built from the same codes. False if the codes are invalid.
-    bool become(const std::uint8_t counts[17], const std::uint8_t symbols[256], Kind kind) noexcept;
+    bool assign(const std::uint8_t counts[17], const std::uint8_t symbols[256], Kind kind) noexcept;
 
-    // Both functions take the next bits of the file in the highest bits.
-    Entry entry(std::uint64_t ahead) const noexcept { return entries_[ahead >> (64 - LOOKED_AT)]; }
+    // `ahead`: the next bits of the file, in the highest bits.
+    Entry entry(std::uint64_t ahead) const noexcept { return entries_[ahead >> (64 - INDEX_BITS)]; }
     Code long_code(std::uint64_t ahead) const noexcept;
 
   private:
-    static constexpr unsigned LOOKED_AT = 10, LONGEST = 16;
+    static constexpr unsigned INDEX_BITS = 10, LONGEST_CODE = 16;
 
     bool build() noexcept;
-    void enter(unsigned code, unsigned length, unsigned symbol) noexcept;
+    void fill_entries(unsigned code, unsigned length, unsigned symbol) noexcept;
 
     bool is_built_ = false;
     Kind kind_ = Kind::dc;
-    std::uint8_t counts_[LONGEST + 1] = {};
+    std::uint8_t counts_[LONGEST_CODE + 1] = {};
     std::uint8_t symbols_[256] = {};
     // By code length: the first value (in 16 bits, left-aligned) that is too large for a code of this length, and the
     // offset from a code to the index of its symbol.
-    std::uint32_t code_end_[LONGEST + 1] = {};
-    int symbol_place_[LONGEST + 1] = {};
-    Entry entries_[1u << LOOKED_AT] = {};
+    std::uint32_t code_end_[LONGEST_CODE + 1] = {};
+    int symbol_offset_[LONGEST_CODE + 1] = {};
+    Entry entries_[1u << INDEX_BITS] = {};
 };
 
 // Decodes the `bits` extra bits (1 to 16) after a symbol. Values with a leading 0 are negative (ITU-T T.81 F.2.2.1).

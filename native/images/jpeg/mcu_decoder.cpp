@@ -26,18 +26,20 @@ static_assert(std::is_same<JCOEF, std::int16_t>::value && DCTSIZE2 == 64 && D_MA
 static_assert(offsetof(jpeg_entropy_decoder, decode_mcu) == sizeof(void *),
               "the pointer to the decoder of MCUs has the expected offset");
 
-// Natural positions of a block's coefficients in code (zigzag) order. Runs may exceed the last coefficient.
-constexpr std::uint8_t PLACES[64] = {
+// The position in a block of each coefficient, in the zigzag order of the codes.
+constexpr std::uint8_t POSITIONS[64] = {
     0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40, 48,
     41, 34, 27, 20, 13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23,
     30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63};
-constexpr unsigned LAST = 63;
+constexpr unsigned LAST = 63;  // the last coefficient of a block, in zigzag order
 
+// Replaces the library's function of the same name. Null blocks: the MCU is skipped.
 boolean decode_mcu(j_decompress_ptr state, JBLOCKROW *blocks) {
     static_cast<McuDecoder *>(state->client_data)->decode(state, blocks);
     return TRUE;
 }
 
+// Does not return: the library's error handler leaves the decoder.
 void give_up(j_decompress_ptr state) {
     state->err->msg_code = JWRN_HUFF_BAD_CODE;
     state->err->error_exit(reinterpret_cast<j_common_ptr>(state));
@@ -45,9 +47,9 @@ void give_up(j_decompress_ptr state) {
 
 // Whether a function is the library's. Otherwise the loaded library has another layout than the header, or is wrapped.
 bool is_of_library(void *function) noexcept {
-    Dl_info one, library;
-    return function && dladdr(function, &one) != 0 &&
-           dladdr(reinterpret_cast<void *>(&jpeg_read_header), &library) != 0 && one.dli_fbase == library.dli_fbase;
+    Dl_info found, library;
+    return function && dladdr(function, &found) != 0 &&
+           dladdr(reinterpret_cast<void *>(&jpeg_read_header), &library) != 0 && found.dli_fbase == library.dli_fbase;
 }
 
 std::uint64_t big_endian_word(const std::uint8_t *at) noexcept {
@@ -94,6 +96,7 @@ KSRV_INLINE bool read_symbol(const HuffmanTable &table, HuffmanTable::Entry entr
 
 }  // namespace
 
+// Decodes the coefficients of one block. `dc` is the component's previous DC value. False if the codes are invalid.
 KSRV_INLINE bool McuDecoder::fill_block(const BlockTables &tables, Bits &bits, std::uint32_t &dc,
                                         std::int16_t *block) noexcept {
     unsigned symbol;
@@ -110,14 +113,15 @@ KSRV_INLINE bool McuDecoder::fill_block(const BlockTables &tables, Bits &bits, s
     block[0] = static_cast<std::int16_t>(dc);
     for (unsigned at = 0; at < LAST;) {
         read_ahead(bits);
-        // Three short codes leave enough bits for a code of maximal length with its value.
+        // At most two codes that the table decodes, of 10 bits each, precede a code that it does not decode. The other
+        // 36 bits are enough for a code of 16 bits with a value of 15 bits.
         for (int i = 0; i < 3; ++i) {
             entry = tables.ac->entry(bits.ahead);
             if (entry.step == 0) break;
             consume(bits, entry.bits);
             at += entry.step;
             if (at >= LAST) break;
-            block[PLACES[at]] = entry.value;
+            block[POSITIONS[at]] = entry.value;
         }
         if (at >= LAST) {
             if (at == LAST) block[LAST] = entry.value;
@@ -131,19 +135,19 @@ KSRV_INLINE bool McuDecoder::fill_block(const BlockTables &tables, Bits &bits, s
         if (length == 0) continue;
         const int value = read_value(bits, length);
         if (at > LAST) return false;
-        block[PLACES[at]] = static_cast<std::int16_t>(value);
+        block[POSITIONS[at]] = static_cast<std::int16_t>(value);
     }
     return true;
 }
 
 KSRV_CLONES bool McuDecoder::fill_blocks(Bits &bits, Block **blocks) noexcept {
-    Bits own = bits;
+    Bits local = bits;  // a copy, which the compiler can keep in registers
     Block skipped;
     for (unsigned i = 0; i < blocks_; ++i) {
         std::int16_t *const block = blocks ? *blocks[i] : skipped;
-        if (!fill_block(tables_[i], own, dc_values_[tables_[i].component], block)) return false;
+        if (!fill_block(tables_[i], local, dc_values_[tables_[i].component], block)) return false;
     }
-    bits = own;
+    bits = local;
     return true;
 }
 
@@ -204,8 +208,8 @@ bool McuDecoder::take_over(jpeg_decompress_struct *state) noexcept {
         if (dc >= TABLES || ac >= TABLES) return false;
         const JHUFF_TBL *const dc_table = state->dc_huff_tbl_ptrs[dc], *const ac_table = state->ac_huff_tbl_ptrs[ac];
         if (!dc_table || !ac_table ||
-            !dc_[dc].become(dc_table->bits, dc_table->huffval, HuffmanTable::Kind::dc) ||
-            !ac_[ac].become(ac_table->bits, ac_table->huffval, HuffmanTable::Kind::ac))
+            !dc_[dc].assign(dc_table->bits, dc_table->huffval, HuffmanTable::Kind::dc) ||
+            !ac_[ac].assign(ac_table->bits, ac_table->huffval, HuffmanTable::Kind::ac))
             return false;
         tables_[i] = {&dc_[dc], &ac_[ac], component};
     }

@@ -1,11 +1,12 @@
 // Decodes the Huffman codes of baseline JPEGs, instead of libjpeg-turbo's decoder.
 //
-// Strategy: codes take two thirds of the time of a photograph, because the library looks up a code and then reads its
-// value. Here one lookup gives both in most cases (`HuffmanTable`), after the stuffed zeros were removed (`ScanBytes`).
-// The library still turns values into pixels. Its structure for entropy decoders allows replacing the function that
-// decodes an MCU.
+// Strategy: two thirds of the time for a photograph are spent on its codes, because the library looks up a code and
+// then reads its value. Here one lookup gives both in most cases (`HuffmanTable`), after the stuffed zeros were removed
+// (`ScanBytes`). The library still turns the values into pixels, and calls this decoder once for each MCU (minimum
+// coded unit: the blocks of all components for a small square): its structure for entropy decoders has a pointer to the
+// function that decodes an MCU, and `take_over` replaces this pointer.
 //
-// Anything that an undamaged file does not have is reported through the library's error handler.
+// Damaged codes are reported through the library's error handler.
 
 #pragma once
 
@@ -20,9 +21,9 @@ namespace ksrv {
 
 class McuDecoder {
   public:
-    // Takes over decoding the codes of a picture that was started and of which no row was read. The library's
-    // decompressor must outlive this object. False if the picture is of another kind: the library then decodes all of
-    // it.
+    // Takes over the codes of a picture that was started and of which no row was read. This object must outlive the
+    // library's decompressor, which keeps a pointer to it. False if the picture is not a baseline JPEG with a single
+    // scan: the library then decodes its codes.
     bool take_over(jpeg_decompress_struct *state) noexcept;
 
     using Block = std::int16_t[64];
@@ -39,6 +40,7 @@ class McuDecoder {
         const std::uint8_t *next;
         unsigned count;
     };
+    // The tables of a block of the MCU, and the index of its component.
     struct BlockTables {
         const HuffmanTable *dc, *ac;
         unsigned component;
@@ -53,10 +55,11 @@ class McuDecoder {
 
     HuffmanTable dc_[TABLES], ac_[TABLES];
     BlockTables tables_[BLOCKS];
-    unsigned blocks_ = 0;
+    unsigned blocks_ = 0;  // in an MCU
     std::uint64_t mcus_left_ = 0;
-    unsigned restart_interval_ = 0, until_restart_ = 0, restarts_ = 0;
-    std::uint32_t dc_values_[COMPONENTS] = {};
+    unsigned restart_interval_ = 0, until_restart_ = 0;  // in MCUs; an interval of 0: no restart markers
+    unsigned restarts_ = 0;                              // markers that were passed
+    std::uint32_t dc_values_[COMPONENTS] = {};           // the previous DC value of each component
     Bits bits_{};
     ScanBytes bytes_;
 };

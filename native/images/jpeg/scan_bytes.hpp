@@ -1,7 +1,8 @@
-// The coded bytes of a JPEG's scan up to the next marker, without stuffed zeros.
+// The coded bytes of a JPEG's scan up to the next marker, without the zeros that are stuffed after each byte 0xFF.
 //
-// Strategy: a window of a few thousand bytes always has at least as many bytes as the codes of one MCU can take, so
-// that no check is needed within an MCU. After the last byte before a marker the window has zeros.
+// Strategy: the bytes are copied to a window of a few thousand bytes. It always has at least as many bytes as the codes
+// of one MCU can take, so that no check is needed within an MCU. After the last byte before a marker the window has
+// zeros, which damaged codes read instead of other memory.
 
 #pragma once
 
@@ -36,7 +37,7 @@ class ScanBytes {
     const std::uint8_t *begin() const noexcept { return window_; }
     const std::uint8_t *end() const noexcept { return end_; }
 
-    // The position in the file that follows the window's bytes: the marker, if the window is whole.
+    // The position in the file after the window's bytes: the marker, if the window is whole.
     const unsigned char *file() const noexcept { return file_; }
 
   private:

@@ -17,7 +17,8 @@ namespace {
 
 using Share = AreaResize::Share;
 
-constexpr std::size_t SLACK_FLOATS = 4;
+constexpr std::size_t SLACK_FLOATS = 4;        // after each row of sums, for whole vectors
+constexpr double SMALLEST_PART = 1e-3;          // OpenCV ignores smaller parts of a pixel
 
 double scale_of(std::size_t from, std::size_t to) noexcept {
     return 1.0 / (static_cast<double>(to) / static_cast<double>(from));
@@ -28,25 +29,26 @@ std::size_t most_shares(std::size_t from, std::size_t to, std::size_t count) noe
     return count * (static_cast<std::size_t>(scale_of(from, to)) + 3);
 }
 
-// Computes the shares with OpenCV's steps and precision. Returns their number.
+// Computes the shares with OpenCV's steps and precision: for each result a part of the first pixel, whole pixels, and a
+// part of the last pixel. Returns the number of shares.
 std::size_t make_shares(std::size_t from, std::size_t to, std::size_t start, std::size_t count,
                         Share *shares) noexcept {
     const double scale = scale_of(from, to), size = static_cast<double>(from);
     std::size_t made = 0;
     for (std::size_t i = 0; i < count; ++i) {
-        const double first = static_cast<double>(start + i) * scale, behind = first + scale;
+        const double first = static_cast<double>(start + i) * scale, end = first + scale;
         const double cell = std::min(scale, size - first);
-        const auto last_whole = std::min(static_cast<std::size_t>(std::floor(behind)), from - 1);
+        const auto last_whole = std::min(static_cast<std::size_t>(std::floor(end)), from - 1);
         const auto first_whole = std::min(static_cast<std::size_t>(std::ceil(first)), last_whole);
         const auto put = [&](std::size_t source, double part) {
             shares[made++] = {static_cast<std::uint32_t>(source), static_cast<std::uint32_t>(i),
                               static_cast<float>(part)};
         };
         const double before = static_cast<double>(first_whole) - first;
-        const double rest = behind - static_cast<double>(last_whole);
-        if (before > 1e-3) put(first_whole - 1, before / cell);
+        const double rest = end - static_cast<double>(last_whole);
+        if (before > SMALLEST_PART) put(first_whole - 1, before / cell);
         for (std::size_t at = first_whole; at < last_whole; ++at) put(at, 1.0 / cell);
-        if (rest > 1e-3) put(last_whole, std::min(std::min(rest, 1.0), cell) / cell);
+        if (rest > SMALLEST_PART) put(last_whole, std::min(std::min(rest, 1.0), cell) / cell);
     }
     return made;
 }
@@ -62,8 +64,8 @@ void sum_shares(const std::uint8_t *pixels, std::size_t channels, const Share *s
 }
 
 #ifdef KSRV_SSE41
-// Writes three channels and a fourth value, which the next pixel overwrites. None of the `count` shares may be of the
-// row's last pixel.
+// Reads four bytes for each pixel of three channels. Therefore none of the `count` shares may be of the row's last
+// pixel.
 KSRV_SSE41 void sum_shares_rgb(const std::uint8_t *pixels, const Share *shares, std::size_t count,
                                float *row) noexcept {
     for (std::size_t i = 0; i < count;) {
@@ -149,7 +151,8 @@ void AreaResize::take(std::uint32_t row, const std::uint8_t *pixels) noexcept {
 #ifdef KSRV_SSE41
     if (window_.channels == 3 && has_sse41()) {
         quick = column_count_;
-        // The last result may include the last pixel, so its shares are left to the loop that does not read further.
+        // The last result may include the row's last pixel, so its shares are left to `sum_shares`, which reads no byte
+        // after the row.
         const std::uint32_t last = columns_[quick - 1].result;
         while (quick && columns_[quick - 1].result == last) --quick;
         sum_shares_rgb(pixels, columns_, quick, row_);

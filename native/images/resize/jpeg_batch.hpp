@@ -15,8 +15,7 @@
 
 namespace ksrv {
 
-// A JPEG of a batch. `ended` returns whether its request has ended; null if the
-// image has no request.
+// A JPEG of a batch: the job to decode it, how to resize it, and the row that it fills.
 struct JpegRow {
     JpegJob jpeg{};
     ResizeKind kind{};
@@ -28,22 +27,23 @@ struct JpegRow {
     std::size_t row_bytes = 0;
     std::size_t part_offset = 0;  // offset, from the row's first byte, of the part that the picture fills
     // One pixel of a letterbox's border. Unused if the picture fills its row.
-    unsigned char border[32] = {};
+    unsigned char border[32] = {};  // at most 4 channels of 8 bytes
     std::size_t border_bytes = 0;
     std::uint64_t decode_ns = 0;
     std::uint64_t decoder_bytes = 0;
-    const std::atomic<std::int32_t> *ended = nullptr;
-    Decoded result = Decoded::elsewhere;  // stays so if the request has ended
+    const std::atomic<std::int32_t> *ended = nullptr;  // not 0 once the request has ended; null without a request
+    Decoded result = Decoded::elsewhere;  // unchanged if the request has ended
 };
 
 // Decodes one JPEG on this thread. The caller has reserved `decoder_bytes`.
-void decode_jpeg_row(JpegRow &one) noexcept;
+void decode_jpeg_row(JpegRow &jpeg_row) noexcept;
 
 // Decodes the JPEGs in order, on several threads if that is faster, as many at once as memory allows. If memory is too
 // short for the largest alone, all are left to another decoder (`Decoded::elsewhere`), which reports the error.
 void decode_jpegs(DecodePool &pool, DecodeMemory &memory, JpegRow *jpegs, std::size_t count) noexcept;
 
-// The resize plans of one image input by picture size: jobs without file, row, costs and request. Jobs without coefficients are for sizes that cannot be decoded row by row. Thread-safe.
+// The resize plans of one image input, by picture size. A plan is a JpegRow without file, row, costs and request. A
+// plan without coefficients means that pictures of this size cannot be decoded row by row. Thread-safe.
 class RowPlans {
   public:
     // False if the size has no plan yet.

@@ -114,17 +114,20 @@ bool has_avx2() noexcept {
 }
 #endif
 
+// Interpolates between two rows that are resized in width. `weight` is of the lower row, `rest` of the upper row.
 KSRV_CLONES void mix_rows(const float *__restrict upper, const float *__restrict lower, float weight, float rest,
                           std::size_t count, float *__restrict out) noexcept {
     for (std::size_t i = 0; i < count; ++i) out[i] = upper[i] * rest + lower[i] * weight;
 }
 
+// The values have 7 fractional bits (WEIGHT_BITS - DROPPED_BITS) and the weights 11. OpenCV drops 16 bits of each
+// product and rounds away the last 2 bits of the sum.
 KSRV_CLONES void mix_rows(const std::int16_t *__restrict upper, const std::int16_t *__restrict lower,
                           std::int16_t weight, std::int16_t rest, std::size_t count,
                           std::uint8_t *__restrict out) noexcept {
     for (std::size_t i = 0; i < count; ++i) {
-        const int one = rest * upper[i] >> 16, other = weight * lower[i] >> 16;
-        out[i] = static_cast<std::uint8_t>((one + other + 2) >> 2);
+        const int above = rest * upper[i] >> 16, below = weight * lower[i] >> 16;
+        out[i] = static_cast<std::uint8_t>((above + below + 2) >> 2);
     }
 }
 
@@ -151,12 +154,12 @@ template <typename Value> bool LinearResize<Value>::prepare() noexcept {
     const std::ptrdiff_t last = static_cast<std::ptrdiff_t>(window_.width) - 1;
     // A picture has fewer than 2^24 rows and columns (see read_image_header), so that nothing here overflows.
     for (std::size_t x = 0; x < columns; ++x) {
-        Neighbours one = between_neighbours(window_.left + x, window_.width, window_.full_width);
-        if (one.first < 0) one = {0, 0.0f};
-        if (one.first >= last) one = {last, 0.0f};
-        offsets[x] = static_cast<std::uint32_t>(one.first) * static_cast<std::uint32_t>(window_.channels);
-        weights[2 * x] = weight_of<Value>(1.0f - one.weight);
-        weights[2 * x + 1] = weight_of<Value>(one.weight);
+        Neighbours pair = between_neighbours(window_.left + x, window_.width, window_.full_width);
+        if (pair.first < 0) pair = {0, 0.0f};
+        if (pair.first >= last) pair = {last, 0.0f};
+        offsets[x] = static_cast<std::uint32_t>(pair.first) * static_cast<std::uint32_t>(window_.channels);
+        weights[2 * x] = weight_of<Value>(1.0f - pair.weight);
+        weights[2 * x + 1] = weight_of<Value>(pair.weight);
         if (offsets[x] + 8 <= bytes) whole_vectors_ = x + 1;
     }
     offsets_ = offsets;
@@ -205,9 +208,10 @@ void LinearResize<Value>::take(std::uint32_t row, const std::uint8_t *pixels) no
         const std::size_t upper = inside(wanted.first, window_.height);
         const std::size_t lower = inside(wanted.first + 1, window_.height);
         if (row != upper && row != lower) return;
-        if (held_[row & 1] != row) {
+        // Two successive rows are needed at a time, so that even and odd rows each have a buffer.
+        if (stored_[row & 1] != row) {
             resize_width(pixels, rows_[row & 1]);
-            held_[row & 1] = row;
+            stored_[row & 1] = row;
         }
         if (row != lower) return;
         mix_rows(rows_[upper & 1], rows_[lower & 1], weight_of<Value>(wanted.weight),

@@ -4,12 +4,12 @@
 // no row of the result needs are skipped. Rows of the result are converted to the model's numbers while they are in the
 // cache.
 //
-// `LinearResize<float>` resizes pixels that were cast to float: left times (1 - a) plus right times a, and likewise for
-// rows. Integers are converted to floats in vector registers and never stored as floats. (OpenCV may call Intel's IPP
-// instead, which rounds coefficients more coarsely. The results then differ by up to 0.012 of 255.)
+// `LinearResize<float>` resizes pixels as if they were cast to float first: left * (1 - a) + right * a, and likewise
+// for rows. Integers are converted to floats in vector registers and never stored as floats. (OpenCV may call Intel's
+// IPP instead, which rounds coefficients more coarsely. The results then differ by up to 0.012 of 255.)
 //
-// `LinearResize<std::int16_t>` resizes bytes: weights are integers of eleven bits. Values that were resized in width are
-// shifted down to sixteen bits, as OpenCV's vertical pass expects, so that a vector has sixteen of them.
+// `LinearResize<std::int16_t>` resizes bytes: weights are integers of eleven bits. Values that were resized in width
+// are shifted down to sixteen bits, as OpenCV's vertical pass expects, so that a vector has sixteen of them.
 
 #pragma once
 
@@ -44,8 +44,8 @@ template <typename Value> class LinearResize final : public RowResize {
     const std::uint32_t *offsets_ = nullptr;  // of the left pixel of each column, in values
     const Value *weights_ = nullptr;          // of each column's left and right neighbour
     Value *rows_[2] = {nullptr, nullptr};     // source rows, resized in width
-    std::size_t held_[2] = {SIZE_MAX, SIZE_MAX};  // the source rows that are in `rows_`
-    std::size_t next_ = 0;                        // the next row of the window to compute
+    std::size_t stored_[2] = {SIZE_MAX, SIZE_MAX};  // the numbers of the source rows in `rows_`
+    std::size_t next_ = 0;                          // the next row of the window to compute
 };
 
 extern template class LinearResize<float>;

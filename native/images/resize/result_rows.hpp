@@ -28,7 +28,7 @@ class ResultRows {
         if (direct_) return target_.data + static_cast<std::ptrdiff_t>(y) * target_.row_bytes;
         return rows_ + (y - first_) * row_bytes_;
     }
-    // Row `y` is complete.
+    // Must be called when row `y` is written: converts the collected rows if their memory is full.
     void done(std::size_t y) noexcept {
         if (!direct_ && (y + 1 == first_ + ROWS || y + 1 == height_)) convert(y + 1);
     }
@@ -42,9 +42,9 @@ class ResultRows {
     Coefficients coefficients_;
     PixelType type_;
     std::size_t height_, width_, channels_, row_bytes_;
-    bool direct_;
+    bool direct_;  // rows are written to their final positions
     std::uint8_t *rows_ = nullptr;
-    std::size_t first_ = 0;  // the first row in the memory
+    std::size_t first_ = 0;  // the row at the beginning of `rows_`
 };
 
 }  // namespace ksrv

@@ -1,6 +1,6 @@
 // Resizes that process a picture row by row during decoding, and convert the result.
 //
-// Each result equals the result of the library in the class's name bit for bit. See the classes.
+// The pixels equal those of OpenCV or Pillow bit for bit; see the classes.
 
 #pragma once
 
@@ -23,15 +23,15 @@ enum class ResizeKind : int {
 class RowResize : public RowReceiver {
   public:
     virtual ~RowResize() = default;
-    // False if memory is short.
+    // Allocates the rows. Must be called once, before the first row. False if memory is short.
     virtual bool prepare() noexcept = 0;
 };
 
 // Whether a picture can be resized row by row.
 bool resizes_by_rows(ResizeKind kind, const ResizeWindow &window) noexcept;
 
-// Null if memory is short. `sample` is PIXEL_U8, or PIXEL_U16 for `linear_floats`. `target` is the memory for the
-// window.
+// The resize of one picture. Null if memory is short. `sample`, the type of the source's values, is PIXEL_U8, or
+// PIXEL_U16 for `linear_floats`. `target` is the memory for the window.
 std::unique_ptr<RowResize> make_row_resize(ResizeKind kind, const ResizeWindow &window, int sample,
                                            const PixelTarget &target,
                                            const Coefficients &coefficients) noexcept;

@@ -16,11 +16,11 @@ namespace {
 using u8x16 = std::uint8_t __attribute__((vector_size(16)));
 using i32x8 = std::int32_t __attribute__((vector_size(32)));
 
-constexpr int PRECISION = 22;
+constexpr int PRECISION = 22;          // fractional bits of a weight
 constexpr std::size_t SUM_LANES = 8;   // sums in one 256-bit vector register
 
-// Sums of 8 * COUNT neighbouring bytes, kept in registers. The pragmas unroll before registers are assigned. gcc
-// recognises widening conversions only in loops over plain arrays.
+// Weighted sums of 8 * COUNT neighbouring bytes, kept in registers. The pragmas unroll the loops before registers are
+// assigned. `wide` is a plain array because gcc recognises widening conversions only in loops over plain arrays.
 template <std::size_t COUNT>
 struct Sums {
     i32x8 sum[COUNT];
@@ -98,6 +98,7 @@ KSRV_INLINE void gather_rows(const std::uint8_t *source, std::ptrdiff_t row_byte
         for (std::size_t r = 0; r < LANES; ++r) groups[x * LANES + r] = row[r][x];
 }
 
+// The reverse of `gather_rows`.
 KSRV_INLINE void scatter_rows(const std::uint8_t *groups, std::size_t length, std::size_t rows,
                               std::uint8_t *target, std::ptrdiff_t row_bytes) noexcept {
     std::size_t x = 0;
@@ -114,6 +115,8 @@ KSRV_INLINE void scatter_rows(const std::uint8_t *groups, std::size_t length, st
                 groups[x * LANES + r];
 }
 
+// Computes the columns of the result from the columns of the source, for sixteen rows at once. The first group of
+// `groups` is source column `origin`.
 template <std::size_t CHANNELS>
 KSRV_INLINE void horizontal_groups(const std::uint8_t *groups, std::uint8_t *results,
                                    const Axis &axis, std::size_t origin) noexcept {
@@ -136,6 +139,7 @@ std::size_t most_taps(std::size_t input, std::size_t output) noexcept {
     return 2 * static_cast<std::size_t>(std::ceil(scale < 1.0 ? 1.0 : scale)) + 1;
 }
 
+// As Pillow's precompute_coeffs (Resample.c).
 void make_axis(Axis *axis, std::size_t input, std::size_t output, std::size_t start,
                double *weights) noexcept {
     const double scale = static_cast<double>(input) / static_cast<double>(output);
@@ -176,8 +180,8 @@ void horizontal_pass(const std::uint8_t *source, std::ptrdiff_t source_bytes,
     const Lines columns = reach(axis);
     const std::size_t length = columns.count * channels;
     for (std::size_t y = 0; y < rows; y += LANES) {
-        const std::size_t here = rows - y < LANES ? rows - y : LANES;
-        gather_rows(source + source_bytes * static_cast<std::ptrdiff_t>(y), source_bytes, here,
+        const std::size_t block = rows - y < LANES ? rows - y : LANES;
+        gather_rows(source + source_bytes * static_cast<std::ptrdiff_t>(y), source_bytes, block,
                     length, groups);
         switch (channels) {
             case 1: horizontal_groups<1>(groups, results, axis, columns.first); break;
@@ -185,7 +189,7 @@ void horizontal_pass(const std::uint8_t *source, std::ptrdiff_t source_bytes,
             case 3: horizontal_groups<3>(groups, results, axis, columns.first); break;
             default: horizontal_groups<4>(groups, results, axis, columns.first); break;
         }
-        scatter_rows(results, axis.outputs * channels, here,
+        scatter_rows(results, axis.outputs * channels, block,
                      target + target_bytes * static_cast<std::ptrdiff_t>(y), target_bytes);
     }
 }

@@ -11,9 +11,10 @@ namespace ksrv::pillow {
 
 constexpr std::size_t LANES = 16;  // rows that the horizontal pass processes at once
 
-// The weights of one axis: output i reads `count[i]` inputs, starting at `first[i]`.
+// The weights of one axis: output i is the weighted sum of `count[i]` inputs, starting at `first[i]`. A tap is one
+// input of an output.
 struct Axis {
-    std::size_t outputs = 0, taps = 0;
+    std::size_t outputs = 0, taps = 0;  // taps: the most of an output
     std::int32_t *first = nullptr, *count = nullptr, *weight = nullptr;  // weight[i * taps + tap]
 };
 
@@ -28,7 +29,7 @@ void make_axis(Axis *axis, std::size_t input, std::size_t output, std::size_t st
 // The range of inputs that the outputs of an axis read.
 Lines reach(const Axis &axis) noexcept;
 
-// Resizes rows of `source`, which begin at the first input that is needed, into rows of `target`. `groups` (LANES rows
+// Resizes rows of `source`, which begin with the axis's first input, into rows of `target`. `groups` (LANES rows
 // of the source) and `results` (LANES rows of the target) are scratch memory.
 void horizontal_pass(const std::uint8_t *source, std::ptrdiff_t source_bytes, std::size_t rows,
                      std::size_t channels, const Axis &axis, std::uint8_t *target,
@@ -40,7 +41,8 @@ void vertical_pass(const std::uint8_t *source, std::ptrdiff_t source_bytes, std:
                    const Axis &axis, std::size_t origin, std::uint8_t *target,
                    std::ptrdiff_t target_bytes) noexcept;
 
-// Divides one scratch block into pieces that are aligned to 64 bytes. Without a block, only measures.
+// Divides one scratch block into pieces that are aligned to 64 bytes. With `data` null it only counts the bytes in
+// `used`.
 struct Scratch {
     unsigned char *data = nullptr;
     std::size_t used = 0;

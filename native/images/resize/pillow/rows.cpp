@@ -34,7 +34,7 @@ void divide_by_alpha(std::uint8_t *pixels, std::size_t count) noexcept {
 }
 
 // Whether Pillow (13 and later) resizes in height first. The order matters, because it rounds between the passes.
-bool goes_down_first(const ResizeWindow &window) noexcept {
+bool resizes_height_first(const ResizeWindow &window) noexcept {
     const auto less_height = static_cast<std::int64_t>(window.height) - static_cast<std::int64_t>(window.full_height);
     const auto less_width = static_cast<std::int64_t>(window.width) - static_cast<std::int64_t>(window.full_width);
     return less_width != 0 && less_height > 0 && less_height > 2 * less_width;
@@ -47,8 +47,9 @@ PillowRows::PillowRows(const ResizeWindow &window, const PixelTarget &target,
     : window_(window), row_bytes_(window.out_width * window.channels),
       rows_out_(window, PIXEL_U8, target, coefficients),
       columns_{window.left, window.out_width}, rows_{window.top, window.out_height},
-      down_first_(goes_down_first(window)) {}
+      height_first_(resizes_height_first(window)) {}
 
+// Divides the scratch memory at `data` among the members. Returns the bytes that they need. With null, only measures.
 std::size_t PillowRows::lay_out(unsigned char *data) noexcept {
     using pillow::LANES;
     pillow::Scratch pieces{data};
@@ -60,9 +61,9 @@ std::size_t PillowRows::lay_out(unsigned char *data) noexcept {
     groups_ = pieces.take<std::uint8_t>(source_row * LANES);
     results_ = pieces.take<std::uint8_t>(row_bytes_ * LANES);
     // Twice the rows that a row of the result needs, so that rows are rarely moved.
-    kept_most_ = 2 * (down_.taps + LANES);
-    kept_ = pieces.take<std::uint8_t>((down_first_ ? source_row : row_bytes_) * kept_most_);
-    if (down_first_) {
+    kept_room_ = 2 * (down_.taps + LANES);
+    kept_ = pieces.take<std::uint8_t>((height_first_ ? source_row : row_bytes_) * kept_room_);
+    if (height_first_) {
         lowered_ = pieces.take<std::uint8_t>(source_row * LANES);
         narrowed_ = pieces.take<std::uint8_t>(row_bytes_ * LANES);
     }
@@ -80,7 +81,7 @@ bool PillowRows::prepare() noexcept {
     if (window_.full_height != window_.height) rows_ = pillow::reach(down_);
     kept_first_ = rows_.first;
     source_bytes_ = columns_.count * window_.channels;
-    kept_bytes_ = down_first_ ? source_bytes_ : row_bytes_;
+    kept_bytes_ = height_first_ ? source_bytes_ : row_bytes_;
     return true;
 }
 
@@ -100,8 +101,9 @@ void PillowRows::resize_across(const std::uint8_t *source, std::size_t count, st
                             target, static_cast<std::ptrdiff_t>(row_bytes_), groups_, results_);
 }
 
+// Moves the collected rows to the kept rows, resized in width unless `height_first_`.
 void PillowRows::keep_collected() noexcept {
-    if (kept_count_ + collected_count_ > kept_most_) {
+    if (kept_count_ + collected_count_ > kept_room_) {
         const std::size_t needed = static_cast<std::size_t>(down_.first[next_]);
         const std::size_t dropped = std::min(needed - kept_first_, kept_count_);
         kept_count_ -= dropped;
@@ -109,7 +111,7 @@ void PillowRows::keep_collected() noexcept {
         std::memmove(kept_, kept_ + dropped * kept_bytes_, kept_count_ * kept_bytes_);
     }
     std::uint8_t *const target = kept_ + kept_count_ * kept_bytes_;
-    if (down_first_ || window_.full_width == window_.width)
+    if (height_first_ || window_.full_width == window_.width)
         std::memcpy(target, collected_, collected_count_ * source_bytes_);
     else
         resize_across(collected_, collected_count_, target);
@@ -117,6 +119,7 @@ void PillowRows::keep_collected() noexcept {
     collected_count_ = 0;
 }
 
+// Computes the rows of the result for which all source rows have arrived.
 void PillowRows::make_rows() noexcept {
     const bool copied = window_.full_height == window_.height;
     for (; next_ < window_.out_height; ++next_) {
@@ -124,23 +127,24 @@ void PillowRows::make_rows() noexcept {
         const std::size_t count = copied ? 1 : static_cast<std::size_t>(down_.count[next_]);
         if (first + count > kept_first_ + kept_count_) return;
         std::uint8_t *const out =
-            down_first_ ? lowered_ + next_ % pillow::LANES * kept_bytes_ : rows_out_.place(next_);
+            height_first_ ? lowered_ + next_ % pillow::LANES * kept_bytes_ : rows_out_.place(next_);
         if (copied) {
             std::memcpy(out, kept_ + (first - kept_first_) * kept_bytes_, kept_bytes_);
         } else {
-            pillow::Axis one = down_;
-            one.outputs = 1;
-            one.first += next_, one.count += next_, one.weight += next_ * down_.taps;
-            pillow::vertical_pass(kept_, static_cast<std::ptrdiff_t>(kept_bytes_), kept_bytes_, one, kept_first_, out,
+            pillow::Axis row = down_;
+            row.outputs = 1;
+            row.first += next_, row.count += next_, row.weight += next_ * down_.taps;
+            pillow::vertical_pass(kept_, static_cast<std::ptrdiff_t>(kept_bytes_), kept_bytes_, row, kept_first_, out,
                                   0);
         }
-        if (!down_first_)
+        if (!height_first_)
             finish(next_);
         else if ((next_ + 1) % pillow::LANES == 0 || next_ + 1 == window_.out_height)
             finish_lowered();
     }
 }
 
+// Resizes the rows in `lowered_` in width, and finishes them.
 void PillowRows::finish_lowered() noexcept {
     const std::size_t first = next_ / pillow::LANES * pillow::LANES, end = next_ + 1;
     resize_across(lowered_, end - first, narrowed_);
@@ -150,6 +154,7 @@ void PillowRows::finish_lowered() noexcept {
     }
 }
 
+// Row `y` of the result is resized.
 void PillowRows::finish(std::size_t y) noexcept {
     if (window_.channels == 4) divide_by_alpha(rows_out_.place(y), window_.out_width);
     rows_out_.done(y);

@@ -1,11 +1,11 @@
 // Pillow's antialiased bilinear resize of 8-bit pictures, bit for bit, row by row during decoding.
 //
-// Strategy: the filter is a triangle as wide as the reduction, weights are fixed-point integers with 22 fractional
-// bits, and each pass rounds to 8 bits. This determines the result. A vertical pass multiplies whole rows by a weight,
+// Strategy: Pillow's filter is a triangle as wide as the reduction, with fixed-point weights of 22 fractional bits, and
+// each pass rounds to 8 bits. A vertical pass multiplies whole rows by a weight,
 // which the compiler vectorises. For the horizontal pass sixteen rows are transposed, so that it becomes the same loop
-// over sixteen rows at once, and transposed back. Usually sixteen source rows are collected for the horizontal pass, and
-// their results are stored while a row of the result needs them. If Pillow resizes in height first, the source rows are
-// stored, and sixteen rows that are resized in height are collected for the horizontal pass.
+// over sixteen rows at once, and transposed back. Usually sixteen source rows are collected for the horizontal pass,
+// and their results are stored while a row of the result needs them. If Pillow resizes in height first, the source rows
+// are stored, and sixteen rows that are resized in height are collected for the horizontal pass.
 
 #pragma once
 
@@ -42,17 +42,18 @@ class PillowRows final : public RowResize {
     ResizeWindow window_;
     std::size_t row_bytes_;  // of a row of the result
     ResultRows rows_out_;
-    pillow::Axis across_, down_;
+    pillow::Axis across_, down_;  // the weights in width and in height
     Lines columns_, rows_;  // of the source, as needed by the window
-    const bool down_first_;  // Pillow resizes in height first
+    const bool height_first_;  // Pillow resizes in height first
     std::size_t source_bytes_ = 0, kept_bytes_ = 0;  // of the columns of a source row, and of a row in `kept_`
-    double *weights_ = nullptr;
-    std::uint8_t *collected_ = nullptr, *groups_ = nullptr, *results_ = nullptr;
+    double *weights_ = nullptr;                              // scratch memory of `make_axis`
+    std::uint8_t *groups_ = nullptr, *results_ = nullptr;    // scratch memory of the horizontal pass
+    std::uint8_t *collected_ = nullptr;                      // source rows that wait for the horizontal pass
     std::size_t collected_count_ = 0;
     std::uint8_t *lowered_ = nullptr, *narrowed_ = nullptr;  // rows that are resized in height, and then in width
-    std::uint8_t *kept_ = nullptr;                 // source rows that are resized in width, unless `down_first_`
+    std::uint8_t *kept_ = nullptr;                 // source rows that are resized in width, unless `height_first_`
     std::size_t kept_first_ = 0, kept_count_ = 0;  // the source rows in `kept_`
-    std::size_t kept_most_ = 0;
+    std::size_t kept_room_ = 0;  // the most source rows that `kept_` has memory for
     std::size_t next_ = 0;  // the next row of the window to compute
 };
 
