@@ -195,8 +195,7 @@ static void compute_values(const double *__restrict source, double *__restrict t
 }
 
 template <typename T>
-void convert_rows(const PixelSource &source, const PixelTarget &target,
-                  const Coefficients &coefficients) noexcept {
+void convert_rows(const PixelSource &source, const PixelTarget &target, const Coefficients &coefficients) noexcept {
     const std::size_t channels = target.channels, run_pixels = RUN / channels;
     const std::size_t pixel_bytes = channels * item_size_of(static_cast<Datatype>(target.datatype));
     const bool computes = coefficients.arithmetic != ARITHMETIC_NONE;
@@ -221,8 +220,7 @@ void convert_rows(const PixelSource &source, const PixelTarget &target,
 
 }  // namespace
 
-void convert_pixels(const PixelSource &source, const PixelTarget &target,
-                    const Coefficients &c) noexcept {
+void convert_pixels(const PixelSource &source, const PixelTarget &target, const Coefficients &c) noexcept {
     if (target.datatype == DT_FP64)
         convert_rows<double>(source, target, c);
     else

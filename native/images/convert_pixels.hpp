@@ -52,7 +52,6 @@ inline bool keeps_order(const PixelTarget &target, std::size_t channels) noexcep
 }
 
 // Converts all pixels. The caller must have checked sizes, channel numbers and the datatype.
-void convert_pixels(const PixelSource &source, const PixelTarget &target,
-                    const Coefficients &c) noexcept;
+void convert_pixels(const PixelSource &source, const PixelTarget &target, const Coefficients &c) noexcept;
 
 }  // namespace ksrv

@@ -191,8 +191,7 @@ ImageFault read_jpeg(ByteView file, ImageHeader *header) noexcept {
 
 // Walks over the chunks that follow IHDR. cv2 reads them all, except those after the first frame of an animation, and
 // allocates as much memory as a chunk announces.
-ImageFault read_png_chunks(ByteView file, ImageHeader *header, bool *transparent,
-                            bool *animated) noexcept {
+ImageFault read_png_chunks(ByteView file, ImageHeader *header, bool *transparent, bool *animated) noexcept {
     bool before_pixels = true, in_frame = false;
     int texts = 0;
     // The first chunk, IHDR, follows the signature of 8 bytes: length and name (8), data (13), checksum (4).
@@ -342,8 +341,7 @@ ImageFault read_known_header(ByteView file, ImageHeader *header) noexcept {
 
 }  // namespace
 
-ImageFault read_image_header(const unsigned char *data, std::size_t size,
-                              ImageHeader *header) noexcept {
+ImageFault read_image_header(const unsigned char *data, std::size_t size, ImageHeader *header) noexcept {
     *header = ImageHeader{};
     header->format = image_signature(data, size);
     const ImageFault error = read_known_header({data, size}, header);

@@ -48,7 +48,6 @@ struct ImageHeader {
 inline constexpr int COMPRESSED_TEXTS = 64;
 
 // Reads the header. Sets `header->format` even if the rest is unreadable.
-ImageFault read_image_header(const unsigned char *data, std::size_t size,
-                              ImageHeader *header) noexcept;
+ImageFault read_image_header(const unsigned char *data, std::size_t size, ImageHeader *header) noexcept;
 
 }  // namespace ksrv

@@ -108,8 +108,7 @@ bool take_parameters(const InferHeader &header, FastRequestLayout *layout) noexc
     return true;
 }
 
-bool take_outputs(const InferHeader &header, const ModelSignature &signature,
-                  FastRequestLayout *layout) noexcept {
+bool take_outputs(const InferHeader &header, const ModelSignature &signature, FastRequestLayout *layout) noexcept {
     const std::size_t count = header.outputs.size();
     if (count > FAST_OUTPUTS) return false;
     for (std::size_t i = 0; i < count; ++i) {

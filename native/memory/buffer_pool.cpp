@@ -113,13 +113,12 @@ void free_memory(const Block *block) noexcept {
 
 }  // namespace
 
-// EINTR keeps the pages that were already allocated.
 bool take_pages(int fd, std::size_t nbytes) noexcept {
     if (nbytes == 0) return true;  // posix_fallocate refuses 0 bytes
     int error;
     do {
         error = posix_fallocate(fd, 0, static_cast<off_t>(nbytes));
-    } while (error == EINTR);
+    } while (error == EINTR);  // pages that were already allocated stay allocated
     errno = error;  // posix_fallocate does not set errno
     return error == 0;
 }
@@ -202,7 +201,7 @@ void BufferPool::give_back(Block *block, std::size_t begin, std::size_t end) noe
     const std::uintptr_t start = reinterpret_cast<std::uintptr_t>(block->data);
     const std::uintptr_t first = (start + begin + page - 1) & ~(page - 1);
     const std::uintptr_t last = (start + end) & ~(page - 1);
-    if (first >= last || block->backend > BACKEND_MEMFD) return;
+    if (first >= last || (block->backend != BACKEND_HEAP && block->backend != BACKEND_MEMFD)) return;
     madvise(reinterpret_cast<void *>(first), last - first,
             block->backend == BACKEND_HEAP ? MADV_DONTNEED : MADV_REMOVE);
 }
@@ -215,8 +214,8 @@ void BufferPool::release(Block *block) noexcept {
     }
     leased_blocks_.fetch_sub(1, std::memory_order_relaxed);
     leased_bytes_.fetch_sub(block->capacity, std::memory_order_relaxed);
-    const bool shared_with_parent =
-        block->generation != generation_.load(std::memory_order_relaxed);
+    // Leased before a fork: a mapping of a memfd or of separate pages is then shared with the parent.
+    const bool shared_with_parent = block->generation != generation_.load(std::memory_order_relaxed);
     if (block->backend == BACKEND_BORROWED || block->unwritten || block->lent ||
         (block->backend != BACKEND_HEAP && shared_with_parent)) {
         free_block(block);

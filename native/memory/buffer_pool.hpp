@@ -14,7 +14,7 @@
 // A block with separate pages can be pinned, so that a device accesses it without a copy by the system. It stays pinned
 // while it is pooled, because pinning costs more than the copy.
 //
-// Nothing here throws or uses Python. The bytes of a block are only touched where a comment says it.
+// Nothing here throws or uses Python.
 
 #pragma once
 
@@ -44,7 +44,7 @@ struct Block {
     int fd = -1;
     int backend = BACKEND_HEAP;
     bool pooled_before = false;  // the pages are already in memory
-    bool unwritten = false;      // a holder has released some of its pages, so that it must not be pooled
+    bool unwritten = false;      // a holder has given pages back to the system, so that it must not be pooled
     bool lent = false;           // another process may have it mapped, so that it must not be pooled
     std::atomic<bool> pinned{false};
     std::uint64_t generation = 0;  // of the pool when the block was made; changes with a fork
@@ -119,7 +119,7 @@ class BufferPool {
     // device is missing or refuses. The caller must hold the block, and must be a thread that uses the device.
     bool pin(Block *block) noexcept;
 
-    // Changes with a fork.
+    // A number that changes in a forked child, so that the child recognises blocks of its parent.
     std::uint64_t generation() const noexcept { return generation_.load(std::memory_order_relaxed); }
 
     // Frees pooled blocks that have not been used for `idle` nanoseconds; 0 frees all of them.
@@ -127,7 +127,8 @@ class BufferPool {
 
     BufferPoolStatistics statistics() noexcept;
 
-    // Around fork: no thread may hold a lock. The child abandons memory that it shares with the parent.
+    // Called around fork. The parent holds the lock during the fork, so that the child finds the list complete. The
+    // child frees its mappings of memory that it shares with the parent.
     void before_fork() noexcept { lock_.lock(); }
     void after_fork_in_parent() noexcept { lock_.unlock(); }
     void after_fork_in_child() noexcept;
@@ -145,15 +146,18 @@ class BufferPool {
         leased_bytes_.fetch_add(block->capacity, std::memory_order_relaxed);
     }
 
+    // Remove a block from the pool, and add a block to the pool.
     Block *take(std::size_t nbytes, int backend) noexcept;
     void put(Block *block) noexcept;
     void unlink(Block *block) noexcept;
+    // Moves a block from the pool to the list `doomed`, which `free_all` frees after the lock was released.
     void doom(Block *block, Block **doomed) noexcept;
     void free_block(Block *block) noexcept;
     std::uint64_t free_all(Block *doomed) noexcept;
 
     std::mutex lock_;
-    Block *newest_ = nullptr, *oldest_ = nullptr;          // guarded by the lock, as are
+    // The pooled blocks, linked by age. Guarded by `lock_`, as are their sums.
+    Block *newest_ = nullptr, *oldest_ = nullptr;
     std::uint64_t pooled_blocks_ = 0, pooled_bytes_ = 0;
     std::atomic<std::uint64_t> generation_{0};
     std::atomic<std::uint64_t> leased_blocks_{0}, leased_bytes_{0};

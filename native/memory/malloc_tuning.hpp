@@ -1,11 +1,12 @@
-// Settings of glibc's malloc, for a process that ksrv owns. They do nothing with other C libraries.
+// Settings of glibc's malloc, for worker and handler processes. They do nothing with other C libraries.
 
 #pragma once
 
 namespace ksrv {
 
-// Maps single allocations from 32 MiB on, keeps `keep` free bytes at the end of each heap, and limits the number of
-// heaps. With `no_mmap` nothing is mapped. Returns whether the C library accepted the settings.
+// Keeps `keep` free bytes at the end of each heap, and limits the number of heaps. Allocations of at least 32 MiB get a
+// separate mapping, which is returned to the system when they are freed; with `no_mmap`, they are in a heap, too.
+// Returns whether the C library accepted the settings.
 bool tune_malloc(int keep, bool no_mmap, int heaps) noexcept;
 
 // Changes how many free bytes each heap keeps at its end.

@@ -14,6 +14,7 @@
 
 namespace ksrv {
 
+// How an answer's bytes are counted: not at all, within the limit, or as the only answer outside of the limit.
 enum class AnswerRoom : std::uint8_t { none, shared, beside };
 
 inline constexpr std::uint64_t SMALL_REQUEST_BYTES = 1u << 20;
@@ -65,8 +66,8 @@ class MemoryBudget {
     }
 
   private:
-    std::atomic<std::uint64_t> bytes_{0};
-    std::atomic<std::uint64_t> beside_{0};
+    std::atomic<std::uint64_t> bytes_{0};   // counted within the limit
+    std::atomic<std::uint64_t> beside_{0};  // of the answer outside of the limit; 0: there is none
     std::atomic<std::uint64_t> bound_{UINT64_MAX};
 };
 

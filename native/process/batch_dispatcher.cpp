@@ -17,7 +17,8 @@ FastRequest *fast(Request *request) noexcept { return static_cast<FastRequest *>
 
 // Computes the offset of each input's rows in one block, where the handler process finds them with `ring_aligned`.
 // Returns the size of the block, or more than RING_LARGE_BYTES.
-std::size_t place_inputs(const std::vector<InputSignature> &inputs, const RowWriter &rows, std::size_t *starts) noexcept {
+std::size_t place_inputs(const std::vector<InputSignature> &inputs, const RowWriter &rows,
+                         std::size_t *starts) noexcept {
     std::size_t total = 0;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
         if (inputs[i].padded && rows.row_length > RING_LARGE_BYTES) return SIZE_MAX;
@@ -30,7 +31,8 @@ std::size_t place_inputs(const std::vector<InputSignature> &inputs, const RowWri
     return total;
 }
 
-// Copies a head without the line that has the token. Returns the number of bytes.
+// Copies a head. Leaves out the Authorization field if the handler must not see the control token. Returns the number
+// of copied bytes.
 std::size_t copy_head(char *to, FastRequest *request) noexcept {
     const char *head = request->head();
     const std::size_t length = request->head_length;
@@ -57,6 +59,30 @@ std::size_t copy_head(char *to, FastRequest *request) noexcept {
     return written;
 }
 
+// Writes the records of the requests to `record`, then all ids and heads. Returns the end.
+unsigned char *write_records(unsigned char *record, const std::vector<Request *> &requests) noexcept {
+    unsigned char *text = record + requests.size() * sizeof(RingRequest);
+    for (Request *request : requests) {
+        RingRequest written{};
+        const FastRequestLayout &layout = fast(request)->layout;
+        written.row_length = layout.row_length;
+        written.deadline_ns = fast(request)->client_deadline_ns;
+        written.rows = static_cast<std::uint32_t>(request->rows);
+        written.wanted_count = layout.wanted_count;
+        static_assert(sizeof written.wanted == sizeof layout.wanted);
+        std::memcpy(written.wanted, layout.wanted, sizeof written.wanted);
+        written.id_length = static_cast<std::uint32_t>(layout.id_length);
+        std::memcpy(text, fast(request)->body() + layout.id_offset, layout.id_length);
+        text += layout.id_length;
+        const std::size_t length = copy_head(reinterpret_cast<char *>(text), fast(request));
+        written.head_length = static_cast<std::uint32_t>(length);
+        text += length;
+        std::memcpy(record, &written, sizeof written);
+        record += sizeof written;
+    }
+    return text;
+}
+
 }  // namespace
 
 void DispatchedRun::release_requests() noexcept {
@@ -77,9 +103,51 @@ RingDispatcher::~RingDispatcher() {
     batch.release_requests();
 }
 
+// ---- the loop -------------------------------------------------------------------------------
+
+Served RingDispatcher::serve(const DispatchTerms &terms) noexcept {
+    publish_all();  // wake the waiters of requests that Python answered since the last call
+    const std::int64_t look_ns = terms.has_calls ? now_ns() + CALLS_LOOK_NS : NEVER;
+    for (;;) {
+        if (!land(terms)) return Served::started;
+        if (in_ring() == 0) {
+            std::size_t count = pending_;
+            if (pending_ == 0) {
+                taken_.resize(room_);
+                const Take taken =
+                    queue_->take(terms.slot, taken_.data(), room_, &count, terms.max_rows,
+                                 terms.delay_ns != 0 ? terms.delay_ns : regroup_ns_);
+                regroup_ns_ = 0;
+                if (taken == TAKE_READY_BATCH) return Served::ready;
+                if (taken == TAKE_CLOSED) return Served::closed;
+                if (taken == TAKE_NUDGED) return Served::nudged;
+            }
+            const Way way = dispatch(count, false);
+            if (way == Way::plans && pending_ == 0) {
+                pending_ = count;
+                return Served::plans;
+            }
+            pending_ = 0;
+            if (way != Way::ring) return give_to_python(count);
+            start(at(put_), now_ns(), terms);
+        }
+        fill(terms);
+        const std::uint64_t first = landed_ + 1;
+        const Woke woke = wait(look_ns);
+        if (woke == Woke::look) continue;
+        if (!land(terms)) return Served::started;
+        if (in_ring() == 0) continue;
+        if (woke == Woke::message) return Served::message;
+        // The late batch was answered after all. The next batch is not late: its answer will be in the ring.
+        if (landed_ >= first) continue;
+        hand_over(HandBack::on_channel);
+        return Served::started;
+    }
+}
+
 // ---- dispatching into the ring --------------------------------------------------------------
 
-// Puts the first `count` requests of `taken_` into the next slot of the ring. They must be fast-path requests that fit.
+// Puts the first `count` requests of `taken_` into the next slot of the ring, if they are fast-path requests and fit.
 // `ahead`: another batch is running.
 RingDispatcher::Way RingDispatcher::dispatch(std::size_t count, bool ahead) noexcept {
     const std::int64_t began = now_ns();
@@ -113,40 +181,22 @@ RingDispatcher::Way RingDispatcher::dispatch(std::size_t count, bool ahead) noex
     for (std::size_t i = 0; i < inputs; ++i) to[i] = (small ? slot + first_row : block->data) + starts[i];
     rows.write(to);
     const bool complete = rows.left.empty();
+    // The process's use of the large slot is counted before this side's reference is released.
     if (!small && complete) ring_->name(large);
     if (!small) process_pool().release(block);
     if (!complete) return Way::python;
 
     RingRun head{};
-    unsigned char *record = slot + sizeof head;
-    unsigned char *text = record + count * sizeof(RingRequest);
     made.requests.swap(taken_);
     made.requests.resize(count);
-    for (Request *request : made.requests) {
-        retain(request);
-        RingRequest written{};
-        const FastRequestLayout &layout = fast(request)->layout;
-        written.row_length = layout.row_length;
-        written.deadline_ns = fast(request)->client_deadline_ns;
-        written.rows = static_cast<std::uint32_t>(request->rows);
-        written.wanted_count = layout.wanted_count;
-        static_assert(sizeof written.wanted == sizeof layout.wanted);
-        std::memcpy(written.wanted, layout.wanted, sizeof written.wanted);
-        written.id_length = static_cast<std::uint32_t>(layout.id_length);
-        std::memcpy(text, fast(request)->body() + layout.id_offset, layout.id_length);
-        text += layout.id_length;
-        const std::size_t length = copy_head(reinterpret_cast<char *>(text), fast(request));
-        written.head_length = static_cast<std::uint32_t>(length);
-        text += length;
-        std::memcpy(record, &written, sizeof written);
-        record += sizeof written;
-    }
+    for (Request *request : made.requests) retain(request);
+    const unsigned char *const text_end = write_records(slot + sizeof head, made.requests);
     head.number = number;
     head.rows = made.rows = rows.rows;
     head.row_length = rows.row_length;
     head.requests = static_cast<std::uint32_t>(count);
     head.inputs = static_cast<std::uint32_t>(inputs);
-    head.text_bytes = static_cast<std::uint32_t>(text - slot - sizeof head);
+    head.text_bytes = static_cast<std::uint32_t>(text_end - slot - sizeof head);
     head.first_row = small ? static_cast<std::uint32_t>(first_row) : 0;
     head.large = static_cast<std::uint32_t>(large + 1);
     std::memcpy(slot, &head, sizeof head);
@@ -174,9 +224,9 @@ Served RingDispatcher::give_to_python(std::size_t count) noexcept {
     return Served::requests;
 }
 
-// Marks a batch as begun by the handler, by the worker's knowledge.
-void RingDispatcher::start(DispatchedRun &started, std::int64_t began_ns,
-                            const DispatchTerms &terms) noexcept {
+// Records that the handler has begun the batch: its requests now run, with the batch's deadline. `began_ns` is the
+// process's time, and 0 if it is unknown.
+void RingDispatcher::start(DispatchedRun &started, std::int64_t began_ns, const DispatchTerms &terms) noexcept {
     started.started = true;
     started.began_ns = std::clamp(began_ns, std::max(started.dispatched_ns, landed_ns_), now_ns());
     unsigned char *const alive = marks_.data();
@@ -202,6 +252,7 @@ std::uint64_t RingDispatcher::depth() const noexcept {
         std::clamp<std::int64_t>(RUNS_AHEAD_NS / std::max<std::int64_t>(ran_ns_, 1), 1, RING_SLOTS));
 }
 
+// Dispatches further batches while the handler runs the first.
 void RingDispatcher::fill(const DispatchTerms &terms) noexcept {
     while (in_ring() < depth()) {
         taken_.resize(room_);
@@ -229,7 +280,7 @@ bool RingDispatcher::land(const DispatchTerms &terms) noexcept {
     const std::uint64_t completed = ring_->control().completed.load();
     // `completed` may lag by one batch, because Python may finish a batch before the process counts it.
     const bool sane = completed + 1 >= landed_ && completed <= put_;
-    if (!sane && in_ring() == 0) return true;  // the next batch ends the process
+    if (!sane && in_ring() == 0) return true;  // no batch to report it with: the next batch is handed over as malformed
     while (landed_ < completed || !sane) {
         DispatchedRun &first = at(landed_ + 1);
         fault = sane ? ring_->read_answer(first.number, &answer) : "batches were completed that were not dispatched";
@@ -272,10 +323,9 @@ bool RingDispatcher::finish(DispatchedRun &done) noexcept {
         std::memcpy(answered_.get() + output.offset, ring_->answer_rows(done.number) + output.offset, output.nbytes);
     }
     // The process writes all of its times. Neither a time nor the sum of two is trusted to be in range.
-    const std::uint64_t said =
+    const std::uint64_t reported =
         static_cast<std::uint64_t>(answer.ended_ns) - static_cast<std::uint64_t>(answer.began_ns);
-    const std::int64_t ran =
-        std::clamp<std::int64_t>(static_cast<std::int64_t>(said), 0, now_ns() - done.began_ns);
+    const std::int64_t ran = std::clamp<std::int64_t>(static_cast<std::int64_t>(reported), 0, now_ns() - done.began_ns);
     ReplyStage stages[RING_STAGES + 1] = {{"assemble", 8, done.assemble_ns}};
     // Cap reported stage times at the time since the batch was dispatched.
     const std::uint64_t most_ns = static_cast<std::uint64_t>(now_ns() - done.dispatched_ns);
@@ -286,7 +336,7 @@ bool RingDispatcher::finish(DispatchedRun &done) noexcept {
     const FastReply reply{parts, static_cast<int>(answer.outputs), stages, static_cast<int>(answer.stages) + 1,
                            static_cast<std::uint64_t>(ran)};
     if (!answer_batch(queue_, sums_, done.requests.data(), count, marks_.data(), reply)) return false;
-    ran_ns_ += (ran - ran_ns_) / 8;
+    ran_ns_ += (ran - ran_ns_) / 8;  // an average of the last runs
     if (ran > RUNS_AHEAD_NS) ran_ns_ = std::max(ran_ns_, ran);
     if (done.images && assembles_beside_run(ran, static_cast<std::int64_t>(done.assemble_ns)))
         queue_->may_prefetch.store(true);
@@ -309,16 +359,17 @@ void RingDispatcher::put_back_from(std::uint64_t first) noexcept {
 
 // The current batch runs long: returns the later batches to the queue, so that any instance may take them.
 void RingDispatcher::take_back() noexcept {
-    ran_ns_ = RUNS_AHEAD_NS;
+    ran_ns_ = RUNS_AHEAD_NS;  // so that `depth` allows only one batch
     put_back_from(ksrv::take_back(*ring_, landed_ + 1, put_) + 1);
 }
 
-// ---- the loop -------------------------------------------------------------------------------
+// ---- sleeping -------------------------------------------------------------------------------
 
 // Waits until an answer may be ready, or Python must look at the first batch's process or calls.
 RingDispatcher::Woke RingDispatcher::wait(std::int64_t look_ns) noexcept {
     RingControl &control = ring_->control();
     const DispatchedRun &first = at(landed_ + 1);
+    // With several batches in the ring, sleep until half of them are completed.
     const std::uint64_t target = landed_ + (in_ring() + 1) / 2;
     control.wake_at.store(target);
     control.worker_sleeps.store(1);
@@ -345,46 +396,6 @@ RingDispatcher::Woke RingDispatcher::wait(std::int64_t look_ns) noexcept {
         return Woke::look;
     }
     default: return Woke::python;
-    }
-}
-
-Served RingDispatcher::serve(const DispatchTerms &terms) noexcept {
-    publish_all();
-    const std::int64_t look_ns = terms.has_calls ? now_ns() + CALLS_LOOK_NS : NEVER;
-    for (;;) {
-        if (!land(terms)) return Served::started;
-        if (in_ring() == 0) {
-            std::size_t count = pending_;
-            if (pending_ == 0) {
-                taken_.resize(room_);
-                const Take taken =
-                    queue_->take(terms.slot, taken_.data(), room_, &count, terms.max_rows,
-                                 terms.delay_ns != 0 ? terms.delay_ns : regroup_ns_);
-                regroup_ns_ = 0;
-                if (taken == TAKE_READY_BATCH) return Served::ready;
-                if (taken == TAKE_CLOSED) return Served::closed;
-                if (taken == TAKE_NUDGED) return Served::nudged;
-            }
-            const Way way = dispatch(count, false);
-            if (way == Way::plans && pending_ == 0) {
-                pending_ = count;
-                return Served::plans;
-            }
-            pending_ = 0;
-            if (way != Way::ring) return give_to_python(count);
-            start(at(put_), now_ns(), terms);
-        }
-        fill(terms);
-        const std::uint64_t first = landed_ + 1;
-        const Woke woke = wait(look_ns);
-        if (woke == Woke::look) continue;
-        if (!land(terms)) return Served::started;
-        if (in_ring() == 0) continue;
-        if (woke == Woke::message) return Served::message;
-        // The late batch was answered after all. The next batch is not late: its answer will be in the ring.
-        if (landed_ >= first) continue;
-        hand_over(HandBack::on_channel);
-        return Served::started;
     }
 }
 

@@ -68,6 +68,8 @@ class RingDispatcher {
     RingDispatcher(Queue *queue, Ring *ring, int channel, Sums *sums, std::size_t room);
     ~RingDispatcher();
 
+    // Dispatches and answers batches until Python is needed. Sleeps without the GIL. Called only by the instance's
+    // thread.
     Served serve(const DispatchTerms &terms) noexcept;
 
     // Stops using the ring. Batches that the handler has not begun are returned to the queue.
@@ -98,8 +100,10 @@ class RingDispatcher {
     static constexpr std::int64_t CALLS_LOOK_NS = 50'000'000;  // between checks of calls to other models
     static constexpr std::int64_t TAKE_BACK_NS = 5'000'000;    // if a run takes this long, later batches are taken back
 
+    // Batches are numbered from 1. Batches `landed_` + 1 to `put_` are in the ring, and the process runs the first of
+    // them.
     DispatchedRun &at(std::uint64_t number) noexcept { return slots_[number % RING_SLOTS]; }
-    enum class Way { ring, python, plans };
+    enum class Way { ring, python, plans };  // who continues with a batch; plans: Python, only to plan picture sizes
 
     Way dispatch(std::size_t count, bool ahead) noexcept;
     Served give_to_python(std::size_t count) noexcept;
@@ -109,6 +113,7 @@ class RingDispatcher {
     void fill(const DispatchTerms &terms) noexcept;
     void take_back() noexcept;
     void put_back_from(std::uint64_t first) noexcept;
+    // Why `wait` returned: answers may be ready; Python must finish the first batch; Python must read a message.
     enum class Woke { look, python, message };
     Woke wait(std::int64_t look_ns) noexcept;
     std::uint64_t depth() const noexcept;
@@ -121,12 +126,12 @@ class RingDispatcher {
     DispatchedRun slots_[RING_SLOTS];
     // Sized for the largest batch in advance, so that serving allocates nothing.
     std::vector<Request *> taken_;
-    std::vector<unsigned char> marks_;
+    std::vector<unsigned char> marks_;  // for `Queue::start` and `Queue::finish`
     std::unique_ptr<unsigned char[]> answered_;  // the rows of the answer that is being sent
     std::size_t pending_ = 0;  // requests in `taken_` that wait for resize plans
     std::uint64_t put_ = 0, landed_ = 0;  // counts of batches that entered and left the ring
     std::int64_t ran_ns_ = RUNS_AHEAD_NS;  // estimated run time of a batch
-    std::int64_t regroup_ns_ = 0;
+    std::int64_t regroup_ns_ = 0;          // how long the next batch may wait for more requests, see `regroup_delay_ns`
     std::int64_t landed_ns_ = 0;          // when the last batch left the ring
 };
 

@@ -56,19 +56,20 @@ Ring *Ring::make() noexcept {
     return ring;
 }
 
+// The process writes the large slots after those of the worker.
 Ring *Ring::map(int fd) noexcept { return mapped(fd, RING_LARGE_SLOTS); }
 
-Ring *Ring::mapped(int fd, int first_own) noexcept {
+Ring *Ring::mapped(int fd, int first_written) noexcept {
     struct stat status;
     if (fstat(fd, &status) != 0 || static_cast<std::uint64_t>(status.st_size) != SIZE) return nullptr;
     void *data = mmap(nullptr, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (data == MAP_FAILED) return nullptr;
-    Ring *ring = new (std::nothrow) Ring(static_cast<unsigned char *>(data), first_own);
+    Ring *ring = new (std::nothrow) Ring(static_cast<unsigned char *>(data), first_written);
     if (ring == nullptr) munmap(data, SIZE);
     return ring;
 }
 
-Ring::Ring(unsigned char *data, int first_own) noexcept : data_(data), first_own_(first_own) {
+Ring::Ring(unsigned char *data, int first_written) noexcept : data_(data), first_written_(first_written) {
     for (int i = 0; i < RING_ALL_LARGE_SLOTS; ++i) {
         LargeSlot &slot = slots_[i];
         slot.data = large(i);
@@ -107,7 +108,7 @@ bool Ring::reserve(LargeSlot &slot, std::size_t nbytes) noexcept {
 
 Block *Ring::lease(std::size_t nbytes) noexcept {
     if (nbytes > RING_LARGE_BYTES) return nullptr;
-    for (int i = first_own_; i < first_own_ + RING_LARGE_SLOTS; ++i) {
+    for (int i = first_written_; i < first_written_ + RING_LARGE_SLOTS; ++i) {
         LargeSlot &slot = slots_[i];
         long unused = 0;
         if (!slot.refs.compare_exchange_strong(unused, 1)) continue;
@@ -124,13 +125,13 @@ Block *Ring::lease(std::size_t nbytes) noexcept {
 }
 
 int Ring::number_of(const Block *block) const noexcept {
-    for (int i = first_own_; i < first_own_ + RING_LARGE_SLOTS; ++i)
+    for (int i = first_written_; i < first_written_ + RING_LARGE_SLOTS; ++i)
         if (block == &slots_[i]) return i;
     return -1;
 }
 
 Block *Ring::receive(std::uint32_t number) noexcept {
-    const std::uint32_t first = first_own_ == 0 ? RING_LARGE_SLOTS : 0;
+    const std::uint32_t first = first_written_ == 0 ? RING_LARGE_SLOTS : 0;
     if (number < first || number >= first + RING_LARGE_SLOTS) return nullptr;
     LargeSlot &slot = slots_[number];
     const std::lock_guard<std::mutex> guard(receiving_);
@@ -143,7 +144,7 @@ Block *Ring::receive(std::uint32_t number) noexcept {
 void Ring::return_slot(Block *block) noexcept {
     LargeSlot &slot = *static_cast<LargeSlot *>(block);
     Ring *const ring = slot.ring;
-    if (slot.generation != process_pool().generation()) return;  // a child of the process that holds it
+    if (slot.generation != process_pool().generation()) return;  // a forked child must not change its parent's counts
     {
         const std::lock_guard<std::mutex> guard(ring->receiving_);
         if (slot.received != 0 && slot.refs.load() == 0) {  // else it was received again in the meantime

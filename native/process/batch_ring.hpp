@@ -1,12 +1,12 @@
-// Shared memory through which a worker passes batches to a handler process, and the process its answers.
+// The ring: shared memory through which a worker passes batches to a handler process, and the process its answers.
 //
 // Strategy: a fixed number of slots, used in turn. The worker fills a slot and increments `dispatched`. The process
 // runs dispatched batches, writes each answer to the answer slot of the same number, and increments `completed`. The
 // worker can take back batches that the process has not begun: each side stores its counter, then loads the
 // other's (Dekker, sequentially consistent). At least one sees the other's store, so a batch is never both taken back
 // and begun. Neither side makes a system call while the other is awake: before a side sleeps it sets a flag, looks
-// once more, and is then woken by the bell, a message of one byte on the channel (ksrv/engine/processes/link.py). If the other
-// side ends, the closed channel wakes a sleeping side, too.
+// once more, and is then woken by the bell, a message of one byte on the channel (ksrv/engine/processes/link.py). If
+// the other side ends, the closed channel wakes a sleeping side, too.
 //
 // Large slots carry rows that do not fit a batch's slot, and large tensors of messages. Each side writes to a few
 // of them. A large slot is a `Block`: the reader makes arrays over it in place. `held` counts the batches and messages
@@ -32,7 +32,7 @@ namespace ksrv {
 constexpr std::uint64_t RING_SLOTS = 8;
 constexpr std::size_t RING_BATCH_BYTES = 64 * 1024;   // size of a batch slot: records, ids, heads and rows
 constexpr std::size_t RING_ANSWER_BYTES = 64 * 1024;  // size of an answer's rows, which follow its head
-constexpr int RING_LARGE_SLOTS = 8;  // that each side writes: the worker the first, the process those after them
+constexpr int RING_LARGE_SLOTS = 8;  // per writer: the worker writes slots 0 to 7, the process slots 8 to 15
 constexpr int RING_ALL_LARGE_SLOTS = 2 * RING_LARGE_SLOTS;
 constexpr std::size_t RING_LARGE_BYTES = 8 * 1024 * 1024;
 constexpr int RING_OUTPUTS = 8, RING_STAGES = 8;
@@ -172,18 +172,18 @@ class Ring {
     struct LargeSlot : Block {
         Ring *ring = nullptr;
         std::size_t reserved = 0;    // bytes whose pages are allocated
-        std::uint32_t received = 0;  // how often it was named since it was returned
+        std::uint32_t received = 0;  // how often the other side has named it since it was returned
     };
 
-    explicit Ring(unsigned char *data, int first_own) noexcept;
-    static Ring *mapped(int fd, int first_own) noexcept;
+    explicit Ring(unsigned char *data, int first_written) noexcept;
+    static Ring *mapped(int fd, int first_written) noexcept;  // for `make` and `map`
     bool reserve(LargeSlot &slot, std::size_t nbytes) noexcept;
     static void return_slot(Block *block) noexcept;
 
     unsigned char *data_;
     int fd_ = -1;  // -1 if closed, or if the caller owns it
-    const int first_own_;
-    std::mutex receiving_;
+    const int first_written_;  // this side writes RING_LARGE_SLOTS large slots, from this number on
+    std::mutex receiving_;  // guards LargeSlot::received
     std::atomic<long> users_{1};  // the caller of `make` or `map`, and the large slots in use
     LargeSlot slots_[RING_ALL_LARGE_SLOTS];
 };

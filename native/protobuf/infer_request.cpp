@@ -6,6 +6,7 @@ namespace ksrv::message {
 
 namespace {
 
+// A method for each message type. Field numbers are those of the .proto file; the comments name the fields.
 class Scanner {
   public:
     Scanner(const unsigned char *base, std::size_t size, const Limits &limits,
@@ -19,13 +20,13 @@ class Scanner {
         return parts(message, 7, [&](const Cursor &, std::uint64_t field, const Span &part) {
             if (field <= 3) return once(part, texts[field - 1], &seen[field - 1]);
             switch (field) {
-            case 4:
+            case 4:  // parameters
                 return parameter(part, request_.parameters);
-            case 5:
+            case 5:  // inputs
                 return input(part);
-            case 6:
+            case 6:  // outputs
                 return output(part);
-            default:
+            default:  // raw_input_contents
                 break;
             }
             if (request_.raw.size() == limits_.inputs) return limit(INPUTS, limits_.inputs + 1);
@@ -47,13 +48,14 @@ class Scanner {
         return which;
     }
 
+    // Skips a field that is unknown or has an unusual form.
     bool unknown(Cursor &c, std::uint64_t field, unsigned type) noexcept {
         request_.unsure = true;
         return c.skip(field, type);
     }
 
-    // Calls `take` for each field of `within` with a number up to `last`. All of these are length-delimited.
-    // `unpacked`: counts the dimensions of a shape that is not packed. They are counted, but not read.
+    // Calls `take` for each field of `within` with a number up to `last`. All of these fields are length-delimited.
+    // `unpacked`: of an input, whose shape may be in unpacked form: its dimensions are counted here, but not read.
     template <typename Take>
     Outcome parts(const Span &within, std::uint64_t last, Take &&take, std::size_t *unpacked = nullptr) noexcept {
         Cursor c(base_, within.offset, within.offset + within.length);
@@ -75,6 +77,7 @@ class Scanner {
         return OK;
     }
 
+    // Counts and checks a name or string.
     Outcome text(const Span &part) noexcept {
         request_.text += part.length;
         if (request_.text > limits_.text) return limit(TEXT, request_.text);
@@ -83,6 +86,7 @@ class Scanner {
         return MALFORMED;
     }
 
+    // Takes a text that usually occurs once. If it occurs again, the message is unsure.
     Outcome once(const Span &part, Span *into, bool *seen) noexcept {
         if (*seen) request_.unsure = true;
         *seen = true;
@@ -90,6 +94,7 @@ class Scanner {
         return text(part);
     }
 
+    // An entry of a map of parameters: key (1) and InferParameter (2).
     template <typename Pool> Outcome parameter(const Span &entry, Pool &pool) noexcept {
         if (request_.parameters.size() + request_.inner_parameters.size() >= limits_.parameters)
             return limit(PARAMETERS, limits_.parameters + 1);
@@ -101,6 +106,7 @@ class Scanner {
         });
     }
 
+    // An InferParameter.
     Outcome value(const Span &part, Parameter *made, bool *seen) noexcept {
         if (*seen) request_.unsure = true;
         *seen = true;
@@ -146,14 +152,14 @@ class Scanner {
                 return once(part, &made->name, &has_name);
             case 2:
                 return once(part, &made->datatype, &has_datatype);
-            case 3:
+            case 3:  // shape
                 if (has_shape) request_.unsure = true;
                 has_shape = true;
                 return shape(part, made);
             case 4:
                 ++made->parameters;
                 return parameter(part, request_.inner_parameters);
-            default:
+            default:  // contents
                 if (made->has_contents) request_.unsure = true;
                 made->has_contents = true;
                 return contents(part, made);
@@ -168,7 +174,7 @@ class Scanner {
             std::uint64_t dimension;
             unsigned length;
             if (!c.varint(&dimension, &length)) return malformed(c);
-            if (made->rank >= limits_.rank) {
+            if (made->rank >= limits_.rank) {  // count the rest, for the error message
                 std::uint64_t rest = 0;
                 if (!protobuf::count_varints(c.here(), part.offset + part.length - c.at(), &rest,
                                    &request_.unsure))
@@ -227,13 +233,11 @@ class Scanner {
 
 }  // namespace
 
-Outcome scan(const unsigned char *message, std::size_t size, const Limits &limits,
-             Request &request) noexcept {
+Outcome scan(const unsigned char *message, std::size_t size, const Limits &limits, Request &request) noexcept {
     return Scanner(message, size, limits, request).run();
 }
 
-bool next_element(const unsigned char *base, std::size_t *at, std::size_t end,
-                  Span *element) noexcept {
+bool next_element(const unsigned char *base, std::size_t *at, std::size_t end, Span *element) noexcept {
     Cursor c(base, *at, end);
     while (!c.done()) {
         std::uint64_t field;

@@ -1,4 +1,4 @@
-// Reads the wire form of ModelInferRequest in one pass.
+// Reads the wire form of ModelInferRequest (protos/) in one pass.
 //
 // Strategy: the scan copies nothing. It records the offsets of names, shapes, parameters and tensor bytes in the
 // received message, and counts everything that repeats, so that no later step can be made to allocate more than the
@@ -28,10 +28,10 @@ enum Outcome : int {
     RANK,        // more dimensions in a shape than allowed
     PARAMETERS,  // more parameters than allowed
     TEXT,        // more bytes of names and strings than allowed
-    MEMORY,      // not enough memory for the notes
+    MEMORY,      // not enough memory for the result
 };
 
-// Fields of InferTensorContents whose values are no varints.
+// The fields of InferTensorContents whose values are not varints, by their numbers.
 enum Contents : unsigned {
     FP32_CONTENTS = 6,
     FP64_CONTENTS = 7,
@@ -96,18 +96,17 @@ struct Request {
     std::size_t text = 0;     // bytes of all names and strings
     std::size_t failed_at = 0;  // offset of the fault in a MALFORMED message
     std::uint64_t counted = 0;  // the number that exceeded a limit
-    bool unsure = false;
+    bool unsure = false;        // the message has an unusual form: the caller must re-encode it
 };
 
-Outcome scan(const unsigned char *message, std::size_t size, const Limits &limits,
-             Request &request) noexcept;
+// Reads the message into `request`. On another outcome than OK, `request` has the fault's position or count.
+Outcome scan(const unsigned char *message, std::size_t size, const Limits &limits, Request &request) noexcept;
 
 // The next element of bytes_contents at or after `*at`, within an already scanned contents span.
-bool next_element(const unsigned char *base, std::size_t *at, std::size_t end,
-                  Span *element) noexcept;
+bool next_element(const unsigned char *base, std::size_t *at, std::size_t end, Span *element) noexcept;
 
-// Decodes the packed varints of a typed field, which were counted before, into numbers of a datatype. Returns `count`, or
-// the index of the first value that exceeds the datatype, which is stored in `*value`.
+// Decodes the packed varints of a typed field, which `scan` has counted, into numbers of a datatype. Returns `count`,
+// or the index of the first value that exceeds the datatype, which is stored in `*value`.
 std::size_t decode_contents(Datatype datatype, const unsigned char *p, std::size_t count, void *out,
                             std::int64_t *value) noexcept;
 

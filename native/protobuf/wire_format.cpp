@@ -38,8 +38,7 @@ bool Cursor::skip(std::uint64_t field, unsigned type) noexcept {
     }
 }
 
-bool count_varints(const unsigned char *p, std::size_t n, std::uint64_t *count,
-                   bool *odd) noexcept {
+bool count_varints(const unsigned char *p, std::size_t n, std::uint64_t *count, bool *odd) noexcept {
     if (n && (p[n - 1] & 0x80)) return false;
     std::uint64_t ends = 0;
     for (std::size_t i = 0; i < n; ++i) ends += !(p[i] & 0x80);

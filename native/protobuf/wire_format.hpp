@@ -13,7 +13,7 @@
 
 namespace ksrv::protobuf {
 
-constexpr std::size_t MAX_GROUPS = 100;  // nested unknown groups, protobuf's own bound
+constexpr std::size_t MAX_GROUPS = 100;  // nested unknown groups, the recursion limit of protobuf libraries
 
 enum WireType : unsigned { VARINT = 0, FIXED64 = 1, BYTES = 2, GROUP = 3, END_GROUP = 4, FIXED32 = 5 };
 
@@ -34,7 +34,7 @@ class Cursor {
     bool done() const noexcept { return at_ == end_; }
     std::size_t at() const noexcept { return at_; }
 
-    // Reads a varint. False if the bytes end within it or it has more than ten. `*length` is its size.
+    // Reads a varint. False if the bytes end within it, or it has more than ten bytes. `*length` is its size in bytes.
     bool varint(std::uint64_t *value, unsigned *length) noexcept {
         std::uint64_t result = 0;
         for (unsigned i = 0; i < 10; ++i) {
@@ -92,9 +92,9 @@ class Cursor {
     std::size_t end_;
 };
 
-// Counts the varints in a packed field. False if the last is cut off, or if a varint has more than ten bytes.
-bool count_varints(const unsigned char *p, std::size_t n, std::uint64_t *count,
-                   bool *odd) noexcept;
+// Counts the varints in a packed field. False if the last is cut off, or if a varint has more than ten bytes. Sets
+// `*odd` if a value exceeds 64 bits.
+bool count_varints(const unsigned char *p, std::size_t n, std::uint64_t *count, bool *odd) noexcept;
 
 // Decodes packed varints, which were counted before, into `out`. `Wire` is the field's type (a varint is truncated to
 // its width, as protobuf does) and `Item` the tensor's type. Returns `count`, or the index of the first value that

@@ -7,8 +7,9 @@
 
 namespace ksrv {
 
-// Takes requests of one batch key in order while they fit. A request that does not fit fills the batch. `taken` counts
-// the requests already in the batch: an empty batch takes its first request whatever its rows.
+// Takes requests of one batch key in order while they fit. If a request does not fit, the batch is full. `taken` counts
+// the requests already in the batch, because an empty batch takes its first request even if that has too many rows. The
+// caller holds the mutex.
 std::size_t Queue::collect(std::size_t slot, std::uint64_t batch_key, Request **out, std::size_t room,
                            std::uint64_t rows_left, std::size_t taken,
                            bool *full) noexcept {
@@ -39,8 +40,9 @@ std::size_t Queue::collect(std::size_t slot, std::uint64_t batch_key, Request **
     return count;
 }
 
-// Finds the first batch key, by the order of its first request, whose requests may be taken by an instance now.
-// Otherwise sets `*wake` to when that is possible without another push.
+// Finds the batch key of the next batch: the first key in the order of the queue whose requests fill a batch or have
+// waited for `delay_ns`. If there is none, sets `*wake` to when the first key has waited long enough. The caller holds
+// the mutex.
 bool Queue::choose(std::size_t slot, std::uint64_t max_rows, std::int64_t delay_ns,
                    std::int64_t now, std::uint64_t *batch_key, std::int64_t *wake) noexcept {
     *wake = NEVER;
@@ -56,26 +58,26 @@ bool Queue::choose(std::size_t slot, std::uint64_t max_rows, std::int64_t delay_
                 *batch_key = request->batch_key;
                 return true;
             }
-            Group *mine = std::find_if(groups, groups + found, [request](const Group &other) {
+            Group *group = std::find_if(groups, groups + found, [request](const Group &other) {
                 return other.key == request->batch_key;
             });
-            if (mine == groups + found) {
+            if (group == groups + found) {
                 if (found == GROUPS) continue;
                 ++found;
-                *mine = {request->batch_key, 0, request->enqueued_ns, false};
+                *group = {request->batch_key, 0, request->enqueued_ns, false};
             }
-            if (mine->full) continue;
-            mine->oldest_ns = std::min(mine->oldest_ns, request->enqueued_ns);
-            mine->rows += request->rows;
-            mine->full = mine->rows >= max_rows;
+            if (group->full) continue;
+            group->oldest_ns = std::min(group->oldest_ns, request->enqueued_ns);
+            group->rows += request->rows;
+            group->full = group->rows >= max_rows;
         }
     }
-    for (Group *mine = groups; mine != groups + found; ++mine) {
-        if (mine->full || now - mine->oldest_ns >= delay_ns) {
-            *batch_key = mine->key;
+    for (Group *group = groups; group != groups + found; ++group) {
+        if (group->full || now - group->oldest_ns >= delay_ns) {
+            *batch_key = group->key;
             return true;
         }
-        *wake = std::min(*wake, mine->oldest_ns + delay_ns);
+        *wake = std::min(*wake, group->oldest_ns + delay_ns);
     }
     return false;
 }
@@ -86,7 +88,7 @@ Take Queue::take(std::size_t slot, Request **out, std::size_t room, std::size_t 
     *count = 0;
     ++idle_;
     slots_[slot].idle = true;
-    if (prefetching_) prefetcher_.notify_one();
+    if (prefetching_) prefetcher_.notify_one();  // it must close its open batch for this instance
     for (;;) {
         std::int64_t wake = NEVER;
         if (!slots_[slot].claimed) {
@@ -150,6 +152,7 @@ bool Queue::fills_a_batch(const Request *first, std::uint64_t max_rows) noexcept
     return false;
 }
 
+// `kind`: the `taken` callback that the requests must have.
 std::size_t Queue::take_ahead(std::size_t slot, void *(*kind)(Request *), Request **out,
                               std::size_t room, std::uint64_t max_rows) noexcept {
     std::lock_guard<std::mutex> guard(mutex_);
@@ -169,7 +172,7 @@ void Queue::put_back(Request **requests, std::size_t count) noexcept {
                 part_with(request);
                 continue;
             }
-            requests[i] = nullptr;
+            requests[i] = nullptr;  // only ended requests are released below
             if (!request->in_hand) continue;
             // The line of requests without a priority, which always exists.
             Line &line = lines_.find(level(request))->second;
@@ -209,13 +212,14 @@ Take Queue::prefetch(Request **out, std::size_t room, std::size_t *count,
         } else {
             bool full = rows >= max_rows;
             if (!full) {
+                // `taken` is 1, because the open batch has requests already.
                 *count = collect(NOWHERE, prefetched_key_, out, room, max_rows - rows, 1, &full);
                 if (*count > 0) return TAKE_REQUESTS;
             }
-            const std::int64_t ripe = oldest_ns + delay_ns;
-            const bool leaves = full || delay_ns == 0 || closed_ || now_ns() >= ripe;
-            if (idle_ > 0 && leaves) return TAKE_INSTANCE_IDLE;
-            if (idle_ > 0) wake = ripe;
+            const std::int64_t delay_ends_ns = oldest_ns + delay_ns;
+            const bool complete = full || delay_ns == 0 || closed_ || now_ns() >= delay_ends_ns;
+            if (idle_ > 0 && complete) return TAKE_INSTANCE_IDLE;
+            if (idle_ > 0) wake = delay_ends_ns;
         }
         wait_until(prefetcher_, lock, wake);
     }

@@ -4,7 +4,8 @@ namespace ksrv {
 
 namespace {
 
-// Linked by `next`, which a final request no longer needs, so that adding a request cannot fail.
+// Answered requests of this thread whose waiters were not woken yet. Linked by `next`, which a final request no longer
+// needs, so that adding a request cannot fail.
 thread_local Request *first_answered = nullptr, *last_answered = nullptr;
 
 }  // namespace

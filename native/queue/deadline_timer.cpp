@@ -12,7 +12,7 @@ namespace ksrv {
 
 namespace {
 
-constexpr std::int64_t RETRY_NS = 1'000'000;
+constexpr std::int64_t RETRY_NS = 1'000'000;  // after memory was short
 
 }  // namespace
 
@@ -51,7 +51,7 @@ void Timer::after_fork_in_child() noexcept {
     running_ = false;
     queues_.clear();
     wake_at_.store(NEVER);
-    new (&sooner_) MonotonicCondition;
+    new (&sooner_) MonotonicCondition;  // the parent's timer thread may have waited on the condition at the fork
     mutex_.unlock();
 }
 

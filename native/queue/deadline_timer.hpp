@@ -1,4 +1,4 @@
-// The thread that ends requests at their deadlines.
+// The deadline timer: a thread that ends the requests of all queues of the process at their deadlines.
 
 #pragma once
 
@@ -10,15 +10,16 @@
 
 namespace ksrv {
 
-// One thread that ends requests at their deadlines, for all queues of the process. It never waits for the GIL: a Python
-// thread later handles the requests that it ended.
+// Sleeps until the earliest deadline of all watched queues, and then calls `Queue::expire`. It never waits for the GIL:
+// a Python thread later handles the requests that it ended.
 class Timer {
   public:
-    // False if the thread cannot be started.
+    // Watches a queue, and holds a reference to it, until `forget`. False if the thread cannot be started.
     bool watch(Queue *queue) noexcept;
     void forget(Queue *queue) noexcept;
 
-    // Must be called after a deadline was added to a queue's heap.
+    // Wakes the thread if it would sleep past the deadline. Must be called after a deadline was added to a queue's
+    // heap.
     void expect(std::int64_t deadline) noexcept;
 
     // Around fork: the child has no timer thread and watches none of the parent's queues.
@@ -31,8 +32,8 @@ class Timer {
     void run() noexcept;
 
     std::mutex mutex_;
-    MonotonicCondition sooner_;
-    std::atomic<std::int64_t> wake_at_{NEVER};
+    MonotonicCondition sooner_;  // `wake_at_` became earlier
+    std::atomic<std::int64_t> wake_at_{NEVER};  // changed only under the mutex
     std::vector<Queue *> queues_;
     bool running_ = false;
 };

@@ -1,8 +1,8 @@
-// A request from its submission to its answer.
+// A request to a model, from its submission to its answer.
 //
-// Strategy: a request is reference-counted (by the submitter, the queue, waiting threads) and has two atomics. `state`
-// decides who answers: it leaves the open states once, under the queue's mutex, and the thread that changed it answers.
-// `done` says that the answer may be read: it is set after the answer was stored, and waiting threads sleep on it.
+// Strategy: the submitter, the queue and waiting threads each hold a reference. Two atomics order the threads. `state`
+// decides who answers: it becomes final once, under the queue's mutex, and the thread that changed it answers. `done`
+// is set after the answer was stored: then the answer may be read. Waiting threads sleep on `done` with a futex.
 //
 // Nothing here throws, allocates or uses Python.
 
@@ -21,7 +21,7 @@
 
 namespace ksrv {
 
-inline constexpr std::size_t NOWHERE = SIZE_MAX;
+inline constexpr std::size_t NOWHERE = SIZE_MAX;  // no index in the heap of deadlines, and no instance's slot
 
 enum State : std::int32_t {
     STATE_NEW = 0,    // not pushed yet, or refused
@@ -77,7 +77,7 @@ struct Request {
     std::uint32_t rows = 1;
     std::uint32_t priority = 0;       // 1 is the most urgent; 0 is less urgent than all others
     std::int64_t deadline_ns = NEVER;
-    std::uint64_t nbytes = 0;         // counts against the bytes in flight
+    std::uint64_t nbytes = 0;         // counted in the memory budget
     bool reserved = false;  // the bytes are reserved already; a queue that accepts the request gives them back
     bool counted = true;              // its end is counted; false for a part of a split request
     Sequence *sequence = nullptr;     // a counted reference, or null; requests of a sequence have no priority

@@ -120,7 +120,8 @@ Push Queue::accept(Request *request, std::size_t *slot, std::int64_t now) noexce
     return PUSH_OK;
 }
 
-// If a push is refused, the request keeps the bytes that its submitter reserved.
+// Reserves the request's bytes, unless its submitter has reserved them. If the push is then refused, `give_back`
+// returns only bytes that were reserved here.
 bool Queue::reserve(const Request *request) noexcept {
     return request->reserved ||
            process_budget().reserve(request->nbytes, request->nbytes <= SMALL_REQUEST_BYTES);
@@ -241,14 +242,15 @@ void Queue::leave_place(Request *request) noexcept {
     --places_;
 }
 
-// Drops a request that has ended and that no batch refers to. The caller holds the mutex, and must release the request
-// and the queue afterwards.
+// Returns the bytes of a request that has ended and that no batch refers to. The caller holds the mutex, and must
+// release the queue's reference to the request after it has released the mutex.
 void Queue::let_go(Request *request) noexcept {
     process_budget().give_back(request->nbytes);
     if (--open_ == 0) empty_.notify_all();
 }
 
-// Ends the request and removes it from the lines and the deadlines. False if it had ended before.
+// Ends the request and removes it from the lines and the deadlines. False if it had ended before. The caller holds the
+// mutex.
 bool Queue::end(Request *request, State state, std::int64_t now) noexcept {
     const std::int32_t before = request->state.load(std::memory_order_relaxed);
     if (before == STATE_NEW || is_final(before)) return false;

@@ -35,20 +35,20 @@ namespace ksrv {
 enum Push : int {
     PUSH_OK = 0,
     PUSH_FULL,     // the queue is at its capacity
-    PUSH_BYTES,    // the limit on bytes in flight is reached
+    PUSH_BYTES,    // the memory budget is used up
     PUSH_CLOSED,   // the version no longer accepts requests; retry with its successor
     PUSH_EXPIRED,  // the deadline has passed already
     PUSH_MEMORY,
-    PUSH_INLINE,     // no request waits and an instance is idle: the caller runs the request on it
+    PUSH_INLINE,   // accepted, in STATE_RUNNING: the caller must run the request on the claimed slot's instance
 };
 
 enum Take : int {
     TAKE_REQUESTS = 0,
-    TAKE_READY_BATCH,   // a batch that was assembled before must be run
-    TAKE_CLOSED,  // closed and empty
-    TAKE_INSTANCE_IDLE,   // (prefetcher) an instance is idle: close the open batch now
-    TAKE_NUDGED,  // `nudge` was called: the instance's thread must check its executor
-    TAKE_NOTHING,
+    TAKE_READY_BATCH,    // the instance must run a batch that was assembled before
+    TAKE_CLOSED,         // closed and empty
+    TAKE_INSTANCE_IDLE,  // (prefetcher) an instance is idle: close the open batch now
+    TAKE_NUDGED,         // `nudge` was called: the instance's thread must check its executor
+    TAKE_NOTHING,        // only in the queue: keep waiting
 };
 
 enum Counter : int {
@@ -88,7 +88,7 @@ class Queue {
     std::atomic<bool> inline_for_all{false};      // any thread may claim a slot
     std::atomic<bool> inline_for_blocked{false};  // only threads that would wait for their request may claim a slot
 
-    // Decides from the last run whether the prefetcher works during runs.
+    // Decides from the last run whether the prefetcher assembles batches during runs.
     void note_run(std::int64_t ran_ns, std::int64_t assembled_ns) noexcept {
         const bool beside = assembles_beside_run(ran_ns, assembled_ns);
         if (may_prefetch.load(std::memory_order_relaxed) != beside) may_prefetch.store(beside);
@@ -97,8 +97,8 @@ class Queue {
     // Adds a slot for an instance. SIZE_MAX if memory is short.
     std::size_t add_slot() noexcept;
 
-    // Counts a request that `push` refused for good. I/O threads do not count: after a failed push, the general path
-    // pushes the request again.
+    // Counts a request that `push` refused for good. I/O threads do not call it: if their push fails, Python pushes the
+    // request again.
     void refused(Push pushed) noexcept {
         if (pushed == PUSH_FULL) counters[COUNT_FULL].fetch_add(1, std::memory_order_relaxed);
         if (pushed == PUSH_BYTES) counters[COUNT_BYTES].fetch_add(1, std::memory_order_relaxed);
@@ -189,6 +189,7 @@ class Queue {
     }
 
   private:
+    // Waiting requests of one priority, in order of arrival.
     struct Line {
         Request *first = nullptr, *last = nullptr;
     };
@@ -197,6 +198,7 @@ class Queue {
         bool claimed = false;  // a thread runs a request on it
         bool nudged = false;
     };
+    // The waiting requests of one batch key, while `choose` looks for a batch.
     struct Group {
         std::uint64_t key, rows;
         std::int64_t oldest_ns;
@@ -208,13 +210,15 @@ class Queue {
         return field;
     }
 
+    // The key of the request's line: lines with lower numbers are served first.
     static std::uint32_t level(const Request *request) noexcept {
         return request->priority == 0 ? UINT32_MAX : request->priority;
     }
 
-    // Wakes all instances if one waiter might swallow a wake-up meant for another: its slot may be claimed,
+    // Wakes an instance for a request. Wakes all instances if the woken thread might be unable to take the request,
+    // because its slot is claimed or its instance does not have the state of the request's sequence.
     void wake_instance() noexcept {
-        if (claimed_ > 0 || sequenced_) {  // or the instance may lack the state of a sequence
+        if (claimed_ > 0 || sequenced_) {
             instances_.notify_all();
         } else {
             instances_.notify_one();
@@ -233,7 +237,7 @@ class Queue {
     void unlink(Request *request) noexcept;
     void leave_place(Request *request) noexcept;
     void let_go(Request *request) noexcept;
-    // Mark between the marks of `start` and `finish`: the queue's reference must be released.
+    // A mark that `start` and `finish` use internally: the queue's reference to the request must be released.
     static constexpr unsigned char PARTED = 2;
     void part_with(Request *request) noexcept;
     void release_parted(Request **requests, std::size_t count, unsigned char *marks) noexcept;
@@ -277,21 +281,21 @@ class Queue {
 
     std::mutex mutex_;
     MonotonicCondition instances_, prefetcher_, empty_;
-    std::map<std::uint32_t, Line> lines_;
-    std::vector<Request *> deadlines_;
+    std::map<std::uint32_t, Line> lines_;    // by `level`
+    std::vector<Request *> deadlines_;       // a heap; the first has the earliest deadline
     const std::size_t capacity_;
     Line held_back_;           // requests that wait for others of their sequences
     std::size_t queued_ = 0;   // in the lines
     std::atomic<std::size_t> places_{0};  // queued, or taken but not running; changes under the mutex
     std::size_t open_ = 0;     // accepted, and still referenced by the queue or a batch
     std::size_t idle_ = 0;     // instances in `take` whose slots are not claimed
-    std::size_t claimed_ = 0;
+    std::size_t claimed_ = 0;  // slots
     std::vector<Slot> slots_;
     std::size_t ready_batches_ = 0;
     bool closed_ = false;
     bool sequenced_ = false;   // a request of a sequence was pushed at least once
-    bool prefetching_ = false;
-    std::uint64_t prefetched_key_ = 0;
+    bool prefetching_ = false;           // the prefetcher has an open batch
+    std::uint64_t prefetched_key_ = 0;   // the batch key of the open batch
 };
 
 inline void retain(Queue *queue) noexcept { queue->refs.fetch_add(1, std::memory_order_relaxed); }

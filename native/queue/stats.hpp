@@ -1,7 +1,7 @@
-// Counts and times of one instance.
+// Sums of the batches, rows and times of one instance, for metrics and statistics.
 //
-// Strategy: a few integer comparisons put a time into its bucket. A mutex guards writers and readers, because a
-// thread that serves a handler process has no GIL. Readers take a copy.
+// A mutex guards writers and readers, because a thread that serves a handler process does not have the GIL. Readers
+// take a copy.
 
 #pragma once
 
@@ -64,6 +64,7 @@ enum Stage : int {
     STAGES,
 };
 
+// Sums over the batches with one number of rows.
 struct SizeSums {
     std::uint64_t batches = 0, input_ns = 0, infer_ns = 0, output_ns = 0;
 };
@@ -71,7 +72,7 @@ struct SizeSums {
 // The most batch sizes with separate sums. If a model does not batch, its clients choose the sizes.
 inline constexpr std::size_t MOST_SIZES = 1024;
 
-// The times of one batch.
+// The times of one batch, in nanoseconds.
 struct RunTimes {
     std::uint64_t assemble = 0, preprocess = 0, inference = 0, postprocess = 0;
 };
@@ -81,7 +82,7 @@ struct Sums {
     Histogram stages[STAGES];
     std::map<std::uint64_t, SizeSums> sizes;  // by number of rows
     std::uint64_t rows = 0, batches = 0;
-    std::int64_t last_ms = 0;
+    std::int64_t last_ms = 0;  // when the last batch ended, since 1970
     SizeSums lost;  // used if memory is short even for the first size
 
     // The sums of batches with `count` rows. If there are too many sizes already, or memory is short, the sums of the

@@ -36,15 +36,15 @@ struct ConnectionLimits {
     // connected together from reconnecting all at once.
     uint64_t end(uint64_t now, uint64_t tag) const noexcept {
         if (age_ns == 0) return Timers::NONE;
-        // 0 to 1023, from the highest bits of a product, which are the best mixed
+        // 0 to 1023: the highest bits of a product with 2^64 / golden ratio, which are the best mixed.
         const uint64_t spread = (tag * 0x9E3779B97F4A7C15u) >> 54;
-        return now + age_ns + age_ns / 10240 * spread;
+        return now + age_ns + age_ns / (10 * 1024) * spread;
     }
 
     uint64_t most_requests() const noexcept { return requests ? requests : UINT64_MAX; }
 };
 
-// A setting of ServerSettings in ksrv/server/settings.py, and its field.
+// Maps a setting of ServerSettings (ksrv/server/settings.py) to its field of ConnectionLimits.
 struct ConnectionSetting {
     static constexpr double SECONDS = 1e9, MOST = 9e18;
 

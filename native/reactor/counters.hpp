@@ -1,7 +1,6 @@
-// The counters of a worker's servers.
+// The counters of a worker's HTTP and gRPC servers. Any thread counts, and any thread reads.
 //
-// A field of `Traffic` in ksrv/observe/traffic.py that has the name of a counter makes it a metric. Any thread counts,
-// and any thread reads.
+// To make a counter a metric, add a field with its name to `Traffic` in ksrv/observe/traffic.py.
 
 #pragma once
 
@@ -53,7 +52,9 @@ constexpr int LEAST_ERROR = 400, STATUSES = 200;
 
 class ServerCounters {
   public:
-    void count(ServerCounter which) noexcept { counts_[static_cast<int>(which)].fetch_add(1, std::memory_order_relaxed); }
+    void count(ServerCounter which) noexcept {
+        counts_[static_cast<int>(which)].fetch_add(1, std::memory_order_relaxed);
+    }
 
     void count_status(int status) noexcept {
         if (status >= LEAST_ERROR && status < LEAST_ERROR + STATUSES)

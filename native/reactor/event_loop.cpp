@@ -13,8 +13,8 @@ namespace ksrv {
 
 namespace {
 
-// Turns with a full event buffer, of which only one also runs a TLS handshake. A full buffer means that more events
-// wait. Some may be requests on open connections, which must not wait for the first bytes of many handshakes.
+// While every turn has a full event buffer, only each fourth turn also runs a step of a TLS handshake. A full buffer
+// means that more events wait. Some may be requests on open connections, which must not wait for many handshakes.
 constexpr unsigned FULL_TURNS = 4;
 
 }  // namespace
@@ -22,11 +22,12 @@ constexpr unsigned FULL_TURNS = 4;
 thread_local EventLoop::Here EventLoop::here;
 
 Protocol::~Protocol() {
-    if (is_apart_) close(epoll_);
+    if (is_separate_) close(epoll_);
 }
 
 EventLoop::EventLoop(int threads, HoldGil hold_gil) noexcept
-    : threads_(threads), hold_gil_(hold_gil), each_thread_(new (std::nothrow) Thread[static_cast<size_t>(threads)]), turn_(this, threads) {
+    : threads_(threads), hold_gil_(hold_gil),
+      each_thread_(new (std::nothrow) Thread[static_cast<size_t>(threads)]), turn_(this, threads) {
     epoll_ = epoll_create1(EPOLL_CLOEXEC);
     wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     epoll_event event{};
@@ -43,19 +44,19 @@ EventLoop::~EventLoop() {
 }
 
 bool EventLoop::add(Protocol *protocol, size_t connections, const int *listeners, size_t count, bool shared,
-                    bool is_apart) noexcept {
+                    bool is_separate) noexcept {
     const uint32_t number = count_.load(std::memory_order_relaxed);
     if (epoll_ < 0 || !each_thread_ || number == PROTOCOLS) return false;
     room_ += 2 * connections;
     if (!handshakes_.reserve(room_)) return false;
     protocol->number_ = number;
-    protocol->epoll_ = is_apart ? epoll_create1(EPOLL_CLOEXEC) : epoll_;
+    protocol->epoll_ = is_separate ? epoll_create1(EPOLL_CLOEXEC) : epoll_;
     if (protocol->epoll_ < 0) return false;
-    protocol->is_apart_ = is_apart;
+    protocol->is_separate_ = is_separate;
     epoll_event event{};
     event.events = EPOLLIN;
     event.data.u64 = Protocol::EPOLL | number << Protocol::NUMBER_SHIFT;
-    if (is_apart && epoll_ctl(epoll_, EPOLL_CTL_ADD, protocol->epoll_, &event) != 0) return false;
+    if (is_separate && epoll_ctl(epoll_, EPOLL_CTL_ADD, protocol->epoll_, &event) != 0) return false;
     const uint64_t tag = Protocol::LISTENER | number << Protocol::NUMBER_SHIFT;
     if (!protocol->listeners.set(listeners, count, epoll_, tag, shared)) return false;
     protocols_[number] = protocol;
@@ -80,10 +81,12 @@ void EventLoop::run(int index) noexcept {
         const int ready = epoll_wait(epoll_, events, EVENTS, wait_ms(now));
         now = unsigned_now_ns();
         busy_since_ns.store(now, std::memory_order_relaxed);
-        bool looks = ready == EVENTS;  // what is apart may wait behind these
-        for (int i = 0; i < ready; ++i) is_apart(events[i]) ? void(looks = true) : take_event(events[i], now);
-        each([this, looks, now](Protocol *protocol) {
-            looks && protocol->is_apart_ ? take_share(protocol, now) : protocol->on_turn(now, TurnShare());
+        // If the buffer is full, the event of a separate epoll instance may not be in it. So look there, too.
+        bool separate_ready = ready == EVENTS;
+        for (int i = 0; i < ready; ++i)
+            is_separate(events[i]) ? void(separate_ready = true) : take_event(events[i], now);
+        each([this, separate_ready, now](Protocol *protocol) {
+            separate_ready && protocol->is_separate_ ? take_share(protocol, now) : protocol->on_turn(now, TurnShare());
         });
         uint64_t due = next_sweep_ns_.load(std::memory_order_relaxed);
         if (now >= due && next_sweep_ns_.compare_exchange_strong(due, now + SWEEP_NS)) sweep(now);
@@ -133,11 +136,11 @@ int EventLoop::wait_ms(uint64_t now) const noexcept {
     return due > now ? static_cast<int>((due - now) / 1'000'000u) + 1 : 0;
 }
 
-bool EventLoop::is_apart(const epoll_event &event) const noexcept {
+bool EventLoop::is_separate(const epoll_event &event) const noexcept {
     return event.data.u64 != WAKE_TAG && (event.data.u64 & (Protocol::LISTENER | Protocol::EPOLL)) == Protocol::EPOLL;
 }
 
-// The turn of a protocol that is apart: the events of its epoll instance, and what it has put off.
+// The turn of a protocol with a separate epoll instance: the instance's events, and events that it deferred.
 void EventLoop::take_share(Protocol *protocol, uint64_t now) noexcept {
     epoll_event events[EVENTS];
     const int ready = epoll_wait(protocol->epoll_, events, EVENTS, 0);
@@ -172,7 +175,8 @@ void EventLoop::take_event(const epoll_event &event, uint64_t now) noexcept {
 void EventLoop::go_on_with_handshake() noexcept {
     uint64_t tag;
     if (!handshakes_.pop(&tag)) return;
-    protocols_[static_cast<uint32_t>(tag) >> Protocol::NUMBER_SHIFT & Protocol::NUMBER]->on_handshake(tag, unsigned_now_ns());
+    const uint32_t number = static_cast<uint32_t>(tag) >> Protocol::NUMBER_SHIFT & Protocol::NUMBER;
+    protocols_[number]->on_handshake(tag, unsigned_now_ns());
 }
 
 void EventLoop::sweep(uint64_t now) noexcept {

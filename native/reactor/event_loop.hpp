@@ -5,8 +5,8 @@
 // thread with a warm cache. python_turn.hpp decides which thread leads and which enters Python. The protocols handle
 // the events: HTTP/1.1 (native/server) and gRPC (native/grpc). Each turn takes some events of each protocol, however
 // many of the other protocol wait: gRPC's connections have an epoll instance within the loop's. Ten times a second a
-// sweep checks the timers of all connections. Answers that are made while a thread is in Python are sent together, in one
-// piece per connection, when it returns.
+// sweep checks the timers of all connections. Answers that are made while a thread is in Python are sent together, in
+// one piece per connection, when it returns.
 
 #pragma once
 
@@ -79,8 +79,8 @@ class Protocol : public Listeners::Owner {
     static constexpr uint32_t LISTENER = 0x80000000u, EPOLL = 0x40000000u;
 
     uint32_t number_ = 0;    // the protocol's index in its loop
-    int epoll_ = -1;         // the loop's instance,
-    bool is_apart_ = false;  // or an instance within it
+    int epoll_ = -1;            // watches the connections: the loop's instance, or an instance within it
+    bool is_separate_ = false;  // the protocol has an instance of epoll within the loop's
 };
 
 class EventLoop final : PythonTurn::Work {
@@ -88,16 +88,19 @@ class EventLoop final : PythonTurn::Work {
     // Calls `work(loop)` with the GIL held.
     using HoldGil = void (*)(void (*work)(EventLoop *loop), EventLoop *loop);
 
-    explicit EventLoop(int threads, HoldGil hold_gil = [](void (*work)(EventLoop *), EventLoop *loop) { work(loop); }) noexcept;
+    // By default, for tests without Python, `hold_gil` only calls `work`.
+    explicit EventLoop(int threads, HoldGil hold_gil = [](void (*work)(EventLoop *), EventLoop *loop) {
+        work(loop);
+    }) noexcept;
     EventLoop(const EventLoop &) = delete;
     EventLoop &operator=(const EventLoop &) = delete;
     ~EventLoop();
 
     // Serves a protocol from now on: its connections and, once accepting is enabled, its listeners. False if memory or
-    // descriptors are short, or the loop has too many protocols. The loop's threads may be running. With `is_apart`, the
-    // protocol's connections get a separate epoll instance, so that events of other protocols do not delay theirs.
+    // descriptors are short, or the loop has too many protocols. The loop's threads may be running. With `is_separate`,
+    // the protocol's connections get a separate epoll instance, so that events of other protocols do not delay theirs.
     bool add(Protocol *protocol, size_t connections, const int *listeners, size_t count, bool shared,
-             bool is_apart) noexcept;
+             bool is_separate) noexcept;
 
     void run(int index) noexcept;  // runs one I/O thread until `stop`
     void stop() noexcept;
@@ -109,8 +112,8 @@ class EventLoop final : PythonTurn::Work {
     void wake() noexcept {
         if (!leads_here()) wake_up();
     }
-    // Whether answers may be deferred until this thread finishes its turn. False if another thread took over the lead,
-    // because this thread was in Python for too long.
+    // Whether this thread's answers are gathered, and sent when it finishes its turn. False if another thread took over
+    // the lead, because this thread was in Python for too long: its answers must be sent at once.
     bool gathers() const noexcept { return threads_ > 1 && leads_here(); }
     // Called in Python before a protocol's next request, if one waits. False if the protocol has used up its share of
     // the round, so that other protocols must run first. Threads outside of the loop have no limit.
@@ -119,7 +122,8 @@ class EventLoop final : PythonTurn::Work {
         if (handshakes_.push(tag)) wake();
     }
     void sweep_by(uint64_t when) noexcept {
-        if (next_sweep_ns_.load(std::memory_order_relaxed) > when) next_sweep_ns_.store(when, std::memory_order_relaxed);
+        if (next_sweep_ns_.load(std::memory_order_relaxed) > when)
+            next_sweep_ns_.store(when, std::memory_order_relaxed);
     }
 
   private:
@@ -134,8 +138,9 @@ class EventLoop final : PythonTurn::Work {
     static constexpr uint64_t WAKE_TAG = 0xffffffffu;
 
     struct alignas(64) Thread {
-        std::atomic<uint64_t> busy_since_ns{0};
+        std::atomic<uint64_t> busy_since_ns{0};  // 0: the thread waits in epoll or follows
     };
+    // What an I/O thread knows of itself.
     struct Here {
         const EventLoop *loop = nullptr;
         int index = -1;
@@ -143,12 +148,12 @@ class EventLoop final : PythonTurn::Work {
         uint64_t share_ends_ns = 0;  // when the current protocol's share of the round ends
         bool worked = false;         // work was done during this visit to Python
     };
-    static thread_local Here here;  // of an I/O thread
+    static thread_local Here here;
 
     bool leads_here() const noexcept;
     void wake_up() noexcept;
     int wait_ms(uint64_t now) const noexcept;
-    bool is_apart(const epoll_event &event) const noexcept;
+    bool is_separate(const epoll_event &event) const noexcept;
     void take_event(const epoll_event &event, uint64_t now) noexcept;
     void take_share(Protocol *protocol, uint64_t now) noexcept;
     void go_on_with_handshake() noexcept;

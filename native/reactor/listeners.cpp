@@ -25,8 +25,8 @@ bool Listeners::set(const int *fds, size_t count, int epoll, uint64_t tag, bool 
 }
 
 // After `accept_enabled(false)` returns, the caller may close the listeners: no thread uses their descriptors any more,
-// not even for an earlier event. Before that, connections of which the kernel has notified only this process are
-// accepted, because no other process would be notified.
+// not even for an earlier event. First, all waiting connections are accepted, because the kernel may have notified only
+// this process of them.
 void Listeners::accept_enabled(bool enabled) noexcept {
     if (enabled) wanted_.store(true);
     {
@@ -57,8 +57,9 @@ void Listeners::sweep(uint64_t now) noexcept {
         resume(now);
     }
     if (is_paused()) return;
-    // If several processes watch a listener, the kernel notifies only one of them of a connection. If that process accepts
-    // nothing (because it was killed, or is at its limit), the connection would wait until the next client connects.
+    // If several processes watch a listener, the kernel notifies only one of them of a connection. If that process
+    // accepts nothing (because it was killed, or is at its limit), the connection would wait until the next client
+    // connects.
     for (size_t i = 0; i < fds_.size(); ++i) accept_some(static_cast<uint16_t>(i));
 }
 

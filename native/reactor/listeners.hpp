@@ -25,7 +25,7 @@ class Listeners {
         // Reserves a slot for a connection. Null if none is free: accepting then pauses.
         virtual void *take_place() noexcept = 0;
         virtual void give_back_place(void *place) noexcept = 0;
-        // Without `serves`, data that the client has sent is left to the event loop.
+        // `serves`: the caller is the event loop, and data that the client has sent may be served at once.
         virtual void accepted(void *place, const Accepted &accepted, bool serves) noexcept = 0;
         virtual bool has_room() const noexcept = 0;
         virtual void make_room() noexcept = 0;  // while accepting is paused; called within `use`
@@ -41,8 +41,8 @@ class Listeners {
     // processes accept from the same sockets.
     bool set(const int *fds, size_t count, int epoll, uint64_t tag, bool shared) noexcept;
     void accept_enabled(bool enabled) noexcept;
-    void accept_some(uint16_t listener) noexcept;
-    void sweep(uint64_t now) noexcept;
+    void accept_some(uint16_t listener) noexcept;  // at an event of a listener
+    void sweep(uint64_t now) noexcept;             // ends a pause if possible, and accepts waiting connections
     // A connection was closed: resumes accepting if it was paused at the connection limit.
     void note_closed(uint64_t now) noexcept {
         last_seen_ns_.store(now, std::memory_order_relaxed);
@@ -82,10 +82,10 @@ class Listeners {
     uint64_t tag_ = 0;
     bool shared_ = false;
     std::mutex mutex_;
-    std::atomic<bool> wanted_{false};
+    std::atomic<bool> wanted_{false};  // accepting is enabled
     std::atomic<int> using_{0};  // number of threads that use the descriptors
-    bool watching_ = false;
-    std::atomic<bool> paused_{false};
+    bool watching_ = false;            // epoll watches the sockets; guarded by the mutex
+    std::atomic<bool> paused_{false};  // changed only under the mutex, as is `paused_until_ns_`
     std::atomic<uint64_t> last_seen_ns_{0};
     uint64_t paused_until_ns_ = 0;
 };

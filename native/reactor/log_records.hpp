@@ -29,6 +29,7 @@ template <typename Record> class LogRecords {
         return true;
     }
 
+    // Replaces the contents of `out` by all records.
     void take(std::vector<Record> *out) {
         std::lock_guard<std::mutex> guard(mutex_);
         out->swap(records_);

@@ -8,9 +8,10 @@
 
 namespace ksrv {
 
-// A list linked by `Item::next`. Any thread adds; the next thread in Python takes all. A large list is a reason to
-// enter Python. So is a small list that a sweep has seen. The mutex guards the list and changes of `state_`, which
-// alone is read without the mutex.
+// A list of items, linked by `Item::next`. An item holds references to Python objects. Any thread adds; the next thread
+// in Python takes all items and releases the objects. A list of at least MANY_BYTES is a reason to enter Python; a
+// shorter list becomes a reason at the next sweep. The mutex guards the list and changes of `state_`, which may be read
+// without the mutex.
 template <typename Item> class PendingDecrefs {
   public:
     // Adds a list of items that hold `bytes` bytes. True if the list has just become a reason to enter Python.
@@ -46,7 +47,7 @@ template <typename Item> class PendingDecrefs {
 
   private:
     static constexpr uint64_t MANY_BYTES = 1u << 20;
-    enum class State : uint8_t { none, some, many };
+    enum class State : uint8_t { none, some, many };  // many: a reason to enter Python
 
     // The caller holds the mutex. True if the state has just become `many`.
     bool note(State reached) noexcept {

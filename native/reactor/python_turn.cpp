@@ -5,7 +5,7 @@ namespace ksrv {
 // Enters Python if no other thread is there. The loop checks again after leaving, because requests may have arrived
 // between the last check and leaving. A visit without work ends the loop, so that the thread does not spin.
 void PythonTurn::serve(int index) noexcept {
-    uint64_t since = 0;
+    uint64_t since = 0;  // when the first visit began
     for (bool worked = true; worked && work_->wants_python();) {
         int serving = serving_.load();
         if (serving != NOBODY && !late(request_since_ns_.load(), STUCK_NS)) return;
@@ -35,6 +35,7 @@ bool PythonTurn::visit(int index, uint64_t since) noexcept {
     return work_->work_in_python();
 }
 
+// A watcher that has become the leader gives up watching.
 void PythonTurn::leave_watch(int index) noexcept {
     int mine = index;
     if (watching_.compare_exchange_strong(mine, NOBODY)) follow_.notify_one();

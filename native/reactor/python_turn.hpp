@@ -66,11 +66,11 @@ class PythonTurn {
     const int threads_;
     std::atomic<bool> stopping_{false};
     std::atomic<int> leader_{0};
-    std::atomic<int> serving_{NOBODY};    // the thread that runs requests in Python
-    // The thread of the current visit; differs from `serving_` only while threads replace each other.
+    std::atomic<int> serving_{NOBODY};    // the thread that may run requests in Python; claimed by `serve`
+    // The thread of the latest visit, until it leaves. Differs from `serving_` only while one thread replaces another.
     std::atomic<int> in_python_{NOBODY};
     std::atomic<int> away_{0};            // threads in Python, including threads that hang
-    std::atomic<uint64_t> visit_since_ns_{0}, request_since_ns_{0};
+    std::atomic<uint64_t> visit_since_ns_{0}, request_since_ns_{0};  // when the last visit and its last request began
     std::mutex mutex_;
     std::atomic<int> watching_{NOBODY};       // the only follower that watches the leader
     std::atomic<bool> watcher_rests_{false};  // the watcher sleeps until it is woken

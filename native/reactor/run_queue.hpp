@@ -1,4 +1,4 @@
-// Messages that wait for a thread in Python, oldest first.
+// A queue of messages that wait for a thread in Python, oldest first.
 
 #pragma once
 

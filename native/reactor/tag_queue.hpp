@@ -25,11 +25,11 @@ class TagQueue {
         return true;
     }
 
-    // True if it is the only tag in the queue.
+    // True if it is now the only tag in the queue. At most as many tags as were reserved may wait.
     bool push(uint64_t tag) noexcept {
         std::lock_guard<std::mutex> guard(mutex_);
         const bool first = taken_ == tags_.size();
-        if (taken_ && tags_.size() == tags_.capacity()) {
+        if (taken_ && tags_.size() == tags_.capacity()) {  // make room without allocating
             tags_.erase(tags_.begin(), tags_.begin() + static_cast<std::ptrdiff_t>(taken_));
             taken_ = 0;
         }

@@ -1,4 +1,4 @@
-// The timers of connections.
+// One timer for each connection: when the sweep must look at the connection.
 
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace ksrv {
 
-// One timer for each connection, by its slot. The owner of a connection sets the timer for its current state; other
+// A timer for each slot of the connection table. The owner of a connection sets the timer for its current state; other
 // threads may only lower it. A timer changes several times per request and almost never fires. Therefore setting it is
 // a plain store, and the sweep reads all of them: 4,096 timers are 32 KiB.
 class Timers {
@@ -24,6 +24,7 @@ class Timers {
 
     bool made() const noexcept { return at_ != nullptr; }
 
+    // Only for the owner of the connection.
     void set(uint32_t slot, uint64_t when) noexcept {
         at_[slot].store(when, std::memory_order_relaxed);
     }

@@ -20,8 +20,7 @@ struct ReplyPart;
 struct FastAnswers {
     // Whether an answer with these rows can be written without Python.
     bool (*fits)(const FastRequest &request, const ReplyPart *parts, int part_count, std::int64_t row) noexcept;
-    void (*send)(FastRequest *request, const ReplyPart *parts, int part_count, std::int64_t row,
-                 bool alone) noexcept;
+    void (*send)(FastRequest *request, const ReplyPart *parts, int part_count, std::int64_t row, bool alone) noexcept;
     void (*fail)(FastRequest *request) noexcept;   // without a reason
     void (*ended)(FastRequest *request) noexcept;  // it expired or was cancelled
     void (*freed)(FastRequest *request) noexcept;  // its last reference was released

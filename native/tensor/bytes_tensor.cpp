@@ -4,8 +4,7 @@
 
 namespace ksrv {
 
-bool walk_prefixed(const unsigned char *data, std::size_t length, std::uint64_t count,
-                   ElementFault *fault) noexcept {
+bool walk_prefixed(const unsigned char *data, std::size_t length, std::uint64_t count, ElementFault *fault) noexcept {
     std::size_t offset = 0;
     for (std::uint64_t i = 0; i < count; ++i) {
         const std::size_t left = length - offset;

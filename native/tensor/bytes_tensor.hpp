@@ -42,8 +42,7 @@ inline void write_element_length(unsigned char *prefix, std::uint32_t length) no
 }
 
 // Whether exactly `count` prefixed elements use up exactly `length` bytes.
-bool walk_prefixed(const unsigned char *data, std::size_t length, std::uint64_t count,
-                   ElementFault *fault) noexcept;
+bool walk_prefixed(const unsigned char *data, std::size_t length, std::uint64_t count, ElementFault *fault) noexcept;
 
 // Decides how to read the bytes of a BYTES tensor without a size list.
 //

@@ -100,8 +100,7 @@ KSRV_CLONES void add_to_sum(const float *__restrict row, float part, std::size_t
 }
 
 // Rounds to nearest even: adding 2^23 drops the fraction of smaller values.
-KSRV_CLONES void store_sum(const float *__restrict sum, std::size_t count,
-                           std::uint8_t *__restrict out) noexcept {
+KSRV_CLONES void store_sum(const float *__restrict sum, std::size_t count, std::uint8_t *__restrict out) noexcept {
     for (std::size_t i = 0; i < count; ++i) {
         const float value = sum[i] < 255.0f ? sum[i] : 255.0f;
         out[i] = static_cast<std::uint8_t>(static_cast<std::int32_t>((value + 8388608.0f) - 8388608.0f));

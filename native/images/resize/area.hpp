@@ -23,8 +23,7 @@ class AreaResize final : public RowResize {
         float part;
     };
 
-    AreaResize(const ResizeWindow &window, const PixelTarget &target,
-               const Coefficients &coefficients) noexcept;
+    AreaResize(const ResizeWindow &window, const PixelTarget &target, const Coefficients &coefficients) noexcept;
 
     bool prepare() noexcept override;
     void take(std::uint32_t row, const std::uint8_t *pixels) noexcept override;

@@ -33,8 +33,7 @@ void decode_chunk(void *context, std::size_t chunk) {
     for (std::size_t i = batch.count * chunk / batch.chunks; i < end; ++i) decode_jpeg_row(batch.jpegs[i]);
 }
 
-DecodeRoom take(DecodeMemory &memory, std::uint64_t nbytes, const JpegRow *jpegs,
-                std::size_t count) noexcept {
+DecodeRoom take(DecodeMemory &memory, std::uint64_t nbytes, const JpegRow *jpegs, std::size_t count) noexcept {
     for (;;) {
         const DecodeRoom room = memory.take(nbytes);
         if (room != DecodeRoom::wait || std::all_of(jpegs, jpegs + count, has_ended)) return room;

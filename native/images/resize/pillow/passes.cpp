@@ -140,8 +140,7 @@ std::size_t most_taps(std::size_t input, std::size_t output) noexcept {
 }
 
 // As Pillow's precompute_coeffs (Resample.c).
-void make_axis(Axis *axis, std::size_t input, std::size_t output, std::size_t start,
-               double *weights) noexcept {
+void make_axis(Axis *axis, std::size_t input, std::size_t output, std::size_t start, double *weights) noexcept {
     const double scale = static_cast<double>(input) / static_cast<double>(output);
     const double support = scale < 1.0 ? 1.0 : scale, inverse = 1.0 / support;
     for (std::size_t i = 0; i < axis->outputs; ++i) {

@@ -23,8 +23,7 @@ std::size_t most_taps(std::size_t input, std::size_t output) noexcept;
 
 // Fills `axis` for the outputs [start, start + axis.outputs) of a resize from `input` to `output`. `weights` is scratch
 // memory for `axis.taps` values.
-void make_axis(Axis *axis, std::size_t input, std::size_t output, std::size_t start,
-               double *weights) noexcept;
+void make_axis(Axis *axis, std::size_t input, std::size_t output, std::size_t start, double *weights) noexcept;
 
 // The range of inputs that the outputs of an axis read.
 Lines reach(const Axis &axis) noexcept;

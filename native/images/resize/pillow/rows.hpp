@@ -20,8 +20,7 @@ namespace ksrv {
 
 class PillowRows final : public RowResize {
   public:
-    PillowRows(const ResizeWindow &window, const PixelTarget &target,
-               const Coefficients &coefficients) noexcept;
+    PillowRows(const ResizeWindow &window, const PixelTarget &target, const Coefficients &coefficients) noexcept;
 
     bool prepare() noexcept override;
     void take(std::uint32_t row, const std::uint8_t *pixels) noexcept override;
