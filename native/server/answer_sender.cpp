@@ -9,17 +9,16 @@
 #include <cstring>
 #include <utility>
 
-
 namespace ksrv {
 
 namespace {
 
 constexpr size_t DATE_BYTES = 29;
 
-// The texts of every head, besides the caller's texts. Add each field that `put` writes.
-constexpr char OWN_TEXT[] =
+// The texts that `put` writes into every head, to compute the size of a head. Add each field that `put` writes.
+constexpr char FIXED_TEXT[] =
     "HTTP/1.1 \r\nServer: gunicorn\r\nDate: \r\nConnection: keep-alive\r\nx-request-id: \r\n\r\n";
-constexpr size_t OWN_BYTES = sizeof OWN_TEXT - 1 + DATE_BYTES;
+constexpr size_t FIXED_BYTES = sizeof FIXED_TEXT - 1 + DATE_BYTES;
 
 struct Date {
     time_t made_for = -1;
@@ -29,15 +28,15 @@ struct Date {
 // Formatted once per second and thread.
 const char *http_date() noexcept {
     static const locale_t english = newlocale(LC_ALL_MASK, "C", nullptr);
-    thread_local Date date;
-    Date &made = date;
+    thread_local Date thread_date;
+    Date &date = thread_date;
     const time_t now = time(nullptr);
-    if (now == made.made_for) return made.text;
+    if (now == date.made_for) return date.text;
     tm parts;
     gmtime_r(&now, &parts);
-    strftime_l(made.text, sizeof made.text, "%a, %d %b %Y %H:%M:%S GMT", &parts, english);
-    made.made_for = now;
-    return made.text;
+    strftime_l(date.text, sizeof date.text, "%a, %d %b %Y %H:%M:%S GMT", &parts, english);
+    date.made_for = now;
+    return date.text;
 }
 
 constexpr int STOP_LOOK_MS = 100;  // Between two looks of a waiting stream at whether the server stops.
@@ -71,8 +70,9 @@ bool AnswerSender::is_last(const Connection *connection) const noexcept {
            (connection->ends_ns != Timers::NONE && unsigned_now_ns() >= connection->ends_ns);
 }
 
-bool AnswerSender::put(Connection *connection, uint16_t status, const char *line, size_t line_length, const char *fields,
-                       size_t fields_length, const char *body, size_t body_length, int parts) noexcept {
+bool AnswerSender::put(Connection *connection, uint16_t status, const char *line, size_t line_length,
+                       const char *fields, size_t fields_length, const char *body, size_t body_length,
+                       int parts) noexcept {
     Outgoing *out = &connection->out;
     forget_outgoing(out);
     if (!reserve_parts(out, parts)) return false;
@@ -80,33 +80,33 @@ bool AnswerSender::put(Connection *connection, uint16_t status, const char *line
     connection->close_after = connection->close_after || is_last(connection);
     if (!connection->request_id.length) make_request_id(&connection->request_id);  // the head is not complete
     const RequestId &id = connection->request_id;
-    const size_t most = line_length + fields_length + body_length + id.length + OWN_BYTES;
+    const size_t most = line_length + fields_length + body_length + id.length + FIXED_BYTES;
     char *text = out->head;
     if (most > ANSWER_HEAD) {
         text = out->long_head = static_cast<char *>(malloc(most));
         if (!text) return false;
     }
     char *at = text;
-    const auto put = [&at](const char *piece, size_t length) {
+    const auto append = [&at](const char *piece, size_t length) {
         memcpy(at, piece, length);
         at += length;
     };
-    put(connection->head.http_1_0 ? "HTTP/1.0 " : "HTTP/1.1 ", 9);
-    put(line, line_length);
-    put("\r\nServer: gunicorn\r\nDate: ", 26);
-    put(http_date(), DATE_BYTES);
+    append(connection->head.http_1_0 ? "HTTP/1.0 " : "HTTP/1.1 ", 9);
+    append(line, line_length);
+    append("\r\nServer: gunicorn\r\nDate: ", 26);
+    append(http_date(), DATE_BYTES);
     if (connection->close_after) {
-        put("\r\nConnection: close\r\n", 21);
+        append("\r\nConnection: close\r\n", 21);
     } else {
-        put("\r\nConnection: keep-alive\r\n", 26);
+        append("\r\nConnection: keep-alive\r\n", 26);
     }
-    put("x-request-id: ", 14);
-    put(id.text, id.length);
-    put("\r\n", 2);
-    put(fields, fields_length);
-    put("\r\n", 2);
+    append("x-request-id: ", 14);
+    append(id.text, id.length);
+    append("\r\n", 2);
+    append(fields, fields_length);
+    append("\r\n", 2);
     out->head_bytes = static_cast<size_t>(at - text);
-    if (body_length) put(body, body_length);
+    if (body_length) append(body, body_length);
     add_part(out, text, static_cast<size_t>(at - text));
     connection->answered_bytes = body_length;
     return true;
@@ -266,7 +266,8 @@ bool AnswerSender::send_piece(Connection *connection) noexcept {
             await_writable(connection, STOP_LOOK_MS);
             sent = flush(connection);
             now = unsigned_now_ns();
-            if (sent == Sent::blocked && now >= connection->stage_ns + config_->grace_ns && !reads_enough(connection, now))
+            const bool is_due = now >= connection->stage_ns + config_->grace_ns;
+            if (sent == Sent::blocked && is_due && !reads_enough(connection, now))
                 break;
         }
         process_budget().give_back_answer(connection->answer_counted, connection->answer_room);

@@ -3,8 +3,9 @@
 // Strategy: the thread that answers sends as much as the socket takes, and gives the connection to the event loop for
 // the rest. A message that the engine has is answered once: a thread must first take its turn (`take_turn`).
 //
-// The HTTP server owns it, in the layer above its connections. Any thread may answer, using a connection that it owns.
-// Shared data is set before connections arrive, or atomic, except for the log, which has a lock.
+// The HTTP server owns the sender, and the sender calls the server's HttpConnections. Any thread may answer on a
+// connection that the thread owns. Data that threads share is constant once connections arrive, or atomic; the log has
+// a lock.
 
 #pragma once
 
@@ -29,15 +30,16 @@ class AnswerSender {
     Connection *take_turn(const Turn &turn) noexcept;
     void fail(const Turn &turn) noexcept;  // answers 500, unless the message was answered before
 
-    // Renders an answer into `connection->out`: status line, Server, Date, Connection, the request's id and `fields`, in
-    // gunicorn's order, then `body`, which is copied, with room for `parts` further parts. `fields` ends with CRLF or is
-    // empty. False if memory is short.
+    // Renders an answer into `connection->out`, with room for `parts` parts: status line, Server, Date, Connection, the
+    // request's id and `fields`, in gunicorn's order, and then a copy of `body`. `line` is the status with its reason,
+    // such as "200 OK". `fields` ends with CRLF or is empty. False if memory is short.
     bool put(Connection *connection, uint16_t status, const char *line, size_t line_length, const char *fields,
              size_t fields_length, const char *body, size_t body_length, int parts = 1) noexcept;
     // Renders a prepared answer, without its body for HEAD.
     bool put_prepared(Connection *connection, const PreparedAnswer &made) noexcept;
     bool put_health(Connection *connection) noexcept;
-    // Counts an answer's bytes instead of its message's bytes. False if the budget does not allow them.
+    // Counts an answer's bytes in the memory budget, and no longer its message's bytes. False if the budget does not
+    // allow them.
     bool reserve(Connection *connection, uint64_t nbytes) noexcept;
 
     // Sends `connection->out`. True if all of it was sent: the caller must release `owners`. False if the socket is
@@ -50,9 +52,9 @@ class AnswerSender {
     void refuse(Connection *connection, PreparedAnswerIndex which, ServerCounter counter) noexcept {
         refuse(connection, prepared[which], counter);
     }
-    // Sends `connection->out`, which is a piece of an answer of unknown length. The thread that makes the pieces owns the
-    // connection, and waits here until the socket has taken the piece: so at most one piece of a stream is in memory.
-    // False if the peer has gone or reads too slowly, or the server stops: the connection is then closed.
+    // Sends `connection->out`, which is a piece of an answer of unknown length. The thread that makes the pieces owns
+    // the connection, and waits here until the socket has taken the piece: so at most one piece of a stream is in
+    // memory. False if the peer has gone or reads too slowly, or the server stops: the connection is then closed.
     bool send_piece(Connection *connection) noexcept;
     void stop() noexcept { stopped_.store(true, std::memory_order_relaxed); }  // ends the waits of streams
 
@@ -65,7 +67,7 @@ class AnswerSender {
     void drain_lingering(Connection *connection, uint64_t now) noexcept;
 
     PreparedAnswer prepared[PREPARED_ANSWERS];
-    // Of health routes while the server is not ready. It includes the reason, so it may change.
+    // The answer of the health routes while the server is not ready. It has the reason, so it may change.
     Replaceable<PreparedAnswer> unready{std::make_shared<const PreparedAnswer>()};
     std::atomic<bool> ready{false};
     LogRecords<AccessRecord> log;

@@ -1,10 +1,13 @@
+// Exchanges messages with the Falcon app. See app_messages.hpp.
+
 #include <algorithm>
 
 #include "server/server.hpp"
 
 namespace ksrv {
 
-// Receives the body of a message for the app, if it is short. False if the caller no longer owns the connection.
+// Begins to receive a short body of a message for the app. Gives the app a message without a body, or with a longer
+// body, at once. False if the caller no longer owns the connection.
 bool HttpServer::start_app_message(Connection *connection, uint64_t now) noexcept {
     const Head &head = connection->head;
     if (!head.chunked && head.content_length == 0) {
@@ -12,7 +15,7 @@ bool HttpServer::start_app_message(Connection *connection, uint64_t now) noexcep
         return false;
     }
     const size_t with_head = connection->came_with_head();
-    const bool waits = head.expects_continue && with_head == 0;
+    const bool waits = head.expects_continue && with_head == 0;  // the client waits for 100 Continue
     if (waits || (!head.chunked && head.content_length > std::min(EARLY_BODY, config.limits.body))) {
         ask_app(connection, BodyState::unread);
         return false;

@@ -25,8 +25,8 @@ inline uint64_t deadline(const Connection &connection, const ConnectionLimits &l
         const uint64_t timeout = !connection.saw_bytes ? limits.head_ns
                                  : draining            ? std::min(STOP_IDLE_NS, limits.idle_ns)
                                                        : limits.idle_ns;
-        // When it must end, an idle connection is closed only if it stays silent. A busy connection ends with an
-        // answer.
+        // At its maximum age, an idle connection is closed only if it stays silent for STOP_IDLE_NS. A busy connection
+        // is closed after an answer.
         const uint64_t end =
             connection.ends_ns == UINT64_MAX ? UINT64_MAX : std::max(connection.ends_ns, now + STOP_IDLE_NS);
         return std::min(now + timeout, end);
@@ -36,6 +36,7 @@ inline uint64_t deadline(const Connection &connection, const ConnectionLimits &l
     case Phase::body: {
         const IncomingBody &body = connection.body;
         if (body.prereserved) return connection.stage_ns + PRERESERVED_NS;
+        // The received bytes earn time at the minimum rate.
         return connection.stage_ns + limits.grace_ns +
                body.got * 1'000'000u / limits.least_rate(body.announced(connection.head)) * 1000u;
     }

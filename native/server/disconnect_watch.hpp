@@ -1,15 +1,16 @@
-// Cancels requests whose client has disconnected while they wait for their model, to free their place in the queue.
+// Cancels requests whose client has disconnected while they wait for their model, so that they leave the queue.
 //
-// Strategy: a connection whose request the engine has is not armed, so that epoll does not report its end. Ten times a
-// second, the sweep asks the kernel about the waiting connections. So a request that runs at once costs nothing.
-// `waiting` is a counted reference to the request. While the sweep looks at a request it stores LOOKING there, and the
-// answering thread waits for that, so that the connection keeps its descriptor.
+// Strategy: a connection whose request waits in a queue is not armed in epoll, so epoll does not report a disconnect.
+// Ten times a second, the sweep asks the kernel about these connections. So a request that runs at once costs nothing.
+// `Message::waiting` is a counted reference to the request. While the sweep asks the kernel, it stores LOOKING there
+// instead, and a thread that answers waits until the request is back, so that it does not close the descriptor
+// meanwhile.
 //
 // A peer that has reset the connection is gone. A peer that has shut down sending may be gone, or may still read: its
 // data does not say. Therefore it gets an interim answer, which every HTTP/1.1 client skips (RFC 9110 15.2). If the
 // client is gone, its system answers with a reset.
 //
-// It belongs to the connections of the HTTP server. There is only atomic data, without a lock.
+// HttpConnections has the only object. All data is atomic.
 
 #pragma once
 

@@ -73,8 +73,8 @@ bool HttpServer::shake_hands(Connection *connection, uint64_t now) noexcept {
     return true;
 }
 
-// Continues with the connection of an event. If another thread owns the connection, mutes it. Handshakes wait for their
-// turn, owned by the queue.
+// Continues with the connection of an event. If another thread owns the connection, mutes it, so that epoll does not
+// report the event again. The queue of handshakes owns a connection whose handshake waits for its turn.
 void HttpServer::on_event(uint64_t tag, uint32_t, uint64_t now, bool) noexcept {
     Connection *connection = connections.of(tag);
     if (!connection) return;
@@ -92,6 +92,7 @@ void HttpServer::on_handshake(uint64_t tag, uint64_t now) noexcept {
     if (Connection *connection = connections.of(tag)) advance(connection, now);
 }
 
+// Continues with an owned connection at an event.
 void HttpServer::go_on(Connection *connection, uint64_t now) noexcept {
     switch (connection->phase.load(std::memory_order_relaxed)) {
     case Phase::send:
@@ -112,6 +113,7 @@ void HttpServer::on_sweep(uint64_t now) noexcept {
     connections.sweep(now, [this, now](Connection *connection) { expire(connection, now); });
 }
 
+// The deadline of an owned connection has passed. First makes sure that the client is late and not this server.
 void HttpServer::expire(Connection *connection, uint64_t now) noexcept {
     const Phase phase = connection->phase.load(std::memory_order_relaxed);
     if (connection->holds_unseen()) {  // the socket is not writable, or this server is late

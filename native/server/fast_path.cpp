@@ -16,6 +16,7 @@ void free_fast_request(Request *freed) noexcept {
     FastRequest *request = static_cast<FastRequest *>(freed);
     AnswerSender *sender = request->sender;
     if (request->block) process_pool().release(request->block);
+    // A queue that has accepted the request gives its bytes back itself.
     if (request->reserved && !request->queue) process_budget().give_back(request->nbytes);
     if (request->answers) request->answers->freed(request);
     request->signature->release();
@@ -29,11 +30,11 @@ void send_late(AnswerSender *sender, Connection *connection, const FastRequest &
     static constexpr char line[] = "504 Gateway Timeout";
     char text[LATE_BYTES], body_room[LATE_BYTES + 32], fields_room[1024];
     TextWriter body(body_room, sizeof body_room), fields(fields_room, sizeof fields_room);
-    const std::string &more = request.signature->late_fields;
+    const std::string &model_fields = request.signature->late_fields;
     body.put("{\"error\":");
     bool fits = body.quoted(text, put_late_text(request, text));
     body.put("}");
-    fields.put(more.data(), more.size());
+    fields.put(model_fields.data(), model_fields.size());
     fields.put("content-length: ");
     fields.number(static_cast<std::int64_t>(body.length()));
     fields.put("\r\n");

@@ -1,9 +1,10 @@
 // Fast-path requests: from the socket into the model's queue without Python, and their end at the deadline.
 //
-// Strategy: on a route with a model signature, a message that infer/fast_request.hpp can read becomes a request in the
-// queue. If handlers do not run on I/O threads, the request is pushed at once. Otherwise it is added to the run queue,
-// and the thread with the GIL pushes it together with others that arrived meanwhile. The request owns the message's
-// block and a copy of its head, because the connection may have its next message while a handler still reads them.
+// Strategy: if a model has a signature, a message that infer/fast_request.hpp can read becomes a request. If handlers
+// do not run on I/O threads, the I/O thread pushes the request to the model's queue at once. Otherwise it adds the
+// message to the run queue, and the thread with the GIL pushes the request together with requests that arrived
+// meanwhile. The request owns the message's block and a copy of its head, because the connection may have its next
+// message while a handler still reads them.
 
 #pragma once
 
@@ -16,7 +17,7 @@ namespace ksrv {
 struct FastRequest;
 struct ReplyPart;
 
-// How to answer a request that did not arrive over HTTP. Called by any thread.
+// How to answer a request that did not arrive over HTTP/1.1, but over gRPC. Called by any thread.
 struct FastAnswers {
     // Whether an answer with these rows can be written without Python.
     bool (*fits)(const FastRequest &request, const ReplyPart *parts, int part_count, std::int64_t row) noexcept;
@@ -51,7 +52,7 @@ FastRequest *new_fast_request(ModelSignature *signature, std::size_t head_length
 // match the model's inputs.
 //
 // Args:
-// block: The block of the body. It is released.
+// block: The block of the body, which is released, and then the new block.
 // offset: The offset of the body in either block.
 // length: The length of the body.
 // counted: How many bytes the body counts in the memory budget.
@@ -61,14 +62,15 @@ bool extend_body(const ModelSignature &signature, const FastRequestLayout &layou
 // Sets the earlier of the model's deadline and the client's deadline. 0: the client has none.
 void set_deadline(FastRequest *request, std::uint64_t now, std::uint64_t wanted_ns) noexcept;
 
-// Makes a fast-path request of a complete message, and takes over its block. Null if the message must be left to the
-// general path.
+// Makes a fast-path request of a complete message, and takes over the message's block. Null if the message must be left
+// to Python.
 FastRequest *make_fast_request(Connection *connection, ModelSignature *signature, AnswerSender *sender,
                                std::uint64_t now) noexcept;
 
-// Returns the block to the message, for the general path.
+// Frees the request, and returns its block to the message, which is then left to Python.
 Turn undo_fast_request(FastRequest *request) noexcept;
 
+// Answers 500, unless the request was answered before.
 void fail_fast_request(FastRequest *request) noexcept;
 
 // Writes the sentence for a request whose deadline has passed. Returns its length.

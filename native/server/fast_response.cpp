@@ -26,7 +26,7 @@ bool are_declared(const ModelSignature &signature, const ReplyPart *parts, int p
 
 namespace {
 
-constexpr std::size_t FAST_RESPONSE_FIELDS_BYTES = 1024;
+constexpr std::size_t FAST_RESPONSE_FIELDS_BYTES = 1024;  // limit for the header fields of an answer
 
 // The most bytes that an output needs in the JSON besides its numbers.
 std::size_t json_bytes_around(const ReplyPart &part) noexcept {
@@ -41,7 +41,7 @@ FastRequest *fast(Request *request) noexcept { return static_cast<FastRequest *>
 
 // Whether a model's answers are cut back to the unpadded row lengths.
 bool cuts_answers(const ModelSignature &signature) noexcept {
-    return std::any_of(signature.cut.begin(), signature.cut.end(), [](std::uint32_t one) { return one != 0; });
+    return std::any_of(signature.cut.begin(), signature.cut.end(), [](std::uint32_t bits) { return bits != 0; });
 }
 
 // The outputs of one request of a batch, cut back to its row length.
@@ -152,8 +152,8 @@ bool fits_fast_response(const FastRequest &request, const ReplyPart *parts, int 
     return tensors <= FAST_RESPONSE_TENSOR_BYTES && bytes + tensors <= FAST_RESPONSE_BYTES;
 }
 
-// Answers with the rows of a batch that begin at `row`. If the batch has only one request, its outputs keep their
-// shapes.
+// Answers with the rows of a batch that begin at `row`. `alone`: the outputs have only this request's rows, and keep
+// their shapes.
 void send_fast_response(FastRequest *request, const ReplyPart *parts, int part_count, std::int64_t row,
                  bool alone, const ReplyStage *stages, int stage_count) noexcept {
     if (request->answers) {
@@ -237,9 +237,9 @@ bool answer_batch(Queue *queue, Sums *sums, Request **requests, std::size_t coun
         row += request.rows;
     }
 
-    // The thread that wins a request must answer it.
+    // `finish` marks in `won` the requests that had not ended yet. This thread must answer these.
     queue->finish(requests, count, won);
-    // Before the answer is sent, because a client may ask when it has its answer.
+    // Count before sending, because a client that has its answer may read the statistics.
     sums->note_answered(requests, count, won, times_of(reply));
     row = 0;
     for (std::size_t i = 0; i < count; ++i) {

@@ -17,7 +17,7 @@ namespace ksrv {
 constexpr std::size_t FAST_RESPONSE_BYTES = 65536;        // limit for JSON and tensors of an answer
 constexpr std::size_t FAST_RESPONSE_TENSOR_BYTES = 8192;  // limit for the tensors of an answer
 
-// An output of a whole batch.
+// An output of a batch, with the rows of all requests.
 struct ReplyPart {
     const char *name, *datatype;
     std::size_t name_length, datatype_length;
@@ -47,14 +47,14 @@ struct FastReply {
     std::uint64_t ran_ns;
 };
 
-// Sets the bytes per row of an output of a batch with `rows` rows. False if the output has other rows. If the batch has
-// only one request, its outputs keep their shapes.
+// Sets the bytes per row of an output of a batch with `rows` rows. False if the output's first dimension is not `rows`.
+// If the batch has only one request (`alone`), any shape is allowed whose bytes divide evenly.
 bool set_row_bytes(ReplyPart *part, std::uint64_t nbytes, std::uint64_t rows, bool alone) noexcept;
 
 // Answers the requests of a batch that have not ended, and counts the batch in `sums`. Sent data is copied from the
 // outputs. `won` has room for a mark for each request.
 //
-// False, without sending anything, if an answer is large or unusual, or memory is too short to cut it back.
+// False, without sending anything, if an answer is large or unusual, or memory is too short to cut the padding off.
 bool answer_batch(Queue *queue, Sums *sums, Request **requests, std::size_t count, unsigned char *won,
                   const FastReply &reply) noexcept;
 

@@ -28,6 +28,7 @@ void RowWriter::add(const FastRequest &request) {
     row_length = std::max(row_length, request.layout.row_length);
 }
 
+// Adds a job for an image whose size has a plan. Otherwise Python must decode the image.
 void RowWriter::plan_image(const ImagePlace &where) {
     const RowSource &from = source(where.request, where.input);
     const EncodedImage &image = from.images[where.number];
@@ -68,7 +69,7 @@ void RowWriter::plan(std::uint64_t padded_length) {
             for (where.number = 0; where.number < from.rows; ++where.number, ++where.row) plan_image(where);
         }
     }
-    if (!jobs_.empty()) left.reserve(left.size() + jobs_.size());
+    if (!jobs_.empty()) left.reserve(left.size() + jobs_.size());  // `write` must not allocate
 }
 
 bool RowWriter::read(Request *const *requests, std::size_t count) noexcept try {

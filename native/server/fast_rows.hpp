@@ -14,23 +14,26 @@
 
 namespace ksrv {
 
+// A size of pictures without a resize plan, and the input that needs the plan.
 struct PictureSize {
     std::size_t input = 0;
     std::uint32_t height = 0, width = 0, channels = 0;
 };
 
+// Which image of a batch, and the row of the batch that it fills.
 struct ImagePlace {
     std::size_t request = 0, input = 0, number = 0;  // the image is the `number`th of the request's input
-    std::uint64_t row = 0;                           // the first request begins with row 0
+    std::uint64_t row = 0;                           // of the batch
 };
 
-// Writes the rows of some requests of one model.
+// Writes the rows of some requests of one model: `begin`, `add` for each request, `plan` and then `write`. `read` does
+// the first three for fast-path requests. Used by one thread at a time.
 class RowWriter {
   public:
     // Begins with no request. `inputs` are kept alive by the caller.
     void begin(const std::vector<InputSignature> &inputs) noexcept;
 
-    // Adds a request; throws std::bad_alloc. The caller fills the sources of its inputs.
+    // Adds a request; throws std::bad_alloc. The first form returns the sources of its inputs, which the caller fills.
     RowSource *add(const Request &request, std::uint64_t request_rows);
     void add(const FastRequest &request);
 
@@ -40,7 +43,8 @@ class RowWriter {
     // Begins, adds and plans fast-path requests. False if memory is short.
     bool read(Request *const *requests, std::size_t count) noexcept;
 
-    // Writes the requests; `to` has the first row for each input. Afterwards images that were not decoded are in `left`.
+    // Writes the requests; `to` has the first row for each input. Afterwards images that were not decoded are in
+    // `left`.
     void write(unsigned char *const *to) noexcept;
 
     bool has_images() const noexcept { return !jobs_.empty() || !left.empty(); }

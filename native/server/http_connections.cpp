@@ -78,6 +78,7 @@ void HttpConnections::remember_caller(const Connection *connection) noexcept {
 
 // ---- arming -----------------------------------------------------------------------------------
 
+// Sets the events that epoll reports of the connection. False if memory is short.
 bool HttpConnections::tell_epoll(Connection *connection, uint32_t events) noexcept {
     epoll_event event{};
     event.events = events;
@@ -115,7 +116,8 @@ void HttpConnections::arm(Connection *connection, uint64_t now) noexcept {
     arm_for(connection, events);
 }
 
-// The deadline must be set before. The caller must not use the connection afterwards.
+// Gives the connection to epoll. The deadline must be set before. The caller must not use the connection afterwards.
+// Most often epoll reports the right events already, and `arm_as_before` needs no system call.
 void HttpConnections::arm_for(Connection *connection, uint32_t events) noexcept {
     if (events & EPOLLOUT) events |= EPOLLONESHOT;  // because EPOLLOUT would be reported again and again
     if (events == connection->reported && connection->arm_as_before()) return;
@@ -185,7 +187,7 @@ void HttpConnections::drop(Connection *connection) noexcept {
     if (connection->tls.flooded) counts_->count(ServerCounter::flood);
     disconnects.unwatch(connection);
     timers.set(connection->slot, Timers::NONE);
-    connection->settle(MUTED);  // from here on no thread uses its descriptor
+    connection->settle(MUTED);  // waits for a thread that mutes it: from here on no other thread uses the descriptor
     close_transport(connection);
     connection->registered = false;
     connection->reported = 0;

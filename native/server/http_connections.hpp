@@ -29,9 +29,9 @@ namespace ksrv {
 struct HttpServerConfig : ConnectionLimits {
     HeadLimits limits;
     ProxyRules proxy;
-    bool checks_callers = false;          // check callers before waiting for a body
-    bool shared = false;  // other processes accept from the same listeners
-    bool log = false;
+    bool checks_callers = false;  // check callers before waiting for a body
+    bool shared = false;          // other processes accept from the same listeners
+    bool log = false;             // write the access log
 };
 
 class HttpConnections final : public Connections {
@@ -64,6 +64,7 @@ class HttpConnections final : public Connections {
     void arm_until(Connection *connection, uint64_t when) noexcept;  // gives it only to the sweep
     // Disarms epoll for a busy connection (EPOLLERR still fires once). May be called by a thread that does not own it.
     void mute(Connection *connection) noexcept;
+    // Removes the connection from epoll. The caller owns it.
     void take_from_epoll(Connection *connection) noexcept;
     // The engine or the app has the message from now on: clears the timer.
     void begin_run(Connection *connection) noexcept;
@@ -71,6 +72,7 @@ class HttpConnections final : public Connections {
     void drop(Connection *connection) noexcept;  // closes without an answer
     // Releases what the message and its answer use, except Python objects, which a thread with the GIL must release.
     void release_buffers(Connection *connection) noexcept;
+    // Leaves the Python objects whose bytes were sent to the next thread with the GIL.
     void defer_decref(Connection *connection) noexcept;
 
     // Calls `due(connection)` for each connection whose deadline has passed. The caller then owns the connection.

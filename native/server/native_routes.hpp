@@ -1,8 +1,10 @@
-// Messages that are answered, or queued for a model, without the Falcon app: finding the model, descriptions, full
-// queues, and the run queue of infer requests for the thread in Python.
+// Handles the messages that need no Falcon app: GETs of health and descriptions get a prepared answer, infer requests
+// are queued for their model or refused if its queue is full. Infer requests that need Python wait in the run queue for
+// the I/O thread that is in Python.
 //
-// Owned by the HTTP server, in the layer above its answers. `next_to_run` and `take_fast_requests` are for the thread
-// in Python, all other functions for the owner of a connection. The run queue and the table have locks.
+// The HTTP server owns the object, which calls the server's HttpConnections and AnswerSender. `next_to_run` and
+// `take_fast_requests` are for the thread in Python, all other functions for the owner of a connection. The run queue
+// and the table have locks.
 
 #pragma once
 
@@ -22,7 +24,8 @@ class NativeRoutes {
     NativeRoutes(EventLoop *loop, HttpConnections *connections, AnswerSender *answers, ServerCounters *counts) noexcept
         : loop_(loop), connections_(connections), answers_(answers), counts_(counts) {}
 
-    // Makes Python check the credentials before the body is received. True if the caller no longer owns the connection.
+    // If the message's credentials are not known yet, makes Python check them before the body is received. True if so:
+    // the caller no longer owns the connection.
     bool check_first(Connection *connection) noexcept;
 
     // Prepares the answer to a GET that needs no Python. False if Python must answer.
@@ -36,7 +39,7 @@ class NativeRoutes {
     // Adds an infer request whose body has ended to its model's queue, or to the run queue.
     void begin_infer(Connection *connection) noexcept;
 
-    // The next request. Null if none waits, or if it is another protocol's turn.
+    // The next message of the run queue. Null if none waits, or if another protocol must run first.
     Connection *next_to_run() noexcept { return any_to_run() && loop_->begin_request() ? to_run_.pop() : nullptr; }
     bool any_to_run() const noexcept { return !to_run_.empty(); }
     // Takes the fast-path request of a connection from `next_to_run`, and the requests after it up to the first request
@@ -44,7 +47,8 @@ class NativeRoutes {
     size_t take_fast_requests(Connection *first, FastRequest **out, size_t room) noexcept;
 
     Routes tables;
-    std::atomic<uint64_t> model_changes{0};  // routes of an earlier state describe no model
+    // The number of changes to models. A table of an earlier state is still used for queues, but describes no model.
+    std::atomic<uint64_t> model_changes{0};
 
   private:
     bool put_description(Connection *connection) noexcept;

@@ -1,8 +1,8 @@
-// Connections that begin with a PROXY protocol header, whose address replaces the peer's address.
+// Connections that begin with a PROXY protocol header. The client's address in the header replaces the peer's address.
 //
-// Strategy: only the header is consumed from the socket, because OpenSSL reads what follows from the socket itself. The
-// bytes are first peeked. The part that belongs to the header is then consumed at once, so that epoll reports only
-// further bytes.
+// Strategy: no byte after the header may be consumed from the socket, because OpenSSL reads these bytes from the socket
+// itself. Therefore the bytes are first peeked. Then the part that belongs to the header is consumed, so that epoll
+// reports only further bytes.
 
 #include <errno.h>
 #include <sys/socket.h>
@@ -46,7 +46,7 @@ bool HttpServer::take_proxy_header(Connection *connection, uint64_t now) noexcep
             return false;
         }
         if (verdict == ProxyVerdict::absent) {
-            if (!trusted) return begin_direct(connection, now);
+            if (!trusted) return begin_direct(connection, now);  // a client that does not use the proxy
             refuse_proxied(connection, "the header is missing, but proxy_allow_ips lists this address");
             return false;
         }

@@ -51,100 +51,108 @@ void HttpServer::refuse_http2(Connection *connection, uint64_t now) noexcept {
 
 // Continues with an owned connection until it is armed, in the run queue, with the app or dropped.
 void HttpServer::advance(Connection *connection, uint64_t now) noexcept {
-    int messages = 0;
+    int answered = 0;      // messages that got a prepared answer
     bool drained = false;  // the last read emptied the socket
     if (connection->phase.load(std::memory_order_relaxed) == Phase::proxy_header &&
         !take_proxy_header(connection, now))
         return;
-    if (connection->phase.load(std::memory_order_relaxed) == Phase::handshake &&
-        !shake_hands(connection, now))
-        return;
+    if (connection->phase.load(std::memory_order_relaxed) == Phase::handshake && !shake_hands(connection, now)) return;
     for (;;) {
-        const Phase phase = connection->phase.load(std::memory_order_relaxed);
-        if (phase == Phase::body) {
+        if (connection->phase.load(std::memory_order_relaxed) == Phase::body) {
             receive_body(connection, now);
             return;
         }
-        if (connection->verdict == Verdict::incomplete) {
-            const Preface preface = look_for_preface(connection);
-            if (preface == Preface::whole) {
-                refuse_http2(connection, now);
-                return;
-            }
-            if (connection->filled && preface == Preface::none)
-                connection->verdict = classify_head(connection->buffer, connection->filled, &connection->searched,
-                                                    config.limits, &connection->head);
-        }
-        const Verdict verdict = connection->verdict;
-        if (verdict != Verdict::incomplete) {
-            connection->message_end = connection->head.length;
-            connection->identify();
-            if (connection->head.close) connection->close_after = true;
-        }
-        if (verdict == Verdict::native) {
-            if (connection->head.route == Route::infer) {
-                if (!start_infer(connection, now)) return;
-                continue;
-            }
-            if (is_description(connection->head.route) && routes.check_first(connection)) return;
-            if (!routes.put_get(connection)) {
-                ask_app(connection, BodyState::none);
-                return;
-            }
-            if (!answers.send_at_once(connection, now)) return;
-            if (++messages == MESSAGES) {
-                connections.arm(connection, now);  // let other connections have their turn
-                return;
-            }
-            continue;
-        }
-        if (verdict == Verdict::app) {
+        if (!classify(connection, now)) return;
+        switch (connection->verdict) {
+        case Verdict::native:
+            if (!start_native(connection, now, &answered)) return;
+            break;
+        case Verdict::app:
             if (!start_app_message(connection, now)) return;
-            continue;
-        }
-        if (verdict == Verdict::refused) {
+            break;
+        case Verdict::refused:
             ask_app(connection, BodyState::unread);  // which reports the fault; the end of the message is unknown
             return;
-        }
-        if (drained) {
-            connections.arm(connection, now);
-            return;
-        }
-        // After a large body, a short read for the next head leaves less to be moved into the block.
-        const size_t usual = connection->body.large && connection->filled < SHORT_LOOK ? SHORT_LOOK : HEAD_BUFFER;
-        const size_t room = connection->filled < HEAD_BUFFER
-                                ? usual
-                                : std::max(config.limits.longest_head, connection->filled + 1);
-        if (!connection->reserve(std::max(room, HEAD_BUFFER))) {
-            connections.drop(connection);
-            return;
-        }
-        const size_t space = room - connection->filled;
-        const ssize_t got =
-            receive_some(connection, connection->buffer + connection->filled, space);
-        if (got < 0) {
-            if (errno == EINTR) continue;
-            if (errno != EAGAIN && errno != EWOULDBLOCK) {
-                connections.drop(connection);
+        case Verdict::incomplete:
+            if (drained) {
+                connections.arm(connection, now);
                 return;
             }
-            connections.arm(connection, now);
-            return;
+            if (!receive_head(connection, now, &drained)) return;
         }
-        if (got == 0) {  // an incomplete head, and the peer sends nothing more
-            connections.drop(connection);
-            return;
-        }
-        if (phase == Phase::idle) {
-            connection->enter(Phase::head);
-            connection->message_ns = now;
-            connection->saw_bytes = true;
-        }
-        connection->filled += static_cast<size_t>(got);
-        drained = has_emptied(connection, static_cast<size_t>(got), space);
     }
 }
 
+// The functions below return false if the caller no longer owns the connection.
+
+// Sets the verdict about the received bytes.
+bool HttpServer::classify(Connection *connection, uint64_t now) noexcept {
+    if (connection->verdict == Verdict::incomplete) {
+        const Preface preface = look_for_preface(connection);
+        if (preface == Preface::whole) {
+            refuse_http2(connection, now);
+            return false;
+        }
+        if (connection->filled && preface == Preface::none)
+            connection->verdict = classify_head(connection->buffer, connection->filled, &connection->searched,
+                                                config.limits, &connection->head);
+    }
+    if (connection->verdict == Verdict::incomplete) return true;
+    connection->message_end = connection->head.length;
+    connection->identify();
+    if (connection->head.close) connection->close_after = true;
+    return true;
+}
+
+// Starts an infer request, or answers a GET of health or of a description.
+bool HttpServer::start_native(Connection *connection, uint64_t now, int *answered) noexcept {
+    if (connection->head.route == Route::infer) return start_infer(connection, now);
+    if (is_description(connection->head.route) && routes.check_first(connection)) return false;
+    if (!routes.put_get(connection)) {
+        ask_app(connection, BodyState::none);
+        return false;
+    }
+    if (!answers.send_at_once(connection, now)) return false;
+    if (++*answered < MESSAGES) return true;
+    connections.arm(connection, now);  // let other connections have their turn
+    return false;
+}
+
+// Reads bytes of a head.
+bool HttpServer::receive_head(Connection *connection, uint64_t now, bool *drained) noexcept {
+    // After a large body, a short read for the next head leaves less to be moved into the block.
+    const size_t usual = connection->body.large && connection->filled < SHORT_LOOK ? SHORT_LOOK : HEAD_BUFFER;
+    const size_t room =
+        connection->filled < HEAD_BUFFER ? usual : std::max(config.limits.longest_head, connection->filled + 1);
+    if (!connection->reserve(std::max(room, HEAD_BUFFER))) {
+        connections.drop(connection);
+        return false;
+    }
+    const size_t space = room - connection->filled;
+    const ssize_t got = receive_some(connection, connection->buffer + connection->filled, space);
+    if (got < 0) {
+        if (errno == EINTR) return true;
+        if (errno == EAGAIN || errno == EWOULDBLOCK)
+            connections.arm(connection, now);
+        else
+            connections.drop(connection);
+        return false;
+    }
+    if (got == 0) {  // an incomplete head, and the peer sends nothing more
+        connections.drop(connection);
+        return false;
+    }
+    if (connection->phase.load(std::memory_order_relaxed) == Phase::idle) {
+        connection->enter(Phase::head);
+        connection->message_ns = now;
+        connection->saw_bytes = true;
+    }
+    connection->filled += static_cast<size_t>(got);
+    *drained = has_emptied(connection, static_cast<size_t>(got), space);
+    return true;
+}
+
+// Continues after Python has checked the caller.
 void HttpServer::checked(Connection *connection, bool admitted) noexcept {
     if (!admitted) {
         const bool has_body = connection->head.chunked || connection->head.content_length > 0;
@@ -167,7 +175,7 @@ bool HttpServer::start_infer(Connection *connection, uint64_t now) noexcept {
         return false;
     }
     if ((head.chunked || with_head < need) && routes.check_first(connection)) return false;
-    const bool waits = head.expects_continue && with_head == 0;
+    const bool waits = head.expects_continue && with_head == 0;  // the client waits for 100 Continue
     if (waits && !routes.is_routed(connection)) {  // the app answers 404, before the body is sent
         ask_app(connection, BodyState::unread);
         return false;
@@ -198,6 +206,7 @@ void HttpServer::receive_body(Connection *connection, uint64_t now) noexcept {
     follow_body(connection, connection->body.receive(connection, connection, &connection->head), now);
 }
 
+// Continues after a step of receiving a body.
 void HttpServer::follow_body(Connection *connection, BodyProgress progress, uint64_t now) noexcept {
     switch (progress) {
     case BodyProgress::more:
@@ -224,6 +233,7 @@ void HttpServer::follow_body(Connection *connection, BodyProgress progress, uint
     }
 }
 
+// Called by the sweep for a connection in Phase::awaiting_memory.
 void HttpServer::retry_memory(Connection *connection, uint64_t now) noexcept {
     if (!connection->body.block) {
         if (start_body(connection, now)) advance(connection, now);
@@ -246,8 +256,8 @@ void HttpServer::end_body(Connection *connection) noexcept {
     const bool infer = head.route == Route::infer;
     const bool ended = body.state == BodyState::whole || body.state == BodyState::cut_short;
     // The app answers a chunked body that was cut short, or that is shorter than its JSON.
-    const bool taken = !head.chunked || (body.state == BodyState::whole && body.got && body.got >= head.json_length);
-    if (infer && ended && taken) {
+    const bool complete = !head.chunked || (body.state == BodyState::whole && body.got && body.got >= head.json_length);
+    if (infer && ended && complete) {
         routes.begin_infer(connection);
         return;
     }

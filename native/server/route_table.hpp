@@ -1,8 +1,7 @@
-// Facts about each model that need no Python: whether its queue is full, before a body is read, and the answers that
-// describe it.
+// What the native server knows of each model: the queue, the signature of fast-path requests, and prepared answers.
 //
-// A route only looks at the queue; the queue decides when a request is pushed. The table is replaced as a whole when
-// models change, and readers keep a reference to the table that they found.
+// Python builds a new table when models change, and replaces the old table as a whole. Readers keep a reference to the
+// table that they found.
 
 #pragma once
 
@@ -22,7 +21,7 @@ namespace ksrv {
 struct ModelRoute {
     std::string name, version;
     Queue *queue = nullptr;  // referenced by the table
-    PreparedAnswer full;
+    PreparedAnswer full;  // the answer if the queue is full
     PreparedAnswer metadata, model_ready;  // status 0: Python answers
     ModelSignature *signature = nullptr;    // referenced by the table; null if all requests need Python
 };
@@ -43,6 +42,7 @@ class RouteTable {
     // Takes over the caller's references to the queue and the signature.
     void add(ModelRoute route) { routes_.push_back(std::move(route)); }
 
+    // Must be called after the last `add`, because `find` searches sorted routes.
     void sort() {
         std::sort(routes_.begin(), routes_.end(), [](const ModelRoute &a, const ModelRoute &b) {
             return a.name != b.name ? a.name < b.name : a.version < b.version;
@@ -50,7 +50,7 @@ class RouteTable {
     }
 
     const ModelRoute *find(const char *name, size_t name_length, const char *version,
-                     size_t version_length) const noexcept {
+                           size_t version_length) const noexcept {
         const auto compare = [](const std::string &text, const char *with, size_t length) {
             const int order = memcmp(text.data(), with, std::min(text.size(), length));
             return order != 0 ? order : (text.size() > length) - (text.size() < length);

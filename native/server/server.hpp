@@ -1,8 +1,8 @@
 // The HTTP server of a worker: its HTTP/1.1 connections and messages, without Python and without the GIL.
 //
-// Strategy: the event loop (native/reactor) reports events, and its thread runs each connection with an event to
-// completion. Complete infer requests wait in the run queue until that thread takes them into Python. All other
-// messages are left to the Falcon app, on Python threads.
+// Strategy: the event loop (native/reactor) reports events, and its leading thread serves each connection with an event
+// as far as possible. Prepared answers and fast-path requests need no Python. Other infer requests wait in the run
+// queue until the thread enters Python. All other messages are left to the Falcon app, on Python threads.
 //
 // HttpServer moves each connection from phase to phase. Its members carry out the steps. Each member uses only the
 // members before it, and none calls back: http_connections.hpp has slots, timers and epoll; answer_sender.hpp sends
@@ -83,7 +83,7 @@ class HttpServer final : public Protocol {
     static constexpr uint64_t MEMORY_RETRY_NS = 20'000'000u;
     static constexpr uint64_t MEMORY_WAIT_NS = 1'000'000'000u;  // how long a request may wait for bytes in flight
     static constexpr uint64_t EARLY_BODY = 65536;  // bytes received before the app is asked
-    static constexpr size_t REFUSALS = 16;
+    static constexpr size_t REFUSALS = 16;  // that wait to be logged
 
     // ---- events.cpp ----
     void go_on(Connection *connection, uint64_t now) noexcept;
@@ -98,6 +98,9 @@ class HttpServer final : public Protocol {
     // ---- receive.cpp ----
     void refuse_http2(Connection *connection, uint64_t now) noexcept;
     void advance(Connection *connection, uint64_t now) noexcept;
+    bool classify(Connection *connection, uint64_t now) noexcept;
+    bool start_native(Connection *connection, uint64_t now, int *answered) noexcept;
+    bool receive_head(Connection *connection, uint64_t now, bool *drained) noexcept;
     bool start_infer(Connection *connection, uint64_t now) noexcept;
     bool start_body(Connection *connection, uint64_t now) noexcept;
     void retry_memory(Connection *connection, uint64_t now) noexcept;

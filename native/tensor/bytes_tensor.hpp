@@ -1,8 +1,10 @@
 // Reads the elements of BYTES tensors: length-prefixed, bare, or with a list of sizes.
 //
+// An element is preceded by its length in four little-endian bytes (Triton's binary tensor data extension), unless the
+// request lists the sizes of its elements. A single image may also be the whole buffer, without a length.
+//
 // Strategy: a first pass checks every length in the received bytes. Only then does the caller allocate, once. Nothing
-// here allocates, throws or uses Python. The rule is in the protocol notes: a list of sizes if given, else a strict
-// walk of length-prefixed elements, else, for a single image, the whole buffer.
+// here allocates, throws or uses Python.
 
 #pragma once
 

@@ -8,7 +8,7 @@ namespace ksrv {
 
 namespace {
 
-// Below this, a bucket would have only one length for up to a thousand multiples.
+// With less waste, each of the first thousand buckets would have only one length, so there are no buckets.
 constexpr double LEAST_WASTE = 0.001;
 
 std::size_t bytes_of(const std::int64_t *shape, std::size_t rank, std::size_t item_size) noexcept {
@@ -23,10 +23,11 @@ std::size_t differing(const std::int64_t *a, const std::int64_t *b, std::size_t 
     return rank;
 }
 
+// Fills `nbytes` with copies of an element. Each step doubles the filled part.
 void fill_elements(unsigned char *to, std::size_t nbytes, const unsigned char *element,
                    std::size_t item_size) noexcept {
     if (nbytes == 0) return;
-    if (std::all_of(element, element + item_size, [&](unsigned char one) { return one == element[0]; })) {
+    if (std::all_of(element, element + item_size, [&](unsigned char byte) { return byte == element[0]; })) {
         std::memset(to, element[0], nbytes);
         return;
     }
@@ -46,7 +47,8 @@ LengthBuckets::LengthBuckets(std::uint32_t multiple, double waste, std::uint32_t
     const double kept = 1.0 - std::min(waste, 0.99);
     for (std::uint64_t first = 1; first <= units(most_);) {
         first_.push_back(first);
-        // The bucket's last length is the largest for which `first` is at least the share `kept`.
+        // The bucket's last length is the largest of which `first` is at least the share `kept`. 1e-9 corrects
+        // rounding.
         const double last = std::floor(static_cast<double>(first) / kept + 1e-9);
         first = std::max(first, static_cast<std::uint64_t>(last)) + 1;
     }
@@ -102,10 +104,10 @@ void copy_cut(const unsigned char *from, const std::int64_t *from_shape, unsigne
 
 void fill_mask(unsigned char *to, std::int64_t rows, std::size_t length, std::size_t padded_length,
                const unsigned char *value, const unsigned char *padding, std::size_t item_size) noexcept {
-    const std::size_t own = length * item_size, whole = padded_length * item_size;
-    for (std::int64_t row = 0; row < rows; ++row, to += whole) {
-        fill_elements(to, own, value, item_size);
-        fill_elements(to + own, whole - own, padding, item_size);
+    const std::size_t valued = length * item_size, row_bytes = padded_length * item_size;
+    for (std::int64_t row = 0; row < rows; ++row, to += row_bytes) {
+        fill_elements(to, valued, value, item_size);
+        fill_elements(to + valued, row_bytes - valued, padding, item_size);
     }
 }
 

@@ -34,7 +34,8 @@ class LengthBuckets {
     std::uint64_t units(std::uint64_t length) const noexcept { return (length + multiple_ - 1) / multiple_; }
 
     std::uint64_t multiple_, most_;
-    std::vector<std::uint64_t> first_;  // first length of each bucket; empty if only equal lengths share a batch
+    // The first length of each bucket, in units of `multiple_`. Empty if only lengths of the same unit share a batch.
+    std::vector<std::uint64_t> first_;
 };
 
 // Copies a tensor into the corner of a tensor that is at least as large in each dimension, and fills the rest with

@@ -1,9 +1,9 @@
 // The functions of OpenSSL that TLS needs, loaded from the system's library on first use.
 //
-// They are declared here and loaded at run time, never linked. So one build serves with TLS if OpenSSL is installed and
-// without TLS otherwise, needs no headers, and uses the library that the system keeps up to date. If Python's ssl
-// module has loaded the library already, this is the same copy. tests/unit/native/tls/openssl_declarations.cpp compares
-// the declarations with OpenSSL's headers.
+// The functions are declared here and loaded at run time, never linked. So one build serves with TLS if OpenSSL is
+// installed and without TLS otherwise, needs no headers, and uses the library that the system keeps up to date. If
+// Python's ssl module has loaded the library already, this is the same copy.
+// tests/unit/native/tls/openssl_declarations.cpp compares the declarations with OpenSSL's headers.
 
 #pragma once
 
@@ -29,6 +29,7 @@ struct stack_st_X509_NAME;
 
 namespace ksrv {
 
+// The types of OpenSSL's callbacks.
 using AlpnSelect = int (*)(SSL *, const unsigned char **, unsigned char *, const unsigned char *,
                            unsigned int, void *);
 using AskForPassword = int (*)(char *, int, int, void *);

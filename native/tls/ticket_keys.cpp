@@ -27,7 +27,7 @@ struct TicketKeys::Shared {
     };
 
     pthread_mutex_t lock;
-    int64_t current_since;  // 0: no keys yet
+    int64_t current_since;  // when the current key was made; 0: no keys yet
     bool has_previous;
     Key current, previous;
 
@@ -39,7 +39,8 @@ struct TicketKeys::Shared {
         pthread_mutex_consistent(&lock);
     }
 
-    // Makes the keys current. False if no random bytes are available.
+    // Replaces the current key if its period is over. The caller holds the lock. False if no random bytes are
+    // available.
     bool renew(int64_t now) noexcept {
         const int64_t age = now - current_since;
         if (current_since != 0 && age < PERIOD_NS) return true;

@@ -44,9 +44,16 @@ bool TlsContext::set_up(const TlsRules &rules, std::string *why) {
         *why = "no context: " + last_error();
         return false;
     }
-    const auto control = [this](int what, long value, void *more = nullptr) {
-        return openssl.SSL_CTX_ctrl(context_, what, value, more);
-    };
+    set_constants();
+    return apply(rules, why) && set_up_tickets(rules, why);
+}
+
+long TlsContext::control(int what, long value) noexcept {
+    return openssl.SSL_CTX_ctrl(context_, what, value, nullptr);
+}
+
+// Sets what no rule changes.
+void TlsContext::set_constants() noexcept {
     // HTTP messages have an explicit length, so an end of file without close_notify truncates nothing unnoticed.
     openssl.SSL_CTX_set_options(context_, OPTION_NO_COMPRESSION | OPTION_NO_RENEGOTIATION |
                                               OPTION_SERVER_PREFERENCE | OPTION_IGNORE_UNEXPECTED_EOF);
@@ -61,7 +68,10 @@ bool TlsContext::set_up(const TlsRules &rules, std::string *why) {
     static constexpr unsigned char sessions[] = "ksrv";
     openssl.SSL_CTX_set_session_id_context(context_, sessions, sizeof sessions - 1);
     openssl.SSL_CTX_set_default_passwd_cb(context_, no_password);
+}
 
+// Applies the rules, except for tickets.
+bool TlsContext::apply(const TlsRules &rules, std::string *why) {
     const auto refuse = [why](const std::string &what) {
         *why = what + ": " + last_error();
         return false;
@@ -70,8 +80,7 @@ bool TlsContext::set_up(const TlsRules &rules, std::string *why) {
         return refuse("the least version of TLS");
     if (rules.most_version && control(CTRL_MOST_VERSION, rules.most_version) != 1)
         return refuse("the highest version of TLS");
-    if (!rules.ciphers.empty() &&
-        openssl.SSL_CTX_set_cipher_list(context_, rules.ciphers.c_str()) != 1)
+    if (!rules.ciphers.empty() && openssl.SSL_CTX_set_cipher_list(context_, rules.ciphers.c_str()) != 1)
         return refuse("the ciphers");
     if (openssl.SSL_CTX_use_certificate_chain_file(context_, rules.chain.c_str()) != 1)
         return refuse("the certificate");
@@ -79,26 +88,29 @@ bool TlsContext::set_up(const TlsRules &rules, std::string *why) {
         return refuse("the key");
     if (openssl.SSL_CTX_check_private_key(context_) != 1)
         return refuse("the key of the certificate");
-    if (!rules.authority.empty() &&
-        openssl.SSL_CTX_load_verify_file(context_, rules.authority.c_str()) != 1)
+    if (!rules.authority.empty() && openssl.SSL_CTX_load_verify_file(context_, rules.authority.c_str()) != 1)
         return refuse("the authority of clients");
-    if (openssl.X509_VERIFY_PARAM_set_flags(openssl.SSL_CTX_get0_param(context_),
-                                            rules.verify_flags) != 1)
+    if (openssl.X509_VERIFY_PARAM_set_flags(openssl.SSL_CTX_get0_param(context_), rules.verify_flags) != 1)
         return refuse("the flags for verification");
     if (rules.asks) {
-        openssl.SSL_CTX_set_verify(context_, VERIFY_PEER | (rules.demands ? VERIFY_FAIL_WITHOUT : 0),
-                                   nullptr);
+        openssl.SSL_CTX_set_verify(context_, VERIFY_PEER | (rules.demands ? VERIFY_FAIL_WITHOUT : 0), nullptr);
         if (!rules.authority.empty() && !name_authorities(rules.authority))
             return refuse("the names of the authorities of clients");
     }
+    protocols_ = rules.protocols;
+    if (!protocols_.empty()) openssl.SSL_CTX_set_alpn_select_cb(context_, choose_protocol, this);
+    return true;
+}
+
+bool TlsContext::set_up_tickets(const TlsRules &rules, std::string *why) {
     ticket_keys_ = rules.ticket_keys ? rules.ticket_keys : TicketKeys::make();
     if (!ticket_keys_ || openssl.SSL_CTX_set_ex_data(context_, APP_DATA, ticket_keys_.get()) != 1 ||
         openssl.SSL_CTX_set_tlsext_ticket_key_evp_cb(context_, use_ticket_key) != 1 ||
-        openssl.SSL_CTX_set_session_ticket_cb(context_, nullptr, judge_ticket, nullptr) != 1)
-        return refuse("the keys of tickets");
+        openssl.SSL_CTX_set_session_ticket_cb(context_, nullptr, judge_ticket, nullptr) != 1) {
+        *why = "the keys of tickets: " + last_error();
+        return false;
+    }
     openssl.SSL_CTX_set_timeout(context_, TicketKeys::PERIOD_S);
-    protocols_ = rules.protocols;
-    if (!protocols_.empty()) openssl.SSL_CTX_set_alpn_select_cb(context_, choose_protocol, this);
     return true;
 }
 
@@ -111,8 +123,7 @@ int TlsContext::choose_protocol(SSL *, const unsigned char **chosen, unsigned ch
         for (unsigned int at = 0; at < offered_length; at += 1u + offered[at]) {
             const unsigned int size = offered[at];
             if (size + 1u > offered_length - at) return ALPN_IGNORED;
-            if (size != protocol.size() || memcmp(offered + at + 1, protocol.data(), size) != 0)
-                continue;
+            if (size != protocol.size() || memcmp(offered + at + 1, protocol.data(), size) != 0) continue;
             *chosen = offered + at + 1;
             *length = static_cast<unsigned char>(size);
             return ALPN_CHOSEN;

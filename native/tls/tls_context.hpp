@@ -14,11 +14,11 @@ namespace ksrv {
 
 struct TlsRules {
     std::string chain, key;      // paths of PEM files
-    std::string authority;       // for clients' certificates; empty for none
+    std::string authority;       // path of the authorities for clients' certificates; empty for none
     bool asks = false;           // ask for a client's certificate
     bool demands = false;        // refuse clients without a certificate
     unsigned long verify_flags = 0;
-    long least_version = 0, most_version = 0;  // as on the wire; 0 for the library's default
+    long least_version = 0, most_version = 0;  // of TLS, as on the wire; 0 for the library's default
     std::string ciphers;         // of TLS 1.2, in OpenSSL's notation
     std::vector<std::string> protocols;  // for ALPN, in order of preference
     // Sessions resume in every context with the same keys; null for separate keys.
@@ -48,6 +48,11 @@ class TlsContext {
 
     // Sends clients the names of the trusted authorities, by which a client with several certificates chooses.
     bool name_authorities(const std::string &authority) noexcept;
+
+    long control(int what, long value) noexcept;
+    void set_constants() noexcept;
+    bool apply(const TlsRules &rules, std::string *why);
+    bool set_up_tickets(const TlsRules &rules, std::string *why);
 
     SSL_CTX *context_ = nullptr;
     std::vector<std::string> protocols_;

@@ -12,7 +12,7 @@
 
 namespace ksrv {
 
-// `plain_http`: the client speaks HTTP without TLS.
+// The outcome of a step of a handshake. `plain_http`: the client speaks HTTP without TLS.
 enum class Handshake : uint8_t { done, waits, plain_http, failed };
 
 struct TlsSession {
@@ -22,7 +22,7 @@ struct TlsSession {
     // bytes, and returns buffered data without reading the socket. True until `receive` returns EAGAIN.
     bool socket_unread = false;
     bool partial_record = false;  // the library waits for the rest of a record
-    bool wants_write = false;  // it must write before it can continue reading
+    bool wants_write = false;     // the library must write before it can continue reading
     bool interim_waits = false;  // an interim answer must be sent first
     bool agreed = false;         // the handshake is finished
     bool flooded = false;        // the peer has sent too many records without application data
@@ -53,7 +53,7 @@ struct TlsSession {
     void say_farewell() noexcept;  // sends close_notify
     void end() noexcept;
 
-    // OpenSSL calls it for every message and record that it sends or receives.
+    // OpenSSL's callback for every message and record that it sends or receives.
     static void see_message(int is_sent, int version, int type, const void *bytes, size_t length, SSL *ssl,
                             void *session) noexcept;
 
