@@ -6,7 +6,7 @@
 // writes: a thread between `begin` and `end` writes into a small thread-local buffer, all other threads write
 // unbuffered to descriptor 2 as before.
 //
-// Only glibc allows assigning `stderr` and streams with custom functions. With other C libraries nothing is captured,
+// glibc allows assigning `stderr`, and streams with custom functions. With other C libraries nothing is captured,
 // and the messages are printed. Nothing here throws or uses Python.
 
 #pragma once

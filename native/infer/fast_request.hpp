@@ -92,7 +92,7 @@ struct RowSource {
     const EncodedImage *images = nullptr;    // one per row, at offsets from `data`; null: `data` has the rows
     const std::int64_t *tail = nullptr;      // the dimensions after the first; null: the declared dimensions
     std::uint64_t rows = 0, row_length = 0;  // row_length: unpadded
-    bool apart = false;                      // the caller writes the rows, `RowWriter` only reserves them
+    bool reserved_only = false;              // `RowWriter` leaves room for the rows, and the caller writes them
 };
 
 // An input of a fast-path request, whose body is at `body`.

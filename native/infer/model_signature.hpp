@@ -27,7 +27,7 @@ struct InputSignature {
     ImageRules images;  // encoded images that are accepted as BYTES instead
     bool padded = false;  // rows are padded: one dimension after the first is their length
     bool made = false;    // a mask of the padding, which is generated if a request does not have it
-    unsigned char padding[8] = {}, one[8] = {};  // one element of padding, and one element of a generated mask
+    unsigned char padding[8] = {}, one[8] = {};  // an element of padding; 1, the value of generated masks
 
     std::uint64_t bytes_of_row(std::uint64_t length) const noexcept {
         return padded ? row_bytes * length : row_bytes;

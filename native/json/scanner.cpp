@@ -101,23 +101,40 @@ bool underflows(const char *at, const char *end) noexcept {
     return magnitude + (at != end && at[1] == '-' ? -power : power) < 0;
 }
 
+namespace {
+
+// Moves past a string, number, true, false or null, and checks it.
+Fault skip_scalar(Cursor &c) noexcept {
+    bool escaped = false, integral = false;
+    switch (*c.at) {
+        case '"': return skip_string(c, &escaped);
+        case 't': return skip_word(c, "true", 4);
+        case 'f': return skip_word(c, "false", 5);
+        case 'n': return skip_word(c, "null", 4);
+        default: return skip_number(c, &integral);
+    }
+}
+
+// Moves past the key of a member and its colon.
+Fault skip_key(Cursor &c) noexcept {
+    bool escaped = false;
+    skip_space(c);
+    if (c.at == c.end) return END;
+    if (*c.at != '"') return SYNTAX;
+    if (const Fault fault = skip_string(c, &escaped)) return fault;
+    skip_space(c);
+    if (c.at == c.end) return END;
+    if (*c.at != ':') return SYNTAX;
+    ++c.at;
+    return OK;
+}
+
+}  // namespace
+
 Fault skip_value(Cursor &c, unsigned depth, unsigned deepest) noexcept {
     std::uint64_t objects[DEEPEST / 64] = {};  // a bit for each open level: set for an object, not for an array
     if (deepest > DEEPEST) deepest = DEEPEST;
     unsigned open = 0;  // objects and arrays of the value that are open
-    bool escaped = false, integral = false;
-    // Moves past a member's key and colon.
-    const auto key = [&]() -> Fault {
-        skip_space(c);
-        if (c.at == c.end) return END;
-        if (*c.at != '"') return SYNTAX;
-        if (const Fault fault = skip_string(c, &escaped)) return fault;
-        skip_space(c);
-        if (c.at == c.end) return END;
-        if (*c.at != ':') return SYNTAX;
-        ++c.at;
-        return OK;
-    };
     for (;;) {
         skip_space(c);
         if (c.at == c.end) return END;
@@ -135,23 +152,14 @@ Fault skip_value(Cursor &c, unsigned depth, unsigned deepest) noexcept {
             skip_space(c);
             if (c.at == c.end) return END;
             if (*c.at != (first == '{' ? '}' : ']')) {
-                if (first == '{' && (fault = key())) return fault;
+                if (first == '{' && (fault = skip_key(c))) return fault;
                 continue;
             }
             ++c.at;
             --open;
-        } else if (first == '"') {
-            fault = skip_string(c, &escaped);
-        } else if (first == 't') {
-            fault = skip_word(c, "true", 4);
-        } else if (first == 'f') {
-            fault = skip_word(c, "false", 5);
-        } else if (first == 'n') {
-            fault = skip_word(c, "null", 4);
-        } else {
-            fault = skip_number(c, &integral);
+        } else if ((fault = skip_scalar(c))) {
+            return fault;
         }
-        if (fault) return fault;
         for (;;) {  // after a value: closes levels until another value follows
             if (open == 0) return OK;
             const bool object = objects[(open - 1) / 64] >> ((open - 1) % 64) & 1;
@@ -160,7 +168,7 @@ Fault skip_value(Cursor &c, unsigned depth, unsigned deepest) noexcept {
             const char next = *c.at;
             if (next == ',') {
                 ++c.at;
-                if (object && (fault = key())) return fault;
+                if (object && (fault = skip_key(c))) return fault;
                 break;
             }
             if (next != (object ? '}' : ']')) return SYNTAX;

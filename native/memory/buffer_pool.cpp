@@ -60,8 +60,7 @@ bool memfd_allocate(Block *block, std::size_t nbytes) noexcept {
 // MAP_SHARED, because a fork must not copy a page that a device still writes to at its old address.
 bool pages_allocate(Block *block, std::size_t nbytes) noexcept {
     const std::size_t capacity = whole_pages(nbytes);
-    void *data =
-        mmap(nullptr, capacity, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void *data = mmap(nullptr, capacity, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (data == MAP_FAILED) return false;
     block->data = static_cast<unsigned char *>(data);
     block->capacity = capacity;

@@ -76,8 +76,7 @@ using UnpinFunction = int (*)(void *data);
 enum AdoptError : int { ADOPT_OK = 0, ADOPT_STAT, ADOPT_SIZE, ADOPT_SEALS, ADOPT_MAP };
 
 struct BufferPoolStatistics {
-    std::uint64_t leased_blocks, leased_bytes, pooled_blocks, pooled_bytes, cap_bytes, hits, misses,
-        pinned_bytes;
+    std::uint64_t leased_blocks, leased_bytes, pooled_blocks, pooled_bytes, cap_bytes, hits, misses, pinned_bytes;
 };
 
 class BufferPool {

@@ -164,8 +164,7 @@ const char *Ring::read_answer(std::uint64_t number, RingAnswer *answer) noexcept
         answer->stages > RING_STAGES)
         return "it has too many outputs or stages";
     std::memcpy(answer->stage, from + offsetof(RingAnswer, stage), answer->stages * sizeof(RingStage));
-    std::memcpy(answer->output, from + offsetof(RingAnswer, output),
-                answer->outputs * sizeof(RingOutput));
+    std::memcpy(answer->output, from + offsetof(RingAnswer, output), answer->outputs * sizeof(RingOutput));
     for (std::uint32_t i = 0; i < answer->stages; ++i)
         if (!is_stage_name(answer->stage[i].name)) return "the name of a stage is not a word";
     for (std::uint32_t i = 0; i < answer->outputs; ++i) {

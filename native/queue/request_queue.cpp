@@ -123,8 +123,7 @@ Push Queue::accept(Request *request, std::size_t *slot, std::int64_t now) noexce
 // Reserves the request's bytes, unless its submitter has reserved them. If the push is then refused, `give_back`
 // returns only bytes that were reserved here.
 bool Queue::reserve(const Request *request) noexcept {
-    return request->reserved ||
-           process_budget().reserve(request->nbytes, request->nbytes <= SMALL_REQUEST_BYTES);
+    return request->reserved || process_budget().reserve(request->nbytes, request->nbytes <= SMALL_REQUEST_BYTES);
 }
 
 void Queue::give_back(const Request *request) noexcept {

@@ -70,9 +70,9 @@ inline std::int64_t regroup_delay_ns(std::uint64_t rows, std::int64_t ran_ns) no
     return std::min(ran_ns / SHARE, LONGEST_NS);
 }
 
-// Whether the next batch should be assembled while one runs. The prefetcher takes requests before the run ends, so that
-// its batch misses all that arrive until then, and two small batches alternate instead of one large batch. Assembly
-// must be slow enough to justify that.
+// Whether the next batch should be assembled while another batch runs. The prefetcher's batch misses the requests that
+// arrive before the run ends, so that two small batches alternate instead of one large batch. This is worth it only if
+// assembling is slow: at least a twentieth of the run.
 inline bool assembles_beside_run(std::int64_t ran_ns, std::int64_t assembled_ns) noexcept {
     constexpr std::int64_t SHORTEST_RUN_NS = 2'000'000, SHARE = 20;
     return ran_ns >= SHORTEST_RUN_NS && assembled_ns >= ran_ns / SHARE;

@@ -120,8 +120,7 @@ void HttpServer::expire(Connection *connection, uint64_t now) noexcept {
         advance(connection, now);
         return;
     }
-    if (receives(phase) && !connection->looked_late &&
-        look_for_unread(connection) == Unread::some) {
+    if (receives(phase) && !connection->looked_late && look_for_unread(connection) == Unread::some) {
         connection->looked_late = true;  // this server is late, not the client
         advance(connection, now);
         return;

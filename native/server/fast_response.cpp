@@ -152,6 +152,28 @@ bool fits_fast_response(const FastRequest &request, const ReplyPart *parts, int 
     return tensors <= FAST_RESPONSE_TENSOR_BYTES && bytes + tensors <= FAST_RESPONSE_BYTES;
 }
 
+// Renders the JSON of an answer. False if a text needs escapes.
+bool put_json(TextWriter &body, FastRequest *request, const ReplyPart *parts, int count, std::int64_t row,
+              bool alone) noexcept {
+    const ModelSignature &signature = *request->signature;
+    const FastRequestLayout &layout = request->layout;
+    const std::int64_t rows = static_cast<std::int64_t>(request->rows);
+    bool good = begin_reply(body, signature.model.data(), signature.model.size(), signature.version.data(),
+                            signature.version.size(),
+                            reinterpret_cast<const char *>(request->body()) + layout.id_offset, layout.id_length);
+    for (int i = 0; i < count && good; ++i) {
+        const ReplyPart &part = parts[layout.handler_output(i)];
+        good = begin_output(body, i == 0, part.name, part.name_length, part.datatype, part.datatype_length,
+                            part.shape, part.rank, alone ? -1 : rows);
+        if (layout.binary[i])
+            end_binary_output(body, rows * part.row_bytes);
+        else
+            end_json_output(body, part.type, part.data + row * part.row_bytes, values_of(part, rows));
+    }
+    end_reply(body);
+    return good;
+}
+
 // Answers with the rows of a batch that begin at `row`. `alone`: the outputs have only this request's rows, and keep
 // their shapes.
 void send_fast_response(FastRequest *request, const ReplyPart *parts, int part_count, std::int64_t row,
@@ -160,7 +182,6 @@ void send_fast_response(FastRequest *request, const ReplyPart *parts, int part_c
         request->answers->send(request, parts, part_count, row, alone);
         return;
     }
-    const ModelSignature &signature = *request->signature;
     const FastRequestLayout &layout = request->layout;
     AnswerSender *sender = request->sender;
     Connection *connection = sender->take_turn(request->turn);
@@ -169,23 +190,8 @@ void send_fast_response(FastRequest *request, const ReplyPart *parts, int part_c
     TextWriter body(room, sizeof room), fields(fields_room, sizeof fields_room);
     const int count = layout.wanted_count ? layout.wanted_count : part_count;
     const std::int64_t rows = static_cast<std::int64_t>(request->rows);
-    bool good = begin_reply(body, signature.model.data(), signature.model.size(), signature.version.data(),
-                            signature.version.size(),
-                            reinterpret_cast<const char *>(request->body()) + layout.id_offset,
-                            layout.id_length);
-    bool any_binary = false;
-    for (int i = 0; i < count && good; ++i) {
-        const ReplyPart &part = parts[layout.handler_output(i)];
-        good = begin_output(body, i == 0, part.name, part.name_length, part.datatype, part.datatype_length,
-                            part.shape, part.rank, alone ? -1 : rows);
-        any_binary = any_binary || layout.binary[i];
-        if (layout.binary[i])
-            end_binary_output(body, rows * part.row_bytes);
-        else
-            end_json_output(body, part.type, part.data + row * part.row_bytes, values_of(part, rows));
-    }
-    end_reply(body);
-    if (any_binary)
+    const bool good = put_json(body, request, parts, count, row, alone);
+    if (std::any_of(layout.binary, layout.binary + count, [](bool binary) { return binary; }))
         begin_fields(fields, body.length());
     else
         begin_json_fields(fields);

@@ -62,7 +62,7 @@ void RowWriter::plan(std::uint64_t padded_length) {
         for (; where.request < requests_.size(); ++where.request) {
             const RowSource &from = source(where.request, input);
             if (!from.images) {
-                if (!from.apart) copied += from.rows * (*inputs_)[input].bytes_of_row(row_length);
+                if (!from.reserved_only) copied += from.rows * (*inputs_)[input].bytes_of_row(row_length);
                 where.row += from.rows;
                 continue;
             }
@@ -88,7 +88,7 @@ void RowWriter::write(unsigned char *const *to) noexcept {
         unsigned char *row = to[input];
         for (std::size_t i = 0; i < requests_.size(); ++i) {
             const RowSource &from = source(i, input);
-            if (!from.images && !from.apart) copy_rows(declared, from, row_length, row);
+            if (!from.images && !from.reserved_only) copy_rows(declared, from, row_length, row);
             row += from.rows * declared.bytes_of_row(row_length);
         }
     }

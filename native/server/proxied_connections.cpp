@@ -39,8 +39,7 @@ bool HttpServer::take_proxy_header(Connection *connection, uint64_t now) noexcep
         }
         ProxySource source;
         const size_t filled = connection->filled + static_cast<size_t>(seen);
-        const ProxyVerdict verdict =
-            read_proxy_header(connection->buffer, filled, config.proxy.versions, &source);
+        const ProxyVerdict verdict = read_proxy_header(connection->buffer, filled, config.proxy.versions, &source);
         if (verdict == ProxyVerdict::malformed) {
             refuse_proxied(connection, trusted ? source.fault : UNTRUSTED);
             return false;

@@ -74,8 +74,7 @@ class RouteTable {
     // The route of the model that a head names, or null. `data` is the begin of the head.
     const ModelRoute *named_by(const unsigned char *data, const Head &head) const noexcept {
         const char *text = reinterpret_cast<const char *>(data);
-        return find(text + head.name.offset, head.name.length, text + head.version.offset,
-                    head.version.length);
+        return find(text + head.name.offset, head.name.length, text + head.version.offset, head.version.length);
     }
 
     const uint64_t state;

@@ -121,8 +121,7 @@ constexpr uint64_t OPTION_KTLS = 1u << 3, OPTION_IGNORE_UNEXPECTED_EOF = 1u << 7
                    OPTION_NO_COMPRESSION = 1u << 17, OPTION_SERVER_PREFERENCE = 1u << 22,
                    OPTION_NO_RENEGOTIATION = 1u << 30;
 constexpr int VERIFY_PEER = 1, VERIFY_FAIL_WITHOUT = 2;
-constexpr int ERROR_SSL = 1, ERROR_WANT_READ = 2, ERROR_WANT_WRITE = 3, ERROR_SYSCALL = 5,
-              ERROR_ZERO_RETURN = 6;
+constexpr int ERROR_SSL = 1, ERROR_WANT_READ = 2, ERROR_WANT_WRITE = 3, ERROR_SYSCALL = 5, ERROR_ZERO_RETURN = 6;
 constexpr unsigned long LIBRARY_SHIFT = 23, LIBRARY_MASK = 0xff, LIBRARY_SSL = 20,
                         REASON_MASK = 0x7fffff, REASON_HTTP_REQUEST = 156,
                         REASON_HTTPS_PROXY_REQUEST = 155;

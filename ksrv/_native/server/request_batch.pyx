@@ -403,11 +403,11 @@ cdef bint _add_parsed(
         if self.endpoint is not None:
             writer.row_length = max(writer.row_length, source.row_length)
         if declared.datatype == DT_INVALID:
-            source.apart = True
+            source.reserved_only = True
         elif tensor is None:
-            source.apart = not declared.padded
+            source.reserved_only = not declared.padded
         elif isinstance(tensor.data, list):
-            source.apart = images = True
+            source.reserved_only = images = True
             source.rows = len(tensor.data)
         else:
             array = cnp.PyArray_GETCONTIGUOUS(tensor.data)

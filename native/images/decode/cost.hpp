@@ -11,8 +11,8 @@ namespace ksrv {
 // Above this decode time (about fifty million pixels), a request's pictures are decoded separately from other requests.
 inline constexpr std::uint64_t DECODED_APART_NS = 200'000'000;
 
-// About how many nanoseconds decoding takes: the start of a decoder, the pixels, and for a JPEG a pass over all pixels
-// for each scan.
+// About how many nanoseconds decoding takes: 15 us for the start of a decoder, 4 ns for each pixel, and for a JPEG 0.5
+// ns for each pixel and scan.
 inline std::uint64_t decode_ns(const ImageHeader &header) noexcept {
     const std::uint64_t pixels = std::uint64_t{header.width} * header.height;
     return 15000 + 4 * pixels + header.scans * pixels / 2;

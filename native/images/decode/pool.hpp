@@ -35,10 +35,10 @@ class DecodePool {
     struct Task;
     struct State;
 
-    static void work(Task &task) noexcept;
-    static void help(State *state) noexcept;
+    static void work(Task &task) noexcept;    // claims and runs chunks until none is left
+    static void help(State *state) noexcept;  // the main function of a helper's thread
 
-    // The helpers, or null if the system cannot start a thread: the caller then does all the work.
+    // The helpers, which are started on the first call. Null if memory is short: the caller then does all the work.
     State *started() noexcept;
 
     std::size_t helpers_;

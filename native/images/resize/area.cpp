@@ -139,8 +139,7 @@ bool AreaResize::prepare() noexcept {
     columns_ = made;
     column_count_ = make_shares(window_.width, window_.full_width, window_.left, window_.out_width, made);
     rows_ = made + columns;
-    row_count_ = make_shares(window_.height, window_.full_height, window_.top, window_.out_height,
-                             made + columns);
+    row_count_ = make_shares(window_.height, window_.full_height, window_.top, window_.out_height, made + columns);
     return true;
 }
 

@@ -79,8 +79,7 @@ KSRV_AVX2 void resize_width_rgb(const std::uint8_t *row, const std::uint32_t *of
     for (std::size_t x = 0; x + 2 <= pixels; x += 2) {
         const __m128i bytes = _mm_shuffle_epi8(load_two(row, offsets + x), order);
         const __m256 left = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes));
-        const __m256 right =
-            _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_unpackhi_epi64(bytes, bytes)));
+        const __m256 right = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_unpackhi_epi64(bytes, bytes)));
         const __m256 pairs = _mm256_castps128_ps256(_mm_loadu_ps(weights + 2 * x));
         const __m256 sum = _mm256_add_ps(_mm256_mul_ps(left, _mm256_permutevar8x32_ps(pairs, lefts)),
                                          _mm256_mul_ps(right, _mm256_permutevar8x32_ps(pairs, rights)));
@@ -103,8 +102,7 @@ KSRV_AVX2 void resize_width_rgb(const std::uint8_t *row, const std::uint32_t *of
         const __m256i kept = _mm256_srai_epi32(sum, DROPPED_BITS);
         const __m256i packed = _mm256_packs_epi32(kept, kept);
         _mm_storel_epi64(reinterpret_cast<__m128i *>(out + 3 * x), _mm256_castsi256_si128(packed));
-        _mm_storel_epi64(reinterpret_cast<__m128i *>(out + 3 * x + 3),
-                         _mm256_extracti128_si256(packed, 1));
+        _mm_storel_epi64(reinterpret_cast<__m128i *>(out + 3 * x + 3), _mm256_extracti128_si256(packed, 1));
     }
 }
 

@@ -55,8 +55,7 @@ KSRV_INLINE u8x16 interleave_low(u8x16 a, u8x16 b) noexcept {
     return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
 }
 KSRV_INLINE u8x16 interleave_high(u8x16 a, u8x16 b) noexcept {
-    return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15,
-                                   31);
+    return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
 }
 #else
 KSRV_INLINE u8x16 interleave_low(u8x16 a, u8x16 b) noexcept {
@@ -151,8 +150,7 @@ void make_axis(Axis *axis, std::size_t input, std::size_t output, std::size_t st
         if (last > static_cast<std::int64_t>(input)) last = static_cast<std::int64_t>(input);
         double sum = 0.0;
         for (std::int64_t tap = 0; tap < last - first; ++tap) {
-            const double distance =
-                std::fabs((static_cast<double>(tap + first) - center + 0.5) * inverse);
+            const double distance = std::fabs((static_cast<double>(tap + first) - center + 0.5) * inverse);
             weights[tap] = distance < 1.0 ? 1.0 - distance : 0.0;
             sum += weights[tap];
         }
@@ -180,8 +178,7 @@ void horizontal_pass(const std::uint8_t *source, std::ptrdiff_t source_bytes,
     const std::size_t length = columns.count * channels;
     for (std::size_t y = 0; y < rows; y += LANES) {
         const std::size_t block = rows - y < LANES ? rows - y : LANES;
-        gather_rows(source + source_bytes * static_cast<std::ptrdiff_t>(y), source_bytes, block,
-                    length, groups);
+        gather_rows(source + source_bytes * static_cast<std::ptrdiff_t>(y), source_bytes, block, length, groups);
         switch (channels) {
             case 1: horizontal_groups<1>(groups, results, axis, columns.first); break;
             case 2: horizontal_groups<2>(groups, results, axis, columns.first); break;
