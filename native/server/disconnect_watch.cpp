@@ -8,7 +8,7 @@ namespace ksrv {
 
 namespace {
 
-Request *const LOOKING = reinterpret_cast<Request *>(1);  // a mark, no request: see disconnect_watch.hpp
+Request *const LOOKING = reinterpret_cast<Request *>(1);  // a mark, not a request: see disconnect_watch.hpp
 
 }  // namespace
 

@@ -153,14 +153,14 @@ bool fits_fast_response(const FastRequest &request, const ReplyPart *parts, int 
 }
 
 // Renders the JSON of an answer. False if a text needs escapes.
-bool put_json(TextWriter &body, FastRequest *request, const ReplyPart *parts, int count, std::int64_t row,
+bool put_json(TextWriter &body, const FastRequest &request, const ReplyPart *parts, int count, std::int64_t row,
               bool alone) noexcept {
-    const ModelSignature &signature = *request->signature;
-    const FastRequestLayout &layout = request->layout;
-    const std::int64_t rows = static_cast<std::int64_t>(request->rows);
+    const ModelSignature &signature = *request.signature;
+    const FastRequestLayout &layout = request.layout;
+    const std::int64_t rows = static_cast<std::int64_t>(request.rows);
     bool good = begin_reply(body, signature.model.data(), signature.model.size(), signature.version.data(),
                             signature.version.size(),
-                            reinterpret_cast<const char *>(request->body()) + layout.id_offset, layout.id_length);
+                            reinterpret_cast<const char *>(request.body()) + layout.id_offset, layout.id_length);
     for (int i = 0; i < count && good; ++i) {
         const ReplyPart &part = parts[layout.handler_output(i)];
         good = begin_output(body, i == 0, part.name, part.name_length, part.datatype, part.datatype_length,
@@ -190,7 +190,7 @@ void send_fast_response(FastRequest *request, const ReplyPart *parts, int part_c
     TextWriter body(room, sizeof room), fields(fields_room, sizeof fields_room);
     const int count = layout.wanted_count ? layout.wanted_count : part_count;
     const std::int64_t rows = static_cast<std::int64_t>(request->rows);
-    const bool good = put_json(body, request, parts, count, row, alone);
+    const bool good = put_json(body, *request, parts, count, row, alone);
     if (std::any_of(layout.binary, layout.binary + count, [](bool binary) { return binary; }))
         begin_fields(fields, body.length());
     else

@@ -83,9 +83,7 @@ void HttpServer::advance(Connection *connection, uint64_t now) noexcept {
     }
 }
 
-// The functions below return false if the caller no longer owns the connection.
-
-// Sets the verdict about the received bytes.
+// Sets the verdict about the received bytes. False if the caller no longer owns the connection.
 bool HttpServer::classify(Connection *connection, uint64_t now) noexcept {
     if (connection->verdict == Verdict::incomplete) {
         const Preface preface = look_for_preface(connection);
@@ -104,7 +102,8 @@ bool HttpServer::classify(Connection *connection, uint64_t now) noexcept {
     return true;
 }
 
-// Starts an infer request, or answers a GET of health or of a description.
+// Starts an infer request, or answers a GET of health or of a description. False if the caller no longer owns the
+// connection.
 bool HttpServer::start_native(Connection *connection, uint64_t now, int *answered) noexcept {
     if (connection->head.route == Route::infer) return start_infer(connection, now);
     if (is_description(connection->head.route) && routes.check_first(connection)) return false;
@@ -118,7 +117,7 @@ bool HttpServer::start_native(Connection *connection, uint64_t now, int *answere
     return false;
 }
 
-// Reads bytes of a head.
+// Reads bytes of a head. False if the caller no longer owns the connection.
 bool HttpServer::receive_head(Connection *connection, uint64_t now, bool *drained) noexcept {
     // After a large body, a short read for the next head leaves less to be moved into the block.
     const size_t usual = connection->body.large && connection->filled < SHORT_LOOK ? SHORT_LOOK : HEAD_BUFFER;
