@@ -15,7 +15,8 @@
 // The process runs user code. Therefore the worker keeps private counters, never reads back what it wrote, and copies
 // the head of an answer before it checks it. `read_answer` trusts no number.
 //
-// Nothing here throws or uses Python.
+// One thread of each side uses the batch slots. Any thread may lease, receive and release large slots. Nothing here
+// throws or uses Python.
 
 #pragma once
 

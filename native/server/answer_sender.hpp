@@ -30,9 +30,9 @@ class AnswerSender {
     Connection *take_turn(const Turn &turn) noexcept;
     void fail(const Turn &turn) noexcept;  // answers 500, unless the message was answered before
 
-    // Renders an answer into `connection->out`: status line, Server, Date, Connection, the request's id and `fields`, in
-    // gunicorn's order, and then a copy of `body`. The caller may add `parts` further parts. `line` is the status with
-    // its reason, such as "200 OK". `fields` ends with CRLF or is empty. False if memory is short.
+    // Renders an answer into `connection->out`: status line, Server, Date, Connection, the request's id and `fields`,
+    // in gunicorn's order, and then a copy of `body`. The caller may add `parts` further parts. `line` is the status
+    // with its reason, such as "200 OK". `fields` ends with CRLF or is empty. False if memory is short.
     bool put(Connection *connection, uint16_t status, const char *line, size_t line_length, const char *fields,
              size_t fields_length, const char *body, size_t body_length, int parts = 1) noexcept;
     // Renders a prepared answer, without its body for HEAD.
