@@ -2,8 +2,8 @@
 // infer/infer_header_reader.hpp fills these structs.
 //
 // Strategy: shapes, sizes and parameters of all inputs are in flat vectors; an input has its first index and its count.
-// Texts are views of the received bytes, or of `decoded` if they had escapes. A fault is a code, an offset and the values
-// for an error message, which Python writes.
+// Texts are views of the received bytes, or of `decoded` if they had escapes. A fault is a code, an offset and the
+// values for an error message, which Python writes.
 
 #pragma once
 

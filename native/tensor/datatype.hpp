@@ -12,9 +12,9 @@
 
 namespace ksrv {
 
-// A row for each datatype: its name; the C++ type of its numbers in JSON, or void; the bytes of an element, 0 for BYTES,
-// whose elements have different lengths; numpy's dtype of arrays, in which BF16 are 16-bit patterns, or ""; the name of
-// the type in torch and ONNX, or ""; the number of its field in InferTensorContents, or 0.
+// A row for each datatype: its name; the C++ type of its numbers in JSON, or void; the bytes of an element, 0 for
+// BYTES, whose elements have different lengths; numpy's dtype of arrays, in which BF16 are 16-bit patterns, or ""; the
+// name of the type in torch and ONNX, or ""; the number of its field in InferTensorContents, or 0.
 #define KSRV_DATATYPES(row)                              \
     row(BOOL, bool, 1, "?", "bool", 1)                   \
     row(UINT8, std::uint8_t, 1, "u1", "uint8", 4)        \
