@@ -17,7 +17,7 @@ namespace ksrv {
 
 inline constexpr std::size_t NOISE_BYTES = 200;
 
-// The text that one thread's codecs wrote to `stderr`.
+// The text that the codecs of a thread wrote to `stderr`.
 struct Noise {
     bool captures = false;
     std::size_t length = 0;  // of the stored text, which is the beginning of the output

@@ -67,7 +67,7 @@ class MemoryBudget {
 
   private:
     std::atomic<std::uint64_t> bytes_{0};   // counted within the limit
-    std::atomic<std::uint64_t> beside_{0};  // of the answer outside of the limit; 0: there is none
+    std::atomic<std::uint64_t> beside_{0};  // of the answer outside of the limit; 0: no such answer
     std::atomic<std::uint64_t> bound_{UINT64_MAX};
 };
 

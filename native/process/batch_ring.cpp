@@ -56,7 +56,7 @@ Ring *Ring::make() noexcept {
     return ring;
 }
 
-// The process writes the large slots after those of the worker.
+// The process writes the large slots that follow the worker's slots.
 Ring *Ring::map(int fd) noexcept { return mapped(fd, RING_LARGE_SLOTS); }
 
 Ring *Ring::mapped(int fd, int first_written) noexcept {

@@ -6,7 +6,7 @@ namespace ksrv::message {
 
 namespace {
 
-// A method for each message type. Field numbers are those of the .proto file; the comments name the fields.
+// A method for each message type. The .proto file defines the field numbers; the comments name the fields.
 class Scanner {
   public:
     Scanner(const unsigned char *base, std::size_t size, const Limits &limits,

@@ -140,7 +140,7 @@ class EventLoop final : PythonTurn::Work {
     struct alignas(64) Thread {
         std::atomic<uint64_t> busy_since_ns{0};  // 0: the thread waits in epoll or follows
     };
-    // What an I/O thread knows of itself.
+    // The state of one I/O thread, which only the thread itself uses.
     struct Here {
         const EventLoop *loop = nullptr;
         int index = -1;

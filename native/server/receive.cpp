@@ -35,6 +35,56 @@ Preface look_for_preface(Connection *connection) noexcept {
     return Preface::begun;
 }
 
+// Sets the verdict about the received bytes. False if the client speaks HTTP/2.
+bool classify(Connection *connection, const HeadLimits &limits) noexcept {
+    if (connection->verdict == Verdict::incomplete) {
+        const Preface preface = look_for_preface(connection);
+        if (preface == Preface::whole) return false;
+        if (connection->filled && preface == Preface::none)
+            connection->verdict = classify_head(connection->buffer, connection->filled, &connection->searched, limits,
+                                                &connection->head);
+    }
+    if (connection->verdict == Verdict::incomplete) return true;
+    connection->message_end = connection->head.length;
+    connection->identify();
+    if (connection->head.close) connection->close_after = true;
+    return true;
+}
+
+// Reads bytes of a head. False if the caller no longer owns the connection.
+bool receive_head(HttpServer *server, Connection *connection, uint64_t now, bool *drained) noexcept {
+    // After a large body, a short read for the next head leaves less to be moved into the block.
+    const size_t usual = connection->body.large && connection->filled < SHORT_LOOK ? SHORT_LOOK : HEAD_BUFFER;
+    const size_t room =
+        connection->filled < HEAD_BUFFER ? usual : std::max(server->config.limits.longest_head, connection->filled + 1);
+    if (!connection->reserve(std::max(room, HEAD_BUFFER))) {
+        server->connections.drop(connection);
+        return false;
+    }
+    const size_t space = room - connection->filled;
+    const ssize_t got = receive_some(connection, connection->buffer + connection->filled, space);
+    if (got < 0) {
+        if (errno == EINTR) return true;
+        if (errno == EAGAIN || errno == EWOULDBLOCK)
+            server->connections.arm(connection, now);
+        else
+            server->connections.drop(connection);
+        return false;
+    }
+    if (got == 0) {  // an incomplete head, and the peer sends nothing more
+        server->connections.drop(connection);
+        return false;
+    }
+    if (connection->phase.load(std::memory_order_relaxed) == Phase::idle) {
+        connection->enter(Phase::head);
+        connection->message_ns = now;
+        connection->saw_bytes = true;
+    }
+    connection->filled += static_cast<size_t>(got);
+    *drained = has_emptied(connection, static_cast<size_t>(got), space);
+    return true;
+}
+
 }  // namespace
 
 // Answers an HTTP/2 client in frames, because it would not show an answer of HTTP/1.1.
@@ -62,7 +112,10 @@ void HttpServer::advance(Connection *connection, uint64_t now) noexcept {
             receive_body(connection, now);
             return;
         }
-        if (!classify(connection, now)) return;
+        if (!classify(connection, config.limits)) {
+            refuse_http2(connection, now);
+            return;
+        }
         switch (connection->verdict) {
         case Verdict::native:
             if (!start_native(connection, now, &answered)) return;
@@ -78,28 +131,9 @@ void HttpServer::advance(Connection *connection, uint64_t now) noexcept {
                 connections.arm(connection, now);
                 return;
             }
-            if (!receive_head(connection, now, &drained)) return;
+            if (!receive_head(this, connection, now, &drained)) return;
         }
     }
-}
-
-// Sets the verdict about the received bytes. False if the caller no longer owns the connection.
-bool HttpServer::classify(Connection *connection, uint64_t now) noexcept {
-    if (connection->verdict == Verdict::incomplete) {
-        const Preface preface = look_for_preface(connection);
-        if (preface == Preface::whole) {
-            refuse_http2(connection, now);
-            return false;
-        }
-        if (connection->filled && preface == Preface::none)
-            connection->verdict = classify_head(connection->buffer, connection->filled, &connection->searched,
-                                                config.limits, &connection->head);
-    }
-    if (connection->verdict == Verdict::incomplete) return true;
-    connection->message_end = connection->head.length;
-    connection->identify();
-    if (connection->head.close) connection->close_after = true;
-    return true;
 }
 
 // Starts an infer request, or answers a GET of health or of a description. False if the caller no longer owns the
@@ -115,40 +149,6 @@ bool HttpServer::start_native(Connection *connection, uint64_t now, int *answere
     if (++*answered < MESSAGES) return true;
     connections.arm(connection, now);  // let other connections have their turn
     return false;
-}
-
-// Reads bytes of a head. False if the caller no longer owns the connection.
-bool HttpServer::receive_head(Connection *connection, uint64_t now, bool *drained) noexcept {
-    // After a large body, a short read for the next head leaves less to be moved into the block.
-    const size_t usual = connection->body.large && connection->filled < SHORT_LOOK ? SHORT_LOOK : HEAD_BUFFER;
-    const size_t room =
-        connection->filled < HEAD_BUFFER ? usual : std::max(config.limits.longest_head, connection->filled + 1);
-    if (!connection->reserve(std::max(room, HEAD_BUFFER))) {
-        connections.drop(connection);
-        return false;
-    }
-    const size_t space = room - connection->filled;
-    const ssize_t got = receive_some(connection, connection->buffer + connection->filled, space);
-    if (got < 0) {
-        if (errno == EINTR) return true;
-        if (errno == EAGAIN || errno == EWOULDBLOCK)
-            connections.arm(connection, now);
-        else
-            connections.drop(connection);
-        return false;
-    }
-    if (got == 0) {  // an incomplete head, and the peer sends nothing more
-        connections.drop(connection);
-        return false;
-    }
-    if (connection->phase.load(std::memory_order_relaxed) == Phase::idle) {
-        connection->enter(Phase::head);
-        connection->message_ns = now;
-        connection->saw_bytes = true;
-    }
-    connection->filled += static_cast<size_t>(got);
-    *drained = has_emptied(connection, static_cast<size_t>(got), space);
-    return true;
 }
 
 // Continues after Python has checked the caller.

@@ -1,7 +1,7 @@
 // The HTTP server of a worker: its HTTP/1.1 connections and messages, without Python and without the GIL.
 //
 // Strategy: the event loop (native/reactor) reports events, and its leading thread serves each connection with an event
-// as far as possible. Prepared answers and fast-path requests need no Python. Other infer requests wait in the run
+// until it must wait. Prepared answers and fast-path requests need no Python. Other infer requests wait in the run
 // queue until the thread enters Python. All other messages are left to the Falcon app, on Python threads.
 //
 // HttpServer moves each connection from phase to phase. Its members carry out the steps. Each member uses only the
@@ -98,9 +98,7 @@ class HttpServer final : public Protocol {
     // ---- receive.cpp ----
     void refuse_http2(Connection *connection, uint64_t now) noexcept;
     void advance(Connection *connection, uint64_t now) noexcept;
-    bool classify(Connection *connection, uint64_t now) noexcept;
     bool start_native(Connection *connection, uint64_t now, int *answered) noexcept;
-    bool receive_head(Connection *connection, uint64_t now, bool *drained) noexcept;
     bool start_infer(Connection *connection, uint64_t now) noexcept;
     bool start_body(Connection *connection, uint64_t now) noexcept;
     void retry_memory(Connection *connection, uint64_t now) noexcept;

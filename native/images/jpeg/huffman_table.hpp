@@ -1,7 +1,7 @@
 // Lookup table for a JPEG's Huffman codes.
 //
-// A code stands for a symbol, which gives a run of zero coefficients and the number of bits of the value that follows
-// the code (ITU-T T.81 F.1.2).
+// A code encodes a symbol: a run of zero coefficients, and the number of bits of the value that follows the code
+// (ITU-T T.81 F.1.2).
 //
 // Strategy: the table is indexed by the next ten bits. Usually both the code and its value are within these ten bits:
 // then a single lookup gives the value and the number of coefficients to move on. If only the code is, the lookup gives

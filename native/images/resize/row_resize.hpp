@@ -1,6 +1,6 @@
 // Resizes that process a picture row by row during decoding, and convert the result.
 //
-// The pixels equal those of OpenCV or Pillow bit for bit; see the classes.
+// The pixels equal the results of OpenCV or Pillow bit for bit; see the classes.
 
 #pragma once
 
