@@ -41,8 +41,8 @@ std::size_t Queue::collect(std::size_t slot, std::uint64_t batch_key, Request **
 }
 
 // Finds the batch key of the next batch: the first key in the order of the queue whose requests fill a batch or have
-// waited for `delay_ns`. Otherwise sets `*wake` to when the first key has waited long enough. The caller holds
-// the mutex.
+// waited for `delay_ns`. Otherwise sets `*wake` to when the first key has waited long enough. Called with the mutex
+// locked.
 bool Queue::choose(std::size_t slot, std::uint64_t max_rows, std::int64_t delay_ns,
                    std::int64_t now, std::uint64_t *batch_key, std::int64_t *wake) noexcept {
     *wake = NEVER;
