@@ -1,4 +1,5 @@
-// The facts about each model that the native server needs: the queue, the signature of fast-path requests, and prepared answers.
+// The facts about each model that the native server needs: the queue, the signature of fast-path requests, and prepared
+// answers.
 //
 // Python builds a new table when models change, and replaces the old table as a whole. Readers keep a reference to the
 // table that they found.

@@ -8,7 +8,8 @@ namespace ksrv {
 
 namespace {
 
-// With less waste, each of the first thousand buckets would have only one length, so the table of buckets would only cost time.
+// With less waste, each of the first thousand buckets would have only one length, so the table of buckets would only
+// cost time.
 constexpr double LEAST_WASTE = 0.001;
 
 std::size_t bytes_of(const std::int64_t *shape, std::size_t rank, std::size_t item_size) noexcept {
