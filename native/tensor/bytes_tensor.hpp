@@ -1,7 +1,7 @@
 // Reads the elements of BYTES tensors: length-prefixed, bare, or with a list of sizes.
 //
-// An element is preceded by its length in four little-endian bytes (Triton's binary tensor data extension), unless the
-// request lists the sizes of its elements. A single image may also be the whole buffer, without a length.
+// An element is preceded by its length in four little-endian bytes (the binary tensor data extension of KServe v2),
+// unless the request lists the sizes of its elements. A single image may also be the whole buffer, without a length.
 //
 // Strategy: a first pass checks every length in the received bytes. Only then does the caller allocate, once. Nothing
 // here allocates, throws or uses Python.
