@@ -55,7 +55,7 @@ class ListReader(Protocol):
 
 
 class ArchiveReader(Protocol):
-    """Reads archives, such as TorchServe's .mar, and folders with the files of an unpacked archive."""
+    """Reads archives, such as .mar files, and folders with the files of an unpacked archive."""
 
     @property
     def suffixes(self) -> tuple[str, ...]:

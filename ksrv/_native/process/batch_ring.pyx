@@ -294,7 +294,7 @@ cdef class ProcessRing(SharedMemory):
                 if not self._write(slot, number, outputs):
                     form = RING_ON_CHANNEL
                     answer(FIRST_BATCH_NUMBER + number, outputs)
-            except SystemExit:  # a handler of TorchServe may end its process with sys.exit
+            except SystemExit:  # handlers of some archives end their process with sys.exit
                 raise
             except BaseException as error:
                 form = RING_ON_CHANNEL
