@@ -172,10 +172,11 @@ class EventReader:
                 self._data.append(value.removeprefix(b" "))
             elif field == b"event":
                 self._event = value.strip()
-            elif not line.strip() and self._data:
+            elif not line.strip():
                 event, data = self._event, b"\n".join(self._data)
                 self._event, self._data = b"", []
-                yield self._answer(event, data)
+                if data:
+                    yield self._answer(event, data)
 
     def _answer(self, event: bytes, data: bytes) -> InferResult:
         response = HttpResponse(HTTPStatus.OK, {}, memoryview(data))

@@ -2,6 +2,7 @@
 # cython: freethreading_compatible = True
 """The memory budget of a process, for Python and for the other compiled modules."""
 
+cimport cython
 from libc.stdint cimport uint64_t
 
 from native.memory.memory_budget cimport (
@@ -78,6 +79,7 @@ cdef class MemoryBudget:
         return answer
 
 
+@cython.no_gc_clear  # __dealloc__ needs the owner
 cdef class AnswerBytes:
     """The bytes of one answer, reserved until `close` or until this object is deleted."""
 

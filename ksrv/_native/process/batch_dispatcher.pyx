@@ -74,6 +74,7 @@ cdef class DispatchedRun:
     timings: dict[str, int]
 
 
+@cython.no_gc_clear  # __dealloc__ gives batches back to the queue and the ring
 cdef class RingDispatcher:
     """Takes batches for one instance whose handler runs in a process.
 

@@ -255,8 +255,8 @@ def python_code(call: Call) -> str:
     reads_file = call.needs_image
     imports = []
     if call.credentials.token_file is not None:
-        arguments.append(f"token=Path({str(call.credentials.token_file)!r}).read_text().split()[0]")
-        reads_file = True
+        lines = f"open({str(call.credentials.token_file)!r})"
+        arguments.append(f"token=next(line.strip() for line in {lines} if line[0] not in '#\\n')")
     elif call.has_token:
         imports.append("import os")
         arguments.append(f"token=os.environ[{TOKEN_VARIABLE!r}]")
@@ -310,7 +310,7 @@ def javascript_code(call: Call) -> str:
         if call.credentials.token_file is not None:
             lines.append("import { readFileSync } from 'node:fs';")
             file = json.dumps(str(call.credentials.token_file))
-            token = f"readFileSync({file}, 'utf8').split(/\\s/)[0]"
+            token = f"readFileSync({file}, 'utf8').match(/^[^#\\s].*$/m)[0]"
         headers.append(f"'Authorization': `Bearer ${{{token}}}`")
     if call.needs_image:
         lines.append(

@@ -22,7 +22,7 @@ class Credentials:
     """The token that a client sends, and the authorities that it trusts.
 
     Attributes:
-        token_file: The file whose first word is the token, or None.
+        token_file: The file whose first line that is not a comment is the token, or None.
         ca: The file of the trusted certificate authorities, or None for the system's.
     """
 
@@ -34,14 +34,15 @@ class Credentials:
         """The bearer token: from the file, else from the variable KSRV_TOKEN, else None.
 
         Raises:
-            click.ClickException: The file is empty.
+            click.ClickException: The file has no token.
         """
         if self.token_file is None:
             return os.environ.get(TOKEN_VARIABLE) or None
-        words = self.token_file.read_text(encoding="utf-8").split()
-        if not words:
-            raise click.ClickException(f"{self.token_file} is empty; expected a token")
-        return words[0]
+        lines = self.token_file.read_text(encoding="utf-8-sig").splitlines()
+        token = next((line.strip() for line in lines if line.strip() and line[0] != "#"), None)
+        if token is None:
+            raise click.ClickException(f"{self.token_file} holds no token; expected one in a line")
+        return token
 
     def client(self, url: str, timeout: float, retries: int = 3) -> Client:
         """Return a client.

@@ -90,7 +90,7 @@ def test_the_code_runs(server, folder, language, model, output):
 def test_token_and_authority_are_in_the_code(models, folder, language):
     key, cert = self_signed(folder / "tls")
     tokens = folder / "tokens.txt"
-    tokens.write_text("secret\n")
+    tokens.write_text("# one in a line\n\nsecret\n")
     with Server(models, grpc="off", tls_cert=str(cert), tls_key=str(key), token_file=str(tokens),
                 ) as server:  # fmt: skip
         given = ["mean", "--url", server.url, "--ca", cert, "--language", language]
