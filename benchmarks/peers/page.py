@@ -88,7 +88,8 @@ Known causes:
   of v1. ksrv reads `instances`, too, but with Python: a request then needs the CPU time of FastAPI.
 - **W7**: ksrv checks each word against the outputs of the model and writes it as a JSON answer of the protocol, on the
   one thread of the model's instance. FastAPI and Falcon write bare lines.
-- **W5**: the model takes most of the time (column *limit*). The rest of the difference is not explained.
+- **W5**: the model takes most of the time (column *limit*). The difference did not repeat: in twelve interleaved rounds
+  on an idle machine (ten under TLS), FastAPI needed 1.03 of the CPU time of ksrv, in cleartext and under TLS.
 - **Latency at a fixed rate**: at 49 requests a second the 99th percentile is one of the two slowest requests of a run.
 """
 SHOWN = """

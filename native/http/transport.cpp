@@ -49,7 +49,9 @@ Unread look_for_unread(Transport *transport) noexcept {
 }
 
 void set_low_water(Transport *transport, int bytes) noexcept {
-    if (transport->tls || transport->low_water == bytes) return;
+    // A record is longer than its contents. But the library may already hold up to READ_BUFFER of the missing bytes.
+    if (transport->tls) bytes = std::max(1, bytes - TlsSession::READ_BUFFER);
+    if (transport->low_water == bytes) return;
     if (setsockopt(transport->fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes) == 0) transport->low_water = bytes;
 }
 

@@ -38,8 +38,8 @@ inline bool has_emptied(const Transport *transport, size_t got, size_t room) noe
 // Checks without reading.
 Unread look_for_unread(Transport *transport) noexcept;
 
-// Sets SO_RCVLOWAT: the kernel reports fewer bytes only at the end. Not used with TLS, because records have additional
-// bytes.
+// Sets SO_RCVLOWAT: the kernel reports fewer bytes only at the end. `bytes` of contents must be missing; under TLS, the
+// library may hold some of them, so the mark is lower.
 void set_low_water(Transport *transport, int bytes) noexcept;
 
 // Bytes that were sent but not acknowledged by the peer; under TLS an estimate.

@@ -10,9 +10,6 @@ using namespace openssl_value;
 
 namespace {
 
-// Room for several records, so that a large body needs fewer system calls.
-constexpr size_t READ_BUFFER = 65536;
-
 // The limit of a CertificateRequest in TLS 1.2 and of an extension in TLS 1.3 (RFC 5246 7.4.4, RFC 8446 4.2.4).
 constexpr size_t MOST_NAMES = 60000;
 
@@ -62,7 +59,7 @@ void TlsContext::set_constants() noexcept {
     control(CTRL_MODE, MODE_PARTIAL_WRITE | MODE_MOVING_WRITE_BUFFER | MODE_RELEASE_BUFFERS);
     control(CTRL_READ_AHEAD, 1);
     openssl.SSL_CTX_set_msg_callback(context_, TlsSession::see_message);
-    openssl.SSL_CTX_set_default_read_buffer_len(context_, READ_BUFFER);
+    openssl.SSL_CTX_set_default_read_buffer_len(context_, TlsSession::READ_BUFFER);
     // Clients keep their sessions as tickets, so the server stores none.
     control(CTRL_SESSION_CACHE, SESSION_CACHE_OFF);
     static constexpr unsigned char sessions[] = "ksrv";

@@ -38,6 +38,9 @@ struct TlsSession {
 
     explicit operator bool() const noexcept { return ssl != nullptr; }
 
+    // The most bytes that the library reads ahead: several records, so that a large body needs fewer system calls.
+    static constexpr int READ_BUFFER = 65536;
+
     bool begin(const TlsContext &context, int fd) noexcept;
     Handshake shake_hands() noexcept;
     bool resumed() const noexcept { return openssl.SSL_session_reused(ssl) == 1; }
