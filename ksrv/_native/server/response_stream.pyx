@@ -119,7 +119,7 @@ cdef class ResponseStream:
     cdef object notify, changed
     cdef bint awaits_room
     cdef uint64_t wakes_at  # how many answers the reader waits for; 0: it does not wait
-    cdef list items  # (answer or bytes of chunks, its bytes in the budget, its chunks, its size)
+    cdef list items  # answer or bytes of chunks, its bytes in the budget, its chunks, its size
     cdef string written  # the chunks after the last of `items`
     cdef uint64_t written_count
     cdef uint64_t count, nbytes  # of everything that waits
@@ -174,13 +174,25 @@ cdef class ResponseStream:
             self.form.native.put(&self.written, text.data, text.length)
             self.written_count += 1
             self.added(self.written.size() - before)
+            if self.written.size() >= SMALL_BYTES:
+                self.close_written()
         return 0
 
     cdef int close_written(self) except -1:
-        """Make one item of the chunks that were written."""
+        """Make one item of the chunks that were written.
+
+        A reader that takes one item may then wait for its client, so an item is never much larger
+        than SMALL_BYTES.
+        """
+        cdef list item
+        if not self.written_count:
+            return 0
+        # The only step that may run a garbage collection, and with it another thread, which may
+        # have written more or closed the item when this step returns.
+        item = [None, None, None, None]
         if self.written_count:
-            chunks = <bytes>self.written
-            self.items.append((chunks, None, self.written_count, self.written.size()))
+            item[0], item[2], item[3] = <bytes>self.written, self.written_count, self.written.size()
+            self.items.append(item)
             self.written.clear()
             self.written_count = 0
         return 0

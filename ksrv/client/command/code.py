@@ -211,7 +211,7 @@ def curl_options(credentials: Credentials) -> list[str]:
         options.append(f"--cacert {shlex.quote(credentials.ca)}")
     if credentials.token_file is not None:
         file = shlex.quote(str(credentials.token_file))
-        options.append(f'-H "Authorization: Bearer $(grep -v ^# {file} | head -n 1)"')
+        options.append(f"-H \"Authorization: Bearer $(grep -m1 '^[^#]' {file})\"")
     elif credentials.token is not None:
         options.append(f'-H "Authorization: Bearer ${TOKEN_VARIABLE}"')
     return options

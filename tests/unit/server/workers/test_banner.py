@@ -48,7 +48,7 @@ def test_the_line_shows_the_token_and_trusts_the_certificate(tmp_path):
     settings = ServerSettings(token_file="/a b/tokens", tls_cert="/x/cert.pem")
     text = example_line(ModelSpec("m"), URL, settings)
     assert "--cacert /x/cert.pem" in text
-    assert "Authorization: Bearer $(grep -v ^# '/a b/tokens' | head -n 1)" in text
+    assert "Authorization: Bearer $(grep -m1 '^[^#]' '/a b/tokens')" in text
 
 
 def line(*inputs):
