@@ -255,8 +255,8 @@ def python_code(call: Call) -> str:
     reads_file = call.needs_image
     imports = []
     if call.credentials.token_file is not None:
-        lines = f"open({str(call.credentials.token_file)!r})"
-        arguments.append(f"token=next(line.strip() for line in {lines} if line[0] not in '#\\n')")
+        opened = f"open({str(call.credentials.token_file)!r})"
+        arguments.append(f"token=next(line.strip() for line in {opened} if line[0] not in '#\\n')")
     elif call.has_token:
         imports.append("import os")
         arguments.append(f"token=os.environ[{TOKEN_VARIABLE!r}]")
