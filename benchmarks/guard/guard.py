@@ -94,6 +94,7 @@ LARGE, LARGE_HEADER = rest_body("W2")
 JSON = json.dumps(
     {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 16], "data": [1.0] * 16}]}
 ).encode()
+INSTANCES = json.dumps({"instances": [[1.0] * 16]}).encode()
 
 
 def jpegs() -> tuple[bytes, int]:
@@ -131,10 +132,12 @@ class CorePath:
     parts: int = 1
 
 
-def _rest(model: str, body: bytes, header: int) -> Callable[[int, int], Connection]:
+def _rest(
+    model: str, body: bytes, header: int, path: str = "/v2/models/{}/infer"
+) -> Callable[[int, int], Connection]:
     fields = [("inference-header-content-length", str(header))] if header else []
     fields += [("accept", "text/event-stream")] if model == "words" else []
-    path = f"/v2/models/{model}/infer"
+    path = path.format(model)
     return lambda http, grpc: Http1Connection(http, path, fields, body)
 
 
@@ -148,6 +151,9 @@ PATHS = {
     "REST over HTTP/1.1": CorePath(_rest("w1", BINARY, BINARY_HEADER)),
     "JSON": CorePath(
         _rest("w1", JSON, 0), answer=b"1.0,1.0"
+    ),
+    "instances": CorePath(
+        _rest("w1", INSTANCES, 0, "/v1/models/{}:predict"), answer=b"1.0,1.0"
     ),
     "602 KB over REST": CorePath(
         _rest("w2", LARGE, LARGE_HEADER), answer=b'"shape":[1,10]'

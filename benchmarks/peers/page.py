@@ -84,8 +84,7 @@ WHY = """
 
 Known causes:
 
-- **W6 and `tree` over REST**: ksrv, MLServer and Triton are asked by the JSON of KServe v2, the others by `instances`
-  of v1. ksrv reads `instances`, too, but with Python: a request then needs the CPU time of FastAPI.
+- **W6 and `tree` over REST**: MLServer and Triton are asked by the JSON of KServe v2, the others by `instances` of v1.
 - **W7**: ksrv checks each word against the outputs of the model and writes it as a JSON answer of the protocol, on the
   one thread of the model's instance. FastAPI and Falcon write bare lines.
 - **W5**: the model takes most of the time (column *limit*). The difference did not repeat: in twelve interleaved rounds

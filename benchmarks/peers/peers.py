@@ -127,7 +127,7 @@ def _base64(workload: str, x: np.ndarray) -> Call:
 def _ksrv_rest(workload: str, x: np.ndarray) -> Call:
     model = workload.lower()
     if workload == "W6":
-        return calls.v2_json(x, f"/v2/models/{model}/infer")
+        return calls.predict(x, f"/v1/models/{model}:predict")
     if workload == "W7":
         return calls.generate(f"/v2/models/{model}/generate_stream")
     return calls.v2_binary(x, f"/v2/models/{model}/infer")

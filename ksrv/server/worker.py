@@ -165,6 +165,9 @@ class KsrvWorker(Worker):  # type: ignore[misc]
             tls=self._tls_context(),
             log=logs,
             proxy=ProxyRules(self.cfg.proxy_protocol, self.cfg.proxy_allow_ips),
+            plain=[
+                (path, one.rows, one.answer) for path, one in service.parts.plain_routes.items()
+            ],
         )
         service.engine.on_table_change = http_server.note_model_change
         for listener in self.sockets:
@@ -253,6 +256,7 @@ class KsrvWorker(Worker):  # type: ignore[misc]
                     render_error(model.queue_full()),
                     endpoints[id(model)],
                     *describe(engine, name, model, self._limits, ready=ready),
+                    self._fast_path.plain_paths(model.spec),
                 )
                 for (name, version, model), (*_, ready) in zip(reached, known, strict=True)
             ],

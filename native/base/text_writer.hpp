@@ -56,12 +56,18 @@ class TextWriter {
         put(text, 4);
     }
 
-    // A JSON string. False, and nothing is written, if the text needs escapes.
-    bool quoted(const char *text, std::size_t length) noexcept {
+    // Whether a text needs no escapes in a JSON string.
+    static bool is_plain(const char *text, std::size_t length) noexcept {
         for (std::size_t i = 0; i < length; ++i) {
             const unsigned char c = static_cast<unsigned char>(text[i]);
             if (c < 0x20 || c == '"' || c == '\\') return false;
         }
+        return true;
+    }
+
+    // A JSON string. False, and nothing is written, if the text needs escapes.
+    bool quoted(const char *text, std::size_t length) noexcept {
+        if (!is_plain(text, length)) return false;
         put("\"");
         put(text, length);
         put("\"");

@@ -245,6 +245,20 @@ Route target_route(bool post, const unsigned char *at, const unsigned char *end,
     return route;
 }
 
+// Whether a target is a path with names, such as /v1/models/{name}:predict.
+bool is_plain_path(const std::string &path, const unsigned char *at, const unsigned char *end,
+                   const unsigned char *data, Head *head) noexcept {
+    for (const char *c = path.c_str(); *c; ++c) {
+        if (*c == '{') {
+            if (!segment(at, end, data, c[1] == 'n' ? &head->name : &head->version)) return false;
+            while (*c != '}') ++c;
+        } else if (at == end || *at++ != static_cast<unsigned char>(*c)) {
+            return false;
+        }
+    }
+    return at == end;
+}
+
 }  // namespace
 
 bool is_host(const unsigned char *text, size_t length) noexcept {
@@ -381,6 +395,7 @@ class HeadReader {
         const unsigned char *path = target;
         if (limits_.mount_length && !below_mount(path, target_end, limits_)) native_ = false;
         if (native_) route_ = target_route(post, path, target_end, data_, &head_);
+        if (native_ && post && route_ == Route::none) find_plain(path, target_end);
         head_.question = (get || is_method("HEAD", 4)) && is_question(path, target_end);
         return HeadFault::none;
     }
@@ -510,6 +525,7 @@ class HeadReader {
                                             : counted && body > 0 && body <= limits_.body &&
                                                   (has_json ? json <= body && json <= limits_.json : body <= limits_.json);
             native_ = json_fits && fits;
+            if (head_.plain && (head_.chunked || has_json || body > limits_.plain_body)) native_ = false;
         } else if (route_ == Route::none || counted || head_.chunked || head_.expects_continue) {
             native_ = false;
         }
@@ -523,6 +539,15 @@ class HeadReader {
         LENGTH = 1, CONTENT_TYPE = 2, CONNECTION = 4, EXPECT = 8, HOST_FIELD = 16, AUTHORIZATION = 32, TRACEPARENT = 64,
         REQUEST_ID = 128,
     };
+
+    void find_plain(const unsigned char *path, const unsigned char *end) noexcept {
+        for (size_t i = 0; i < limits_.plain_paths.size() && route_ == Route::none; ++i) {
+            head_.name = head_.version = {};
+            if (!is_plain_path(limits_.plain_paths[i], path, end, data_, &head_)) continue;
+            head_.plain = static_cast<uint8_t>(i + 1);
+            route_ = Route::infer;
+        }
+    }
 
     // Whether none of the fields in `which` occurred before.
     bool first(unsigned which) noexcept {

@@ -10,6 +10,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 namespace ksrv {
 
@@ -87,6 +89,9 @@ struct HeadLimits {
     bool own_hosts = false;       // the app refuses foreign hosts (see is_foreign_host)
     size_t mount_length = 0;      // 0 if the paths have no prefix
     char mount[MOUNT_BYTES] = {};  // the prefix of all paths
+    // The paths of plain JSON, such as /v1/models/{name}:predict. Longer bodies than `plain_body` are left to the app.
+    std::vector<std::string> plain_paths;
+    uint64_t plain_body = 32768;
 };
 
 // A part of the received bytes.
@@ -98,6 +103,7 @@ struct Span {
 struct Head {
     Route route = Route::none;
     HeadFault fault = HeadFault::none;
+    uint8_t plain = 0;            // Route::infer: the number of its path in plain_paths, from 1; 0: KServe v2
     Span name;                    // the model's name, if the route has one
     Span version;                 // empty if the target has none
     uint32_t length = 0;          // bytes including the empty line; 0 until the end is found

@@ -14,16 +14,21 @@ namespace ksrv {
 // 4 KiB is enough for nearly every answer. Longer answers are left to Python's renderer.
 using ReplyText = TextRoom<4096>;
 
+// Begins an answer with the model. False if a text needs escapes.
+inline bool begin_model(TextWriter &out, const char *model, std::size_t model_length, const char *version,
+                        std::size_t version_length) noexcept {
+    out.put("{\"model_name\":");
+    if (!out.quoted(model, model_length)) return false;
+    if (!version_length) return true;
+    out.put(",\"model_version\":");
+    return out.quoted(version, version_length);
+}
+
 // Writes everything before the outputs. False if a text needs escapes.
 inline bool begin_reply(TextWriter &out, const char *model, std::size_t model_length,
                         const char *version, std::size_t version_length, const char *id,
                         std::size_t id_length) noexcept {
-    out.put("{\"model_name\":");
-    if (!out.quoted(model, model_length)) return false;
-    if (version_length) {
-        out.put(",\"model_version\":");
-        if (!out.quoted(version, version_length)) return false;
-    }
+    if (!begin_model(out, model, model_length, version, version_length)) return false;
     if (id_length) {
         out.put(",\"id\":");
         if (!out.quoted(id, id_length)) return false;

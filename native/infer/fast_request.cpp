@@ -6,6 +6,7 @@
 #include "json/number_writer.hpp"
 #include "tensor/bytes_tensor.hpp"
 #include "infer/infer_header_reader.hpp"
+#include "infer/plain_request.hpp"
 
 namespace ksrv {
 
@@ -34,16 +35,6 @@ bool take_input_images(const InferHeader &header, const InputHeader &input, cons
     return take_image_elements(signature, body, index, input.offset, input.length,
                                header.shapes[input.shape_first],
                                listed ? header.sizes.data() + input.sizes_first : nullptr, layout);
-}
-
-// Reserves memory after the body for an input that must be copied.
-void reserve_copy(const unsigned char *body, std::size_t index, const CopiedValues &values, std::size_t nbytes,
-                  FastRequestLayout *layout) noexcept {
-    layout->copied[index] = values;
-    // To the next multiple of 64 bytes.
-    layout->length += (0 - reinterpret_cast<std::uintptr_t>(body + layout->length)) & 63;
-    layout->offsets[index] = layout->length;
-    layout->length += nbytes;
 }
 
 // Takes an input whose values are binary in the body. Bytes of BOOL must be 0 or 1.
@@ -128,6 +119,15 @@ bool take_outputs(const InferHeader &header, const ModelSignature &signature, Fa
 }
 
 }  // namespace
+
+void reserve_copy(const unsigned char *body, std::size_t index, const CopiedValues &values, std::size_t nbytes,
+                  FastRequestLayout *layout) noexcept {
+    layout->copied[index] = values;
+    // To the next multiple of 64 bytes.
+    layout->length += (0 - reinterpret_cast<std::uintptr_t>(body + layout->length)) & 63;
+    layout->offsets[index] = layout->length;
+    layout->length += nbytes;
+}
 
 bool read_fast_request(const ModelSignature &signature, const unsigned char *body, std::size_t body_length,
                        std::size_t json_length, FastRequestLayout *layout) noexcept {
@@ -254,6 +254,7 @@ bool take_image_elements(const ModelSignature &signature, const unsigned char *b
 }
 
 bool copy_inputs(const ModelSignature &signature, const FastRequestLayout &layout, unsigned char *body) noexcept {
+    if (layout.plain) return copy_plain_inputs(signature, layout, body);
     for (std::size_t i = 0; i < signature.inputs.size(); ++i) {
         const CopiedValues &values = layout.copied[i];
         if (!values.numbers) {

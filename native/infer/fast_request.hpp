@@ -31,6 +31,8 @@ struct CopiedValues {
     bool numbers = false;            // between the brackets of `data` in the JSON; otherwise binary values
 };
 
+struct PlainForm;
+
 struct FastRequestLayout {
     std::size_t id_offset = 0, id_length = 0;  // in the body
     std::uint32_t rows = 0;
@@ -42,6 +44,9 @@ struct FastRequestLayout {
     std::unique_ptr<EncodedImage[]> images[FAST_INPUTS];
     std::uint64_t decode_ns = 0;              // of all images
     std::size_t length = 0;                   // of the body, including the memory of copied inputs after it
+    const PlainForm *plain = nullptr;         // the form of a body in plain JSON; null: KServe v2
+    std::size_t plain_length = 0;             // of such a body
+    bool has_rows = false;                    // an object of inputs, whose values have a dimension of rows
     std::uint64_t timeout_us = 0;
     std::uint32_t priority = 0;
     std::uint8_t wanted_count = 0;            // 0: all outputs
@@ -71,6 +76,10 @@ bool read_fast_request(const ModelSignature &signature, const unsigned char *bod
 // The values of declared input `index` are the bytes from `offset`. Reserves memory for a copy if they are not aligned.
 void place_binary(const unsigned char *body, std::size_t offset, std::size_t length, std::size_t item,
                   std::size_t index, FastRequestLayout *layout) noexcept;
+
+// Reserves memory after the body for an input that must be copied.
+void reserve_copy(const unsigned char *body, std::size_t index, const CopiedValues &values, std::size_t nbytes,
+                  FastRequestLayout *layout) noexcept;
 
 // Records the shape of an input. False if it does not match the declaration, or its row length differs from another
 // input's.

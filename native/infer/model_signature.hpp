@@ -46,6 +46,7 @@ struct ModelSignature {
     std::string model, version;
     std::vector<InputSignature> inputs;
     std::vector<std::string> outputs;  // empty if the model declares none
+    bool has_fields = true;            // answers can be an object of the outputs: all have rows and usual names
     std::vector<std::uint32_t> cut;    // by output: bit k is set if dimension k is the length of the rows
     std::unique_ptr<LengthBuckets> lengths;  // which rows share batches, if rows are padded
     std::uint64_t max_rows = 0;        // of a batch; 0: the model does not batch

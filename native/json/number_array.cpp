@@ -166,6 +166,47 @@ public:
     NumberReader(const char *data, std::size_t length, NumbersResult *result) noexcept
         : begin_(data), at_(data), end_(data + length), result_(*result) {}
 
+    const char *at() const noexcept { return at_; }
+
+    template <class T>
+    bool nested(T *out, std::uint64_t capacity, NestedShape *shape) noexcept {
+        std::uint64_t filled[MAX_RANK];  // of the open arrays
+        std::uint64_t count = 0;
+        std::size_t level = 0;
+        const auto most_levels = [&]() { return shape->known ? shape->rank : std::size_t{MAX_RANK}; };
+        for (;;) {
+            if (!space()) return false;
+            if (*at_ == '[') {
+                if (level == most_levels()) return false;
+                filled[level++] = 0;
+                ++at_;
+                continue;
+            }
+            const char *const start = at_;
+            T value;
+            if (!scalar(&value) || (*start == '-' && value == 0)) return false;
+            if constexpr (std::is_floating_point_v<T>)
+                if (!std::isfinite(value)) return false;
+            if (!shape->known) shape->rank = level;
+            shape->known = true;
+            if (level != shape->rank) return false;
+            if (count < capacity) out[count] = value;
+            ++count;
+            for (;;) {
+                if (level == 0) return true;
+                ++filled[level - 1];
+                if (!space()) return false;
+                if (*at_ == ',') break;
+                if (*at_ != ']') return false;
+                std::uint64_t &size = shape->sizes[--level];
+                if (size == 0) size = filled[level];
+                if (size != filled[level]) return false;
+                ++at_;
+            }
+            ++at_;
+        }
+    }
+
     template <class T>
     bool run(T *out, std::uint64_t capacity) noexcept {
         // The last byte must be a bracket, so that no token exceeds the end.
@@ -248,7 +289,7 @@ private:
         return true;
     }
 
-    bool scalar(bool *value) noexcept {
+    [[gnu::always_inline]] bool scalar(bool *value) noexcept {
         if (*at_ == 't' && word("true", 4)) return *value = true;
         if (*at_ == 'f' && word("false", 5)) {
             *value = false;
@@ -258,7 +299,7 @@ private:
     }
 
     template <class T, std::enable_if_t<std::is_integral_v<T> && !std::is_same_v<T, bool>, int> = 0>
-    bool scalar(T *value) noexcept {
+    [[gnu::always_inline]] bool scalar(T *value) noexcept {
         const char *start = at_;
         const bool negative = *at_ == '-';
         at_ += negative;
@@ -315,7 +356,7 @@ private:
     }
 
     template <class T, std::enable_if_t<std::is_floating_point_v<T>, int> = 0>
-    bool scalar(T *value) noexcept {
+    [[gnu::always_inline]] bool scalar(T *value) noexcept {
         const char *start = at_;
         double result = 0;
         const bool negative = *at_ == '-';
@@ -413,6 +454,15 @@ NumbersFault read_numbers(const char *data, std::size_t length, Datatype datatyp
     });
     if (!is_number) result->error = NUMBERS_DATATYPE;
     return result->error;
+}
+
+const char *read_nested(const char *at, const char *end, Datatype datatype, void *out, std::uint64_t capacity,
+                        NestedShape *shape) noexcept {
+    NumbersResult result;
+    NumberReader reader(at, static_cast<std::size_t>(end - at), &result);
+    bool read = false;
+    with_number(datatype, [&](auto zero) { read = reader.nested(static_cast<decltype(zero) *>(out), capacity, shape); });
+    return read ? reader.at() : nullptr;
 }
 
 }  // namespace ksrv

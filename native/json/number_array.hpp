@@ -39,4 +39,19 @@ struct NumbersResult {
 NumbersFault read_numbers(const char *data, std::size_t length, Datatype datatype, void *out,
                           std::uint64_t capacity, NumbersResult *result) noexcept;
 
+// The dimensions of a JSON value: none for a number.
+struct NestedShape {
+    bool known = false;
+    std::size_t rank = 0;
+    std::uint64_t sizes[MAX_RANK] = {};
+};
+
+// Reads a number, or nested arrays of one shape, from the JSON value at `at` into at most `capacity` values at `out`.
+// Sets `shape`, or compares it if it is known. `end` must follow a bracket or brace that the value does not contain.
+//
+// Returns the end of the value. Null if its shape is ragged, empty or different, or if a value is not a finite number,
+// or a negative zero (orjson reads -0 as the integer 0).
+const char *read_nested(const char *at, const char *end, Datatype datatype, void *out, std::uint64_t capacity,
+                        NestedShape *shape) noexcept;
+
 }  // namespace ksrv

@@ -117,18 +117,42 @@ std::size_t json_value_bytes(Datatype datatype) noexcept {
     return most;
 }
 
-void put_numbers(TextWriter &out, Datatype datatype, const unsigned char *data, std::uint64_t count) noexcept {
+namespace {
+
+// Values without brackets. All callers share the code, because the compiler inlines `put_value` into one function only.
+void put_values(TextWriter &out, Datatype datatype, const unsigned char *data, std::uint64_t count) noexcept {
     with_number(datatype, [&](auto zero) {
         using Number = decltype(zero);
-        out.put("[");
         for (std::uint64_t i = 0; i < count && !out.full(); ++i) {
             out.write(most_bytes<Number>(), [&](char *at) {
                 if (i != 0) *at++ = ',';
                 return put_value(at, value_at<Number>(data, i));
             });
         }
-        out.put("]");
     });
+}
+
+}  // namespace
+
+void put_numbers(TextWriter &out, Datatype datatype, const unsigned char *data, std::uint64_t count) noexcept {
+    out.put("[");
+    put_values(out, datatype, data, count);
+    out.put("]");
+}
+
+void put_nested(TextWriter &out, Datatype datatype, const unsigned char *data, const std::ptrdiff_t *shape, int rank,
+                std::int64_t first) noexcept {
+    if (rank == 0) return put_values(out, datatype, data, 1);
+    const std::int64_t count = first < 0 ? shape[0] : first;
+    if (rank == 1) return put_numbers(out, datatype, data, static_cast<std::uint64_t>(count));
+    std::size_t step = item_size_of(datatype);
+    for (int i = 1; i < rank; ++i) step *= static_cast<std::size_t>(shape[i]);
+    out.put("[");
+    for (std::int64_t i = 0; i < count && !out.full(); ++i, data += step) {
+        if (i != 0) out.put(",");
+        put_nested(out, datatype, data, shape + 1, rank - 1);
+    }
+    out.put("]");
 }
 
 bool all_finite(Datatype datatype, const unsigned char *data, std::uint64_t count) noexcept {

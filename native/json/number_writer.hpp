@@ -20,6 +20,10 @@ std::size_t json_value_bytes(Datatype datatype) noexcept;
 // Writes `count` values with their brackets. JSON must be able to represent the datatype.
 void put_numbers(TextWriter &out, Datatype datatype, const unsigned char *data, std::uint64_t count) noexcept;
 
+// Writes nested arrays of a shape, and of no dimensions one value. `first` replaces the first dimension unless negative.
+void put_nested(TextWriter &out, Datatype datatype, const unsigned char *data, const std::ptrdiff_t *shape, int rank,
+                std::int64_t first = -1) noexcept;
+
 // Whether no value is NaN or infinite.
 bool all_finite(Datatype datatype, const unsigned char *data, std::uint64_t count) noexcept;
 

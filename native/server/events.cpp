@@ -13,7 +13,7 @@ HttpServer::HttpServer(EventLoop *loop, const HttpServerConfig &wanted, Serve se
     : config(wanted),
       connections(loop, &listeners, &config, &counts),
       answers(&connections, &config, &counts),
-      routes(loop, &connections, &answers, &counts),
+      routes(loop, &connections, &answers, &counts, &config.plain_forms),
       loop_(loop),
       serve_python_(serve),
       owner_(owner) {}

@@ -125,13 +125,15 @@ void fail_fast_request(FastRequest *request) noexcept {
 
 bool is_fast_request(const Request *request) noexcept { return request->ended == end_fast_request; }
 
-FastRequest *make_fast_request(Connection *connection, ModelSignature *signature, AnswerSender *sender,
-                               std::uint64_t now) noexcept {
+FastRequest *make_fast_request(Connection *connection, ModelSignature *signature, const PlainForm *plain,
+                               AnswerSender *sender, std::uint64_t now) noexcept {
     FastRequestLayout layout;
     const Head &head = connection->head;
     IncomingBody &body = connection->body;
     const std::size_t json_length = head.has_json_length ? head.json_length : body.got;
-    if (!read_fast_request(*signature, body.data(), body.got, json_length, &layout)) return nullptr;
+    if (!(plain ? read_plain_request(*plain, *signature, body.data(), body.got, &layout)
+                : read_fast_request(*signature, body.data(), body.got, json_length, &layout)))
+        return nullptr;
     if (layout.length != body.got &&
         !extend_body(*signature, layout, body.offset, body.got, &body.block, &body.counted))
         return nullptr;

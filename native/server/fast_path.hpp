@@ -8,7 +8,7 @@
 
 #pragma once
 
-#include "infer/fast_request.hpp"
+#include "infer/plain_request.hpp"
 #include "queue/request.hpp"
 #include "server/answer_sender.hpp"
 
@@ -63,9 +63,9 @@ bool extend_body(const ModelSignature &signature, const FastRequestLayout &layou
 void set_deadline(FastRequest *request, std::uint64_t now, std::uint64_t wanted_ns) noexcept;
 
 // Makes a fast-path request of a complete message, and takes over the message's block. Null if the message must be left
-// to Python.
-FastRequest *make_fast_request(Connection *connection, ModelSignature *signature, AnswerSender *sender,
-                               std::uint64_t now) noexcept;
+// to Python. `plain`: the form of a body in plain JSON, or null.
+FastRequest *make_fast_request(Connection *connection, ModelSignature *signature, const PlainForm *plain,
+                               AnswerSender *sender, std::uint64_t now) noexcept;
 
 // Frees the request, and returns its block to the message, which is then left to Python.
 Turn undo_fast_request(FastRequest *request) noexcept;

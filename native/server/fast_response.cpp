@@ -13,7 +13,10 @@
 namespace ksrv {
 
 bool are_declared(const ModelSignature &signature, const ReplyPart *parts, int part_count) noexcept {
-    if (signature.outputs.empty()) return true;
+    if (signature.outputs.empty())
+        return std::all_of(parts, parts + part_count, [](const ReplyPart &part) {
+            return TextWriter::is_plain(part.name, part.name_length);
+        });
     if (signature.outputs.size() != static_cast<std::size_t>(part_count)) return false;
     for (int i = 0; i < part_count; ++i) {
         const std::string &declared = signature.outputs[static_cast<std::size_t>(i)];
@@ -123,8 +126,8 @@ RunTimes times_of(const FastReply &reply) noexcept {
 
 // Whether the outputs are the declared outputs, and can be written in the requested form within the size limit of an
 // answer.
-bool fits_fast_response(const FastRequest &request, const ReplyPart *parts, int part_count,
-                        std::int64_t row) noexcept {
+bool fits_fast_response(const FastRequest &request, const ReplyPart *parts, int part_count, std::int64_t row,
+                        bool alone) noexcept {
     if (request.answers) return request.answers->fits(request, parts, part_count, row);
     const ModelSignature &signature = *request.signature;
     const FastRequestLayout &layout = request.layout;
@@ -148,8 +151,55 @@ bool fits_fast_response(const FastRequest &request, const ReplyPart *parts, int 
         if (signature.nan_literals && !all_finite(part.type, part.data + row * part.row_bytes, values))
             return false;
         bytes += values * width;
+        if (!layout.plain) continue;
+        if (values == 0 || (alone && (part.rank == 0 || part.shape[0] != rows))) return false;
+        // Brackets around each value, and the name in each row.
+        bytes += 2 * values * static_cast<std::size_t>(part.rank) + request.rows * (part.name_length + 8);
     }
     return tensors <= FAST_RESPONSE_TENSOR_BYTES && bytes + tensors <= FAST_RESPONSE_BYTES;
+}
+
+// Renders an answer in plain JSON: rows under a key, each an object if it has several outputs.
+bool put_rows(TextWriter &body, const FastRequest &request, const ReplyPart *parts, int count, std::int64_t row) noexcept {
+    const std::string &key = request.layout.plain->answer;
+    body.put("{");
+    bool good = body.quoted(key.data(), key.size());
+    body.put(":");
+    const auto rows = static_cast<std::int64_t>(request.rows);
+    if (count == 1)
+        put_nested(body, parts->type, parts->data + row * parts->row_bytes, parts->shape, parts->rank, rows);
+    for (std::int64_t i = 0; i < rows && count != 1; ++i) {
+        body.put(i == 0 ? "[" : ",", 1);
+        for (const ReplyPart *part = parts; part != parts + count; ++part) {
+            body.put(part == parts ? "{" : ",", 1);
+            good = body.quoted(part->name, part->name_length) && good;
+            body.put(":");
+            put_nested(body, part->type, part->data + (row + i) * part->row_bytes, part->shape + 1, part->rank - 1);
+        }
+        body.put("}");
+    }
+    if (count != 1) body.put("]");
+    body.put("}");
+    return good;
+}
+
+// Renders an answer in plain JSON: an object of the outputs. If the inputs had no dimension of rows, the outputs have
+// none, and one value has no dimensions.
+bool put_fields(TextWriter &body, const FastRequest &request, const ReplyPart *parts, int count, std::int64_t row) noexcept {
+    const ModelSignature &signature = *request.signature;
+    const auto rows = static_cast<std::int64_t>(request.rows);
+    bool good = begin_model(body, signature.model.data(), signature.model.size(), signature.version.data(),
+                            signature.version.size());
+    for (const ReplyPart *part = parts; part != parts + count; ++part) {
+        body.put(",");
+        good = body.quoted(part->name, part->name_length) && good;
+        body.put(":");
+        const int dropped = request.layout.has_rows ? 0 : values_of(*part, rows) == 1 ? part->rank : 1;
+        put_nested(body, part->type, part->data + row * part->row_bytes, part->shape + dropped, part->rank - dropped,
+                   dropped ? -1 : rows);
+    }
+    body.put("}");
+    return good;
 }
 
 // Renders the JSON of an answer. False if a text needs escapes.
@@ -158,6 +208,9 @@ bool put_json(TextWriter &body, const FastRequest &request, const ReplyPart *par
     const ModelSignature &signature = *request.signature;
     const FastRequestLayout &layout = request.layout;
     const std::int64_t rows = static_cast<std::int64_t>(request.rows);
+    if (layout.plain)
+        return layout.plain->rows.empty() ? put_fields(body, request, parts, count, row)
+                                          : put_rows(body, request, parts, count, row);
     bool good = begin_reply(body, signature.model.data(), signature.model.size(), signature.version.data(),
                             signature.version.size(),
                             reinterpret_cast<const char *>(request.body()) + layout.id_offset, layout.id_length);
@@ -238,7 +291,7 @@ bool answer_batch(Queue *queue, Sums *sums, Request **requests, std::size_t coun
         const FastRequest &request = *fast(requests[i]);
         if (cut_back && !cuts[i].cut(request, reply.parts, reply.part_count, row)) return false;
         if (!fits_fast_response(request, cut_back ? cuts[i].parts() : reply.parts, reply.part_count,
-                                cut_back ? 0 : row))
+                                cut_back ? 0 : row, cut_back || count == 1))
             return false;
         row += request.rows;
     }

@@ -17,6 +17,7 @@
 #include "base/known_callers.hpp"
 #include "http/connection_table.hpp"
 #include "http/proxy_header.hpp"
+#include "infer/plain_request.hpp"
 #include "reactor/connection_limits.hpp"
 #include "reactor/counters.hpp"
 #include "reactor/event_loop.hpp"
@@ -28,6 +29,7 @@ namespace ksrv {
 
 struct HttpServerConfig : ConnectionLimits {
     HeadLimits limits;
+    std::vector<PlainForm> plain_forms;   // of limits.plain_paths
     ProxyRules proxy;
     bool checks_callers = false;  // check callers before waiting for a body
     bool shared = false;          // other processes accept from the same listeners

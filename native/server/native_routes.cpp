@@ -36,6 +36,12 @@ bool NativeRoutes::is_routed(Connection *connection) noexcept {
     return table && table->named_by(connection->buffer, connection->head);
 }
 
+bool NativeRoutes::is_for_app(Connection *connection) noexcept {
+    const std::shared_ptr<const RouteTable> table = tables.get();
+    const ModelRoute *route = table ? table->named_by(connection->buffer, connection->head) : nullptr;
+    return !route || !(route->plain >> (connection->head.plain - 1) & 1);
+}
+
 bool NativeRoutes::try_route(Connection *connection, bool complete) noexcept {
     if (!connections_->is_admitted(connection)) return false;  // strangers must not learn that the queue is full
     const std::shared_ptr<const RouteTable> table = tables.get();
@@ -63,7 +69,9 @@ void NativeRoutes::begin_infer(Connection *connection) noexcept {
 // Adds a complete message to its model's queue, or to the run queue. False if it is not a fast-path request, Python
 // must record it, or the queue refuses it.
 bool NativeRoutes::submit_fast_request(Connection *connection, const ModelRoute &route) noexcept {
-    FastRequest *request = make_fast_request(connection, route.signature, answers_, unsigned_now_ns());
+    const unsigned path = connection->head.plain;
+    FastRequest *request = make_fast_request(connection, route.signature, path ? &(*forms_)[path - 1] : nullptr,
+                                             answers_, unsigned_now_ns());
     if (!request) return false;
     if (route.signature->recorded.chooses()) {
         connection->sampled = true;

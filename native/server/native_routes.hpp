@@ -21,8 +21,10 @@ namespace ksrv {
 
 class NativeRoutes {
   public:
-    NativeRoutes(EventLoop *loop, HttpConnections *connections, AnswerSender *answers, ServerCounters *counts) noexcept
-        : loop_(loop), connections_(connections), answers_(answers), counts_(counts) {}
+    // `forms`: of the plain paths.
+    NativeRoutes(EventLoop *loop, HttpConnections *connections, AnswerSender *answers, ServerCounters *counts,
+                 const std::vector<PlainForm> *forms) noexcept
+        : loop_(loop), connections_(connections), answers_(answers), counts_(counts), forms_(forms) {}
 
     // If the message's credentials are not known yet, makes Python check them before the body is received. True if so:
     // the caller no longer owns the connection.
@@ -32,6 +34,8 @@ class NativeRoutes {
     bool put_get(Connection *connection) noexcept;
     // Whether the model that a message names is served.
     bool is_routed(Connection *connection) noexcept;
+    // Whether a request in plain JSON is for the app, because the model does not take its path natively.
+    bool is_for_app(Connection *connection) noexcept;
     // Answers 503 without Python if the model's queue is full. If the message is not `complete`, its body is not read,
     // and the connection is closed after the answer. Adds a complete fast-path request to the queue. True if the caller
     // no longer owns the connection.
@@ -59,6 +63,7 @@ class NativeRoutes {
     HttpConnections *const connections_;
     AnswerSender *const answers_;
     ServerCounters *const counts_;
+    const std::vector<PlainForm> *const forms_;
     RunQueue<Connection, &Connection::next> to_run_;
 };
 

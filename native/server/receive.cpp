@@ -139,6 +139,11 @@ void HttpServer::advance(Connection *connection, uint64_t now) noexcept {
 // Starts an infer request, or answers a GET of health or of a description. False if the caller no longer owns the
 // connection.
 bool HttpServer::start_native(Connection *connection, uint64_t now, int *answered) noexcept {
+    if (connection->head.plain && routes.is_for_app(connection)) {
+        connection->verdict = Verdict::app;
+        connection->head.route = Route::none;
+        return start_app_message(connection, now);
+    }
     if (connection->head.route == Route::infer) return start_infer(connection, now);
     if (is_description(connection->head.route) && routes.check_first(connection)) return false;
     if (!routes.put_get(connection)) {

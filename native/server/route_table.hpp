@@ -24,6 +24,7 @@ struct ModelRoute {
     Queue *queue = nullptr;  // referenced by the table
     PreparedAnswer full;  // the answer if the queue is full
     PreparedAnswer metadata, model_ready;  // status 0: Python answers
+    uint64_t plain = 0;                     // bits of the plain paths that it has without the app
     ModelSignature *signature = nullptr;    // referenced by the table; null if all requests need Python
 };
 

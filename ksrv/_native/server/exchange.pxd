@@ -27,6 +27,7 @@ cdef class Exchange:
     cdef readonly bytes head
     cdef readonly str request_id
     cdef readonly bint sampled
+    cdef readonly int plain
 
     # Claims the right to answer: after this nobody else can.
     cdef Connection *take_connection(self) except NULL

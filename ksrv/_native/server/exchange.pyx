@@ -140,6 +140,7 @@ cdef class Exchange:
         announced: The Content-Length. It exceeds the body if the peer broke off.
         head: The bytes of the head, with the request's id.
         sampled: Whether the request was chosen for recording.
+        plain: The number of its path among the paths of plain JSON, from 1; 0 for KServe v2.
     """
 
     header_length: str | None
@@ -328,6 +329,7 @@ cdef int ksrv_fill_exchange(
         exchange.header_length = str(connection.head.json_length)
     exchange.announced = connection.head.content_length
     exchange.sampled = connection.sampled
+    exchange.plain = connection.head.plain
     block = connection.body.block
     if take_body and block != NULL:  # NULL if a fast-path request has taken the block
         connection.body.block = NULL

@@ -19,6 +19,7 @@ from libc.string cimport memcpy
 from native.base.clock cimport NEVER
 from native.infer.fast_request cimport FAST_INPUTS
 from native.infer.model_signature cimport InputSignature
+from native.infer.plain_request cimport PlainForm
 from native.memory.buffer_pool cimport BufferPool
 from native.queue.request cimport Request as CRequest, Taken, publish
 from native.queue.request_queue cimport PUSH_INLINE, PUSH_OK, release, retain
@@ -37,6 +38,8 @@ from ksrv._native.tensor.padding cimport LengthBuckets
 if not cython.compiled:
     from collections.abc import Callable, Sequence
     from typing import Any
+
+RESERVED_FIELDS: frozenset[str] = frozenset(("id", "model_name", "model_version"))
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -70,21 +73,28 @@ cdef bytes _head_of(FastRequest *request):
     return PyBytes_FromStringAndSize(request.head(), <Py_ssize_t>request.head_length)
 
 
-cdef object ksrv_request_of(FastRequest *request):
-    cdef ModelEndpoint endpoint = <ModelEndpoint>request.signature.endpoint
+cdef object _body_of(FastRequest *request):
     BufferPool.retain(request.block)
     body = memoryview(ksrv_wrap(request.block))
-    if request.answers != NULL:  # a request over gRPC
-        return endpoint.route.fast_message(
-            endpoint.spec,
-            body[request.body_offset:request.body_offset + request.body_length],
-            _head_of(request),
-        )
+    return body[request.body_offset:request.body_offset + request.body_length]
+
+
+cdef object ksrv_request_of(FastRequest *request):
+    cdef ModelEndpoint endpoint = <ModelEndpoint>request.signature.endpoint
+    if request.answers == NULL:
+        return _read(request)[0]
+    return endpoint.route.fast_message(endpoint.spec, _body_of(request), _head_of(request))
+
+
+cdef object _read(FastRequest *request):
+    cdef ModelEndpoint endpoint = <ModelEndpoint>request.signature.endpoint
+    cdef const PlainForm *plain = request.layout.plain
     return endpoint.route.fast_request(
         endpoint.spec,
-        body[request.body_offset:request.body_offset + request.body_length],
+        _body_of(request),
         str(request.json_length),
         _head_of(request),
+        plain.number if plain != NULL else 0,
     )
 
 
@@ -106,7 +116,7 @@ cdef void _fast_request_answered(CRequest *answered, void *answer) noexcept:
         if isinstance(<object>answer, Exception):
             endpoint.route.refuse(exchange, <object>answer)
         else:
-            endpoint.route.deliver(exchange, ksrv_request_of(request), <object>answer)
+            endpoint.route.deliver(exchange, _read(request), <object>answer)
     except BaseException:
         if exchange is None:
             request.sender.fail(request.turn)
@@ -257,8 +267,12 @@ cdef class ModelEndpoint:
         for tensor in spec.inputs:
             encoded = None if images is None else images.get(tensor.name)
             _declare_input(self, tensor, elements.get(tensor.name), encoded)
+        self.signature.has_fields = len(spec.outputs) > 0
         for tensor in spec.outputs:
             self.signature.outputs.push_back(<bytes>tensor.name.encode())
+            if not tensor.name.isprintable() or '"' in tensor.name or "\\" in tensor.name:
+                raise ValueError(f"JSON escapes the name of the output {tensor.name!r}")
+            self.signature.has_fields &= tensor.batched and tensor.name not in RESERVED_FIELDS
             cut = 0  # a bit for each dimension that is the length of padded rows
             for place, name in enumerate(tensor.lengths):
                 cut |= (name is not None and name != "") << place

@@ -22,6 +22,7 @@ from libcpp.vector cimport vector
 
 from native.http.connection cimport Connection
 from native.http.outgoing cimport Owners
+from native.infer.plain_request cimport PlainForm
 from native.http.prepared_answer cimport PREPARED_ANSWERS, PreparedAnswer as CPreparedAnswer
 from native.queue.request_queue cimport retain
 from native.reactor.connection_limits cimport ConnectionLimits as CConnectionLimits
@@ -55,6 +56,7 @@ if not cython.compiled:
         ModelEndpoint | None,
         PreparedAnswer | None,
         PreparedAnswer | None,
+        int,
     ]
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -135,6 +137,9 @@ cdef class HttpServer:
         log: Whether to keep records for an access log.
         tls: Encrypts all connections. None for cleartext.
         proxy: Which connections begin with a PROXY protocol header. None if no connection does.
+        plain: The paths of plain JSON, which are inference requests like KServe v2's: the path,
+            such as `/v1/models/{name}:predict`, and the keys of the rows in a request and in an
+            answer. Empty keys: both are an object of tensors by their names.
 
     Raises:
         KeyError: An answer is missing.
@@ -154,13 +159,20 @@ cdef class HttpServer:
         bint log=False,
         TlsContext tls=None,
         ProxyRules proxy=None,
+        plain: Iterable[tuple[str, str, str]] = (),
     ):
         cdef HttpServerConfig config
+        cdef PlainForm form
         cdef int index = 0
         (<CConnectionLimits *>&config)[0] = limits.limits
         config.limits = rules.limits
         if proxy is not None:
             config.proxy = proxy.rules
+        for path, rows, answer in plain:
+            form.number += 1
+            form.rows, form.answer = (<str>rows).encode(), (<str>answer).encode()
+            config.limits.plain_paths.push_back(<bytes>(<str>path).encode())
+            config.plain_forms.push_back(form)
         config.checks_callers = check is not None
         config.shared = shared
         config.log = log
@@ -246,7 +258,8 @@ cdef class HttpServer:
         Args:
             routes: For each name and version in a target (name, version, queue, answer when full,
                 endpoint for fast-path requests or None, answer that describes the model or None,
-                answer that the model is ready or None).
+                answer that the model is ready or None, a bit for each path of plain JSON that it
+                has without the app).
             state: The value of `model_changes` before the routes were gathered.
         """
         cdef RouteTable *table = new RouteTable(state)
@@ -254,7 +267,7 @@ cdef class HttpServer:
         shared.reset(table)
         cdef ModelRoute route
         cdef ModelEndpoint endpoint
-        for name, version, queue, answer, endpoint, metadata, model_ready in routes:
+        for name, version, queue, answer, endpoint, metadata, model_ready, route.plain in routes:
             route.name = (<str>name).encode()
             route.version = (<str>version).encode()
             _fill_answer(&route.full, answer)

@@ -5,7 +5,8 @@
 {"instances": [{"b64": "..."}]}                    images and other bytes, as in TensorFlow Serving
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import prod
 from typing import Annotated, Any, TypedDict
 
@@ -99,6 +100,14 @@ def parse_predict(
         headers=headers,
         nbytes=len(body),
     )
+
+
+def read_predict(
+    body: memoryview, spec: ModelSpec, limits: Limits, headers: Mapping[str, str]
+) -> tuple[InferRequest, Callable[[InferResponse], RenderedBody]]:
+    """Read a predict request; see `ksrv.server.shared.plain_route.PlainRoute`."""
+    request = parse_predict(body, None, spec, limits, headers=headers)
+    return request, partial(render_predict, request=request)
 
 
 def _columns(instances: list[Any], spec: ModelSpec) -> dict[str, list[Any]]:

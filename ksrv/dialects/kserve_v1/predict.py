@@ -12,6 +12,11 @@ from ksrv.request import InferRequest, InferResponse
 from ksrv.server.rest.infer import InferResource
 
 
+def takes_instances(spec: ModelSpec) -> bool:
+    """Tell whether rows can become the inputs of a model: it declares them."""
+    return bool(spec.inputs) and not spec.accepts_any_inputs
+
+
 class PredictResource(InferResource):
     """POST /v1/models/{name}[/versions/{version}]:predict, and :explain."""
 

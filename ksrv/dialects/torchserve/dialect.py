@@ -27,10 +27,10 @@ class TorchServe(Dialect):
     def add_routes(self, app: "falcon.App[Any, Any]", parts: AppParts) -> None:
         """See `Dialect.add_routes`. KServe v1's predict and explain serve archives even without `torchserve_api`."""
         from ksrv.dialects.kserve_v1.dialect import add_predict
-        from ksrv.dialects.torchserve.routes.kserve_v1 import PredictResource
+        from ksrv.dialects.torchserve.routes.kserve_v1 import PredictResource, takes_instances
         from ksrv.dialects.torchserve.routes.rest import add_routes
 
-        add_predict(app, PredictResource(parts))
+        add_predict(app, parts, PredictResource(parts), takes_instances)
         if parts.settings.torchserve_api:
             add_routes(app, parts)
 

@@ -6,6 +6,7 @@ Parser, renderer and the order of headers are the same as in `ksrv.server.rest.i
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ from ksrv.server.http.answers import answer_fields, error_headers, status_line
 from ksrv.server.http.received_body import ended_early
 from ksrv.server.rest.health import server_health
 from ksrv.server.shared.parts import ServerParts
+from ksrv.server.shared.plain_route import ReadBody
 
 if TYPE_CHECKING:
     from ksrv.engine.model import ModelVersion
@@ -191,6 +193,7 @@ class FastPath:
 
     def __init__(self, parts: ServerParts) -> None:
         self._engine = parts.engine
+        self._plain_routes = tuple(parts.plain_routes.values())
         self.limits = parts.settings.limits
         self.access = parts.access
         self.hides_token = parts.access.hides_tokens
@@ -231,17 +234,44 @@ class FastPath:
 
         return self._shared_memory.of_caller(control_user)
 
+    def plain_paths(self, spec: ModelSpec) -> int:
+        """Return a bit for each path of plain JSON that serves a model."""
+        return sum(route.serves(spec) << bit for bit, route in enumerate(self._plain_routes))
+
     def fast_request(
-        self, spec: ModelSpec, body: memoryview, header_length: str, head: bytes
-    ) -> InferRequest:
+        self, spec: ModelSpec, body: memoryview, header_length: str, head: bytes, plain: int
+    ) -> ReadBody:
         """Return the Python request for a request that the HTTP server has queued without Python.
 
         Args:
             header_length: How many bytes of the body are JSON.
             head: The bytes of the head.
+            plain: See `Exchange.plain`.
         """
-        headers = self.headers_of(head)
-        return rest.parse_infer(body, header_length, spec, self.limits, headers=headers)
+        return self.read(plain, body, header_length, spec, self.headers_of(head), None)
+
+    def read(
+        self,
+        plain: int,
+        body: memoryview,
+        header_length: str | None,
+        spec: ModelSpec,
+        headers: Mapping[str, str],
+        memory: CallerMemory | None,
+    ) -> ReadBody:
+        """Return the request of a body.
+
+        Args:
+            plain: See `Exchange.plain`.
+        """
+        if plain:
+            return self._plain_routes[plain - 1].read(body, spec, self.limits, headers)
+        request = rest.parse_infer(
+            body, header_length, spec, self.limits, headers=headers, memory=memory
+        )
+        literals = self.nan_literals
+        render = partial(rest.render_infer, request=request, nan_literals=literals, memory=memory)
+        return request, render
 
     def fast_message(self, spec: ModelSpec, message: memoryview, head: bytes) -> InferRequest:
         """Return the Python request for a call that the gRPC server has queued without Python.
@@ -261,9 +291,9 @@ class FastPath:
         headers: Mapping[str, str] = HeadFields(head)
         return without_credentials(headers) if self.hides_token else headers
 
-    def deliver(self, exchange: Exchange, request: InferRequest, response: InferResponse) -> None:
+    def deliver(self, exchange: Exchange, read: ReadBody, response: InferResponse) -> None:
         """Send the response to a request that the HTTP server has queued without Python."""
-        deliver(FastCall(self, exchange, request), response)
+        deliver(FastCall(self, exchange, read), response)
 
     def refuse(self, exchange: Exchange, error: Exception) -> None:
         """Send the error of a request that the HTTP server has queued without Python."""
@@ -276,18 +306,16 @@ class FastCall:
     Args:
         path: The route.
         exchange: The message, which takes the answer.
-        request: The request, if it was read already.
+        read: The request and what writes its answer, if the body was read already.
     """
 
-    __slots__ = ("_exchange", "_memory", "_path", "_request")
+    __slots__ = ("_exchange", "_memory", "_path", "_read")
     blocks = may_run = False
 
-    def __init__(
-        self, path: FastPath, exchange: Exchange, request: InferRequest | None = None
-    ) -> None:
+    def __init__(self, path: FastPath, exchange: Exchange, read: ReadBody | None = None) -> None:
         self._path = path
         self._exchange = exchange
-        self._request = request
+        self._read = read
         self._memory: CallerMemory | None = None
 
     def authorize(self) -> None:
@@ -305,13 +333,13 @@ class FastCall:
         headers = exchange.headers
         self._memory = path.memory_of(exchange, headers)
         target = find(exchange.model, exchange.version)
-        self._request = request = rest.parse_infer(
+        self._read = request, _ = path.read(
+            exchange.plain,
             exchange.body,
             exchange.header_length,
             target.spec,
-            path.limits,
-            headers=without_credentials(headers) if path.hides_token else headers,
-            memory=self._memory,
+            without_credentials(headers) if path.hides_token else headers,
+            self._memory,
         )
         request.model_name = exchange.model
         request.model_version = exchange.version
@@ -328,15 +356,15 @@ class FastCall:
 
     def send(self, response: InferResponse) -> None:
         """See `InferCall.send`."""
-        exchange, request, memory = self._exchange, self._request, self._memory
-        assert request is not None, "a request that has a response was read"
-        reply = binary_reply(response, request) if memory is None else None
+        exchange = self._exchange
+        assert self._read is not None, "a request that has a response was read"
+        request, render = self._read
+        general = exchange.plain or self._memory is not None
+        reply = None if general else binary_reply(response, request)
         if reply is not None:
             exchange.answer(200, OK, *reply)
             return
-        rendered = rest.render_infer(
-            response, request, nan_literals=self._path.nan_literals, memory=memory
-        )
+        rendered = render(response)
         fields = header_lines(answer_fields(response, rendered), rendered.content_length)
         exchange.answer(HTTPStatus.OK, OK, fields, rendered.parts)
 
@@ -344,6 +372,7 @@ class FastCall:
         """See `InferCall.refuse`."""
         exchange = self._exchange
         fields = {"request_id": exchange.request_id, "model": exchange.model}
-        failure = report(error, "http", f"POST /v2/models/{exchange.model}/infer", fields)
+        target = exchange.head.split(b" ", 2)[1].decode("ascii", "backslashreplace")
+        failure = report(error, "http", f"POST {target}", fields)
         status, line, fields_sent, body = render_error(failure)
         exchange.answer(status, line, fields_sent, [body])

@@ -1,7 +1,7 @@
 """The parts that the front ends of a worker share."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # so that `ksrv.dialects.dialect` can import this module chea
     from ksrv.protocol.shared_memory import SharedMemory
     from ksrv.server.credentials import Access
     from ksrv.server.settings import ServerSettings
+    from ksrv.server.shared.plain_route import PlainRoute
     from ksrv.server.shared.statistics import ServerStatistics
 
 
@@ -48,6 +49,7 @@ class ServerParts:
         shared_memory: The shared memory that requests may name; None if it is off.
         extensions: The protocol's extensions that the server has.
         change_setting: Changes a setting in every worker.
+        plain_routes: The routes of plain JSON by their paths, which dialects add beside the same routes of the app.
     """
 
     engine: "Engine"
@@ -58,6 +60,7 @@ class ServerParts:
     change_setting: Callable[[SettingChange], object] = _refuse_change
     shared_memory: "SharedMemory | None" = None
     extensions: tuple[str, ...] = ()
+    plain_routes: "dict[str, PlainRoute]" = field(default_factory=dict)
 
 
 def server_parts(

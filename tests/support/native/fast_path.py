@@ -21,6 +21,7 @@ from ksrv._native.server.server import HttpServer
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.limits import Limits
 from ksrv.repository.layout import Repository
+from ksrv.server.app import make_app
 from ksrv.server.rest.fast_path import FastPath, endpoint_for, prepared_answers, render_error
 from ksrv.server.rest.metadata import describe
 from ksrv.server.settings import ServerSettings
@@ -240,7 +241,10 @@ def opened(
 ) -> Iterator[Any]:
     limits = Limits()
     access = access or cast(Any, Open())
-    route = FastPath(server_parts(engine, ServerSettings(nan_literals=nan_literals), access))
+    plain: dict[str, Any] = {}
+    make_app(server_parts(engine, ServerSettings(), plain_routes=plain))
+    settings = ServerSettings(nan_literals=nan_literals)
+    route = FastPath(server_parts(engine, settings, access, plain_routes=plain))
     check = route.admits if access.needs_token else None
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
@@ -252,6 +256,7 @@ def opened(
             route,
             prepared_answers(limits, ()),
             check=check,
+            plain=[(path, one.rows, one.answer) for path, one in plain.items()],
             **options,
         )
         http_server.listen([listener.fileno()])
@@ -265,7 +270,8 @@ def opened(
             )
             full = render_error(model.queue_full())
             described = describe(engine, name, model, limits, ready=True)
-            routes.append((name, version, model.queue, full, endpoint, *described))
+            paths = route.plain_paths(model.spec)
+            routes.append((name, version, model.queue, full, endpoint, *described, paths))
         http_server.set_routes(routes)
         threads = [threading.Thread(target=loop.run, args=(index,)) for index in range(2)]
         for thread in threads:

@@ -40,6 +40,11 @@ def _body_tensor(body: "bytes | memoryview", most: int) -> Tensor:
     return Tensor("body", "BYTES", (rows,), [body, *[b""] * (rows - 1)])
 
 
+def takes_instances(spec: ModelSpec) -> bool:
+    """Tell whether rows become the inputs of a model; an archive reads the body itself."""
+    return predict.takes_instances(spec) and not takes_torchserve_requests(spec)
+
+
 class PredictResource(predict.PredictResource):
     """POST /v1/models/{name}[/versions/{version}]:predict, and :explain.
 

@@ -1,0 +1,166 @@
+"""The native reader of plain JSON against the readers in Python: the same tensors and answers, or the same refusal."""
+
+from math import prod
+
+import pytest
+from falcon.testing import TestClient
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from ksrv.server.app import make_app
+from ksrv.server.settings import ServerSettings
+from ksrv.server.shared.parts import server_parts
+from tests.support.examples import examples
+from tests.support.native.fast_path import ask, opened, started, status
+
+ECHO = """
+from ksrv import BaseHandler
+
+class Echo(BaseHandler):
+    def inference(self, flags, count, byte, reals):
+        return {"flags": flags, "count": count, "byte": byte, "reals": reals}
+"""
+ONE = """
+def inference(x):
+    return x
+"""
+TENSORS = {
+    "flags": ("BOOL", (2,)),
+    "count": ("INT64", ()),
+    "byte": ("UINT8", (1,)),
+    "reals": ("FP64", (1, 2)),
+}
+SINGLE = {"x": ("FP32", (2, 2))}
+
+
+def yaml_of(tensors):
+    lines = "".join(
+        f"  - {{name: {name}, datatype: {datatype}, shape: {[-1, *row]}}}\n"
+        for name, (datatype, row) in tensors.items()
+    )
+    return f"handler: handler.py\ninputs:\n{lines}outputs:\n{lines}"
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """Return functions that ask the HTTP server and the app."""
+    models = {"single": (ONE, yaml_of(SINGLE)), "several": (ECHO, yaml_of(TENSORS))}
+    with started(tmp_path_factory.mktemp("models"), models) as engine, opened(engine) as fast:
+        client = TestClient(make_app(server_parts(engine, ServerSettings())))
+        http_server, address = fast
+
+        def ask_server(path, body):
+            before = http_server.counters()["fast_path"]
+            head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+            head, answer = ask(address, head.encode() + body)
+            event("native" if http_server.counters()["fast_path"] > before else "Python")
+            return status(head), answer
+
+        def ask_app(path, body):
+            answer = client.simulate_post(path, body=body)
+            return answer.status_code, answer.content
+
+        yield ask_server, ask_app
+
+
+ODD = (
+    "-0",
+    "1e5",
+    "1E+2",
+    "-1.50",
+    "1e400",
+    "1e39",
+    "-1",
+    "256",
+    "9007199254740993",
+    "01",
+    "1.",
+    "NaN",
+    "null",
+    "true",
+)
+ODD += (
+    "18446744073709551616",
+    "0.1234567890123456789012345",
+    "5e-324",
+    '"7"',
+    "[]",
+    "{}",
+    '{"b64": "AA=="}',
+    "-Infinity",
+)
+NUMBERS = {
+    "BOOL": st.sampled_from(["true", "false"]),
+    "INT64": st.integers(-(2**63), 2**63 - 1).map(str),
+    "UINT8": st.integers(0, 255).map(str),
+    "FP32": st.floats(allow_nan=False, allow_infinity=False, width=32).map(repr),
+    "FP64": st.floats(allow_nan=False, allow_infinity=False).map(repr),
+}  # fmt: skip
+BLANK = st.sampled_from(["", "", "", " ", "\n\t"])
+
+
+@st.composite
+def values(draw, datatype, shape, faulty):
+    """The text of a value; of a faulty request, seldom with another shape or an odd number."""
+    if faulty and draw(st.integers(0, 15)) == 0:
+        return draw(st.sampled_from(ODD))
+    if not shape:
+        return draw(BLANK) + draw(NUMBERS[datatype]) + draw(BLANK)
+    size = draw(st.integers(0, 3)) if faulty and draw(st.integers(0, 15)) == 0 else shape[0]
+    inner = [draw(values(datatype, shape[1:], faulty)) for _ in range(size)]
+    return "[" + ",".join(inner) + "]"
+
+
+def shapes_of(row, rows, faulty):
+    """The shapes in which a row may be written, or an input of `rows` rows; 0: in an object of a row."""
+    right = [(rows, *row)] if rows else [row]
+    if rows == 0 and prod(row) == 1:
+        right += [(), (1,)][: max(len(row), 1)]
+    wrong = [(prod(row),), (*row, 1), (2, *row), (1, *row), row[1:]]
+    return st.sampled_from(right + wrong * faulty)
+
+
+@st.composite
+def objects(draw, tensors, rows, faulty):
+    names = [name for name in tensors if not faulty or draw(st.integers(0, 9))]
+    if faulty and draw(st.booleans()):
+        names.append(draw(st.sampled_from([*tensors, "more", "id", "b64"])))
+    fields = [
+        f'"{name}":{draw(values(datatype, draw(shapes_of(row, rows, faulty)), faulty))}'
+        for name in draw(st.permutations(names))
+        for datatype, row in [tensors.get(name, ("INT64", ()))]
+    ]
+    return "{" + draw(BLANK) + ",".join(fields) + "}"
+
+
+@st.composite
+def requests(draw):
+    """A path and a body. About half of the bodies are valid."""
+    faulty = draw(st.booleans())
+    model, tensors = draw(st.sampled_from([("single", SINGLE), ("several", TENSORS)]))
+    rows = draw(st.integers(0, 3))
+    if draw(st.booleans()):
+        return f"/v2/models/{model}/generate", draw(objects(tensors, rows, faulty))
+    if model == "single" and draw(st.integers(0, 3)):
+        datatype, row = tensors["x"]
+        shape = draw(
+            st.sampled_from([row, (prod(row),)]) if not faulty else shapes_of(row, 0, True)
+        )
+        instances = [draw(values(datatype, shape, faulty)) for _ in range(rows or 1)]
+    else:
+        instances = [draw(objects(tensors, 0, faulty)) for _ in range(rows or 1)]
+    more = ["", '"signature_name": "s",', *['"instances": [1],', '"n": 1,'] * faulty]
+    text = f'{{{draw(st.sampled_from(more))}"instances": [{",".join(instances)}]}}'
+    return f"/v1/models/{model}:predict", text
+
+
+@examples(400)
+@given(requests(), st.data())
+def test_native_and_python_readers_agree(both, request_, data):
+    path, text = request_
+    body = text.encode()
+    if data.draw(st.integers(0, 15)) == 0:  # a byte is lost
+        at = data.draw(st.integers(0, len(body) - 1))
+        body = body[:at] + body[at + 1 :]
+    ask_server, ask_app = both
+    assert ask_server(path, body) == ask_app(path, body)
