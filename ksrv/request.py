@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
+import numpy as np
 import numpy.typing as npt
 
 from ksrv._native.batch.batch import ExecutorInputs as ExecutorInputs
@@ -59,6 +60,45 @@ class SharedMemoryRef:
     region: str
     offset: int
     byte_size: int
+
+
+class ImagePlacement(msgspec.Struct, array_like=True, frozen=True):
+    """The place of an encoded image in its row: `batch.images[row]`.
+
+    A point of the image is in the row at `x * scale_x + left` and `y * scale_y + top`.
+
+    Attributes:
+        width: Of the image as it was sent, turned as `exif: apply` says, in pixels.
+        height: Likewise.
+        scale_x: The pixels of the row for each pixel of the image, in width.
+        scale_y: In height. It differs from `scale_x` only if the resize changes the proportions.
+        left: The position of the image's left edge in the row, in pixels; below 0 if a crop cuts it off.
+        top: Likewise, of the upper edge.
+    """
+
+    width: int
+    height: int
+    scale_x: float = 1.0
+    scale_y: float = 1.0
+    left: float = 0.0
+    top: float = 0.0
+
+    @property
+    def scale(self) -> float:
+        """`scale_x`."""
+        return self.scale_x
+
+    def to_image(self, boxes: Array) -> Array:
+        """Return boxes in pixels of the row as boxes in pixels of the image, cut to the image.
+
+        Args:
+            boxes: Floats [n, 4]: x1, y1, x2, y2.
+        """
+        offset = np.array([self.left, self.top] * 2, boxes.dtype)
+        scale = np.array([self.scale_x, self.scale_y] * 2, boxes.dtype)
+        most = np.array([self.width, self.height] * 2, boxes.dtype)
+        found: Array = ((boxes - offset) / scale).clip(0, most)
+        return found
 
 
 class CheckedImages(NamedTuple):
@@ -235,6 +275,7 @@ class RequestPart(msgspec.Struct, array_like=True):
         outputs: The names of the outputs that the client asked for; empty means all.
         deadline_ns: `time.monotonic_ns` at which the client stops waiting, or None.
         lengths: The lengths of the rows without the padding, by the names of the lengths.
+        images: For each input that was sent as encoded images, the place of each image in its row.
     """
 
     slice: Slice
@@ -249,6 +290,7 @@ class RequestPart(msgspec.Struct, array_like=True):
     outputs: tuple[str, ...] = ()
     deadline_ns: int | None = None
     lengths: Mapping[str, int] = {}
+    images: Mapping[str, list[ImagePlacement]] = {}
 
     @property
     def rows(self) -> int:

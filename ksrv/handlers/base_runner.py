@@ -59,7 +59,7 @@ class BaseRunner(StageRunner):
         on_device_lost: Called with the name of a device that can no longer be used in this process.
         device: The interface to the handler's device.
         sequences: The states of the sequences that the handler serves.
-        nchw_inputs: The image inputs that the handler gets with their channels first.
+        layouts: The layout in which the handler sees each image input.
         optional_inputs: The names of the inputs that a request may leave out.
         serves_sequences: Whether the model serves sequences.
         shares_loop: Whether many batches run on one event loop.
@@ -72,7 +72,7 @@ class BaseRunner(StageRunner):
         self.device = Device("cpu")
         self.on_device_lost: Callable[[str], None] = note_lost
         self.sequences = SequenceStates()
-        self.nchw_inputs: frozenset[str] = frozenset()
+        self.layouts: dict[str, str] = {}
         self.optional_inputs: tuple[str, ...] = ()
         self.serves_sequences = False
         self.shares_loop = False
@@ -86,7 +86,7 @@ class BaseRunner(StageRunner):
         Args:
             inputs: The batch as the engine made it.
         """
-        batch = Batch(inputs, self.nchw_inputs, self._put, self._send, self.optional_inputs)
+        batch = Batch(inputs, self.layouts, self._put, self._send, self.optional_inputs)
         if self.serves_sequences:
             batch.sequences = self.sequences.of_batch(inputs, batch.failures)
         return batch

@@ -4,7 +4,7 @@ Arrays are passed to the handler as the engine assembled them. Other forms (a to
 bytes, the NCHW view of images) are made when the handler first asks for them.
 """
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import index
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,7 +15,15 @@ from ksrv.errors import HandlerFailed, InferenceError, KsrvError, check_field, c
 from ksrv.handlers.devices.device import bfloat16
 from ksrv.handlers.sequences import Sequence as RowSequence
 from ksrv.limits import HANDLER_HEADERS, HEADER_OVERHEAD
-from ksrv.request import INTEGERS, Array, ExecutorInputs, Parameter, RequestPart, Tensor
+from ksrv.request import (
+    INTEGERS,
+    Array,
+    ExecutorInputs,
+    ImagePlacement,
+    Parameter,
+    RequestPart,
+    Tensor,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +34,7 @@ class Batch(Mapping[str, Array]):
 
     Args:
         inputs: The batch that the engine assembled.
-        nchw_inputs: The image inputs that the handler sees with channels first.
+        layouts: The layout in which the handler sees each image input: NHWC or NCHW.
         put: Returns an array as a torch tensor on the handler's device.
         send: Sends an intermediate answer of this batch, with the headers that are set so far.
         optional: The names of the inputs that a request may leave out.
@@ -46,7 +54,7 @@ class Batch(Mapping[str, Array]):
     def __init__(
         self,
         inputs: ExecutorInputs,
-        nchw_inputs: Container[str],
+        layouts: Mapping[str, str],
         put: Callable[[Array], Any],
         send: Callable[[ExecutorInputs, Any, dict[int, dict[str, str]]], bool] | None = None,
         optional: Sequence[str] = (),
@@ -60,7 +68,7 @@ class Batch(Mapping[str, Array]):
         self.sequences: list[RowSequence] = []
         self._inputs = inputs
         self._tensors = inputs.tensors
-        self._nchw_inputs = nchw_inputs
+        self._layouts = layouts
         self._put = put
         self._send = send
         self._arrays: dict[str, Array] = {}
@@ -158,6 +166,24 @@ class Batch(Mapping[str, Array]):
                 for name in (given[0][0] if given else ())
             }
         return self._lengths
+
+    @property
+    def images(self) -> list[ImagePlacement]:
+        """The place of each image in its row, for the first input that takes images.
+
+        `images[row]` has the width and height of the image, its `scale` and its `left` and `top` in the row, and
+        `images[row].to_image(boxes)` maps boxes back to the image. If rows were sent as numbers, the size of a row is
+        the image's size.
+        """
+        name = next(iter(self._layouts), "")
+        found: list[ImagePlacement] = []
+        for request in self.requests:
+            own = request.images.get(name)
+            if own is None and name in self._tensors:
+                height, width = self._tensors[name].shape[1:3]
+                own = [ImagePlacement(width, height)] * request.rows
+            found += own or ()
+        return found
 
     def request_of(self, row: int) -> int:
         """Return the index in `requests` of the request that owns a row.
@@ -290,7 +316,7 @@ class Batch(Mapping[str, Array]):
                     element = bytes(element)
                 array[position] = element
             return array.reshape(entry.shape)
-        if entry.name in self._nchw_inputs and entry.data.ndim == 4:
+        if self._layouts.get(entry.name) == "NCHW" and entry.data.ndim == 4:
             return entry.data.transpose(0, 3, 1, 2)
         return entry.data
 

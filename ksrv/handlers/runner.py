@@ -226,16 +226,16 @@ class Runner(BaseRunner):
             context.spec, self.device.fetch if self.device.has_stream else None
         )
         self.declared = self.outputs.fixed
-        self.nchw_inputs = frozenset(
-            entry.name
+        self.layouts = {
+            entry.name: entry.image.model_layout
             for entry in context.spec.inputs
-            if entry.image is not None and entry.image.model_layout == "NCHW"
-        )
+            if entry.image is not None
+        }
         self.passes_inputs_through = (
             isinstance(handler, BaseHandler)
             and all(is_default(handler, name) for name in ("handle", "preprocess"))
             and context.loaded is None
-            and not self.nchw_inputs
+            and "NCHW" not in self.layouts.values()
             and config.sequences is None
             and not context.spec.has_optional_inputs
         )

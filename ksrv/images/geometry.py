@@ -1,12 +1,18 @@
 """The geometry of the `image:` section: sizes, crops and methods of resizing.
 
 A picture is resized to its intermediate size as a whole, and a window of that is copied into the target, the row of
-the batch. The window is all of it, unless `shorter_side` crops. A letterbox fills only a part of the target.
+the batch. The window is all of it, unless `shorter_side` or `resize_to` crops. A letterbox fills only a part of the
+target.
+
+If the height or the width is open (-1 or a range), the size of the row follows the picture's proportions, except that
+a range without other keys clamps each side.
 
 The arithmetic on sizes follows the libraries that models were trained with: torchvision's Resize and
-CenterCrop for `shorter_side`, and the detectors' letterbox.
+CenterCrop for `shorter_side`, the detectors' letterbox, and PaddleOCR for open sizes.
 """
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -17,16 +23,19 @@ from ksrv._native.images.row_resize import resize_rows
 from ksrv._native.memory import buffer_pool
 from ksrv.images import opencv
 from ksrv.model.spec import Dimension, ImageSpec
-from ksrv.request import Array
+from ksrv.request import Array, ImagePlacement
 
 Size: TypeAlias = tuple[int, int]
 """Height and width."""
 
-LETTERBOX_GREY = 114
-"""The 8-bit value of the border around a picture in a letterbox, as the YOLO detectors have it."""
 REDUCTIONS = (8, 4, 2)
 """The factors by which libjpeg can scale a picture down while it decodes."""
 _KEEP = Conversion()  # changes no value
+_ROUND: dict[str, Callable[[float], int]] = {
+    "nearest": round,
+    "down": math.floor,
+    "up": math.ceil,
+}
 
 
 def scratch(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Array:
@@ -69,54 +78,68 @@ def center_offset(size: Size, crop: Size) -> tuple[int, int]:
     return round((size[0] - crop[0]) / 2.0), round((size[1] - crop[1]) / 2.0)
 
 
-def letterbox_window(size: Size, target: Size) -> tuple[Size, tuple[int, int]]:
-    """Return the largest size with the picture's proportions that fits into `target`, and its position there.
-
-    Returns:
-        Height and width of the picture in the box, and its top and left.
-    """
-    ratio = min(target[0] / size[0], target[1] / size[1])
-    height = min(max(round(size[0] * ratio), 1), target[0])
-    width = min(max(round(size[1] * ratio), 1), target[1])
-    # The detectors subtract 0.1, so that an odd border has its larger half at the bottom and on the right.
-    top = max(round((target[0] - height) / 2 - 0.1), 0)
-    left = max(round((target[1] - width) / 2 - 0.1), 0)
-    return (height, width), (top, left)
-
-
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """How pictures of any size become rows of one size.
+    """How pictures of any size become rows.
 
     Attributes:
         spec: The `image:` section.
+        sides: The declared height and width.
     """
 
     spec: ImageSpec
+    sides: tuple[Dimension, Dimension]
+
+    @property
+    def boxed(self) -> bool:
+        """Whether a picture may fill only a part of its row."""
+        return self.spec.resize == "letterbox"
+
+    @property
+    def crops(self) -> bool:
+        """Whether pictures are resized to another size than the row's, and then cropped."""
+        both_known = all(map(_is_number, self.sides))
+        return both_known and (self.spec.shorter_side or self.spec.resize_to) is not None
+
+    @property
+    def follows(self) -> bool:
+        """Whether the size of a row follows the proportions of its picture."""
+        spec = self.spec
+        if spec.resize == "none" or all(map(_is_number, self.sides)):
+            return False
+        keys = (spec.shorter_side, spec.min_side, spec.max_side)
+        return -1 in self.sides or self.boxed or any(keys) or spec.multiple > 1
+
+    def row(self, size: Size) -> Size:
+        """Return the size of the row that a picture needs if it is alone in its request."""
+        if not self.follows:
+            return bounded(size[0], self.sides[0]), bounded(size[1], self.sides[1])
+        step = self.spec.multiple
+        # A letterbox has room for the whole picture. Without a border, the picture is resized to the nearest multiple.
+        steps = math.ceil if self.boxed else round
+        height, width = (max(steps(side / step), 1) * step for side in self._proportional(size))
+        return bounded(height, self.sides[0]), bounded(width, self.sides[1])
 
     def intermediate(self, size: Size, target: Size) -> Size:
         """Return the size that the whole picture is resized to, before cropping or padding."""
-        if self.spec.shorter_side is not None:
-            return shorter_side_size(size, self.spec.shorter_side)
-        if self.spec.resize == "letterbox":
-            return letterbox_window(size, target)[0]
-        return target
+        if self.boxed:
+            height, width = self._proportional(size)
+            return min(height, target[0]), min(width, target[1])
+        if not self.crops:
+            return target
+        return self.spec.resize_to or shorter_side_size(size, self.spec.shorter_side or 1)
 
     def whole_pixels(self, size: Size, target: Size) -> int:
-        """Return the pixels of the intermediate picture that `place` allocates; 0 if it allocates none."""
+        """Return the pixels of the intermediate picture that `resize` allocates; 0 if it allocates none."""
         whole = self.intermediate(size, target)
-        if (
-            self.spec.shorter_side is None
-            or self.spec.resize == "pillow"
-            or whole in (size, target)
-        ):
+        if not self.crops or self.spec.resize == "pillow" or whole in (size, target):
             return 0
         return whole[0] * whole[1]
 
     def passes(self, size: Size, target: Size, most_pixels: int) -> bool:
-        """Tell whether `shorter_side` resizes a picture to more than `most_pixels` pixels before it is cropped."""
+        """Tell whether a picture is resized to more than `most_pixels` pixels, although its row may have fewer."""
         height, width = self.intermediate(size, target)
-        return self.spec.shorter_side is not None and height * width > most_pixels
+        return (self.crops or self.follows) and height * width > most_pixels
 
     def reduction(self, size: Size, target: Size) -> int:
         """Return the factor by which the JPEG decoder may scale the picture down: 1, 2, 4 or 8."""
@@ -125,20 +148,6 @@ class Geometry:
         height, width = self.intermediate(size, target)
         ratio = min(size[0] / height, size[1] / width)
         return next((k for k in REDUCTIONS if ratio >= k), 1)
-
-    def place(self, picture: Array, target: Array) -> None:
-        """Resize, crop or pad a picture into `target`.
-
-        Args:
-            picture: [height, width, channels].
-            target: [height, width, channels] of the same type and channels.
-        """
-        size: Size = (picture.shape[0], picture.shape[1])
-        wanted: Size = (target.shape[0], target.shape[1])
-        whole, offset, (top, left, height, width) = self.inside(size, wanted)
-        if self.spec.resize == "letterbox":
-            target[...] = LETTERBOX_GREY * 257 if picture.dtype == np.uint16 else LETTERBOX_GREY
-        self._resized(picture, whole, offset, target[top : top + height, left : left + width])
 
     def inside(
         self, size: Size, target: Size
@@ -149,15 +158,33 @@ class Geometry:
             The intermediate size of the whole picture; top and left of the window that is used of it; top, left, height
             and width of the part of the target that receives the window, without the border of a letterbox.
         """
-        if self.spec.resize == "letterbox":
-            inner, corner = letterbox_window(size, target)
-            return inner, (0, 0), (*corner, *inner)
         whole = self.intermediate(size, target)
-        offset = (0, 0) if self.spec.shorter_side is None else center_offset(whole, target)
-        return whole, offset, (0, 0, *target)
+        if not self.boxed:
+            return whole, center_offset(whole, target) if self.crops else (0, 0), (0, 0, *target)
+        if self.spec.align == "start":
+            return whole, (0, 0), (0, 0, *whole)
+        # The detectors subtract 0.1, so that an odd border has its larger half at the bottom and on the right.
+        top = max(round((target[0] - whole[0]) / 2 - 0.1), 0)
+        left = max(round((target[1] - whole[1]) / 2 - 0.1), 0)
+        return whole, (0, 0), (top, left, *whole)
 
-    def _resized(self, picture: Array, whole: Size, offset: tuple[int, int], target: Array) -> None:
-        """Resize a picture to `whole`, and copy the window at `offset` into `target`, whose size is the window's."""
+    def placement(self, size: Size, target: Size) -> ImagePlacement:
+        """Return where a picture is in its row."""
+        whole, offset, (top, left, _, _) = self.inside(size, target)
+        down, across = whole[0] / size[0], whole[1] / size[1]
+        if self.boxed:  # as the detectors compute it, without the rounding of the picture's size
+            down = across = self._ratio(size)
+        return ImagePlacement(
+            size[1], size[0], across, down, float(left - offset[1]), float(top - offset[0])
+        )
+
+    def resize(self, picture: Array, whole: Size, offset: tuple[int, int], target: Array) -> None:
+        """Resize a picture to `whole`, and copy the window at `offset` into `target`, whose size is the window's.
+
+        Args:
+            picture: [height, width, channels].
+            target: [height, width, channels] of the same type and channels.
+        """
         height, width, channels = target.shape
         rows = slice(offset[0], offset[0] + height)
         columns = slice(offset[1], offset[1] + width)
@@ -175,3 +202,45 @@ class Geometry:
         resized = scratch(picture.dtype, (*whole, channels))
         opencv.resize_into(picture, resized, interpolation)
         target[...] = resized[rows, columns]
+
+    def _proportional(self, size: Size) -> Size:
+        """Return the size of the resized picture in a row that follows its proportions, or in a letterbox."""
+        spec, (height, width) = self.spec, size
+        if spec.shorter_side is not None and spec.max_side is None:
+            return shorter_side_size(size, spec.shorter_side)
+        to_pixels = _ROUND[spec.rounding or ("nearest" if self.boxed else "down")]
+        high, wide = map(_most, self.sides)
+        # PaddleOCR multiplies the side that is a number by the proportion. The result may differ in the last bit.
+        if _is_number(self.sides[0]) != _is_number(self.sides[1]):
+            if _is_number(self.sides[0]):
+                made = int(high), max(to_pixels(high * (width / height)), 1)
+            else:
+                made = max(to_pixels(wide * (height / width)), 1), int(wide)
+            if not self.boxed or (made[0] <= high and made[1] <= wide):
+                return made
+        ratio = self._ratio(size)
+        height, width = max(to_pixels(height * ratio), 1), max(to_pixels(width * ratio), 1)
+        return int(min(height, high)), int(min(width, wide))
+
+    def _ratio(self, size: Size) -> float:
+        """Return the factor by which a picture that keeps its proportions is resized."""
+        spec = self.spec
+        if self.boxed and min(map(_most, self.sides)) != math.inf:
+            return min(_most(side) / own for side, own in zip(self.sides, size, strict=True))
+        ratio = 1.0 if spec.shorter_side is None else spec.shorter_side / min(size)
+        if spec.min_side is not None:
+            ratio = max(ratio, spec.min_side / min(size))
+        if spec.max_side is not None:
+            ratio = min(ratio, spec.max_side / max(size))
+        return ratio
+
+
+def _is_number(side: Dimension) -> bool:
+    return isinstance(side, int) and side != -1
+
+
+def _most(side: Dimension) -> float:
+    """Return the most pixels of a declared side."""
+    if isinstance(side, tuple):
+        return side[1]
+    return math.inf if side == -1 else side

@@ -2,6 +2,8 @@
 
 import functools
 
+import numpy as np
+
 from ksrv._native.images.convert_pixels import Conversion
 from ksrv._native.images.image_header import FORMATS, Header
 from ksrv.errors import InvalidRequest
@@ -11,7 +13,7 @@ from ksrv.limits import Limits, show_limit
 from ksrv.model.datatypes import DTYPES
 from ksrv.model.input_rules import LINEAR_DATATYPES, problems
 from ksrv.model.spec import ImageSpec, TensorSpec, changed_keys
-from ksrv.request import Element
+from ksrv.request import Array, Element
 
 
 class ImageInput:
@@ -50,14 +52,14 @@ class ImageInput:
         self.limits = limits
         self.name = name or spec.name
         self.height, self.width, self.channels = spec.shape[1:]
-        side = image.shorter_side or 0
+        self.geometry = Geometry(image, (self.height, self.width))
+        side = image.shorter_side or image.min_side or 0
         if side * side > limits.image_pixels:
             raise ValueError(
-                f"shorter_side is {side}, so that every image has {side * side} pixels at least, above the "
-                f"{show_limit('image_pixels', limits.image_pixels)}"
+                f"{'shorter_side' if image.shorter_side else 'min_side'} is {side}, so that every image has "
+                f"{side * side} pixels at least, above the {show_limit('image_pixels', limits.image_pixels)}"
             )
-        self.resizable = image.resize != "none" and -1 not in (self.height, self.width)
-        self.geometry = Geometry(image)
+        self.resizable = image.resize != "none"
         linear = LINEAR_DATATYPES[spec.datatype] if image.resize == "linear" else None
         self.linear = None if linear is None else DTYPES[linear]
         self.bfloat16 = spec.datatype == "BF16"
@@ -117,24 +119,41 @@ class ImageInput:
         Args:
             index: The image's number in its request.
         """
+        shown = f"is {size[1]}x{size[0]}"
         if not self.resizable and size != target:
-            needs_range = -1 in (self.height, self.width) and self.image.resize != "none"
             raise self.refusal(
                 index,
-                f"is {size[1]}x{size[0]}, and {target[1]}x{target[0]} is expected, since the images"
-                " of this input are not resized"
-                + (
-                    "; a range in its shape instead of -1, '1:4096', has them resized" * needs_range
-                ),
+                f"{shown}, and {target[1]}x{target[0]} is expected, since the images of this input are not resized",
             )
         if self.geometry.passes(size, target, self.limits.image_pixels):
             height, width = self.geometry.intermediate(size, target)
             raise self.refusal(
                 index,
-                f"is {size[1]}x{size[0]}, which 'shorter_side: {self.image.shorter_side}' resizes to"
-                f" {width}x{height}, above the {show_limit('image_pixels', self.limits.image_pixels)};"
-                " crop the image before you send it, so that its sides differ less",
+                f"{shown} and is resized to {width}x{height}, above the"
+                f" {show_limit('image_pixels', self.limits.image_pixels)}; crop the image before you send it, so that"
+                " its sides differ less",
             )
+        row = self.geometry.row(size)
+        if self.geometry.follows and not self.geometry.boxed and row != target:
+            raise self.refusal(
+                index,
+                f"{shown} and becomes {row[1]}x{row[0]}, and the first image of the request becomes"
+                f" {target[1]}x{target[0]}; send it in another request, or write 'resize: letterbox' in the input's"
+                " 'image:' section",
+            )
+
+    def border(self, channels: int, samples: np.dtype[np.generic]) -> Array:
+        """Return the pixel of a letterbox's border, converted to the input's values.
+
+        Args:
+            samples: The type of the picture's samples; `pad` counts in 8 bits.
+        """
+        pixel = np.empty((1, 1, channels), DTYPES[self.spec.datatype])
+        pad = np.array(self.image.pad, np.float32) * (257 if samples == np.uint16 else 1)
+        source = np.ascontiguousarray(np.broadcast_to(pad, pixel.shape))
+        self.finish[False, channels](source, pixel, bfloat16=self.bfloat16)
+        found: Array = pixel[0, 0]
+        return found
 
     def refusal(self, index: int, problem: str) -> InvalidRequest:
         """Return the error of an image; see `about`."""

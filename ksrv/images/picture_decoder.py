@@ -156,10 +156,15 @@ class PictureDecoder:
             raise self._input.refusal(
                 picture.position, "has 16 bits per sample, and 'resize: pillow' takes 8"
             )
+        geometry = self._input.geometry
         size: Size = (pixels.shape[0], pixels.shape[1])
-        target: Size = (slot.shape[0], slot.shape[1])
-        whole, offset, _ = self._input.geometry.inside(size, target)
-        if not whole == size == target:
+        whole, offset, (top, left, height, width) = geometry.inside(
+            self._input.size(picture.header), (slot.shape[0], slot.shape[1])
+        )
+        if geometry.boxed:
+            slot[...] = self._input.border(channels, pixels.dtype)
+            slot = slot[top : top + height, left : left + width]
+        if not whole == size == (height, width):
             if self._input.linear == np.float32:  # resized and converted in one pass over the rows
                 finish = self._input.finish[swap, channels]
                 resize_rows(
@@ -175,7 +180,7 @@ class PictureDecoder:
             # The uint16 of a BF16 slot are bit patterns, so 16-bit pixels cannot be resized into them.
             direct = pixels.dtype == slot.dtype and not self._input.bfloat16
             placed = slot if direct else scratch(pixels.dtype, slot.shape)
-            self._input.geometry.place(pixels, placed)
+            geometry.resize(pixels, whole, offset, placed)
             pixels = placed
         finish = self._input.finish[swap, channels]
         is_final = pixels.dtype == slot.dtype and not self._input.bfloat16 and not swap

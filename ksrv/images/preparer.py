@@ -28,13 +28,12 @@ from ksrv._native.server.fast_images import FastImages
 from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, Overloaded
 from ksrv.images import jpeg, opencv
 from ksrv.images.decode_limits import SCANS_PER_COMPONENT
-from ksrv.images.geometry import bounded
 from ksrv.images.image_input import ImageInput
 from ksrv.images.picture_decoder import Picture, PictureDecoder
 from ksrv.limits import Limits, show_limit
 from ksrv.machine.cgroups import usable_cores
 from ksrv.model.spec import TensorSpec
-from ksrv.request import Array, CheckedImages, Element
+from ksrv.request import Array, CheckedImages, Element, ImagePlacement
 
 MOST_THREADS = 8
 """The most decode threads of a process."""
@@ -105,8 +104,16 @@ class ImagePreparer:
                 f"the images of the input '{self.input.name}' have {pixels} pixels together, above the"
                 f" {show_limit('request_pixels', self.input.limits.request_pixels)}"
             )
-        first = self.input.size(headers[0])
-        target = bounded(first[0], self.input.height), bounded(first[1], self.input.width)
+        target = self.input.geometry.row(self.input.size(headers[0]))
+        if self.input.geometry.boxed:  # an open side has room for the largest image
+            rows = [self.input.geometry.row(self.input.size(header)) for header in headers]
+            target = max(row[0] for row in rows), max(row[1] for row in rows)
+        if count * target[0] * target[1] > self.input.limits.request_pixels:
+            raise self.input.refusal(
+                0,
+                f"and the other {count - 1} become {target[1]}x{target[0]} pixels each, together above the "
+                f"{show_limit('request_pixels', self.input.limits.request_pixels)}",
+            )
         channels = self._target_channels(elements[0], headers[0])
         work_ns = 0
         for index, header in enumerate(headers):
@@ -171,6 +178,22 @@ class ImagePreparer:
         work = sum(picture.header.decode_ns for picture in pictures)
         self.pool.run(run, len(pictures), self.pool.chunks(len(pictures), work))
         return errors
+
+    def placements(
+        self, elements: Sequence[Element], checked: CheckedImages | None
+    ) -> list[ImagePlacement]:
+        """Return where the images of a request are in their rows.
+
+        Args:
+            checked: The result of `check`; None for a request of the fast path, whose headers were checked elsewhere.
+        """
+        geometry = self.input.geometry
+        headers = checked.headers if checked else [self.input.header(one, 0) for one in elements]
+        sizes = map(self.input.size, headers)
+        if checked:
+            _, height, width, _ = checked.shape
+            return [geometry.placement(size, (height, width)) for size in sizes]
+        return [geometry.placement(size, geometry.row(size)) for size in sizes]
 
     def fast_images(self) -> FastImages | None:
         """Return what the fast path needs to decode this input's JPEGs; None if it cannot decode them."""

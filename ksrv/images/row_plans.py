@@ -13,11 +13,10 @@ from ksrv._native.images.image_header import Header
 from ksrv._native.images.row_plan import RowPlan
 from ksrv._native.images.row_resize import resizes_by_rows
 from ksrv.images import jpeg
-from ksrv.images.geometry import LETTERBOX_GREY, Size
+from ksrv.images.geometry import Size
 from ksrv.images.image_input import ImageInput
 from ksrv.model.datatypes import DTYPES
 from ksrv.model.spec import ImageSpec
-from ksrv.request import Array
 
 MOST_PLANS = 1024
 """The plans that are cached for an input."""
@@ -47,16 +46,6 @@ class RowPlans:
         """Return a function that gives the plan for the height, width and channels of an 8-bit JPEG."""
         return partial(self._plan, shape)
 
-    def _border(self, slot: Array) -> bytes:
-        """Return the bytes of one pixel of a letterbox's border; empty without a letterbox."""
-        if self._input.image.resize != "letterbox":
-            return b""
-        channels = slot.shape[2]
-        pixel = np.empty((1, 1, channels), slot.dtype)
-        grey = np.full((1, 1, channels), LETTERBOX_GREY, np.uint8)
-        self._input.finish[False, channels](grey, pixel, bfloat16=self._input.bfloat16)
-        return pixel.tobytes()
-
     def _new_plan(
         self, shape: tuple[int, ...], height: int, width: int, channels: int
     ) -> RowPlan | None:
@@ -69,7 +58,8 @@ class RowPlans:
             return None
         reduction = self._input.geometry.reduction((height, width), target)
         size = reduced_size((height, width), reduction)
-        full, offset, part = self._input.geometry.inside(size, target)
+        full, offset, part = self._input.geometry.inside((height, width), target)
+        boxed = self._input.geometry.boxed
         # Without a resize, every kind gives the same bytes.
         kind = "linear bytes" if full == size else self._kind
         if kind is None or not resizes_by_rows(kind, size, full):
@@ -85,7 +75,7 @@ class RowPlans:
             order=order,
             reduction=reduction,
             bfloat16=self._input.bfloat16,
-            border=self._border(slot),
+            border=self._input.border(shape[2], np.dtype(np.uint8)).tobytes() if boxed else b"",
         )
 
 
@@ -112,7 +102,7 @@ def reduced_size(size: Size, reduction: int) -> Size:
 def _row_kind(resize: str, linear: np.dtype[np.generic] | None) -> str | None:
     """Return the kind of resize of `RowPlan` for 8-bit pictures; None if they are not resized row by row."""
     match resize:
-        case "letterbox":
+        case "letterbox" | "opencv":
             return "linear bytes"
         case "area":
             return "area"

@@ -52,12 +52,7 @@ def problems(
     if datatype not in LINEAR_DATATYPES:
         yield "", f"images become {', '.join(LINEAR_DATATYPES)}, not {datatype}"
     _, height, width, channels = shape
-    side = given.get("shorter_side")
-    if side is not None:
-        if not isinstance(height, int) or not isinstance(width, int) or min(height, width) < 1:
-            yield "shorter_side", "the centre crop needs a height and a width that are numbers"
-        elif side < max(height, width):
-            yield "shorter_side", f"{side} is smaller than the crop of {height} x {width}"
+    yield from _size_problems(given, (height, width))
     color = given.get("color")
     if color == "GRAY" and channels not in (1, -1):
         yield "color", f"GRAY images have 1 channel; the shape says {channels}"
@@ -65,7 +60,7 @@ def problems(
         yield "color", f"{color} images have 3 channels; the shape says 1"
     if channels not in (1, 3, 4, -1):
         yield "", f"an image has 1, 3 or 4 channels; the shape says {channels}"
-    for key in ("mean", "std"):
+    for key in ("mean", "std", "pad"):
         count = len(given.get(key, ()))
         if isinstance(channels, int) and channels > 0 and count not in (0, 1, channels):
             yield key, f"has {count} numbers for {channels} channels; write one for each"
@@ -75,16 +70,52 @@ def problems(
         for key in ("scale", "mean", "std"):
             if key in given:
                 yield key, f"needs a floating-point datatype, not {datatype}"
-    resize = given.get("resize")
-    free = "height" if height == -1 else "width" if width == -1 else ""
-    if free and resize not in (None, "none"):
+
+
+def _size_problems(
+    given: dict[str, Any], sides: tuple[Dimension, Dimension]
+) -> Iterator[tuple[str, str]]:
+    """Yield the faults of the keys of `image:` that choose sizes."""
+    height, width = sides
+    resize = given.get("resize", "linear")
+    open_sides = sum(map(_is_open, sides))
+    for key in ("shorter_side", "resize_to"):
+        if key not in given:
+            continue
+        least = given[key] if key == "resize_to" else (given[key],) * 2
+        if open_sides and (key == "resize_to" or open_sides == 1):
+            yield key, "the centre crop needs a height and a width that are numbers"
+        elif not open_sides and (least[0] < height or least[1] < width):
+            shown = given[key] if key == "shorter_side" else list(given[key])
+            yield key, f"{shown} is smaller than the crop of {height} x {width}"
+        if resize in ("letterbox", "none"):
+            yield key, f"has no meaning beside resize: {resize}"
+    if "resize_to" in given and "shorter_side" in given:
+        yield "resize_to", "shorter_side names another size; write one of the two"
+    for key in ("min_side", "max_side", "multiple"):
+        if key in given and (open_sides == 0 or resize == "none"):
+            why = "nothing is resized" if open_sides else "the shape names the height and the width"
+            yield key, f"has no meaning, because {why}"
+        elif key in given and key != "multiple" and (open_sides == 1 or _boxes(resize, sides)):
+            yield key, "needs an open height and width (-1) that no number or range bounds"
+    for key in ("pad", "align"):
+        if key in given and resize != "letterbox":
+            yield key, "is for resize: letterbox"
+    if any(not 0 <= number <= 255 for number in given.get("pad", ())):
+        yield "pad", "counts in 8 bits, from 0 to 255"
+    chosen = {"shorter_side", "min_side", "max_side", "multiple"} & set(given)
+    keeps = "resize" in given and resize not in ("letterbox", "none") and sides == (-1, -1)
+    if keeps and not chosen:
         yield (
             "resize",
-            f"the {free} is free (-1), so images keep their size; write resize: none, or give the"
-            f' {free} a number or a range such as "1:4096"',
+            "the height and the width are free (-1), so images keep their size; write resize: none, add "
+            'shorter_side, min_side, max_side or multiple, or give a side a number or a range such as "1:4096"',
         )
-    if side is not None and resize in ("letterbox", "none"):
-        yield "shorter_side", f"has no meaning beside resize: {resize}"
+
+
+def _boxes(resize: str, sides: tuple[Dimension, Dimension]) -> bool:
+    """Tell whether a letterbox has a size that the image fills."""
+    return resize == "letterbox" and any(side != -1 for side in sides)
 
 
 # ---- lengths and padding --------------------------------------------------------------------

@@ -17,6 +17,9 @@ Dimension: TypeAlias = int | tuple[int, int]
 
 LARGEST_SIZE = 2**31 - 1
 
+LARGEST_SIDE = 65_535
+"""The largest height or width that `image:` can name, in pixels."""
+
 ANY_SIZE: tuple[int, int] = (1, LARGEST_SIZE)
 """A first dimension of any size that does not count rows, as -1 would: in a model without a batch dimension."""
 
@@ -92,7 +95,15 @@ class ImageSpec(msgspec.Struct, frozen=True):
 
     Attributes:
         channels: strict refuses images with other channels.
-        shorter_side: Resize this side, then crop the middle.
+        resize: linear resizes numbers of the datatype; opencv and area resize pixels, as cv2.resize does.
+        shorter_side: Resize this side, then crop the middle; without a crop if height and width are open.
+        resize_to: Resize to this height and width, then crop the middle.
+        min_side: With an open height and width: enlarge images whose shorter side is shorter.
+        max_side: With an open height and width: shrink images whose longer side is longer.
+        multiple: Open sizes are multiples of it.
+        rounding: How sizes become whole pixels. By default nearest for a letterbox, and down otherwise.
+        pad: The border of a letterbox, before scale, mean and std: a number, or one for each channel.
+        align: The place of the image in a letterbox; start: at the top left.
         scale: (x / scale - mean) / std.
         arithmetic: exact: float operations in torchvision's order.
         reduced: auto decodes large JPEGs at a fraction of their size.
@@ -102,8 +113,10 @@ class ImageSpec(msgspec.Struct, frozen=True):
     color: Annotated[Color, Key()] = "BGR"
     channels: Annotated[Literal["strict", "convert"], Key()] = "strict"
     exif: Annotated[Literal["ignore", "apply"], Key()] = "ignore"
-    resize: Annotated[Literal["linear", "area", "pillow", "letterbox", "none"], Key()] = "linear"
-    shorter_side: Annotated[int | None, Key(ge=1, le=65_535)] = None
+    resize: Annotated[Literal["linear", "opencv", "area", "pillow", "letterbox", "none"], Key()] = (
+        "linear"
+    )
+    shorter_side: Annotated[int | None, Key(ge=1, le=LARGEST_SIDE)] = None
     scale: Annotated[float, Key(ge=1e-12, le=1e12)] = 1.0
     mean: Annotated[tuple[float, ...], Key()] = ()
     std: Annotated[tuple[float, ...], Key()] = ()
@@ -111,6 +124,21 @@ class ImageSpec(msgspec.Struct, frozen=True):
     reduced: Annotated[Literal["off", "auto"], Key()] = "off"
     formats: Annotated[tuple[str, ...], Key()] = ("jpeg", "png")
     model_layout: Annotated[Literal["NHWC", "NCHW"], Key()] = "NHWC"
+    resize_to: Annotated[
+        tuple[int, int] | None,
+        Key(
+            written=list[Annotated[int, Meta(ge=1, le=LARGEST_SIDE)]],
+            expected="a height and a width, [256, 256]",
+            min_length=2,
+            max_length=2,
+        ),
+    ] = None
+    min_side: Annotated[int | None, Key(ge=1, le=LARGEST_SIDE)] = None
+    max_side: Annotated[int | None, Key(ge=1, le=LARGEST_SIDE)] = None
+    multiple: Annotated[int, Key(ge=1, le=4096)] = 1
+    rounding: Annotated[Literal["nearest", "down", "up"] | None, Key()] = None
+    pad: Annotated[tuple[float, ...], Key()] = (114.0,)
+    align: Annotated[Literal["center", "start"], Key()] = "center"
 
 
 class OutputImageSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from typing import Any
 
 from ksrv import __version__
 from ksrv.limits import Limits
-from ksrv.model.spec import Dimension, ImageSpec, ModelSpec, TensorSpec
+from ksrv.model.spec import Dimension, ImageSpec, ModelSpec, TensorSpec, changed_keys
 from ksrv.protocol.protobuf import message_class
 
 SERVER_NAME = "ksrv"
@@ -117,11 +117,16 @@ def _image_properties(tensor: TensorSpec, image: ImageSpec, limits: Limits) -> d
         "max_pixels": str(limits.image_pixels),
         "max_request_pixels": str(limits.request_pixels),
     }
-    if image.shorter_side is not None:
-        values["shorter_side"] = str(image.shorter_side)
+    given = changed_keys(image)
+    for key in ("shorter_side", "min_side", "max_side", "multiple", "rounding", "align"):
+        if key in given:
+            values[key] = str(given[key])
+    if image.resize_to is not None:
+        values["resize_to"] = "x".join(map(str, image.resize_to))
     if image.scale != 1.0:
         values["scale"] = repr(image.scale)
-    for key, numbers in (("mean", image.mean), ("std", image.std)):
+    pad = image.pad if image.resize == "letterbox" else ()
+    for key, numbers in (("mean", image.mean), ("std", image.std), ("pad", pad)):
         if numbers:
             values[key] = ",".join(repr(number) for number in numbers)
     return {f"{tensor.name}.image.{key}": value for key, value in values.items()}

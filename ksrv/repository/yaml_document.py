@@ -341,6 +341,19 @@ class Numbers(tuple[float, ...], Custom):
         return cls(number for number in numbers if number is not None)
 
 
+class NumberOrNumbers(Numbers):
+    """A finite number, or a list of them."""
+
+    schema = {"anyOf": [{"type": "number"}, Numbers.schema]}
+
+    @classmethod
+    def read(cls, value: object) -> "NumberOrNumbers":
+        """Return the numbers."""
+        if not isinstance(value, list) and (number := _as_number(value)) is None:
+            raise ValueError(f"expected a number or a list of numbers, found {describe(value)}")
+        return cls(super().read(value if isinstance(value, list) else [number]))
+
+
 def _as_number(value: object) -> float | None:
     if isinstance(value, str) and _EXPONENT.fullmatch(value):
         value = float(value)  # 1e-3 is a text for YAML 1.1, which wants 1.0e-3

@@ -73,7 +73,8 @@ def batch(
             )
         )
         start += size
-    made = Batch(ExecutorInputs(tensors, total, requests, explain), (), Device("cpu").put)
+    layouts = {name: "NHWC" for name, tensor in tensors.items() if len(tensor.shape) == 4}
+    made = Batch(ExecutorInputs(tensors, total, requests, explain), layouts, Device("cpu").put)
     # A sequence with an empty state begins.
     for request, state in zip(requests, states, strict=False):
         made.sequences += [RowSequence(start=not state, end=False, state=state)] * request.rows

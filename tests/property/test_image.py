@@ -103,7 +103,7 @@ def prepared(draw):
     keys = {
         "channels": "convert",
         "color": "GRAY" if channels == 1 else draw(st.sampled_from(["RGB", "BGR"])),
-        "resize": draw(st.sampled_from(["linear", "area", "pillow"])),
+        "resize": draw(st.sampled_from(["linear", "opencv", "area", "pillow"])),
         "arithmetic": draw(st.sampled_from(["fast", "exact"])),
         "exif": draw(st.sampled_from(["ignore", "apply"])),
     }

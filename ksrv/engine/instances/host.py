@@ -26,7 +26,14 @@ from ksrv.engine.sequences.table import SequenceTable
 from ksrv.errors import HandlerFailed, KsrvError, NotReady, Overloaded, without_paths
 from ksrv.images.preparer import ImagePreparer
 from ksrv.model.config import ModelConfig, ModelSource
-from ksrv.request import ExecutorOutputs, InferResponse, RequestPart, Tensor
+from ksrv.request import (
+    ExecutorOutputs,
+    ImagePlacement,
+    InferRequest,
+    InferResponse,
+    RequestPart,
+    Tensor,
+)
 
 log = logging.getLogger("ksrv.engine")
 
@@ -122,9 +129,21 @@ class InstanceHost:
         row = 0
         for handle in handles:
             end = row + handle.rows
-            made.append(RequestPart.of(handle.request, slice(row, end)))
+            part = RequestPart.of(handle.request, slice(row, end))
+            if self.images:
+                part.images = self._placements(handle.request)
+            made.append(part)
             row = end
         return made
+
+    def _placements(self, request: InferRequest) -> dict[str, list[ImagePlacement]]:
+        """Return where the encoded images of each input are in their rows."""
+        checked = request.images or {}
+        return {
+            tensor.name: self.images[tensor.name].placements(tensor.data, checked.get(tensor.name))
+            for tensor in request.inputs
+            if tensor.name in self.images and isinstance(tensor.data, list)
+        }
 
     def begin(self, batch: RequestBatch) -> dict[str, Tensor]:
         """Prepare to run requests that were parsed in Python; return the tensors of the first."""

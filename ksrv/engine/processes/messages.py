@@ -32,7 +32,7 @@ from ksrv.request import (
     Tensor,
 )
 
-PROTOCOL = 9
+PROTOCOL = 10
 """The version of the messages. It rises with each change, because a process may run another ksrv than its worker."""
 NO_BATCH = 0
 """The batch number of calls that belong to no batch, because a thread that the handler started makes them. The worker

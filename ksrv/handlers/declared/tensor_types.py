@@ -111,8 +111,8 @@ class TensorType:
         """Return this type for encoded images, prepared as the keys of `image:` in model.yaml say.
 
         Args:
-            keys: `color`, `channels`, `exif`, `resize`, `shorter_side`, `scale`, `mean`, `std`,
-                `arithmetic`, `reduced`, `formats`, `model_layout`; and `datatype`.
+            keys: `color`, `channels`, `exif`, `resize`, `shorter_side`, `resize_to`, `min_side`, `max_side`, `multiple`,
+                `rounding`, `pad`, `align`, `scale`, `mean`, `std`, `arithmetic`, `reduced`, `formats`, `model_layout`; and `datatype`.
 
         Raises:
             TensorTypeError: A key is unknown, or does not fit the type or another key.
@@ -125,6 +125,8 @@ class TensorType:
             raise TensorTypeError(
                 f"{self}: image has no key {unknown[0]!r}; it has {', '.join(sorted(_KEYS))}"
             )
+        if isinstance(keys.get("pad"), (int, float)):
+            keys["pad"] = (keys["pad"],)
         usual: dict[str, Any] = dict(IMAGE) if self.named_image else {}
         if usual and self.sizes[2] == 1:
             usual["color"] = "GRAY"

@@ -43,7 +43,7 @@ from ksrv.model.spec import (
     is_length_name,
     read_dimension,
 )
-from ksrv.repository.yaml_document import Custom, Number, Numbers, describe
+from ksrv.repository.yaml_document import Custom, Number, NumberOrNumbers, Numbers, describe
 
 CONFIG_NAME = "model.yaml"
 LARGEST = LARGEST_SIZE
@@ -241,6 +241,7 @@ else:
         ImageSpec,
         mean=Numbers,
         std=Numbers,
+        pad=NumberOrNumbers,
         reduced=Reduced,
         formats=Annotated[list[Literal[FORMATS]], Meta(min_length=1)],
     )

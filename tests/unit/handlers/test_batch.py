@@ -16,14 +16,14 @@ from ksrv.request import ExecutorInputs, RequestPart, Tensor
 torch = pytest.importorskip("torch")
 
 
-def batch_of(*tensors, nchw_inputs=(), sizes=(1, 2), explain=False):
+def batch_of(*tensors, layouts=None, sizes=(1, 2), explain=False):
     requests, start = [], 0
     for number, size in enumerate(sizes):
         part = RequestPart(slice(start, start + size), f"id{number}", {"k": number}, {"h": "v"})
         requests.append(part)
         start += size
     inputs = ExecutorInputs({tensor.name: tensor for tensor in tensors}, start, requests, explain)
-    return Batch(inputs, nchw_inputs, Device("cpu").put)
+    return Batch(inputs, layouts or {}, Device("cpu").put)
 
 
 def numbers(name="x", datatype="FP32", dtype=np.float32, shape=(3, 2)):
@@ -86,7 +86,7 @@ def test_bfloat16_is_patterns_and_a_torch_dtype():
 def test_images_for_an_nchw_model_are_a_view(writable):
     tensor = numbers("i", shape=(3, 4, 5, 3))
     tensor.data.flags.writeable = writable
-    batch = batch_of(tensor, nchw_inputs=("i",))
+    batch = batch_of(tensor, layouts={"i": "NCHW"})
     assert batch["i"].shape == (3, 3, 4, 5)
     assert np.shares_memory(batch["i"], tensor.data)
     made = batch.tensor("i")

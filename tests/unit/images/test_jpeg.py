@@ -117,7 +117,7 @@ def test_an_odd_file_gives_cv2s_pixels_or_is_left_to_it(decoder, name):
 
 @pytest.mark.parametrize("name", ["libjpeg-turbo", "cv2"])
 @pytest.mark.parametrize("orientation", [1, 6])
-@pytest.mark.parametrize("resize", ["linear", "area", "pillow", "letterbox"])
+@pytest.mark.parametrize("resize", ["linear", "opencv", "area", "pillow", "letterbox"])
 def test_a_picture_that_fails_leaves_no_pixels_of_another(monkeypatch, name, orientation, resize):
     if name not in jpeg.present_decoders():
         pytest.skip(f"{name} is not installed")

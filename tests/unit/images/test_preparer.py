@@ -304,17 +304,61 @@ def test_thin_pictures_that_would_become_large_are_refused(encode, kind, resize)
     """Some of these resizes make the whole picture before they crop it: 450 MiB for a file of 88 bytes."""
     prepare = preparer((8, 8, 3), kind, resize=resize, shorter_side=224, exif="apply")
     told = (
-        r"image 0 of the input 'pixels' is 2000x1, which 'shorter_side: 224' resizes to 448000x224, above the"
+        r"image 0 of the input 'pixels' is 2000x1 and is resized to 448000x224, above the"
         r" limit --limits-image-pixels \(64000000 pixels\); crop the image before you send it"
     )
     with pytest.raises(InvalidRequest, match=told):
         prepare.check([encode(1, 2000)], 1)
-    with pytest.raises(InvalidRequest, match=r"is 1x2000, .* resizes to 224x448000"):
+    with pytest.raises(InvalidRequest, match=r"is 1x2000 .* resized to 224x448000"):
         prepare.check([encode(2000, 1)], 1)
     out = np.full((1, 8, 8, 3), 5, oracle.NUMPY[kind])
     (error,) = prepare.prepare([encode(1, 2000)], out)
     assert isinstance(error, InvalidRequest) and re.match(told, str(error))
     assert not out.any()
+
+
+def test_open_sizes_that_would_become_large_are_refused():
+    prepare = preparer((48, -1, 3), limits=Limits(image_pixels=100_000))
+    told = r"is 90x1 and is resized to 4320x48, above the limit --limits-image-pixels"
+    with pytest.raises(InvalidRequest, match=told):
+        prepare.check([files.png(1, 90)], 1)
+    assert prepare.check([files.png(10, 90)], 1).shape == (1, 48, 432, 3)
+    boxed = preparer(
+        (48, -1, 3), limits=Limits(image_pixels=100_000, request_pixels=200_000), resize="letterbox"
+    )
+    wide, small = files.png(1, 40), files.png(48, 48)
+    assert boxed.check([wide], 1).shape == (1, 48, 1920, 3)
+    with pytest.raises(
+        InvalidRequest, match=r"become 1920x48 pixels each, together above the limit"
+    ):
+        boxed.check([wide, small, small], 3)
+
+
+def test_a_letterbox_of_an_open_width_has_room_for_the_widest():
+    boxed = preparer(
+        (40, -1, 3), resize="letterbox", align="start", pad=(1.0, 2.0, 3.0), multiple=8
+    )
+    out = prepared(boxed, files.png(40, 20), files.png(20, 33), files.png(40, 66))
+    assert out.shape == (3, 40, 72, 3)
+    assert (out[0, :, 20:] == (1, 2, 3)).all() and (out[2, :, 66:] == (1, 2, 3)).all()
+    alone = prepared(boxed, files.png(20, 33))
+    np.testing.assert_array_equal(out[1], alone[0])
+
+
+@pytest.mark.parametrize("encode", [files.png, files.jpeg])
+@pytest.mark.parametrize(
+    ("kind", "border"),
+    [("FP32", 127.5), ("FP16", 127.5), ("UINT8", 128), ("INT8", 127), ("BF16", 0x42FF)],
+)
+def test_the_border_is_converted_like_pixels(encode, kind, border):
+    boxed = preparer((10, 30, 3), kind, resize="letterbox", align="start", pad=(127.5,))
+    out = prepared(boxed, encode(10, 10))
+    assert (out[0, :, 10:] == border).all()
+
+
+def test_the_border_of_a_picture_of_16_bits_counts_in_8_bits():
+    boxed = preparer((10, 30, 3), "UINT16", resize="letterbox", align="start", pad=(100.0,))
+    assert (prepared(boxed, files.png16(10, 10, 3))[0, :, 10:] == 25700).all()
 
 
 def test_the_time_that_a_large_resize_takes_counts():

@@ -43,8 +43,8 @@ def test_the_documented_settings_are_valid_and_complete(tmp_path):
     assert loaded.inputs[0].image.shorter_side == 256
     shown = set(re.findall(r"^(\w+):", SETTINGS, re.MULTILINE))
     assert shown == keys_of(ModelKeys)
-    assert loaded.inputs[2].mask_of == "ids"
-    pad = SETTINGS.partition("    pad:")[2].partition("  - {")[0]
+    assert loaded.inputs[4].mask_of == "ids"
+    pad = SETTINGS.partition("\n    pad:")[2].partition("  - {")[0]
     assert set(re.findall(r"^      (\w+):", pad, re.MULTILINE)) == set(Padding.__struct_fields__)
     image = SETTINGS.partition("    image:")[2].partition("  - name: ids")[0]
     assert set(re.findall(r"^      (\w+):", image, re.MULTILINE)) == set(

@@ -34,6 +34,15 @@ export function seenBy(picture, image) {
     scale = Number(image.shorter_side) / Math.min(picture.width, picture.height);
   } else if (image?.resize === "letterbox") {
     scale = Math.min(rows / picture.height, columns / picture.width);
+    if (image.align === "start") {
+      return { columns, rows, x: 0, y: 0, width: columns / scale, height: rows / scale };
+    }
+  } else if (image?.resize_to !== undefined) {
+    const [down, across] = image.resize_to.split("x").map(Number);
+    const height = (picture.height * rows) / down;
+    const width = (picture.width * columns) / across;
+    const x = (picture.width - width) / 2;
+    return { columns, rows, x, y: (picture.height - height) / 2, width, height };
   } else {
     return { columns, rows, x: 0, y: 0, width: picture.width, height: picture.height };
   }
