@@ -12,7 +12,7 @@ CenterCrop for `shorter_side`, the detectors' letterbox, and PaddleOCR for open 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -22,7 +22,7 @@ from ksrv._native.images.convert_pixels import Conversion
 from ksrv._native.images.row_resize import resize_rows
 from ksrv._native.memory import buffer_pool
 from ksrv.images import opencv
-from ksrv.model.spec import Dimension, ImageSpec
+from ksrv.model.spec import Dimension, ImageSpec, TensorSpec
 from ksrv.request import Array, ImagePlacement
 
 Size: TypeAlias = tuple[int, int]
@@ -233,6 +233,18 @@ class Geometry:
         if spec.max_side is not None:
             ratio = min(ratio, spec.max_side / max(size))
         return ratio
+
+
+def placements(tensor: TensorSpec, sizes: Sequence[int]) -> list[ImagePlacement]:
+    """Return where images are in rows of a fixed size.
+
+    Args:
+        tensor: The input.
+        sizes: The height and the width of each image, one after the other.
+    """
+    geometry = Geometry(tensor.image or ImageSpec(), (tensor.shape[1], tensor.shape[2]))
+    pairs = zip(sizes[::2], sizes[1::2], strict=True)
+    return [geometry.placement(size, geometry.row(size)) for size in pairs]
 
 
 def _is_number(side: Dimension) -> bool:

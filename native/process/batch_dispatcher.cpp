@@ -59,7 +59,29 @@ std::size_t copy_head(char *to, FastRequest *request) noexcept {
     return written;
 }
 
-// Writes the records of the requests to `record`, then all ids and heads. Returns the end.
+// The bytes of the sizes of a request's images in the ring: height and width of each.
+std::size_t image_sizes_bytes(const FastRequestLayout &layout) noexcept {
+    std::size_t inputs = 0;
+    for (const auto &images : layout.images) inputs += images != nullptr;
+    return inputs * layout.rows * 2 * sizeof(std::uint32_t);
+}
+
+// Writes the sizes of a request's images, and notes their inputs in the record. Returns the end.
+unsigned char *write_image_sizes(unsigned char *text, const FastRequestLayout &layout, RingRequest *record) noexcept {
+    for (int input = 0; input < FAST_INPUTS; ++input) {
+        if (!layout.images[input]) continue;
+        record->pictures |= 1u << input;
+        for (std::uint32_t row = 0; row < layout.rows; ++row) {
+            const EncodedImage &image = layout.images[input][row];
+            const std::uint32_t size[2] = {image.height, image.width};
+            std::memcpy(text, size, sizeof size);
+            text += sizeof size;
+        }
+    }
+    return text;
+}
+
+// Writes the records of the requests to `record`, then all ids, heads and sizes of images. Returns the end.
 unsigned char *write_records(unsigned char *record, const std::vector<Request *> &requests) noexcept {
     unsigned char *text = record + requests.size() * sizeof(RingRequest);
     for (Request *request : requests) {
@@ -76,7 +98,7 @@ unsigned char *write_records(unsigned char *record, const std::vector<Request *>
         text += layout.id_length;
         const std::size_t length = copy_head(reinterpret_cast<char *>(text), fast(request));
         written.head_length = static_cast<std::uint32_t>(length);
-        text += length;
+        text = write_image_sizes(text + length, layout, &written);
         std::memcpy(record, &written, sizeof written);
         record += sizeof written;
     }
@@ -157,7 +179,8 @@ RingDispatcher::Way RingDispatcher::dispatch(std::size_t count, bool ahead) noex
     std::size_t first_row = sizeof(RingRun) + count * sizeof(RingRequest);
     for (std::size_t i = 0; i < count; ++i) {
         if (!is_fast_request(taken_[i])) return Way::python;
-        first_row += fast(taken_[i])->layout.id_length + fast(taken_[i])->head_length;
+        const FastRequestLayout &layout = fast(taken_[i])->layout;
+        first_row += layout.id_length + fast(taken_[i])->head_length + image_sizes_bytes(layout);
     }
     first_row = ring_aligned(first_row);
     if (first_row > RING_BATCH_BYTES) return Way::python;

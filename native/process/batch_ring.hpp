@@ -54,15 +54,16 @@ struct RingControl {
     std::atomic<std::uint32_t> worker_sleeps;
 };
 
-// The head of a batch slot. After it follow the request records, then ids and heads, then the rows of each input, each
-// at an aligned offset. Rows that do not fit are in a large slot instead.
+// The head of a batch slot. After it follow the request records, then for each request its id, its head and the sizes
+// of its images, then the rows of each input, each at an aligned offset. Rows that do not fit are in a large slot
+// instead.
 struct RingRun {
     std::uint64_t number;
     std::uint64_t rows;
     std::uint64_t row_length;  // row length of the batch if rows are padded, else 0
     std::uint32_t requests;
     std::uint32_t inputs;
-    std::uint32_t text_bytes;  // size of records, ids and heads
+    std::uint32_t text_bytes;  // size of records, ids, heads and sizes of images
     std::uint32_t first_row;   // offset of the first input in the slot that has the rows
     std::uint32_t large, unused;  // number of the large slot plus 1; 0 for none
 };
@@ -73,6 +74,7 @@ struct RingRequest {
     std::uint64_t row_length;  // unpadded row length, if rows are padded
     std::int64_t deadline_ns;  // the client's deadline, or NEVER
     std::uint32_t rows, id_length, head_length;
+    std::uint32_t pictures;                // a bit for each input that was sent as encoded images
     std::uint32_t wanted_count;            // 0: all outputs
     std::uint8_t wanted[RING_WANTED];      // indexes of the requested outputs
 };

@@ -50,7 +50,9 @@ if not cython.compiled:
     from collections.abc import Callable, Iterable, Iterator
     from typing import TypeAlias
 
-    RingRecord: TypeAlias = tuple[int, int, str, bytes, int | None, list[int]]
+    RingRecord: TypeAlias = tuple[
+        int, int, str, bytes, int | None, list[int], dict[int, memoryview]
+    ]
 
 cnp.import_array()
 
@@ -155,7 +157,7 @@ cdef class RingRequests:
     Built on first use, because most handlers read only tensors.
     """
 
-    cdef bytes text  # `count` records (`RingRequest`), then the id and the head of each request
+    cdef bytes text  # `count` records (`RingRequest`), then each id, head and sizes of images
     cdef uint32_t count
     cdef object make_requests
     cdef list made
@@ -165,11 +167,20 @@ cdef class RingRequests:
         cdef RingRequest record
         cdef Py_ssize_t at = self.count * sizeof(RingRequest)
         cdef list found
-        cdef uint32_t i
+        cdef dict pictures
+        cdef Py_ssize_t end, nbytes
+        cdef uint32_t i, place
         if self.made is None:
             found = []
             for i in range(self.count):
                 memcpy(&record, text + i * sizeof(RingRequest), sizeof(RingRequest))
+                end = at + record.id_length + record.head_length
+                pictures = {}
+                nbytes = 2 * sizeof(uint32_t) * record.rows
+                for place in range(32 if record.pictures else 0):
+                    if record.pictures >> place & 1:
+                        pictures[place] = memoryview(self.text)[end : end + nbytes].cast("I")
+                        end += nbytes
                 found.append((
                     record.rows,
                     record.row_length,
@@ -177,8 +188,9 @@ cdef class RingRequests:
                     self.text[at + record.id_length : at + record.id_length + record.head_length],
                     None if record.deadline_ns == NEVER else record.deadline_ns,
                     [record.wanted[place] for place in range(record.wanted_count)],
+                    pictures,
                 ))
-                at += record.id_length + record.head_length
+                at = end
             self.made = self.make_requests(found)
         return self.made
 
@@ -233,8 +245,9 @@ cdef class ProcessRing(SharedMemory):
             inputs: For each input its name, datatype and the dimensions after the first. -1 is the
                 length of padded rows.
             make_requests: Makes the requests that a handler sees. Called with, for each request,
-                the rows, the unpadded row length, the id, the head, the deadline and the indexes of
-                the requested outputs.
+                the rows, the unpadded row length, the id, the head, the deadline, the indexes of
+                the requested outputs, and for each input that was sent as encoded images its index
+                and the height and width of each image.
         """
         self.make_requests = make_requests
         self.inputs = []

@@ -34,8 +34,9 @@ from ksrv.engine.processes.messages import LoadMessage, LogMessage, MessageType
 from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.handlers.runner import HandlerLoadError, Runner, load_unchanged, make_runner
 from ksrv.images.decode_limits import set_process_limits
+from ksrv.images.geometry import placements
 from ksrv.model.config import ModelSource
-from ksrv.model.spec import ModelSpec
+from ksrv.model.spec import ModelSpec, TensorSpec
 from ksrv.observe.log_text import RecordFormatter
 from ksrv.observe.tracing import stop
 from ksrv.request import RequestPart
@@ -186,13 +187,14 @@ def _declare(ring: ProcessRing, spec: ModelSpec) -> None:
         for one in spec.inputs
     ]
     outputs = [one.name for one in spec.outputs]
-    ring.declare(inputs, partial(ring_requests, length, outputs))
+    ring.declare(inputs, partial(ring_requests, length, outputs, spec.inputs))
 
 
 def ring_requests(
     length: str,
     outputs: Sequence[str],
-    records: list[tuple[int, int, str, bytes, int | None, list[int]]],
+    inputs: Sequence[TensorSpec],
+    records: list[tuple[int, int, str, bytes, int | None, list[int], dict[int, memoryview]]],
 ) -> list[RequestPart]:
     """Return the `RequestPart` of each request of a batch in the ring. Such requests have no parameters.
 
@@ -200,16 +202,20 @@ def ring_requests(
         length: The name of the length of padded rows; "" if rows are not padded.
         outputs: The names of the declared outputs.
         records: For each request: how many rows it has, their length without padding, the id, the HTTP head, the
-            deadline, and the indices in `outputs` of the requested outputs.
+            deadline, the indices in `outputs` of the requested outputs, and by the indices in `inputs` the heights and
+            widths of encoded images.
     """
     requests = []
     row = 0
-    for rows, row_length, name, head, deadline_ns, wanted in records:
+    for rows, row_length, name, head, deadline_ns, wanted, pictures in records:
         one = RequestPart(slice(row, row + rows), name, {}, dict(HeadFields(head)))
         one.deadline_ns = deadline_ns
         one.outputs = tuple(outputs[place] for place in wanted)
         if length:
             one.lengths = {length: row_length}
+        one.images = {
+            inputs[at].name: placements(inputs[at], sizes) for at, sizes in pictures.items()
+        }
         requests.append(one)
         row += rows
     return requests
