@@ -26,6 +26,7 @@ RUN_BY = {
     "docs/lazy-models.md": "tests/integration/engine/test_lazy_models.py",
     "docs/models.md": "tests/unit/repository/test_documentation.py",
     "docs/notebooks.md": "tests/integration/editors/test_notebooks.py",
+    "docs/pictures.md": "tests/integration/docs/test_fragments.py",
     "docs/dialects/openvino.md": "tests/integration/docs/test_tutorials.py",
     "docs/padding.md": "tests/integration/docs/test_tutorials.py",
     "docs/performance.md": "tests/integration/docs/test_tutorials.py",

@@ -9,6 +9,8 @@ import pytest
 from ksrv.client import Client
 from ksrv.testing import Server, load
 from tests.support.documents import blocks_of, check_model_yaml
+from tests.support.images import files
+from tests.support.model_files.onnx_models import write_graph
 from tests.support.models import write_model
 from tests.support.paths import ROOT
 
@@ -102,6 +104,30 @@ def test_the_breakpoint_of_the_page_is_reached(tmp_path, monkeypatch):
         assert stops == []
         assert model.infer([1, 2, 3])["output"].tolist() == [[2, 4, 6]]
     assert stops == [1]
+
+
+def test_the_detector_of_the_page_answers_boxes_of_the_picture(tmp_path):
+    settings, handler = (block.text for block in blocks_of(ROOT / "docs/pictures.md"))
+    write_model(tmp_path, "yolo", handler, settings.replace("handler: handler.py\n", ""))
+    write_graph(
+        tmp_path / "yolo/1/yolo11n.onnx",
+        [
+            ("ReduceMean", ["images"], ["mean"], {"axes": [1, 2, 3], "keepdims": 0}),
+            ("Mul", ["mean", "zero"], ["zeros"], {}),
+            ("Reshape", ["zeros", "column"], ["rows"], {}),
+            ("Add", ["rows", "box"], ["boxes"], {}),
+        ],
+        {"images": ("FP32", ("N", 3, 640, 640))},
+        {"boxes": ("FP32", ("N", 1, 4))},
+        {
+            "zero": np.float32(0),
+            "column": np.array([-1, 1, 1]),
+            "box": np.array([[[320, 200, 640, 480]]], np.float32),
+        },
+    )
+    with Server(tmp_path) as server, Client(server.url) as opened:
+        got = opened.infer("yolo", {"images": [files.jpeg(320, 640), files.jpeg(640, 320)]})
+    assert got["boxes"].tolist() == [[[320, 40, 640, 320]], [[160, 200, 320, 480]]]
 
 
 def test_the_settings_of_devices_are_those_of_a_model():
